@@ -1,0 +1,59 @@
+# Everything CI does: `make check` and `make test`. Each target sets up what it needs on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Asked for in any other way, torch brings gigabytes of CUDA libraries.
+TORCH := torch==2.13.0
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: setup demo check test golden docs zoo zoo-report overhead gpu clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml requirements-dev.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install $(TORCH)
+	$(PIP) install -r requirements-dev.txt
+	$(PIP) install --no-build-isolation --no-deps -e .
+	touch $@
+
+$(VENV)-bare/.ready:
+	test -x $(VENV)-bare/bin/python || $(PYTHON) -m venv $(VENV)-bare
+	$(VENV)-bare/bin/python -m pip --disable-pip-version-check -q install $(TORCH)
+	touch $@
+
+demo: setup
+	$(BIN)/python scripts/demo.py
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/generate_docs.py --check
+
+test: setup $(VENV)-bare/.ready
+	$(BIN)/python scripts/run_tests.py
+
+golden: setup
+	HOTLOOP_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/report
+
+docs: setup
+	$(BIN)/python scripts/generate_docs.py
+
+# Slow proofs: resumable, results are kept in benchmarks/results/ and docs/.
+zoo: setup
+	$(BIN)/python tests/zoo/harness.py --split all
+	$(BIN)/python tests/zoo/harness.py --summarize
+
+zoo-report: setup
+	$(BIN)/python tests/zoo/harness.py --summarize
+
+overhead: setup
+	$(BIN)/python benchmarks/overhead.py
+
+gpu:
+	bash scripts/gpu.sh
+
+clean:
+	rm -rf $(VENV) $(VENV)-bare build dist

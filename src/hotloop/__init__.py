@@ -1,0 +1,41 @@
+"""hotloop: find what a training loop waits for, fix it, and prove it. Names load on first use; torch is never imported here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hotloop.core.errors import HotloopError as HotloopError
+    from hotloop.core.findings import Finding as Finding
+    from hotloop.core.findings import Skipped as Skipped
+    from hotloop.core.report import Report as Report
+    from hotloop.monitor import Monitor as Monitor
+    from hotloop.monitor import profile as profile
+    from hotloop.monitor import watch as watch
+    from hotloop.pipeline import read_report as read_report
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Finding": "hotloop.core.findings",
+    "HotloopError": "hotloop.core.errors",
+    "Monitor": "hotloop.monitor",
+    "Report": "hotloop.core.report",
+    "Skipped": "hotloop.core.findings",
+    "profile": "hotloop.monitor",
+    "read_report": "hotloop.pipeline",
+    "watch": "hotloop.monitor",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'hotloop' has no attribute {name!r}; it has {', '.join(__all__)}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

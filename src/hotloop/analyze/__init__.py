@@ -1,0 +1,1 @@
+"""Recordings -> Analysis: pure functions that say where each step went."""

@@ -1,0 +1,298 @@
+"""Facts of a recording (untrusted JSON objects) -> the typed settings and totals of core.analysis.
+
+A missing key, or one of another type than expected, is unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hotloop.core.analysis import CompileFacts, DdpFacts, LoaderFacts, OptimizerFacts
+from hotloop.core.findings import Where
+from hotloop.core.report import Health, Overhead
+
+Fact = Mapping[str, Any]
+
+MAX_TEXT_LENGTH = 4096
+MAX_ITEMS = 4096
+
+
+def of_kind(facts: Iterable[Fact], kind: str) -> tuple[Fact, ...]:
+    """The facts of one kind, in the order in which they were written."""
+    return tuple(f for f in facts if isinstance(f, Mapping) and f.get("kind") == kind)
+
+
+def last_of_kind(facts: Iterable[Fact], kind: str) -> Fact:
+    """The newest fact of one kind; an empty one when there is none."""
+    found = of_kind(facts, kind)
+    return found[-1] if found else {}
+
+
+def last_by(facts: Iterable[Fact], kind: str, key: str) -> dict[int, Fact]:
+    """The newest fact of one kind for every integer value of ``key``, in order of first appearance."""
+    found: dict[int, Fact] = {}
+    for fact in of_kind(facts, kind):
+        number = read_int(fact, key)
+        if number is not None:
+            found[number] = fact
+    return found
+
+
+def read_int(fact: Fact, key: str) -> int | None:
+    value = fact.get(key)
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 63 else None
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 63:
+        return int(value)
+    return None
+
+
+def read_count(fact: Fact, key: str) -> int | None:
+    """A number that cannot be negative."""
+    value = read_int(fact, key)
+    return value if value is not None and value >= 0 else None
+
+
+def read_float(fact: Fact, key: str) -> float | None:
+    value = fact.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def read_time(fact: Fact, key: str) -> float | None:
+    """A duration or a moment, never negative, in the unit that the key names."""
+    value = read_float(fact, key)
+    return value if value is not None and value >= 0 else None
+
+
+def read_bool(fact: Fact, key: str) -> bool | None:
+    value = fact.get(key)
+    return value if isinstance(value, bool) else None
+
+
+def read_text(fact: Fact, key: str) -> str | None:
+    value = fact.get(key)
+    return value[:MAX_TEXT_LENGTH] if isinstance(value, str) else None
+
+
+def read_where(value: Any) -> Where | None:
+    """[file, line, function] as a Where, else None."""
+    if not isinstance(value, (list, tuple)) or len(value) != 3:
+        return None
+    file, line, function = value
+    if (
+        not isinstance(file, str)
+        or not isinstance(function, str)
+        or isinstance(line, bool)
+        or not isinstance(line, int)
+    ):
+        return None
+    return Where(file=file[:MAX_TEXT_LENGTH], line=max(1, line), function=function[:MAX_TEXT_LENGTH])
+
+
+def read_items(fact: Fact, key: str) -> Sequence[Any]:
+    value = fact.get(key)
+    return value[:MAX_ITEMS] if isinstance(value, (list, tuple)) else ()
+
+
+def build_loaders(facts: Sequence[Fact]) -> tuple[LoaderFacts, ...]:
+    """Every DataLoader with its settings and its totals as means per batch."""
+    settings, totals = last_by(facts, "loader", "id"), last_by(facts, "loader_stats", "id")
+    loaders = [_build_loader(i, settings.get(i, {}), totals.get(i, {})) for i in dict.fromkeys((*settings, *totals))]
+    if any(loader.feeds_backward for loader in loaders):
+        # By now every loader that feeds backward has done so; one that gave batches and did not is of another kind.
+        loaders = [
+            replace(loader, feeds_backward=False) if loader.feeds_backward is None and loader.batches else loader
+            for loader in loaders
+        ]
+    return tuple(loaders)
+
+
+def _build_loader(loader_id: int, settings: Fact, totals: Fact) -> LoaderFacts:
+    return LoaderFacts(
+        id=loader_id,
+        where=read_where(settings.get("where")),
+        num_workers=read_count(settings, "num_workers"),
+        batch_size=read_count(settings, "batch_size"),
+        pin_memory=read_bool(settings, "pin_memory"),
+        persistent_workers=read_bool(settings, "persistent_workers"),
+        prefetch_factor=read_count(settings, "prefetch_factor"),
+        drop_last=read_bool(settings, "drop_last"),
+        start_method=read_text(settings, "start_method"),
+        iterable=read_bool(settings, "iterable"),
+        length=read_count(settings, "length"),
+        dataset=read_text(settings, "dataset"),
+        fetch_where=read_where(settings.get("fetch_where")),
+        collate=read_text(settings, "collate"),
+        collate_where=read_where(settings.get("collate_where")),
+        feeds_backward=read_bool(totals, "feeds_backward"),
+        batches=read_count(totals, "batches"),
+        iterators=read_count(totals, "iterators"),
+        fetch_ns=_mean_of(totals, "fetch_ns", "fetch_batches"),
+        fetch_cpu_ns=_mean_of(totals, "fetch_cpu_ns", "fetch_batches"),
+        collate_ns=_mean_of(totals, "collate_ns", "fetch_batches"),
+        iterator_start_ns=_mean_of(totals, "iterator_ns", "iterators"),
+        first_wait_ns=_mean_of(totals, "first_wait_ns", "first_waits"),
+    )
+
+
+def _mean_of(fact: Fact, total_key: str, count_key: str) -> float | None:
+    total, count = read_time(fact, total_key), read_count(fact, count_key)
+    return total / count if total is not None and count else None
+
+
+def build_optimizers(facts: Sequence[Fact], steps_seen: Mapping[int, int]) -> tuple[OptimizerFacts, ...]:
+    """Every optimizer; ``steps_seen`` are the steps that its rows show, by its index."""
+    settings = last_by(facts, "optimizer", "index")
+    return tuple(
+        OptimizerFacts(
+            index=index,
+            name=read_text(fact, "class") or "?",
+            where=read_where(fact.get("where")),
+            foreach=read_bool(fact, "foreach"),
+            fused=read_bool(fact, "fused"),
+            capturable=read_bool(fact, "capturable"),
+            groups=read_count(fact, "groups"),
+            tensors=read_count(fact, "tensors"),
+            parameters=read_count(fact, "parameters"),
+            device=read_text(fact, "device"),
+            dtype=read_text(fact, "dtype"),
+            steps=max(read_count(fact, "steps") or 0, steps_seen.get(index, 0)) or None,
+        )
+        for index, fact in ((i, settings.get(i, {})) for i in sorted({*settings, *steps_seen}))
+    )
+
+
+def build_ddp(facts: Sequence[Fact], is_steady_row: Callable[[int], bool]) -> DdpFacts | None:
+    """DistributedDataParallel's settings with the means of its sampled iterations; None when it was not used.
+
+    Iterations count when their row is steady; all but the first two when no steady one was sampled.
+    """
+    samples = of_kind(facts, "ddp_stats")
+    settings = last_of_kind(facts, "ddp")
+    if not settings and not samples:
+        return None
+    steady = [f for f in samples if (row := read_count(f, "row")) is not None and is_steady_row(row)]
+    used = steady or list(samples[2:])
+
+    def mean(key: str) -> float | None:
+        known = [v for f in used if (v := read_time(f, key)) is not None]
+        return sum(known) / len(known) if known else None
+
+    sizes = tuple(s for s in read_items(settings, "bucket_sizes") if isinstance(s, int) and not isinstance(s, bool))
+    return DdpFacts(
+        where=read_where(settings.get("where")),
+        find_unused_parameters=read_bool(settings, "find_unused_parameters"),
+        static_graph=read_bool(settings, "static_graph"),
+        gradient_as_bucket_view=read_bool(settings, "gradient_as_bucket_view"),
+        bucket_cap_bytes=read_count(settings, "bucket_cap_bytes"),
+        bucket_sizes=sizes or None,
+        parameter_bytes=read_count(settings, "parameter_bytes"),
+        parameter_tensors=read_count(settings, "parameter_tensors"),
+        unused_tensors=read_count(settings, "unused_tensors"),
+        backend=read_text(settings, "backend"),
+        comm_hook=read_text(settings, "comm_hook"),
+        backward_compute_ns=mean("backward_compute_ns"),
+        comm_ns=mean("comm_ns"),
+        overlap_ns=mean("overlap_ns"),
+        forward_ns=mean("forward_ns"),
+        scan_ns=_mean_of(settings, "scan_ns_total", "scan_count"),
+        stats_count=len(used),
+    )
+
+
+def build_compile(facts: Sequence[Fact], steady_compile_ns: float) -> CompileFacts:
+    """What torch.compile did; ``steady_compile_ns`` is its mean time per steady step."""
+    fact = last_of_kind(facts, "compile")
+    used = read_bool(fact, "used") or steady_compile_ns > 0
+    return CompileFacts(
+        used=bool(used),
+        where=read_where(fact.get("where")),
+        graphs=read_count(fact, "graphs"),
+        graph_breaks=read_count(fact, "graph_breaks"),
+        break_reasons=_reasons(fact, "break_reasons"),
+        recompiles=read_count(fact, "recompiles"),
+        recompile_reasons=_reasons(fact, "recompile_reasons"),
+        steady_compile_ns=steady_compile_ns if used else None,
+    )
+
+
+def _reasons(fact: Fact, key: str) -> tuple[tuple[str, Where | None], ...]:
+    found = []
+    for item in read_items(fact, key):
+        if isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str):
+            found.append((item[0][:MAX_TEXT_LENGTH], read_where(item[1])))
+    return tuple(found)
+
+
+def find_main_model(facts: Sequence[Fact]) -> Fact:
+    """The model fact with most parameters; an empty one when no model was seen."""
+    return max(last_by(facts, "model", "id").values(), key=lambda f: read_count(f, "parameters") or 0, default={})
+
+
+def read_network(facts: Sequence[Fact], start_ns: int, end_ns: int) -> tuple[dict[str, float], dict[str, float | None]]:
+    """Bytes per second of every interface in its busier direction, and its nominal speed, between two moments.
+
+    A link carries both directions at once, so their sum would overstate how full it is.
+    """
+    inside = [f for f in of_kind(facts, "network") if (t := read_time(f, "t")) is not None and start_ns <= t <= end_ns]
+    if len(inside) < 2:
+        return {}, {}
+    first, last = inside[0], inside[-1]
+    span_s = ((read_time(last, "t") or 0.0) - (read_time(first, "t") or 0.0)) * 1e-9
+    rates: dict[str, float] = {}
+    speeds: dict[str, float | None] = {}
+    before, after = first.get("interfaces"), last.get("interfaces")
+    if span_s <= 0 or not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return {}, {}
+    for name, counters in after.items():
+        earlier = before.get(name)
+        if not isinstance(name, str) or not isinstance(counters, Mapping) or not isinstance(earlier, Mapping):
+            continue
+        moved = []
+        for key in ("rx_bytes", "tx_bytes"):
+            begin, end = read_count(earlier, key), read_count(counters, key)
+            if begin is not None and end is not None and end >= begin:
+                moved.append(end - begin)
+        if moved:
+            rates[name] = max(moved) / span_s
+            speeds[name] = read_float(counters, "speed_bytes_per_s")
+    return rates, speeds
+
+
+def read_overhead(facts: Sequence[Fact], trained_ns: int) -> Overhead | None:
+    """What the agent says it cost this process; ``share_ratio`` is of ``trained_ns``. None when it did not say."""
+    fact = last_of_kind(facts, "overhead")
+    if not fact:
+        return None
+    parts = {key: read_time(fact, key) for key in ("hooks_ns", "sampler_ns", "deep_window_ns")}
+    hooks_ns, sampler_ns, deep_ns = (None if v is None else round(v) for v in parts.values())
+    known = [v for v in (hooks_ns, sampler_ns, deep_ns) if v is not None]
+    return Overhead(
+        hooks_ns=hooks_ns,
+        sampler_ns=sampler_ns,
+        deep_window_ns=deep_ns,
+        share_ratio=sum(known) / trained_ns if known and trained_ns > 0 else None,
+        memory_bytes=read_count(fact, "memory_bytes"),
+        method=read_text(fact, "method") or "",
+    )
+
+
+def read_health(facts: Sequence[Fact]) -> tuple[Health, ...]:
+    """What the agent reported about itself, each message once."""
+    found = []
+    for fact in of_kind(facts, "health"):
+        level, message = read_text(fact, "level"), read_text(fact, "message")
+        if message:
+            found.append(Health(level=level if level in ("info", "warning", "error") else "warning", message=message))
+    return tuple(dict.fromkeys(found))

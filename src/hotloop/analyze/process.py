@@ -1,0 +1,409 @@
+"""One process's recording -> its RankAnalysis, with what a report says of the process itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from hotloop.core.analysis import RankAnalysis
+from hotloop.core.phases import PHASES
+from hotloop.core.recording import FIELD, STEP_FIELDS
+from hotloop.core.report import Health, MemorySummary, Overhead, Timeline
+
+from .facts import (
+    Fact,
+    build_compile,
+    build_ddp,
+    build_loaders,
+    build_optimizers,
+    find_main_model,
+    last_of_kind,
+    of_kind,
+    read_bool,
+    read_count,
+    read_float,
+    read_health,
+    read_int,
+    read_items,
+    read_network,
+    read_overhead,
+    read_text,
+    read_where,
+)
+from .lines import collect_lines
+from .memory import measure_memory
+from .partition import build_breakdown, split_phases
+from .segments import (
+    IDENTITY_FIELDS,
+    LEVEL_FIELDS,
+    MAYBE_UNKNOWN_FIELDS,
+    BoolColumn,
+    IntColumn,
+    Steps,
+    build_steps,
+)
+from .source import SourceFiles
+from .stats import noise_of_mean_ratio, per_step_values, weighted_mean_std, weighted_quantiles
+from .steady import Steady, find_steady
+from .validation import find_validation
+
+MAX_COLUMN_LENGTH = 100_000
+"""Columns of longer runs are a fair draw of this many steps, in order; means and shares always use all steps."""
+MAX_TIMELINE_BUCKETS = 200
+MIN_ALIKE_RATIO = 0.6
+"""Samples are a fair unit of work when at least this share of the steps holds about the usual number of them."""
+NOT_SUMMED_FIELDS = frozenset((*IDENTITY_FIELDS, *LEVEL_FIELDS))
+
+
+class Recording(Protocol):
+    """What the reader of a recording offers of one process. ``rows`` is int64, one row of STEP_FIELDS per segment."""
+
+    @property
+    def process(self) -> Mapping[str, Any]: ...
+
+    @property
+    def rows(self) -> IntColumn: ...
+
+    @property
+    def facts(self) -> Sequence[Mapping[str, Any]]: ...
+
+    @property
+    def lost_rows(self) -> int: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessAnalysis:
+    """One training process: ``rank`` is what the rules judge, the rest is what the report says beside it."""
+
+    rank: RankAnalysis
+    ended: str | None
+    """How the process says that it ended; None when it could not say (killed, or still running)."""
+    closed: bool
+    lost_rows: int
+    tail_ns: int | None
+    time_to_first_step_ns: int | None
+    """From the start of the process to the end of its first step."""
+    step_p95_ns: int
+    step_cv_ratio: float | None
+    batches_per_step: float | None
+    """Loader batches that feed a backward; None without a DataLoader."""
+    samples_vary: bool
+    memory: MemorySummary
+    timeline: Timeline
+    line_samples: Mapping[str, int]
+    """Stack samples of every time field, also those that no kept line names."""
+    overhead: Overhead | None
+    health: tuple[Health, ...]
+    begin_wall_s: float | None
+    """Wall clock when its first row began; None when unknown."""
+    end_wall_s: float | None
+    parent_pid: int | None
+    argv: tuple[str, ...]
+    trained_ns: int
+    """Time of all its steps."""
+
+
+def analyze_process(recording: Recording, files: SourceFiles | None = None) -> ProcessAnalysis | None:
+    """What one process did; None when it never completed a step.
+
+    ``files`` reads the source lines that stack samples name (one for a whole run, so that each file is read once).
+    """
+    steps = build_steps(recording.rows, closed=recording.closed)
+    if not steps.count:
+        return None
+    process, facts = recording.process, [f for f in recording.facts if isinstance(f, Mapping)]
+    steady = find_steady(steps)
+    base = steady.mask
+    weight = steps.weight[base]
+    step_ns = per_step_values(steps.step_ns[base], weight)
+    step_mean_ns, step_std_ns = weighted_mean_std(step_ns, weight)
+    step_median_ns, step_p95_ns = weighted_quantiles(step_ns, weight, (0.5, 0.95))
+    validation = find_validation(steps)
+    phases = split_phases(steps, validation)
+    means = {name: _mean_per_step(steps, name, base) for name in STEP_FIELDS}
+    first_row, last_row = int(steps.first_row[base].min()), int(steps.last_row[base].max())
+    start_ns, end_ns = int(steps.columns["start_ns"][base].min()), int(steps.columns["end_ns"][base].max())
+    base_folder = read_text(process, "cwd") or ""
+    lines = collect_lines(facts, first_row, last_row, files or SourceFiles(), base_folder)
+    loaders = build_loaders(facts)
+    optimizers = build_optimizers(facts, steps.optimizer_steps)
+    anchor = next((o for o in optimizers if o.index == steps.anchor_index), None)
+    model = find_main_model(facts)
+    memory, slope = measure_memory(steps, base, facts, read_count(process, "memory_total_bytes"))
+    network_rates, network_speeds = read_network(facts, start_ns, end_ns)
+    samples_per_step, samples_vary = _samples_per_step(steps, base, validation.is_validating)
+    padding = _padding(recording.rows, steps, base)
+    trained_ns = int(steps.step_ns.sum())
+    scaler, autocast = last_of_kind(facts, "scaler"), last_of_kind(facts, "autocast")
+    checkpointing = last_of_kind(facts, "checkpointing")
+    anchor_wall_s = read_float(process, "anchor_wall_s")
+
+    rank = RankAnalysis(
+        rank=read_int(process, "rank"),
+        local_rank=read_int(process, "local_rank"),
+        host=read_text(process, "host") or "?",
+        pid=read_int(process, "pid") or 0,
+        restart=read_count(process, "restart") or 0,
+        world_size=max(1, read_count(process, "world_size") or 1),
+        local_world_size=read_count(process, "local_world_size"),
+        anchor="backward" if steps.anchor_index is None else (anchor.name if anchor else "optimizer"),
+        anchor_where=anchor.where if anchor else None,
+        steps=steps.count,
+        skipped_steps=steps.skipped_count,
+        steady_count=steady.steady_count,
+        warmup_count=steady.warmup_count,
+        step_mean_ns=step_mean_ns,
+        step_median_ns=step_median_ns,
+        step_noise_ratio=noise_of_mean_ratio(step_ns, weight),
+        breakdown=build_breakdown(phases, steps.weight, base),
+        mean=means,
+        columns=StepColumns(steps, base),
+        samples_per_step=samples_per_step,
+        tokens_per_step=_tokens_per_step(padding, samples_per_step, steps, base),
+        padding_ratio=_ratio(padding.padding, padding.tokens + padding.padding),
+        padding_to_longest_ratio=_ratio(padding.longest - padding.tokens, padding.longest),
+        lines=lines.by_field,
+        loaders=loaders,
+        optimizers=optimizers,
+        ddp=build_ddp(facts, lambda row: bool(_row_mask(np.array([row], dtype=np.int64), steps, base)[0])),
+        compile=build_compile(facts, max(0.0, means["compile_ns"])),
+        autocast_dtype=read_text(autocast, "dtype"),
+        scaler_where=read_where(scaler.get("where")),
+        scaler_enabled=read_bool(scaler, "enabled"),
+        checkpointing=True if checkpointing else None,
+        checkpointing_where=read_where(checkpointing.get("where")),
+        model=read_text(model, "class"),
+        model_dtype=read_text(model, "dtype"),
+        model_parameters=read_count(model, "parameters"),
+        device_type=(read_text(model, "device") or read_text(process, "accelerator") or "cpu").partition(":")[0],
+        cores=read_count(process, "cores"),
+        torch_threads=read_count(process, "torch_threads"),
+        interop_threads=read_count(process, "interop_threads"),
+        memory_total_bytes=memory.total_bytes,
+        memory_peak_bytes=memory.peak_bytes,
+        memory_growth_bytes_per_step=None if slope is None else slope.per_x,
+        memory_growth_noise_bytes_per_step=None if slope is None else slope.noise_per_x,
+        network_bytes_per_s=network_rates,
+        network_speed_bytes_per_s=network_speeds,
+        ops=_ops(facts),
+    )
+    batches = means["micro_batches"]
+    return ProcessAnalysis(
+        rank=rank,
+        ended=read_text(last_of_kind(facts, "end"), "ended"),
+        closed=recording.closed,
+        lost_rows=recording.lost_rows,
+        tail_ns=steps.tail_ns,
+        time_to_first_step_ns=_time_to_first_step(process, steps),
+        step_p95_ns=round(step_p95_ns),
+        step_cv_ratio=step_std_ns / step_mean_ns if step_mean_ns > 0 and steady.steady_count > 1 else None,
+        batches_per_step=batches if batches > 0 else None,
+        samples_vary=samples_vary,
+        memory=memory,
+        timeline=_build_timeline(read_int(process, "rank"), steps, phases),
+        line_samples=lines.samples,
+        overhead=read_overhead(facts, trained_ns),
+        health=_health(recording, steps, steady, facts),
+        begin_wall_s=None if anchor_wall_s is None else anchor_wall_s + int(steps.columns["start_ns"][0]) * 1e-9,
+        end_wall_s=None if anchor_wall_s is None else anchor_wall_s + int(steps.columns["end_ns"][-1]) * 1e-9,
+        parent_pid=read_int(process, "ppid"),
+        argv=tuple(a for a in read_items(process, "argv") if isinstance(a, str)),
+        trained_ns=trained_ns,
+    )
+
+
+class StepColumns(Mapping[str, Sequence[int]]):
+    """Every field of the steady steps as a list, one entry a step, made when it is asked for.
+
+    A block stands as its steps, which share its sums. Runs of more than MAX_COLUMN_LENGTH steady steps are drawn from.
+    """
+
+    def __init__(self, steps: Steps, base: BoolColumn) -> None:
+        self._columns = steps.columns
+        self._entries = np.flatnonzero(base)
+        weight = steps.weight[self._entries]
+        self._count = int(weight.sum())
+        self._reach = np.cumsum(weight)
+        self._weight = weight
+        self._plain = self._count == len(weight) and self._count <= MAX_COLUMN_LENGTH
+        if self._count <= MAX_COLUMN_LENGTH:
+            self._picked = np.arange(self._count)
+        else:
+            # A regular stride would always or never hit what recurs with a period; a seeded draw is fair and the
+            # same every time.
+            draw = np.random.default_rng(0).random(MAX_COLUMN_LENGTH)
+            edges = np.linspace(0, self._count, MAX_COLUMN_LENGTH + 1)
+            self._picked = np.minimum((edges[:-1] + draw * np.diff(edges)).astype(np.int64), self._count - 1)
+
+    def __getitem__(self, name: str) -> Sequence[int]:
+        column = self._columns[name][self._entries]
+        if self._plain:
+            plain: list[int] = column.tolist()
+            return plain
+        holder = np.searchsorted(self._reach, self._picked, side="right")
+        values, weight = column[holder], self._weight[holder]
+        if name not in NOT_SUMMED_FIELDS and bool((weight > 1).any()):
+            place = self._picked - (self._reach[holder] - weight)
+            whole, rest = np.divmod(values, weight)
+            # The remainder is dealt out evenly, so that the steps of a block add up to the block.
+            share = whole + (place + 1) * rest // weight - place * rest // weight
+            values = np.where(values < 0, values, share)
+        spread: list[int] = values.tolist()
+        return spread
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(STEP_FIELDS)
+
+    def __len__(self) -> int:
+        return len(STEP_FIELDS)
+
+
+def _mean_per_step(steps: Steps, name: str, base: BoolColumn) -> float:
+    """Mean per steady step; of a field that may be unknown over the steps where it is known, else UNKNOWN (-1)."""
+    column, weight = steps.columns[name][base], steps.weight[base]
+    if name in MAYBE_UNKNOWN_FIELDS:
+        known = column >= 0
+        if not known.all():
+            column, weight = column[known], weight[known]
+        if not len(column):
+            return -1.0
+    if name in NOT_SUMMED_FIELDS:
+        return float(np.average(column, weights=weight))
+    return int(column.sum()) / int(weight.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class _Padding:
+    """Sums over the sampled rows of the steady steps, and the samples that those rows hold."""
+
+    tokens: int
+    padding: int
+    longest: int
+    samples: int
+    rows: int
+
+
+def _padding(rows: IntColumn, steps: Steps, base: BoolColumn) -> _Padding:
+    """Tokens are counted in sampled rows only, for all batches of the row; blocks mix sampled rows with others."""
+    index = rows[:, FIELD["index"]]
+    inside = _row_mask(index, steps, base)
+    fetched = rows[:, FIELD["batches"]] > 0
+    if fetched.any():  # the other rows of a step work on the same batches again
+        inside &= fetched
+    sampled = inside & (rows[:, FIELD["tokens"]] >= 0) & (rows[:, FIELD["rows_merged"]] <= 1)
+    if not sampled.any():
+        sampled = inside & (rows[:, FIELD["tokens"]] >= 0)
+    chosen = rows[sampled]
+    blocks = bool((chosen[:, FIELD["rows_merged"]] > 1).any())
+
+    def total(name: str) -> int:
+        return int(np.maximum(chosen[:, FIELD[name]], 0).sum())
+
+    return _Padding(
+        tokens=total("tokens"),
+        padding=total("padding_tokens"),
+        longest=total("longest_tokens") if bool((chosen[:, FIELD["longest_tokens"]] >= 0).all()) else 0,
+        samples=0 if blocks else total("samples"),
+        rows=0 if blocks else len(chosen),
+    )
+
+
+def _tokens_per_step(padding: _Padding, samples_per_step: float | None, steps: Steps, base: BoolColumn) -> float | None:
+    """Tokens without padding per step: of the sampled rows per sample, times the samples of all steps."""
+    if not padding.tokens:
+        return None
+    if padding.samples and samples_per_step:
+        return padding.tokens / padding.samples * samples_per_step
+    if padding.rows:
+        rows_per_step = int(steps.columns["rows_merged"][base].sum()) / int(steps.weight[base].sum())
+        return padding.tokens / padding.rows * rows_per_step
+    return None
+
+
+def _samples_per_step(steps: Steps, base: BoolColumn, is_validating: BoolColumn) -> tuple[float | None, bool]:
+    """Mean samples per step where they are known, and whether they differ much from step to step.
+
+    Steps with validation may hold its samples as well; they count only where there are no others.
+    """
+    known = base & (steps.columns["samples"] >= 0)
+    if (known & ~is_validating).any():
+        known &= ~is_validating
+    column, weight = steps.columns["samples"][known], steps.weight[known]
+    if int(column.sum()) == 0:
+        return None, False
+    per_step = per_step_values(column, weight)
+    mean, _ = weighted_mean_std(per_step, weight)
+    (usual,) = weighted_quantiles(per_step, weight, (0.5,))
+    alike = np.abs(per_step - usual) <= 0.5 * usual
+    return mean, int(weight[alike].sum()) < MIN_ALIKE_RATIO * int(weight.sum())
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else None
+
+
+def _row_mask(index: IntColumn, steps: Steps, base: BoolColumn) -> BoolColumn:
+    """Which rows, given by their numbers, belong to the entries of ``base``."""
+    entry = np.searchsorted(steps.last_row, index)
+    inside = entry < len(base)
+    entry = np.minimum(entry, len(base) - 1)
+    mask: BoolColumn = inside & base[entry] & (steps.first_row[entry] <= index)
+    return mask
+
+
+def _time_to_first_step(process: Fact, steps: Steps) -> int | None:
+    """From the start of the process to the end of its first step, in ns; None without both clocks."""
+    anchor_s, start_s = read_float(process, "anchor_wall_s"), read_float(process, "process_start_wall_s")
+    if anchor_s is None or start_s is None or anchor_s < start_s:
+        return None
+    return round((anchor_s - start_s) * 1e9) + int(steps.columns["end_ns"][0])
+
+
+def _build_timeline(rank: int | None, steps: Steps, phases: Mapping[str, IntColumn]) -> Timeline:
+    """All steps in at most MAX_TIMELINE_BUCKETS buckets of about equal step counts."""
+    number = np.cumsum(steps.weight) - steps.weight
+    bucket = number * min(MAX_TIMELINE_BUCKETS, steps.count) // steps.count
+    starts = np.flatnonzero(np.diff(bucket, prepend=-1))
+    weight = np.add.reduceat(steps.weight, starts)
+    return Timeline(
+        rank=rank,
+        first_step=tuple(number[starts].tolist()),
+        phase_ns={
+            name: tuple(np.rint(np.add.reduceat(phases[name], starts) / weight).astype(np.int64).tolist())
+            for name in PHASES
+        },
+    )
+
+
+def _ops(facts: Sequence[Fact]) -> Mapping[str, Any] | None:
+    fact = last_of_kind(facts, "ops")
+    return fact if fact else None
+
+
+def _health(recording: Recording, steps: Steps, steady: Steady, facts: Sequence[Fact]) -> tuple[Health, ...]:
+    found = [Health(level="warning", message=message) for message in steady.messages]
+    if recording.lost_rows:
+        found.append(Health(level="warning", message=f"{recording.lost_rows} rows of the recording were lost"))
+    if steps.broken_count:
+        found.append(
+            Health(level="warning", message=f"{steps.broken_count} steps were left out because rows in them were lost")
+        )
+    if steady.deep_count:
+        found.append(
+            Health(
+                level="info",
+                message=f"{steady.deep_count} steps were left out because torch.profiler was on in them",
+            )
+        )
+    if steps.anchor_index is None:
+        found.append(Health(level="info", message="no optimizer was seen: every backward counts as a step"))
+    spans = steps.columns["end_ns"] - steps.columns["start_ns"]
+    if bool((spans[~steps.is_block] != steps.step_ns[~steps.is_block]).any()):
+        found.append(Health(level="warning", message="times of some rows do not add up to their windows"))
+    return (*found, *read_health(of_kind(facts, "health")))

@@ -1,0 +1,39 @@
+"""The newest rows of a process -> one line: rate, shares of the largest phases, and the phase that leads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hotloop.core.recording import CLOSED_BY_END, FIELD, GAP_FIELDS
+
+from .segments import IntColumn
+
+_PHASE_FIELDS = {
+    "input wait": ("input_wait_ns", "iterator_ns"),
+    "copies": ("h2d_ns",),
+    "forward": ("forward_ns", "nograd_ns"),
+    "backward": ("backward_ns",),
+    "optimizer": ("optimizer_ns",),
+    "communication": ("communication_ns",),
+    "checkpoint": ("checkpoint_ns",),
+    "other": GAP_FIELDS,
+}
+
+
+def describe_recent(rows: IntColumn) -> str:
+    """One line about these rows (n x STEP_FIELDS), such as 'step 120, 14.2/s: backward 41 %, input wait 30 %'."""
+    rows = rows[rows[:, FIELD["closed_by"]] != CLOSED_BY_END]
+    if not len(rows):
+        return ""
+    total_ns = int((rows[:, FIELD["end_ns"]] - rows[:, FIELD["start_ns"]]).sum())
+    steps = int(rows[:, FIELD["rows_merged"]].sum())
+    if total_ns <= 0:
+        return ""
+    shares = {
+        name: float(np.sum([rows[:, FIELD[f]].sum() for f in fields])) / total_ns
+        for name, fields in _PHASE_FIELDS.items()
+    }
+    largest = sorted(shares.items(), key=lambda item: -item[1])[:3]
+    parts = ", ".join(f"{name} {share:.0%}" for name, share in largest if share > 0.005)
+    last = int(rows[-1, FIELD["index"]]) + 1
+    return f"{last} optimizer steps, {steps / (total_ns * 1e-9):.1f} per s: {parts}"

@@ -1,0 +1,119 @@
+"""Step times -> the steady steps: everything behind a warm-up prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hotloop.core.recording import FLAG_DEEP, FLAG_FOREIGN_PROFILER
+
+from .segments import BoolColumn, IntColumn, Steps
+from .stats import FloatColumn, per_step_values
+
+MIN_STEADY_COUNT = 10
+MAX_WARMUP_RATIO = 0.2
+MAX_WARMUP_COUNT = 50
+"""The prefix is at most the larger of MAX_WARMUP_RATIO of the steps and this many."""
+QUIET_COUNT = 10
+"""Compilation has settled once this many steps in a row compile nothing."""
+WINDOW_COUNT = 5
+"""The step time has settled where the median of this many steps is like the later ones."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steady:
+    """``mask`` marks the entries that shares, costs and savings are taken over."""
+
+    mask: BoolColumn
+    steady_count: int
+    warmup_count: int
+    deep_count: int
+    """Steps left out because torch.profiler was at work in them."""
+    messages: tuple[str, ...]
+    """What the reader has to know about the base, in words for the health section."""
+
+
+def find_steady(steps: Steps) -> Steady:
+    """The steady steps of a process that has at least one step."""
+    weight, flags = steps.weight, steps.columns["flags"]
+    entry_count, count = len(weight), steps.count
+    messages: list[str] = []
+    # The flags of a block are of many steps: they say nothing about each of them.
+    profiled = ((flags & FLAG_DEEP) != 0) & ~steps.is_block
+    ours = profiled & ((flags & FLAG_FOREIGN_PROFILER) == 0)
+
+    if entry_count == 1:
+        if count == 1:
+            messages.append("only one step was recorded: its start-up costs are part of every figure")
+        return _steady(steps, np.ones(1, dtype=np.bool_), np.zeros(1, dtype=np.bool_), 0, messages)
+
+    reach = np.cumsum(weight)
+    first_is_long = int(weight[0]) > 1 and int(weight[0]) > MAX_WARMUP_RATIO * count
+    least = 0 if first_is_long else 1
+    if first_is_long:
+        messages.append("the first steps were recorded as one block: warm-up could not be told apart")
+    limit_count = min(max(MAX_WARMUP_RATIO * count, MAX_WARMUP_COUNT), count - MIN_STEADY_COUNT)
+    limit = int(np.searchsorted(reach, limit_count, side="right"))
+    if limit <= least:
+        prefix = least
+    else:
+        settled = _end_of_compilation(steps.columns["compile_ns"], least, limit)
+        if settled is None:
+            messages.append("torch.compile never settled: all steps but the first count as steady")
+            prefix = least
+        else:
+            prefix = _end_of_settling(per_step_values(steps.step_ns, weight), settled, limit)
+
+    behind = np.arange(entry_count) >= prefix
+    base, dropped = behind & ~profiled, behind & profiled
+    if int(weight[base].sum()) < MIN_STEADY_COUNT and (profiled & ~ours).any():
+        messages.append("another profiler was on in most steps: its cost is part of every figure")
+        base, dropped = behind & ~ours, behind & ours
+    if not base.any():
+        messages.append("torch.profiler was on in every step: its cost is part of every figure")
+        base, dropped = behind, np.zeros(entry_count, dtype=np.bool_)
+    steady_count = int(weight[base].sum())
+    if steady_count < MIN_STEADY_COUNT:
+        messages.append(f"only {steady_count} steady steps were recorded: figures may still show start-up costs")
+    return _steady(steps, base, dropped, int(weight[:prefix].sum()), messages)
+
+
+def _steady(steps: Steps, mask: BoolColumn, dropped: BoolColumn, warmup_count: int, messages: list[str]) -> Steady:
+    return Steady(
+        mask=mask,
+        steady_count=int(steps.weight[mask].sum()),
+        warmup_count=warmup_count,
+        deep_count=int(steps.weight[dropped].sum()),
+        messages=tuple(messages),
+    )
+
+
+def _end_of_compilation(compile_ns: IntColumn, least: int, limit: int) -> int | None:
+    """First entry from which QUIET_COUNT entries compile nothing; None when there is none up to ``limit``."""
+    busy = np.flatnonzero(compile_ns[: limit + QUIET_COUNT] > 0)
+    gaps = np.diff(busy, append=limit + QUIET_COUNT + 1)
+    quiet = np.flatnonzero(gaps > QUIET_COUNT)
+    if not len(busy) or busy[0] > QUIET_COUNT:
+        return least  # what is compiled much later is no warm-up
+    if not len(quiet):
+        return None
+    settled = max(least, int(busy[quiet[0]]) + 1)
+    return settled if settled <= limit else None
+
+
+def _end_of_settling(step_ns: FloatColumn, least: int, limit: int) -> int:
+    """First entry from which the step time is like the later ones; ``least`` when it comes to no rest before ``limit``.
+
+    A window's median is compared with the median of all entries behind the longest possible prefix, in units of their
+    own spread, so that uneven steps are not taken for a warm-up.
+    """
+    later = step_ns[limit:]
+    middle = float(np.median(later))
+    spread = 1.4826 * float(np.median(np.abs(later - middle)))
+    tolerance = max(3.0 * spread, 0.1 * middle)
+    for entry in range(least, limit + 1):
+        window = step_ns[entry : entry + WINDOW_COUNT]
+        if abs(float(np.median(window)) - middle) <= tolerance and step_ns[entry] - middle <= 3 * tolerance:
+            return entry
+    return least

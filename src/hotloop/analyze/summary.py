@@ -1,0 +1,181 @@
+"""Training -> the parts of a report that only restate it: step, ranks, breakdown, memory, timelines, lines, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hotloop.core.phases import PHASES, Breakdown, PhaseStats
+from hotloop.core.report import LineShare, MemorySummary, Overhead, RankSummary, StepSummary, Timeline
+
+from .partition import FIELD_PHASE
+from .process import ProcessAnalysis
+from .trainings import Training
+
+MAX_LINES_PER_PHASE = 8
+
+
+def summarize_steps(training: Training) -> StepSummary:
+    """The steps of a training; times are means over its processes, rates are of all of them together."""
+    processes, analysis = training.processes, training.analysis
+    lead = training.lead
+    return StepSummary(
+        count=lead.rank.steps,
+        steady_count=lead.rank.steady_count,
+        unit=analysis.unit,
+        units_per_step=analysis.units_per_step,
+        mean_ns=round(analysis.step_ns),
+        median_ns=round(_mean([p.rank.step_median_ns for p in processes])),
+        p95_ns=round(_mean([p.step_p95_ns for p in processes])),
+        cv_ratio=_mean_known([p.step_cv_ratio for p in processes]),
+        tail_ns=lead.tail_ns,
+        time_to_first_step_ns=lead.time_to_first_step_ns,
+        batches_per_s=_rate(processes, [p.batches_per_step for p in processes]),
+        samples_per_s=_rate(processes, [p.rank.samples_per_step for p in processes]),
+        tokens_per_s=_rate(processes, [p.rank.tokens_per_step for p in processes]),
+    )
+
+
+def summarize_rank(process: ProcessAnalysis) -> RankSummary:
+    """One process as a row of the report's rank table. ``device`` is None: there is no kernel timeline."""
+    rank = process.rank
+    return RankSummary(
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        host=rank.host,
+        pid=rank.pid,
+        restart=rank.restart,
+        world_size=rank.world_size,
+        anchor=rank.anchor,
+        steps=rank.steps,
+        skipped_steps=rank.skipped_steps,
+        ended=process.ended,
+        mean_ns=round(rank.step_mean_ns),
+        median_ns=round(rank.step_median_ns),
+        breakdown=rank.breakdown,
+        device=None,
+        memory=process.memory,
+        lost_rows=process.lost_rows,
+    )
+
+
+def summarize_ranks(training: Training) -> tuple[RankSummary, ...]:
+    return tuple(summarize_rank(process) for process in training.processes)
+
+
+def merge_breakdowns(breakdowns: Sequence[Breakdown]) -> Breakdown:
+    """The mean over ranks of every figure of their breakdowns (at least one)."""
+    count = len(breakdowns)
+    if count == 1:
+        return breakdowns[0]
+    phases = {}
+    for name in PHASES:
+        parts = [b.phases[name] for b in breakdowns]
+        phases[name] = PhaseStats(
+            total_ns=round(_mean([p.total_ns for p in parts])),
+            share_ratio=sum(p.share_ratio for p in parts) / count,
+            mean_ns=round(_mean([p.mean_ns for p in parts])),
+            std_ns=round(_mean([p.std_ns for p in parts])),
+            min_ns=round(_mean([p.min_ns for p in parts])),
+            median_ns=round(_mean([p.median_ns for p in parts])),
+            p95_ns=round(_mean([p.p95_ns for p in parts])),
+            p99_ns=round(_mean([p.p99_ns for p in parts])),
+            max_ns=round(_mean([p.max_ns for p in parts])),
+        )
+    return Breakdown(phases)
+
+
+def summarize_breakdown(training: Training) -> Breakdown:
+    """The breakdown at the top of the report: the mean over ranks."""
+    return merge_breakdowns([rank.breakdown for rank in training.analysis.ranks])
+
+
+def summarize_memory(training: Training) -> MemorySummary:
+    """The memory of the process that came closest to its limit (or, with unknown limits, used most)."""
+    memories = [p.memory for p in training.processes]
+    return max(memories, key=lambda m: (m.peak_ratio or 0.0, m.peak_bytes or 0))
+
+
+def summarize_timelines(training: Training) -> tuple[Timeline, ...]:
+    return tuple(p.timeline for p in training.processes)
+
+
+def summarize_lines(training: Training) -> tuple[LineShare, ...]:
+    """The lines of the lead process that held each phase's stack samples, largest share of each phase first.
+
+    No-grad forwards count as validation when the process spent more of its time in validation than in them.
+    """
+    lead = training.lead
+    totals: dict[str, int] = {}
+    places: dict[str, dict[tuple[str, int, str], int]] = {}
+    for field_name, count in lead.line_samples.items():
+        phase = _phase_of(field_name, lead)
+        totals[phase] = totals.get(phase, 0) + count
+        for line in lead.rank.lines.get(field_name, ()):
+            key = (line.where.file, line.where.line, line.where.function)
+            held = places.setdefault(phase, {})
+            held[key] = held.get(key, 0) + line.samples
+    found = []
+    for phase in PHASES:
+        ranked = sorted(places.get(phase, {}).items(), key=lambda item: (-item[1], item[0]))
+        for (file, line_number, function), samples in ranked[:MAX_LINES_PER_PHASE]:
+            found.append(
+                LineShare(
+                    phase=phase,
+                    file=file,
+                    line=line_number,
+                    function=function,
+                    share_ratio=samples / totals[phase],
+                    samples=samples,
+                )
+            )
+    return tuple(found)
+
+
+def summarize_overhead(training: Training) -> Overhead | None:
+    """hotloop's own cost: times of all processes together, memory of the largest; None when no process told it.
+
+    ``share_ratio`` is the mean over the processes that told it: they run at the same time.
+    """
+    known = [p.overhead for p in training.processes if p.overhead is not None]
+    if not known:
+        return None
+    return Overhead(
+        hooks_ns=_sum_known([o.hooks_ns for o in known]),
+        sampler_ns=_sum_known([o.sampler_ns for o in known]),
+        deep_window_ns=_sum_known([o.deep_window_ns for o in known]),
+        share_ratio=_mean_known([o.share_ratio for o in known]),
+        memory_bytes=max((o.memory_bytes for o in known if o.memory_bytes is not None), default=None),
+        method=next((o.method for o in known if o.method), ""),
+    )
+
+
+def _phase_of(field_name: str, process: ProcessAnalysis) -> str:
+    if field_name == "nograd_ns":
+        mean_ns = process.rank.breakdown.mean_ns("validation")
+        if 2 * mean_ns > process.rank.mean["nograd_ns"] > 0:
+            return "validation"
+    return FIELD_PHASE.get(field_name, "other")
+
+
+def _rate(processes: Sequence[ProcessAnalysis], per_step: Sequence[float | None]) -> float | None:
+    """Units per second of all processes together; None unless every process knows its units."""
+    rates = [
+        units * 1e9 / process.rank.step_mean_ns
+        for process, units in zip(processes, per_step, strict=True)
+        if units and process.rank.step_mean_ns > 0
+    ]
+    return sum(rates) if len(rates) == len(processes) else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _mean_known(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _sum_known(values: Sequence[int | None]) -> int | None:
+    known = [v for v in values if v is not None]
+    return sum(known) if known else None

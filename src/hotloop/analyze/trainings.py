@@ -1,0 +1,204 @@
+"""All processes of a run -> its trainings: one Analysis for the ranks that belong together, the largest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hotloop.core.analysis import Analysis, RankAnalysis
+from hotloop.core.report import Health
+
+from .process import ProcessAnalysis, Recording, analyze_process
+from .source import SourceFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """One training of a run. ``processes`` stand in the order of ``analysis.ranks``."""
+
+    analysis: Analysis
+    processes: tuple[ProcessAnalysis, ...]
+    health: tuple[Health, ...]
+
+    @property
+    def lead(self) -> ProcessAnalysis:
+        return self.processes[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    processes: tuple[ProcessAnalysis, ...]
+    earlier: tuple[ProcessAnalysis, ...] = ()
+    """Processes of earlier attempts, before the launcher restarted the training."""
+
+
+def analyze_run(recordings: Sequence[Recording], files: SourceFiles | None = None) -> tuple[Training, ...]:
+    """The trainings of a run, largest first; none when no process completed a step.
+
+    Ranks of one launch form a training; a restart replaces what came before it; processes without a rank that train
+    at the same time (hogwild) are one training; whatever else follows or runs beside is a training of its own.
+    """
+    files = files or SourceFiles()
+    found = [p for recording in recordings if (p := analyze_process(recording, files)) is not None]
+    found.sort(key=lambda p: (p.begin_wall_s or 0.0, p.rank.host, p.rank.pid))
+    loose, ranked = _split_hogwild(found)
+    groups = [*_supersede_restarts(_group_ranks(ranked)), *_group_hogwild(loose)]
+    trainings = [_build_training(group) for group in groups]
+    return tuple(sorted(trainings, key=lambda t: -sum(p.trained_ns for p in t.processes)))
+
+
+def _split_hogwild(
+    processes: Sequence[ProcessAnalysis],
+) -> tuple[list[ProcessAnalysis], list[ProcessAnalysis]]:
+    """Processes without a rank, with the parent that trains beside them, and those with a rank."""
+    rankless = [p for p in processes if p.rank.rank is None]
+    loose, ranked = list(rankless), []
+    for process in processes:
+        if process.rank.rank is None:
+            continue
+        is_parent = process.rank.world_size == 1 and any(
+            child.parent_pid == process.rank.pid and child.rank.host == process.rank.host and _overlap(child, process)
+            for child in rankless
+        )
+        if is_parent:
+            loose.append(
+                replace(
+                    process,
+                    rank=replace(process.rank, rank=None),
+                    timeline=replace(process.timeline, rank=None),
+                )
+            )
+        else:
+            ranked.append(process)
+    loose.sort(key=lambda p: (p.begin_wall_s or 0.0, p.rank.host, p.rank.pid))
+    return loose, ranked
+
+
+def _group_ranks(processes: Sequence[ProcessAnalysis]) -> list[_Group]:
+    """Ranks of one launch: the same world size and restart, different ranks, training at the same time."""
+    groups: list[list[ProcessAnalysis]] = []
+    for process in processes:
+        homes = [g for g in groups if _belongs(process, g)]
+        if homes:
+            # Of two launches at the same time, the one with the same launcher, else with the same command.
+            max(homes, key=lambda g: _kinship(process, g)).append(process)
+        else:
+            groups.append([process])
+    return [_Group(tuple(sorted(g, key=lambda p: p.rank.rank or 0))) for g in groups]
+
+
+def _belongs(process: ProcessAnalysis, group: Sequence[ProcessAnalysis]) -> bool:
+    rank = process.rank
+    return (
+        rank.world_size > 1
+        and all(p.rank.world_size == rank.world_size and p.rank.restart == rank.restart for p in group)
+        and all(p.rank.rank != rank.rank for p in group)
+        and any(_overlap(p, process) for p in group)
+    )
+
+
+def _kinship(process: ProcessAnalysis, group: Sequence[ProcessAnalysis]) -> tuple[bool, bool]:
+    same_launcher = any(
+        p.parent_pid is not None and p.parent_pid == process.parent_pid and p.rank.host == process.rank.host
+        for p in group
+    )
+    return same_launcher, any(p.argv == process.argv for p in group)
+
+
+def _supersede_restarts(groups: Sequence[_Group]) -> list[_Group]:
+    """A group that was restarted takes the place of the attempt before it; the world size may have changed."""
+    kept: list[_Group] = []
+    for group in groups:
+        restart = group.processes[0].rank.restart
+        before = next((g for g in reversed(kept) if restart > g.processes[0].rank.restart), None) if restart else None
+        if before is None:
+            kept.append(group)
+            continue
+        kept.remove(before)
+        kept.append(replace(group, earlier=(*before.earlier, *before.processes)))
+    return kept
+
+
+def _group_hogwild(processes: Sequence[ProcessAnalysis]) -> list[_Group]:
+    """Processes without a rank that train at the same time with the same command."""
+    groups: list[list[ProcessAnalysis]] = []
+    for process in processes:
+        home = next((g for g in groups if any(_same_work(p, process) and _overlap(p, process) for p in g)), None)
+        if home is None:
+            groups.append([process])
+        else:
+            home.append(process)
+    return [_Group(tuple(g)) for g in groups]
+
+
+def _same_work(a: ProcessAnalysis, b: ProcessAnalysis) -> bool:
+    related = a.parent_pid is not None and a.parent_pid in (b.parent_pid, b.rank.pid)
+    related = related or (b.parent_pid is not None and b.parent_pid == a.rank.pid)
+    return a.argv == b.argv or (related and a.rank.host == b.rank.host)
+
+
+def _overlap(a: ProcessAnalysis, b: ProcessAnalysis) -> bool:
+    """True when both trained at the same time for a moment; also when the clocks are unknown."""
+    if a.begin_wall_s is None or b.begin_wall_s is None or a.end_wall_s is None or b.end_wall_s is None:
+        return True
+    return a.begin_wall_s < b.end_wall_s and b.begin_wall_s < a.end_wall_s
+
+
+def _build_training(group: _Group) -> Training:
+    processes = group.processes
+    ranks = tuple(p.rank for p in processes)
+    unit, units_per_step = choose_unit(processes)
+    health = list(
+        dict.fromkeys(
+            Health(level=h.level, message=_named(h.message, p.rank) if len(processes) > 1 else h.message)
+            for p in processes
+            for h in p.health
+        )
+    )
+    if group.earlier:
+        attempts = len({p.rank.restart for p in group.earlier})
+        steps = max(p.rank.steps for p in group.earlier)
+        health.append(
+            Health(
+                level="warning",
+                message=f"the training was restarted: {attempts} earlier attempt{'s' if attempts > 1 else ''} "
+                f"(up to {steps} steps a process) {'are' if attempts > 1 else 'is'} not part of the figures",
+            )
+        )
+    world_size = max(r.world_size for r in ranks)
+    if ranks[0].rank is not None and len(ranks) < world_size:
+        health.append(
+            Health(level="warning", message=f"only {len(ranks)} of {world_size} ranks left a recording with steps")
+        )
+    return Training(
+        analysis=Analysis(
+            ranks=ranks,
+            unit=unit,
+            units_per_step=units_per_step,
+            accelerator=any(r.device_type != "cpu" for r in ranks),
+        ),
+        processes=processes,
+        health=tuple(health),
+    )
+
+
+def choose_unit(processes: Sequence[ProcessAnalysis]) -> tuple[str, float | None]:
+    """The unit of work and how many of it one step of the training does, over all of its ranks.
+
+    Tokens where they are counted, else samples where steps hold about equally many, else the step itself. Processes
+    without a rank step each on its own: for them it is the mean of one process.
+    """
+    ranks = [p.rank for p in processes]
+    together = ranks[0].rank is not None
+    tokens = [r.tokens_per_step for r in ranks if r.tokens_per_step]
+    if len(tokens) == len(ranks):
+        return "token", sum(tokens) if together else sum(tokens) / len(tokens)
+    samples = [r.samples_per_step for r in ranks if r.samples_per_step]
+    if len(samples) == len(ranks) and not any(p.samples_vary for p in processes):
+        return "sample", sum(samples) if together else sum(samples) / len(samples)
+    return "step", 1.0
+
+
+def _named(message: str, rank: RankAnalysis) -> str:
+    name = f"process {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
+    return f"{name}: {message}"

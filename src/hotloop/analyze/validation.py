@@ -1,0 +1,75 @@
+"""Steps -> how much of each step was validation: bursts of no-grad forwards told apart from teachers and rollouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hotloop.core.recording import GAP_FIELDS
+
+from .segments import BoolColumn, IntColumn, Steps
+
+RARE_ABOVE_NONE_RATIO = 0.5
+"""Bursts in eval mode are validation when at most this share of the steps has one."""
+RARE_ABOVE_USUAL_RATIO = 0.2
+"""The same where every step has bursts (a teacher) and some steps have more of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValidationTime:
+    """Nanoseconds of each entry to be moved from the phase in the name to the phase validation."""
+
+    from_input_wait_ns: IntColumn
+    from_h2d_ns: IntColumn
+    from_forward_ns: IntColumn
+    from_other_ns: IntColumn
+    is_validating: BoolColumn
+
+    @property
+    def total_ns(self) -> IntColumn:
+        return self.from_input_wait_ns + self.from_h2d_ns + self.from_forward_ns + self.from_other_ns
+
+
+def find_validation(steps: Steps) -> ValidationTime:
+    """The validation inside every step, zero where there is none.
+
+    A burst of no-grad forwards is validation when it reads batches of a loader that does not feed backward, or when
+    such bursts recur at intervals longer than a step with the module in eval mode. What no-grad forwards the other
+    steps have as well (a teacher beside the validation) stays where it is.
+    """
+    columns, weight = steps.columns, steps.weight
+    is_validating = (columns["bursts_other_loader"] > 0) | _has_rare_eval_bursts(
+        np.maximum(columns["bursts_eval_mode"], 0), weight
+    )
+    usual = ~is_validating
+
+    def moved_ns(name: str, whole_ns: IntColumn) -> IntColumn:
+        column = np.maximum(columns[name], 0)
+        base = float(np.median(column[usual] / weight[usual])) if usual.any() else 0.0
+        extra = np.maximum(column - np.rint(base * weight).astype(np.int64), 0)
+        return np.where(is_validating, np.minimum(extra, whole_ns), 0).astype(np.int64)
+
+    gaps = np.zeros(len(weight), dtype=np.int64)
+    for name in GAP_FIELDS:
+        gaps += columns[name]
+    return ValidationTime(
+        from_input_wait_ns=moved_ns("burst_input_ns", columns["input_wait_ns"] + columns["iterator_ns"]),
+        from_h2d_ns=moved_ns("burst_h2d_ns", columns["h2d_ns"]),
+        from_forward_ns=moved_ns("nograd_ns", columns["nograd_ns"]),
+        from_other_ns=moved_ns("burst_gap_ns", gaps),
+        is_validating=is_validating,
+    )
+
+
+def _has_rare_eval_bursts(eval_bursts: IntColumn, weight: IntColumn) -> BoolColumn:
+    if not len(weight):
+        return np.zeros(0, dtype=np.bool_)
+    usual_count = int(np.median(eval_bursts // weight))
+    extra = np.maximum(eval_bursts - usual_count * weight, 0)
+    steps_with_more = int(np.minimum(extra, weight).sum())
+    limit_ratio = RARE_ABOVE_USUAL_RATIO if usual_count else RARE_ABOVE_NONE_RATIO
+    if steps_with_more > limit_ratio * int(weight.sum()):
+        return np.zeros(len(weight), dtype=np.bool_)
+    rare: BoolColumn = extra > 0
+    return rare

@@ -1,0 +1,174 @@
+"""A training command -> the same command running with the agent attached, and how it ended.
+
+The child stays in our process group and gets our standard streams; nothing of it is changed but two environment
+variables. We only wait: if we are killed, the training goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hotloop.core.errors import CommandNotStarted
+
+ATTACH_VARIABLE = "HOTLOOP_ATTACH"
+SOURCE = Path(__file__).resolve().parent.parent
+SITE = SOURCE / "attach" / "site"
+
+_SI_KERNEL = 128
+"""si_code of a signal that the kernel sent, such as SIGINT from the terminal (it reaches the child by itself)."""
+
+FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildEnd:
+    """How the command ended: an exit code, or the number of the signal that ended it."""
+
+    exit_code: int | None
+    signal_number: int | None
+    duration_s: float
+
+    @property
+    def shell_code(self) -> int:
+        """The exit code that a shell would show: 128+N for signal N."""
+        return 128 + self.signal_number if self.signal_number is not None else (self.exit_code or 0)
+
+
+def attach_environment(environment: Mapping[str, str], run_folder: Path, options: Mapping[str, Any]) -> dict[str, str]:
+    """The environment of the child: ours, the attach variable, and the attach folder first on PYTHONPATH."""
+    child = dict(environment)
+    child[ATTACH_VARIABLE] = json.dumps({"source": str(SOURCE), "run": str(run_folder), **options})
+    inherited = child.get("PYTHONPATH")
+    child["PYTHONPATH"] = str(SITE) + (os.pathsep + inherited if inherited else "")
+    return child
+
+
+def resolve_command(command: Sequence[str], search_path: str | None) -> list[str]:
+    """The command as it will be started; ``train.py args`` becomes ``python train.py args`` with PATH's python.
+
+    Raises CommandNotStarted with a shell's exit code (127 not found, 126 not executable).
+    """
+    first = command[0]
+    if first.endswith(".py") and not os.access(first, os.X_OK):
+        if not Path(first).is_file():
+            raise CommandNotStarted(f"{first}: no such file; give the path of the training script", exit_code=127)
+        python = shutil.which("python", path=search_path) or shutil.which("python3", path=search_path)
+        if python is None:
+            raise CommandNotStarted(
+                f"no python on PATH to run {first}; write: hotloop run -- /path/to/python {first}", exit_code=127
+            )
+        return [python, *command]
+    if os.sep in first:
+        if not Path(first).exists():
+            raise CommandNotStarted(f"{first}: no such file; check the path after --", exit_code=127)
+        if Path(first).is_dir() or not os.access(first, os.X_OK):
+            raise CommandNotStarted(
+                f"{first}: not executable; chmod +x it, or name its interpreter first", exit_code=126
+            )
+    elif shutil.which(first, path=search_path) is None:
+        raise CommandNotStarted(f"{first}: command not found; check the spelling and PATH", exit_code=127)
+    return list(command)
+
+
+def run_child(
+    command: Sequence[str], environment: Mapping[str, str], on_tick: Callable[[], None] | None = None
+) -> ChildEnd:
+    """Start the command and wait. Signals that were sent to us alone are passed on; the terminal's are not repeated.
+
+    ``on_tick`` is called about once a second while the command runs.
+    """
+    import time
+
+    numbers = [getattr(signal, name) for name in FORWARDED if hasattr(signal, name)]
+    before = {number: signal.signal(number, _ignore) for number in numbers}  # caught, so that the child has defaults
+    start_s = time.monotonic()
+    try:
+        try:
+            child = subprocess.Popen(list(command), env=dict(environment), close_fds=False)
+        except OSError as error:
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+            raise CommandNotStarted(f"{command[0]}: {error.strerror}", exit_code=code) from error
+        if hasattr(signal, "sigtimedwait"):
+            _wait_passing_signals(child, numbers, on_tick)
+        else:
+            child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    code = child.returncode
+    return ChildEnd(
+        exit_code=code if code >= 0 else None,
+        signal_number=-code if code < 0 else None,
+        duration_s=time.monotonic() - start_s,
+    )
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Caught and dropped: unlike SIG_IGN this is not inherited by the child."""
+
+
+def _wait_passing_signals(
+    child: subprocess.Popen[bytes], numbers: Sequence[int], on_tick: Callable[[], None] | None
+) -> None:
+    watched = {signal.SIGCHLD, *numbers}
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    try:
+        while child.poll() is None:
+            info = signal.sigtimedwait(watched, 1.0)
+            if info is None:
+                if on_tick is not None:
+                    on_tick()
+            elif info.si_signo != signal.SIGCHLD and info.si_code != _SI_KERNEL:
+                child.send_signal(info.si_signo)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+
+
+def oom_kills(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """How often the kernel killed for memory in our cgroup so far; None where that is not counted."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    relative = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
+    for folder in (cgroup_root / relative, cgroup_root):
+        try:
+            for line in (folder / "memory.events").read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    return int(value)
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def ignores_pythonpath(command: Sequence[str]) -> bool:
+    """True when the command starts Python with -I, -E or -S, so that the attach folder is not read."""
+    if not os.path.basename(command[0]).startswith("python"):
+        return False
+    for word in command[1:]:
+        if not word.startswith("-") or word in ("-m", "-c"):
+            return False
+        if not word.startswith("--") and set("IES") & set(word[1:]):
+            return True
+    return False
+
+
+__all__ = [
+    "ATTACH_VARIABLE",
+    "ChildEnd",
+    "attach_environment",
+    "ignores_pythonpath",
+    "oom_kills",
+    "resolve_command",
+    "run_child",
+]

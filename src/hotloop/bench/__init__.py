@@ -1,0 +1,1 @@
+"""Benchmarks are orchestrated here, without torch: probes are started in the training's own interpreter."""

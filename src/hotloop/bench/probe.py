@@ -1,0 +1,381 @@
+"""Facts of a recording -> a probe of its operators in the training's interpreter -> Forecasts of techniques."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.analysis import Forecast
+from hotloop.core.errors import HotloopError
+
+PROGRAM = Path("hotloop") / "probe" / "opportunities.py"
+BUDGET_S = 10.0
+LEAST_COVERAGE_RATIO = 0.6
+"""A replay that explains less of forward and backward promises nothing: the low forecast is 0."""
+LEAST_LOCATED_RATIO = 0.7
+"""Share of the replayed time whose batch dimension must have been found to forecast a larger batch."""
+CALL_NS = 15_000.0
+"""Host time around an operator that is not the operator: modules, Python, autograd's bookkeeping (measured 5 to 20)."""
+GIB = 1 << 30
+HEAP = {"MALLOC_TRIM_THRESHOLD_": str(GIB), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
+"""glibc's heap as a training has it after some steps: a lone operator would give its memory back after every call."""
+
+
+class ProbeError(HotloopError):
+    """The probe could not be run or gave no result; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Means per steady step of the process that is probed, in ns, and how many batches a step has."""
+
+    step_ns: float
+    forward_ns: float
+    backward_ns: float
+    optimizer_ns: float
+    input_ns: float
+    """Waiting for batches and moving them, which grows with the batch."""
+    other_ns: float = 0.0
+    exposed_comm_ns: float | None = None
+    """Per step; the part of backward that waits for other ranks."""
+    micro_batches: float = 1.0
+    noise_ratio: float = 0.0
+
+    @property
+    def train_ns(self) -> float:
+        """Forward and backward without waiting for other ranks."""
+        return max(1.0, self.forward_ns + self.backward_ns - (self.exposed_comm_ns or 0.0))
+
+
+def make_request(
+    facts: Iterable[Mapping[str, Any]],
+    step: StepTimes,
+    *,
+    budget_s: float = BUDGET_S,
+    memory_bytes: int = GIB,
+) -> dict[str, Any] | None:
+    """What the probe is to measure, from one process's facts in their order; None when there is nothing to measure.
+
+    Only trainings on a CPU are replayed: host times of an accelerator's operators say nothing of the accelerator.
+    """
+    newest: dict[str, Mapping[str, Any]] = {}
+    optimizers: dict[Any, Mapping[str, Any]] = {}
+    loaders: dict[Any, dict[str, Any]] = {}
+    compiled = False
+    for fact in facts:
+        kind = fact.get("kind")
+        if kind == "optimizer":
+            optimizers[fact.get("index")] = fact
+        elif kind in ("loader", "loader_stats"):
+            loaders.setdefault(fact.get("id"), {}).update(fact)
+        elif kind == "compile":
+            compiled = bool(fact.get("used"))
+        elif kind in ("process", "ops", "ddp", "model", "autocast"):
+            newest[kind] = fact
+    process = newest.get("process", {})
+    if process.get("accelerator") or str(newest.get("model", {}).get("device") or "cpu").split(":")[0] != "cpu":
+        return None
+    local_ranks = max(1, int(process.get("local_world_size") or 1))
+    threads = int(process.get("torch_threads") or 1)
+    cores = max(1, int(process.get("cores") or 1) // local_ranks)
+    request: dict[str, Any] = {
+        "schema": "hotloop.probe-request/1",
+        "threads": threads,
+        "cores": cores,
+        "budget_s": budget_s,
+        "memory_bytes": memory_bytes,
+        "batch_size": _batch_size(loaders.values()),
+        "arms": ["base", "double"],
+    }
+    ops = newest.get("ops")
+    if ops is not None and ops.get("ops") and not compiled:
+        request["ops"] = {"ops": list(ops["ops"]), "steps": ops.get("steps")}
+        if newest.get("autocast", {}).get("dtype") is None:
+            request["arms"].append("bf16")
+        # Several ranks share the cores: alone, the probe would not see them get in each other's way.
+        if local_ranks == 1 and threads > cores:
+            request["arms"].append("threads")
+    optimizer = max(optimizers.values(), key=lambda fact: fact.get("parameters") or 0, default=None)
+    if optimizer is not None and optimizer.get("numels") and step.optimizer_ns > 0:
+        kept = ("class", "foreach", "fused", "groups", "numels", "settings")
+        request["optimizer"] = {key: optimizer[key] for key in kept if key in optimizer}
+    ddp = newest.get("ddp")
+    world = int(process.get("world_size") or 1)
+    if ddp is not None and ddp.get("bucket_sizes") and 1 < world == local_ranks:
+        request["ddp"] = {"bucket_sizes": list(ddp["bucket_sizes"]), "ranks": min(world, 4)}
+    return request if any(key in request for key in ("ops", "optimizer", "ddp")) else None
+
+
+def _batch_size(loaders: Iterable[Mapping[str, Any]]) -> int | None:
+    """Batch size of the loader that feeds backward; None when that is not one number."""
+    known = list(loaders)
+    feeding = [one for one in known if one.get("feeds_backward")] or known
+    sizes = {int(one["batch_size"]) for one in feeding if one.get("batch_size")}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def run_probe(request: dict[str, Any], interpreter: str, source_folder: Path, timeout_s: float) -> dict[str, Any]:
+    """The probe's result. ``source_folder`` contains ``hotloop``; the interpreter needs torch only.
+
+    Raises ProbeError when the probe fails or takes longer than ``timeout_s``; it and its own children are ended then.
+    """
+    program = source_folder / PROGRAM
+    with tempfile.TemporaryDirectory(prefix="hotloop-probe-") as folder:
+        given, result = Path(folder) / "in.json", Path(folder) / "out.json"
+        given.write_text(json.dumps(request), encoding="utf-8")
+        try:
+            child = subprocess.Popen(
+                [interpreter, str(program), str(given), str(result)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                cwd=folder,
+                env=_environment(int(request.get("threads") or 1)),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProbeError(f"the probe could not be started with {interpreter}: {error}") from error
+        try:
+            _, complaint = child.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ProbeError(f"the probe took longer than {timeout_s:.0f} s") from None
+        finally:
+            _end(child)
+        if child.returncode or not result.exists():
+            last = complaint.decode(errors="replace").strip().splitlines()[-1:]
+            raise ProbeError(f"the probe ended with {child.returncode}: {''.join(last)[:200]}")
+        answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        return answer
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """This process's environment with the training's number of threads, and nothing that attaches or joins a group."""
+    dropped = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
+    kept = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith(("HOTLOOP", "TORCHELASTIC"))}
+    return HEAP | kept | {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End the probe's own session, which also holds the processes that it started."""
+    if child.poll() is None:
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        child.wait()
+
+
+def make_forecasts(request: Mapping[str, Any], result: Mapping[str, Any], step: StepTimes) -> dict[str, Forecast]:
+    """Forecasts by technique id, as fractions of the step (per sample for a larger batch)."""
+    found: list[Forecast | None] = []
+    if replay := result.get("replay"):
+        found += [_forecast_bf16(replay, step), _forecast_batch(replay, step)]
+    if threads := result.get("threads"):
+        found.append(_forecast_threads(threads, result.get("replay"), step))
+    if optimizer := result.get("optimizer"):
+        found += [_forecast_optimizer(optimizer, step, "fused"), _forecast_optimizer(optimizer, step, "foreach")]
+        found.append(_forecast_clipping(optimizer, step))
+    if buckets := result.get("buckets"):
+        found.append(_forecast_buckets(buckets, step))
+    return {forecast.technique: forecast for forecast in found if forecast is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Coverage:
+    """How much of forward and backward the replay explains."""
+
+    replayed_ns: float
+    scale: float
+    """Brings a replay that took longer than the training itself down to it; 1 otherwise."""
+    ratio: float
+    call_ns: float
+    """Part of what is not explained that calling operators from Python plausibly takes."""
+
+    @property
+    def trusted(self) -> bool:
+        return self.ratio >= LEAST_COVERAGE_RATIO
+
+
+def _cover(replay: Mapping[str, Any], step: StepTimes) -> _Coverage:
+    engine_ns = float(replay.get("engine_ns") or 0.0)
+    replayed_ns = sum(op["count"] * max(0.0, op["base"] - engine_ns) for op in replay["ops"])
+    calls = sum(op["count"] for op in replay["ops"]) + sum(1 for _ in replay["skipped"])
+    unexplained_ns = max(0.0, step.train_ns - replayed_ns)
+    call_ns = min(unexplained_ns, calls * CALL_NS)
+    return _Coverage(
+        replayed_ns=replayed_ns,
+        scale=min(1.0, step.train_ns / replayed_ns) if replayed_ns > 0 else 1.0,
+        ratio=min(1.0, (replayed_ns + call_ns) / step.train_ns),
+        call_ns=call_ns,
+    )
+
+
+def _clamp(value: float, most: float = 1.0) -> float:
+    return min(max(value, 0.0), most)
+
+
+def _forecast_bf16(replay: Mapping[str, Any], step: StepTimes) -> Forecast | None:
+    """bfloat16 autocast: activations arrive in float32 at worst, and in bfloat16 at best."""
+    ops = replay["ops"]
+    if not any("bf16_cast" in op or "bf16_flow" in op for op in ops):
+        return None
+    cover = _cover(replay, step)
+    worst_ns = sum(op["count"] * (op["base"] - op.get("bf16_cast", op["base"])) for op in ops) * cover.scale
+    best_ns = sum(op["count"] * (op["base"] - op.get("bf16_flow", op.get("bf16_cast", op["base"]))) for op in ops)
+    best_ns *= cover.scale
+    low_ns, high_ns = sorted((worst_ns, best_ns))
+    mid_ns = 0.5 * (low_ns + high_ns)
+    most = min(1.0, cover.replayed_ns * cover.scale / step.step_ns)
+    mid = _clamp(mid_ns / step.step_ns, most)
+    low = _clamp(0.8 * low_ns / step.step_ns - 2.0 * step.noise_ratio, mid) if cover.trusted else 0.0
+    high = max(mid, _clamp(1.15 * high_ns / step.step_ns, most))
+    return Forecast(
+        technique="bf16-autocast",
+        saving_low_ratio=low,
+        saving_mid_ratio=mid,
+        saving_high_ratio=high,
+        settings={"dtype": "bfloat16"},
+        evidence=_replay_evidence(replay, cover)
+        | {"worst_ratio": round(worst_ns / step.step_ns, 4), "best_ratio": round(best_ns / step.step_ns, 4)},
+    )
+
+
+def _forecast_batch(replay: Mapping[str, Any], step: StepTimes) -> Forecast | None:
+    """Twice the batch: what does not double is shared by twice the samples."""
+    ops = [op for op in replay["ops"]]
+    located_ns = sum(op["count"] * op["base"] for op in ops if "double" in op)
+    cover = _cover(replay, step)
+    if cover.replayed_ns <= 0 or located_ns < LEAST_LOCATED_RATIO * sum(op["count"] * op["base"] for op in ops):
+        return None
+    growth_ns = sum(op["count"] * max(0.0, op["double"] - op["base"]) for op in ops if "double" in op) * cover.scale
+    unexplained_ns = max(0.0, step.train_ns - cover.replayed_ns * cover.scale)
+    beyond_calls_ns = unexplained_ns - min(unexplained_ns, cover.call_ns)
+    # Under accumulation the optimizer's part per sample stays; otherwise it is shared too.
+    base_ns = step.step_ns if step.micro_batches < 1.5 else step.train_ns + step.input_ns
+
+    def saving(factor: float, growing_ns: float) -> float:
+        """``factor`` allows for caches: a whole step at twice the size misses more of them than its operators alone."""
+        doubled_ns = factor * growth_ns + step.input_ns + growing_ns
+        return _clamp((base_ns - doubled_ns) / (2.0 * step.step_ns), 0.5)
+
+    low = saving(1.2, unexplained_ns + step.other_ns) - 2.0 * step.noise_ratio
+    mid = saving(1.05, beyond_calls_ns + 0.5 * step.other_ns)
+    high = saving(0.95, 0.0)
+    mid = _clamp(mid)
+    return Forecast(
+        technique="larger-batch",
+        saving_low_ratio=_clamp(low, mid) if cover.trusted else 0.0,
+        saving_mid_ratio=mid,
+        saving_high_ratio=max(mid, high),
+        settings={"factor": 2},
+        evidence=_replay_evidence(replay, cover) | {"growth_ratio": round(growth_ns / step.step_ns, 4)},
+    )
+
+
+def _replay_evidence(replay: Mapping[str, Any], cover: _Coverage) -> dict[str, Any]:
+    return {
+        "replayed_ratio": round(cover.ratio, 3),
+        "replayed_ns": round(cover.replayed_ns),
+        "operators": len(replay["ops"]),
+        "operators_left_out": sum(1 for one in replay["skipped"] if one["reason"] != "a view"),
+        "rounds": min((op["rounds"] for op in replay["ops"]), default=0),
+    }
+
+
+def _forecast_threads(threads: Mapping[str, Any], replay: Mapping[str, Any] | None, step: StepTimes) -> Forecast | None:
+    """As many threads as cores, when there are more."""
+    present, fitting = threads["present_ns"], threads["cores_ns"]
+    if present <= 0 or replay is None:
+        return None
+    cover = _cover(replay, step)
+    won = 1.0 - fitting / present
+    share = min(1.0, step.train_ns / step.step_ns)
+    mid = _clamp(won * share)
+    return Forecast(
+        technique="thread-count",
+        saving_low_ratio=_clamp(0.6 * mid - 2.0 * step.noise_ratio, mid) if cover.trusted else 0.0,
+        saving_mid_ratio=mid,
+        saving_high_ratio=_clamp(max(mid, 1.3 * won * share)),
+        settings={"torch_threads": threads["cores"]},
+        evidence={"present_ns": present, "with_as_many_as_cores_ns": fitting, "rounds": threads["rounds"]},
+    )
+
+
+def _forecast_optimizer(optimizer: Mapping[str, Any], step: StepTimes, arm: str) -> Forecast | None:
+    """Another implementation of the same optimizer, as a share of the time that its steps really took."""
+    present, other = optimizer["present_ns"], optimizer.get(f"{arm}_ns")
+    if other is None or present <= 0 or step.optimizer_ns <= 0:
+        return None
+    won = 1.0 - other / present
+    whole_ns = present / max(optimizer["share_ratio"], 1e-6)
+    share = step.optimizer_ns / step.step_ns
+    # What the recorded phase holds beyond the replayed step (closures, hooks) no other implementation removes.
+    explained = min(1.0, whole_ns / step.optimizer_ns)
+    mid = _clamp(won * share * (0.5 + 0.5 * explained), share)
+    low = _clamp(0.85 * won * share * explained - step.noise_ratio, mid) if explained >= LEAST_COVERAGE_RATIO else 0.0
+    return Forecast(
+        technique=f"{arm}-optimizer",
+        saving_low_ratio=low,
+        saving_mid_ratio=mid,
+        saving_high_ratio=max(mid, _clamp(1.1 * won * share, share)),
+        settings={arm: True},
+        evidence={
+            "present_ns": round(whole_ns),
+            f"{arm}_ns": round(other / max(optimizer["share_ratio"], 1e-6)),
+            "recorded_ns": round(step.optimizer_ns),
+            "rounds": optimizer["rounds"],
+            "assumed_settings": dict(optimizer.get("assumed_settings") or {}),
+        },
+    )
+
+
+def _forecast_clipping(optimizer: Mapping[str, Any], step: StepTimes) -> Forecast | None:
+    """foreach clipping in place of a loop over the gradients, for trainings that have such a loop."""
+    by_hand, foreach = optimizer.get("clip_by_hand_ns"), optimizer.get("clip_foreach_ns")
+    if not by_hand or foreach is None:
+        return None
+    share = max(optimizer["share_ratio"], 1e-6)
+    mid = _clamp((by_hand - foreach) / share / step.step_ns, 0.95)
+    return Forecast(
+        technique="foreach-clipping",
+        saving_low_ratio=0.7 * mid,
+        saving_mid_ratio=mid,
+        saving_high_ratio=_clamp(1.3 * mid),
+        settings={"foreach": True},
+        evidence={
+            "by_hand_ns": round(by_hand / share),
+            "foreach_ns": round(foreach / share),
+            "tensors": optimizer["tensors"],
+            "rounds": optimizer["rounds"],
+        },
+    )
+
+
+def _forecast_buckets(buckets: Mapping[str, Any], step: StepTimes) -> Forecast | None:
+    """Default buckets in place of the present ones; no more than what backward does not hide."""
+    if step.exposed_comm_ns is None:
+        return None
+    won_ns = max(0.0, float(buckets["present_ns"]) - float(buckets["large_ns"])) * max(1.0, step.micro_batches)
+    exposed = _clamp(step.exposed_comm_ns / step.step_ns)
+    mid = _clamp(won_ns / step.step_ns, exposed)
+    return Forecast(
+        technique="ddp-buckets",
+        saving_low_ratio=0.5 * mid,
+        saving_mid_ratio=mid,
+        saving_high_ratio=max(mid, _clamp(1.5 * won_ns / step.step_ns, exposed)),
+        settings={"bucket_cap_mb": 25},
+        evidence={
+            "present_ns": buckets["present_ns"],
+            "default_ns": buckets["large_ns"],
+            "buckets": buckets["buckets"],
+            "default_buckets": buckets["large_buckets"],
+            "ranks": buckets["ranks"],
+        },
+    )

@@ -1,0 +1,32 @@
+"""The command line: one file per subcommand, each with ``add_parser`` and ``execute``; heavy imports inside."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from hotloop.core.errors import CommandNotStarted, HotloopError
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one subcommand and answer its exit code; a HotloopError is one line on stderr and 2."""
+    from hotloop.cli.parser import build_parser
+
+    arguments = list(sys.argv[1:] if words is None else words)
+    parser = build_parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.execute is None:
+        parser.print_help()
+        return 2
+    try:
+        code: int = parsed.execute(parsed)
+        return code
+    except CommandNotStarted as error:
+        print(f"hotloop: {error}", file=sys.stderr)
+        return error.exit_code
+    except HotloopError as error:
+        print(f"hotloop: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away: nothing more to say to it
+        return 0

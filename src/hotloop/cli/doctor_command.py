@@ -1,0 +1,5 @@
+"""hotloop doctor (placeholder)"""
+
+
+def add_parser(subparsers):
+    pass

@@ -1,0 +1,51 @@
+"""A growing recording -> one line on stderr while the training runs: rate, shares, what it waits for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TextIO
+
+from hotloop.core.errors import HotloopError
+
+EVERY_TICKS = 2
+_LONGEST = 100
+
+
+class LiveLine:
+    """Called about once a second by the waiting parent; rewrites its line on a terminal, prints lines elsewhere."""
+
+    def __init__(self, folder: Path, stream: TextIO) -> None:
+        self._folder = folder
+        self._stream = stream
+        self._ticks = 0
+        self._rows: dict[Path, Any] = {}
+        self._is_terminal = stream.isatty()
+
+    def __call__(self) -> None:
+        self._ticks += 1
+        if self._ticks % (EVERY_TICKS if self._is_terminal else 10 * EVERY_TICKS):
+            return
+        try:
+            line = self._describe()
+        except HotloopError as error:
+            line = str(error)
+        if line:
+            line = f"hotloop: {line}"[:_LONGEST]
+            self._stream.write(f"\r{line:{_LONGEST}}" if self._is_terminal else f"{line}\n")
+            self._stream.flush()
+
+    def _describe(self) -> str:
+        """The rows since the last line of the process that records the lowest rank."""
+        from hotloop.analyze.recent import describe_recent
+        from hotloop.trace.recording import read_tail
+
+        paths = sorted((self._folder / "processes").glob("*.hlr"))
+        if not paths:
+            return ""
+        path = paths[0]
+        seen = self._rows.get(path, 0)
+        rows = read_tail(path, seen)
+        if not len(rows):
+            return ""
+        self._rows[path] = int(rows[-1, 0]) + 1
+        return describe_recent(rows)

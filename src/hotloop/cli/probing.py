@@ -1,0 +1,74 @@
+"""A training -> forecasts of opportunities: measured now in a child of the recorded interpreter, or read again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from hotloop.analyze.trainings import Training
+from hotloop.attach.child import SOURCE
+from hotloop.bench.probe import ProbeError, StepTimes, make_forecasts, make_request, run_probe
+from hotloop.pipeline import Forecasts, Probe
+from hotloop.trace.recording import RunRecording
+
+TIMEOUT_S = 45.0
+
+
+def probe_training(folder: Path) -> Probe:
+    """A Probe that measures the run's largest training and keeps the result in the run folder."""
+
+    def probe(run: RunRecording, training: Training) -> Forecasts:
+        process = next((p for p in run.processes if p.process.get("pid") == training.lead.rank.pid), None)
+        if process is None:
+            return {}
+        step = _step_times(training)
+        request = make_request(process.facts, step)
+        if request is None or training.lead.rank.steady_count < 5:
+            return {}
+        try:
+            result = run_probe(
+                request, str(process.process.get("executable") or sys.executable), SOURCE.parent, TIMEOUT_S
+            )
+        except ProbeError as error:
+            print(f"hotloop: opportunities were not measured: {error}", file=sys.stderr)
+            return {}
+        try:
+            (folder / "probe.json").write_text(json.dumps({"request": request, "result": result}))
+        except OSError as error:
+            print(f"hotloop: cannot keep the probe's result in {folder}: {error.strerror}", file=sys.stderr)
+        return make_forecasts(request, result, step)
+
+    return probe
+
+
+def recorded_probe(run: RunRecording, training: Training) -> Forecasts:
+    """The forecasts that were measured when the run ended; none when there were none."""
+    recorded = run.probe
+    if not isinstance(recorded, Mapping):
+        return {}
+    request, result = recorded.get("request"), recorded.get("result")
+    if not isinstance(request, Mapping) or not isinstance(result, Mapping):
+        return {}
+    return make_forecasts(request, result, _step_times(training))
+
+
+def _step_times(training: Training) -> StepTimes:
+    rank = training.lead.rank
+    mean: Mapping[str, float] = rank.mean
+    breakdown = rank.breakdown
+    exposed: float | None = None
+    if rank.ddp is not None and rank.ddp.exposed_comm_ns is not None:
+        exposed = rank.ddp.exposed_comm_ns * max(1.0, mean["backwards"])
+    return StepTimes(
+        step_ns=rank.step_mean_ns,
+        forward_ns=breakdown.mean_ns("forward"),
+        backward_ns=breakdown.mean_ns("backward"),
+        optimizer_ns=breakdown.mean_ns("optimizer"),
+        input_ns=breakdown.mean_ns("input_wait") + breakdown.mean_ns("h2d"),
+        other_ns=breakdown.mean_ns("other"),
+        exposed_comm_ns=exposed,
+        micro_batches=max(1.0, mean["micro_batches"] or mean["backwards"]),
+        noise_ratio=rank.step_noise_ratio,
+    )

@@ -1,0 +1,1 @@
+"""The vocabulary that every stage speaks: frozen values, standard library only, no input or output."""

@@ -1,0 +1,229 @@
+"""Analysis: what the rules judge. One RankAnalysis per training process, facts as typed values.
+
+Everything here is measured or stated by the program; None means that it was not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .findings import Where
+from .phases import Breakdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderFacts:
+    """A torch DataLoader as it was built."""
+
+    id: int
+    where: Where | None = None
+    num_workers: int | None = None
+    batch_size: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool | None = None
+    prefetch_factor: int | None = None
+    drop_last: bool | None = None
+    start_method: str | None = None
+    iterable: bool | None = None
+    length: int | None = None
+    dataset: str | None = None
+    fetch_where: Where | None = None
+    """Definition of the data set's __getitem__ (or __iter__)."""
+    collate: str | None = None
+    collate_where: Where | None = None
+    feeds_backward: bool | None = None
+    batches: int | None = None
+    iterators: int | None = None
+    fetch_ns: float | None = None
+    """Wall time per batch of reading and transforming its samples, where it runs (worker or main process)."""
+    fetch_cpu_ns: float | None = None
+    """Thread CPU time of the same."""
+    collate_ns: float | None = None
+    iterator_start_ns: float | None = None
+    """Creating an iterator: worker start included, first batch not."""
+    first_wait_ns: float | None = None
+    """Wait for the first batch of an iterator, mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerFacts:
+    index: int
+    name: str = "?"
+    where: Where | None = None
+    foreach: bool | None = None
+    fused: bool | None = None
+    capturable: bool | None = None
+    groups: int | None = None
+    tensors: int | None = None
+    parameters: int | None = None
+    """Number of elements."""
+    device: str | None = None
+    dtype: str | None = None
+    steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdpFacts:
+    """Settings and gradient-synchronisation statistics of one DistributedDataParallel, per synchronised backward."""
+
+    where: Where | None = None
+    find_unused_parameters: bool | None = None
+    static_graph: bool | None = None
+    gradient_as_bucket_view: bool | None = None
+    bucket_cap_bytes: int | None = None
+    bucket_sizes: tuple[int, ...] | None = None
+    """Bytes of each bucket as now in use (rebuilt ones when there are)."""
+    parameter_bytes: int | None = None
+    parameter_tensors: int | None = None
+    unused_tensors: int | None = None
+    backend: str | None = None
+    comm_hook: str | None = None
+    backward_compute_ns: float | None = None
+    comm_ns: float | None = None
+    overlap_ns: float | None = None
+    forward_ns: float | None = None
+    scan_ns: float | None = None
+    """Host time of looking for unused parameters, per forward."""
+    stats_count: int = 0
+
+    @property
+    def exposed_comm_ns(self) -> float | None:
+        """Communication that no computation hides, per synchronised backward."""
+        if self.comm_ns is None or self.overlap_ns is None:
+            return None
+        return max(0.0, self.comm_ns - self.overlap_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileFacts:
+    used: bool = False
+    where: Where | None = None
+    graphs: int | None = None
+    graph_breaks: int | None = None
+    break_reasons: tuple[tuple[str, Where | None], ...] = ()
+    recompiles: int | None = None
+    recompile_reasons: tuple[tuple[str, Where | None], ...] = ()
+    steady_compile_ns: float | None = None
+    """Mean time per steady step in which torch.compile was at work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A place in the user's code with its share of the stack samples of one time field, 0..1."""
+
+    where: Where
+    share_ratio: float
+    samples: int
+    text: str = ""
+    """The source line as it stands in the file; empty when it cannot be read."""
+    stack: tuple[Where, ...] = ()
+    """Outermost user frame first; the last one is ``where``."""
+    leaf: str = ""
+    """Innermost frame of any kind as 'module:function', for telling what the line was doing."""
+    calls: tuple[str, ...] = ()
+    """Names called by the statement at this line and by its enclosing loop body, read from the source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a probe measured: a technique's time per step for the probed part, against the present settings."""
+
+    technique: str
+    saving_low_ratio: float
+    saving_mid_ratio: float
+    saving_high_ratio: float
+    settings: Mapping[str, Any]
+    evidence: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankAnalysis:
+    rank: int | None
+    local_rank: int | None
+    host: str
+    pid: int
+    restart: int
+    world_size: int
+    local_world_size: int | None
+    anchor: str
+    anchor_where: Where | None
+    steps: int
+    skipped_steps: int
+    steady_count: int
+    warmup_count: int
+    step_mean_ns: float
+    step_median_ns: float
+    step_noise_ratio: float
+    """Standard error of the mean step over its mean: the run's own noise."""
+    breakdown: Breakdown
+    mean: Mapping[str, float]
+    """Mean per steady step of every field of a row (core.recording.STEP_FIELDS), e.g. mean['after_backward_ns']."""
+    columns: Mapping[str, Sequence[int]]
+    """Every field of the steady steps as a column, one entry a step."""
+    samples_per_step: float | None
+    tokens_per_step: float | None
+    padding_ratio: float | None
+    """Share of padding in the sampled batches, 0..1."""
+    padding_to_longest_ratio: float | None
+    """Share that would be left if every batch were padded only to its own longest sample."""
+    lines: Mapping[str, tuple[Line, ...]]
+    """For every time field, the lines of user code seen in it, largest share first."""
+    loaders: tuple[LoaderFacts, ...]
+    optimizers: tuple[OptimizerFacts, ...]
+    ddp: DdpFacts | None
+    compile: CompileFacts
+    autocast_dtype: str | None
+    scaler_where: Where | None
+    scaler_enabled: bool | None
+    checkpointing: bool | None
+    """torch.utils.checkpoint was used in training forwards."""
+    checkpointing_where: Where | None
+    model: str | None
+    model_dtype: str | None
+    model_parameters: int | None
+    device_type: str
+    """'cpu', 'cuda', ...: where the model's parameters live."""
+    cores: int | None
+    """min(affinity, cgroup quota) of this process."""
+    torch_threads: int | None
+    interop_threads: int | None
+    memory_total_bytes: int | None
+    memory_peak_bytes: int | None
+    memory_growth_bytes_per_step: float | None
+    memory_growth_noise_bytes_per_step: float | None
+    network_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    network_speed_bytes_per_s: Mapping[str, float | None] = field(default_factory=dict)
+    ops: Mapping[str, Any] | None = None
+    """Operators of one step with shapes and times (probe input), when a deep window recorded them."""
+    forecasts: Mapping[str, Forecast] = field(default_factory=dict)
+    """By technique id, from the probe after training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """One training: the ranks of one run, sorted by rank. ``ranks[0]`` always exists."""
+
+    ranks: tuple[RankAnalysis, ...]
+    unit: str
+    units_per_step: float | None
+    accelerator: bool
+
+    @property
+    def lead(self) -> RankAnalysis:
+        """The rank that single-process rules look at: rank 0, or the only process."""
+        return self.ranks[0]
+
+    def mean(self, field_name: str) -> float:
+        """Mean over ranks of a row field's mean per steady step."""
+        return sum(r.mean[field_name] for r in self.ranks) / len(self.ranks)
+
+    @property
+    def step_ns(self) -> float:
+        """Mean over ranks of the mean steady step."""
+        return sum(r.step_mean_ns for r in self.ranks) / len(self.ranks)
+
+    def share(self, phase: str) -> float:
+        """Mean over ranks of a phase's share of the steady time, 0..1."""
+        return sum(r.breakdown.share(phase) for r in self.ranks) / len(self.ranks)

@@ -1,0 +1,56 @@
+"""Catalogue: the extensions of one package, found by importing its modules."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from .errors import InvariantError, UsageError
+
+
+class Named(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
+
+
+class Catalogue(Mapping[str, T], Generic[T]):
+    """Every value of ``kind`` that the modules of ``package`` define, sorted by id.
+
+    An unknown id is answered with the known ones; two values of one id are refused.
+    """
+
+    def __init__(self, kind: type[T], package: str) -> None:
+        self._kind = kind
+        self._package = package
+        self._found: dict[str, T] | None = None
+
+    def _load(self) -> dict[str, T]:
+        if self._found is None:
+            found: dict[str, T] = {}
+            package = importlib.import_module(self._package)
+            for info in pkgutil.iter_modules(package.__path__):
+                module = importlib.import_module(f"{self._package}.{info.name}")
+                for value in vars(module).values():
+                    if not isinstance(value, self._kind):
+                        continue
+                    if found.setdefault(value.id, value) is not value:
+                        raise InvariantError(f"{self._package} defines {value.id!r} twice")
+            self._found = dict(sorted(found.items()))
+        return self._found
+
+    def __getitem__(self, key: str) -> T:
+        try:
+            return self._load()[key]
+        except KeyError:
+            raise UsageError(f"unknown id {key!r}; known: {', '.join(self._load())}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._load())
+
+    def __len__(self) -> int:
+        return len(self._load())

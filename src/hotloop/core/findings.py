@@ -1,0 +1,159 @@
+"""What a rule says: a Finding with its cost, its forecast saving, its evidence and its place; or Skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .errors import InvariantError
+
+Value = str | int | float | bool | None | list["Value"] | dict[str, "Value"]
+
+
+class Kind(str, Enum):
+    """Something is wrong (fault), or a technique might win (opportunity)."""
+
+    FAULT = "fault"
+    OPPORTUNITY = "opportunity"
+
+
+class Severity(str, Enum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    INFO = "info"
+
+
+class Basis(str, Enum):
+    """How a saving was forecast, best first."""
+
+    MEASURED = "measured"
+    SIMULATED = "simulated"
+    RULE_OF_THUMB = "rule-of-thumb"
+
+
+class Safety(str, Enum):
+    """Who may apply a fix: hotloop by itself, hotloop after asking, or only the reader."""
+
+    AUTO = "auto"
+    ASK = "ask"
+    SHOW = "show"
+
+
+class Numerics(str, Enum):
+    """What a fix does to the training's numbers."""
+
+    EXACT = "exact"
+    REORDERED = "reordered"
+    RESAMPLED = "resampled"
+    LOSSY = "lossy"
+
+
+OPPORTUNITY_RULES = frozenset(
+    {"small-batch", "full-precision", "uncompiled-model", "slow-optimizer", "memory-headroom"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """Forecast saving as fractions of the time per unit of work, 0..1, with low <= mid <= high."""
+
+    low_ratio: float
+    mid_ratio: float
+    high_ratio: float
+    basis: Basis
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.low_ratio <= self.mid_ratio <= self.high_ratio <= 1.0:
+            raise InvariantError(
+                f"a saving needs 0 <= low <= mid <= high <= 1, got {self.low_ratio}, {self.mid_ratio}, {self.high_ratio}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """A place in the user's code. ``line`` is 1-based."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """The act that treats a finding: a technique id (docs/vocabulary.md lists them) and its settings."""
+
+    technique: str
+    settings: Mapping[str, Value]
+    safety: Safety
+    numerics: Numerics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One fault or opportunity. ``cost_*`` is what is lost, ``saving`` what the fix is forecast to win back.
+
+    ``cost_ns`` is per step; ``cost_ratio`` and the saving are fractions of the time per ``unit``.
+    ``severity_override`` is set only by rules whose harm is no loss of time (memory-growth and its kin);
+    otherwise the severity follows from ``saving.low_ratio``.
+    """
+
+    rule: str
+    kind: Kind
+    title: str
+    phase: str | None
+    cost_ns: int | None
+    cost_ratio: float | None
+    saving: Saving | None
+    evidence: Mapping[str, Value]
+    where: tuple[Where, ...] = ()
+    fix: Fix | None = None
+    ranks: tuple[int, ...] = ()
+    unit: str = "step"
+    next: str | None = None
+    severity_override: Severity | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        if (self.kind is Kind.OPPORTUNITY) != (self.rule in OPPORTUNITY_RULES):
+            raise InvariantError(f"rule {self.rule} may not be of kind {self.kind.value}")
+        if self.saving and self.cost_ratio is not None and self.saving.mid_ratio > self.cost_ratio + 1e-9:
+            raise InvariantError(
+                f"{self.rule}: the forecast {self.saving.mid_ratio} exceeds the cost {self.cost_ratio}"
+            )
+
+    @property
+    def severity(self) -> Severity:
+        """high >= 0.15, medium >= 0.05, low >= 0.01 of saving.low_ratio, else info."""
+        if self.severity_override is not None:
+            return self.severity_override
+        return severity_of(self.saving)
+
+
+def severity_of(saving: Saving | None) -> Severity:
+    """Severity of a forecast saving; info when there is none."""
+    if saving is None:
+        return Severity.INFO
+    for threshold_ratio, severity in ((0.15, Severity.HIGH), (0.05, Severity.MEDIUM), (0.01, Severity.LOW)):
+        if saving.low_ratio >= threshold_ratio:
+            return severity
+    return Severity.INFO
+
+
+def saving_within(cost_ratio: float, low_ratio: float, mid_ratio: float, high_ratio: float, basis: Basis) -> Saving:
+    """A Saving clamped to what is lost: no forecast exceeds the cost, and the three stay in order.
+
+    >>> saving_within(0.3, 0.2, 0.4, 0.5, Basis.SIMULATED).mid_ratio
+    0.3
+    """
+    high = min(max(high_ratio, 0.0), max(cost_ratio, 0.0), 1.0)
+    mid = min(max(mid_ratio, 0.0), high)
+    return Saving(low_ratio=min(max(low_ratio, 0.0), mid), mid_ratio=mid, high_ratio=high, basis=basis)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A rule or measurement that could not be judged, and why."""
+
+    rule: str
+    reason: str

@@ -1,0 +1,294 @@
+"""Rows and facts -> the bytes of a recording, and back; docs/formats.md draws the layout.
+
+Everything is little-endian and 8-byte aligned. The file is an array of equal segments; a segment is an array of
+frames and no frame straddles two segments. A frame counts only when its commit word, written last, holds the right
+checksum, so a reader may look at any time, at a file that is being written or whose writer was killed.
+
+Nothing here trusts a length that it reads: decoding either answers with checked values or skips, and time and memory
+are bounded by the size of the buffer that was passed in.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from binascii import crc32
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from hotloop.core.errors import RecordingError
+from hotloop.core.recording import STEP_FIELDS
+
+MAGIC = b"\x89hlr\r\n\x1a\n"
+"""First bytes of every recording: a byte that is no text, and line ends that a text-mode copy would damage."""
+
+FORMAT_VERSION = 1
+
+HEAD_BYTES = 65536
+"""Beginning of the first segment: file header, two status slots, and a reserve for the last words of a process."""
+
+STATUS_OFFSETS = (4096, 4608)
+RESERVE_OFFSET = 8192
+"""From here to HEAD_BYTES lie the reserve's frames: how a process ended is written even when the disk is full."""
+
+SEGMENT_BYTES = 1 << 20
+MIN_SEGMENT_BYTES = 2 * HEAD_BYTES
+MAX_SEGMENT_BYTES = 64 << 20
+MAX_FACT_BYTES = 256 << 10
+
+SEGMENT_HEADER_BYTES = 32
+FRAME_HEADER_BYTES = 24
+
+KIND_ROW = 1
+KIND_FACT = 2
+_KIND_SEGMENT = 3
+_KIND_STATUS = 4
+
+LAST_WINS_KINDS = frozenset({"loader_stats", "optimizer", "ddp", "compile", "gc", "ops", "overhead"})
+"""Facts whose newest version replaces the older ones with the same key."""
+
+MANY_KINDS = frozenset({"samples", "memory", "ddp_stats", "network", "metric"})
+"""Facts that keep coming as long as the training runs."""
+
+STATE_RECORDING = 0
+STATE_FULL = 1
+"""No space for a further segment: rows and facts wait in memory, and the oldest are lost."""
+
+_FRAME_TAG = b"HLF"  # bytes 5..7 of every commit word; what a reader looks for after damage
+_TAG = int.from_bytes(b"\0" * 5 + _FRAME_TAG, "little")
+
+_PREAMBLE = struct.Struct("<8sIIIII")  # magic, version, head bytes, segment bytes, JSON bytes, JSON checksum
+_FRAME = struct.Struct("<QIIQ")  # commit word, span, payload length, sequence
+_COVERED = struct.Struct("<IIQ")
+_SEGMENT = struct.Struct("<QQqQ")  # commit word, segment number, first row, 0
+_STATUS = struct.Struct("<QQqqqqqqIIq256s")
+_UNSIGNED = struct.Struct("<Q")
+
+_JSON_OFFSET = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileHeader:
+    """What the first bytes of a recording say: the columns of its rows and the size of its segments."""
+
+    segment_bytes: int
+    fields: tuple[str, ...] = STEP_FIELDS
+    properties: Mapping[str, Any]
+    """Other keys of the header's JSON, for people who look into a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What the writer last said about itself; rewritten in place in two alternating slots.
+
+    ``settled_rows`` is the index after the newest row that was written or given up; ``pending_rows`` were waiting in
+    memory at that moment. ``tail_segment`` is the first segment in which a row may still change.
+    """
+
+    generation: int = 0
+    settled_rows: int = 0
+    pending_rows: int = 0
+    lost_rows: int = 0
+    lost_facts: int = 0
+    thinned_facts: int = 0
+    tail_segment: int = 0
+    state: int = STATE_RECORDING
+    closed: bool = False
+    updated_ns: int = 0
+    message: str = ""
+
+
+class Frame(NamedTuple):
+    """A frame whose checksum was right. A tuple because a reader makes one for every row."""
+
+    kind: int
+    sequence: int
+    payload: bytes
+
+
+def frame_span_bytes(payload_bytes: int) -> int:
+    """Bytes that a frame with such a payload takes in a file.
+
+    >>> frame_span_bytes(1)
+    32
+    """
+    return (FRAME_HEADER_BYTES + payload_bytes + 7) & ~7
+
+
+def commit_word(kind: int, covered: bytes) -> int:
+    """The word that makes a frame count: checksum of everything after it, kind, and a tag."""
+    return crc32(covered, kind) | kind << 32 | _TAG
+
+
+def encode_covered(sequence: int, payload: bytes, span_bytes: int) -> bytes:
+    """What follows a frame's commit word and is covered by its checksum."""
+    return _COVERED.pack(span_bytes, len(payload), sequence) + payload
+
+
+def encode_frame(kind: int, sequence: int, payload: bytes, span_bytes: int | None = None) -> bytes:
+    """A whole frame; ``span_bytes`` leaves room for a longer payload to be written in the same place later."""
+    span = frame_span_bytes(len(payload)) if span_bytes is None else span_bytes
+    covered = encode_covered(sequence, payload, span)
+    return (_UNSIGNED.pack(commit_word(kind, covered)) + covered).ljust(span, b"\0")
+
+
+def decode_frames(data: bytes, start: int, stop: int) -> Iterator[Frame]:
+    """Every good frame in ``data[start:stop]``; damaged stretches are stepped over by looking for the next frame.
+
+    ``start`` is a multiple of 8 within the segment that ``data`` holds.
+    """
+    stop = min(stop, len(data))
+    # A forged file could put a plausible header with a long payload at every word; without this limit, checking them
+    # all would take quadratic time.
+    patience_bytes = 8 * max(stop - start, 0) + FRAME_HEADER_BYTES
+    at = start
+    while at + FRAME_HEADER_BYTES <= stop:
+        commit, span, length, sequence = _FRAME.unpack_from(data, at)
+        kind = commit >> 32 & 0xFF
+        if (
+            commit >> 40 == _TAG >> 40
+            and kind in (KIND_ROW, KIND_FACT)
+            and not span & 7
+            and FRAME_HEADER_BYTES + length <= span <= stop - at
+        ):
+            end = at + FRAME_HEADER_BYTES + length
+            if crc32(data[at + 8 : end], kind) == commit & 0xFFFFFFFF:
+                yield Frame(kind, sequence, data[at + FRAME_HEADER_BYTES : end])
+                at += span
+                continue
+            patience_bytes -= length
+            if patience_bytes < 0:
+                return
+        at = _find_frame(data, at + 8, stop)
+
+
+def _find_frame(data: bytes, at: int, stop: int) -> int:
+    """Where the next aligned frame tag at or after ``at`` puts a frame's beginning; ``stop`` when there is none."""
+    while True:
+        found = data.find(_FRAME_TAG, at + 5, stop)
+        if found < 0:
+            return stop
+        if (found - 5) & 7 == 0:
+            return found - 5
+        at = found - 4
+
+
+def encode_header(header: FileHeader) -> bytes:
+    """The beginning of a file, up to the first status slot."""
+    text = json.dumps({"fields": list(header.fields), **header.properties}, separators=(",", ":")).encode()
+    if _JSON_OFFSET + len(text) > STATUS_OFFSETS[0]:
+        text = json.dumps({"fields": list(header.fields)}, separators=(",", ":")).encode()
+    preamble = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, HEAD_BYTES, header.segment_bytes, len(text), crc32(text))
+    return (preamble.ljust(_JSON_OFFSET, b"\0") + text).ljust(STATUS_OFFSETS[0], b"\0")
+
+
+def decode_header(data: bytes, name: str) -> FileHeader:
+    """The header in the first bytes of a file; ``name`` stands in the error's text.
+
+    Raises RecordingError for a file that is no recording, damaged at its beginning, or from a newer hotloop.
+    """
+    if data[: len(MAGIC)] != MAGIC:
+        raise RecordingError(f"{name} is not a hotloop recording")
+    if len(data) < STATUS_OFFSETS[0]:
+        raise RecordingError(f"{name} is cut off: {len(data)} bytes, less than a header")
+    _, version, head_bytes, segment_bytes, json_bytes, json_crc = _PREAMBLE.unpack_from(data)
+    if version > FORMAT_VERSION:
+        raise RecordingError(
+            f"{name} was written by a newer hotloop (format {version}; this one reads up to {FORMAT_VERSION}): "
+            "upgrade hotloop to read it"
+        )
+    text = data[_JSON_OFFSET : _JSON_OFFSET + json_bytes]
+    if (
+        version < 1
+        or head_bytes != HEAD_BYTES
+        or not MIN_SEGMENT_BYTES <= segment_bytes <= MAX_SEGMENT_BYTES
+        or segment_bytes & 7
+        or json_bytes > STATUS_OFFSETS[0] - _JSON_OFFSET
+        or crc32(text) != json_crc
+    ):
+        raise RecordingError(f"{name} is damaged in its header")
+    properties = decode_object(text)
+    fields = properties.pop("fields", None) if properties is not None else None
+    if properties is None or not isinstance(fields, list) or not all(isinstance(f, str) for f in fields):
+        raise RecordingError(f"{name} is damaged in its header: no list of fields")
+    if not fields or len(set(fields)) != len(fields) or "index" not in fields:
+        raise RecordingError(f"{name} is damaged in its header: its fields are no step row")
+    return FileHeader(segment_bytes=segment_bytes, fields=tuple(fields), properties=properties)
+
+
+def encode_segment_header(number: int, first_row: int) -> bytes:
+    """The beginning of every segment but the first: its number and the index of the first row that can lie in it."""
+    covered = struct.pack("<QqQ", number, first_row, 0)
+    return _UNSIGNED.pack(commit_word(_KIND_SEGMENT, covered)) + covered
+
+
+def decode_segment_header(data: bytes) -> tuple[int, int] | None:
+    """Segment number and first row; None when the segment was never begun or its header is damaged."""
+    if len(data) < SEGMENT_HEADER_BYTES:
+        return None
+    commit, number, first_row, _ = _SEGMENT.unpack_from(data)
+    if commit != commit_word(_KIND_SEGMENT, data[8:SEGMENT_HEADER_BYTES]):
+        return None
+    return number, first_row
+
+
+def encode_status(status: Status) -> bytes:
+    """A status slot; a long message is cut."""
+    covered = _STATUS.pack(
+        0,
+        status.generation,
+        status.settled_rows,
+        status.pending_rows,
+        status.lost_rows,
+        status.lost_facts,
+        status.thinned_facts,
+        status.tail_segment,
+        status.state,
+        status.closed,
+        status.updated_ns,
+        status.message.encode("utf-8", "replace")[:256],
+    )[8:]
+    return _UNSIGNED.pack(commit_word(_KIND_STATUS, covered)) + covered
+
+
+def decode_status(head: bytes) -> Status:
+    """The newest good status in the first HEAD_BYTES of a file; a fresh Status when there is none."""
+    newest = Status()
+    for offset in STATUS_OFFSETS:
+        slot = head[offset : offset + _STATUS.size]
+        if len(slot) < _STATUS.size:
+            continue
+        commit, generation, settled, pending, rows, facts, thinned, tail, state, closed, updated_ns, text = (
+            _STATUS.unpack(slot)
+        )
+        if commit != commit_word(_KIND_STATUS, slot[8:]) or generation < newest.generation:
+            continue
+        newest = Status(
+            generation=generation,
+            settled_rows=settled,
+            pending_rows=pending,
+            lost_rows=rows,
+            lost_facts=facts,
+            thinned_facts=thinned,
+            tail_segment=tail,
+            state=state,
+            closed=bool(closed),
+            updated_ns=updated_ns,
+            message=text.rstrip(b"\0").decode("utf-8", "replace"),
+        )
+    return newest
+
+
+def decode_object(text: bytes) -> dict[str, Any] | None:
+    """The JSON object in ``text``; None when it holds anything else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def fact_key(fact: Mapping[str, Any]) -> tuple[str, str]:
+    """What identifies a fact of a last-wins kind: its kind, and its id or index where it has one."""
+    return str(fact.get("kind")), str(fact.get("id", fact.get("index")))

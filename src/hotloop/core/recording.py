@@ -1,0 +1,125 @@
+"""The contract between the agent that records and the reader: the fields of a step row and the kinds of facts.
+
+A recording is one append-only file of frames per process (frames.py, docs/formats.md). A frame holds either one
+*step row*, which is ``len(STEP_FIELDS)`` little-endian int64, or one *fact*, a JSON object with a ``kind``.
+"""
+
+from __future__ import annotations
+
+UNKNOWN = -1
+"""Value of a row field that was not measured (only fields whose comment says so may hold it)."""
+
+TIME_FIELDS = (
+    # Exclusive host time between start_ns and end_ns; these fourteen sum to end_ns - start_ns exactly.
+    "other_ns",  # before anything happened in the window, and after optimizer, checkpoint, collectives
+    "input_wait_ns",  # inside a DataLoader iterator's __next__
+    "iterator_ns",  # creating a DataLoader iterator (worker start included)
+    "h2d_ns",  # Tensor.to / cuda / copy_ to an accelerator (patched only where one exists)
+    "forward_ns",  # outermost module call with gradients enabled
+    "nograd_ns",  # outermost module call without gradients
+    "backward_ns",
+    "optimizer_ns",
+    "communication_ns",  # collectives that the training's own code calls
+    "checkpoint_ns",  # torch.save and its kin
+    "after_input_ns",  # gap: last event was a batch (or copy); nothing of ours on the stack
+    "after_forward_ns",  # gap: last event was a forward with gradients
+    "after_nograd_ns",  # gap: last event was a forward without gradients
+    "after_backward_ns",  # gap: last event was a backward
+)
+"""Exclusive host-time fields, in the order of the phase stack's slots."""
+
+GAP_FIELDS = ("other_ns", "after_input_ns", "after_forward_ns", "after_nograd_ns", "after_backward_ns")
+"""The time fields that make up the phase ``other``."""
+
+STEP_FIELDS = (
+    "index",  # number of the row in its process, from 0
+    "closed_by",  # CLOSED_BY_*
+    "optimizer_index",  # which optimizer closed it (order of first step), UNKNOWN for none
+    "rows_merged",  # 1, or k for a block of k consecutive rows in a very long run (all fields are then sums)
+    "start_ns",  # ns of perf_counter since the process anchor
+    "end_ns",
+    *TIME_FIELDS,
+    # Spans that overlap the exclusive fields above.
+    "burst_input_ns",  # part of input_wait+iterator inside a burst of no-grad forwards (see observe/phases.py)
+    "burst_gap_ns",  # part of the gap fields inside such a burst
+    "burst_h2d_ns",
+    "bursts",  # how many bursts ended in this row
+    "bursts_other_loader",  # of these, with batches of a loader that does not feed backward
+    "bursts_eval_mode",  # of these, with the outermost module in eval mode
+    "batches",  # batches fetched, from any loader
+    "micro_batches",  # batches fetched from loaders that feed backward
+    "iterators",  # DataLoader iterators created
+    "forwards",  # outermost calls with gradients
+    "nograd_forwards",
+    "backwards",
+    "retained_backwards",  # backwards called with retain_graph=True
+    "synced_backwards",  # DDP forwards that asked for gradient synchronisation; UNKNOWN without DDP
+    "repeated_forwards",  # outermost forwards on an input that an earlier forward of this row already had
+    "repeated_forward_ns",
+    "recompute_ns",  # time of module calls inside backward; UNKNOWN when nested modules were not watched
+    "samples",  # leading batch dimension summed; UNKNOWN when never seen
+    "tokens",  # without padding, of all batches of the row; UNKNOWN when the row was not sampled
+    "padding_tokens",  # UNKNOWN when the row was not sampled
+    "longest_tokens",  # if each batch were padded only to its own longest sample; UNKNOWN when not sampled
+    "cpu_ns",  # CPU time of the whole process during the row
+    "gc_ns",  # garbage collections on any thread
+    "gc_count",
+    "scaler_ns",  # GradScaler's own work (scale, unscale_, update), optimizer excluded
+    "checkpoints",  # torch.save and kin called
+    "collectives",
+    "compile_ns",  # torch.compile at work during this row
+    "compiles",  # frames compiled during this row
+    "fetch_ns",  # dataset part of loading in this process (num_workers=0); 0 when none
+    "fetch_cpu_ns",  # its thread CPU time
+    "collate_ns",
+    "fetch_batches",  # batches that fetch_ns and collate_ns cover
+    "device_forward_ns",  # accelerator time between event pairs; UNKNOWN without
+    "device_backward_ns",
+    "device_optimizer_ns",
+    "device_h2d_ns",
+    "rss_bytes",  # last known resident memory
+    "device_allocated_bytes",  # last known; UNKNOWN without accelerator
+    "device_reserved_bytes",
+    "flags",  # FLAG_*
+)
+
+FIELD = {name: i for i, name in enumerate(STEP_FIELDS)}
+"""Position of every field in a row."""
+
+CLOSED_BY_OPTIMIZER = 0
+CLOSED_BY_SCALER_SKIP = 1
+CLOSED_BY_BACKWARD = 2
+CLOSED_BY_END = 3
+"""The last, incomplete row: what happened after the last step (``tail``)."""
+
+FLAG_DEEP = 1
+"""torch.profiler was on (a deep window of ours or a profiler of the user's own)."""
+FLAG_WATCHED_ALL = 2
+"""Nested modules were watched during the whole row, so recompute_ns is known."""
+FLAG_FOREIGN_PROFILER = 4
+
+FACT_KINDS = (
+    "process",
+    "loader",
+    "optimizer",
+    "ddp",
+    "fsdp",
+    "compile",
+    "scaler",
+    "autocast",
+    "checkpointing",
+    "model",
+    "samples",
+    "memory",
+    "gc",
+    "ddp_stats",
+    "network",
+    "loader_stats",
+    "ops",
+    "deep",
+    "end",
+    "health",
+    "overhead",
+    "metric",
+)
+"""Kinds of facts; docs/formats.md says what each holds. A reader ignores kinds that it does not know."""

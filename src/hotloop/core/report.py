@@ -1,0 +1,245 @@
+"""Report: the one value that every renderer draws, and its JSON contract hotloop.report/1 (docs/formats.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .findings import Finding, Skipped, Value
+from .phases import PHASES, Breakdown
+
+SCHEMA = "hotloop.report/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the training ended. ``exit_code`` is None when a signal ended it."""
+
+    ended: str
+    exit_code: int | None
+    signal: str | None
+    training_seen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSummary:
+    """The steps of the run; times in ns over steady steps, rates per second, None where unmeasured."""
+
+    count: int
+    steady_count: int
+    unit: str
+    units_per_step: float | None
+    mean_ns: int
+    median_ns: int
+    p95_ns: int
+    cv_ratio: float | None
+    tail_ns: int | None
+    time_to_first_step_ns: int | None
+    batches_per_s: float | None
+    samples_per_s: float | None
+    tokens_per_s: float | None
+    mfu_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySummary:
+    """Host memory when no accelerator is used (RSS), else the accelerator's. None where unmeasured."""
+
+    peak_bytes: int | None
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    total_bytes: int | None
+    peak_ratio: float | None
+    growth_bytes_per_step: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePart:
+    total_ns: int
+    share_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Partition of the accelerator's time; claimed only from a kernel timeline."""
+
+    compute: DevicePart
+    exposed_comm: DevicePart
+    exposed_mem: DevicePart
+    idle: DevicePart
+    busy_ratio: float | None = None
+    sm_active_ratio: float | None = None
+    utilization_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSummary:
+    rank: int | None
+    local_rank: int | None
+    host: str
+    pid: int
+    restart: int
+    world_size: int
+    anchor: str
+    steps: int
+    skipped_steps: int
+    ended: str | None
+    mean_ns: int
+    median_ns: int
+    breakdown: Breakdown | None
+    device: Device | None
+    memory: MemorySummary
+    lost_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    level: str
+    """info, warning or error."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinedSaving:
+    techniques: tuple[str, ...]
+    low_ratio: float
+    mid_ratio: float
+    high_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overhead:
+    """What hotloop itself cost the training. ``share_ratio`` is of the run's step time."""
+
+    hooks_ns: int | None
+    sampler_ns: int | None
+    deep_window_ns: int | None
+    share_ratio: float | None
+    memory_bytes: int | None
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Means per bucket of consecutive steps of one rank, for drawing only (not in the JSON contract's core).
+
+    ``first_step`` has one entry a bucket; ``phase_ns[phase]`` mean ns per step in each bucket.
+    """
+
+    rank: int | None
+    first_step: tuple[int, ...]
+    phase_ns: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineShare:
+    """A line of the user's code and the share of a phase's stack samples that it holds, 0..1."""
+
+    phase: str
+    file: str
+    line: int
+    function: str
+    share_ratio: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorecardRow:
+    """A band of the usual tuning guides beside what was measured; ``verdict`` is good, fair, bad or unknown."""
+
+    name: str
+    measured_ratio: float | None
+    good: str
+    bad: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    tool_version: str
+    command: tuple[str, ...]
+    environment: Mapping[str, Value]
+    outcome: Outcome | None
+    verdict: str
+    step: StepSummary | None
+    breakdown: Breakdown | None
+    device: Device | None
+    memory: MemorySummary | None
+    ranks: tuple[RankSummary, ...]
+    findings: tuple[Finding, ...]
+    combined_saving: CombinedSaving | None
+    forecast_history: Mapping[str, Value]
+    skipped: tuple[Skipped, ...]
+    health: tuple[Health, ...]
+    overhead: Overhead | None
+    next_command: str | None
+    timelines: tuple[Timeline, ...] = ()
+    lines: tuple[LineShare, ...] = ()
+    scorecard: tuple[ScorecardRow, ...] = ()
+    runs: tuple[Report, ...] = field(default=())
+    run_folder: str | None = None
+
+
+def report_to_json(report: Report) -> dict[str, Any]:
+    """The report as the plain dict of schema hotloop.report/1, ready for json.dumps."""
+    skipped = [{"rule": s.rule, "reason": s.reason} for s in report.skipped]
+    out: dict[str, Any] = {
+        "schema": SCHEMA,
+        "tool": {"version": report.tool_version},
+        "command": list(report.command),
+        "environment": dict(report.environment),
+        "outcome": _plain(report.outcome),
+        "verdict": report.verdict,
+        "step": _plain(report.step),
+        "breakdown": _breakdown_to_json(report.breakdown),
+        "device": _plain(report.device),
+        "memory": _plain(report.memory),
+        "ranks": [_rank_to_json(r) for r in report.ranks],
+        "findings": [_finding_to_json(f) for f in report.findings],
+        "combined_saving": _plain(report.combined_saving),
+        "forecast_history": dict(report.forecast_history),
+        "skipped": skipped,
+        "health": [_plain(h) for h in report.health],
+        "overhead": _plain(report.overhead),
+        "timelines": [_plain(t) for t in report.timelines],
+        "lines": [_plain(line) for line in report.lines],
+        "scorecard": [_plain(row) for row in report.scorecard],
+        "next": report.next_command,
+    }
+    if report.runs:
+        out["runs"] = [report_to_json(r) for r in report.runs]
+    return out
+
+
+def _breakdown_to_json(breakdown: Breakdown | None) -> dict[str, Any] | None:
+    if breakdown is None:
+        return None
+    return {name: _plain(breakdown.phases[name]) for name in PHASES}
+
+
+def _rank_to_json(rank: RankSummary) -> dict[str, Any]:
+    out: dict[str, Any] = _plain(rank)
+    out["breakdown"] = _breakdown_to_json(rank.breakdown)
+    return out
+
+
+def _finding_to_json(finding: Finding) -> dict[str, Any]:
+    out: dict[str, Any] = _plain(finding)
+    del out["severity_override"]
+    out["severity"] = finding.severity.value
+    return out
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses, mappings, tuples and enums as plain JSON values."""
+    fields = getattr(type(value), "__dataclass_fields__", None)
+    if fields is not None:
+        return {name: _plain(getattr(value, name)) for name in fields}
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return getattr(value, "value", value)
+    raise TypeError(f"a report cannot hold a {type(value).__name__}")

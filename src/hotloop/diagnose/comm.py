@@ -1,0 +1,248 @@
+"""Analysis -> what the ranks' communication costs: the part that no rank hides, the part that waits for a slow rank.
+
+All-reduce makes the ranks' steps equally long, so a slow rank does not show in its step time. It shows in the waiting:
+every rank's exposed communication is transfer plus waiting for the last one, and the rank that waits least is the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotloop.core.analysis import Analysis, DdpFacts, RankAnalysis
+from hotloop.diagnose.measured import known_mean, steps_per_anchor_step
+
+LOOPBACK = ("lo", "lo0")
+LOOPBACK_BYTES_PER_S = 1.0e9
+"""What gloo reaches between two processes of one host (measured: 6.8 Gb/s on an unshaped virtual link)."""
+SLOW_LINK_RATIO = 0.3
+"""A link below this share of its nominal speed, or of what loopback reaches, is slow."""
+DEFAULT_BUCKET_BYTES = 25 << 20
+FIRST_BUCKET_BYTES = 1 << 20
+SMALL_BUCKET_BYTES = 1 << 20
+FEWEST_SMALL_BUCKETS = 8
+BUCKET_LATENCY_NS = {"gloo": 250_000.0, "nccl": 40_000.0}
+"""Rule of thumb for what one more all-reduce costs however little it carries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What each rank waits for others, per step. All times in ns per step, ranks in the order of the Analysis."""
+
+    wait_ns: tuple[float, ...]
+    """Exposed gradient communication plus the collectives of the training's own code."""
+    from_ddp_stats: bool
+    """False when exposed communication inside backward is unknown; backward as a whole then stands in for it."""
+
+    @property
+    def least_ns(self) -> float:
+        """What even the rank that waits least does not hide."""
+        return min(self.wait_ns)
+
+
+def is_distributed(analysis: Analysis) -> bool:
+    """Whether the training ran in more than one communicating process."""
+    return analysis.lead.world_size > 1
+
+
+def sync_count(rank: RankAnalysis) -> float:
+    """Synchronised backwards per step of one rank."""
+    synced = known_mean(rank, "synced_backwards")
+    if synced is not None and synced > 0:
+        return synced
+    return max(1.0, known_mean(rank, "backwards") or 1.0)
+
+
+def exposed_gradient_ns(rank: RankAnalysis) -> float | None:
+    """Exposed gradient communication per step of one rank; None without DDP's statistics."""
+    if rank.ddp is None or rank.ddp.exposed_comm_ns is None:
+        return None
+    exposed_ns = rank.ddp.exposed_comm_ns * sync_count(rank)
+    return min(exposed_ns, rank.mean.get("backward_ns", exposed_ns))
+
+
+def explicit_ns(rank: RankAnalysis) -> float:
+    """Collectives that the training's own code calls, per step of one rank."""
+    return max(0.0, rank.mean.get("communication_ns", 0.0))
+
+
+def waiting(analysis: Analysis) -> Waiting:
+    """What each rank waits, from DDP's statistics when every rank has them."""
+    exposed = [exposed_gradient_ns(rank) for rank in analysis.ranks]
+    known = [value for value in exposed if value is not None]
+    if len(known) == len(exposed):
+        waits = tuple(e + explicit_ns(r) for e, r in zip(known, analysis.ranks, strict=True))
+        return Waiting(wait_ns=waits, from_ddp_stats=True)
+    waits = tuple(explicit_ns(r) + r.mean.get("backward_ns", 0.0) for r in analysis.ranks)
+    return Waiting(wait_ns=waits, from_ddp_stats=False)
+
+
+def least_exposed_gradient_ns(analysis: Analysis) -> float | None:
+    """Exposed gradient communication that even the rank with the least of it does not hide, per step."""
+    known = [e for e in (exposed_gradient_ns(rank) for rank in analysis.ranks) if e is not None]
+    return min(known) if len(known) == len(analysis.ranks) else None
+
+
+def least_explicit_ns(analysis: Analysis) -> float:
+    """Time in the training's own collectives that even the rank with the least of it spends, per step."""
+    return min(explicit_ns(rank) for rank in analysis.ranks)
+
+
+def extra_syncs(analysis: Analysis) -> float:
+    """Gradient synchronisations per step beyond the one that is needed; 0 when none are or it is unknown."""
+    rank = analysis.lead
+    synced = known_mean(rank, "synced_backwards")
+    backwards = known_mean(rank, "backwards")
+    if rank.ddp is None or synced is None or backwards is None:
+        return 0.0
+    per_optimizer_step = synced / steps_per_anchor_step(rank)
+    if synced < backwards - 0.05 or per_optimizer_step < 1.5:
+        return 0.0
+    return (per_optimizer_step - 1.0) * steps_per_anchor_step(rank)
+
+
+def sync_saving_ns(analysis: Analysis) -> tuple[float, float, float] | None:
+    """Low, mid and high time per step that the extra synchronisations cost; None when communication is unknown.
+
+    Low counts what no rank hides. High adds the hidden part too: on a CPU the transfer takes cores from the
+    computation that hides it.
+    """
+    extra = extra_syncs(analysis)
+    exposed = [r.ddp.exposed_comm_ns for r in analysis.ranks if r.ddp is not None and r.ddp.exposed_comm_ns is not None]
+    comm = [r.ddp.comm_ns for r in analysis.ranks if r.ddp is not None and r.ddp.comm_ns is not None]
+    if not extra or not exposed or not comm:
+        return None
+    mean_exposed = sum(exposed) / len(exposed)
+    mean_comm = sum(comm) / len(comm)
+    hidden = max(0.0, mean_comm - mean_exposed) if analysis.lead.device_type == "cpu" else 0.0
+    return (extra * min(exposed), extra * (mean_exposed + 0.25 * hidden), extra * (mean_exposed + hidden))
+
+
+def bucket_bytes(ddp: DdpFacts) -> tuple[int, ...]:
+    """Sizes of the buckets in use, or an even split by the cap when DDP did not say; empty when unknown."""
+    if ddp.bucket_sizes:
+        return ddp.bucket_sizes
+    if not ddp.parameter_bytes or not ddp.bucket_cap_bytes:
+        return ()
+    count = -(-ddp.parameter_bytes // ddp.bucket_cap_bytes)
+    return (ddp.parameter_bytes // count,) * count
+
+
+def needless_buckets(ddp: DdpFacts) -> int:
+    """How many all-reduces a synchronisation makes beyond what buckets of the default size would need."""
+    sizes = bucket_bytes(ddp)
+    if len(sizes) < FEWEST_SMALL_BUCKETS:
+        return 0
+    small = sum(1 for size in sizes if size < SMALL_BUCKET_BYTES)
+    if small < 0.75 * len(sizes):
+        return 0
+    needed = 2 + max(0, sum(sizes) - FIRST_BUCKET_BYTES) // DEFAULT_BUCKET_BYTES
+    return max(0, len(sizes) - needed)
+
+
+def bucket_latency_ns(ddp: DdpFacts) -> float:
+    """What one small all-reduce costs by rule of thumb, for this backend."""
+    return BUCKET_LATENCY_NS.get((ddp.backend or "").lower(), BUCKET_LATENCY_NS["gloo"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What the gradients' way between the ranks achieves. Rates in bytes per second."""
+
+    interface: str
+    rate_bytes_per_s: float
+    """Rate on the wire while gradients were on their way."""
+    nominal_bytes_per_s: float | None
+    comm_ns: float
+    """Communication per step, hidden or not, mean over ranks."""
+    overlap_ns: float
+
+    @property
+    def nominal_is_real(self) -> bool:
+        return self.nominal_bytes_per_s is not None and self.nominal_bytes_per_s > 0
+
+    @property
+    def below_nominal(self) -> bool:
+        """The interface could do much more than it did: another route, a shared or shaped link, a wrong setting."""
+        nominal = self.nominal_bytes_per_s
+        return nominal is not None and nominal > 0 and self.rate_bytes_per_s < SLOW_LINK_RATIO * nominal
+
+
+def slow_link(analysis: Analysis) -> Link | None:
+    """The link, when gradients go over a real interface and it is what they wait for; else None."""
+    stats = [r for r in analysis.ranks if r.ddp is not None and r.ddp.comm_ns and r.ddp.overlap_ns is not None]
+    if len(stats) != len(analysis.ranks):
+        return None
+    best: tuple[float, str, RankAnalysis] | None = None
+    for rank in stats:
+        for name, rate in rank.network_bytes_per_s.items():
+            if name not in LOOPBACK and (best is None or rate > best[0]):
+                best = (rate, name, rank)
+    if best is None:
+        return None
+    mean_rate, name, rank = best
+    ddp = rank.ddp
+    assert ddp is not None
+    syncs = sync_count(rank)
+    # Waiting for a slow rank is no transfer: the rank that waits least tells how long the wire takes.
+    comm_ns = min(r.ddp.comm_ns for r in stats if r.ddp is not None and r.ddp.comm_ns is not None) * syncs
+    overlap_ns = min((r.ddp.overlap_ns or 0.0) for r in stats if r.ddp is not None) * syncs
+    n = rank.world_size
+    payload_bytes = 2 * (n - 1) / n * (ddp.parameter_bytes or 0) * syncs
+    carried_bytes = mean_rate * rank.step_mean_ns * 1e-9
+    # The counter has both directions or one; a ring sends and receives the same amount.
+    if payload_bytes <= 0 or carried_bytes < 0.3 * payload_bytes or comm_ns <= 0:
+        return None
+    rate = payload_bytes / (comm_ns * 1e-9)
+    nominal = rank.network_speed_bytes_per_s.get(name)
+    limit = SLOW_LINK_RATIO * max(nominal or 0.0, LOOPBACK_BYTES_PER_S)
+    if rate >= limit:
+        return None
+    # Buckets and start-up latency also make the rate low; a link is to blame only when the bytes are many.
+    latency_ns = bucket_latency_ns(ddp) * max(1, len(bucket_bytes(ddp))) * syncs
+    if latency_ns > 0.5 * comm_ns:
+        return None
+    return Link(
+        interface=name, rate_bytes_per_s=rate, nominal_bytes_per_s=nominal, comm_ns=comm_ns, overlap_ns=overlap_ns
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """The least exposed communication per step, told apart by its cause. The parts add to the whole (ns per step)."""
+
+    microsteps_ns: float
+    link_ns: float
+    buckets_ns: float
+    explicit_ns: float
+    rest_ns: float
+
+
+def exposure_by_cause(analysis: Analysis) -> Exposure | None:
+    """Why even the rank that waits least waits: each ns is given to one cause only. None without DDP's statistics.
+
+    Order: synchronisations that are not needed, then the link, then small buckets; what is left has no other name.
+    """
+    gradient_ns = least_exposed_gradient_ns(analysis)
+    own_ns = least_explicit_ns(analysis)
+    if gradient_ns is None:
+        if own_ns <= 0:
+            return None
+        return Exposure(microsteps_ns=0.0, link_ns=0.0, buckets_ns=0.0, explicit_ns=own_ns, rest_ns=0.0)
+    lead = analysis.lead
+    extra = extra_syncs(analysis)
+    microsteps = gradient_ns * extra / sync_count(lead) if extra else 0.0
+    left = gradient_ns - microsteps
+    link = left if slow_link(analysis) is not None else 0.0
+    left -= link
+    needless = needless_buckets(lead.ddp) if lead.ddp is not None else 0
+    buckets = 0.0
+    if needless and lead.ddp is not None:
+        syncs = max(1.0, sync_count(lead) - extra)
+        buckets = min(left, needless * bucket_latency_ns(lead.ddp) * syncs)
+    return Exposure(
+        microsteps_ns=microsteps,
+        link_ns=link,
+        buckets_ns=buckets,
+        explicit_ns=own_ns,
+        rest_ns=left - buckets,
+    )

@@ -1,0 +1,202 @@
+"""Sampled lines of user code -> what they were doing, and how much of a time field that explains."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hotloop.core.analysis import Line, RankAnalysis
+from hotloop.core.findings import Where
+from hotloop.diagnose.noise import share_bounds
+
+LOGGING = "logging"
+WEIGHTS = "weights"
+"""A Python loop over parameters or gradients: clipping, decay, averaging by hand."""
+COLLECTING = "collecting"
+"""An explicit garbage collection."""
+BATCH = "batch"
+"""Reading, tokenising, indexing or stacking samples."""
+BOOKKEEPING = "bookkeeping"
+"""What every loop does: zero_grad, schedulers, clocks, library clipping."""
+UNKNOWN = "unknown"
+
+_LOGGING_TEXT = re.compile(
+    r"(?<![\w.])print\(|\badd_(scalars?|histogram|images?|text|figure|embedding)\b|\blog_(metrics?|dict|artifact|params?)\b"
+    r"|\b(wandb|mlflow|tensorboard|logger|logging|comet_ml|neptune)\b|\bwriterows?\(|\.write\(|\bsavefig\b|\bfsync\("
+    r"|\.flush\(|\bset_postfix|\bjson\.dumps?\(|\bhist(c|ogram)\w*\(|\bopen\([^)]*['\"][aw]b?\+?['\"]"
+    r"|(?<!math)(?<!torch)(?<!np)(?<!numpy)(?<!jnp)\.log\(\s*[^)\s]"
+)
+_LOGGING_NAME = re.compile(
+    r"(^|_)(log|logs|logged|logging|report|reports|print|dump|telemetry|histograms?|summary|summaries|summari[sz]e"
+    r"|metrics?|track|stats|statistics|debug|plot|visuali[sz]e|diagnostics?|journal|write|emit|publish)(_|$)",
+    re.IGNORECASE,
+)
+_LOGGING_LEAF = re.compile(
+    r"^(logging|wandb|mlflow|tensorboard|tensorboardX|torch\.utils\.tensorboard|json|csv|matplotlib)\b"
+)
+_LIBRARY_CLIP = re.compile(r"\bclip_grad_(norm|value)_\(|\bget_total_norm\(|\bclip_grads_with_norm_\(")
+_WEIGHTS_TEXT = re.compile(
+    r"\.grad\b|\b(named_)?parameters\(\)|\bparam_groups\b|\bgrads?\b|\bstate_dict\(\)\.(items|values)"
+)
+_WEIGHTS_NAME = re.compile(
+    r"(clip|grad|decay|(^|_)ema(_|$)|polyak|weight_?norm|average_(model|weights|param))", re.IGNORECASE
+)
+_COLLECTING_TEXT = re.compile(r"\bgc\.collect\(|\bgc_collect\(|\bmalloc_trim\b")
+_BATCH_TEXT = re.compile(
+    r"\b(np|numpy|random|rng)\.|\b(stack|from_numpy|as_tensor|tensor|tensors|pad|pad_sequence|collate\w*|tokeni[sz]e\w*"
+    r"|encode\w*|decode\w*|augment\w*|transforms?|resize|crop|flip|normali[sz]e\w*|randint|randperm|choice|shuffle"
+    r"|index_select|gather|split|join|read\w*|loads?|fromfile|memmap|open)\(|\bImage\b|\[\s*\w+\s*:\s*\w+"
+)
+_BATCH_NAME = re.compile(
+    r"(batch|sample|token|collate|augment|prepro|preprocess|prepare|transform|encode|decode|load|fetch|read|mask|pad|crop"
+    r"|example|feature|item|data|input|shard|chunk|image|text|vocab)",
+    re.IGNORECASE,
+)
+_BOOKKEEPING_TEXT = re.compile(
+    r"\bzero_grad\(|\.train\(\s*(True|False)?\s*\)|\.eval\(\)|\b\w*sched\w*\.step\(|\bperf_counter(_ns)?\(|\btime\.time\("
+    r"|\bmonotonic\(|\bsynchronize\(|\bset_description|\bparam_group\[|\bclear_autocast|\bget_lr\b|\bget_last_lr\b|\bbarrier\("
+)
+_TRAINING_CALLS = frozenset({"backward", "step", "zero_grad"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldShare:
+    """The part of one time field that lines of some kinds account for.
+
+    ``mean_ns`` is per steady step, ``low_ns`` and ``high_ns`` its bounds from the number of stack samples. ``lines``
+    are those lines, largest first.
+    """
+
+    mean_ns: float
+    low_ns: float
+    high_ns: float
+    samples_count: int
+    lines: tuple[Line, ...]
+
+
+NOTHING = FieldShare(mean_ns=0.0, low_ns=0.0, high_ns=0.0, samples_count=0, lines=())
+
+
+def loop_places(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
+    """File and name of the functions that hold the training loop: those that call backward, directly or not.
+
+    Their names say nothing of what one of their lines does: ``train_and_log`` also computes.
+    """
+    stacks = [line.stack or (line.where,) for line in rank.lines.get("backward_ns", ())]
+    return frozenset((w.file, w.function) for stack in stacks for w in stack)
+
+
+def line_kind(line: Line, loop: frozenset[tuple[str, str]] = frozenset()) -> str:
+    """What a sampled line was doing, read from its text, its innermost frame and the functions below the loop.
+
+    >>> from hotloop.core.findings import Where
+    >>> where = Where(file="train.py", line=3, function="main")
+    >>> line_kind(Line(where=where, share_ratio=1.0, samples=9, text="writer.add_scalar('loss', loss.item(), step)"))
+    'logging'
+    >>> line_kind(Line(where=where, share_ratio=1.0, samples=9, text="p.grad.mul_(scale)"))
+    'weights'
+    """
+    names = [where.function for where in _below_the_loop(line, loop)]
+    text = line.text
+    if _COLLECTING_TEXT.search(text):
+        return COLLECTING
+    if _LOGGING_TEXT.search(text) or _LOGGING_LEAF.match(line.leaf) or any(_LOGGING_NAME.search(n) for n in names):
+        return LOGGING
+    if _LIBRARY_CLIP.search(text) or _BOOKKEEPING_TEXT.search(text):
+        return BOOKKEEPING
+    if _WEIGHTS_TEXT.search(text) or any(_WEIGHTS_NAME.search(n) for n in names):
+        return WEIGHTS
+    around = _calls_around(line)
+    for kind, pattern in ((LOGGING, _LOGGING_TEXT), (WEIGHTS, _WEIGHTS_TEXT)):
+        if pattern.search(around):
+            return kind
+    if _BATCH_TEXT.search(text) or any(_BATCH_NAME.search(n) for n in names) or _BATCH_TEXT.search(around):
+        return BATCH
+    return UNKNOWN
+
+
+def field_lines(rank: RankAnalysis, field_name: str) -> tuple[tuple[Line, str], ...]:
+    """The lines seen in a time field with their kinds; a helper function's unclear lines take its clear ones' kind."""
+    loop = loop_places(rank)
+    lines = rank.lines.get(field_name, ())
+    kinds = [line_kind(line, loop) for line in lines]
+    weight: dict[tuple[tuple[str, str], str], int] = {}
+    for line, kind in zip(lines, kinds, strict=True):
+        if kind != UNKNOWN:
+            for place in {(w.file, w.function) for w in _below_the_loop(line, loop)}:
+                weight[place, kind] = weight.get((place, kind), 0) + line.samples
+    settled = []
+    for line, kind in zip(lines, kinds, strict=True):
+        if kind == UNKNOWN:
+            places = {(w.file, w.function) for w in _below_the_loop(line, loop)}
+            votes = {k: n for (place, k), n in weight.items() if place in places}
+            kind = max(votes, key=lambda k: votes[k]) if votes else UNKNOWN
+        settled.append((line, kind))
+    return tuple(settled)
+
+
+def time_of_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShare:
+    """The part of a time field that lines of these kinds account for."""
+    return _time_of(rank, field_name, tuple(line for line, kind in field_lines(rank, field_name) if kind in kinds))
+
+
+def time_of_other_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShare:
+    """The part of a time field that lines of any kind but these account for."""
+    return _time_of(rank, field_name, tuple(line for line, kind in field_lines(rank, field_name) if kind not in kinds))
+
+
+def add_shares(*shares: FieldShare) -> FieldShare:
+    """Several fields' parts together; their lines by time, largest first."""
+    weighed = sorted(
+        ((part.mean_ns * line.samples / max(1, part.samples_count), line) for part in shares for line in part.lines),
+        key=lambda pair: -pair[0],
+    )
+    return FieldShare(
+        mean_ns=sum(s.mean_ns for s in shares),
+        low_ns=sum(s.low_ns for s in shares),
+        high_ns=sum(s.high_ns for s in shares),
+        samples_count=sum(s.samples_count for s in shares),
+        lines=tuple(line for _, line in weighed),
+    )
+
+
+def places(lines: tuple[Line, ...], count: int = 3) -> tuple[Where, ...]:
+    """The first few different places of some lines."""
+    return tuple(dict.fromkeys(line.where for line in lines))[:count]
+
+
+def _time_of(rank: RankAnalysis, field_name: str, lines: tuple[Line, ...]) -> FieldShare:
+    all_lines = rank.lines.get(field_name, ())
+    field_ns = rank.mean[field_name]
+    if not lines or field_ns <= 0:
+        return NOTHING
+    share = min(1.0, sum(line.share_ratio for line in lines))
+    # Each line knows its share and its count, so together they tell how many samples the field had.
+    shares_sum = sum(line.share_ratio for line in all_lines)
+    total = sum(line.samples for line in all_lines) / shares_sum if shares_sum > 0 else 0.0
+    low, high = share_bounds(share, total)
+    return FieldShare(
+        mean_ns=share * field_ns,
+        low_ns=low * field_ns,
+        high_ns=high * field_ns,
+        samples_count=sum(line.samples for line in lines),
+        lines=lines,
+    )
+
+
+def _below_the_loop(line: Line, loop: frozenset[tuple[str, str]]) -> tuple[Where, ...]:
+    """The frames that the training loop called: without its own functions and whatever called them."""
+    stack = line.stack or (line.where,)
+    inside = [i for i, where in enumerate(stack) if (where.file, where.function) in loop]
+    if inside:
+        return stack[max(inside) + 1 :]
+    # Without a sampled backward the innermost frame may be the loop itself, so only a frame that something
+    # called counts as a helper.
+    return tuple(where for where in stack[1:] if where.function not in ("main", "<module>"))
+
+
+def _calls_around(line: Line) -> str:
+    """What the loop or function around a line calls, unless it is the training loop itself: that one calls all."""
+    if {call.rsplit(".", 1)[-1] for call in line.calls} & _TRAINING_CALLS:
+        return ""
+    return " ".join(f"{call}()" for call in line.calls)

@@ -1,0 +1,171 @@
+"""RankAnalysis -> what batches cost to make, and the step that loader workers would give (a small simulation)."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
+from hotloop.diagnose.measured import known_mean
+
+HANDOVER_NS = 200_000.0
+"""Taking one batch out of a worker's queue: unpickling, mapping its shared memory (0.1 to 0.3 ms measured on CPUs)."""
+
+MOST_WORKERS_COUNT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadingWork:
+    """Making the batches of one step. Wall and CPU time per step in ns, wherever it runs; ``cpu_ns`` <= ``wall_ns``."""
+
+    wall_ns: float
+    cpu_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """The forecast step when loading runs beside the computation, in ns: optimistic, expected, pessimistic."""
+
+    workers: int
+    best_ns: float
+    mid_ns: float
+    worst_ns: float
+
+
+def main_loader(rank: RankAnalysis) -> LoaderFacts | None:
+    """The loader that feeds the backward pass (the one with most batches), or None when there is none."""
+    feeding = [loader for loader in rank.loaders if loader.feeds_backward]
+    candidates = feeding or [loader for loader in rank.loaders if loader.feeds_backward is None]
+    return max(candidates, key=lambda loader: loader.batches or 0, default=None)
+
+
+def waiting_rank(analysis: Analysis) -> RankAnalysis:
+    """The rank that waits longest for input: in a synchronous training the others wait for it in turn."""
+    return max(analysis.ranks, key=lambda rank: rank.breakdown.share("input_wait"))
+
+
+def restart_ns(rank: RankAnalysis) -> float:
+    """Mean time per step, in ns, that new iterators of a loader with workers cost beyond a usual step's wait.
+
+    Zero when the loader has no workers, when the workers persist, or when the steady steps saw fewer than two
+    iterators.
+    """
+    loader = main_loader(rank)
+    if loader is None or not loader.num_workers or loader.persistent_workers:
+        return 0.0
+    iterators, waits = rank.columns["iterators"], rank.columns["input_wait_ns"]
+    creations, bursts = rank.columns["iterator_ns"], rank.columns["burst_input_ns"]
+    usual = [waits[i] for i, count in enumerate(iterators) if count == 0]
+    if sum(iterators) < 2 or not iterators:
+        return 0.0
+    usual_ns = statistics.median(usual) if usual else 0.0
+    lost_ns = 0.0
+    for i, count in enumerate(iterators):
+        if count > 0:
+            # A validation loader starts inside the burst of no-grad forwards; that part is validation's.
+            lost_ns += max(0.0, float(creations[i]) + max(0.0, waits[i] - usual_ns) - max(0, bursts[i]))
+    return lost_ns / len(iterators)
+
+
+def loading_work(rank: RankAnalysis, loader: LoaderFacts, wait_ns: float) -> LoadingWork | None:
+    """What the batches of a step cost to make; None when neither the loader nor the wait tells."""
+    batches = max(1.0, known_mean(rank, "micro_batches") or known_mean(rank, "batches") or 1.0)
+    if loader.fetch_ns is not None:
+        collate_ns = loader.collate_ns or 0.0
+        wall_ns = batches * (loader.fetch_ns + collate_ns)
+        fetch_cpu_ns = min(loader.fetch_ns, fetch_work_ns(rank, loader, wait_ns))
+        if not loader.num_workers and wait_ns > 0:
+            # In the main process the wait itself is the loading; the sampled parts only tell how it divides.
+            scale = wait_ns / wall_ns if wall_ns > 0 else 1.0
+            return LoadingWork(wall_ns=wait_ns, cpu_ns=min(wait_ns, batches * (fetch_cpu_ns + collate_ns) * scale))
+        return LoadingWork(wall_ns=wall_ns, cpu_ns=batches * (fetch_cpu_ns + collate_ns))
+    if wait_ns <= 0:
+        return None
+    # Nothing was sampled inside the loader. Its workers were busy all the time, or there would be no wait.
+    wall_ns = wait_ns if not loader.num_workers else loader.num_workers * rank.step_mean_ns
+    return LoadingWork(wall_ns=wall_ns, cpu_ns=wall_ns)
+
+
+def fetch_work_ns(rank: RankAnalysis, loader: LoaderFacts, wait_ns: float) -> float:
+    """Time that fetching a batch needs a core for: its CPU time, freed of what other programs took from it."""
+    fetch_ns = loader.fetch_ns or 0.0
+    if loader.fetch_cpu_ns is None:
+        return fetch_ns
+    batches = max(1.0, known_mean(rank, "micro_batches") or 1.0)
+    in_process_ns = 0.0 if loader.num_workers else batches * (loader.fetch_cpu_ns + (loader.collate_ns or 0.0))
+    return min(fetch_ns, loader.fetch_cpu_ns / cpu_availability_ratio(rank, wait_ns, in_process_ns))
+
+
+def cores_per_rank(rank: RankAnalysis) -> float | None:
+    """Cores that one process of this host may count on; None when the number of cores is unknown."""
+    return None if rank.cores is None else max(1.0, rank.cores / max(1, rank.local_world_size or 1))
+
+
+def busy_cores(rank: RankAnalysis, loading_ns: float, loading_cpu_in_process_ns: float) -> float:
+    """Cores that the step keeps busy, on average, while it does not load; at least one."""
+    known = _cores_used(rank, loading_ns, loading_cpu_in_process_ns)
+    return float(rank.torch_threads or 1) if known is None else max(1.0, known)
+
+
+def cpu_availability_ratio(rank: RankAnalysis, loading_ns: float, loading_cpu_in_process_ns: float) -> float:
+    """How much of a core a computing thread of this process really got, 0.1..1.
+
+    Where other programs compete for the cores, a thread that never sleeps still shows less CPU time than wall time;
+    without this its loading would look like a wait for storage. Ranks that wait for each other and hosts that wait
+    for a device sleep for other reasons, so nothing is concluded there.
+    """
+    if rank.world_size > 1 or rank.device_type != "cpu":
+        return 1.0
+    known = _cores_used(rank, loading_ns, loading_cpu_in_process_ns)
+    return 1.0 if known is None else min(1.0, max(0.1, known))
+
+
+def _cores_used(rank: RankAnalysis, loading_ns: float, loading_cpu_in_process_ns: float) -> float | None:
+    wall_ns = rank.step_mean_ns - loading_ns
+    cpu_ns = known_mean(rank, "cpu_ns")
+    if cpu_ns is None or wall_ns <= 0:
+        return None
+    return (cpu_ns - loading_cpu_in_process_ns) / wall_ns
+
+
+def simulate_workers(
+    *, compute_ns: float, work: LoadingWork, batches: float, cores: float, busy: float, workers: int
+) -> Overlap:
+    """The step with ``workers`` loader processes beside a computation of ``compute_ns`` on ``busy`` of ``cores``.
+
+    The step is bound by the computation, by the workers' throughput and by the cores. CPU work that finds no free
+    core displaces computation: at best it shares all cores evenly, at worst every thread of the computation waits
+    for the one that was displaced, as at the barrier of an OpenMP loop.
+    """
+    handover_ns = HANDOVER_NS * batches
+    throughput_ns = work.wall_ns / workers
+    spare = max(0.0, cores - min(busy, cores))
+    displaced_ns = max(0.0, work.cpu_ns - min(spare, workers) * compute_ns)
+    even = 1.0 / max(1.0, cores)
+    best_ns = max(compute_ns + displaced_ns * even, throughput_ns) + 0.5 * handover_ns
+    mid_ns = _soft_max(compute_ns + displaced_ns * (1.0 + even) / 2, throughput_ns) + handover_ns
+    worst_ns = _soft_max(compute_ns * 1.02 + displaced_ns, throughput_ns * 1.15, sharpness=5.0) + 2.5 * handover_ns
+    return Overlap(workers=workers, best_ns=best_ns, mid_ns=max(best_ns, mid_ns), worst_ns=max(mid_ns, worst_ns))
+
+
+def best_overlap(*, compute_ns: float, work: LoadingWork, batches: float, cores: float, busy: float) -> Overlap:
+    """The fewest workers whose expected step is within 2 % of the best that any number of workers gives.
+
+    Workers that wait for storage need no core of their own, so there may be more of them than cores.
+    """
+    latency_bound = work.cpu_ns < 0.5 * work.wall_ns
+    most = MOST_WORKERS_COUNT if latency_bound else max(1, min(MOST_WORKERS_COUNT, round(cores)))
+    choices = [
+        simulate_workers(compute_ns=compute_ns, work=work, batches=batches, cores=cores, busy=busy, workers=count)
+        for count in range(1, most + 1)
+    ]
+    best_ns = min(choice.mid_ns for choice in choices)
+    return next(choice for choice in choices if choice.mid_ns <= 1.02 * best_ns)
+
+
+def _soft_max(a_ns: float, b_ns: float, sharpness: float = 8.0) -> float:
+    """A little more than the larger of two times: two processes that take turns to be late lose some to each other."""
+    larger, smaller = max(a_ns, b_ns), min(a_ns, b_ns)
+    if larger <= 0:
+        return 0.0
+    return float(larger * (1.0 + (smaller / larger) ** sharpness) ** (1.0 / sharpness))

@@ -1,0 +1,70 @@
+"""RankAnalysis -> means that tell unknown from zero, and the noise of a step without some of its parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from hotloop.core.analysis import Analysis, Line, RankAnalysis
+from hotloop.core.findings import Where
+from hotloop.core.recording import TIME_FIELDS
+
+
+def known_mean(rank: RankAnalysis, field: str) -> float | None:
+    """Mean per steady step of a row field over the steps in which it was known; None when it never was."""
+    column = rank.columns.get(field)
+    if column:
+        known = [value for value in column if value >= 0]
+        return sum(known) / len(known) if known else None
+    value = rank.mean.get(field)
+    return None if value is None or value < 0 else value
+
+
+def known_count(rank: RankAnalysis, field: str) -> float:
+    """Mean count per steady step of a row field; 0 when it is not there."""
+    return known_mean(rank, field) or 0.0
+
+
+def phase_noise_ratio(rank: RankAnalysis, without: Iterable[str] = ()) -> float:
+    """Standard error of the mean step, over the mean step, once the fields ``without`` are taken out.
+
+    A cost that comes in rare bursts makes the whole step noisy by itself; it is judged against the rest.
+    Falls back on the noise of the whole step when the recording has no columns.
+    """
+    removed = set(without)
+    kept = [rank.columns[name] for name in TIME_FIELDS if name not in removed and rank.columns.get(name)]
+    taken = [rank.columns[name] for name in removed if name not in TIME_FIELDS and rank.columns.get(name)]
+    if not kept or rank.step_mean_ns <= 0:
+        return rank.step_noise_ratio
+    rests = [sum(values) for values in zip(*kept, strict=True)]
+    for column in taken:
+        rests = [rest - max(0, value) for rest, value in zip(rests, column, strict=True)]
+    count = len(rests)
+    if count < 2:
+        return rank.step_noise_ratio
+    mean = sum(rests) / count
+    variance = sum((rest - mean) ** 2 for rest in rests) / (count - 1)
+    return math.sqrt(variance / count) / rank.step_mean_ns
+
+
+def train_share(analysis: Analysis) -> float:
+    """Share of the step in forward and backward, 0..1, mean over ranks; validation is not in it."""
+    return analysis.share("forward") + analysis.share("backward")
+
+
+def steps_per_anchor_step(rank: RankAnalysis) -> float:
+    """Optimizer steps of all optimizers per step of the run; 1 for one optimizer or when unknown."""
+    counts = [optimizer.steps for optimizer in rank.optimizers if optimizer.steps]
+    if not counts or rank.steps <= 0:
+        return 1.0
+    return max(1.0, sum(counts) / max(rank.steps, max(counts)))
+
+
+def line_places(lines: Iterable[Line], least_share_ratio: float = 0.2, most: int = 2) -> tuple[Where, ...]:
+    """The places of the lines that hold a good part of the samples, most first."""
+    return tuple(line.where for line in lines if line.share_ratio >= least_share_ratio)[:most]
+
+
+def known_places(*places: Where | None) -> tuple[Where, ...]:
+    """The places that are known, in the order given, without repeats."""
+    return tuple(dict.fromkeys(place for place in places if place is not None))

@@ -1,0 +1,71 @@
+"""Analysis -> thresholds: what counts as material, and what as more than the run's own noise."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from hotloop.core.analysis import Analysis, RankAnalysis
+from hotloop.diagnose.measured import phase_noise_ratio
+
+MATERIAL_RATIO = 0.01
+"""A cost below one percent of the step is not worth a reader's minute."""
+
+NOISE_MULTIPLE = 2.0
+"""A cost must exceed this many standard errors of the mean step (about 95 % confidence)."""
+
+
+def threshold_ratio(
+    rank: RankAnalysis, *, floor_ratio: float = MATERIAL_RATIO, judged_fields: Iterable[str] = ()
+) -> float:
+    """The smallest share of the step, 0..1, that a rule may call a cost on this rank.
+
+    The noise is that of the step without ``judged_fields``: a checkpoint that stops every tenth step makes the
+    steps uneven, and that unevenness is the fault itself, not noise that could hide it.
+    """
+    return max(floor_ratio, NOISE_MULTIPLE * _noise_ratio(rank, tuple(judged_fields)))
+
+
+def is_material(
+    analysis: Analysis,
+    cost_ratio: float,
+    *,
+    floor_ratio: float = MATERIAL_RATIO,
+    judged_fields: Iterable[str] = (),
+) -> bool:
+    """Whether a share of the step exceeds the floor and the noise of the lead rank (see threshold_ratio)."""
+    return cost_ratio >= threshold_ratio(analysis.lead, floor_ratio=floor_ratio, judged_fields=judged_fields)
+
+
+def share_bounds(share_ratio: float, samples_count: float, z: float = 1.64) -> tuple[float, float]:
+    """Lower and upper bound (Wilson, 90 % by default) of a share that was seen in ``samples_count`` stack samples.
+
+    >>> low, high = share_bounds(0.5, 100)
+    >>> round(low, 2), round(high, 2)
+    (0.42, 0.58)
+    >>> share_bounds(0.5, 0)
+    (0.0, 1.0)
+    """
+    if samples_count <= 0:
+        return 0.0, 1.0
+    share = min(max(share_ratio, 0.0), 1.0)
+    square = z * z / samples_count
+    centre = (share + square / 2) / (1 + square)
+    half = z / (1 + square) * math.sqrt(share * (1 - share) / samples_count + square / (4 * samples_count))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def steps_between(column: Sequence[int]) -> float | None:
+    """The usual number of steps from one occurrence to the next (median); None with fewer than two of them."""
+    happened = [step for step, count in enumerate(column) if count > 0]
+    gaps = [later - earlier for earlier, later in pairwise(happened)]
+    return float(statistics.median(gaps)) if gaps else None
+
+
+def _noise_ratio(rank: RankAnalysis, judged_fields: tuple[str, ...]) -> float:
+    """Never more than the run's plain noise: taking a part out of the step is meant to forgive, not to punish."""
+    if not judged_fields:
+        return rank.step_noise_ratio
+    return min(rank.step_noise_ratio, phase_noise_ratio(rank, judged_fields))

@@ -1,0 +1,106 @@
+"""Analysis -> exposed-communication: exchange between ranks that no computation hides and no other rule explains."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis, DdpFacts
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.comm import bucket_bytes, exposure_by_cause, is_distributed
+from hotloop.diagnose.measured import known_count, known_places, line_places
+from hotloop.diagnose.noise import is_material
+
+ONE_BUCKET_BYTES = 8 << 20
+
+
+@rule("exposed-communication", "the ranks exchange data while nothing computes")
+def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
+    """
+    ## What it does
+    Measures the communication that even the rank which waits least cannot hide behind computation. Waiting for a slow
+    rank is left out (`straggler`), and so is what a slow link, small buckets or needless synchronisations explain.
+
+    ## Why it costs
+    While gradients or other tensors are on their way and nothing else runs, every rank stands still.
+
+    ## How to tell
+    DDP's own statistics give communication and overlap per backward; the difference is exposed. Collectives that the
+    training's code calls itself are timed where they are called. The least over the ranks is taken, because the others
+    also wait for that one.
+
+    ## What to do
+    Own collectives: let DistributedDataParallel average gradients (it overlaps them with backward), send one flat
+    tensor in place of many, reduce metrics every N steps and not in every one. One huge bucket: let DDP split it, so
+    that sending begins before backward ends. Otherwise: larger batches or accumulation with `no_sync()`.
+
+    ## When it is wrong
+    The last bucket can never be hidden. Small models on slow hosts have communication as large as their computation;
+    that is a limit of the set-up more than a fault, and the forecast is low then.
+    """
+    if not is_distributed(analysis):
+        return None
+    if len(analysis.ranks) < 2:
+        return Skipped(rule="exposed-communication", reason="only one of the ranks was recorded")
+    rank = analysis.lead
+    exposure = exposure_by_cause(analysis)
+    if exposure is None:
+        if rank.ddp is None:
+            return None
+        return Skipped(rule="exposed-communication", reason="DDP gave no communication statistics")
+    cost_ns = exposure.explicit_ns + exposure.rest_ns
+    cost_ratio = min(1.0, cost_ns / analysis.step_ns)
+    if not is_material(analysis, cost_ratio):
+        return None
+    own_ratio = min(1.0, exposure.explicit_ns / analysis.step_ns)
+    rest_ratio = cost_ratio - own_ratio
+    collectives = known_count(rank, "collectives")
+    unsplit = rank.ddp is not None and _is_unsplit(rank.ddp)
+    # One call per tensor: latency adds up. A few per step: most need not be in every step.
+    own = (0.45, 0.75, 1.0) if collectives > 3.5 else (0.4, 0.8, 1.0)
+    rest = (0.2, 0.5, 0.9) if unsplit else (0.02, 0.15, 0.6)
+    low, mid, high = (own_ratio * a + rest_ratio * b for a, b in zip(own, rest, strict=True))
+    mostly_own = own_ratio >= rest_ratio
+    if not mostly_own and not unsplit:
+        # Nothing is set wrong that could be named: never more than low.
+        low = min(low, 0.04)
+    evidence: dict[str, Value] = {
+        "own_collectives_ratio": round(own_ratio, 4),
+        "gradient_exchange_ratio": round(rest_ratio, 4),
+        "collectives_per_step": round(collectives, 2),
+        "buckets": len(bucket_bytes(rank.ddp)) if rank.ddp is not None else None,
+        "least_over_ranks": True,
+    }
+    technique = "overlap-own-collectives" if mostly_own else ("ddp-buckets" if unsplit else "fewer-synchronisations")
+    settings: dict[str, Value] = {"bucket_cap_mb": 25} if technique == "ddp-buckets" else {}
+    where = (
+        line_places(rank.lines.get("communication_ns", ()), 0.1, 3)
+        if mostly_own
+        else known_places(rank.ddp.where if rank.ddp else None)
+    )
+    return Finding(
+        rule="exposed-communication",
+        kind=Kind.FAULT,
+        title=f"{cost_ratio:.0%} of the step is exchange between ranks that nothing hides",
+        phase="communication" if mostly_own else "backward",
+        cost_ns=round(cost_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_within(
+            cost_ratio, low, mid, high, Basis.SIMULATED if mostly_own or unsplit else Basis.RULE_OF_THUMB
+        ),
+        evidence=evidence,
+        where=where,
+        fix=Fix(
+            technique=technique,
+            settings=settings,
+            safety=Safety.ASK if technique == "ddp-buckets" else Safety.SHOW,
+            numerics=Numerics.REORDERED,
+        ),
+        ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),
+        unit=analysis.unit,
+        next="hotloop rule exposed-communication",
+    )
+
+
+def _is_unsplit(ddp: DdpFacts) -> bool:
+    """All gradients travel in one piece although they are many bytes: sending waits for the end of backward."""
+    sizes = bucket_bytes(ddp)
+    return bool(sizes) and sum(sizes) > ONE_BUCKET_BYTES and max(sizes) > 0.9 * sum(sizes)

@@ -1,0 +1,94 @@
+"""frequent-validation: validation takes a large part of the run."""
+
+from __future__ import annotations
+
+import math
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.lines import places
+from hotloop.diagnose.measured import known_count
+from hotloop.diagnose.noise import steps_between, threshold_ratio
+from hotloop.diagnose.wording import say_every, say_share, say_time
+
+FLOOR_RATIO = 0.10
+"""A validation per epoch that takes a few percent is what a careful training looks like."""
+
+AIM_RATIO = 0.03
+"""Share of the run that validation should fall to."""
+
+MOST_TIMES_RARER = 100
+
+
+@rule("frequent-validation", "validation takes a large part of the run")
+def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
+    """## What it does
+    Measures the time in validation between the training steps, and computes how much rarer it would have to be to
+    take about 3 % of the run.
+
+    ## Why it costs
+    Validation trains nothing. A curve of the validation loss needs far fewer points than a loop that validates every
+    few dozen steps gives it.
+
+    ## How to tell
+    The phase `validation` (no-grad forwards that recur at longer intervals than a step) takes more than a tenth of
+    the run.
+
+    ## What to do
+    Validate every k-th time only (k is named), or on a fixed part of the validation set with the full one at the end.
+    Use larger batches there: no gradients are kept.
+
+    ## When it is wrong
+    Early stopping and schedules that react to the validation loss see it later. A short run that is all about
+    evaluation is right as it is. Rollouts and teachers are no validation; if one is counted here, its forwards recur
+    at intervals longer than a step.
+    """
+    rank = max(analysis.ranks, key=lambda one: one.breakdown.share("validation"))
+    cost_ratio = min(1.0, rank.breakdown.share("validation"))
+    if cost_ratio < threshold_ratio(rank, floor_ratio=FLOOR_RATIO, judged_fields=("nograd_ns", "burst_input_ns")):
+        return None
+    # A teacher's forwards come in every step too; validation is then known by its own loader or by eval mode.
+    names = ("bursts", "bursts_other_loader", "bursts_eval_mode")
+    counted = min(
+        (name for name in names if known_count(rank, name) > 0), key=lambda n: known_count(rank, n), default=names[0]
+    )
+    per_step = known_count(rank, counted)
+    seen = per_step * rank.steady_count
+    if seen < 2:
+        return Skipped(
+            rule="frequent-validation",
+            reason=f"validation took {say_share(cost_ratio)} of the run, but ran fewer than twice in it",
+        )
+    training = 1.0 - cost_ratio
+    times_rarer = MOST_TIMES_RARER
+    if training > 0:
+        wanted = cost_ratio * (1.0 - AIM_RATIO) / (AIM_RATIO * training)
+        times_rarer = max(2, min(MOST_TIMES_RARER, math.ceil(wanted)))
+    every = steps_between(rank.columns[counted]) or 1.0 / per_step
+    mean_ns = float(rank.breakdown.mean_ns("validation"))
+    saved = cost_ratio * (1.0 - 1.0 / times_rarer)
+    return Finding(
+        rule="frequent-validation",
+        kind=Kind.FAULT,
+        title=f"validation runs {say_every(every)} for {say_time(mean_ns / per_step)}: "
+        f"{say_share(cost_ratio)} of the run",
+        phase="validation",
+        cost_ns=round(mean_ns),
+        cost_ratio=cost_ratio,
+        # How rare it may be is the reader's choice: half as often is the least that the finding stands for.
+        saving=saving_within(cost_ratio, 0.5 * saved, saved, cost_ratio, Basis.SIMULATED),
+        evidence={
+            "validations": round(seen),
+            "steps_per_validation": round(every, 1),
+            "validation_ns": round(mean_ns / per_step),
+        },
+        where=places(rank.lines.get("nograd_ns", ()), 2),
+        fix=Fix(
+            technique="validate-less-often",
+            settings={"every": times_rarer},
+            safety=Safety.ASK,
+            numerics=Numerics.EXACT,
+        ),
+        unit=analysis.unit,
+    )

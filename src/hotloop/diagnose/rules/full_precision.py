@@ -1,0 +1,79 @@
+"""Analysis -> full-precision: float32 arithmetic where a replay shows bfloat16 to be faster."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.measured import known_places, train_share
+from hotloop.diagnose.noise import is_material
+
+LARGE_MODEL_PARAMETERS = 10_000_000
+
+
+@rule("full-precision", "float32 arithmetic where bfloat16 would be faster")
+def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
+    """
+    ## What it does
+    Forecasts what bfloat16 autocast would win, from a replay of this model's own operators in both precisions, with
+    the casts that autocast adds.
+
+    ## Why it costs
+    Matrix units compute bfloat16 several times faster than float32, and half as many bytes are moved. Where the
+    hardware has no such units, or where the matrices are small, the added casts cost more than that: small models get
+    slower.
+
+    ## How to tell
+    The model's parameters are float32, no autocast was seen, and the replay in bfloat16 takes less time. On an
+    accelerator without a replay, a large float32 model is named at most as low.
+
+    ## What to do
+    Run forward and loss under `torch.autocast(device_type, dtype=torch.bfloat16)`. Parameters and optimizer state stay
+    float32, and bfloat16 needs no GradScaler.
+
+    ## When it is wrong
+    Autocast changes rounding: compare the loss curve before trusting it. Models with badly scaled activations, or
+    losses that subtract nearly equal numbers, may need parts kept in float32.
+    """
+    rank = analysis.lead
+    if rank.autocast_dtype is not None or rank.model_dtype not in ("float32", "torch.float32"):
+        return None
+    evidence: dict[str, Value] = {"model_dtype": "float32", "parameters_count": rank.model_parameters}
+    forecast = rank.forecasts.get("bf16-autocast")
+    if forecast is not None:
+        saving = saving_within(
+            max(train_share(analysis), forecast.saving_mid_ratio),
+            forecast.saving_low_ratio,
+            forecast.saving_mid_ratio,
+            forecast.saving_high_ratio,
+            Basis.MEASURED,
+        )
+        if not is_material(analysis, saving.mid_ratio):
+            return None
+        evidence |= dict(forecast.evidence)
+        title = f"bfloat16 autocast would take {saving.mid_ratio:.0%} off the step"
+    elif rank.device_type != "cpu" and (rank.model_parameters or 0) >= LARGE_MODEL_PARAMETERS:
+        share = train_share(analysis)
+        saving = saving_within(share, 0.02, 0.2 * share, 0.5 * share, Basis.RULE_OF_THUMB)
+        title = "a large model computes in float32"
+    else:
+        return Skipped(rule="full-precision", reason="no probe of bfloat16 on this model's operators was made")
+    return Finding(
+        rule="full-precision",
+        kind=Kind.OPPORTUNITY,
+        title=title,
+        phase="forward",
+        cost_ns=round(saving.high_ratio * analysis.step_ns),
+        cost_ratio=saving.high_ratio,
+        saving=saving,
+        evidence=evidence,
+        where=known_places(*(line.where for line in rank.lines.get("forward_ns", ())[:1])),
+        fix=Fix(
+            technique="bf16-autocast",
+            settings={"dtype": "bfloat16", "device_type": rank.device_type},
+            safety=Safety.ASK,
+            numerics=Numerics.LOSSY,
+        ),
+        unit=analysis.unit,
+        next="hotloop rule full-precision",
+    )

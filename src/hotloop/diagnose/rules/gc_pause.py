@@ -1,0 +1,79 @@
+"""gc-pause: Python's garbage collector stops the loop."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Value, saving_within
+from hotloop.core.recording import TIME_FIELDS
+from hotloop.core.rules import rule
+from hotloop.diagnose.lines import COLLECTING, field_lines, places
+from hotloop.diagnose.measured import known_count, known_mean
+from hotloop.diagnose.noise import threshold_ratio
+from hotloop.diagnose.wording import say_every, say_share, say_time
+
+
+@rule("gc-pause", "Python's garbage collector stops the loop")
+def gc_pause(analysis: Analysis) -> Finding | None:
+    """## What it does
+    Measures the pauses of Python's cyclic garbage collector during the steps, and tells collections that the program
+    asks for (`gc.collect()`) from automatic ones.
+
+    ## Why it costs
+    A full collection visits every container object of the process: data sets held as Python lists or dictionaries
+    make that millions, again and again, although almost nothing is ever freed by it. In a distributed training every
+    rank pauses at another moment, and all wait for each.
+
+    ## How to tell
+    The interpreter reports the start and the end of every collection; their sum is a measurable part of the step.
+
+    ## What to do
+    Remove `gc.collect()` from the loop. Call `gc.freeze()` once the data set and the model exist, so that they are
+    not visited again, or `gc.disable()` with a collection every few hundred steps. Hold large tables as arrays or
+    tensors, not as Python objects.
+
+    ## When it is wrong
+    A program that makes reference cycles in every step needs collections, or its memory grows: watch the memory after
+    the change. Collections on other threads count as well, because the interpreter holds its lock meanwhile.
+    """
+
+    def pause_ratio(index: int) -> float:
+        one = analysis.ranks[index]
+        return (known_mean(one, "gc_ns") or 0.0) / max(1.0, one.step_mean_ns)
+
+    rank = analysis.ranks[max(range(len(analysis.ranks)), key=pause_ratio)]
+    pause_ns = known_mean(rank, "gc_ns") or 0.0
+    if rank.step_mean_ns <= 0:
+        return None
+    cost_ratio = min(1.0, pause_ns / rank.step_mean_ns)
+    if pause_ns <= 0 or cost_ratio < threshold_ratio(rank, judged_fields=("gc_ns",)):
+        return None
+    count = known_count(rank, "gc_count")
+    explicit = tuple(line for name in TIME_FIELDS for line, kind in field_lines(rank, name) if kind == COLLECTING)
+    each_ns = pause_ns / count if count > 0 else pause_ns
+    how = "gc.collect() is called" if explicit else "garbage collection pauses"
+    settings: dict[str, Value] = {"remove_explicit": True} if explicit else {"freeze": True}
+    return Finding(
+        rule="gc-pause",
+        kind=Kind.FAULT,
+        title=f"{how} {say_every(1.0 / count) if count > 0 else ''}: {say_time(each_ns)} each, "
+        f"{say_share(cost_ratio)} of the run",
+        phase=None,
+        cost_ns=round(pause_ns),
+        cost_ratio=cost_ratio,
+        # Calls that are removed are gone; frozen objects are no longer visited, but the young ones still are.
+        saving=saving_within(
+            cost_ratio,
+            (0.85 if explicit else 0.7) * cost_ratio,
+            (0.96 if explicit else 0.9) * cost_ratio,
+            cost_ratio,
+            Basis.SIMULATED,
+        ),
+        evidence={
+            "collections_per_step": round(count, 4),
+            "pause_ns": round(each_ns),
+            "explicit": bool(explicit),
+        },
+        where=places(explicit),
+        fix=Fix(technique="gc-freeze", settings=settings, safety=Safety.ASK, numerics=Numerics.EXACT),
+        unit=analysis.unit,
+    )

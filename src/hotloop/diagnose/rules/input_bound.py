@@ -1,0 +1,223 @@
+"""input-bound: the step waits for the next batch."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Value, Where, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.lines import places
+from hotloop.diagnose.loading import (
+    LoadingWork,
+    Overlap,
+    best_overlap,
+    busy_cores,
+    cores_per_rank,
+    fetch_work_ns,
+    loading_work,
+    main_loader,
+    restart_ns,
+    waiting_rank,
+)
+from hotloop.diagnose.measured import known_mean, known_places
+from hotloop.diagnose.noise import threshold_ratio
+from hotloop.diagnose.wording import say_share, say_time
+
+FLOOR_RATIO = 0.02
+"""Every loader costs something; below two percent of the step there is nothing to win."""
+
+LATENCY_CPU_RATIO = 0.5
+"""Loading whose thread is on a CPU for less than this part of its time waits for storage or a network."""
+
+
+@rule("input-bound", "the step waits for the next batch")
+def input_bound(analysis: Analysis) -> Finding | None:
+    """## What it does
+    Measures how long the training loop stands inside its DataLoader (`input_wait`), and tells apart why: samples that
+    are slow to compute (`__getitem__`), a slow `collate_fn`, storage that answers late, or too few workers.
+
+    ## Why it costs
+    Nothing is computed while the loop waits. Loading can nearly always run beside the computation.
+
+    ## How to tell
+    `input_wait` is a good part of the step. Without workers, all loading is wait. With workers, each makes one batch
+    in `fetch + collate` time, so W workers deliver one every `(fetch + collate) / W`; when that is longer than the
+    computation of a step, the workers are too few. CPU time far below wall time inside `__getitem__` means storage.
+
+    ## What to do
+    Give the DataLoader `num_workers`, with `persistent_workers=True` and `prefetch_factor=2` or more. When all cores
+    are busy already, workers compete with the computation: make the samples cheaper instead (decode and tokenise once,
+    ahead of the training; vectorise the collate function).
+
+    ## When it is wrong
+    On an accelerator the host may wait here while the device still has work queued; then the wait is free. Random
+    augmentation drawn in workers gives other draws than in the main process. An IterableDataset must be split among
+    its workers by hand. A data set that does not pickle needs the fork start method.
+    """
+    rank = waiting_rank(analysis)
+    loader = main_loader(rank)
+    wait_ns = max(0.0, rank.breakdown.mean_ns("input_wait") - restart_ns(rank))
+    if rank.step_mean_ns <= 0:
+        return None
+    cost_ratio = min(1.0, wait_ns / rank.step_mean_ns)
+    if cost_ratio < threshold_ratio(rank, floor_ratio=FLOOR_RATIO, judged_fields=("input_wait_ns", "iterator_ns")):
+        return None
+    ranks, who = _who_waits(analysis, rank)
+    work = None if loader is None else loading_work(rank, loader, wait_ns)
+    if loader is None or work is None:
+        return Finding(
+            rule="input-bound",
+            kind=Kind.FAULT,
+            title=f"{who} waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch",
+            phase="input_wait",
+            cost_ns=round(wait_ns),
+            cost_ratio=cost_ratio,
+            saving=saving_within(cost_ratio, 0.2 * cost_ratio, 0.6 * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
+            evidence={"cause": "unknown"},
+            where=places(rank.lines.get("input_wait_ns", ())),
+            ranks=ranks,
+            unit=analysis.unit,
+        )
+    workers = loader.num_workers or 0
+    batches = max(1.0, known_mean(rank, "micro_batches") or 1.0)
+    compute_ns = max(1.0, rank.step_mean_ns - wait_ns)
+    cores = cores_per_rank(rank) or float(max(1, workers) + 1)
+    busy = min(cores, busy_cores(rank, wait_ns, 0.0 if workers else work.cpu_ns))
+    needs_core_ns = fetch_work_ns(rank, loader, wait_ns)
+    cause = _cause_of(loader, work, compute_ns, needs_core_ns)
+    overlap = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores, busy=busy)
+    lacks_cores = (cores - busy) * compute_ns < 0.5 * work.cpu_ns
+    saving, fix = _forecast(rank, loader, work, overlap, cost_ratio, cause, lacks_cores)
+    evidence: dict[str, Value] = {
+        "cause": cause,
+        "num_workers": loader.num_workers,
+        "wait_ns": round(wait_ns),
+        "compute_ns": round(compute_ns),
+        "loading_ns_per_step": round(work.wall_ns),
+        "loading_cpu_ns_per_step": round(work.cpu_ns),
+        "fetch_ns": None if loader.fetch_ns is None else round(loader.fetch_ns),
+        "fetch_cpu_ns": None if loader.fetch_cpu_ns is None else round(loader.fetch_cpu_ns),
+        "collate_ns": None if loader.collate_ns is None else round(loader.collate_ns),
+        "cores": rank.cores,
+        "busy_cores": round(busy, 2),
+        "simulated_workers": overlap.workers,
+        "simulated_step_ns": round(overlap.mid_ns),
+        "iterable": loader.iterable,
+    }
+    return Finding(
+        rule="input-bound",
+        kind=Kind.FAULT,
+        title=f"{who} waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch: "
+        + _say_cause(cause, loader, work, compute_ns, batches),
+        phase="input_wait",
+        cost_ns=round(wait_ns),
+        cost_ratio=cost_ratio,
+        saving=saving,
+        evidence=evidence,
+        where=_where(rank, loader, cause),
+        fix=fix,
+        ranks=ranks,
+        unit=analysis.unit,
+    )
+
+
+def _who_waits(analysis: Analysis, rank: RankAnalysis) -> tuple[tuple[int, ...], str]:
+    """The ranks that the finding is about (none named when all wait alike), and the subject of the title."""
+    shares = [one.breakdown.share("input_wait") for one in analysis.ranks]
+    most = max(shares)
+    if len(shares) == 1 or min(shares) >= 0.6 * most:
+        return (), "every step"
+    slow = tuple(one.rank for one in analysis.ranks if one.breakdown.share("input_wait") >= 0.6 * most)
+    slow_ranks = tuple(number for number in slow if number is not None)
+    named = ", ".join(map(str, slow_ranks))
+    return slow_ranks, f"rank {named}" if len(slow_ranks) == 1 else f"ranks {named}: every step"
+
+
+def _cause_of(loader: LoaderFacts, work: LoadingWork, compute_ns: float, needs_core_ns: float) -> str:
+    """Where the wait comes from: storage, slow-collate, slow-getitem, too-few-workers or uneven-batches."""
+    workers = loader.num_workers or 0
+    if workers and work.wall_ns / workers < 0.7 * compute_ns:
+        return "uneven-batches"
+    if loader.fetch_ns is None:
+        return "too-few-workers" if workers else "slow-getitem"
+    if (loader.collate_ns or 0.0) > loader.fetch_ns:
+        return "slow-collate"
+    if needs_core_ns < LATENCY_CPU_RATIO * loader.fetch_ns:
+        return "storage"
+    # Samples that take less than the computation need only hands; dearer ones are the fault themselves.
+    return "too-few-workers" if workers and work.wall_ns <= 2.0 * workers * compute_ns else "slow-getitem"
+
+
+def _say_cause(cause: str, loader: LoaderFacts, work: LoadingWork, compute_ns: float, batches: float) -> str:
+    workers = loader.num_workers or 0
+    hands = f"{workers} worker{'s' * (workers > 1)}"
+    place = f"in {hands}" if workers else "in the main process (num_workers=0)"
+    period = say_time(work.wall_ns / max(1, workers) / batches)
+    if cause == "storage" and loader.fetch_ns and loader.fetch_cpu_ns is not None:
+        busy = say_share(loader.fetch_cpu_ns / loader.fetch_ns)
+        return f"reading a batch {place} takes {say_time(loader.fetch_ns)}, of which the CPU works only {busy}"
+    if cause == "slow-collate":
+        return f"collate_fn takes {say_time(loader.collate_ns or 0.0)} a batch {place}"
+    if cause == "uneven-batches":
+        return f"{hands} could deliver one every {period}, but batches come unevenly or cost much to hand over"
+    if cause == "too-few-workers":
+        return (
+            f"{hands} can deliver one every {period}, the computation needs one every {say_time(compute_ns / batches)}"
+        )
+    if loader.fetch_ns is None:
+        return f"its samples are made {place}"
+    return f"__getitem__ runs {place}, {say_time(loader.fetch_ns)} a batch"
+
+
+def _forecast(
+    rank: RankAnalysis,
+    loader: LoaderFacts,
+    work: LoadingWork,
+    overlap: Overlap,
+    cost_ratio: float,
+    cause: str,
+    lacks_cores: bool,
+) -> tuple[Saving, Fix]:
+    workers = loader.num_workers or 0
+    gains = [1.0 - step_ns / rank.step_mean_ns for step_ns in (overlap.worst_ns, overlap.mid_ns, overlap.best_ns)]
+    low, mid, high = (max(0.0, gain) for gain in gains)
+    # A forecast within the run's own noise is no gain that one may count on.
+    low = max(0.0, low - 2.0 * rank.step_noise_ratio)
+    if cause == "uneven-batches":
+        factor = max(4, 2 * (loader.prefetch_factor or 2))
+        return (
+            saving_within(cost_ratio, 0.0, 0.4 * cost_ratio, 0.9 * cost_ratio, Basis.RULE_OF_THUMB),
+            Fix(
+                technique="loader-workers",
+                settings={"num_workers": workers + 1, "persistent_workers": True, "prefetch_factor": factor},
+                safety=Safety.ASK,
+                numerics=Numerics.RESAMPLED,
+            ),
+        )
+    if mid < 0.4 * cost_ratio and lacks_cores:
+        # No free core would do the work beside the computation: it has to become less. What is left of a sample that
+        # was prepared ahead is a copy, a tenth to a third of the work; augmentation at random cannot be prepared.
+        return (
+            saving_within(cost_ratio, low, 0.75 * cost_ratio, 0.92 * cost_ratio, Basis.SIMULATED),
+            Fix(technique="precompute-samples", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        )
+    return (
+        saving_within(cost_ratio, low, mid, high, Basis.SIMULATED),
+        Fix(
+            technique="loader-workers",
+            settings={"num_workers": overlap.workers, "persistent_workers": True, "prefetch_factor": 2},
+            safety=Safety.ASK,
+            numerics=Numerics.RESAMPLED,
+        ),
+    )
+
+
+def _where(rank: RankAnalysis, loader: LoaderFacts, cause: str) -> tuple[Where, ...]:
+    """The line that makes batches, then the definition it belongs to, then the DataLoader."""
+    sampled: tuple[Where, ...] = ()
+    if not loader.num_workers:
+        # Samples of a wait in the main process show the user's own code, unless the loop's line is all there is.
+        lines = rank.lines.get("input_wait_ns", ())
+        inside = tuple(line for line in lines if len(line.stack) > 1 or loader.fetch_where is None)
+        sampled = places(inside, 1)
+    definition = loader.collate_where if cause == "slow-collate" else loader.fetch_where
+    return known_places(*sampled, definition, loader.where)

@@ -1,0 +1,69 @@
+"""logging-overhead: the loop stops to write logs and metrics."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, saving_within
+from hotloop.core.recording import GAP_FIELDS
+from hotloop.core.rules import rule
+from hotloop.diagnose.lines import LOGGING, add_shares, places, time_of_kinds
+from hotloop.diagnose.noise import threshold_ratio
+from hotloop.diagnose.wording import say_share, say_time
+
+
+@rule("logging-overhead", "the loop stops to write logs and metrics")
+def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
+    """## What it does
+    Measures the time in which the training loop writes logs: printing, files with flush or fsync, scalars and
+    histograms for TensorBoard, W&B or MLflow, metrics that are computed only to be logged.
+
+    ## Why it costs
+    Logging runs in the loop, between the phases, and the step waits for it. On an accelerator it also waits for the
+    device first, because a logged value has to be read back.
+
+    ## How to tell
+    Stack samples in the gaps between the phases show lines that log; their share of the samples times the measured
+    time of the gap is the cost.
+
+    ## What to do
+    Log every N steps. Keep values as tensors and read them back together. Leave histograms to every few hundred
+    steps, and let files be flushed by their buffer.
+
+    ## When it is wrong
+    Lines are told by their text and the names of their functions: a function called `log_softmax_stats` that computes
+    something the training needs would be counted. Look at the named line before removing it.
+    """
+    lead = analysis.lead
+    threshold = threshold_ratio(lead, judged_fields=GAP_FIELDS)
+    gaps_ns = sum(lead.mean[name] for name in GAP_FIELDS)
+    if lead.step_mean_ns <= 0 or gaps_ns / lead.step_mean_ns < threshold:
+        return None
+    if not any(lead.lines.get(name) for name in GAP_FIELDS):
+        return Skipped(
+            rule="logging-overhead",
+            reason=f"no stack samples say what runs in the {say_share(gaps_ns / lead.step_mean_ns)} of the step "
+            "between its phases",
+        )
+    part = add_shares(*(time_of_kinds(lead, name, LOGGING) for name in GAP_FIELDS))
+    cost_ratio = min(1.0, part.mean_ns / lead.step_mean_ns)
+    if cost_ratio < threshold or not part.lines:
+        return None
+    line = part.lines[0]
+    shown = f" ({line.text.strip()[:60]})" if line.text.strip() else ""
+    return Finding(
+        rule="logging-overhead",
+        kind=Kind.FAULT,
+        title=f"logging takes {say_time(part.mean_ns)} ({say_share(cost_ratio)}) of every step, "
+        f"most of it in {line.where.function}{shown}",
+        phase="other",
+        cost_ns=round(part.mean_ns),
+        cost_ratio=cost_ratio,
+        # Logging every tenth step or more rarely leaves at most a tenth of it.
+        saving=saving_within(
+            cost_ratio, 0.85 * part.low_ns / lead.step_mean_ns, 0.9 * cost_ratio, 0.98 * cost_ratio, Basis.SIMULATED
+        ),
+        evidence={"samples": part.samples_count, "low_ns": round(part.low_ns), "high_ns": round(part.high_ns)},
+        where=places(part.lines),
+        fix=Fix(technique="log-less-often", settings={"every": 10}, safety=Safety.ASK, numerics=Numerics.EXACT),
+        unit=analysis.unit,
+    )

@@ -1,0 +1,52 @@
+"""memory-headroom: a good part of the device's memory is never used."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Skipped
+from hotloop.core.rules import rule
+from hotloop.diagnose.wording import say_bytes, say_share
+
+USED_RATIO = 0.5
+
+
+@rule("memory-headroom", "a good part of the device's memory is never used")
+def memory_headroom(analysis: Analysis) -> Finding | Skipped | None:
+    """## What it does
+    Compares the peak of the device memory with what the device has, and says what stays free on every rank.
+
+    ## Why it costs
+    Free memory costs nothing by itself. It can buy speed: larger batches, no activation checkpointing, no sharding of
+    what would fit whole.
+
+    ## How to tell
+    Even on the fullest rank the peak stays under half of the device's memory.
+
+    ## What to do
+    Try a larger batch (with the learning rate set anew), or switch off recomputation and offloading.
+
+    ## When it is wrong
+    A larger batch changes the training, and is faster only while the device is not yet busy. What other programs on
+    the same device use is not counted.
+    """
+    if not analysis.accelerator:
+        return Skipped(rule="memory-headroom", reason="the training ran on the CPU: there is no device memory")
+    known = [rank for rank in analysis.ranks if rank.memory_peak_bytes is not None and rank.memory_total_bytes]
+    if not known:
+        return Skipped(rule="memory-headroom", reason="device memory was not measured")
+    fullest = max(known, key=lambda rank: (rank.memory_peak_bytes or 0) / (rank.memory_total_bytes or 1))
+    peak, total = fullest.memory_peak_bytes or 0, fullest.memory_total_bytes or 1
+    if peak / total >= USED_RATIO:
+        return None
+    return Finding(
+        rule="memory-headroom",
+        kind=Kind.OPPORTUNITY,
+        title=f"{say_bytes(total - peak)} of device memory are never used (peak {say_share(peak / total)})",
+        phase=None,
+        cost_ns=None,
+        cost_ratio=None,
+        saving=None,
+        evidence={"peak_bytes": peak, "total_bytes": total},
+        fix=Fix(technique="batch-size", settings={}, safety=Safety.ASK, numerics=Numerics.LOSSY),
+        unit=analysis.unit,
+    )

@@ -1,0 +1,58 @@
+"""memory-pressure: the device's memory is nearly full."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Severity, Skipped
+from hotloop.core.rules import rule
+from hotloop.diagnose.wording import say_bytes, say_share
+
+FULL_RATIO = 0.90
+NEARLY_FULL_RATIO = 0.97
+
+
+@rule("memory-pressure", "the device's memory is nearly full")
+def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
+    """## What it does
+    Compares the peak of the device memory with what the device has.
+
+    ## Why it costs
+    Above nine tenths the allocator starts to free cached blocks and to retry, which stops the device, and one longer
+    batch ends the training.
+
+    ## How to tell
+    The peak exceeds 90 % of the device's memory, on the rank named.
+
+    ## What to do
+    Smaller micro-batches with accumulation, bf16, activation checkpointing of the largest blocks, sharded optimizer
+    states; `expandable_segments:True` against fragmentation.
+
+    ## When it is wrong
+    A program that reserves all memory at its start on purpose is not under pressure: look at allocated, not reserved.
+    """
+    if not analysis.accelerator:
+        return Skipped(rule="memory-pressure", reason="the training ran on the CPU: there is no device memory")
+    known = [rank for rank in analysis.ranks if rank.memory_peak_bytes is not None and rank.memory_total_bytes]
+    if not known:
+        return Skipped(rule="memory-pressure", reason="device memory was not measured")
+    ratios = [(rank.memory_peak_bytes or 0) / (rank.memory_total_bytes or 1) for rank in known]
+    peak_ratio = max(ratios)
+    if peak_ratio <= FULL_RATIO:
+        return None
+    worst = known[ratios.index(peak_ratio)]
+    where = f" on rank {worst.rank}" if len(analysis.ranks) > 1 else ""
+    return Finding(
+        rule="memory-pressure",
+        kind=Kind.FAULT,
+        title=f"device memory peaks at {say_share(peak_ratio)} of {say_bytes(worst.memory_total_bytes or 0)}{where}",
+        phase=None,
+        cost_ns=None,
+        cost_ratio=None,
+        saving=None,
+        evidence={"peak_bytes": worst.memory_peak_bytes, "total_bytes": worst.memory_total_bytes},
+        fix=Fix(technique="activation-checkpointing", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        ranks=() if worst.rank is None or len(analysis.ranks) == 1 else (worst.rank,),
+        unit=analysis.unit,
+        # Full memory is a risk from one step to the next, not a growth with a date.
+        severity_override=Severity.MEDIUM if peak_ratio >= NEARLY_FULL_RATIO else Severity.LOW,
+    )

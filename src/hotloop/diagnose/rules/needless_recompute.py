@@ -1,0 +1,91 @@
+"""Analysis -> needless-recompute: activation checkpointing while memory is far from full."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis, RankAnalysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.measured import known_mean, known_places
+from hotloop.diagnose.noise import is_material
+
+FULL_RATIO = 0.5
+BYTES_PER_PARAMETER = 16
+"""Weights, gradients and two moments in float32."""
+PROCESS_BYTES = 400 << 20
+"""What a process with torch takes before any model, on the host."""
+KEPT_FACTOR = 5.0
+"""Activations kept without checkpointing, over those with it (measured: 4 times for a transformer per block)."""
+
+
+@rule("needless-recompute", "activations are recomputed although memory is far from full")
+def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
+    """
+    ## What it does
+    Finds activation checkpointing in trainings whose memory would hold the activations.
+
+    ## Why it costs
+    Checkpointing throws the activations of a block away and computes its forward again during backward: up to one more
+    forward per step, a quarter to a third of the computing.
+
+    ## How to tell
+    torch.utils.checkpoint ran inside training forwards, the peak of memory stayed below half of what this process
+    may use, and an estimate of the peak without checkpointing fits too. The time of module calls inside backward is the
+    cost; when that was not measured, the forward time stands in for it.
+
+    ## What to do
+    Turn checkpointing off, or keep it only for the blocks whose activations are largest. If that is nearly too much,
+    `create_selective_checkpoint_contexts` keeps the expensive results and recomputes the cheap ones.
+
+    ## When it is wrong
+    The estimate of the peak is rough: try it, and watch the peak. Longer sequences than those seen in this run may need
+    the memory.
+    """
+    rank = analysis.lead
+    if not rank.checkpointing:
+        return None
+    peak, total = rank.memory_peak_bytes, rank.memory_total_bytes
+    if peak is None or not total:
+        return Skipped(rule="needless-recompute", reason="the peak or the size of memory is unknown")
+    shared = max(1, rank.local_world_size or 1) if rank.device_type == "cpu" else 1
+    usable = total / shared
+    estimate = _peak_without_checkpointing(rank, peak)
+    if peak > FULL_RATIO * usable or estimate > 0.9 * usable:
+        return None
+    recompute_ns = known_mean(rank, "recompute_ns")
+    if recompute_ns is not None:
+        cost_ratio = min(1.0, recompute_ns / rank.step_mean_ns)
+        factors, basis = (0.7, 0.9, 1.0), Basis.SIMULATED
+    else:
+        cost_ratio = min(analysis.share("backward"), rank.mean.get("forward_ns", 0.0) / rank.step_mean_ns)
+        factors, basis = (0.2, 0.6, 1.0), Basis.RULE_OF_THUMB
+    if not is_material(analysis, cost_ratio):
+        return None
+    low, mid, high = (factor * cost_ratio for factor in factors)
+    evidence: dict[str, Value] = {
+        "recompute_ns_per_step": None if recompute_ns is None else round(recompute_ns),
+        "memory_peak_bytes": peak,
+        "memory_usable_bytes": round(usable),
+        "estimated_peak_without_bytes": round(estimate),
+    }
+    return Finding(
+        rule="needless-recompute",
+        kind=Kind.FAULT,
+        title=f"activations are recomputed while memory is {peak / usable:.0%} full",
+        phase="backward",
+        cost_ns=round(cost_ratio * analysis.step_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_within(cost_ratio, low, mid, high, basis),
+        evidence=evidence,
+        where=known_places(rank.checkpointing_where),
+        fix=Fix(technique="keep-activations", settings={}, safety=Safety.ASK, numerics=Numerics.EXACT),
+        unit=analysis.unit,
+        next="hotloop rule needless-recompute",
+    )
+
+
+def _peak_without_checkpointing(rank: RankAnalysis, peak_bytes: int) -> float:
+    """Estimated peak in bytes if all activations were kept."""
+    static = BYTES_PER_PARAMETER * (rank.model_parameters or 0)
+    if rank.device_type == "cpu":
+        static += PROCESS_BYTES
+    return min(static, peak_bytes) + KEPT_FACTOR * max(0, peak_bytes - static)

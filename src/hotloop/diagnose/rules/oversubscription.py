@@ -1,0 +1,87 @@
+"""oversubscription: more compute threads than cores."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.loading import main_loader
+
+UNPROVED_LOW_RATIO = 0.02
+UNPROVED_MID_RATIO = 0.10
+UNPROVED_HIGH_RATIO = 0.50
+
+
+@rule("oversubscription", "more compute threads than cores")
+def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
+    """## What it does
+    Compares the compute threads of all ranks of a host with the cores that they may use (the smaller of CPU affinity
+    and the container's quota).
+
+    ## Why it costs
+    The threads of a parallel operator meet at a barrier. When there are more threads than cores, some wait for a turn
+    on a core while the others wait, spinning, for them: every operator takes as long as its unluckiest thread.
+
+    ## How to tell
+    `torch.get_num_threads()` times the ranks of the host exceeds the cores. A probe with one thread per free core
+    says what that costs this model; without it the cost is not known.
+
+    ## What to do
+    `torch.set_num_threads(cores // ranks)`, or OMP_NUM_THREADS in the environment. In a container, check that the
+    quota is what was ordered.
+
+    ## When it is wrong
+    A training on an accelerator hardly uses the CPU's compute threads, and then their number does not matter. Threads
+    beyond the cores are harmless while they sleep.
+    """
+    lead = analysis.lead
+    threads, cores = lead.torch_threads, lead.cores
+    if threads is None or cores is None:
+        return Skipped(rule="oversubscription", reason="the number of threads or of cores is unknown")
+    same_host = [rank for rank in analysis.ranks if rank.host == lead.host]
+    ranks = max(lead.local_world_size or 1, len(same_host))
+    total = threads * ranks
+    if total <= cores:
+        return None
+    loader = main_loader(lead)
+    workers = ((loader.num_workers or 0) if loader else 0) * ranks
+    wanted = max(1, cores // ranks)
+    probed = lead.forecasts.get("thread-count")
+    settings: dict[str, Value] = {"torch_threads": wanted}
+    if probed is not None:
+        settings = dict(probed.settings) or settings
+        saving = saving_within(
+            1.0, probed.saving_low_ratio, probed.saving_mid_ratio, probed.saving_high_ratio, Basis.MEASURED
+        )
+    elif analysis.accelerator:
+        saving = None
+    else:
+        excess = min(1.0, total / cores - 1.0)
+        saving = saving_within(
+            1.0,
+            UNPROVED_LOW_RATIO * excess,
+            UNPROVED_MID_RATIO * excess,
+            UNPROVED_HIGH_RATIO * excess,
+            Basis.RULE_OF_THUMB,
+        )
+    cost_ratio = None if saving is None or probed is None else saving.high_ratio
+    across = f" of {ranks} ranks" if ranks > 1 else ""
+    measured = f"; {wanted} each were measured to save {saving.mid_ratio:.0%}" if probed and saving else ""
+    return Finding(
+        rule="oversubscription",
+        kind=Kind.FAULT,
+        title=f"{total} compute threads{across} share {cores} core{'s' * (cores != 1)}{measured}",
+        phase=None,
+        cost_ns=None if cost_ratio is None else round(cost_ratio * lead.step_mean_ns),
+        cost_ratio=cost_ratio,
+        saving=saving,
+        evidence={
+            "torch_threads": threads,
+            "ranks_on_host": ranks,
+            "loader_workers": workers,
+            "cores": cores,
+            **({} if probed is None else dict(probed.evidence)),
+        },
+        fix=Fix(technique="thread-count", settings=settings, safety=Safety.AUTO, numerics=Numerics.REORDERED),
+        unit=analysis.unit,
+    )

@@ -1,0 +1,101 @@
+"""Analysis -> padding-waste: forward and backward over tokens that are only padding."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis, RankAnalysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.measured import known_places, train_share
+from hotloop.diagnose.noise import is_material
+
+DISPATCH_NS = 2_500.0
+"""Host time of an operator that does not shrink with its input."""
+BUCKETED_PADDING_RATIO = 0.05
+"""What is left of the padding when samples of like length share a batch."""
+
+
+@rule("padding-waste", "much of every batch is padding")
+def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
+    """
+    ## What it does
+    Measures which share of the sampled batches is padding, and which share would be left with two remedies.
+
+    ## Why it costs
+    The model computes padding like any other token. Time in linear layers grows with the number of positions, time in
+    attention with the square of the length.
+
+    ## How to tell
+    Integer batches are sampled; a value that fills the ends of the rows is padding. The share that padding every batch
+    only to its own longest sample would leave is computed from the same batches.
+
+    ## What to do
+    Pad in the collate function to the longest sample of the batch, not to the model's maximum. When lengths vary within
+    a batch, put samples of like length together (length bucketing), or pack several samples into one row.
+
+    ## When it is wrong
+    With static shapes for torch.compile or CUDA graphs, a few bucket lengths are better than the exact longest one.
+    Bucketing changes which samples meet in a batch. A value that is a real token at the ends of the rows looks like
+    padding.
+    """
+    rank = analysis.lead
+    padding = rank.padding_ratio
+    if padding is None:
+        return Skipped(rule="padding-waste", reason="no integer batches with a padding value were sampled")
+    longest = rank.padding_to_longest_ratio
+    scaling = train_share(analysis) * _scaling_share(rank)
+    remaining = min(padding, longest) if longest is not None else 0.5 * padding
+    by_longest = (padding - remaining) / (1.0 - remaining) if remaining < 1.0 else 0.0
+    by_bucketing = max(0.0, (padding - BUCKETED_PADDING_RATIO) / (1.0 - BUCKETED_PADDING_RATIO))
+    use_longest = by_longest >= 0.4 * by_bucketing
+    fewer_tokens = by_longest if use_longest else by_bucketing
+    cost_ratio = padding * train_share(analysis)
+    if not is_material(analysis, fewer_tokens * scaling) or fewer_tokens < 0.03:
+        return None
+    known = longest is not None
+    loader = next((one for one in rank.loaders if one.feeds_backward), None)
+    evidence: dict[str, Value] = {
+        "padding_ratio": round(padding, 4),
+        "padding_to_longest_ratio": None if longest is None else round(longest, 4),
+        "fewer_tokens_by_padding_to_longest_ratio": round(by_longest, 4),
+        "fewer_tokens_by_bucketing_ratio": round(by_bucketing, 4),
+    }
+    return Finding(
+        rule="padding-waste",
+        kind=Kind.FAULT,
+        title=f"{padding:.0%} of every batch is padding",
+        phase="forward",
+        cost_ns=round(cost_ratio * analysis.step_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_within(
+            cost_ratio,
+            (0.7 if known else 0.3) * fewer_tokens * scaling,
+            fewer_tokens * scaling,
+            1.2 * fewer_tokens * scaling,
+            Basis.SIMULATED if known else Basis.RULE_OF_THUMB,
+        ),
+        evidence=evidence,
+        where=known_places(
+            *((loader.collate_where, loader.where) if loader else ()),
+            loader.fetch_where if loader else None,
+        )[:2],
+        fix=Fix(
+            technique="pad-to-longest" if use_longest else "length-bucketing",
+            settings={},
+            safety=Safety.ASK,
+            numerics=Numerics.REORDERED if use_longest else Numerics.RESAMPLED,
+        ),
+        unit=analysis.unit,
+        next="hotloop rule padding-waste",
+    )
+
+
+def _scaling_share(rank: RankAnalysis) -> float:
+    """Share of forward and backward that shrinks with the number of tokens, 0..1.
+
+    With operator counts, starting each of them does not shrink; without, a tenth is taken off.
+    """
+    train_ns = rank.mean.get("forward_ns", 0.0) + rank.mean.get("backward_ns", 0.0)
+    if rank.ops is None or not rank.ops.get("ops") or train_ns <= 0:
+        return 0.9
+    count = sum(float(op["count"]) for op in rank.ops["ops"])
+    return max(0.1, min(1.0, 1.0 - count * DISPATCH_NS / train_ns))

@@ -1,0 +1,134 @@
+"""preprocessing-in-loop: batches are prepared by Python code in the loop body, outside any loader."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis, RankAnalysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.lines import (
+    BATCH,
+    BOOKKEEPING,
+    COLLECTING,
+    LOGGING,
+    WEIGHTS,
+    FieldShare,
+    add_shares,
+    places,
+    time_of_kinds,
+    time_of_other_kinds,
+)
+from hotloop.diagnose.loading import LoadingWork, best_overlap, busy_cores, cores_per_rank
+from hotloop.diagnose.measured import known_count
+from hotloop.diagnose.noise import threshold_ratio
+from hotloop.diagnose.wording import say_share, say_time
+
+FLOOR_RATIO = 0.02
+
+GAPS_WITHOUT_LOADER = ("other_ns", "after_backward_ns")
+"""Where a loop without a DataLoader makes its batch: before the first forward, or between two micro-batches."""
+
+
+@rule("preprocessing-in-loop", "batches are prepared by Python code in the loop body, outside any loader")
+def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
+    """## What it does
+    Measures the Python work between the arrival of a batch and its forward pass: tokenising, padding, augmenting,
+    converting. In a loop without a DataLoader (`get_batch()`), it measures the lines that make the batch.
+
+    ## Why it costs
+    What runs in the loop body runs while no step computes. The same code inside a DataLoader's workers would prepare
+    the next batch during the present step.
+
+    ## How to tell
+    The gap between the last batch and the forward is a good part of the step, and stack samples in that gap show the
+    user's own lines there (named below), which neither log nor handle weights.
+
+    ## What to do
+    Move these lines into the data set's `__getitem__` or into `collate_fn` and give the DataLoader workers; or prepare
+    the samples once, ahead of the training. Work on whole tensors in place of single items where the lines loop.
+
+    ## When it is wrong
+    Work that needs the model (hard-example mining, self-play) cannot move into a worker. An augmentation that runs
+    on the accelerator on purpose belongs in the loop. A forward written as plain functions, without any module call,
+    looks like a gap and is not judged.
+    """
+    rank = max(analysis.ranks, key=lambda one: _gap_ns(one) / max(1.0, one.step_mean_ns))
+    if known_count(rank, "forwards") <= 0:
+        return Skipped(
+            rule="preprocessing-in-loop",
+            reason="no module was called in a step, so preparing a batch cannot be told from computing with it",
+        )
+    threshold = threshold_ratio(rank, floor_ratio=FLOOR_RATIO, judged_fields=("after_input_ns", "other_ns"))
+    if rank.step_mean_ns <= 0 or _gap_ns(rank) / rank.step_mean_ns < threshold:
+        return None
+    if not any(rank.lines.get(name) for name in ("after_input_ns", *GAPS_WITHOUT_LOADER)):
+        return Skipped(
+            rule="preprocessing-in-loop",
+            reason=f"{say_share(_gap_ns(rank) / rank.step_mean_ns)} of the step passes between batch and forward, "
+            "but no stack samples say in which lines",
+        )
+    work = _preparation(rank)
+    cost_ratio = min(1.0, work.mean_ns / rank.step_mean_ns)
+    if cost_ratio < threshold or not work.lines:
+        return None
+    line = work.lines[0]
+    return Finding(
+        rule="preprocessing-in-loop",
+        kind=Kind.FAULT,
+        title=f"preparing the batch in the loop body takes {say_time(work.mean_ns)} ({say_share(cost_ratio)}) of every "
+        f"step: {_say_line(line.where.function, line.text)}",
+        phase="other",
+        cost_ns=round(work.mean_ns),
+        cost_ratio=cost_ratio,
+        saving=_forecast(rank, work, cost_ratio),
+        evidence={
+            "samples": work.samples_count,
+            "low_ns": round(work.low_ns),
+            "high_ns": round(work.high_ns),
+            "has_loader": _has_loader(rank),
+            "cores": rank.cores,
+        },
+        where=places(work.lines),
+        fix=Fix(technique="preprocess-in-workers", settings={}, safety=Safety.SHOW, numerics=Numerics.RESAMPLED),
+        unit=analysis.unit,
+    )
+
+
+def _has_loader(rank: RankAnalysis) -> bool:
+    return known_count(rank, "micro_batches") > 0 or known_count(rank, "batches") >= 0.5
+
+
+def _gap_ns(rank: RankAnalysis) -> float:
+    """The time in which preparation can hide, per step."""
+    names = ("after_input_ns",) if _has_loader(rank) else GAPS_WITHOUT_LOADER
+    return sum(rank.mean[name] for name in names)
+
+
+def _preparation(rank: RankAnalysis) -> FieldShare:
+    """Between a batch and its forward all that is not plainly something else; without a loader, batch-like lines."""
+    if _has_loader(rank):
+        return time_of_other_kinds(rank, "after_input_ns", LOGGING, WEIGHTS, COLLECTING, BOOKKEEPING)
+    return add_shares(*(time_of_kinds(rank, name, BATCH) for name in GAPS_WITHOUT_LOADER))
+
+
+def _forecast(rank: RankAnalysis, work: FieldShare, cost_ratio: float) -> Saving:
+    """The step with this work in loader workers, simulated for the cores of this rank."""
+    step_ns = rank.step_mean_ns
+    compute_ns = max(1.0, step_ns - work.mean_ns)
+    cores = cores_per_rank(rank) or 2.0
+    # Python work of this kind keeps one core busy; the process's CPU time during it says whether it sleeps instead.
+    busy = min(cores, busy_cores(rank, work.mean_ns, work.mean_ns))
+    batches = max(1.0, known_count(rank, "micro_batches"))
+    loading = LoadingWork(wall_ns=work.mean_ns, cpu_ns=work.mean_ns)
+    overlap = best_overlap(compute_ns=compute_ns, work=loading, batches=batches, cores=cores, busy=busy)
+    low, mid, high = (max(0.0, 1.0 - ns / step_ns) for ns in (overlap.worst_ns, overlap.mid_ns, overlap.best_ns))
+    if mid < 0.4 * cost_ratio and (cores - busy) * compute_ns < 0.5 * work.mean_ns:
+        # No core is free: only preparing ahead of the training helps, which leaves a copy (a tenth to a third).
+        mid, high = 0.75 * cost_ratio, 0.92 * cost_ratio
+    low = max(0.0, low * work.low_ns / work.mean_ns - 2.0 * rank.step_noise_ratio)
+    return saving_within(cost_ratio, low, mid, high, Basis.SIMULATED)
+
+
+def _say_line(function: str, text: str) -> str:
+    shown = text.strip()
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return f"`{shown}` in {function}" if shown else f"in {function}"

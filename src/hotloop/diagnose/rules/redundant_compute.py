@@ -1,0 +1,186 @@
+"""Analysis -> redundant-compute: backwards or forwards of the same data that one would do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hotloop.core.analysis import Analysis, RankAnalysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.measured import (
+    known_count,
+    known_mean,
+    known_places,
+    line_places,
+    steps_per_anchor_step,
+)
+from hotloop.diagnose.noise import is_material
+
+BACKWARD_PER_FORWARD = 2.0
+"""A backward computes two matrix products for each one of the forward."""
+
+
+@rule("redundant-compute", "the same forward or backward is computed more than once")
+def judge_redundant_compute(analysis: Analysis) -> Sequence[Finding]:
+    """
+    ## What it does
+    Finds several backwards through the same graph (`retain_graph=True`) and forwards that repeat an input which was
+    already computed in the same step.
+
+    ## Why it costs
+    Each loss that is sent back alone walks the shared part of the model again. The gradients of the losses add up
+    anyway, so that one backward of their sum gives the same result. A second forward, often only to compute a metric,
+    costs as much as the first.
+
+    ## How to tell
+    More backwards than graphs: some were called with `retain_graph=True`. How much of each backward is the
+    shared part is read from the matrix products that were recorded, or else taken as a range. For forwards: the same
+    input tensor reached the model again before the next optimizer step.
+
+    ## What to do
+    `(loss_a + loss_b).backward()` in place of two. Keep the outputs of the first forward for metrics, detached.
+
+    ## When it is wrong
+    Methods that need each loss's own gradient (gradient surgery, some multi-task weightings), second derivatives,
+    several optimizers with a loss each, and two passes with different dropout on purpose (R-Drop, SimCSE) are right
+    as they are.
+    """
+    found = (_judge_backwards(analysis), _judge_forwards(analysis))
+    return tuple(finding for finding in found if finding is not None)
+
+
+def _judge_backwards(analysis: Analysis) -> Finding | None:
+    rank = analysis.lead
+    retained = known_count(rank, "retained_backwards")
+    backwards = known_count(rank, "backwards")
+    graphs = _graph_count(rank, backwards, retained)
+    # With several optimizers each may have a loss of its own, which cannot be summed into one backward.
+    optimizers = steps_per_anchor_step(rank)
+    repeats = max(1.0, backwards / max(graphs, optimizers, 1e-9))
+    if retained < 0.05 or repeats < 1.05:
+        return None
+    backward_ratio = analysis.share("backward")
+    cost_ratio = backward_ratio * (1.0 - 1.0 / repeats)
+    if not is_material(analysis, cost_ratio):
+        return None
+    shared = shared_ratio(rank.ops, repeats) if rank.ops is not None else None
+    if shared is None:
+        low, mid, high, basis = 0.4, 0.7, 1.0, Basis.RULE_OF_THUMB
+    else:
+        # A backward of repeats passes takes r*s + (1-s) of one whole pass; one pass is left.
+        pass_count = repeats * shared + (1.0 - shared)
+        whole = (1.0 - 1.0 / pass_count) / (1.0 - 1.0 / repeats)
+        low, mid, high, basis = 0.75 * whole, whole, min(1.0, 1.15 * whole), Basis.SIMULATED
+    evidence: dict[str, Value] = {
+        "backwards_per_step": round(backwards, 2),
+        "retained_per_step": round(retained, 2),
+        "shared_ratio": None if shared is None else round(shared, 3),
+    }
+    return Finding(
+        rule="redundant-compute",
+        kind=Kind.FAULT,
+        title=f"{repeats:.2g} backwards go through the same graph; one of the summed loss would do",
+        phase="backward",
+        cost_ns=round(cost_ratio * analysis.step_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_within(cost_ratio, low * cost_ratio, mid * cost_ratio, high * cost_ratio, basis),
+        evidence=evidence,
+        where=line_places(rank.lines.get("backward_ns", ())),
+        fix=Fix(technique="sum-losses", settings={}, safety=Safety.SHOW, numerics=Numerics.REORDERED),
+        unit=analysis.unit,
+        next="hotloop rule redundant-compute",
+    )
+
+
+def _graph_count(rank: RankAnalysis, backwards: float, retained: float) -> float:
+    """Graphs per step that need a backward of their own."""
+    if backwards - retained >= 0.95:
+        return backwards - retained
+    micro_batches = known_count(rank, "micro_batches")
+    if micro_batches >= 0.95:
+        return micro_batches
+    return max(1.0, known_count(rank, "forwards") - known_count(rank, "repeated_forwards"))
+
+
+def shared_ratio(ops: Mapping[str, Any], repeats: float) -> float | None:
+    """Share of a whole backward that every repeated one walks again, 0..1, from the recorded matrix products.
+
+    The products of a backward are twice those of its forward. What exceeds that was walked again. None when the record
+    holds too few products to say.
+
+    >>> forward = {"name": "aten::mm", "shapes": [[8, 4], [4, 4]], "count": 1, "backward": False}
+    >>> shared_ratio({"ops": [forward, forward | {"count": 4, "backward": True}]}, 2.0)
+    1.0
+    """
+    forward = backward = 0.0
+    for op in ops.get("ops", ()):
+        work = _products_count(op) * float(op["count"])
+        if op["backward"]:
+            backward += work
+        else:
+            forward += work
+    if forward <= 0 or backward <= 0 or repeats <= 1.0:
+        return None
+    passes = backward / (BACKWARD_PER_FORWARD * forward)
+    return min(1.0, max(0.0, (passes - 1.0) / (repeats - 1.0)))
+
+
+def _products_count(op: Mapping[str, Any]) -> float:
+    """Multiplications of a matrix product or a convolution, from its shapes; 0 for other operators."""
+    name, shapes = op["name"], op["shapes"]
+    if name in ("aten::mm", "aten::bmm", "aten::matmul"):
+        first, second = shapes[0], shapes[1]
+    elif name in ("aten::addmm", "aten::baddbmm"):
+        first, second = shapes[1], shapes[2]
+    elif name == "aten::linear":
+        return float(math.prod(shapes[0]) * shapes[1][0])
+    elif name in ("aten::conv1d", "aten::conv2d", "aten::conv3d"):
+        strides = op["inputs"][3]
+        step = math.prod(strides) if isinstance(strides, list) else 1
+        # The size of the output with the usual padding: every stride-th position.
+        positions = shapes[0][0] * math.prod(shapes[0][2:]) / max(1, step)
+        return float(positions * math.prod(shapes[1]))
+    elif name == "aten::convolution_backward":
+        out, weight = shapes[0], shapes[2]
+        return BACKWARD_PER_FORWARD * float(out[0] * math.prod(out[2:]) * math.prod(weight))
+    else:
+        return 0.0
+    return float(math.prod(first) * second[-1]) if first and second else 0.0
+
+
+def _judge_forwards(analysis: Analysis) -> Finding | None:
+    rank = analysis.lead
+    repeated_ns = known_mean(rank, "repeated_forward_ns") or 0.0
+    repeated = known_count(rank, "repeated_forwards")
+    cost_ratio = min(1.0, repeated_ns / rank.step_mean_ns)
+    if repeated <= 0 or not is_material(analysis, cost_ratio):
+        return None
+    without_gradients = known_count(rank, "nograd_forwards") >= 0.95 * repeated
+    forward_ns = rank.mean.get("forward_ns", 0.0)
+    backward_ns = rank.mean.get("backward_ns", 0.0)
+    # A backward takes about twice its forward: when it fits both forwards, both are likely sent back on purpose.
+    both_used = not without_gradients and backward_ns > 1.5 * forward_ns
+    low, mid, high = (0.0, 0.1, 1.0) if both_used else (0.75, 0.93, 1.0)
+    evidence: dict[str, Value] = {
+        "repeated_forwards_per_step": round(repeated, 2),
+        "without_gradients": without_gradients,
+        "backward_fits_both": both_used,
+    }
+    field = "nograd_ns" if without_gradients else "forward_ns"
+    lines = rank.lines.get(field, ())
+    return Finding(
+        rule="redundant-compute",
+        kind=Kind.FAULT,
+        title="the model computes the same batch more than once per step",
+        phase="forward",
+        cost_ns=round(repeated_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_within(cost_ratio, low * cost_ratio, mid * cost_ratio, high * cost_ratio, Basis.SIMULATED),
+        evidence=evidence,
+        where=known_places(*line_places(lines, 0.1, 3)),
+        fix=Fix(technique="reuse-outputs", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        unit=analysis.unit,
+        next="hotloop rule redundant-compute",
+    )

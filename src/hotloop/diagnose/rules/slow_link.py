@@ -1,0 +1,88 @@
+"""Analysis -> slow-link: gradients wait for a link that carries far less than it should, or than ranks need."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.comm import exposure_by_cause, is_distributed, slow_link
+from hotloop.diagnose.measured import known_places
+from hotloop.diagnose.noise import is_material
+
+
+@rule("slow-link", "the link between the ranks is slow")
+def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
+    """
+    ## What it does
+    Finds trainings whose gradients travel over a real network interface at a rate far below its nominal speed, or below
+    what two processes on one host reach, while all ranks wait for them.
+
+    ## Why it costs
+    In a ring, each rank sends and receives nearly twice the bytes of all gradients per exchange. Where that takes
+    longer than backward, every rank stands still for the rest.
+
+    ## How to tell
+    Exposed communication is alike on all ranks, the interface's counters show the gradients' bytes, and bytes over
+    communication time give the rate. Loopback traffic is never a link.
+
+    ## What to do
+    Far below the nominal speed: look which interface is used (`GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`), whether
+    InfiniBand is off (`NCCL_IB_DISABLE`), at errors and shared traffic. At its nominal speed: send less, with a
+    16-bit communication hook (half the bytes), gradient accumulation with `no_sync()`, or updates every N steps.
+
+    ## When it is wrong
+    Virtual interfaces report speeds that mean nothing. Compression costs computation: on a fast link it loses.
+    """
+    if not is_distributed(analysis):
+        return None
+    if len(analysis.ranks) < 2:
+        return Skipped(rule="slow-link", reason="only one of the ranks was recorded")
+    rank = analysis.lead
+    exposure = exposure_by_cause(analysis)
+    if rank.ddp is None or rank.ddp.comm_ns is None or exposure is None:
+        return Skipped(rule="slow-link", reason="DDP gave no communication statistics")
+    if not any(r.network_bytes_per_s for r in analysis.ranks):
+        return Skipped(rule="slow-link", reason="no network counters were recorded")
+    link = slow_link(analysis)
+    if link is None:
+        return None
+    cost_ratio = min(1.0, exposure.link_ns / analysis.step_ns)
+    if not is_material(analysis, cost_ratio):
+        return None
+    # Half the bytes take half the time, and what backward hides stays hidden.
+    halved = min(exposure.link_ns, 0.5 * link.comm_ns) / analysis.step_ns
+    if link.below_nominal:
+        target = 0.5 * (link.nominal_bytes_per_s or 0.0)
+        repaired = min(exposure.link_ns, link.comm_ns * (1.0 - link.rate_bytes_per_s / target)) / analysis.step_ns
+        low, mid, high = 0.8 * halved, max(halved, 0.9 * repaired), cost_ratio
+    else:
+        low, mid, high = 0.6 * halved, 0.9 * halved, cost_ratio
+    evidence: dict[str, Value] = {
+        "interface": link.interface,
+        "rate_bytes_per_s": round(link.rate_bytes_per_s),
+        "nominal_bytes_per_s": None if link.nominal_bytes_per_s is None else round(link.nominal_bytes_per_s),
+        "comm_ns_per_step": round(link.comm_ns),
+        "exposed_ns_per_step": round(exposure.link_ns),
+        "parameter_bytes": rank.ddp.parameter_bytes,
+        "saving_with_half_the_bytes_ratio": round(halved, 4),
+    }
+    return Finding(
+        rule="slow-link",
+        kind=Kind.FAULT,
+        title=f"gradients cross {link.interface} at {link.rate_bytes_per_s / 1e6:.3g} MB/s, and all ranks wait",
+        phase="backward",
+        cost_ns=round(cost_ratio * analysis.step_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_within(cost_ratio, low, mid, high, Basis.SIMULATED),
+        evidence=evidence,
+        where=known_places(rank.ddp.where),
+        fix=Fix(
+            technique="repair-link" if link.below_nominal else "compress-gradients",
+            settings={"interface": link.interface} if link.below_nominal else {"hook": "fp16"},
+            safety=Safety.SHOW if link.below_nominal else Safety.ASK,
+            numerics=Numerics.EXACT if link.below_nominal else Numerics.LOSSY,
+        ),
+        ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),
+        unit=analysis.unit,
+        next="hotloop rule slow-link",
+    )

@@ -1,0 +1,109 @@
+"""slow-optimizer: the optimizer updates one tensor after another although one kernel could update all."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis, Forecast, OptimizerFacts
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.measured import known_places
+from hotloop.diagnose.noise import threshold_ratio
+from hotloop.diagnose.wording import say_share, say_time
+
+FLOOR_RATIO = 0.03
+
+FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
+"""Optimizers of torch.optim with a fused update."""
+
+UNPROVED_LOW_RATIO = 0.04
+"""Without a probe an opportunity stays below the threshold of medium."""
+
+
+@rule("slow-optimizer", "the optimizer updates one tensor after another although one kernel could update all")
+def slow_optimizer(analysis: Analysis) -> Finding | None:
+    """## What it does
+    Measures the time in `optimizer.step()` and, with a probe of this model's own tensors, what the fused or the
+    foreach form of the same optimizer would take.
+
+    ## Why it costs
+    The plain form runs about ten operators for every parameter tensor, one after another: many small operators, and
+    every one reads and writes the whole tensor again. The fused form does one pass over all of them.
+
+    ## How to tell
+    The phase `optimizer` is a material part of the step, the optimizer is not fused, and the probe after the training
+    measured a gain on tensors of the same shapes.
+
+    ## What to do
+    `AdamW(..., fused=True)` (likewise Adam, SGD, Adagrad); where fused is not supported, `foreach=True`.
+
+    ## When it is wrong
+    Few large tensors leave little to win: their update is bound by memory either way. Fused updates round in another
+    order, so the loss curve differs in the last digits. Tensor subclasses and sparse gradients may not be supported.
+    """
+    lead = analysis.lead
+    cost_ratio = min(1.0, analysis.share("optimizer"))
+    if not lead.optimizers or cost_ratio < threshold_ratio(
+        lead, floor_ratio=FLOOR_RATIO, judged_fields=("optimizer_ns",)
+    ):
+        return None
+    optimizer = max(lead.optimizers, key=lambda one: (one.steps or 0) * (one.parameters or 1))
+    if optimizer.fused:
+        return None
+    forecast = _best_forecast(analysis)
+    if forecast is None:
+        saving, technique, settings = _unproved(optimizer, cost_ratio)
+        if technique is None:
+            return None
+    else:
+        if forecast.saving_mid_ratio <= 0.005:
+            return None
+        technique, settings = forecast.technique, dict(forecast.settings)
+        saving = saving_within(
+            cost_ratio,
+            forecast.saving_low_ratio,
+            forecast.saving_mid_ratio,
+            forecast.saving_high_ratio,
+            Basis.MEASURED,
+        )
+    step_ns = float(lead.breakdown.mean_ns("optimizer"))
+    tensors = f" over {optimizer.tensors} tensors" if optimizer.tensors else ""
+    return Finding(
+        rule="slow-optimizer",
+        kind=Kind.OPPORTUNITY,
+        title=f"{optimizer.name}.step(){tensors} takes {say_time(step_ns)} ({say_share(cost_ratio)}) of every step; "
+        f"its {'fused' if technique == 'fused-optimizer' else 'foreach'} form "
+        + (f"was measured to save {say_share(saving.mid_ratio)}" if forecast else "was not measured here"),
+        phase="optimizer",
+        cost_ns=round(step_ns),
+        cost_ratio=cost_ratio,
+        saving=saving,
+        evidence={
+            "optimizer": optimizer.name,
+            "tensors": optimizer.tensors,
+            "parameters": optimizer.parameters,
+            "foreach": optimizer.foreach,
+            "fused": optimizer.fused,
+            "device": optimizer.device,
+            **({} if forecast is None else dict(forecast.evidence)),
+        },
+        where=known_places(optimizer.where),
+        fix=Fix(technique=technique, settings=settings, safety=Safety.AUTO, numerics=Numerics.REORDERED),
+        unit=analysis.unit,
+    )
+
+
+def _best_forecast(analysis: Analysis) -> Forecast | None:
+    """The better of the probe's two forms, or None when it measured neither."""
+    known = [analysis.lead.forecasts.get(name) for name in ("fused-optimizer", "foreach-optimizer")]
+    return max((one for one in known if one is not None), key=lambda one: one.saving_mid_ratio, default=None)
+
+
+def _unproved(optimizer: OptimizerFacts, cost_ratio: float) -> tuple[Saving, str | None, dict[str, Value]]:
+    """A rule of thumb for optimizers that have a fused form; technique None for those that have none."""
+    saving = saving_within(
+        cost_ratio, min(UNPROVED_LOW_RATIO, 0.15 * cost_ratio), 0.4 * cost_ratio, 0.8 * cost_ratio, Basis.RULE_OF_THUMB
+    )
+    if optimizer.name in FUSED:
+        return saving, "fused-optimizer", {"fused": True}
+    if optimizer.foreach is False:
+        return saving, "foreach-optimizer", {"foreach": True}
+    return saving, None, {}

@@ -1,0 +1,104 @@
+"""Analysis -> small-batch: operators too short for the machine, so that a larger batch costs little more."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis, RankAnalysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.measured import known_count, known_places, train_share
+from hotloop.diagnose.noise import is_material
+
+DISPATCH_NS = 2_500.0
+"""Host time that one operator costs however little it computes (measured: 2 to 4 us on current CPUs)."""
+LEAST_DISPATCH_RATIO = 0.3
+
+
+@rule("small-batch", "the batch is too small to keep the machine busy")
+def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
+    """
+    ## What it does
+    Forecasts what twice the batch would win per sample, from a replay of this model's own operators with both sizes.
+
+    ## Why it costs
+    Every operator costs a few microseconds of host time and reads its weights once, whatever the batch. The optimizer
+    and the rest of the loop cost the same for one sample as for a thousand. With few samples a step, these fixed
+    costs are a large part of the time per sample.
+
+    ## How to tell
+    The replayed operators take less than twice as long on twice the batch. Without a replay, the number of operators
+    per step times the cost of starting one is compared with the time of forward and backward; that alone never makes
+    the finding more than low.
+
+    ## What to do
+    Raise the batch size while memory allows it. With gradient accumulation, take larger micro-batches and fewer of
+    them: the gradient stays the same up to rounding, and so does training.
+
+    ## When it is wrong
+    Without accumulation a larger batch is another training: fewer updates per epoch, and the learning rate has to be
+    tuned again. If steps wait for input, read more about that first: a larger batch waits longer.
+    """
+    rank = analysis.lead
+    accumulated = known_count(rank, "micro_batches") > 1.5
+    forecast = rank.forecasts.get("larger-batch")
+    evidence: dict[str, Value] = {
+        "samples_per_step": rank.samples_per_step,
+        "micro_batches_per_step": known_count(rank, "micro_batches") or None,
+    }
+    if forecast is not None:
+        saving = saving_within(
+            1.0,
+            forecast.saving_low_ratio,
+            forecast.saving_mid_ratio,
+            forecast.saving_high_ratio,
+            Basis.MEASURED,
+        )
+        if not is_material(analysis, saving.mid_ratio):
+            return None
+        evidence |= dict(forecast.evidence)
+        settings = dict(forecast.settings)
+        cost_ratio = saving.high_ratio
+        title = f"twice the batch would take {saving.mid_ratio:.0%} less time per {analysis.unit}"
+    else:
+        estimate = _estimate(rank, train_share(analysis))
+        if estimate is None:
+            return Skipped(rule="small-batch", reason="no probe of a larger batch and no operator counts were recorded")
+        cost_ratio, saving, count = estimate
+        if cost_ratio < LEAST_DISPATCH_RATIO:
+            return None
+        evidence["operators_per_step"] = round(count)
+        settings = {"factor": 2}
+        title = f"starting operators takes about {cost_ratio:.0%} of a step; a larger batch would share that cost"
+    loader = next((one for one in rank.loaders if one.feeds_backward), None)
+    return Finding(
+        rule="small-batch",
+        kind=Kind.OPPORTUNITY,
+        title=title,
+        phase="forward",
+        cost_ns=round(cost_ratio * analysis.step_ns),
+        cost_ratio=cost_ratio,
+        saving=saving,
+        evidence=evidence,
+        where=known_places(loader.where if loader else None),
+        fix=Fix(
+            technique="larger-micro-batch" if accumulated else "larger-batch",
+            settings=settings,
+            safety=Safety.ASK,
+            numerics=Numerics.REORDERED if accumulated else Numerics.LOSSY,
+        ),
+        unit=analysis.unit,
+        next="hotloop rule small-batch",
+    )
+
+
+def _estimate(rank: RankAnalysis, train_ratio: float) -> tuple[float, Saving, float] | None:
+    """Share of the step that starts operators, what half of it would save, and the number of operators."""
+    if rank.ops is None or not rank.ops.get("ops"):
+        return None
+    count = sum(float(op["count"]) for op in rank.ops["ops"])
+    cost_ratio = min(train_ratio, count * DISPATCH_NS / rank.step_mean_ns)
+    # Never above low: this says nothing of how the computing itself grows with the batch.
+    saving = saving_within(cost_ratio, min(0.04, 0.1 * cost_ratio), 0.25 * cost_ratio, 0.5 * cost_ratio, _THUMB)
+    return cost_ratio, saving, count
+
+
+_THUMB = Basis.RULE_OF_THUMB

@@ -1,0 +1,90 @@
+"""Analysis -> small-buckets: gradients sent in so many small pieces that their number costs more than their bytes."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.comm import bucket_bytes, exposure_by_cause, is_distributed, needless_buckets
+from hotloop.diagnose.measured import known_places
+from hotloop.diagnose.noise import MATERIAL_RATIO
+
+
+@rule("small-buckets", "gradients are sent in many small pieces")
+def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
+    """
+    ## What it does
+    Finds DistributedDataParallel trainings whose gradient buckets are far smaller than a mebibyte.
+
+    ## Why it costs
+    Every all-reduce costs its latency, whatever it carries: tens of microseconds with NCCL on one host, a fraction of a
+    millisecond with gloo or over a network.
+
+    ## How to tell
+    Many buckets, nearly all below 1 MiB, and communication that backward does not hide. A probe of this model's buckets
+    measures the gain when there is one; otherwise the number of needless all-reduces times their usual latency is
+    taken, never more than what is exposed.
+
+    ## What to do
+    Leave `bucket_cap_mb` at 25, or raise it. Very slow links may want larger ones, and a model with one huge last
+    layer smaller ones.
+
+    ## When it is wrong
+    Small buckets start earlier: when communication is already hidden behind backward, larger ones win nothing.
+    """
+    rank = analysis.lead
+    ddp = rank.ddp
+    if not is_distributed(analysis) or ddp is None:
+        return None
+    sizes = bucket_bytes(ddp)
+    if not sizes:
+        return Skipped(rule="small-buckets", reason="the sizes of DDP's buckets are unknown")
+    needless = needless_buckets(ddp)
+    if needless == 0:
+        return None
+    forecast = rank.forecasts.get("ddp-buckets")
+    exposure = exposure_by_cause(analysis)
+    saving: Saving
+    if forecast is not None:
+        cost_ratio = max(forecast.saving_high_ratio, forecast.saving_mid_ratio)
+        saving = saving_within(
+            cost_ratio,
+            forecast.saving_low_ratio,
+            forecast.saving_mid_ratio,
+            forecast.saving_high_ratio,
+            Basis.MEASURED,
+        )
+    elif exposure is not None:
+        cost_ratio = min(1.0, (exposure.buckets_ns + exposure.rest_ns) / analysis.step_ns)
+        mid = exposure.buckets_ns / analysis.step_ns
+        saving = saving_within(cost_ratio, 0.4 * mid, mid, cost_ratio, Basis.RULE_OF_THUMB)
+    else:
+        return Skipped(rule="small-buckets", reason="exposed communication is unknown")
+    if saving.mid_ratio < MATERIAL_RATIO:
+        return None
+    evidence: dict[str, Value] = {
+        "buckets": len(sizes),
+        "median_bucket_bytes": sorted(sizes)[len(sizes) // 2],
+        "needless_buckets": needless,
+        "bucket_cap_bytes": ddp.bucket_cap_bytes,
+        "parameter_bytes": ddp.parameter_bytes,
+    }
+    return Finding(
+        rule="small-buckets",
+        kind=Kind.FAULT,
+        title=f"gradients are sent in {len(sizes)} pieces of about {sorted(sizes)[len(sizes) // 2] / 1024:.0f} KiB",
+        phase="backward",
+        cost_ns=round(cost_ratio * analysis.step_ns),
+        cost_ratio=cost_ratio,
+        saving=saving,
+        evidence=evidence,
+        where=known_places(ddp.where),
+        fix=Fix(
+            technique="ddp-buckets",
+            settings={"bucket_cap_mb": 25},
+            safety=Safety.ASK,
+            numerics=Numerics.REORDERED,
+        ),
+        unit=analysis.unit,
+        next="hotloop rule small-buckets",
+    )

@@ -1,0 +1,160 @@
+"""Analysis -> straggler: the rank that the others wait for, what it spends longer on, and at which lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotloop.core.analysis import Analysis, RankAnalysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.recording import TIME_FIELDS
+from hotloop.core.rules import rule
+from hotloop.diagnose.comm import is_distributed, sync_count, waiting
+from hotloop.diagnose.measured import known_places, line_places
+
+LEAST_GAP_RATIO = 0.03
+WAITING_FIELDS = ("backward_ns", "communication_ns")
+PHASE_OF_FIELD = {
+    "input_wait_ns": "input_wait",
+    "iterator_ns": "input_wait",
+    "h2d_ns": "h2d",
+    "forward_ns": "forward",
+    "nograd_ns": "forward",
+    "backward_ns": "backward",
+    "optimizer_ns": "optimizer",
+    "checkpoint_ns": "checkpoint",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Why one rank comes last. Times in ns per step."""
+
+    slow: RankAnalysis
+    by_waiting_ns: float
+    """What the next rank waits beyond the slow one: what a slow rank as fast as that one would win."""
+    mean_ns: float
+    """What the other ranks wait beyond it, in the mean: what is lost."""
+    by_work_ns: float | None
+    """How much longer the slow rank's own work takes than the others'; None when backward cannot be told apart."""
+    field: str
+    """Time field in which the slow rank spends most of the difference."""
+    field_ns: float
+
+
+@rule("straggler", "all ranks wait for one")
+def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
+    """
+    ## What it does
+    Names the rank that the others wait for, the phase in which it takes longer, and the lines of that phase.
+
+    ## Why it costs
+    Gradients are averaged over all ranks, so that every step takes as long as on the slowest. What the others spend
+    waiting is lost.
+
+    ## How to tell
+    Step times say nothing: the exchange makes them equal. Each rank's exposed communication is transfer plus waiting;
+    the rank with clearly the least of it is the one that arrives last. Its own work must be longer too, by a good part
+    of what the others wait, or else nothing is said.
+
+    ## What to do
+    Look at the phase that is named: an uneven share of the data or longer samples (balance them, or sort by length over
+    all ranks), work that only one rank does (logging, validation, checkpoints on rank 0), a slower disk or a busier
+    machine (move the rank).
+
+    ## When it is wrong
+    When ranks take turns at being last, the mean shows no straggler, although jitter costs time. A rank that runs on
+    slower hardware cannot be fixed in the code.
+    """
+    if not is_distributed(analysis):
+        return None
+    if len(analysis.ranks) < 2:
+        return Skipped(rule="straggler", reason="only one of the ranks was recorded")
+    if all(r.ddp is None and r.mean.get("communication_ns", 0.0) <= 0 for r in analysis.ranks):
+        return Skipped(rule="straggler", reason="no communication between the ranks was seen")
+    gap = find_gap(analysis)
+    noise = max(r.step_noise_ratio for r in analysis.ranks)
+    gap_ratio = gap.by_waiting_ns / analysis.step_ns
+    if gap_ratio < max(LEAST_GAP_RATIO, 3.0 * noise):
+        return None
+    work_ns = gap.by_work_ns
+    if work_ns is not None and work_ns < 0.25 * gap.by_waiting_ns:
+        # The others wait, but this rank does not work longer: ranks that measure differently, not a straggler.
+        return None
+    cost_ratio = min(1.0, max(gap.mean_ns, gap.by_waiting_ns) / analysis.step_ns)
+    if work_ns is None:
+        low_ns, mid_ns, basis = 0.4 * gap.by_waiting_ns, 0.75 * gap.by_waiting_ns, Basis.RULE_OF_THUMB
+    else:
+        low_ns = 0.75 * min(work_ns, gap.by_waiting_ns)
+        mid_ns = 0.5 * (min(work_ns, 1.5 * gap.by_waiting_ns) + gap.by_waiting_ns)
+        basis = Basis.SIMULATED
+    slow = gap.slow
+    phase = PHASE_OF_FIELD.get(gap.field, "other")
+    lines = slow.lines.get(gap.field, ())
+    evidence: dict[str, Value] = {
+        "rank": slow.rank,
+        "host": slow.host,
+        "longer_in": phase,
+        "longer_ns_per_step": round(gap.field_ns),
+        "others_wait_ns_per_step": round(gap.mean_ns),
+        "own_work_longer_ns_per_step": None if work_ns is None else round(work_ns),
+    }
+    name = "a rank" if slow.rank is None else f"rank {slow.rank}"
+    return Finding(
+        rule="straggler",
+        kind=Kind.FAULT,
+        title=f"all ranks wait for {name}, which spends {gap.field_ns * 1e-6:.3g} ms longer per step in {phase}",
+        phase=phase,
+        cost_ns=round(cost_ratio * analysis.step_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_within(cost_ratio, low_ns / analysis.step_ns, mid_ns / analysis.step_ns, cost_ratio, basis),
+        evidence=evidence,
+        where=known_places(*line_places(lines, 0.2, 2)),
+        fix=Fix(
+            technique="balance-ranks",
+            settings={"rank": slow.rank, "phase": phase},
+            safety=Safety.SHOW,
+            numerics=Numerics.RESAMPLED if phase == "input_wait" else Numerics.EXACT,
+        ),
+        ranks=() if slow.rank is None else (slow.rank,),
+        unit=analysis.unit,
+        next="hotloop rule straggler",
+    )
+
+
+def find_gap(analysis: Analysis) -> Gap:
+    """The rank that waits least, and by how much the others wait longer. Needs two ranks or more."""
+    seen = waiting(analysis)
+    order = sorted(range(len(analysis.ranks)), key=lambda i: seen.wait_ns[i])
+    slow = analysis.ranks[order[0]]
+    others = [analysis.ranks[i] for i in order[1:]]
+    waits = [seen.wait_ns[i] for i in order]
+    differences = {
+        field: slow.mean.get(field, 0.0) - sum(r.mean.get(field, 0.0) for r in others) / len(others)
+        for field in TIME_FIELDS
+        if field not in WAITING_FIELDS
+    }
+    computing = [_backward_compute_ns(rank) for rank in (slow, *others)]
+    known = [value for value in computing if value is not None]
+    by_work: float | None = None
+    if len(known) == len(computing):
+        differences["backward_ns"] = known[0] - sum(known[1:]) / len(others)
+        by_work = sum(differences.values())
+    elif seen.from_ddp_stats is False and all(r.ddp is None for r in analysis.ranks):
+        by_work = sum(differences.values())
+    field = max(differences, key=lambda name: differences[name])
+    return Gap(
+        slow=slow,
+        by_waiting_ns=waits[1] - waits[0],
+        mean_ns=sum(waits[1:]) / len(others) - waits[0],
+        by_work_ns=by_work,
+        field=field,
+        field_ns=differences[field],
+    )
+
+
+def _backward_compute_ns(rank: RankAnalysis) -> float | None:
+    """Time per step in which backward computes; None without DDP's statistics."""
+    if rank.ddp is None or rank.ddp.exposed_comm_ns is None:
+        return None
+    backward_ns = rank.mean.get("backward_ns", 0.0)
+    return max(0.0, backward_ns - rank.ddp.exposed_comm_ns * sync_count(rank))

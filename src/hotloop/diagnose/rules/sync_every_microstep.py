@@ -1,0 +1,76 @@
+"""Analysis -> sync-every-microstep: gradients averaged over ranks after every micro-batch instead of once a step."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.comm import extra_syncs, is_distributed, sync_count, sync_saving_ns
+from hotloop.diagnose.measured import known_count, known_places, line_places
+from hotloop.diagnose.noise import MATERIAL_RATIO
+
+
+@rule("sync-every-microstep", "gradients are averaged over ranks after every micro-batch")
+def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
+    """
+    ## What it does
+    Finds gradient accumulation under DistributedDataParallel in which every micro-batch synchronises.
+
+    ## Why it costs
+    Each backward outside `no_sync()` sends all gradients to all ranks. With k micro-batches per step, k-1 of these
+    exchanges are thrown away: only the sum of the last one is used.
+
+    ## How to tell
+    Several backwards per optimizer step, and as many DDP forwards that asked for synchronisation. The cost is the
+    communication that backward does not hide, per exchange, times k-1.
+
+    ## What to do
+    Wrap forward and backward of all micro-batches but the last in `with model.no_sync():` (in Accelerate:
+    `accelerator.accumulate(model)`).
+
+    ## When it is wrong
+    Waiting for a slow rank is part of the exposed communication, and much of that comes back at the one exchange that
+    stays; the forecast is therefore a range. Under FSDP, synchronising every time keeps the gradients sharded, which
+    may be wanted.
+    """
+    rank = analysis.lead
+    extra = extra_syncs(analysis)
+    if not is_distributed(analysis) or rank.ddp is None or extra <= 0:
+        return None
+    syncs = sync_count(rank)
+    savings = sync_saving_ns(analysis)
+    backward_ns = analysis.mean("backward_ns")
+    if savings is None:
+        # Unknown communication: an exchange of the gradients costs something, nobody knows how much.
+        cost_ns = 0.2 * backward_ns * extra / syncs
+        low_ns, mid_ns, basis = 0.1 * cost_ns, 0.5 * cost_ns, Basis.RULE_OF_THUMB
+    else:
+        low_ns, mid_ns, cost_ns = savings
+        basis = Basis.SIMULATED
+        cost_ns = min(cost_ns, backward_ns)
+        if cost_ns < 2.0 * rank.step_noise_ratio * analysis.step_ns:
+            low_ns = 0.0
+    cost_ratio = min(1.0, cost_ns / analysis.step_ns)
+    if cost_ratio < MATERIAL_RATIO:
+        return None
+    evidence: dict[str, Value] = {
+        "backwards_per_step": round(known_count(rank, "backwards"), 2),
+        "synchronised_per_step": round(syncs, 2),
+        "comm_ns_per_sync": None if rank.ddp.comm_ns is None else round(rank.ddp.comm_ns),
+        "exposed_ns_per_sync": None if rank.ddp.exposed_comm_ns is None else round(rank.ddp.exposed_comm_ns),
+    }
+    return Finding(
+        rule="sync-every-microstep",
+        kind=Kind.FAULT,
+        title=f"gradients are averaged over ranks {syncs:.2g} times per step; once is enough",
+        phase="backward",
+        cost_ns=round(cost_ratio * analysis.step_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_within(cost_ratio, low_ns / analysis.step_ns, mid_ns / analysis.step_ns, cost_ratio, basis),
+        evidence=evidence,
+        where=known_places(*line_places(rank.lines.get("backward_ns", ()), most=1), rank.ddp.where),
+        fix=Fix(technique="no-sync-accumulation", settings={}, safety=Safety.ASK, numerics=Numerics.REORDERED),
+        ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),
+        unit=analysis.unit,
+        next="hotloop rule sync-every-microstep",
+    )

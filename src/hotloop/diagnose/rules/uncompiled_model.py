@@ -1,0 +1,179 @@
+"""Analysis -> uncompiled-model: an eager model whose operators torch.compile could fuse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.measured import known_places, train_share
+from hotloop.diagnose.noise import is_material
+
+FUSABLE = frozenset(
+    (
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "neg",
+        "exp",
+        "log",
+        "log2",
+        "pow",
+        "sqrt",
+        "rsqrt",
+        "square",
+        "abs",
+        "sigmoid",
+        "tanh",
+        "relu",
+        "gelu",
+        "silu",
+        "leaky_relu",
+        "elu",
+        "softplus",
+        "hardtanh",
+        "hardswish",
+        "mish",
+        "erf",
+        "sin",
+        "cos",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "where",
+        "lerp",
+        "addcmul",
+        "addcdiv",
+        "reciprocal",
+        "maximum",
+        "minimum",
+        "masked_fill",
+        "layer_norm",
+        "rms_norm",
+        "group_norm",
+        "batch_norm",
+        "native_batch_norm",
+        "native_batch_norm_backward",
+        "softmax",
+        "log_softmax",
+        "cross_entropy_loss",
+        "mse_loss",
+        "l1_loss",
+        "smooth_l1_loss",
+        "nll_loss_backward",
+        "mse_loss_backward",
+        "feature_dropout",
+        "instance_norm",
+        "native_dropout",
+        "dropout",
+        "bernoulli",
+        "threshold_backward",
+        "gelu_backward",
+        "sigmoid_backward",
+        "tanh_backward",
+        "silu_backward",
+        "native_layer_norm",
+        "native_layer_norm_backward",
+        "_softmax",
+        "_softmax_backward_data",
+        "_log_softmax",
+        "_log_softmax_backward_data",
+        "sum",
+        "mean",
+        "var",
+        "copy",
+        "fill",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+    )
+)
+"""Operators that a compiler merges into one pass over memory: pointwise ones, normalisations, softmax, reductions."""
+LEAST_FUSABLE_RATIO = 0.25
+
+
+def fusable_share(ops: Mapping[str, Any]) -> float:
+    """Share of the recorded operator time that a compiler could fuse, 0..1."""
+    total = fusable = 0.0
+    for op in ops.get("ops", ()):
+        cpu_ns = float(op["cpu_ns"])
+        total += cpu_ns
+        if str(op["name"]).split("::")[-1].rstrip("_") in FUSABLE:
+            fusable += cpu_ns
+    return fusable / total if total > 0 else 0.0
+
+
+@rule("uncompiled-model", "an eager model whose operators torch.compile could fuse")
+def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
+    """
+    ## What it does
+    Names models that run eagerly although much of their time goes to operators that torch.compile merges.
+
+    ## Why it costs
+    Run one by one, pointwise operators read and write all of their data each time, and each costs microseconds of
+    Python and dispatch. A compiler makes one pass of many. Matrix products gain little.
+
+    ## How to tell
+    torch.compile was not used, and a replay of compiled against eager operators was faster; or, without a replay, at
+    least a quarter of the recorded operator time is fusable. The latter never makes the finding more than low.
+
+    ## What to do
+    `model = torch.compile(model)` after the model is on its device (and after wrapping it in DDP). Measure over
+    enough steps to pay for compiling, which takes from seconds to minutes.
+
+    ## When it is wrong
+    Shapes that change every batch recompile, code that prints or branches on tensor values breaks the graph, and short
+    runs never win back the compile time. On a CPU, models dominated by matrix products gain a few per cent at best.
+    """
+    rank = analysis.lead
+    if rank.compile.used:
+        return None
+    share = train_share(analysis)
+    forecast = rank.forecasts.get("compile-model")
+    evidence: dict[str, Value] = {}
+    if forecast is not None:
+        saving = saving_within(
+            max(share, forecast.saving_mid_ratio),
+            forecast.saving_low_ratio,
+            forecast.saving_mid_ratio,
+            forecast.saving_high_ratio,
+            Basis.MEASURED,
+        )
+        if not is_material(analysis, saving.mid_ratio):
+            return None
+        evidence |= dict(forecast.evidence)
+        title = f"torch.compile would take {saving.mid_ratio:.0%} off the step"
+    elif rank.ops is None:
+        return Skipped(rule="uncompiled-model", reason="no operator times were recorded")
+    else:
+        fusable = fusable_share(rank.ops)
+        if fusable < LEAST_FUSABLE_RATIO:
+            return None
+        cost_ratio = fusable * share
+        saving = saving_within(
+            cost_ratio, min(0.04, 0.1 * cost_ratio), 0.25 * cost_ratio, 0.6 * cost_ratio, Basis.RULE_OF_THUMB
+        )
+        if not is_material(analysis, saving.mid_ratio):
+            return None
+        evidence["fusable_ratio"] = round(fusable, 3)
+        title = f"{fusable:.0%} of the operator time is in operators that torch.compile could fuse"
+    return Finding(
+        rule="uncompiled-model",
+        kind=Kind.OPPORTUNITY,
+        title=title,
+        phase="forward",
+        cost_ns=round(saving.high_ratio * analysis.step_ns),
+        cost_ratio=saving.high_ratio,
+        saving=saving,
+        evidence=evidence,
+        where=known_places(*(line.where for line in rank.lines.get("forward_ns", ())[:1])),
+        fix=Fix(technique="compile-model", settings={}, safety=Safety.ASK, numerics=Numerics.REORDERED),
+        unit=analysis.unit,
+        next="hotloop rule uncompiled-model",
+    )

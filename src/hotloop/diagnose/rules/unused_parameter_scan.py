@@ -1,0 +1,74 @@
+"""Analysis -> unused-parameter-scan: DDP looks for unused parameters in every step, and there are none."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.comm import bucket_latency_ns, is_distributed
+from hotloop.diagnose.measured import known_count, known_places
+
+
+@rule("unused-parameter-scan", "DDP looks for unused parameters although all are used")
+def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
+    """
+    ## What it does
+    Finds `find_unused_parameters=True` in trainings whose parameters all receive gradients.
+
+    ## Why it costs
+    After every forward DDP walks the whole autograd graph, on the host, before backward can begin. It then exchanges
+    a map of what was used, one more all-reduce that the last bucket waits for.
+
+    ## How to tell
+    The setting is on, no parameter was without a gradient, and the walk was timed. The extra all-reduce is added by
+    rule of thumb; what the later start of backward costs beyond that is not known.
+
+    ## What to do
+    Leave `find_unused_parameters` at False. If the set of used parameters never changes, `static_graph=True` does
+    without the walk too.
+
+    ## When it is wrong
+    A model with branches that are taken rarely needs it, though no unused parameter showed in this run.
+    """
+    rank = analysis.lead
+    ddp = rank.ddp
+    if not is_distributed(analysis) or ddp is None or not ddp.find_unused_parameters or ddp.static_graph:
+        return None
+    if ddp.unused_tensors is None:
+        return Skipped(rule="unused-parameter-scan", reason="it is unknown whether parameters were unused")
+    if ddp.unused_tensors > 0:
+        return None
+    forwards = max(1.0, known_count(rank, "forwards"))
+    scans = [r.ddp.scan_ns for r in analysis.ranks if r.ddp is not None and r.ddp.scan_ns is not None]
+    scan_ns = sum(scans) / len(scans) if scans else None
+    if scan_ns is None:
+        cost_ns = 0.02 * analysis.step_ns
+        low, mid, basis = 0.0, 0.5, Basis.RULE_OF_THUMB
+    else:
+        cost_ns = forwards * (scan_ns + bucket_latency_ns(ddp))
+        low, mid, basis = 0.8 * scan_ns * forwards / cost_ns, 0.9, Basis.SIMULATED
+    cost_ratio = min(0.9, cost_ns / analysis.step_ns)
+    evidence: dict[str, Value] = {
+        "scan_ns_per_forward": None if scan_ns is None else round(scan_ns),
+        "parameter_tensors": ddp.parameter_tensors,
+        "unused_tensors": ddp.unused_tensors,
+    }
+    return Finding(
+        rule="unused-parameter-scan",
+        kind=Kind.FAULT,
+        title="DDP looks for unused parameters in every step, and there are none",
+        phase="forward",
+        cost_ns=round(cost_ratio * analysis.step_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_within(cost_ratio, low * cost_ratio, mid * cost_ratio, cost_ratio, basis),
+        evidence=evidence,
+        where=known_places(ddp.where),
+        fix=Fix(
+            technique="ddp-settings",
+            settings={"find_unused_parameters": False},
+            safety=Safety.ASK,
+            numerics=Numerics.EXACT,
+        ),
+        unit=analysis.unit,
+        next="hotloop rule unused-parameter-scan",
+    )

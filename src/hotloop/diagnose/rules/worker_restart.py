@@ -1,0 +1,82 @@
+"""worker-restart: loader workers are started anew for every pass over the data."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, saving_within
+from hotloop.core.rules import rule
+from hotloop.diagnose.loading import main_loader, restart_ns
+from hotloop.diagnose.measured import known_count, known_mean, known_places
+from hotloop.diagnose.noise import steps_between, threshold_ratio
+from hotloop.diagnose.wording import say_every, say_share, say_time
+
+
+@rule("worker-restart", "loader workers are started anew for every pass over the data")
+def worker_restart(analysis: Analysis) -> Finding | None:
+    """## What it does
+    Measures what each new iterator of a DataLoader with workers costs: starting the processes, and the wait for the
+    first batch beyond a usual step's wait.
+
+    ## Why it costs
+    Without `persistent_workers` the workers end with the iterator. Each new pass forks or spawns them again, imports
+    what they need, copies the data set to them and starts with an empty queue, while the loop waits.
+
+    ## How to tell
+    Several iterators were created, `num_workers > 0`, `persistent_workers` is off, and the steps that begin a pass
+    take longer than the others by the time named here. Short epochs and the spawn start method make it worse.
+
+    ## What to do
+    `DataLoader(..., persistent_workers=True)`. For very short epochs let one pass cover several of them (a sampler
+    that repeats), which also saves the wait for the first batch.
+
+    ## When it is wrong
+    Workers that persist keep the data set as it was when they started: code that changes the data set between epochs
+    (curriculum, changing augmentation) has to tell them in another way. They also keep their memory.
+    """
+    rank = max(analysis.ranks, key=restart_ns)
+    loader = main_loader(rank)
+    lost_ns = restart_ns(rank)
+    if loader is None or lost_ns <= 0 or rank.step_mean_ns <= 0:
+        return None
+    cost_ratio = min(1.0, lost_ns / rank.step_mean_ns)
+    if cost_ratio < threshold_ratio(rank, judged_fields=("input_wait_ns", "iterator_ns")):
+        return None
+    iterators = known_count(rank, "iterators")
+    # Persistent workers still begin each pass with an empty queue: the first batch has to be made while the loop waits.
+    first_batch_ns = iterators * ((loader.fetch_ns or 0.0) + (loader.collate_ns or 0.0))
+    start_ns = min(lost_ns, known_mean(rank, "iterator_ns") or 0.0)
+    first_batch_ns = min(first_batch_ns, lost_ns - start_ns)
+    mid = 0.97 * (lost_ns - first_batch_ns) / rank.step_mean_ns
+    # Starting the processes is certain to go; of the wait for the first batch only what exceeds making it.
+    low = min(mid, max(0.85 * start_ns, 0.75 * (lost_ns - first_batch_ns)) / rank.step_mean_ns)
+    each_ns = lost_ns / iterators
+    every = steps_between(rank.columns["iterators"]) or 1.0 / iterators
+    return Finding(
+        rule="worker-restart",
+        kind=Kind.FAULT,
+        title=f"{loader.num_workers} loader worker{'s' * (loader.num_workers != 1)} restart "
+        f"{say_every(every)}: {say_time(each_ns)} each time, {say_share(cost_ratio)} of the run",
+        phase="input_wait",
+        cost_ns=round(lost_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_within(cost_ratio, low, mid, cost_ratio, Basis.SIMULATED),
+        evidence={
+            "num_workers": loader.num_workers,
+            "persistent_workers": loader.persistent_workers,
+            "start_method": loader.start_method,
+            "iterators": round(iterators * rank.steady_count),
+            "steps_per_iterator": round(every, 1),
+            "restart_ns": round(each_ns),
+            "iterator_start_ns": None if loader.iterator_start_ns is None else round(loader.iterator_start_ns),
+            "first_wait_ns": None if loader.first_wait_ns is None else round(loader.first_wait_ns),
+        },
+        where=known_places(loader.where),
+        fix=Fix(
+            technique="loader-workers",
+            settings={"num_workers": loader.num_workers, "persistent_workers": True},
+            safety=Safety.ASK,
+            # A worker that lives on is not seeded again, so random augmentation draws other numbers.
+            numerics=Numerics.RESAMPLED,
+        ),
+        unit=analysis.unit,
+    )

@@ -1,0 +1,46 @@
+"""Numbers -> the words in which the titles of findings say them."""
+
+from __future__ import annotations
+
+
+def say_time(time_ns: float) -> str:
+    """A time with three significant digits in the unit that suits it.
+
+    >>> say_time(18_342_000), say_time(432_000), say_time(2.5e9)
+    ('18.3 ms', '432 µs', '2.5 s')
+    """
+    for unit_ns, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if abs(time_ns) >= unit_ns:
+            value = time_ns / unit_ns
+            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    return f"{time_ns:.0f} ns"
+
+
+def say_share(ratio: float) -> str:
+    """A share in percent: whole ones from 10 %, else one decimal.
+
+    >>> say_share(0.463), say_share(0.037)
+    ('46 %', '3.7 %')
+    """
+    return f"{ratio * 100:.0f} %" if ratio >= 0.0995 else f"{ratio * 100:.1f} %"
+
+
+def say_bytes(size_bytes: float) -> str:
+    """A size in binary units.
+
+    >>> say_bytes(3 * 2**20), say_bytes(1536)
+    ('3.0 MiB', '1.5 KiB')
+    """
+    for unit_bytes, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if abs(size_bytes) >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.1f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def say_every(steps: float) -> str:
+    """How often something happens that happens every ``steps`` steps.
+
+    >>> say_every(1.0), say_every(50.2)
+    ('every step', 'every 50 steps')
+    """
+    return "every step" if steps < 1.5 else f"every {steps:.0f} steps"

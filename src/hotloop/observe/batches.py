@@ -1,0 +1,104 @@
+"""A batch -> how many samples, tokens and padding it holds, without ever waiting for a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+MAX_DEPTH = 3
+MASK_KEYS = ("attention_mask", "mask", "padding_mask", "src_key_padding_mask")
+TOKEN_KEYS = ("input_ids", "tokens", "ids", "src", "x")
+MAX_INSPECTED_ELEMENTS = 1 << 20
+
+
+def first_tensor(batch: Any, depth: int = 0) -> torch.Tensor | None:
+    """The first tensor with at least one dimension, looking into lists, tuples, dicts and plain objects' dicts."""
+    if isinstance(batch, torch.Tensor):
+        return batch if batch.dim() else None
+    if depth >= MAX_DEPTH:
+        return None
+    if isinstance(batch, dict) or hasattr(batch, "items"):
+        values: Any = batch.values()
+    elif isinstance(batch, (list, tuple)):
+        values = batch[:8]
+    else:
+        return None
+    for value in values:
+        found = first_tensor(value, depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def count_samples(batch: Any) -> int:
+    """Length of the leading dimension of the batch's first tensor; 0 when there is none."""
+    tensor = first_tensor(batch)
+    return 0 if tensor is None else int(tensor.shape[0])
+
+
+def count_tokens(batch: Any) -> tuple[int, int, int] | None:
+    """(tokens, padding, elements if padded only to the longest sample) of a batch, or None when it holds no sequences.
+
+    Padding is read from an attention mask where the batch has one, else from equal trailing values of integer
+    rows (or all-zero trailing frames of float sequences). Only host tensors are read.
+    """
+    mask = _named(batch, MASK_KEYS)
+    if mask is not None and mask.dim() == 2 and _readable(mask):
+        kept = mask != 0
+        if mask.dtype == torch.bool and not bool(kept[:, 0].all()):  # key padding masks are True where padded
+            kept = ~kept
+        return _count(kept)
+    tokens = _named(batch, TOKEN_KEYS)
+    if tokens is None:
+        tokens = first_tensor(batch)
+    if tokens is None or not _readable(tokens) or tokens.dim() < 2 or tokens.shape[1] < 2:
+        return None
+    if tokens.dim() == 2 and not tokens.is_floating_point() and tokens.dtype not in (torch.bool, torch.uint8):
+        values, counts = torch.unique(tokens[:, -1], return_counts=True)
+        pad = values[counts.argmax()]
+        if int(counts.max()) * 4 < tokens.shape[0]:
+            return tokens.numel(), 0, tokens.numel()
+        padded = (tokens == pad).flip(1).cumprod(1).flip(1).bool()
+        # A pad id is reserved: in categories or plain text the same value also stands elsewhere.
+        reserved = int((tokens == pad).sum() - padded.sum()) * 1000 <= tokens.numel()
+        if not reserved or int(padded.sum()) * 100 < tokens.numel() * 2:
+            return tokens.numel(), 0, tokens.numel()
+        return _count(~padded)
+    if tokens.dim() == 3 and tokens.is_floating_point():
+        filled = tokens.ne(0).any(2)
+        padded = (~filled).flip(1).cumprod(1).flip(1).bool()
+        if int(padded.sum()) * 100 < padded.numel() * 2:
+            return None
+        return _count(~padded)
+    return None
+
+
+def _count(kept: torch.Tensor) -> tuple[int, int, int]:
+    lengths = kept.shape[1] - kept.flip(1).int().argmax(1)
+    lengths = torch.where(kept.any(1), lengths, torch.zeros_like(lengths))
+    tokens = int(kept.sum())
+    return tokens, kept.numel() - tokens, int(lengths.max()) * kept.shape[0]
+
+
+def _readable(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and type(tensor) is torch.Tensor
+        and 0 < tensor.numel() <= MAX_INSPECTED_ELEMENTS
+    )
+
+
+def _named(batch: Any, names: tuple[str, ...]) -> torch.Tensor | None:
+    if not (isinstance(batch, dict) or hasattr(batch, "items")):
+        if isinstance(batch, (list, tuple)):
+            for part in batch[:4]:
+                if isinstance(part, dict):
+                    return _named(part, names)
+        return None
+    for name in names:
+        value = batch.get(name) if hasattr(batch, "get") else None
+        if isinstance(value, torch.Tensor):
+            return value
+    return None

@@ -1,0 +1,246 @@
+"""Objects of the training -> facts: plain JSON dicts of their settings (docs/formats.md lists the keys)."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import time
+from typing import Any
+
+import torch
+
+from .places import Place, place_of_callable
+
+ENVIRONMENT = re.compile(
+    r"^(TORCH_|PYTORCH_|TORCHINDUCTOR_|CUDA_(VISIBLE|LAUNCH|DEVICE|MODULE)|NCCL_|GLOO_|OMP_|MKL_NUM|KMP_|GOMP_|OPENBLAS_NUM|NUMEXPR_"
+    r"|MALLOC_|LD_PRELOAD$|TOKENIZERS_PARALLELISM$|RANK$|LOCAL_RANK$|WORLD_SIZE$|LOCAL_WORLD_SIZE$|SLURM_(JOB_ID|NTASKS|PROCID|NODEID|NNODES)$)"
+)
+"""Names of environment variables that may be recorded; everything else stays out of a recording."""
+
+
+def integer(text: str | None) -> int | None:
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def process_facts(anchor_wall_s: float, restart: int) -> dict[str, Any]:
+    """Who this process is: ranks from the launcher's variables or an initialised process group."""
+    rank, local_rank = integer(os.environ.get("RANK")), integer(os.environ.get("LOCAL_RANK"))
+    world_size = integer(os.environ.get("WORLD_SIZE"))
+    local_world_size = integer(os.environ.get("LOCAL_WORLD_SIZE"))
+    if rank is None and "SLURM_PROCID" in os.environ and integer(os.environ.get("SLURM_NTASKS")) not in (None, 1):
+        rank, local_rank = integer(os.environ["SLURM_PROCID"]), integer(os.environ.get("SLURM_LOCALID"))
+        world_size = integer(os.environ.get("SLURM_NTASKS"))
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    if rank is None and not _is_main_process():
+        world_size = 1  # a process that the training started by hand (hogwild): it has no rank
+    elif rank is None:
+        rank, world_size = 0, 1
+    accelerator = accelerator_type()
+    return {
+        "kind": "process",
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "ppid": os.getppid(),
+        "rank": rank,
+        "local_rank": local_rank,
+        "world_size": world_size or 1,
+        "local_world_size": local_world_size,
+        "restart": restart,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "executable": sys.executable,
+        "argv": [str(a) for a in getattr(sys, "orig_argv", sys.argv)][:64],
+        "cwd": os.getcwd(),
+        "anchor_wall_s": anchor_wall_s,
+        "process_start_wall_s": process_start_wall_s(),
+        "cores": available_cores(),
+        "torch_threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "accelerator": accelerator,
+        "device_name": torch.cuda.get_device_name() if accelerator == "cuda" else None,
+        "memory_total_bytes": memory_limit_bytes(),
+        "environment": {k: v for k, v in os.environ.items() if ENVIRONMENT.match(k)},
+    }
+
+
+def _is_main_process() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is None or process.parent_process() is None
+
+
+def accelerator_type() -> str | None:
+    """'cuda' and the like when one is in use or can be, without initialising it; None on a CPU-only machine."""
+    if torch.cuda.is_available():
+        return "cuda"
+    mps = getattr(torch.backends, "mps", None)
+    if mps is not None and mps.is_available():
+        return "mps"
+    xpu = getattr(torch, "xpu", None)
+    if xpu is not None and xpu.is_available():
+        return "xpu"
+    return None
+
+
+def process_start_wall_s() -> float | None:
+    """Wall time at which the kernel started this process; None where /proc does not tell."""
+    try:
+        with open("/proc/self/stat") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        with open("/proc/uptime") as file:
+            uptime_s = float(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    return time.time() - uptime_s + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def available_cores() -> int:
+    """min(affinity, cgroup quota) of this process, at least 1."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    quota = cgroup_quota_cores()
+    return max(1, min(cores, int(quota + 0.5) if quota else cores))
+
+
+def cgroup_quota_cores() -> float | None:
+    """CPU quota of this process's cgroup (v2, else v1) in cores; None without one."""
+    for path in _cgroup_files("cpu.max"):
+        text = _read(path).split()
+        if len(text) == 2 and text[0] != "max":
+            return int(text[0]) / int(text[1])
+    quota, period = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    if quota.strip().isdigit() and period.strip().isdigit():
+        return int(quota) / int(period)
+    return None
+
+
+def memory_limit_bytes() -> int | None:
+    """The memory that this process may use: min(physical, cgroup limit)."""
+    limits = []
+    for line in _read("/proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            limits.append(int(line.split()[1]) * 1024)
+    for path in [*_cgroup_files("memory.max"), "/sys/fs/cgroup/memory/memory.limit_in_bytes"]:
+        text = _read(path).strip()
+        if text.isdigit() and int(text) < 1 << 60:
+            limits.append(int(text))
+    return min(limits) if limits else None
+
+
+def _cgroup_files(name: str) -> list[str]:
+    """The file of this process's own cgroup and of its parents, innermost first (cgroup v2)."""
+    for line in _read("/proc/self/cgroup").splitlines():
+        if line.startswith("0::"):
+            folder = "/sys/fs/cgroup" + line[3:].rstrip("/")
+            files = []
+            while folder.startswith("/sys/fs/cgroup"):
+                files.append(os.path.join(folder, name))
+                folder = os.path.dirname(folder)
+            return files
+    return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read(1 << 16)
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def loader_facts(loader: Any, loader_id: int, where: Place | None) -> dict[str, Any]:
+    """Settings of a torch DataLoader."""
+    dataset = loader.dataset
+    iterable = loader.__dict__.get("_dataset_kind", 0) == 1
+    fetch = None if iterable else getattr(type(dataset), "__getitem__", None)
+    if iterable:
+        fetch = getattr(type(dataset), "__iter__", None)
+    elif getattr(type(dataset), "__getitems__", None) is not None:
+        fetch = type(dataset).__getitems__
+    inner, depth = dataset, 0
+    while place_of_callable(fetch) is not None and hasattr(inner, "dataset") and depth < 4:
+        inner, depth = inner.dataset, depth + 1  # Subset and its kin: the wrapped data set does the work
+        fetch = getattr(type(inner), "__getitem__", fetch)
+    context = getattr(loader, "multiprocessing_context", None)
+    method = None
+    if loader.num_workers:
+        import multiprocessing
+
+        method = context.get_start_method() if context is not None else multiprocessing.get_start_method(True)
+    try:
+        length: int | None = len(loader)
+    except (TypeError, NotImplementedError):
+        length = None
+    batch_size = loader.batch_size
+    if batch_size is None:
+        batch_size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    collate = loader.collate_fn
+    return {
+        "kind": "loader",
+        "id": loader_id,
+        "where": where,
+        "num_workers": loader.num_workers,
+        "batch_size": batch_size if isinstance(batch_size, int) else None,
+        "pin_memory": bool(loader.pin_memory),
+        "persistent_workers": bool(loader.persistent_workers),
+        "prefetch_factor": loader.prefetch_factor,
+        "drop_last": bool(loader.drop_last),
+        "start_method": method,
+        "iterable": iterable,
+        "length": length,
+        "dataset": type(inner).__qualname__,
+        "fetch_where": place_of_callable(fetch),
+        "collate": getattr(collate, "__qualname__", type(collate).__qualname__),
+        "collate_where": place_of_callable(collate),
+    }
+
+
+def optimizer_facts(optimizer: Any, index: int, where: Place | None, steps: int) -> dict[str, Any]:
+    """Settings and parameter sizes of an optimizer."""
+    groups = optimizer.param_groups
+    parameters = [p for group in groups for p in group["params"] if isinstance(p, torch.Tensor)]
+    numels: dict[int, int] = {}
+    for p in parameters:
+        numels[p.numel()] = numels.get(p.numel(), 0) + 1
+    first = groups[0] if groups else {}
+    return {
+        "kind": "optimizer",
+        "index": index,
+        "class": type(optimizer).__name__,
+        "where": where,
+        "foreach": first.get("foreach"),
+        "fused": first.get("fused"),
+        "capturable": first.get("capturable"),
+        "groups": len(groups),
+        "tensors": len(parameters),
+        "parameters": sum(n * c for n, c in numels.items()),
+        "device": parameters[0].device.type if parameters else None,
+        "dtype": str(parameters[0].dtype).removeprefix("torch.") if parameters else None,
+        "steps": steps,
+        "numels": sorted(([n, c] for n, c in numels.items()), reverse=True)[:64],
+    }
+
+
+def model_facts(model: Any, model_id: int) -> dict[str, Any]:
+    """Size, dtype and device of the module whose forward feeds backward."""
+    parameters = list(model.parameters())
+    inner = model
+    for name in ("_orig_mod", "module"):
+        inner = inner.__dict__.get("_modules", {}).get(name, inner)
+    trainable = [p for p in parameters if p.requires_grad] or parameters
+    return {
+        "kind": "model",
+        "id": model_id,
+        "class": type(inner).__qualname__,
+        "parameters": sum(p.numel() for p in parameters),
+        "tensors": len(parameters),
+        "bytes": sum(p.numel() * p.element_size() for p in parameters),
+        "dtype": str(trainable[0].dtype).removeprefix("torch.") if trainable else None,
+        "device": trainable[0].device.type if trainable else None,
+        "where": place_of_callable(getattr(type(inner), "forward", None)),
+    }

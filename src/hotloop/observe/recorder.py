@@ -1,0 +1,395 @@
+"""Events of one training thread -> rows: an exclusive-time phase stack whose fields sum to the row exactly.
+
+The current row is one list of ints in the order of STEP_FIELDS; entering and leaving a phase charges the time since
+the last event to the field on top of the stack. An empty stack charges the gap field that belongs to the last phase.
+Everything here runs on the training thread, without locks, and costs well under a microsecond an event.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hotloop.core.recording import (
+    CLOSED_BY_BACKWARD,
+    CLOSED_BY_END,
+    CLOSED_BY_OPTIMIZER,
+    CLOSED_BY_SCALER_SKIP,
+    FIELD,
+    FLAG_DEEP,
+    FLAG_FOREIGN_PROFILER,
+    FLAG_WATCHED_ALL,
+    STEP_FIELDS,
+    UNKNOWN,
+)
+
+OTHER = FIELD["other_ns"]
+INPUT = FIELD["input_wait_ns"]
+ITERATOR = FIELD["iterator_ns"]
+H2D = FIELD["h2d_ns"]
+FORWARD = FIELD["forward_ns"]
+NOGRAD = FIELD["nograd_ns"]
+BACKWARD = FIELD["backward_ns"]
+OPTIMIZER = FIELD["optimizer_ns"]
+COMMUNICATION = FIELD["communication_ns"]
+CHECKPOINT = FIELD["checkpoint_ns"]
+AFTER_INPUT = FIELD["after_input_ns"]
+AFTER_FORWARD = FIELD["after_forward_ns"]
+AFTER_NOGRAD = FIELD["after_nograd_ns"]
+AFTER_BACKWARD = FIELD["after_backward_ns"]
+GAPS = (OTHER, AFTER_INPUT, AFTER_FORWARD, AFTER_NOGRAD, AFTER_BACKWARD)
+
+GAP_AFTER = {
+    INPUT: AFTER_INPUT,
+    ITERATOR: AFTER_INPUT,
+    H2D: AFTER_INPUT,
+    FORWARD: AFTER_FORWARD,
+    NOGRAD: AFTER_NOGRAD,
+    BACKWARD: AFTER_BACKWARD,
+    OPTIMIZER: OTHER,
+}
+"""The gap field that follows a phase; a phase that is not here leaves the gap as it was."""
+
+_UNKNOWN_FIELDS = (
+    "tokens",
+    "padding_tokens",
+    "longest_tokens",
+    "synced_backwards",
+    "recompute_ns",
+    "device_forward_ns",
+    "device_backward_ns",
+    "device_optimizer_ns",
+    "device_h2d_ns",
+    "device_allocated_bytes",
+    "device_reserved_bytes",
+)
+TEMPLATE = [0] * len(STEP_FIELDS)
+for _name in _UNKNOWN_FIELDS:
+    TEMPLATE[FIELD[_name]] = UNKNOWN
+TEMPLATE[FIELD["rows_merged"]] = 1
+
+INDEX = FIELD["index"]
+CLOSED_BY = FIELD["closed_by"]
+OPTIMIZER_INDEX = FIELD["optimizer_index"]
+START = FIELD["start_ns"]
+END = FIELD["end_ns"]
+CPU = FIELD["cpu_ns"]
+RSS = FIELD["rss_bytes"]
+DEVICE_ALLOCATED = FIELD["device_allocated_bytes"]
+DEVICE_RESERVED = FIELD["device_reserved_bytes"]
+FLAGS = FIELD["flags"]
+BACKWARDS = FIELD["backwards"]
+RETAINED = FIELD["retained_backwards"]
+BURST_INPUT = FIELD["burst_input_ns"]
+BURST_GAP = FIELD["burst_gap_ns"]
+BURST_H2D = FIELD["burst_h2d_ns"]
+BURSTS = FIELD["bursts"]
+BURSTS_OTHER_LOADER = FIELD["bursts_other_loader"]
+BURSTS_EVAL = FIELD["bursts_eval_mode"]
+GC_NS = FIELD["gc_ns"]
+GC_COUNT = FIELD["gc_count"]
+COMPILE_NS = FIELD["compile_ns"]
+COMPILES = FIELD["compiles"]
+
+SCALER = FIELD["scaler_ns"]
+_STEPPED = -1
+
+MAX_CLOSING_OPTIMIZERS = 16
+"""Later optimizers do not close rows (one optimizer per parameter would make hundreds of rows a step)."""
+
+
+class Recorder:
+    """The phase stack and the current row of one training thread.
+
+    ``on_start`` is called once, at the first completed backward or optimizer step, and answers the function that
+    receives every finished row (a list that it must not keep); that function must neither block nor raise.
+    ``on_row`` is called after it. ``clock`` gives ns, and rows hold ns since ``anchor_ns``; tests inject their own.
+    """
+
+    __slots__ = (
+        "_burst",
+        "_closes",
+        "_cpu_clock",
+        "_cpu_last_ns",
+        "_emit",
+        "_optimizers",
+        "_pending_close",
+        "_scaler_ns",
+        "_seen_optimizer",
+        "anchor_ns",
+        "clock",
+        "foreign_profiler",
+        "in_deep_window",
+        "last_ns",
+        "on_row",
+        "on_start",
+        "row",
+        "rows",
+        "skipped",
+        "stack",
+        "started",
+        "watching_all",
+    )
+
+    def __init__(
+        self,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        cpu_clock: Callable[[], int] = time.process_time_ns,
+    ) -> None:
+        self.clock = clock
+        self._cpu_clock = cpu_clock
+        self.anchor_ns = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as in a freshly forked child."""
+        self.row = list(TEMPLATE)
+        self.stack = [OTHER]
+        self.last_ns = 0
+        self.rows = 0
+        self.skipped = 0
+        self.started = False
+        self.watching_all = False
+        self.in_deep_window = False
+        self.foreign_profiler = False
+        self.on_start: Callable[[], Callable[[list[int]], None] | None] | None = None
+        self.on_row: Callable[[list[int]], None] | None = None
+        self._emit: Callable[[list[int]], None] | None = None
+        self._cpu_last_ns = 0
+        self._optimizers: dict[int, int] = {}
+        self._seen_optimizer = False
+        self._pending_close: int | None = None
+        self._closes = 0
+        self._scaler_ns = 0
+        self._burst: _Burst | None = None
+
+    # -- the phase stack ------------------------------------------------------------------------------------------
+
+    def enter(self, field: int) -> None:
+        """Charge what has passed to the top of the stack; ``field`` is on top from here."""
+        now = self.clock()
+        stack = self.stack
+        if self.last_ns == 0:
+            self._open(now)
+        self.row[stack[-1]] += now - self.last_ns
+        self.last_ns = now
+        stack.append(field)
+
+    def leave(self) -> None:
+        """Charge the top of the stack and take it off."""
+        now = self.clock()
+        stack = self.stack
+        if len(stack) == 1:  # a reset (fork, new row owner) in between: nothing of ours is open
+            return
+        field = stack.pop()
+        self.row[field] += now - self.last_ns
+        self.last_ns = now
+        if len(stack) == 1:
+            stack[0] = GAP_AFTER.get(field, stack[0])
+
+    def unwind(self, depth: int) -> None:
+        """Leave until the stack is ``depth`` deep: what an exception left open."""
+        while len(self.stack) > max(depth, 1):
+            self.leave()
+
+    def _open(self, now: int) -> None:
+        self.row[START] = now - self.anchor_ns
+        self.last_ns = now
+        self._cpu_last_ns = self._cpu_clock()
+
+    # -- bursts of forwards without gradients (validation, rollouts) ------------------------------------------------
+
+    def begin_nograd(self, eval_mode: bool) -> None:
+        """An outermost forward without gradients begins; call before ``enter``."""
+        if self._burst is None:
+            self._begin_burst()
+        if self._burst is not None:
+            self._burst.eval_mode |= eval_mode
+            self._burst.forwards += 1
+
+    def end_nograd(self) -> None:
+        """It ended; the burst lasts at least until here."""
+        if self._burst is not None:
+            self._burst.mark(self.row)
+
+    def other_loader(self) -> None:
+        """A batch of a loader that does not feed backward is about to be fetched."""
+        if self._burst is None:
+            self._begin_burst()
+        if self._burst is not None:
+            self._burst.other_loader = True
+
+    def _begin_burst(self) -> None:
+        if self.last_ns:
+            now = self.clock()
+            self.row[self.stack[-1]] += now - self.last_ns
+            self.last_ns = now
+        self._burst = _Burst(self.row)
+
+    def end_burst(self) -> None:
+        """Training goes on: what the burst covered is added to the row's burst fields."""
+        burst = self._burst
+        if burst is None:
+            return
+        self._burst = None
+        if burst.forwards:
+            burst.add_to(self.row)
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def optimizer_began(self, optimizer: object) -> None:
+        stack = self.stack
+        if OPTIMIZER in stack and BACKWARD not in stack:
+            key = id(optimizer)
+            if self._closes == key:  # its last step raised: what it left open ends now
+                self.unwind(stack.index(OPTIMIZER))
+        self._closes = id(optimizer)
+        if self._burst is not None:
+            self.end_burst()
+        self.enter(OPTIMIZER)
+        if self._scaler_ns > 0:
+            self.row[SCALER] += self.last_ns - self._scaler_ns
+            self._scaler_ns = _STEPPED
+
+    def scaler_began(self) -> None:
+        """GradScaler.step: its own work is optimizer time and also counted apart."""
+        self.enter(OPTIMIZER)
+        self._scaler_ns = self.last_ns
+
+    def scaler_ended(self, depth: int) -> bool:
+        """Back from GradScaler.step at stack depth ``depth``; True when it called the optimizer."""
+        self.unwind(depth)
+        stepped = self._scaler_ns == _STEPPED
+        if not stepped:
+            self.row[SCALER] += self.last_ns - self._scaler_ns
+        self._scaler_ns = 0
+        return stepped
+
+    def optimizer_ended(self, optimizer: object, index: int) -> None:
+        """An optimizer's step is complete: the row closes, unless it is nested in another optimizer or in backward."""
+        stack = self.stack
+        while len(stack) > 1 and stack[-1] != OPTIMIZER:
+            self.leave()
+        self.leave()
+        self._closes = 0
+        self._seen_optimizer = True
+        if OPTIMIZER in stack[(1 if self._scaler_ns == _STEPPED else 0) + 1 :]:
+            return
+        if BACKWARD in stack:
+            self._pending_close = index
+            return
+        if index < MAX_CLOSING_OPTIMIZERS:
+            self.close(CLOSED_BY_OPTIMIZER, index)
+
+    def step_skipped(self, index: int) -> None:
+        """GradScaler found inf or NaN and did not call the optimizer: a step all the same."""
+        self.skipped += 1
+        self._seen_optimizer = True
+        self.close(CLOSED_BY_SCALER_SKIP, index)
+
+    def backward_ended(self, retain_graph: bool) -> None:
+        """The outermost backward is complete and has been left."""
+        row = self.row
+        row[BACKWARDS] += 1
+        if retain_graph:
+            row[RETAINED] += 1
+        if self._pending_close is not None:
+            index, self._pending_close = self._pending_close, None
+            self.close(CLOSED_BY_OPTIMIZER, index)
+        elif not self._seen_optimizer:
+            self.close(CLOSED_BY_BACKWARD, UNKNOWN)
+
+    def close(self, closed_by: int, optimizer_index: int) -> None:
+        """End the row at the last event, hand it on and begin the next one there."""
+        row = self.row
+        self.end_burst()
+        if self.last_ns == 0:
+            self._open(self.clock())
+        row[INDEX] = self.rows
+        row[CLOSED_BY] = closed_by
+        row[OPTIMIZER_INDEX] = optimizer_index
+        row[END] = self.last_ns - self.anchor_ns
+        cpu_ns = self._cpu_clock()
+        row[CPU] = cpu_ns - self._cpu_last_ns
+        self._cpu_last_ns = cpu_ns
+        flags = 0
+        if self.watching_all:
+            flags |= FLAG_WATCHED_ALL
+            if row[FIELD["recompute_ns"]] == UNKNOWN:
+                row[FIELD["recompute_ns"]] = 0
+        if self.in_deep_window:
+            flags |= FLAG_DEEP
+        if self.foreign_profiler:
+            flags |= FLAG_FOREIGN_PROFILER
+        row[FLAGS] = flags
+        self.rows += 1
+        if not self.started:
+            self._start()
+        emit = self._emit
+        if emit is not None:
+            emit(row)
+        on_row = self.on_row
+        if on_row is not None:
+            on_row(row)
+        rss, allocated, reserved, end = row[RSS], row[DEVICE_ALLOCATED], row[DEVICE_RESERVED], row[END]
+        row[:] = TEMPLATE
+        row[START] = end
+        row[RSS] = rss
+        row[DEVICE_ALLOCATED] = allocated
+        row[DEVICE_RESERVED] = reserved
+
+    def close_tail(self) -> None:
+        """At the end of the process: what happened after the last row becomes a row of its own."""
+        if self.last_ns == 0:
+            return
+        now = self.clock()
+        self.row[self.stack[-1]] += now - self.last_ns
+        self.last_ns = now
+        del self.stack[1:]
+        self.close(CLOSED_BY_END, UNKNOWN)
+
+    def _start(self) -> None:
+        self.started = True
+        if self.on_start is not None:
+            self._emit = self.on_start()
+
+    def optimizer_index(self, optimizer: Any) -> tuple[int, bool]:
+        """Number of an optimizer in order of first step, and whether it is new. Keyed by object identity."""
+        key = id(optimizer)
+        index = self._optimizers.get(key)
+        if index is not None:
+            return index, False
+        index = self._optimizers[key] = len(self._optimizers)
+        return index, True
+
+
+class _Burst:
+    """Forwards without gradients in a row: what the fields held at its start and at its last forward's end."""
+
+    __slots__ = ("_gap_ns", "_h2d_ns", "_input_ns", "_start", "eval_mode", "forwards", "other_loader")
+
+    def __init__(self, row: list[int]) -> None:
+        self.eval_mode = False
+        self.other_loader = False
+        self.forwards = 0
+        self._start = _burst_sums(row)
+        self._input_ns = self._gap_ns = self._h2d_ns = 0
+
+    def mark(self, row: list[int]) -> None:
+        input_ns, gap_ns, h2d_ns = _burst_sums(row)
+        self._input_ns = input_ns - self._start[0]
+        self._gap_ns = gap_ns - self._start[1]
+        self._h2d_ns = h2d_ns - self._start[2]
+
+    def add_to(self, row: list[int]) -> None:
+        row[BURST_INPUT] += self._input_ns
+        row[BURST_GAP] += self._gap_ns
+        row[BURST_H2D] += self._h2d_ns
+        row[BURSTS] += 1
+        row[BURSTS_OTHER_LOADER] += self.other_loader
+        row[BURSTS_EVAL] += self.eval_mode
+
+
+def _burst_sums(row: list[int]) -> tuple[int, int, int]:
+    return row[INPUT] + row[ITERATOR], sum([row[g] for g in GAPS]), row[H2D]

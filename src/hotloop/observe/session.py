@@ -1,0 +1,627 @@
+"""What one process knows while it trains: its recorder, its objects, its file and its background thread.
+
+A session is idle (wrappers time phases into memory, no file, no thread) until the first completed backward or
+optimizer step; then it opens its recording and starts the background thread. A forked child begins anew.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+import torch
+
+from hotloop.core.recording import FIELD
+
+from . import batches, facts
+from .background import Background
+from .guard import GUARD, guarded
+from .places import Place, caller_place, is_user_code, place_of
+from .overhead import COUNTED_FIELDS
+from .recorder import Recorder
+from .workers import Totals, WorkerTable
+from .writer import FrameWriter
+
+BATCHES = FIELD["batches"]
+MICRO_BATCHES = FIELD["micro_batches"]
+SAMPLES = FIELD["samples"]
+TOKENS = FIELD["tokens"]
+PADDING = FIELD["padding_tokens"]
+LONGEST = FIELD["longest_tokens"]
+SYNCED = FIELD["synced_backwards"]
+GC_NS = FIELD["gc_ns"]
+GC_COUNT = FIELD["gc_count"]
+FETCH_NS = FIELD["fetch_ns"]
+FETCH_CPU_NS = FIELD["fetch_cpu_ns"]
+COLLATE_NS = FIELD["collate_ns"]
+FETCH_BATCHES = FIELD["fetch_batches"]
+COMPILE_NS = FIELD["compile_ns"]
+COMPILES = FIELD["compiles"]
+
+LEARNING_ROWS = 4
+"""For so many rows every nested module call is looked at (autocast, nested DDP)."""
+TOKEN_SAMPLE_ROWS = 16
+"""Tokens are counted in the first rows and then in every so many'th."""
+WATCH_ROWS = 64
+"""Once the root class is known, nested modules are watched again in every so many'th row."""
+MANY_NESTED_CALLS = 24
+"""Fewer nested module calls a row are not worth narrowing the patch for."""
+
+
+class LoaderState:
+    """What is known of one DataLoader object."""
+
+    __slots__ = (
+        "batches",
+        "facts",
+        "feeds_backward",
+        "first_wait_ns",
+        "first_waits",
+        "fresh",
+        "id",
+        "iterator_ns",
+        "iterators",
+        "main",
+        "pending",
+        "wait_ns",
+        "worker_pids",
+    )
+
+    def __init__(self, loader_id: int, described: dict[str, Any] | None) -> None:
+        self.id = loader_id
+        self.facts = described
+        self.feeds_backward: bool | None = None
+        self.batches = self.iterators = self.pending = 0
+        self.iterator_ns = self.first_wait_ns = self.first_waits = self.wait_ns = 0
+        self.fresh = False
+        self.main = Totals()
+        self.worker_pids: set[int] = set()
+
+
+class Session:
+    """Collects; attach installs the wrappers that call it. All methods below ``guarded`` never raise."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.recorder = Recorder()
+        self.anchor_ns = time.perf_counter_ns()
+        self.anchor_wall_s = time.time()
+        self.recorder.anchor_ns = self.anchor_ns
+        self.table: WorkerTable | None = None
+        self.missing_sites: list[str] = []
+        self.module_patch: Any = None
+        self.hook_costs_ns: dict[str, float] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """The state of a process that has not trained yet."""
+        self.recorder.reset()
+        self.recorder.on_start = self._start
+        self.recorder.on_row = self._after_row
+        self.owner = threading.get_ident()
+        self.off = False
+        self.learning = True
+        self.in_recompute = False
+        self.writer: FrameWriter | None = None
+        self.background: Background | None = None
+        self.ended = False
+        self._places: dict[int, tuple[weakref.ref[Any] | None, Place | None]] = {}
+        self._loaders: dict[int, LoaderState] = {}
+        self._loader_refs: dict[int, weakref.ref[Any]] = {}
+        self._iterators: weakref.WeakKeyDictionary[Any, LoaderState] = weakref.WeakKeyDictionary()
+        self._last_loader: LoaderState | None = None
+        self._fetch_state: LoaderState | None = None
+        self._models: dict[int, weakref.ref[Any]] = {}
+        self._last_root: weakref.ref[Any] | None = None
+        self._last_root_id = 0
+        self._with_parameters: dict[int, bool] = {}
+        self._direct_samples = 0
+        self._direct_tokens: tuple[int, int, int] | None = None
+        self._ddp_classes: set[type] = set()
+        self._pending_facts: list[dict[str, Any]] = []
+        self._seen_inputs: list[tuple[int, weakref.ref[Any], bool]] = []
+        self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._facts_told: set[str] = set()
+        self._compile_place: Place | None = None
+        self.compile_used = False
+        self._gc_by_generation = [0, 0, 0]
+        self._gc_ns = 0
+        self._gc_explicit: Place | None = None
+        self._compile_started_ns = 0
+        self.subscribers: list[Any] = []
+        self.nested_calls = 0
+        self.sampling_tokens = True
+        self.roots: set[type] = set()
+        self.call_counts = [0] * len(COUNTED_FIELDS)
+        self.deep_window_ns: int | None = None
+
+    def reset_after_fork(self) -> None:
+        """In a forked child: never touch the parent's file; begin as a process that has not trained."""
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            writer.disown()
+        self._begin()
+
+    def claim_owner(self) -> bool:
+        """The first thread that trains owns the session; True when that is the calling thread."""
+        if self.recorder.started:
+            return False
+        place = self._places
+        on_row = self.recorder.on_row
+        self.recorder.reset()
+        self.recorder.on_start, self.recorder.on_row = self._start, on_row
+        self._places = place
+        self.owner = threading.get_ident()
+        return True
+
+    # -- start, rows, end -----------------------------------------------------------------------------------------
+
+    @guarded
+    def _start(self) -> Any:
+        """Open the recording and start the background thread; answers what receives the rows."""
+        restart = facts.integer(os.environ.get("TORCHELASTIC_RESTART_COUNT")) or 0
+        described = facts.process_facts(self.anchor_wall_s, restart)
+        rank = described["rank"]
+        name = f"{described['host']}-{os.getpid()}-{'x' if rank is None else rank}-{restart}.hlr"
+        folder = os.path.join(self.options["run"], "processes")
+        writer = FrameWriter(os.path.join(folder, name))
+        self.writer = writer
+        self.tell(described)
+        for state in self._loaders.values():
+            if state.facts is not None:
+                self.tell(state.facts)
+        for missing in self.missing_sites:
+            self.tell({"kind": "health", "level": "warning", "message": f"not observed: {missing}"})
+        error = os.environ.get("HOTLOOP_ATTACH_ERROR")
+        if error:
+            self.tell({"kind": "health", "level": "warning", "message": f"attaching failed in part: {error}"})
+        self.background = Background(self, writer)
+        self.background.start()
+        from .deep import DeepWindow
+
+        self.subscribers.append(DeepWindow())
+        import atexit
+
+        atexit.register(self.end)
+        return writer.write_row
+
+    @guarded
+    def tell(self, fact: dict[str, Any]) -> None:
+        """Write a fact now, stamped with the time; dropped while nothing is recorded."""
+        if self.writer is not None:
+            fact["t"] = time.perf_counter_ns() - self.anchor_ns
+            self.writer.write_fact(fact)
+
+    @guarded
+    def _after_row(self, row: list[int]) -> None:
+        """Once a row: forget the row's own things, sample what is sampled, narrow or widen the module patch."""
+        if self._seen_inputs:
+            self._seen_inputs.clear()
+        rows = self.recorder.rows
+        self.sampling_tokens = rows < LEARNING_ROWS or rows % TOKEN_SAMPLE_ROWS == 0
+        if self.learning and rows >= LEARNING_ROWS:
+            self.learning = False
+        counts = self.call_counts
+        for i, field in enumerate(COUNTED_FIELDS):
+            counts[i] += row[field]
+        if self.module_patch is not None:
+            self.module_patch.after_row(rows)
+        for subscriber in self.subscribers:
+            subscriber(self, row)
+
+    def steps_per_optimizer(self) -> list[int]:
+        """One entry per optimizer seen so far (at least one): how many rows make a step."""
+        return [1] * max(1, len(self._optimizers))
+
+    def sharded(self) -> bool:
+        """True when a model that trains holds DTensors."""
+        for reference in self._models.values():
+            model = reference()
+            if model is not None and any(type(p.data).__name__ == "DTensor" for p in model.parameters()):
+                return True
+        return False
+
+    def local_rank(self) -> int | None:
+        return facts.integer(os.environ.get("LOCAL_RANK"))
+
+    def nested_total(self) -> int:
+        """Nested module calls that passed the patch so far: counted in the first rows, then extrapolated."""
+        rows = self.recorder.rows
+        if rows <= LEARNING_ROWS:
+            return self.nested_calls
+        wide = self.module_patch is None or self.module_patch.is_wide
+        return int(self.nested_calls / LEARNING_ROWS * (rows if wide else LEARNING_ROWS + rows / WATCH_ROWS))
+
+    @guarded
+    def end(self) -> None:
+        """At exit: the tail, how it ended, and every total once more."""
+        if self.ended or self.writer is None:
+            return
+        self.ended = True
+        self.off = True
+        background = self.background
+        if background is not None:
+            background.stop()
+        if threading.get_ident() == self.owner:
+            self.recorder.close_tail()
+        self.tell_totals()
+        for fact in background.last_facts() if background is not None else ():
+            self.tell(fact)
+        self.tell(_how_it_ended(self.recorder.rows))
+        self.tell_failures()
+        self.writer.close()
+
+    def tell_totals(self) -> None:
+        """The facts of which only the newest counts."""
+        for fact in self.totals():
+            self.tell(fact)
+
+    def tell_failures(self) -> None:
+        """What went wrong in the agent itself, as health."""
+        for failure, count in list(GUARD.failures.items()):
+            self.tell(
+                {"kind": "health", "level": "warning", "message": f"hotloop's agent failed {count} times: {failure}"}
+            )
+
+    def totals(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        by_pid = self.table.read() if self.table is not None else {}
+        for state in list(self._loaders.values()):
+            workers = Totals()
+            for pid in state.worker_pids:
+                if pid in by_pid:
+                    t = by_pid[pid]
+                    workers.add(t.batches, t.fetch_ns, t.fetch_cpu_ns, t.collate_ns)
+            total = workers if workers.batches else state.main
+            known = total.batches > 0
+            found.append(
+                {
+                    "kind": "loader_stats",
+                    "id": state.id,
+                    "batches": state.batches,
+                    "iterators": state.iterators,
+                    "feeds_backward": state.feeds_backward,
+                    "iterator_ns": state.iterator_ns,
+                    "first_wait_ns": state.first_wait_ns,
+                    "first_waits": state.first_waits,
+                    "wait_ns": state.wait_ns,
+                    "fetch_ns": total.fetch_ns if known else None,
+                    "fetch_cpu_ns": total.fetch_cpu_ns if known else None,
+                    "collate_ns": total.collate_ns if known else None,
+                    "fetch_batches": total.batches,
+                }
+            )
+        if self._gc_ns:
+            found.append(
+                {
+                    "kind": "gc",
+                    "count": sum(self._gc_by_generation),
+                    "ns": self._gc_ns,
+                    "by_generation": list(self._gc_by_generation),
+                    "explicit_where": self._gc_explicit,
+                }
+            )
+        if self.compile_used or "torch._dynamo.utils" in sys.modules:
+            from .compiling import compile_facts
+
+            fact = compile_facts(self._compile_place)
+            if fact is not None:
+                self.compile_used = True
+                found.append(fact)
+        return found
+
+    # -- places ---------------------------------------------------------------------------------------------------
+
+    @guarded
+    def remember_place(self, target: Any) -> None:
+        """Where an object was built: the user's frame that is building it now."""
+        try:
+            reference: weakref.ref[Any] | None = weakref.ref(target)
+        except TypeError:
+            reference = None
+        self._places[id(target)] = (reference, caller_place(3))
+
+    def place_of(self, target: Any) -> Place | None:
+        reference, place = self._places.get(id(target), (None, None))
+        return place if reference is not None and reference() is target else None
+
+    # -- loading --------------------------------------------------------------------------------------------------
+
+    @guarded
+    def loader_built(self, loader: Any) -> None:
+        self.remember_place(loader)
+
+    def _state_of(self, loader: Any) -> LoaderState:
+        key = id(loader)
+        reference = self._loader_refs.get(key)
+        if reference is None or reference() is not loader:
+            loader_id = len(self._loader_refs)
+            described = facts.loader_facts(loader, loader_id, self.place_of(loader))
+            self._loader_refs[key] = weakref.ref(loader)
+            self._loaders[key] = LoaderState(loader_id, described)
+            self.tell(described)
+        return self._loaders[key]
+
+    @guarded
+    def iterator_begins(self, loader: Any) -> None:
+        self._last_loader = state = self._state_of(loader)
+        if loader.num_workers and self.table is None:
+            self.table = WorkerTable.create()
+        if state.feeds_backward is False:
+            self.recorder.other_loader()
+
+    @guarded
+    def iterator_created(self, loader: Any, iterator: Any, spent_ns: int) -> None:
+        state = self._state_of(loader)
+        try:
+            self._iterators[iterator] = state
+        except TypeError:  # some loaders answer a generator: its batches are counted under the loader last iterated
+            self._last_loader = state
+        if self.module_patch is not None and not self.module_patch.is_wide:
+            self.module_patch.widen()  # another loop may begin here, around another model
+        state.iterators += 1
+        state.iterator_ns += spent_ns
+        state.fresh = True
+        for worker in getattr(iterator, "_workers", ()):
+            if worker.pid is not None:
+                state.worker_pids.add(worker.pid)
+
+    @guarded
+    def before_batch(self, iterator: Any) -> LoaderState | None:
+        """The state of the iterator's loader; tells the recorder when that loader does not feed backward."""
+        state = self._iterators.get(iterator, self._last_loader)
+        if state is not None and state.feeds_backward is False:
+            self.recorder.other_loader()
+        self._fetch_state = state
+        return state
+
+    @guarded
+    def after_batch(self, state: LoaderState | None, batch: Any, waited_ns: int) -> None:
+        row = self.recorder.row
+        row[BATCHES] += 1
+        samples = batches.count_samples(batch)
+        if state is not None:
+            state.batches += 1
+            state.wait_ns += waited_ns
+            if state.fresh:
+                state.fresh = False
+                state.first_waits += 1
+                state.first_wait_ns += waited_ns
+            self._last_loader = state
+            if state.feeds_backward:
+                row[MICRO_BATCHES] += 1
+            elif state.feeds_backward is None:
+                state.pending += 1
+            else:
+                samples = 0
+        row[SAMPLES] += samples
+        if self.sampling_tokens and samples:
+            counted = batches.count_tokens(batch)
+            if counted is not None:
+                row[TOKENS] = max(0, row[TOKENS]) + counted[0]
+                row[PADDING] = max(0, row[PADDING]) + counted[1]
+                row[LONGEST] = max(0, row[LONGEST]) + counted[2]
+
+    @guarded
+    def batch_fetched(self, fetch_ns: int, fetch_cpu_ns: int, collate_ns: int) -> None:
+        """A batch was read, here or in a worker."""
+        info = torch.utils.data.get_worker_info()
+        if info is not None:
+            if self.table is None:
+                self.table = self._find_table()
+            if self.table is not None:
+                self.table.add(fetch_ns, fetch_cpu_ns, collate_ns)
+            return
+        if threading.get_ident() != self.owner:
+            return
+        row = self.recorder.row
+        row[FETCH_NS] += fetch_ns
+        row[FETCH_CPU_NS] += fetch_cpu_ns
+        row[COLLATE_NS] += collate_ns
+        row[FETCH_BATCHES] += 1
+        if self._fetch_state is not None:
+            self._fetch_state.main.add(1, fetch_ns, fetch_cpu_ns, collate_ns)
+
+    def _find_table(self) -> WorkerTable | None:
+        import multiprocessing
+
+        parent = multiprocessing.parent_process()
+        return None if parent is None or parent.pid is None else WorkerTable.of_parent(parent.pid)
+
+    # -- modules --------------------------------------------------------------------------------------------------
+
+    @guarded
+    def before_forward(self, module: Any, args: Any, kwargs: Any) -> int | None:
+        """An outermost forward with gradients begins. Now, in ns, when the same input was already seen, else None."""
+        recorder = self.recorder
+        recorder.end_burst()
+        cls = type(module)
+        self.roots.add(cls)
+        if self._last_root_id != id(module):
+            self._last_root_id = id(module)
+            self._last_root = weakref.ref(module)
+        if cls in self._ddp_classes:
+            self._count_sync(module)
+        if not recorder.row[BATCHES] and self._has_parameters(module):
+            self._count_direct(args, kwargs)
+        return self._seen_before(module, args, kwargs, False)
+
+    @guarded
+    def before_nograd(self, module: Any, args: Any, kwargs: Any) -> int | None:
+        """An outermost forward without gradients begins."""
+        self.roots.add(type(module))
+        return self._seen_before(module, args, kwargs, True)
+
+    def _seen_before(self, module: Any, args: Any, kwargs: Any, nograd: bool) -> int | None:
+        """Now, in ns, when this row already has a forward of the module on the same input in the other mode."""
+        tensor = None
+        for value in args or kwargs.values():
+            if isinstance(value, torch.Tensor):
+                tensor = value
+                break
+        if tensor is None:
+            return None
+        known = False
+        for root, reference, was_nograd in self._seen_inputs:
+            if root == id(module) and was_nograd != nograd and reference() is tensor:
+                known = True
+        if len(self._seen_inputs) < 64:
+            self._seen_inputs.append((id(module), weakref.ref(tensor), nograd))
+        return time.perf_counter_ns() if known else None
+
+    def _has_parameters(self, module: Any) -> bool:
+        """Whether an outermost module learns anything (loss functions are modules too), remembered by identity."""
+        known = self._with_parameters.get(id(module))
+        if known is None:
+            if len(self._with_parameters) > 1_000:
+                self._with_parameters.clear()
+            known = self._with_parameters[id(module)] = next(module.parameters(), None) is not None
+        return known
+
+    def _count_direct(self, args: Any, kwargs: Any) -> None:
+        """Samples and tokens of a training without a DataLoader: the largest model input before each backward."""
+        batch = args if args else kwargs
+        self._direct_samples = max(self._direct_samples, batches.count_samples(batch))
+        if self.sampling_tokens and self._direct_tokens is None:
+            self._direct_tokens = batches.count_tokens(batch)
+
+    def _add_direct(self) -> None:
+        row = self.recorder.row
+        row[SAMPLES] += self._direct_samples
+        self._direct_samples = 0
+        counted, self._direct_tokens = self._direct_tokens, None
+        if counted is not None:
+            row[TOKENS] = max(0, row[TOKENS]) + counted[0]
+            row[PADDING] = max(0, row[PADDING]) + counted[1]
+            row[LONGEST] = max(0, row[LONGEST]) + counted[2]
+
+    def _count_sync(self, module: Any) -> None:
+        row = self.recorder.row
+        row[SYNCED] = max(0, row[SYNCED]) + bool(module.require_backward_grad_sync)
+
+    @guarded
+    def nested_call(self, module: Any) -> None:
+        """In the first rows only: what holds inside the outermost module."""
+        self.nested_calls += 1
+        if "autocast" not in self._facts_told:
+            self._look_for_autocast(module)
+        if type(module) in self._ddp_classes:
+            self._count_sync(module)
+
+    def _look_for_autocast(self, module: Any) -> None:
+        for device in ("cuda", "cpu"):
+            if torch.is_autocast_enabled(device):
+                self._facts_told.add("autocast")
+                dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+                self._pending_facts.append({"kind": "autocast", "dtype": dtype, "device": device})
+                self.flush_pending()
+
+    def flush_pending(self) -> None:
+        """Facts noticed before the recording began are told as soon as it has."""
+        if self.writer is not None:
+            pending = self._pending_facts
+            while pending:
+                self.tell(pending.pop(0))
+
+    @guarded
+    def before_backward(self) -> None:
+        """The outermost backward begins: what fed it is known now."""
+        self.recorder.end_burst()
+        if self._direct_samples:
+            self._add_direct()
+        state = self._last_loader
+        if state is not None and not state.feeds_backward and self.recorder.row[BATCHES]:
+            state.feeds_backward = True
+            self.recorder.row[MICRO_BATCHES] += state.pending
+            state.pending = 0
+            for other in self._loaders.values():
+                if other.feeds_backward is None and other is not state and other.batches:
+                    other.feeds_backward = False
+        root = self._last_root() if self._last_root is not None else None
+        if root is not None and id(root) not in self._models:
+            self._models[id(root)] = weakref.ref(root)
+            self._pending_facts.append(facts.model_facts(root, len(self._models) - 1))
+        if "autocast" not in self._facts_told and self.learning:
+            self._look_for_autocast(root)
+        if self._pending_facts and self.writer is not None:
+            self.flush_pending()
+
+    # -- optimizers, scaler, DDP, compile, gc ---------------------------------------------------------------------
+
+    @guarded
+    def optimizer_seen(self, optimizer: Any, index: int) -> None:
+        self._optimizers[index] = (weakref.ref(optimizer), 0)
+        self._pending_facts.append(facts.optimizer_facts(optimizer, index, self.place_of(optimizer), 0))
+
+    @guarded
+    def scaler_built(self, scaler: Any) -> None:
+        enabled = bool(scaler.is_enabled())
+        if enabled:
+            place = caller_place(3)
+            device = getattr(scaler, "_device", None)
+            self._pending_facts.append({"kind": "scaler", "enabled": enabled, "where": place, "device": device})
+
+    @guarded
+    def checkpointing_seen(self) -> None:
+        if "checkpointing" not in self._facts_told:
+            self._facts_told.add("checkpointing")
+            self._pending_facts.append({"kind": "checkpointing", "where": caller_place(3), "reentrant": None})
+
+    @guarded
+    def ddp_built(self, ddp: Any) -> None:
+        from .distributed import DdpWatch
+
+        self._ddp_classes.add(type(ddp))
+        self.subscribers.append(DdpWatch(ddp, caller_place(3)))
+
+    @guarded
+    def compile_called(self) -> None:
+        self.compile_used = True
+        if self._compile_place is None:
+            self._compile_place = caller_place(3)
+
+    def compile_began(self) -> None:
+        self._compile_started_ns = time.perf_counter_ns()
+
+    def compile_ended(self) -> None:
+        started_ns, self._compile_started_ns = self._compile_started_ns, 0
+        if started_ns:
+            self.recorder.row[COMPILE_NS] += time.perf_counter_ns() - started_ns
+            self.recorder.row[COMPILES] += 1
+
+    def garbage_collected(self, duration_ns: int, generation: int) -> None:
+        row = self.recorder.row
+        row[GC_NS] += duration_ns
+        row[GC_COUNT] += 1
+        self._gc_ns += duration_ns
+        if 0 <= generation < 3:
+            self._gc_by_generation[generation] += 1
+        if generation == 2 and self._gc_explicit is None:
+            self._gc_explicit = explicit_collection(sys._getframe(1).f_back)
+
+
+def explicit_collection(frame: Any) -> Place | None:
+    """The user's line when it calls gc.collect itself; None when the collector started by itself there."""
+    if frame is None or "collect" not in frame.f_code.co_names or not is_user_code(frame.f_code):
+        return None
+    return place_of(frame)
+
+
+def _how_it_ended(rows: int) -> dict[str, Any]:
+    """From the interpreter's own note of an uncaught exception (set before it is printed)."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    kind = getattr(sys, "last_type", None) or (type(error) if error is not None else None)
+    ended = "completed"
+    if kind is not None and not (isinstance(kind, type) and issubclass(kind, KeyboardInterrupt)):
+        text = str(error).lower()
+        out_of_memory = kind.__name__ in ("OutOfMemoryError", "MemoryError") or (
+            kind is RuntimeError and ("out of memory" in text or "can't allocate memory" in text)
+        )
+        ended = "oom" if out_of_memory else "exception"
+    elif kind is not None:
+        ended = "signal"
+    return {"kind": "end", "ended": ended, "exception": kind.__name__ if kind is not None else None, "steps": rows}

@@ -1,0 +1,520 @@
+"""Originals of torch's call sites -> the same calls, timed. Each function here makes one wrapper for attach to install.
+
+A wrapper's cost is the tool's overhead: nothing is looked up twice, other threads and nested calls leave at once, and
+whatever is not a plain clock reading is guarded, sampled, or done once per object.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hotloop.core.recording import FIELD
+
+from .recorder import (
+    BACKWARD,
+    CHECKPOINT,
+    COMMUNICATION,
+    FORWARD,
+    H2D,
+    INPUT,
+    ITERATOR,
+    NOGRAD,
+    OPTIMIZER,
+    Recorder,
+)
+from .session import Session
+
+ITERATORS = FIELD["iterators"]
+FORWARDS = FIELD["forwards"]
+NOGRAD_FORWARDS = FIELD["nograd_forwards"]
+REPEATED = FIELD["repeated_forwards"]
+REPEATED_NS = FIELD["repeated_forward_ns"]
+RECOMPUTE_NS = FIELD["recompute_ns"]
+SCALER_NS = FIELD["scaler_ns"]
+CHECKPOINTS = FIELD["checkpoints"]
+COLLECTIVES = FIELD["collectives"]
+
+_ident = threading.get_ident
+_clock = time.perf_counter_ns
+
+Call = Callable[..., Any]
+
+
+# -- loading --------------------------------------------------------------------------------------------------------
+
+
+def wrap_loader_init(session: Session) -> Callable[[Call], Call]:
+    """DataLoader.__init__: remember where it was built."""
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            session.loader_built(self)
+
+        return __init__
+
+    return wrap
+
+
+def wrap_loader_iter(session: Session) -> Callable[[Call], Call]:
+    """DataLoader.__iter__: creating an iterator (workers start here) is waiting for input."""
+    recorder = session.recorder
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def __iter__(self: Any) -> Any:
+            if _ident() != session.owner or session.off:
+                return original(self)
+            session.iterator_begins(self)
+            recorder.enter(ITERATOR)
+            start_ns = recorder.last_ns
+            try:
+                iterator = original(self)
+            finally:
+                recorder.leave()
+            recorder.row[ITERATORS] += 1
+            session.iterator_created(self, iterator, recorder.last_ns - start_ns)
+            return iterator
+
+        return __iter__
+
+    return wrap
+
+
+def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
+    """_BaseDataLoaderIter.__next__: waiting for the next batch."""
+    recorder = session.recorder
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def __next__(self: Any) -> Any:
+            if _ident() != session.owner or session.off:
+                return original(self)
+            stack = recorder.stack
+            if stack[-1] == INPUT or stack[-1] == ITERATOR:  # a loader that reads another loader
+                return original(self)
+            state = session.before_batch(self)
+            recorder.enter(INPUT)
+            start_ns = recorder.last_ns
+            try:
+                batch = original(self)
+            finally:
+                recorder.leave()
+            session.after_batch(state, batch, recorder.last_ns - start_ns)
+            return batch
+
+        return __next__
+
+    return wrap
+
+
+class _TimedCollate:
+    """A collate function that remembers how long its last call took, in ns."""
+
+    __slots__ = ("function", "last_ns")
+
+    def __init__(self, function: Call) -> None:
+        self.function = function
+        self.last_ns = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        start_ns = _clock()
+        try:
+            return self.function(*args, **kwargs)
+        finally:
+            self.last_ns = _clock() - start_ns
+
+
+def wrap_fetcher_fetch(session: Session) -> Callable[[Call], Call]:
+    """_MapDatasetFetcher.fetch and its iterable twin: reading the samples apart from collating them."""
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def fetch(self: Any, possibly_batched_index: Any) -> Any:
+            collate = self.collate_fn
+            if type(collate) is not _TimedCollate:
+                collate = self.collate_fn = _TimedCollate(collate)
+            collate.last_ns = 0
+            start_ns, start_cpu_ns = _clock(), time.thread_time_ns()
+            data = original(self, possibly_batched_index)
+            cpu_ns, wall_ns = time.thread_time_ns() - start_cpu_ns, _clock() - start_ns
+            session.batch_fetched(wall_ns - collate.last_ns, cpu_ns, collate.last_ns)
+            return data
+
+        return fetch
+
+    return wrap
+
+
+# -- modules --------------------------------------------------------------------------------------------------------
+
+
+def wrap_module_call(session: Session) -> Callable[[Call], Call]:
+    """nn.Module.__call__: the outermost call is forward; nested ones leave after one comparison."""
+    recorder = session.recorder
+    is_compiling = torch.compiler.is_compiling
+    is_grad_enabled = torch.is_grad_enabled
+
+    def wrap(original: Call) -> Call:
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(self, *args, **kwargs)
+            if _ident() != session.owner or session.off:
+                return original(self, *args, **kwargs)
+            top = recorder.stack[-1]
+            if top == FORWARD or top == NOGRAD:
+                if session.learning:
+                    session.nested_call(self)
+                return original(self, *args, **kwargs)
+            if top == BACKWARD:
+                return _call_in_backward(session, original, self, args, kwargs)
+            if not is_grad_enabled():
+                if top == OPTIMIZER:  # a compiled optimizer's own graph
+                    return original(self, *args, **kwargs)
+                return _call_nograd(session, original, self, args, kwargs)
+            known = session.before_forward(self, args, kwargs)
+            depth = len(recorder.stack)
+            recorder.enter(FORWARD)
+            try:
+                result = original(self, *args, **kwargs)
+            finally:
+                recorder.unwind(depth)
+            if known is not None:
+                _add_repeated(recorder, known)
+            row = recorder.row
+            row[FORWARDS] += 1
+            return result
+
+        return functools.update_wrapper(__call__, original)
+
+    return wrap
+
+
+def _call_nograd(session: Session, original: Call, module: Any, args: Any, kwargs: Any) -> Any:
+    recorder = session.recorder
+    known = session.before_nograd(module, args, kwargs)
+    recorder.begin_nograd(not module.training)
+    depth = len(recorder.stack)
+    recorder.enter(NOGRAD)
+    try:
+        result = original(module, *args, **kwargs)
+    finally:
+        recorder.unwind(depth)
+    recorder.end_nograd()
+    recorder.row[NOGRAD_FORWARDS] += 1
+    if known is not None:
+        _add_repeated(recorder, known)
+    return result
+
+
+def _add_repeated(recorder: Recorder, start_ns: int) -> None:
+    recorder.row[REPEATED] += 1
+    recorder.row[REPEATED_NS] += recorder.last_ns - start_ns
+
+
+def _call_in_backward(session: Session, original: Call, module: Any, args: Any, kwargs: Any) -> Any:
+    """Activation checkpointing recomputes inside backward; only its outermost module is timed."""
+    if session.in_recompute:
+        return original(module, *args, **kwargs)
+    session.in_recompute = True
+    start_ns = _clock()
+    try:
+        return original(module, *args, **kwargs)
+    finally:
+        session.in_recompute = False
+        row = session.recorder.row
+        row[RECOMPUTE_NS] = max(0, row[RECOMPUTE_NS]) + _clock() - start_ns
+
+
+# -- backward and optimizer -----------------------------------------------------------------------------------------
+
+
+def wrap_run_backward(session: Session) -> Callable[[Call], Call]:
+    """torch.autograd._engine_run_backward: the one function below every way to start a backward."""
+    recorder = session.recorder
+    is_compiling = torch.compiler.is_compiling
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or session.off:
+                return original(t_outputs, *args, **kwargs)
+            if _ident() != session.owner and not session.claim_owner():
+                return original(t_outputs, *args, **kwargs)
+            stack = recorder.stack
+            if BACKWARD in stack:
+                return original(t_outputs, *args, **kwargs)
+            session.before_backward()
+            depth = len(stack)
+            recorder.enter(BACKWARD)
+            try:
+                result = original(t_outputs, *args, **kwargs)
+            finally:
+                recorder.unwind(depth)
+            recorder.backward_ended(len(args) > 1 and bool(args[1]) and not (len(args) > 2 and args[2]))
+            return result
+
+        return _engine_run_backward
+
+    return wrap
+
+
+def optimizer_hooks(session: Session) -> tuple[Call, Call]:
+    """Global hooks before and after every optimizer's step."""
+    recorder = session.recorder
+
+    def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if session.off or (_ident() != session.owner and not session.claim_owner()):
+            return
+        recorder.optimizer_began(optimizer)
+
+    def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if _ident() != session.owner or session.off or OPTIMIZER not in recorder.stack:
+            return
+        index, new = recorder.optimizer_index(optimizer)
+        if new:
+            session.optimizer_seen(optimizer, index)
+        recorder.optimizer_ended(optimizer, index)
+
+    return before_step, after_step
+
+
+def wrap_optimizer_init(session: Session) -> Callable[[Call], Call]:
+    """Optimizer.__init__: remember where it was built."""
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            session.remember_place(self)
+
+        return __init__
+
+    return wrap
+
+
+def wrap_scaler_step(session: Session) -> Callable[[Call], Call]:
+    """GradScaler.step: a step that it skips is a step all the same."""
+    recorder = session.recorder
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if _ident() != session.owner or session.off or not self.is_enabled():
+                return original(self, optimizer, *args, **kwargs)
+            depth = len(recorder.stack)
+            recorder.scaler_began()
+            try:
+                result = original(self, optimizer, *args, **kwargs)
+            finally:
+                stepped = recorder.scaler_ended(depth)
+            if not stepped:
+                index, new = recorder.optimizer_index(optimizer)
+                if new:
+                    session.optimizer_seen(optimizer, index)
+                recorder.step_skipped(index)
+            return result
+
+        return step
+
+    return wrap
+
+
+def wrap_scaler_work(session: Session) -> Callable[[Call], Call]:
+    """GradScaler.unscale_ and update: the scaler's own work, charged to the optimizer."""
+    recorder = session.recorder
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def work(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if _ident() != session.owner or session.off or OPTIMIZER in recorder.stack:
+                return original(self, *args, **kwargs)
+            depth = len(recorder.stack)
+            gap = recorder.stack[0]
+            recorder.enter(OPTIMIZER)
+            start_ns = recorder.last_ns
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                recorder.unwind(depth)
+                recorder.row[SCALER_NS] += recorder.last_ns - start_ns
+                if depth == 1:
+                    recorder.stack[0] = gap  # after unscale_ the gap is still the one after backward
+
+        return work
+
+    return wrap
+
+
+def wrap_scaler_init(session: Session) -> Callable[[Call], Call]:
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            session.scaler_built(self)
+
+        return __init__
+
+    return wrap
+
+
+# -- collectives, checkpoints, copies -------------------------------------------------------------------------------
+
+
+def _wrap_phase(session: Session, field: int, counter: int | None) -> Callable[[Call], Call]:
+    """A call that is a phase of its own wherever it happens, except inside itself."""
+    recorder = session.recorder
+    is_compiling = torch.compiler.is_compiling
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(*args, **kwargs)
+            if _ident() != session.owner or session.off or recorder.stack[-1] == field or not recorder.last_ns:
+                return original(*args, **kwargs)
+            depth = len(recorder.stack)
+            recorder.enter(field)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                recorder.unwind(depth)
+                if counter is not None:
+                    recorder.row[counter] += 1
+
+        return call
+
+    return wrap
+
+
+def wrap_collective(session: Session) -> Callable[[Call], Call]:
+    """A collective of torch.distributed that the training's code calls, and waiting for one."""
+    return _wrap_phase(session, COMMUNICATION, COLLECTIVES)
+
+
+def wrap_checkpoint(session: Session) -> Callable[[Call], Call]:
+    """torch.save and its kin."""
+    return _wrap_phase(session, CHECKPOINT, CHECKPOINTS)
+
+
+def wrap_copy(session: Session) -> Callable[[Call], Call]:
+    """Tensor.to, cuda and copy_ towards an accelerator; patched only where one exists."""
+    recorder = session.recorder
+    is_compiling = torch.compiler.is_compiling
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(self, *args, **kwargs)
+            if (
+                _ident() != session.owner
+                or session.off
+                or len(recorder.stack) != 1
+                or self.device.type != "cpu"
+                or not recorder.last_ns
+            ):
+                return original(self, *args, **kwargs)
+            recorder.enter(H2D)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                recorder.leave()
+
+        return copy
+
+    return wrap
+
+
+def wrap_activation_checkpoint(session: Session) -> Callable[[Call], Call]:
+    """Below torch.utils.checkpoint.checkpoint: note that it is used, and from where."""
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            session.checkpointing_seen()
+            return original(*args, **kwargs)
+
+        return call
+
+    return wrap
+
+
+def wrap_ddp_init(session: Session) -> Callable[[Call], Call]:
+    """DistributedDataParallel.__init__: remember the object, its settings and where it was built."""
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            session.ddp_built(self)
+
+        return __init__
+
+    return wrap
+
+
+def wrap_compile(session: Session) -> Callable[[Call], Call]:
+    """torch.compile: a compiled function (not a module, which is seen anyway) counts as forward when called."""
+    recorder = session.recorder
+    is_compiling = torch.compiler.is_compiling
+    is_grad_enabled = torch.is_grad_enabled
+
+    def timed(function: Call) -> Call:
+        @functools.wraps(function)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or _ident() != session.owner or session.off or len(recorder.stack) != 1:
+                return function(*args, **kwargs)
+            if not is_grad_enabled() or not recorder.last_ns:
+                return function(*args, **kwargs)
+            recorder.enter(FORWARD)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                recorder.unwind(1)
+
+        return compiled
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(model, *args, **kwargs)
+            session.compile_called()
+            result = original(model, *args, **kwargs)
+            if model is None:
+                return lambda target: _finish(target, result(target))
+            return _finish(model, result)
+
+        def _finish(target: Any, result: Any) -> Any:
+            if isinstance(target, torch.nn.Module) or not callable(result) or isinstance(result, type):
+                return result
+            if getattr(target, "__func__", None) is not None and isinstance(target.__self__, torch.optim.Optimizer):
+                return result
+            return timed(result)
+
+        return compile
+
+    return wrap
+
+
+def gc_callback(session: Session) -> Call:
+    """For gc.callbacks: time spent collecting garbage, on any thread."""
+    started_ns = 0
+
+    def on_collection(phase: str, info: dict[str, int]) -> None:
+        nonlocal started_ns
+        if phase == "start":
+            started_ns = _clock()
+        elif started_ns:
+            session.garbage_collected(_clock() - started_ns, info.get("generation", 0))
+            started_ns = 0
+
+    return on_collection

@@ -1,0 +1,172 @@
+"""A run folder -> a Report: the one library file that knows the order of the stages."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hotloop import __version__
+from hotloop.analyze.scorecard import build_scorecard
+from hotloop.analyze.summary import (
+    summarize_breakdown,
+    summarize_lines,
+    summarize_memory,
+    summarize_overhead,
+    summarize_ranks,
+    summarize_steps,
+    summarize_timelines,
+)
+from hotloop.analyze.trainings import Training, analyze_run
+from hotloop.core.analysis import Analysis, Forecast
+from hotloop.core.findings import Finding
+from hotloop.core.redact import redact_command, redact_text
+from hotloop.core.report import Health, Outcome, Report
+from hotloop.diagnose import find_problems
+from hotloop.diagnose.verdict import describe_verdict
+from hotloop.prescribe import combine_savings, rank_findings
+from hotloop.trace.recording import RunRecording, find_run, read_run
+
+Forecasts = Mapping[str, Forecast]
+Probe = Callable[[RunRecording, Training], Forecasts]
+"""Measures what techniques would win for this training, in a child process."""
+
+
+def no_probe(run: RunRecording, training: Training) -> Forecasts:
+    """Nothing is measured: opportunities stay at most low."""
+    return {}
+
+
+def read_report(run: str | Path = "last", *, root: Path | None = None, probe: Probe = no_probe) -> Report:
+    """The report of a recorded run: a folder, a name under ``.hotloop/`` of ``root`` (default: here), or 'last'.
+
+    Raises RecordingError when there is nothing to read.
+    """
+    folder = find_run(str(run), root or Path.cwd())
+    return report_run(read_run(folder), folder=folder, probe=probe)
+
+
+def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> Report:
+    """Analyse, diagnose and prescribe; the largest training of the run on top, all of them in ``runs``."""
+    trainings = analyze_run(run.processes)
+    health = tuple(Health(level="warning", message=redact_text(message)) for message in run.health)
+    manifest = run.manifest or {}
+    if not trainings:
+        return _report_nothing(run, manifest, health, folder)
+    reports = []
+    for training in trainings:
+        reports.append(_report_training(run, manifest, training, health, folder, probe(run, training)))
+    return replace(reports[0], runs=tuple(reports) if len(reports) > 1 else ())
+
+
+def _report_training(
+    run: RunRecording,
+    manifest: Mapping[str, Any],
+    training: Training,
+    health: tuple[Health, ...],
+    folder: Path,
+    forecasts: Forecasts,
+) -> Report:
+    analysis = _with_forecasts(training.analysis, forecasts)
+    found, skipped = find_problems(analysis)
+    findings = tuple(replace(f, next=f"hotloop rule {f.rule}") for f in rank_findings(found))
+    breakdown = summarize_breakdown(training)
+    return Report(
+        tool_version=__version__,
+        command=redact_command(manifest.get("command", training.lead.argv)),
+        environment=_environment(run),
+        outcome=_outcome(run, training),
+        verdict=describe_verdict(findings, breakdown, summarize_steps(training)),
+        step=summarize_steps(training),
+        breakdown=breakdown,
+        device=None,
+        memory=summarize_memory(training),
+        ranks=_with_outcome(run, summarize_ranks(training)),
+        findings=findings,
+        combined_saving=combine_savings(findings),
+        forecast_history={"n": 0, "median_abs_error": None},
+        skipped=skipped,
+        health=(*health, *(replace(h, message=redact_text(h.message)) for h in training.health)),
+        overhead=summarize_overhead(training),
+        next_command=_next_command(findings, folder),
+        timelines=summarize_timelines(training),
+        lines=summarize_lines(training),
+        scorecard=build_scorecard(analysis),
+        run_folder=str(folder),
+    )
+
+
+def _report_nothing(run: RunRecording, manifest: Mapping[str, Any], health: tuple[Health, ...], folder: Path) -> Report:
+    outcome = _outcome(run, None)
+    notes = tuple(Health(level="warning", message=str(n)) for n in manifest.get("notes", ()))
+    return Report(
+        tool_version=__version__,
+        command=redact_command(manifest.get("command", ())),
+        environment={},
+        outcome=outcome,
+        verdict="no training was seen in this command: no process completed a backward or an optimizer step",
+        step=None,
+        breakdown=None,
+        device=None,
+        memory=None,
+        ranks=(),
+        findings=(),
+        combined_saving=None,
+        forecast_history={"n": 0, "median_abs_error": None},
+        skipped=(),
+        health=(*notes, *health),
+        overhead=None,
+        next_command=None,
+        run_folder=str(folder),
+    )
+
+
+def _with_forecasts(analysis: Analysis, forecasts: Forecasts) -> Analysis:
+    return replace(analysis, ranks=tuple(replace(r, forecasts=forecasts) for r in analysis.ranks))
+
+
+def _environment(run: RunRecording) -> dict[str, Any]:
+    """What the lead process said of itself, by the agent's allow-list."""
+    process = run.processes[0].process if run.processes else {}
+    names = ("torch", "python", "host", "cores", "torch_threads", "accelerator", "device_name", "memory_total_bytes")
+    described: dict[str, Any] = {name: process.get(name) for name in names}
+    variables = process.get("environment")
+    if isinstance(variables, Mapping):
+        described["variables"] = {str(k): redact_text(str(v)) for k, v in variables.items()}
+    return described
+
+
+def _outcome(run: RunRecording, training: Training | None) -> Outcome:
+    """How the command ended; what the processes themselves said tells an exception from a plain exit code."""
+    outcome = run.outcome
+    said = training.lead.ended if training is not None else None
+    if outcome is None:
+        ended = said if said is not None else "running"
+        return Outcome(ended=ended, exit_code=None, signal=None, training_seen=training is not None)
+    number = outcome.get("signal")
+    name = signal.Signals(number).name if isinstance(number, int) and number in set(signal.Signals) else None
+    if number is not None:
+        ended = "signal"
+        if number == signal.SIGKILL:
+            ended = "oom" if outcome.get("oom_kills") else "killed"
+    else:
+        ended = "completed"
+        if outcome.get("exit_code") and said in ("exception", "oom"):
+            ended = said
+    exit_code = None if number is not None else outcome.get("exit_code")
+    return Outcome(ended=ended, exit_code=exit_code, signal=name, training_seen=training is not None)
+
+
+def _with_outcome(run: RunRecording, ranks: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A single process that could not say how it ended ended as the command did."""
+    if len(ranks) == 1 and ranks[0].ended is None:
+        return (replace(ranks[0], ended=_outcome(run, None).ended),)
+    return ranks
+
+
+def _next_command(findings: tuple[Finding, ...], folder: Path) -> str:
+    if findings:
+        return f"hotloop rule {findings[0].rule}"
+    return f"hotloop report {folder.name} --html report.html"

@@ -1,0 +1,61 @@
+"""Findings that are shown together -> the saving that their fixes would give together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hotloop.core.findings import Finding, Saving
+from hotloop.core.report import CombinedSaving
+
+_COMPUTATION = "computation"
+_SHARED = {"forward": _COMPUTATION, "backward": _COMPUTATION, None: _COMPUTATION}
+"""Phases that the same techniques treat; a finding without a phase counts with the computation."""
+
+
+def combine_savings(findings: Iterable[Finding]) -> CombinedSaving | None:
+    """What the fixes of these findings save together, as fractions of the time per unit; None when nothing has a fix.
+
+    Savings do not add up. Within a phase only the largest counts, because two fixes there win the same time twice;
+    phases that exclude each other combine as 1 - (1 - a)(1 - b), because what one fix leaves is all that the next can
+    shorten. The sum never exceeds what the findings say is lost.
+    """
+    groups: dict[str, list[tuple[Finding, Saving]]] = {}
+    techniques: list[str] = []
+    for finding in findings:
+        if finding.fix is None or finding.saving is None or finding.saving.mid_ratio <= 0:
+            continue
+        groups.setdefault(_group_of(finding), []).append((finding, finding.saving))
+        techniques.append(finding.fix.technique)
+    if not groups:
+        return None
+    best = [max(group, key=lambda pair: pair[1].mid_ratio) for group in groups.values()]
+    most = min(1.0, sum(max(_cost(finding, saving) for finding, saving in group) for group in groups.values()))
+    low = _together(saving.low_ratio for _, saving in best)
+    mid = _together(saving.mid_ratio for _, saving in best)
+    high = _together(max(saving.high_ratio for _, saving in group) for group in groups.values())
+    high = min(high, most)
+    mid = min(mid, high)
+    return CombinedSaving(
+        techniques=tuple(dict.fromkeys(techniques)),
+        low_ratio=min(low, mid),
+        mid_ratio=mid,
+        high_ratio=high,
+    )
+
+
+def _group_of(finding: Finding) -> str:
+    """Findings of one group win the same time. The phase ``other`` is many gaps: each rule has its own lines there."""
+    if finding.phase == "other":
+        return f"other:{finding.rule}"
+    return _SHARED.get(finding.phase, finding.phase or _COMPUTATION)
+
+
+def _cost(finding: Finding, saving: Saving) -> float:
+    return saving.high_ratio if finding.cost_ratio is None else finding.cost_ratio
+
+
+def _together(ratios: Iterable[float]) -> float:
+    left = 1.0
+    for ratio in ratios:
+        left *= 1.0 - ratio
+    return 1.0 - left

@@ -1,0 +1,35 @@
+"""Findings -> the same findings, the one to treat first in front."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hotloop.core.findings import Basis, Finding, Severity
+
+BASIS_WEIGHT = {Basis.MEASURED: 1.0, Basis.SIMULATED: 0.9, Basis.RULE_OF_THUMB: 0.5}
+"""How much of a forecast counts towards its place, by how it was made."""
+
+SEVERITY_AS_SAVING_RATIO = {Severity.HIGH: 0.40, Severity.MEDIUM: 0.15, Severity.LOW: 0.05, Severity.INFO: 0.0}
+"""Place of a finding whose harm is no loss of time (memory that fills up): among savings of its severity."""
+
+
+def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings by their expected saving, weighted by its basis; ties in the order of rule ids.
+
+    What rests on a rule of thumb stands behind everything that was measured or simulated: a guess, however large,
+    is never the first thing to try.
+    """
+    return tuple(sorted(findings, key=lambda finding: (_is_guess(finding), -_weight(finding), finding.rule)))
+
+
+def _is_guess(finding: Finding) -> bool:
+    return (
+        finding.severity_override is None and finding.saving is not None and finding.saving.basis is Basis.RULE_OF_THUMB
+    )
+
+
+def _weight(finding: Finding) -> float:
+    by_time = 0.0 if finding.saving is None else finding.saving.mid_ratio * BASIS_WEIGHT[finding.saving.basis]
+    if finding.severity_override is None:
+        return by_time
+    return max(by_time, SEVERITY_AS_SAVING_RATIO[finding.severity_override])

@@ -1,0 +1,1 @@
+"""Programs that measure something with the interpreter that a recording names; torch and the standard library only."""

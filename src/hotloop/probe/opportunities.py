@@ -1,0 +1,648 @@
+"""A training's operators, optimizer and buckets as JSON -> their times as they are and with changes, as JSON.
+
+Run as ``python opportunities.py IN.json OUT.json``. It judges nothing: times go out, forecasts are made from them
+elsewhere. Tensors are random, shapes are those recorded. Every recorded forward operator is run with its own backward,
+so that casts, their backwards and autograd's work are part of what is timed. The arms of an operator take turns, so
+that a machine that gets slower meanwhile slows all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+SHORT_NS = 100_000
+"""Calls shorter than this are timed several in a row."""
+DTYPES = {
+    "float": torch.float32,
+    "double": torch.float64,
+    "c10::BFloat16": torch.bfloat16,
+    "c10::Half": torch.float16,
+    "long int": torch.int64,
+    "long": torch.int64,
+    "int": torch.int32,
+    "short int": torch.int16,
+    "signed char": torch.int8,
+    "unsigned char": torch.uint8,
+    "bool": torch.bool,
+}
+LOWERED = frozenset(
+    (
+        "aten::linear",
+        "aten::addmm",
+        "aten::mm",
+        "aten::bmm",
+        "aten::baddbmm",
+        "aten::addbmm",
+        "aten::matmul",
+        "aten::conv1d",
+        "aten::conv2d",
+        "aten::conv3d",
+        "aten::convolution",
+        "aten::_convolution",
+        "aten::conv_transpose1d",
+        "aten::conv_transpose2d",
+        "aten::conv_transpose3d",
+        "aten::scaled_dot_product_attention",
+    )
+)
+"""Operators that autocast runs in the lower precision."""
+WEIGHTS_FROM = {
+    "aten::linear": 1,
+    "aten::conv1d": 1,
+    "aten::conv2d": 1,
+    "aten::conv3d": 1,
+    "aten::convolution": 1,
+    "aten::_convolution": 1,
+    "aten::layer_norm": 1,
+    "aten::group_norm": 1,
+    "aten::rms_norm": 1,
+    "aten::batch_norm": 1,
+    "aten::prelu": 1,
+}
+"""Position of the first parameter among an operator's tensors: what follows does not grow with the batch."""
+NOT_REPLAYED = frozenset(
+    (
+        "aten::view",
+        "aten::reshape",
+        "aten::transpose",
+        "aten::t",
+        "aten::permute",
+        "aten::expand",
+        "aten::expand_as",
+        "aten::unsqueeze",
+        "aten::squeeze",
+        "aten::select",
+        "aten::slice",
+        "aten::detach",
+        "aten::detach_",
+        "aten::chunk",
+        "aten::split",
+        "aten::unbind",
+        "aten::as_strided",
+        "aten::flatten",
+        "aten::unflatten",
+        "aten::size",
+        "aten::contiguous",
+        "aten::item",
+        "aten::_local_scalar_dense",
+        "aten::is_nonzero",
+        "aten::view_as",
+        "aten::numpy_T",
+        "aten::alias",
+        "aten::empty",
+        "aten::empty_like",
+        "aten::broadcast_tensors",
+        "aten::result_type",
+    )
+)
+"""Views cost their call only, and copies of views need strides that were not recorded."""
+
+
+STATISTICS = {"aten::batch_norm": (3, 4), "aten::instance_norm": (3, 4)}
+"""Positions of running statistics, which have no gradient."""
+
+
+class NotReplayable(Exception):
+    """Inputs for an operator cannot be made from what was recorded; the text says why."""
+
+
+# Inputs
+
+
+def find_overload(op: dict[str, Any]) -> Any:
+    """The torch.ops overload whose arguments fit what was recorded."""
+    space, _, name = op["name"].partition("::")
+    packet = getattr(getattr(torch.ops, space), name, None)
+    if packet is None:
+        raise NotReplayable(f"this torch has no {op['name']}")
+    for overload_name in packet.overloads():
+        overload = getattr(packet, overload_name)
+        arguments = overload._schema.arguments
+        if overload_name.endswith("out") or len(arguments) != len(op["dtypes"]):
+            continue
+        if all(_fits(argument, dtype) for argument, dtype in zip(arguments, op["dtypes"], strict=True)):
+            return overload
+    raise NotReplayable(f"no overload of {op['name']} takes {op['dtypes']}")
+
+
+def _fits(argument: Any, dtype: str) -> bool:
+    kind = (
+        str(argument.type).removeprefix("Optional[").removesuffix("]")
+        if "Optional" in str(argument.type)
+        else str(argument.type)
+    )
+    if dtype in DTYPES:
+        return kind == "Tensor"
+    if dtype == "TensorList":
+        return kind.startswith("List") and "Tensor" in kind
+    if dtype == "ScalarList":
+        return kind.startswith("List") and "Tensor" not in kind
+    if dtype == "Scalar":
+        return kind in ("int", "float", "bool", "number", "Scalar", "SymInt", "ScalarType", "Layout", "MemoryFormat")
+    return "Optional" in str(argument.type) or argument.has_default_value() or kind == "Generator"
+
+
+def make_inputs(
+    op: dict[str, Any], overload: Any, shapes: Sequence[Any], gradients: bool
+) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments with random tensors of these shapes."""
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    bound = _index_bound(op, shapes)
+    statistics_at = STATISTICS.get(op["name"], ())
+    for index, (argument, shape, dtype, value) in enumerate(
+        zip(overload._schema.arguments, shapes, op["dtypes"], op["inputs"], strict=True)
+    ):
+        if dtype in DTYPES:
+            made: Any = _tensor(shape, DTYPES[dtype], bound, gradients and index not in statistics_at)
+        elif dtype == "TensorList":
+            if not shape or not all(isinstance(one, list) for one in shape):
+                raise NotReplayable(f"{op['name']} has a list of unknown tensors")
+            made = [_tensor(one, torch.float32, bound, gradients) for one in shape]
+        elif dtype in ("Scalar", "ScalarList"):
+            made = _scalar(value, str(argument.type))
+        elif argument.has_default_value():
+            made = argument.default_value
+        else:
+            made = None
+        if argument.kwarg_only:
+            keywords[argument.name] = made
+        else:
+            positional.append(made)
+    return positional, keywords
+
+
+def _index_bound(op: dict[str, Any], shapes: Sequence[Any]) -> int:
+    """Exclusive bound for integer inputs that is valid as an index into the other tensors."""
+    first = next((shape for shape in shapes if isinstance(shape, list) and shape), [1])
+    if not all(isinstance(size, int) for size in first):
+        return 1
+    if op["name"] == "aten::embedding":
+        return int(first[0])
+    if "loss" in op["name"] and len(first) > 1:
+        return int(first[1])
+    sizes = [size for s in shapes if isinstance(s, list) for size in s if isinstance(size, int) and size > 0]
+    return max(1, min(sizes, default=1))
+
+
+def _tensor(shape: Sequence[int], dtype: torch.dtype, bound: int, gradients: bool) -> torch.Tensor:
+    if dtype.is_floating_point:
+        # Positive and away from zero: no NaN from logarithms or roots, no denormals.
+        made = (torch.rand(tuple(shape)) + 0.1).to(dtype)
+        return made.requires_grad_(gradients and len(shape) > 0)
+    if dtype is torch.bool:
+        return torch.rand(tuple(shape)) < 0.5
+    return torch.randint(0, min(bound, torch.iinfo(dtype).max), tuple(shape)).to(dtype)
+
+
+def _scalar(value: Any, kind: str) -> Any:
+    if isinstance(value, str):
+        if value in ("inf", "-inf", "nan"):
+            return float(value)
+        return None if value == "" else value
+    if "ScalarType" in kind and isinstance(value, int):
+        return None if value < 0 else _SCALAR_TYPES.get(value)
+    if kind in ("bool", "Optional[bool]"):
+        return bool(value)
+    return value
+
+
+_SCALAR_TYPES = {
+    4: torch.int64,
+    3: torch.int32,
+    5: torch.float16,
+    6: torch.float32,
+    7: torch.float64,
+    11: torch.bool,
+    15: torch.bfloat16,
+}
+
+
+def double_batch(op: dict[str, Any], batch: int) -> list[Any] | None:
+    """The shapes with the batch doubled where a tensor's first dimension holds it; None when none does."""
+    tensors = [i for i, dtype in enumerate(op["dtypes"]) if dtype in DTYPES and op["shapes"][i]]
+    weights_from = WEIGHTS_FROM.get(op["name"], len(op["shapes"]))
+    if op["name"] in ("aten::embedding", "aten::addmm"):
+        movable = [i for i in tensors if i == 1]
+    elif op["name"] == "aten::mm":
+        movable = [i for i in tensors if i == 0]
+    else:
+        movable = [i for i in tensors if i < weights_from]
+    if not movable:
+        return None
+    # Operands of fewer dimensions, or with another first size, are broadcast over the batch.
+    rank = max(len(op["shapes"][i]) for i in movable)
+    leading = max(op["shapes"][i][0] for i in movable if len(op["shapes"][i]) == rank)
+    if op["name"] in ("aten::cross_entropy_loss", "aten::nll_loss", "aten::nll_loss_nd", "aten::index_select"):
+        scaled = [i for i in movable if op["shapes"][i][0] == leading]
+    else:
+        scaled = [i for i in movable if len(op["shapes"][i]) == rank and op["shapes"][i][0] == leading]
+    if leading % batch:
+        return None
+    shapes = [list(shape) if isinstance(shape, list) else shape for shape in op["shapes"]]
+    for i in scaled:
+        shapes[i][0] *= 2
+    return shapes
+
+
+# Timing
+
+
+def time_call(call: Callable[[], object], repeats: int) -> float:
+    """Nanoseconds per call over ``repeats`` calls in a row."""
+    # With one thread its CPU time leaves out what other processes on the machine take.
+    clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
+    start_ns = clock()
+    for _ in range(repeats):
+        call()
+    return (clock() - start_ns) / repeats
+
+
+def time_arms(arms: dict[str, Callable[[], object]], budget_s: float, most: int = 15) -> dict[str, list[float]]:
+    """Times of every arm in ns, the arms taking turns, until the budget is spent (at least two rounds)."""
+    begin_s = time.perf_counter()
+    repeats: dict[str, int] = {}
+    for name, call in arms.items():
+        call()
+        repeats[name] = max(1, min(20, int(SHORT_NS / max(time_call(call, 1), 1.0))))
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    order = list(arms)
+    for turn in range(most):
+        if turn >= 2 and time.perf_counter() - begin_s > budget_s:
+            break
+        shift = turn % len(order)
+        for name in order[shift:] + order[:shift]:
+            times[name].append(time_call(arms[name], repeats[name]))
+    return times
+
+
+def middle(values: Sequence[float]) -> float:
+    """Mean of the lower half: other load on the machine only ever adds time."""
+    ordered = sorted(values)
+    return statistics.fmean(ordered[: max(1, (len(ordered) + 1) // 2)])
+
+
+# Operators
+
+
+def make_call(overload: Any, arguments: tuple[list[Any], dict[str, Any]], lower: bool) -> Callable[[], object]:
+    """A call that runs the operator and, where its result can be differentiated, its backward."""
+    positional, keywords = arguments
+    leaves = [t for t in _flat([*positional, *keywords.values()]) if isinstance(t, torch.Tensor) and t.requires_grad]
+
+    def forward() -> list[torch.Tensor]:
+        context = (
+            torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False) if lower else contextlib.nullcontext()
+        )
+        with context:
+            out = overload(*positional, **keywords)
+        return [t for t in _flat([out]) if isinstance(t, torch.Tensor) and t.requires_grad]
+
+    outputs = forward()[:1]
+    if not outputs:
+        return forward
+    seeds = [torch.ones_like(out) for out in outputs]
+
+    def both() -> object:
+        return torch.autograd.grad(forward()[:1], leaves, seeds, allow_unused=True)
+
+    return both
+
+
+def _flat(values: Any) -> list[Any]:
+    flat: list[Any] = []
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            flat += _flat(value)
+        else:
+            flat.append(value)
+    return flat
+
+
+def _lowered_inputs(
+    op: dict[str, Any], arguments: tuple[list[Any], dict[str, Any]]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The same arguments with activations already in bfloat16, as after another lowered operator."""
+    weights_from = WEIGHTS_FROM.get(op["name"], len(arguments[0]))
+    if op["name"] == "aten::embedding":
+        weights_from = 0
+
+    def lower(value: Any, index: int) -> Any:
+        if isinstance(value, list):
+            return [lower(one, index) for one in value]
+        if isinstance(value, torch.Tensor) and value.dtype is torch.float32 and value.dim() and index < weights_from:
+            return value.detach().bfloat16().requires_grad_(value.requires_grad)
+        return value
+
+    return [lower(value, i) for i, value in enumerate(arguments[0])], arguments[1]
+
+
+def functional_name(name: str) -> str:
+    """The operator that does not change its input, when it has one: ``aten::relu`` for ``aten::relu_``."""
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+def replay_op(
+    op: dict[str, Any], arms: Sequence[str], batch: int | None, gradients: bool, budget_s: float
+) -> dict[str, Any]:
+    """Times per arm of one operator with its backward, in ns per call."""
+    op = op | {"name": functional_name(op["name"])}
+    overload = find_overload(op)
+    differentiable = gradients and op["dtypes"] and not overload._schema.is_mutable
+    base = make_inputs(op, overload, op["shapes"], differentiable)
+    calls = {"base": make_call(overload, base, False)}
+    if "bf16" in arms:
+        flowing = _lowered_inputs(op, base)
+        if op["name"] in LOWERED:
+            calls["bf16_cast"] = make_call(overload, base, True)
+        if any(a is not b for a, b in zip(_flat(base[0]), _flat(flowing[0]), strict=True)):
+            calls["bf16_flow"] = make_call(overload, flowing, True)
+    shapes = double_batch(op, batch) if "double" in arms and batch else None
+    if shapes is not None:
+        calls["double"] = make_call(overload, make_inputs(op, overload, shapes, differentiable), False)
+    times = time_arms(calls, budget_s)
+    return {name: round(middle(values)) for name, values in times.items()} | {
+        "rounds": len(times["base"]),
+        "spread_ratio": round(statistics.pstdev(times["base"]) / max(statistics.fmean(times["base"]), 1.0), 4),
+    }
+
+
+def size_bytes(op: dict[str, Any]) -> int:
+    """Bytes of an operator's inputs as float32."""
+    total = 0
+    for shape in op["shapes"]:
+        if isinstance(shape, list) and shape and isinstance(shape[0], list):
+            total += sum(4 * math.prod(one) for one in shape)
+        elif isinstance(shape, list) and shape:
+            total += 4 * math.prod(shape)
+    return total
+
+
+def replay_ops(request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+    """Every forward operator that can be replayed, largest first, with its times; and what could not be."""
+    recorded = request["ops"]["ops"]
+    forward = [op for op in recorded if not op["backward"]]
+    gradients = any(op["backward"] for op in recorded)
+    arms, batch = request["arms"], request.get("batch_size")
+    total_ns = sum(op["cpu_ns"] for op in forward) or 1
+    begin_s, replayed, skipped = time.perf_counter(), [], []
+    allowed_s = max(0.5, deadline_s - begin_s)
+    for index, op in enumerate(recorded):
+        if op["backward"]:
+            continue
+        if op["name"] in NOT_REPLAYED:
+            skipped.append({"index": index, "reason": "a view"})
+            continue
+        if size_bytes(op) * 8 > request["memory_bytes"]:
+            skipped.append({"index": index, "reason": "too large for the memory allowed"})
+            continue
+        if time.perf_counter() > deadline_s:
+            skipped.append({"index": index, "reason": "no time left"})
+            continue
+        # Half of the time by weight, half evenly: small operators decide how a small model scales.
+        budget_s = allowed_s * (0.5 * op["cpu_ns"] / total_ns + 0.5 / len(forward))
+        try:
+            times = replay_op(op, arms, batch, gradients, budget_s)
+        except (NotReplayable, RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+            skipped.append({"index": index, "reason": f"{type(error).__name__}: {error}"[:160]})
+            continue
+        replayed.append({"index": index, "name": op["name"], "count": op["count"], "recorded_ns": op["cpu_ns"]} | times)
+    return {
+        "ops": replayed,
+        "skipped": skipped,
+        "engine_ns": round(_engine_ns()) if gradients else 0,
+        "recorded_forward_ns": sum(op["cpu_ns"] for op in forward),
+        "recorded_backward_ns": sum(op["cpu_ns"] for op in recorded if op["backward"]),
+    }
+
+
+def _engine_ns() -> float:
+    """What one call of the autograd engine costs by itself; a training step pays it once, a replay once per operator."""
+    leaf = torch.zeros(1, requires_grad=True)
+    out = leaf.view(1)
+    seed = torch.ones(1)
+    call = lambda: torch.autograd.grad(out, leaf, seed, retain_graph=True)  # noqa: E731
+    return middle([time_call(call, 50) for _ in range(9)])
+
+
+def time_threads(request: dict[str, Any], deadline_s: float) -> dict[str, Any] | None:
+    """The largest operators with the present number of threads and with as many as there are cores."""
+    present, cores = torch.get_num_threads(), request["cores"]
+    calls: list[tuple[float, Callable[[], object]]] = []
+    for op in sorted((o for o in request["ops"]["ops"] if not o["backward"]), key=lambda o: -o["cpu_ns"])[:12]:
+        if op["name"] in NOT_REPLAYED or size_bytes(op) * 8 > request["memory_bytes"]:
+            continue
+        op = op | {"name": functional_name(op["name"])}
+        with contextlib.suppress(NotReplayable, RuntimeError, TypeError, ValueError, IndexError):
+            overload = find_overload(op)
+            arguments = make_inputs(op, overload, op["shapes"], not overload._schema.is_mutable)
+            calls.append((op["count"], make_call(overload, arguments, False)))
+    if not calls:
+        return None
+    totals: dict[int, list[float]] = {present: [], cores: []}
+    # A team of threads is built anew when its size changes, so whole rounds take turns, after a warm-up each.
+    for _ in range(5):
+        for threads in (present, cores):
+            torch.set_num_threads(threads)
+            for _, call in calls:
+                call()
+            totals[threads].append(sum(count * time_call(call, 2) for count, call in calls))
+        if time.perf_counter() > deadline_s:
+            break
+    torch.set_num_threads(present)
+    return {
+        "present_threads": present,
+        "cores": cores,
+        "present_ns": round(middle(totals[present])),
+        "cores_ns": round(middle(totals[cores])),
+        "rounds": len(totals[cores]),
+    }
+
+
+# Optimizer
+
+
+def make_parameters(numels: Sequence[Sequence[int]], most_elements: int) -> tuple[list[torch.Tensor], float]:
+    """Parameters with gradients in the recorded sizes, and which share of all elements they are (less when too many)."""
+    total = sum(numel * count for numel, count in numels)
+    share = min(1.0, most_elements / max(total, 1))
+    parameters: list[torch.Tensor] = []
+    for numel, count in numels:
+        kept = max(1, round(count * share))
+        size = numel if share == 1.0 else min(numel, max(1, most_elements // 4))
+        for _ in range(kept):
+            parameter = torch.zeros(size, requires_grad=True)
+            parameter.grad = torch.full((size,), 1e-3)
+            parameters.append(parameter)
+    made = sum(p.numel() for p in parameters)
+    return parameters, made / max(total, 1)
+
+
+def time_optimizer(facts: dict[str, Any], memory_bytes: int, budget_s: float) -> dict[str, Any]:
+    """One step of the present optimizer, fused, and with foreach; and clipping by a hand-written loop and by foreach."""
+    kind = getattr(torch.optim, facts["class"], None)
+    if kind is None:
+        raise NotReplayable(f"{facts['class']} is not one of torch's optimizers")
+    settings = dict(facts.get("settings") or {})
+    if facts["class"] == "SGD":
+        settings.setdefault("momentum", 0.9)
+    parameters, share = make_parameters(facts["numels"], memory_bytes // (4 * 8))
+    groups = max(1, min(int(facts.get("groups") or 1), len(parameters)))
+    arms: dict[str, Callable[[], object]] = {}
+    for name, flags in {
+        "present": {key: facts.get(key) for key in ("foreach", "fused") if facts.get(key) is not None},
+        "fused": {"fused": True},
+        "foreach": {"foreach": True},
+    }.items():
+        with contextlib.suppress(RuntimeError, TypeError, ValueError):
+            split = [{"params": parameters[i::groups]} for i in range(groups)]
+            optimizer = kind(split, lr=1e-6, **settings, **flags)
+            optimizer.step()
+            arms[name] = optimizer.step
+    if "present" not in arms:
+        raise NotReplayable(f"{facts['class']} cannot be built with what was recorded")
+
+    def clip_by_hand() -> None:
+        total = 0.0
+        for p in parameters:
+            if p.grad is not None:
+                total += p.grad.detach().norm(2).item() ** 2
+        scale = min(1.0, 1e9 / (total**0.5 + 1e-6))
+        for p in parameters:
+            if p.grad is not None:
+                p.grad.mul_(scale)
+
+    arms["clip_by_hand"] = clip_by_hand
+    arms["clip_foreach"] = lambda: torch.nn.utils.clip_grad_norm_(parameters, 1e9, foreach=True)
+    times = time_arms(arms, budget_s, most=25)
+    return {f"{name}_ns": round(middle(values)) for name, values in times.items()} | {
+        "share_ratio": round(share, 4),
+        "tensors": len(parameters),
+        "rounds": len(times["present"]),
+        "assumed_settings": {} if facts.get("settings") else settings,
+    }
+
+
+# Buckets
+
+
+def time_buckets(ddp: dict[str, Any], ranks: int, timeout_s: float) -> dict[str, Any]:
+    """All-reduces of the present buckets and of default ones between this many processes on this host."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan = {"sizes": ddp["bucket_sizes"], "ranks": ranks, "store": os.path.join(folder, "store")}
+        environment = {"GLOO_SOCKET_IFNAME": "lo"} | os.environ | {"OMP_NUM_THREADS": "1"}
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+            environment.pop(name, None)
+        children = [
+            subprocess.Popen(
+                [sys.executable, os.path.abspath(__file__), "--buckets", json.dumps(plan | {"rank": rank})],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+            )
+            for rank in range(ranks)
+        ]
+        try:
+            outputs = [child.communicate(timeout=timeout_s)[0] for child in children]
+        finally:
+            for child in children:
+                if child.poll() is None:
+                    child.kill()
+                    child.wait()
+    if any(child.returncode for child in children):
+        raise NotReplayable("the processes for the bucket measurement failed")
+    result: dict[str, Any] = json.loads(outputs[0])
+    return result
+
+
+def run_buckets(plan: dict[str, Any]) -> dict[str, Any]:
+    """One rank of the bucket measurement."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{plan['store']}", rank=plan["rank"], world_size=plan["ranks"])
+    sizes = [max(1, size // 4) for size in plan["sizes"]]
+    total = sum(sizes)
+    cap = 25 * (1 << 20) // 4
+    large = [min(cap, total - begin) for begin in range(0, total, cap)]
+
+    def reduce_all(tensors: list[torch.Tensor]) -> None:
+        for work in [dist.all_reduce(one, async_op=True) for one in tensors]:
+            work.wait()
+
+    arms = {name: [torch.zeros(n) for n in parts] for name, parts in (("present", sizes), ("large", large))}
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for turn in range(9):
+        for name, tensors in arms.items():
+            dist.barrier()
+            taken = time_call(lambda tensors=tensors: reduce_all(tensors), 1)  # type: ignore[misc]
+            if turn:
+                times[name].append(taken)
+    dist.destroy_process_group()
+    return {f"{name}_ns": round(middle(values)) for name, values in times.items()} | {
+        "buckets": len(sizes),
+        "large_buckets": len(large),
+        "ranks": plan["ranks"],
+    }
+
+
+# Program
+
+
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """Everything that the request asks for; what fails says why and stops nothing else."""
+    begin_s = time.perf_counter()
+    torch.manual_seed(0)
+    if request.get("threads"):
+        torch.set_num_threads(int(request["threads"]))
+    budget_s = float(request["budget_s"])
+    result: dict[str, Any] = {"schema": "hotloop.probe-result/1", "torch": torch.__version__, "failed": {}}
+    parts: dict[str, Callable[[], Any]] = {}
+    if request.get("optimizer"):
+        parts["optimizer"] = lambda: time_optimizer(request["optimizer"], request["memory_bytes"], 0.15 * budget_s)
+    if request.get("ops"):
+        parts["replay"] = lambda: replay_ops(request, begin_s + 0.8 * budget_s)
+        if "threads" in request["arms"]:
+            parts["threads"] = lambda: time_threads(request, begin_s + 0.9 * budget_s)
+    if request.get("ddp"):
+        parts["buckets"] = lambda: time_buckets(request["ddp"], request["ddp"]["ranks"], 2.0 * budget_s)
+    for name, part in parts.items():
+        try:
+            result[name] = part()
+        except Exception as error:  # one measurement that fails must not lose the others
+            result["failed"][name] = f"{type(error).__name__}: {error}"[:300]
+    result["elapsed_s"] = round(time.perf_counter() - begin_s, 3)
+    return result
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) == 2 and arguments[0] == "--buckets":
+        print(json.dumps(run_buckets(json.loads(arguments[1]))))
+        return 0
+    if len(arguments) != 2:
+        print("usage: opportunities.py IN.json OUT.json", file=sys.stderr)
+        return 2
+    with open(arguments[0], encoding="utf-8") as file:
+        request = json.load(file)
+    result = measure(request)
+    partial = arguments[1] + ".part"
+    with open(partial, "w", encoding="utf-8") as file:
+        json.dump(result, file)
+    os.replace(partial, arguments[1])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,52 @@
+"""Report -> text: terminal lines, one HTML page, or the JSON contract. Renderers compute no number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hotloop.core.catalogue import Catalogue
+from hotloop.core.report import Report
+
+from .renderer import Renderer, Surface, renderer
+
+__all__ = [
+    "RENDERERS",
+    "Renderer",
+    "Surface",
+    "render_html",
+    "render_json",
+    "render_terminal",
+    "renderer",
+]
+
+RENDERERS: Catalogue[Renderer] = Catalogue(Renderer, "hotloop.report.renderers")
+
+
+def render_terminal(
+    report: Report,
+    *,
+    width: int,
+    color: bool,
+    unicode: bool = True,
+    manuals: Mapping[str, str] | None = None,
+) -> str:
+    """The report as lines of text, at most ``width`` columns wide (paths and commands are never broken).
+
+    ``color`` adds terminal colours; without it the text is plain. ``unicode`` False gives ASCII only.
+    ``manuals`` maps a rule's id to its manual; its advice stands beside the fix.
+    """
+    surface = Surface(width=width, color=color, unicode=unicode, manuals=manuals or {})
+    return RENDERERS["terminal"].render(report, surface)
+
+
+def render_html(report: Report, *, manuals: Mapping[str, str] | None = None) -> str:
+    """The report as one HTML page that loads nothing from anywhere.
+
+    ``manuals`` maps a rule's id to its manual in Markdown, shown folded under its findings.
+    """
+    return RENDERERS["html"].render(report, Surface(manuals=manuals or {}))
+
+
+def render_json(report: Report) -> str:
+    """The report as the JSON text of schema hotloop.report/1."""
+    return RENDERERS["json"].render(report, Surface())

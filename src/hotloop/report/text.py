@@ -1,0 +1,312 @@
+"""Numbers and strings of a report -> short text for people: units, percentages, evidence; None becomes 'unknown'."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Saving, Severity, Value, Where
+from hotloop.core.report import Outcome
+
+UNKNOWN = "unknown"
+
+SETTING_NAMES = frozenset(
+    {
+        "batch_size",
+        "bucket_cap_mb",
+        "capturable",
+        "collate_fn",
+        "drop_last",
+        "find_unused_parameters",
+        "foreach",
+        "fused",
+        "gradient_as_bucket_view",
+        "no_sync",
+        "num_workers",
+        "persistent_workers",
+        "pin_memory",
+        "prefetch_factor",
+        "retain_graph",
+        "static_graph",
+        "torch_threads",
+    }
+)
+"""Names that a reader knows from torch in this spelling; every other evidence name is written with spaces."""
+
+UNITS = frozenset({"ns", "bytes", "ratio", "count", "flops", "w", "j", "speedup"})
+"""Endings of evidence names that say how the value is to be read."""
+
+SHOWN_ITEMS = 4
+"""Longer lists in the evidence are cut; the JSON holds them whole."""
+
+NUMERICS_TEXT = {
+    Numerics.EXACT: "same numbers",
+    Numerics.REORDERED: "same maths, rounding may differ",
+    Numerics.RESAMPLED: "random draws or data order may differ",
+    Numerics.LOSSY: "changes the numerics: watch the loss",
+}
+
+OUTCOME_TEXT = {
+    "completed": "completed",
+    "exception": "ended by an uncaught exception",
+    "signal": "ended by a signal",
+    "killed": "killed",
+    "oom": "ran out of memory",
+    "running": "still running",
+}
+
+
+def clean(text: str) -> str:
+    """``text`` on one line, without characters that could drive a terminal or reorder what is read.
+
+    Names come from the user's program: controls, bidirectional marks, lone surrogates and private characters are out.
+
+    >>> clean("a\\x1b[31mb\\n c")
+    'a [31mb c'
+    """
+    return " ".join(blank_controls(text).split())
+
+
+def blank_controls(text: str) -> str:
+    """``text`` with a space for each of the characters that ``clean`` refuses, and its other spaces as they were."""
+    return "".join(" " if unicodedata.category(c) in {"Cc", "Cf", "Zl", "Zp", "Cs", "Co"} else c for c in text)
+
+
+def shorten(text: str, limit_count: int, ellipsis: str = "...") -> str:
+    """``text`` cleaned, cut to ``limit_count`` characters with an ellipsis where it was longer."""
+    text = clean(text)
+    return text if len(text) <= limit_count else text[: max(0, limit_count - len(ellipsis))].rstrip() + ellipsis
+
+
+def format_duration(value_ns: float | None) -> str:
+    """Nanoseconds in the unit that a reader expects, three significant digits.
+
+    >>> [format_duration(v) for v in (None, 0, 950, 12_345, 92_000_000, 61_500_000_000, 7_260_000_000_000)]
+    ['unknown', '0 ms', '950 ns', '12.3 us', '92.0 ms', '61.5 s', '2 h 1 min']
+    """
+    if value_ns is None:
+        return UNKNOWN
+    if value_ns < 0:
+        return "-" + format_duration(-value_ns)
+    if value_ns == 0:
+        return "0 ms"
+    if value_ns >= 120e9:
+        minutes, seconds = divmod(round(value_ns * 1e-9), 60)
+        hours, rest = divmod(minutes, 60)
+        return f"{hours:,} h {rest} min" if hours else f"{minutes} min {seconds} s"
+    for limit_ns, unit_ns, unit in ((999.5, 1.0, "ns"), (999.5e3, 1e3, "us"), (999.5e6, 1e6, "ms")):
+        if value_ns < limit_ns:
+            return f"{format_number(value_ns / unit_ns) if unit != 'ns' else round(value_ns)} {unit}"
+    return f"{format_number(value_ns * 1e-9)} s"
+
+
+def format_number(value: float) -> str:
+    """A plain number with about three significant digits, thousands separated.
+
+    >>> [format_number(v) for v in (0, 0.00123, 1.5, 12.34, 1234.5)]
+    ['0', '0.0012', '1.50', '12.3', '1,234']
+    """
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    if size >= 9.995:
+        return f"{value:.1f}"
+    if size >= 0.0995 or size == 0:
+        return f"{value:.2f}" if size else "0"
+    return f"{value:.2g}"
+
+
+def format_count(value: int | None) -> str:
+    """A count with thousands separated.
+
+    >>> format_count(1234567)
+    '1,234,567'
+    """
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def format_percent(ratio: float | None) -> str:
+    """A ratio as a percentage; something that is there never prints as zero.
+
+    >>> [format_percent(v) for v in (None, 0.0, 0.0002, 0.046, 0.463)]
+    ['unknown', '0%', '<0.1%', '4.6%', '46%']
+    """
+    if ratio is None:
+        return UNKNOWN
+    if ratio == 0:
+        return "0%"
+    if 0 < ratio < 0.0005:
+        return "<0.1%"
+    if ratio > 0.9995 or abs(ratio) >= 0.0995:
+        return f"{ratio * 100:,.0f}%"
+    return f"{ratio * 100:.1f}%"
+
+
+def format_range(low_ratio: float, high_ratio: float) -> str:
+    """Two ratios as one range of percentages, with the same number of digits on both sides.
+
+    >>> format_range(0.35, 0.46), format_range(0.004, 0.12), format_range(0.2, 0.2)
+    ('35..46%', '0.4..12.0%', '20%')
+    """
+    digits = 0 if low_ratio >= 0.0995 or high_ratio == 0 else 1
+    low, high = f"{low_ratio * 100:.{digits}f}", f"{high_ratio * 100:.{digits}f}"
+    return f"{low}%" if low == high else f"{low}..{high}%"
+
+
+def format_bytes(value_bytes: float | None) -> str:
+    """Bytes in binary units.
+
+    >>> format_bytes(None), format_bytes(512), format_bytes(3 * 2**30)
+    ('unknown', '512 B', '3.00 GiB')
+    """
+    if value_bytes is None:
+        return UNKNOWN
+    size = float(value_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1000 or unit == "TiB":
+            return f"{size:.0f} B" if unit == "B" else f"{format_number(size)} {unit}"
+        size /= 1024
+    raise AssertionError("the loop ends at TiB")
+
+
+def format_rate(value_per_s: float | None, noun: str) -> str:
+    """Something per second, e.g. '80.0 samples/s'."""
+    return UNKNOWN if value_per_s is None else f"{format_number(value_per_s)} {noun}/s"
+
+
+def format_where(where: Where) -> str:
+    """A place as file:line, which editors and terminals make clickable."""
+    return f"{clean(where.file)}:{where.line}"
+
+
+def format_forecast(saving: Saving) -> str:
+    """A forecast as range, middle and basis.
+
+    >>> from hotloop.core.findings import Basis
+    >>> format_forecast(Saving(low_ratio=0.35, mid_ratio=0.42, high_ratio=0.46, basis=Basis.SIMULATED))
+    '35..46%, most likely 42% (simulated)'
+    """
+    middle = f", most likely {format_percent(saving.mid_ratio)}" if saving.low_ratio < saving.high_ratio else ""
+    return f"{format_range(saving.low_ratio, saving.high_ratio)}{middle} ({saving.basis.value})"
+
+
+def describe_stake(findings: Sequence[Finding]) -> str | None:
+    """What the first finding that is worth an act costs and what its fix is forecast to win; None without one."""
+    top = next((f for f in findings if f.saving is not None and f.severity is not Severity.INFO), None)
+    if top is None or top.saving is None:
+        return None
+    saving = format_range(top.saving.low_ratio, top.saving.high_ratio)
+    forecast = f"{saving} of the time per {clean(top.unit)}, {top.saving.basis.value}"
+    if top.kind is Kind.OPPORTUNITY:
+        return f"{clean(top.rule)} could win {forecast}"
+    cost = f"loses {format_duration(top.cost_ns)} per step, " if top.cost_ns is not None else ""
+    return f"{cost}a fix is forecast to win {forecast}"
+
+
+def format_history(history: Mapping[str, Value]) -> str | None:
+    """How far past forecasts were off, or None when there are none.
+
+    >>> format_history({"n": 12, "median_abs_error": 0.03}), format_history({"n": 0, "median_abs_error": None})
+    ('past forecasts missed by 3.0 percentage points (median of 12)', None)
+    """
+    count, error = history.get("n"), history.get("median_abs_error")
+    if not isinstance(count, int) or isinstance(count, bool) or count <= 0 or not isinstance(error, (int, float)):
+        return None
+    return f"past forecasts missed by {error * 100:.1f} percentage points (median of {count})"
+
+
+def format_fix(fix: Fix) -> str:
+    """A fix in one line: what to set, by which technique, what it does to the numbers.
+
+    >>> format_fix(Fix(technique="loader-workers", settings={"num_workers": 2}, safety=Safety.ASK,
+    ...                numerics=Numerics.RESAMPLED))
+    'loader-workers: num_workers=2 (random draws or data order may differ)'
+    """
+    settings = ", ".join(f"{clean(name)}={_format_setting(value)}" for name, value in fix.settings.items())
+    notes = NUMERICS_TEXT[fix.numerics] + ("; by hand" if fix.safety is Safety.SHOW else "")
+    return f"{clean(fix.technique)}{': ' if settings else ''}{settings} ({notes})"
+
+
+def format_outcome(outcome: Outcome) -> str:
+    """How the training ended, in words."""
+    text = OUTCOME_TEXT.get(outcome.ended, clean(outcome.ended))
+    if outcome.signal is not None:
+        text += f" ({clean(outcome.signal)})"
+    if outcome.exit_code is not None:
+        text += f", exit code {outcome.exit_code}"
+    return text
+
+
+def format_evidence(name: str, value: Value) -> tuple[str, str] | None:
+    """One piece of evidence as (label, text); the unit at the end of its name sets the format. None when unknown.
+
+    >>> format_evidence("fetch_ns_per_batch", 3_100_000), format_evidence("num_workers", 0)
+    (('fetch', '3.10 ms per batch'), ('num_workers', '0'))
+    >>> format_evidence("link_bytes_per_s", 2**20), format_evidence("noise_ratio", 0.031)
+    (('link', '1.00 MiB/s'), ('noise', '3.1%'))
+    """
+    if value is None:
+        return None
+    if name in SETTING_NAMES:
+        return name, _format_value(value, "")
+    base, _, per = name.partition("_per_")
+    head, _, unit = base.rpartition("_")
+    if unit not in UNITS:
+        head, unit = base, ""
+    label = clean((head or base).replace("_", " "))
+    text = _format_value(value, unit)
+    return label, text + (f"/{per}" if per == "s" else f" per {clean(per.replace('_', ' '))}" if per else "")
+
+
+def _format_value(value: Value, unit: str) -> str:
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return shorten(value, 80)
+    if isinstance(value, Mapping):
+        return ", ".join(
+            f"{shorten(str(k), 40)}: {_format_value(v, unit)}" for k, v in list(value.items())[:SHOWN_ITEMS]
+        )
+    if isinstance(value, list | tuple):
+        more = f" +{len(value) - SHOWN_ITEMS} more" if len(value) > SHOWN_ITEMS else ""
+        return ", ".join(_format_value(v, unit) for v in value[:SHOWN_ITEMS]) + more
+    if unit == "ns":
+        return format_duration(value)
+    if unit == "bytes":
+        return format_bytes(value)
+    if unit == "ratio":
+        return format_percent(value)
+    if unit == "speedup":
+        return f"{value:.2f}x"
+    text = f"{value:,}" if isinstance(value, int) else format_number(value)
+    return text + {"flops": " flops", "w": " W", "j": " J"}.get(unit, "")
+
+
+def _format_setting(value: Value) -> str:
+    return shorten(value, 60) if isinstance(value, str) else shorten(repr(value), 60)
+
+
+def format_share(ratio: float) -> str:
+    """A share of the step with one decimal, for columns.
+
+    >>> format_share(0.4604), format_share(0.0), format_share(0.0001)
+    ('46.0%', '0.0%', '<0.1%')
+    """
+    return "<0.1%" if 0 < ratio < 0.0005 else f"{ratio * 100:.1f}%"
+
+
+def first_advice(manual: str) -> str | None:
+    """First sentence of a manual's 'What to do' section, or None when there is no such section.
+
+    >>> first_advice("## What it does\\nX.\\n\\n## What to do\\nRaise num_workers. Then measure.\\n")
+    'Raise num_workers.'
+    """
+    _, heading, rest = manual.partition("## What to do")
+    if not heading:
+        return None
+    section = rest.split("\n## ", 1)[0].strip().lstrip(":")
+    paragraph = clean(section.split("\n\n", 1)[0].lstrip("-* 1."))
+    end = paragraph.find(". ")
+    return (paragraph if end < 0 else paragraph[: end + 1]).replace("`", "") or None

@@ -1,0 +1,1 @@
+"""Files -> columns: the recordings of hotloop's own agent."""

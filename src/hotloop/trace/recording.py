@@ -1,0 +1,396 @@
+"""A run folder -> RunRecording: rows as columns, facts as dicts, and what is missing, at any moment of a run's life.
+
+Works while the files are being written and after their writers were killed. Nothing that a file says is trusted:
+memory and time are bounded, damage is stepped over and counted, and the only error is RecordingError with one line.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.core.errors import RecordingError
+from hotloop.core.frames import (
+    HEAD_BYTES,
+    KIND_FACT,
+    KIND_ROW,
+    LAST_WINS_KINDS,
+    RESERVE_OFFSET,
+    SEGMENT_HEADER_BYTES,
+    FileHeader,
+    Frame,
+    Status,
+    decode_frames,
+    decode_header,
+    decode_object,
+    decode_segment_header,
+    decode_status,
+    fact_key,
+)
+from hotloop.core.recording import FIELD, STEP_FIELDS, UNKNOWN
+
+RUNS_FOLDER = ".hotloop"
+FILE_SUFFIX = ".hlr"
+POINTER_SUFFIX = ".where"
+
+_MAX_FILE_BYTES = 2 << 30
+_MAX_ROWS = 400_000  # a run of 10^13 steps has fewer: old rows are merged
+_MAX_FACTS = 500_000
+_MAX_FACTS_BYTES = 64 << 20
+_MAX_JSON_BYTES = 16 << 20
+_MAX_COUNT = 1 << 60  # a row index beyond this is damage
+_EMPTY_SEGMENTS = 4  # a file that is nothing but a hole ends here
+_INT64 = struct.Struct("<q")
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRecording:
+    """One training process. ``rows`` is n x len(STEP_FIELDS) in the order of STEP_FIELDS, sorted by index.
+
+    ``process`` is the process fact, empty when it was lost. ``facts`` are in the order of writing, of last-wins kinds
+    only the newest. ``closed`` is False while the process runs, and for ever when it was killed. ``trouble`` is what
+    the writer last said was wrong, else empty.
+    """
+
+    path: Path
+    process: dict[str, Any]
+    rows: Rows
+    facts: tuple[dict[str, Any], ...]
+    lost_rows: int
+    lost_facts: int
+    thinned_facts: int
+    closed: bool
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecording:
+    """A run folder. ``manifest``, ``outcome`` and ``probe`` are None when their file is missing or unreadable.
+
+    ``health`` says in one line each what could not be read or was lost.
+    """
+
+    manifest: dict[str, Any] | None
+    outcome: dict[str, Any] | None
+    probe: dict[str, Any] | None
+    processes: tuple[ProcessRecording, ...]
+    health: tuple[str, ...]
+
+
+def find_run(name_or_path: str, root: Path) -> Path:
+    """The folder of a run: ``last`` for the newest one, a folder, or a name under ``root``/.hotloop."""
+    runs = root / RUNS_FOLDER
+    if name_or_path == "last":
+        found = _list_runs(runs)
+        if not found:
+            raise RecordingError(f"no run under {runs}: record one with `hotloop run -- COMMAND`")
+        return max(found, key=_started)
+    for candidate in (root / name_or_path, runs / name_or_path):
+        if _is_run(candidate):
+            return candidate
+    if (root / name_or_path).is_dir():
+        raise RecordingError(f"{name_or_path} holds no recording")
+    known = ", ".join(sorted(run.name for run in _list_runs(runs))[-10:]) or "none"
+    raise RecordingError(f"no run {name_or_path!r}; known under {runs}: {known}")
+
+
+def read_run(folder: Path) -> RunRecording:
+    """Everything in a run folder, as far as it can be read.
+
+    Raises RecordingError when there is no recording at all, or when no process's file can be read.
+    """
+    health: list[str] = []
+    try:
+        if not folder.is_dir():
+            raise RecordingError(f"no run at {folder}")
+        paths = _process_paths(folder / "processes", health)
+    except OSError as error:
+        raise RecordingError(f"cannot read {folder}: {error.strerror}") from None
+    manifest, outcome, probe = (
+        _read_json(folder / name, health) for name in ("run.json", "outcome.json", "probe.json")
+    )
+    processes: list[ProcessRecording] = []
+    refused: list[RecordingError] = []
+    for path in paths:
+        try:
+            if _never_began(path):
+                health.append(f"{path.name} is empty: its process ended before it could record anything")
+                continue
+            process = read_process(path)
+        except RecordingError as error:
+            refused.append(error)
+            health.append(str(error))
+        else:
+            processes.append(process)
+            health.extend(_describe_losses(process))
+    if refused and not processes:
+        raise refused[0]
+    if manifest is None and not processes:
+        raise RecordingError(f"{folder} holds no recording")
+    return RunRecording(
+        manifest=manifest, outcome=outcome, probe=probe, processes=tuple(processes), health=tuple(health)
+    )
+
+
+def read_process(path: Path) -> ProcessRecording:
+    """One process's file. Raises RecordingError when it is foreign, too new, damaged at its head, or unreadable."""
+    with _RecordingFile(path) as file:
+        collected = _Collected(file.header)
+        for frame in decode_frames(file.head, RESERVE_OFFSET, HEAD_BYTES):
+            collected.add(frame)
+        empty = 0
+        for number in range(file.segment_count):
+            data = file.read_segment(number)
+            begun = number == 0 or decode_segment_header(data) is not None
+            start = HEAD_BYTES if number == 0 else SEGMENT_HEADER_BYTES
+            before = collected.frame_count
+            for frame in decode_frames(data, start, len(data)):
+                collected.add(frame)
+            empty = 0 if begun or collected.frame_count > before else empty + 1
+            if empty >= _EMPTY_SEGMENTS:
+                break
+    status = file.status  # read before the rows, so rows that were written meanwhile cannot look lost
+    rows = collected.take_rows()
+    facts = collected.take_facts()
+    process: dict[str, Any] = next((fact for fact in reversed(facts) if fact.get("kind") == "process"), {})
+    return ProcessRecording(
+        path=path,
+        process=process,
+        rows=rows,
+        facts=facts,
+        lost_rows=_count_lost(rows, status.settled_rows),
+        lost_facts=status.lost_facts + collected.dropped_facts,
+        thinned_facts=status.thinned_facts,
+        closed=status.closed,
+        trouble=status.message,
+    )
+
+
+def read_tail(path: Path, after_row: int) -> Rows:
+    """Rows of one process that hold steps from ``after_row`` on; cheap, for a line that follows a running training.
+
+    Start with 0 and go on with the last row's ``index + rows_merged``. A block of merged rows that has grown since
+    comes again as a whole.
+    """
+    with _RecordingFile(path) as file:
+        first = file.segment_count - 1
+        while first > 0:
+            header = decode_segment_header(file.read(first * file.header.segment_bytes, SEGMENT_HEADER_BYTES))
+            if header is not None and header[1] <= after_row:
+                break
+            first -= 1
+        first = min(first, max(file.status.tail_segment, 0))
+        collected = _Collected(file.header)
+        for number in range(max(first, 0), file.segment_count):
+            data = file.read_segment(number)
+            start = HEAD_BYTES if number == 0 else SEGMENT_HEADER_BYTES
+            for frame in decode_frames(data, start, len(data)):
+                if frame.kind == KIND_ROW:
+                    collected.add(frame)
+    rows = collected.take_rows()
+    return rows[rows[:, FIELD["index"]] + rows[:, FIELD["rows_merged"]] > after_row]
+
+
+class _RecordingFile:
+    """An open recording: its header, its status, and its segments, read one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = path.open("rb", buffering=0)
+        except OSError as error:
+            raise RecordingError(f"cannot read {path}: {error.strerror}") from None
+        try:
+            self.head = self.read(0, HEAD_BYTES)
+            self.header: FileHeader = decode_header(self.head, str(path))
+            self.status: Status = decode_status(self.head)
+            size = min(os.fstat(self._file.fileno()).st_size, _MAX_FILE_BYTES)
+            self.segment_count = -(-size // self.header.segment_bytes)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> _RecordingFile:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._file.close()
+
+    def read(self, offset: int, length: int) -> bytes:
+        try:
+            self._file.seek(offset)
+            parts: list[bytes] = []
+            while length > 0:
+                part = self._file.read(length)
+                if not part:
+                    break
+                parts.append(part)
+                length -= len(part)
+            return b"".join(parts)
+        except OSError as error:
+            raise RecordingError(f"cannot read {self._path}: {error.strerror}") from None
+
+    def read_segment(self, number: int) -> bytes:
+        return self.read(number * self.header.segment_bytes, self.header.segment_bytes)
+
+
+class _Collected:
+    """Frames as they come -> the newest version of every row and fact, within fixed limits."""
+
+    def __init__(self, header: FileHeader) -> None:
+        self._header = header
+        self._row_bytes = 8 * len(header.fields)
+        self._index_at = 8 * header.fields.index("index")
+        self._rows: dict[int, tuple[int, bytes]] = {}
+        self._facts: list[tuple[int, dict[str, Any]]] = []
+        self._newest: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}
+        self._facts_bytes = 0
+        self.frame_count = 0
+        self.dropped_facts = 0
+
+    def add(self, frame: Frame) -> None:
+        self.frame_count += 1
+        if frame.kind == KIND_ROW:
+            if len(frame.payload) != self._row_bytes:
+                return
+            (index,) = _INT64.unpack_from(frame.payload, self._index_at)
+            known = self._rows.get(index)
+            if known is None and len(self._rows) >= _MAX_ROWS:
+                return
+            if known is None or frame.sequence > known[0]:
+                self._rows[index] = (frame.sequence, frame.payload)
+        elif frame.kind == KIND_FACT:
+            self._add_fact(frame)
+
+    def _add_fact(self, frame: Frame) -> None:
+        self._facts_bytes += len(frame.payload)
+        full = len(self._facts) + len(self._newest) >= _MAX_FACTS or self._facts_bytes > _MAX_FACTS_BYTES
+        fact = None if full else decode_object(frame.payload)
+        if fact is None or not isinstance(fact.get("kind"), str):
+            self.dropped_facts += 1
+            return
+        # A health line with an id is the writer's own, rewritten in place like the last-wins kinds.
+        if fact["kind"] in LAST_WINS_KINDS or (fact["kind"] == "health" and "id" in fact):
+            key = fact_key(fact)
+            if key not in self._newest or frame.sequence > self._newest[key][0]:
+                self._newest[key] = (frame.sequence, fact)
+        else:
+            self._facts.append((frame.sequence, fact))
+
+    def take_facts(self) -> tuple[dict[str, Any], ...]:
+        """In the order of writing."""
+        facts = sorted([*self._facts, *self._newest.values()], key=lambda item: item[0])
+        return tuple(fact for _, fact in facts)
+
+    def take_rows(self) -> Rows:
+        """Sorted by index, columns by name: what the file lacks is UNKNOWN, what we do not know is left out."""
+        payloads = b"".join(payload for _, (_, payload) in sorted(self._rows.items()))
+        raw = np.frombuffer(payloads, dtype="<i8").reshape(-1, len(self._header.fields))
+        rows: Rows = np.full((len(raw), len(STEP_FIELDS)), UNKNOWN, dtype=np.int64)
+        for column, name in enumerate(self._header.fields):
+            if name in FIELD:
+                rows[:, FIELD[name]] = raw[:, column]
+        if "rows_merged" not in self._header.fields:
+            rows[:, FIELD["rows_merged"]] = 1
+        index, merged = rows[:, FIELD["index"]], rows[:, FIELD["rows_merged"]]
+        good = (index >= 0) & (index < _MAX_COUNT) & (merged > 0) & (merged < _MAX_COUNT)
+        return rows[good]
+
+
+def _count_lost(rows: Rows, settled_rows: int) -> int:
+    """Rows missing before, between and after those that are there."""
+    settled_rows = min(max(settled_rows, 0), _MAX_COUNT)
+    if not len(rows):
+        return settled_rows
+    start = rows[:, FIELD["index"]]
+    end = np.maximum.accumulate(start + rows[:, FIELD["rows_merged"]])
+    between = np.maximum(start[1:] - end[:-1], 0).sum()
+    return int(start[0]) + int(between) + max(0, settled_rows - int(end[-1]))
+
+
+def _describe_losses(process: ProcessRecording) -> list[str]:
+    """One line when rows or facts are missing, unless the recording has a health fact about it."""
+    if any(fact.get("kind") == "health" and "id" in fact for fact in process.facts):
+        return []
+    lost = [
+        f"{count} {what}" for count, what in ((process.lost_rows, "rows"), (process.lost_facts, "facts")) if count > 0
+    ]
+    if not lost:
+        return []
+    reason = f" ({process.trouble})" if process.trouble else ""
+    return [f"{process.path.name} lacks {' and '.join(lost)}{reason}"]
+
+
+def _never_began(path: Path) -> bool:
+    """Whether the writer was killed before it wrote the first bytes of its header."""
+    try:
+        with path.open("rb") as file:
+            return not any(file.read(64))
+    except OSError as error:
+        raise RecordingError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _process_paths(folder: Path, health: list[str]) -> list[Path]:
+    """The recordings of a run; those still on a node's own disk are followed when that is this machine."""
+    if not folder.is_dir():
+        return []
+    names = sorted(os.listdir(folder))
+    paths = [folder / name for name in names if name.endswith(FILE_SUFFIX)]
+    for name in names:
+        if not name.endswith(FILE_SUFFIX + POINTER_SUFFIX) or name.removesuffix(POINTER_SUFFIX) in names:
+            continue
+        pointer = _read_json(folder / name, health) or {}
+        target = pointer.get("path")
+        if isinstance(target, str) and target.endswith(FILE_SUFFIX) and os.path.isfile(target):
+            paths.append(Path(target))
+        else:
+            host = str(pointer.get("host", "?"))
+            health.append(f"{name.removesuffix(POINTER_SUFFIX)} is still on the disk of {host} at {target}")
+    return paths
+
+
+def _read_json(path: Path, health: list[str]) -> dict[str, Any] | None:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_JSON_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        health.append(f"cannot read {path.name}: {error.strerror}")
+        return None
+    value = decode_object(text) if len(text) <= _MAX_JSON_BYTES else None
+    if value is None:
+        health.append(f"{path.name} is damaged: it holds no JSON object")
+    return value
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "run.json").is_file() or (folder / "processes").is_dir()
+
+
+def _list_runs(runs: Path) -> list[Path]:
+    try:
+        return [entry for entry in runs.iterdir() if _is_run(entry)]
+    except OSError:
+        return []
+
+
+def _started(run: Path) -> tuple[float, str]:
+    """When a run began, for finding the newest: what its manifest says, else when that file was written."""
+    for name in ("run.json", "processes", "."):
+        try:
+            modified_s = (run / name).stat().st_mtime
+        except OSError:
+            continue
+        manifest = _read_json(run / "run.json", [])
+        started = (manifest or {}).get("started_wall_s")
+        return (float(started) if isinstance(started, (int, float)) else modified_s), run.name
+    return 0.0, run.name

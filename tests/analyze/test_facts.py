@@ -1,0 +1,162 @@
+import pytest
+
+from hotloop.analyze.facts import (
+    build_compile,
+    build_ddp,
+    build_loaders,
+    build_optimizers,
+    find_main_model,
+    read_health,
+    read_network,
+    read_overhead,
+    read_where,
+)
+from hotloop.core.findings import Where
+
+JUNK = [None, True, -1, 1.5, "x", [], [1, 2], {}, {"a": 1}, float("nan"), float("inf"), 1 << 80]
+
+
+def always(row: int) -> bool:
+    return True
+
+
+def test_a_loader_is_its_settings_and_means_per_batch():
+    (loader,) = build_loaders(
+        [
+            {"kind": "loader", "id": 3, "where": ["t.py", 7, "main"], "num_workers": 2, "batch_size": 8},
+            {"kind": "loader_stats", "id": 3, "fetch_ns": 10, "fetch_batches": 1},
+            {
+                "kind": "loader_stats",
+                "id": 3,
+                "batches": 50,
+                "iterators": 2,
+                "feeds_backward": True,
+                "iterator_ns": 10,
+                "first_wait_ns": 30,
+                "first_waits": 2,
+                "fetch_ns": 100,
+                "fetch_cpu_ns": 60,
+                "collate_ns": None,
+                "fetch_batches": 20,
+            },
+        ]
+    )
+    assert loader.where == Where(file="t.py", line=7, function="main")
+    assert (loader.num_workers, loader.batch_size, loader.batches, loader.feeds_backward) == (2, 8, 50, True)
+    assert (loader.fetch_ns, loader.fetch_cpu_ns, loader.collate_ns) == (5.0, 3.0, None)
+    assert (loader.iterator_start_ns, loader.first_wait_ns) == (5.0, 15.0)
+
+
+def test_a_loader_that_never_fed_a_backward_beside_one_that_did_does_not_feed():
+    stats = [
+        {"kind": "loader_stats", "id": i, "batches": 9, "feeds_backward": True if i == 0 else None} for i in (0, 1)
+    ]
+    assert [loader.feeds_backward for loader in build_loaders(stats)] == [True, False]
+    assert [loader.feeds_backward for loader in build_loaders(stats[1:])] == [None]
+
+
+def test_totals_over_no_batches_are_unknown():
+    (loader,) = build_loaders([{"kind": "loader_stats", "id": 0, "fetch_ns": 0, "fetch_batches": 0}])
+    assert loader.fetch_ns is None
+
+
+def test_optimizer_steps_come_from_the_rows_where_the_fact_is_older():
+    (optimizer,) = build_optimizers([{"kind": "optimizer", "index": 0, "class": "AdamW", "steps": 0}], {0: 120})
+    assert (optimizer.name, optimizer.steps) == ("AdamW", 120)
+
+
+def test_an_optimizer_without_a_fact_is_still_listed():
+    assert [o.index for o in build_optimizers([], {0: 5, 1: 5})] == [0, 1]
+
+
+def test_the_newest_fact_counts():
+    (optimizer,) = build_optimizers(
+        [{"kind": "optimizer", "index": 0, "fused": False}, {"kind": "optimizer", "index": 0, "fused": True}], {}
+    )
+    assert optimizer.fused is True
+
+
+def test_ddp_means_are_over_steady_rows():
+    facts = [
+        {"kind": "ddp", "bucket_sizes": [10, 20], "scan_ns_total": 100, "scan_count": 4},
+        *({"kind": "ddp_stats", "row": r, "comm_ns": 1000 if r < 5 else 10, "overlap_ns": 4} for r in range(10)),
+    ]
+    ddp = build_ddp(facts, lambda row: row >= 5)
+    assert ddp is not None
+    assert (ddp.comm_ns, ddp.exposed_comm_ns, ddp.stats_count) == (10.0, 6.0, 5)
+    assert (ddp.bucket_sizes, ddp.scan_ns, ddp.backward_compute_ns) == ((10, 20), 25.0, None)
+
+
+def test_no_ddp_fact_is_no_ddp():
+    assert build_ddp([], always) is None
+
+
+def test_compile_reasons_keep_their_places():
+    facts = [{"kind": "compile", "used": True, "recompile_reasons": [["shape", ["a.py", 3, "f"]], ["other", None], 5]}]
+    compiled = build_compile(facts, 7.0)
+    assert compiled.recompile_reasons == (("shape", Where(file="a.py", line=3, function="f")), ("other", None))
+    assert compiled.steady_compile_ns == 7.0
+
+
+def test_without_compile_its_time_is_unknown():
+    assert build_compile([], 0.0).steady_compile_ns is None
+
+
+def test_the_main_model_has_most_parameters():
+    facts = [{"kind": "model", "id": 0, "parameters": 5}, {"kind": "model", "id": 1, "parameters": 50}]
+    assert find_main_model(facts)["id"] == 1
+
+
+def network(t_s: float, rx: int, tx: int) -> dict:
+    return {
+        "kind": "network",
+        "t": t_s * 1e9,
+        "interfaces": {"eth0": {"rx_bytes": rx, "tx_bytes": tx, "speed_bytes_per_s": 125e6}},
+    }
+
+
+def test_network_rate_is_of_the_busier_direction():
+    rates, speeds = read_network([network(1, 0, 0), network(3, 100, 400), network(9, 9, 9)], 0, 4 * 10**9)
+    assert rates == {"eth0": 200.0}
+    assert speeds == {"eth0": 125e6}
+
+
+def test_one_network_reading_is_no_rate():
+    assert read_network([network(1, 0, 0)], 0, 10**10) == ({}, {})
+
+
+def test_overhead_is_a_share_of_the_training():
+    overhead = read_overhead([{"kind": "overhead", "hooks_ns": 10, "sampler_ns": 20, "method": "m"}], 3000)
+    assert overhead is not None
+    assert (overhead.share_ratio, overhead.deep_window_ns) == (0.01, None)
+    assert read_overhead([], 3000) is None
+
+
+def test_health_messages_come_once():
+    fact = {"kind": "health", "level": "odd", "message": "m"}
+    assert [(h.level, h.message) for h in read_health([fact, fact])] == [("warning", "m")]
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_junk_in_any_fact_is_unknown_never_an_error(junk):
+    text = (
+        "id index where num_workers batch_size fetch_ns fetch_batches batches class steps bucket_sizes comm_ns row"
+        " break_reasons recompiles t interfaces hooks_ns message level parameters"
+    )
+    keys = text.split()
+    for kind in ("loader", "loader_stats", "optimizer", "ddp", "ddp_stats", "compile", "network", "overhead", "health"):
+        for base in ({}, {"id": 0, "index": 0, "row": 0, "t": 1}):
+            facts = [{**base, "kind": kind, **dict.fromkeys(keys, junk)}, {**base, "kind": kind}]
+            build_loaders(facts)
+            build_optimizers(facts, {})
+            build_ddp(facts, always)
+            build_compile(facts, 0.0)
+            read_network(facts, 0, 10)
+            overhead = read_overhead(facts, 10)
+            assert overhead is None or overhead.hooks_ns is None or overhead.hooks_ns >= 0
+            assert all(h.level in ("info", "warning", "error") for h in read_health(facts))
+
+
+@pytest.mark.parametrize("junk", [*JUNK, ["a", "b", "c"], ["a", True, "c"], [1, 2, 3], ["a", 1]])
+def test_a_place_needs_its_three_parts(junk):
+    assert read_where(junk) is None

@@ -1,0 +1,186 @@
+import os
+import textwrap
+
+import pytest
+
+from hotloop.analyze.source import (
+    MAX_SOURCE_BYTES,
+    SourceFiles,
+    calls_around,
+    classify_stack,
+    classify_statement,
+    parse_source,
+    read_source,
+)
+from hotloop.core.findings import Where
+
+SCRIPT = textwrap.dedent(
+    """\
+    import json
+    import math
+    import numpy as np
+    import torch
+    from PIL import Image as Picture
+    import wandb as tracker
+
+    def clip(model, limit):
+        total = 0.0
+        for p in model.parameters():
+            if p.grad is not None:
+                total += float(p.grad.norm()) ** 2
+        scale = limit / math.sqrt(total)
+        return scale
+
+    @torch.no_grad()
+    def score(model, loader):
+        model.eval()
+        right = 0
+        for x, y in loader:
+            out = model(x)
+            right += (out.argmax(1) == y).sum()
+        return right
+
+    def decay(optimizer):
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                p.data.mul_(0.99)
+
+    def main(model, loader, optimizer, criterion, path, log, history):
+        for step, (x, y) in enumerate(loader):
+            x = np.clip(x, 0, 1)
+            small = Picture.open(path).resize((8, 8))
+            out = model(x)
+            loss = criterion(out, y)
+            loss.backward()
+            optimizer.step()
+            print("loss", step)
+            tracker.log({"loss": step})
+            y = torch.log(y)
+            history.append(loss.item())
+            with open("log.jsonl", "a") as f:
+                f.write(json.dumps({"step": step}) + "\\n")
+            torch.save(model.state_dict(), "x.pt")
+            z = compute(x)
+            for name, p in model.named_parameters():
+                shape = p.shape
+    """
+)
+
+
+def line_of(text: str) -> int:
+    return next(i for i, line in enumerate(SCRIPT.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("total += float(p.grad", "gradient-loop"),
+        ("p.data.mul_(0.99)", "gradient-loop"),
+        ("for name, p in model.named_parameters", "gradient-loop"),
+        ("shape = p.shape", "gradient-loop"),
+        ("x = np.clip", "preprocessing"),
+        ("Picture.open", "preprocessing"),
+        ("loss = criterion", "loss"),
+        ("loss.backward()", "loss"),
+        ('print("loss"', "logging"),
+        ("tracker.log(", "logging"),
+        ("history.append(loss.item())", "logging"),
+        ("f.write(", "logging"),
+        ("torch.save(", "checkpoint"),
+        ("out.argmax(1)", "validation"),
+        ("y = torch.log(y)", "unknown"),
+        ("z = compute(x)", "unknown"),
+        ("out = model(x)\n", "unknown"),
+        ("scale = limit", "unknown"),
+    ],
+)
+def test_a_statement_is_told_by_what_it_calls(text, kind):
+    module = parse_source(SCRIPT)
+    assert module is not None
+    line = line_of(text.strip()) if text != "out = model(x)\n" else line_of("small = ") + 1
+    assert classify_statement(module, line) == kind
+
+
+def test_the_innermost_frame_is_evidence_where_the_statement_says_nothing():
+    module = parse_source(SCRIPT)
+    assert module is not None
+    line = line_of("z = compute(x)")
+    assert classify_statement(module, line, "json.encoder:iterencode") == "logging"
+    assert classify_statement(module, line, "PIL.Image:resize") == "preprocessing"
+
+
+def test_calls_start_with_the_statements_own_and_go_on_with_the_loops():
+    module = parse_source(SCRIPT)
+    assert module is not None
+    calls = calls_around(module, line_of("tracker.log("))
+    assert calls[0] == "tracker.log"
+    assert {"loss.backward", "optimizer.step", "print", "model.named_parameters"} <= set(calls)
+
+
+def test_calls_of_a_line_in_an_inner_loop_are_of_that_loop():
+    module = parse_source(SCRIPT)
+    assert module is not None
+    calls = calls_around(module, line_of("total += float"))
+    assert calls[:2] == ("float", "p.grad.norm")
+    assert "model.parameters" in calls
+    assert "math.sqrt" not in calls
+
+
+def test_a_line_outside_the_file_has_no_calls():
+    module = parse_source(SCRIPT)
+    assert module is not None
+    assert calls_around(module, 10_000) == ()
+
+
+def test_the_text_is_the_line_as_it_stands(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    where = Where(file=str(path), line=line_of("loss.backward"), function="main")
+    files = SourceFiles()
+    assert files.text(where) == "loss.backward()"
+    assert files.text(Where(file=str(path), line=9999, function="f")) == ""
+
+
+def test_a_stack_is_told_by_its_innermost_clear_frame(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("def flatten(d):\n    return list(d)\n\ndef loop(w, d):\n    w.add_scalar('x', flatten(d))\n")
+    stack = (
+        Where(file=str(path), line=5, function="loop"),
+        Where(file=str(path), line=2, function="flatten"),
+    )
+    assert classify_stack(SourceFiles(), stack) == "logging"
+
+
+def test_files_that_are_no_python_are_never_shown(tmp_path):
+    secret = tmp_path / "passwd"
+    secret.write_text("root:x:0:0:root:/root:/bin/sh\n")
+    assert SourceFiles().text(Where(file=str(secret), line=1, function="f")) == ""
+
+
+def test_pipes_folders_and_missing_files_are_not_read(tmp_path):
+    pipe = tmp_path / "pipe.py"
+    os.mkfifo(pipe)
+    assert read_source(str(pipe)) is None
+    assert read_source(str(tmp_path)) is None
+    assert read_source(str(tmp_path / "none.py")) is None
+    assert read_source("a\0b") is None
+
+
+def test_large_files_are_not_read(tmp_path):
+    path = tmp_path / "large.py"
+    path.write_bytes(b"#" * (MAX_SOURCE_BYTES + 1))
+    assert read_source(str(path)) is None
+
+
+def test_bad_bytes_are_replaced(tmp_path):
+    path = tmp_path / "latin.py"
+    path.write_bytes(b"x = 1  # caf\xe9\n")
+    assert SourceFiles().text(Where(file=str(path), line=1, function="f")) == "x = 1  # caf\ufffd"
+
+
+def test_hostile_nesting_is_no_python():
+    assert parse_source("(" * 100_000) is None
+
+
+def test_warnings_of_the_users_source_stay_silent():
+    assert parse_source("x = '\\d'\n") is not None

@@ -1,0 +1,123 @@
+import pytest
+
+from hotloop.analyze.scorecard import build_scorecard
+from hotloop.analyze.summary import (
+    merge_breakdowns,
+    summarize_breakdown,
+    summarize_lines,
+    summarize_memory,
+    summarize_overhead,
+    summarize_ranks,
+    summarize_steps,
+    summarize_timelines,
+)
+from hotloop.analyze.trainings import Training, analyze_run
+from hotloop.core.phases import PHASES
+
+from .synthetic import MS, Rows, recording
+
+
+def two_ranks(*facts, **second) -> Training:
+    rows = [Rows(), Rows()]
+    for i, extra in ((0, {}), (1, second)):
+        for _ in range(60):
+            rows[i].step(**extra)
+        rows[i].end(other_ns=4 * MS)
+    (training,) = analyze_run(
+        [recording(rows[r], *facts, rank=r, local_rank=r, world_size=2, pid=100 + r) for r in range(2)]
+    )
+    return training
+
+
+def test_the_step_is_the_mean_of_the_ranks_and_rates_are_of_all():
+    step = summarize_steps(two_ranks(input_wait_ns=11 * MS))
+    assert (step.count, step.steady_count, step.unit, step.units_per_step) == (60, 59, "sample", 32.0)
+    assert (step.mean_ns, step.median_ns, step.tail_ns) == (15 * MS, 15 * MS, 4 * MS)
+    assert step.samples_per_s == pytest.approx(16 / 0.010 + 16 / 0.020)
+    assert step.batches_per_s == pytest.approx(100 + 50)
+    assert step.tokens_per_s is None
+    assert step.time_to_first_step_ns == 2_010 * MS
+
+
+def test_a_rate_that_one_rank_does_not_know_is_unknown():
+    assert summarize_steps(two_ranks(samples=0)).samples_per_s is None
+
+
+def test_the_breakdown_at_the_top_is_the_mean_of_the_shares():
+    training = two_ranks(input_wait_ns=11 * MS)
+    top = summarize_breakdown(training)
+    assert top.share("input_wait") == pytest.approx((0.1 + 11 / 20) / 2)
+    assert sum(top.share(p) for p in PHASES) == pytest.approx(1.0, abs=1e-12)
+    assert merge_breakdowns([top]) is top
+
+
+def test_every_rank_has_its_row():
+    first, second = summarize_ranks(two_ranks(input_wait_ns=11 * MS))
+    assert (first.rank, first.mean_ns, second.rank, second.mean_ns) == (0, 10 * MS, 1, 20 * MS)
+    assert second.device is None
+
+
+def test_memory_is_that_of_the_fullest_rank():
+    training = two_ranks(rss_bytes=8 << 30)
+    assert summarize_memory(training).peak_bytes == 8 << 30
+
+
+def test_every_rank_has_its_timeline():
+    assert [t.rank for t in summarize_timelines(two_ranks())] == [0, 1]
+
+
+def test_lines_are_shares_of_their_phase():
+    counts = [
+        ["after_backward_ns", [["/t.py", 9, "main"]], "x:y", 6],
+        ["other_ns", [["/t.py", 9, "main"]], "x:y", 2],
+        ["other_ns", [], "x:y", 2],
+        ["nograd_ns", [["/t.py", 4, "main"]], "x:y", 5],
+    ]
+    lines = summarize_lines(two_ranks({"kind": "samples", "rows": [10, 20], "counts": counts}))
+    assert [(line.phase, line.line, line.share_ratio) for line in lines] == [("forward", 4, 1.0), ("other", 9, 0.8)]
+
+
+def test_lines_of_validation_are_named_so():
+    rows = Rows()
+    for i in range(100):
+        rows.step(**({"nograd_ns": 50 * MS, "bursts": 1, "bursts_other_loader": 1} if i % 20 == 0 else {}))
+    fact = {"kind": "samples", "rows": [10, 20], "counts": [["nograd_ns", [["/t.py", 4, "main"]], "x:y", 5]]}
+    (training,) = analyze_run([recording(rows, fact)])
+    assert [line.phase for line in summarize_lines(training)] == ["validation"]
+
+
+def test_overhead_is_summed_over_processes_and_its_share_averaged():
+    overhead = summarize_overhead(
+        two_ranks({"kind": "overhead", "hooks_ns": 6 * MS, "sampler_ns": None, "method": "m"})
+    )
+    assert overhead is not None
+    assert (overhead.hooks_ns, overhead.sampler_ns, overhead.method) == (12 * MS, None, "m")
+    assert overhead.share_ratio == pytest.approx(0.01)
+    assert summarize_overhead(two_ranks()) is None
+
+
+def test_the_scorecard_says_unknown_where_nothing_was_measured():
+    card = {row.name.split(",")[0]: row for row in build_scorecard(two_ranks().analysis)}
+    assert (card["data wait"].measured_ratio, card["data wait"].verdict) == (pytest.approx(0.1), "fair")
+    for name in ("host-to-device copies", "accelerator utilisation", "all-reduce over backward"):
+        assert (card[name].measured_ratio, card[name].verdict) == (None, "unknown")
+    assert (card["forward"].verdict, card["optimizer"].good) == ("good", "5-10 %")
+
+
+@pytest.mark.parametrize(("wait_ms", "verdict"), [(0, "good"), (2, "fair"), (40, "bad")])
+def test_data_wait_stands_in_its_band(wait_ms, verdict):
+    rows = Rows()
+    for _ in range(50):
+        rows.step(input_wait_ns=wait_ms * MS)
+    (training,) = analyze_run([recording(rows)])
+    assert build_scorecard(training.analysis)[0].verdict == verdict
+
+
+def test_all_reduce_is_compared_with_one_backward():
+    rows = Rows()
+    for _ in range(50):
+        rows.step(backwards=2, backward_ns=20 * MS, synced_backwards=1)
+    facts = [{"kind": "ddp_stats", "row": r, "comm_ns": 4 * MS, "overlap_ns": 0} for r in range(10, 20)]
+    (training,) = analyze_run([recording(rows, {"kind": "ddp"}, *facts)])
+    row = next(r for r in build_scorecard(training.analysis) if r.name.startswith("all-reduce"))
+    assert (row.measured_ratio, row.verdict) == (pytest.approx(0.4), "bad")

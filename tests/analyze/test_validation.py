@@ -1,0 +1,106 @@
+import numpy as np
+
+from hotloop.analyze.partition import split_phases
+from hotloop.analyze.segments import IntColumn, build_steps
+from hotloop.analyze.validation import find_validation
+
+from .synthetic import MS, Rows
+
+BURST = {
+    "nograd_ns": 20 * MS,
+    "iterator_ns": 2 * MS,
+    "after_nograd_ns": 3 * MS,
+    "burst_input_ns": 2 * MS,
+    "burst_gap_ns": 3 * MS,
+    "bursts": 1,
+}
+TEACHER = {"nograd_ns": 2 * MS, "bursts": 1, "bursts_eval_mode": 1}
+
+
+def phases_of(rows: Rows) -> dict[str, IntColumn]:
+    steps = build_steps(rows.array(), closed=True)
+    return split_phases(steps, find_validation(steps))
+
+
+def test_eval_bursts_at_every_fiftieth_step_are_validation():
+    rows = Rows()
+    for i in range(200):
+        rows.step(**(BURST | {"bursts_eval_mode": 1} if i % 50 == 49 else {}))
+    phases = phases_of(rows)
+    assert phases["validation"][49] == 25 * MS
+    assert int(phases["validation"].sum()) == 4 * 25 * MS
+    assert phases["forward"].tolist() == [3 * MS] * 200
+    assert phases["input_wait"].tolist() == [1 * MS] * 200
+
+
+def test_bursts_with_another_loader_are_validation_in_train_mode_too():
+    rows = Rows()
+    for i in range(100):
+        rows.step(**(BURST | {"bursts_other_loader": 1} if i in (30, 60) else {}))
+    assert np.flatnonzero(phases_of(rows)["validation"]).tolist() == [30, 60]
+
+
+def test_rollouts_in_train_mode_every_sixteen_steps_stay_forward():
+    rows = Rows()
+    for i in range(160):
+        rows.step(**(BURST if i % 16 == 0 else {}))
+    phases = phases_of(rows)
+    assert int(phases["validation"].sum()) == 0
+    assert phases["forward"][16] == 23 * MS
+
+
+def test_a_teacher_in_every_step_stays_forward():
+    rows = Rows()
+    for _ in range(100):
+        rows.step(**TEACHER)
+    phases = phases_of(rows)
+    assert int(phases["validation"].sum()) == 0
+    assert phases["forward"].tolist() == [5 * MS] * 100
+
+
+def test_a_teacher_in_nearly_every_step_stays_forward():
+    rows = Rows()
+    for i in range(100):
+        rows.step(**(TEACHER if i >= 20 else {}))
+    assert int(phases_of(rows)["validation"].sum()) == 0
+
+
+def test_validation_beside_a_teacher_takes_only_its_own_part():
+    rows = Rows()
+    for i in range(100):
+        extra = {
+            "nograd_ns": 22 * MS,
+            "bursts": 2,
+            "bursts_eval_mode": 2,
+            "after_nograd_ns": 3 * MS,
+            "burst_gap_ns": 3 * MS,
+        }
+        rows.step(**(TEACHER | extra if i % 25 == 24 else TEACHER))
+    phases = phases_of(rows)
+    assert np.flatnonzero(phases["validation"]).tolist() == [24, 49, 74, 99]
+    assert phases["validation"][24] == 23 * MS
+    assert phases["forward"].tolist() == [5 * MS] * 100
+
+
+def test_eval_bursts_in_most_steps_are_no_validation():
+    rows = Rows()
+    for i in range(90):
+        rows.step(**(BURST | {"bursts_eval_mode": 1} if i % 3 else {}))
+    assert int(phases_of(rows)["validation"].sum()) == 0
+
+
+def test_validation_never_takes_more_than_there_is():
+    rows = Rows()
+    for i in range(40):
+        rows.step(**({"nograd_ns": MS, "burst_input_ns": 50 * MS, "bursts_other_loader": 1} if i == 20 else {}))
+    phases = phases_of(rows)
+    assert phases["input_wait"][20] == 0
+    assert phases["validation"][20] == 2 * MS
+
+
+def test_validation_inside_blocks_is_found():
+    rows = Rows()
+    for i in range(40):
+        rows.step(**(BURST | {"bursts_eval_mode": 1} if i % 20 == 19 else {}))
+    rows.step(rows_merged=100, **{k: v * 5 for k, v in BURST.items()}, bursts_eval_mode=5)
+    assert phases_of(rows)["validation"][-1] == 125 * MS

@@ -1,0 +1,47 @@
+import pytest
+
+from hotloop.core.findings import Finding, Severity
+from hotloop.diagnose.rules.blocking_checkpoint import blocking_checkpoint
+
+from .build_analysis import make_analysis, make_line
+
+
+def saves(every: int, each_ns: int) -> dict[str, list[int]]:
+    happens = [1 if i % every == every - 1 else 0 for i in range(100)]
+    return {"checkpoints": happens, "checkpoint_ns": [each_ns * h for h in happens]}
+
+
+def test_saving_every_ten_steps_is_a_fault_with_its_interval() -> None:
+    lines = {"checkpoint_ns": (make_line(80, 1.0, "torch.save(state, path)"),)}
+    one = blocking_checkpoint.judge(make_analysis(columns=saves(10, 100_000_000), lines=lines))
+    assert isinstance(one, Finding)
+    assert one.title == "writing a checkpoint stops the loop for 100 ms every 10 steps: 33 % of the run"
+    assert one.where[0].line == 80
+    assert one.severity is Severity.HIGH
+    assert one.saving is not None
+    assert one.saving.mid_ratio == pytest.approx(0.85 / 3, abs=0.001)
+
+
+def test_a_single_save_promises_less_than_many_of_the_same_share() -> None:
+    once = blocking_checkpoint.judge(make_analysis(columns=saves(100, 1_000_000_000)))
+    often = blocking_checkpoint.judge(make_analysis(columns=saves(10, 100_000_000)))
+    assert isinstance(once, Finding)
+    assert isinstance(often, Finding)
+    assert once.saving is not None
+    assert often.saving is not None
+    assert once.cost_ratio == pytest.approx(often.cost_ratio)
+    assert once.saving.low_ratio < often.saving.low_ratio
+
+
+def test_a_checkpoint_of_a_few_percent_is_at_most_low() -> None:
+    one = blocking_checkpoint.judge(make_analysis(columns=saves(50, 50_000_000)))
+    assert isinstance(one, Finding)
+    assert one.severity is Severity.LOW
+
+
+def test_a_run_that_saves_nothing_has_no_fault() -> None:
+    assert blocking_checkpoint.judge(make_analysis()) is None
+
+
+def test_a_quick_save_is_nothing() -> None:
+    assert blocking_checkpoint.judge(make_analysis(columns=saves(50, 2_000_000))) is None

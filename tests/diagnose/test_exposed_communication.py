@@ -1,0 +1,64 @@
+import pytest
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.diagnose.rules.exposed_communication import judge_exposed_communication
+from tests.diagnose.build_analysis import make_analysis, make_line
+from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
+
+ONE_BUCKET = {"bucket_sizes": (40 * MIB,), "bucket_cap_bytes": 1000 * MIB}
+
+
+def two(ddp: dict[str, object] | None, **rank: object) -> Analysis:
+    facts = None if ddp is None else make_ddp(**ddp)
+    return make_ranks(*({"ddp": facts} | rank for _ in range(2)))
+
+
+def test_own_collectives_per_tensor_are_a_high_fault_with_their_lines() -> None:
+    found = judge_exposed_communication.judge(
+        two(
+            None,
+            communication=0.5,
+            fields={"collectives": 30},
+            lines={"communication_ns": (make_line(44, 0.95, "dist.all_reduce(p.grad)"),)},
+        )
+    )
+    assert isinstance(found, Finding)
+    assert found.cost_ratio == pytest.approx(0.5)
+    assert found.severity is Severity.HIGH
+    assert found.phase == "communication"
+    assert found.where[0].line == 44
+
+
+def test_one_huge_bucket_is_a_fault_that_smaller_ones_treat() -> None:
+    found = judge_exposed_communication.judge(two(ONE_BUCKET | {"comm_ns": 10e6, "overlap_ns": 0.5e6}))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.MEDIUM
+    assert found.fix is not None
+    assert found.fix.technique == "ddp-buckets"
+
+
+def test_ordinary_ddp_on_a_slow_host_is_never_more_than_low() -> None:
+    found = judge_exposed_communication.judge(two({"comm_ns": 11e6, "overlap_ns": 1e6}))
+    assert isinstance(found, Finding)
+    assert found.severity in (Severity.LOW, Severity.INFO)
+
+
+def test_only_the_least_over_the_ranks_counts() -> None:
+    uneven = make_ranks({"ddp": make_ddp(comm_ns=9e6)}, {"ddp": make_ddp(comm_ns=4.1e6)})
+    assert judge_exposed_communication.judge(uneven) is None
+
+
+def test_what_needless_synchronisation_explains_is_not_counted_again() -> None:
+    every = {"backwards": 4, "micro_batches": 4, "synced_backwards": 4}
+    found = judge_exposed_communication.judge(two({"comm_ns": 2e6, "overlap_ns": 0.5e6}, fields=every))
+    assert isinstance(found, Finding)
+    assert found.cost_ratio == pytest.approx(1.5e6 / 20e6)
+
+
+def test_a_single_process_is_no_finding() -> None:
+    assert judge_exposed_communication.judge(make_analysis()) is None
+
+
+def test_without_statistics_it_is_skipped() -> None:
+    assert isinstance(judge_exposed_communication.judge(two({"comm_ns": None})), Skipped)

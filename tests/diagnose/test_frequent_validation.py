@@ -1,0 +1,49 @@
+import pytest
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.diagnose.rules.frequent_validation import frequent_validation
+
+from .build_analysis import make_analysis
+
+
+def validating(share_ratio: float, every: int = 10) -> Analysis:
+    return make_analysis(validation=share_ratio, columns={"bursts": [1 if i % every == 0 else 0 for i in range(100)]})
+
+
+def test_validation_that_takes_a_third_is_a_fault_with_the_interval_that_would_do() -> None:
+    one = frequent_validation.judge(validating(1 / 3))
+    assert isinstance(one, Finding)
+    assert one.severity is Severity.HIGH
+    assert "every 10 steps for 66.7 ms: 33 % of the run" in one.title
+    assert one.fix is not None
+    every = one.fix.settings["every"]
+    assert isinstance(every, int)
+    share_after = (1 / 3 / every) / (2 / 3 + 1 / 3 / every)
+    assert share_after <= 0.03
+    assert one.saving is not None
+    assert one.saving.mid_ratio == pytest.approx(1 / 3 * (1 - 1 / every))
+
+
+def test_a_validation_of_a_few_percent_is_healthy() -> None:
+    assert frequent_validation.judge(validating(0.09)) is None
+
+
+def test_just_above_the_floor_it_is_at_most_low() -> None:
+    one = frequent_validation.judge(validating(0.105))
+    assert isinstance(one, Finding)
+    assert one.severity is Severity.LOW
+
+
+def test_a_single_validation_says_nothing_of_its_frequency() -> None:
+    one = frequent_validation.judge(validating(0.4, every=100))
+    assert isinstance(one, Skipped)
+    assert "40 %" in one.reason
+
+
+def test_a_teacher_beside_the_validation_does_not_blur_its_interval() -> None:
+    rare = [1 if i % 10 == 0 else 0 for i in range(100)]
+    analysis = make_analysis(validation=0.3, columns={"bursts": [1 + r for r in rare], "bursts_other_loader": rare})
+    one = frequent_validation.judge(analysis)
+    assert isinstance(one, Finding)
+    assert one.evidence["steps_per_validation"] == 10.0

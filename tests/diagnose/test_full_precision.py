@@ -1,0 +1,33 @@
+from hotloop.core.findings import Finding, Kind, Severity, Skipped
+from hotloop.diagnose.rules.full_precision import judge_full_precision
+from tests.diagnose.build_analysis import make_analysis, make_forecast
+
+
+def test_a_faster_replay_in_bfloat16_is_an_opportunity() -> None:
+    forecasts = {"bf16-autocast": make_forecast("bf16-autocast", 0.2, 0.3, 0.4)}
+    found = judge_full_precision.judge(make_analysis(forecasts=forecasts))
+    assert isinstance(found, Finding)
+    assert found.kind is Kind.OPPORTUNITY
+    assert found.severity is Severity.HIGH
+    assert found.fix is not None
+    assert found.fix.settings == {"dtype": "bfloat16", "device_type": "cpu"}
+
+
+def test_a_slower_replay_is_no_finding() -> None:
+    forecasts = {"bf16-autocast": make_forecast("bf16-autocast", 0.0, 0.0, 0.0)}
+    assert judge_full_precision.judge(make_analysis(forecasts=forecasts)) is None
+
+
+def test_a_model_under_autocast_is_no_finding() -> None:
+    forecasts = {"bf16-autocast": make_forecast("bf16-autocast", 0.2, 0.3, 0.4)}
+    assert judge_full_precision.judge(make_analysis(forecasts=forecasts, autocast_dtype="bfloat16")) is None
+
+
+def test_on_a_cpu_without_a_probe_it_is_skipped() -> None:
+    assert isinstance(judge_full_precision.judge(make_analysis(model_parameters=50_000_000)), Skipped)
+
+
+def test_a_large_model_on_an_accelerator_without_a_probe_is_at_most_low() -> None:
+    found = judge_full_precision.judge(make_analysis(device_type="cuda", model_parameters=50_000_000))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.LOW

@@ -1,0 +1,37 @@
+from hotloop.core.analysis import CompileFacts
+from hotloop.core.findings import Basis, Finding, Severity, Where
+from hotloop.diagnose.rules.graph_break import judge_graph_break
+from tests.diagnose.build_analysis import make_analysis
+
+PLACE = Where(file="model.py", line=7, function="forward")
+BROKEN = CompileFacts(used=True, graphs=3, graph_breaks=2, break_reasons=(("call to print", PLACE),))
+
+
+def test_breaks_are_named_with_reason_and_line() -> None:
+    found = judge_graph_break.judge(make_analysis(compile=BROKEN))
+    assert isinstance(found, Finding)
+    assert found.evidence["reasons"] == ["call to print"]
+    assert found.where == (PLACE,)
+    assert found.saving is not None
+    assert found.saving.basis is Basis.RULE_OF_THUMB
+
+
+def test_breaks_in_a_long_step_are_only_information() -> None:
+    found = judge_graph_break.judge(make_analysis(compile=BROKEN, step_ns=500e6))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.INFO
+
+
+def test_breaks_in_a_short_step_weigh_more() -> None:
+    found = judge_graph_break.judge(make_analysis(compile=BROKEN, step_ns=0.5e6))
+    assert isinstance(found, Finding)
+    assert found.severity is not Severity.INFO
+
+
+def test_one_whole_graph_is_no_finding() -> None:
+    whole = CompileFacts(used=True, graphs=1, graph_breaks=0)
+    assert judge_graph_break.judge(make_analysis(compile=whole)) is None
+
+
+def test_an_eager_model_is_no_finding() -> None:
+    assert judge_graph_break.judge(make_analysis()) is None

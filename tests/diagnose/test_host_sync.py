@@ -1,0 +1,16 @@
+import pytest
+
+from hotloop.core.findings import Skipped
+from hotloop.diagnose.rules.host_sync import host_sync
+
+from .build_analysis import make_analysis
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "reason"), [(False, "ran on the CPU"), (True, "no device timeline was recorded")]
+)
+def test_without_a_device_timeline_it_is_skipped_and_says_so(accelerator: bool, reason: str) -> None:
+    one = host_sync.judge(make_analysis(accelerator=accelerator))
+    assert isinstance(one, Skipped)
+    assert one.rule == "host-sync"
+    assert reason in one.reason

@@ -1,0 +1,142 @@
+import pytest
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Kind, Severity, Where
+from hotloop.diagnose.rules.input_bound import input_bound
+
+from .build_analysis import make_analysis, make_line, make_loader, make_rank
+
+
+def found(analysis: Analysis) -> Finding:
+    answer = input_bound.judge(analysis)
+    assert isinstance(answer, Finding)
+    return answer
+
+
+def test_loading_in_the_main_process_is_named_with_its_line_and_its_cost() -> None:
+    main = Where(file="train.py", line=40, function="main")
+    inside = Where(file="train.py", line=11, function="__getitem__")
+    lines = {"input_wait_ns": (make_line(11, 0.9, "x = slow(x)", function="__getitem__", stack=(main, inside)),)}
+    loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=8.5e6, collate_ns=0.2e6)
+    one = found(make_analysis(input_wait=0.46, cores=8, loaders=(loader,), lines=lines))
+    assert one.kind is Kind.FAULT
+    assert one.severity is Severity.HIGH
+    assert one.title == (
+        "every step waits 9.2 ms (46 %) for the next batch: "
+        "__getitem__ runs in the main process (num_workers=0), 9 ms a batch"
+    )
+    assert one.cost_ratio == pytest.approx(0.46)
+    assert one.cost_ns == 9_200_000
+    assert [w.line for w in one.where] == [11, 8, 20]
+    assert one.evidence["cause"] == "slow-getitem"
+    assert one.saving is not None
+    assert one.saving.basis is Basis.SIMULATED
+    assert one.saving.mid_ratio == pytest.approx(0.44, abs=0.03)
+    assert one.fix is not None
+    assert one.fix.technique == "loader-workers"
+    assert one.fix.settings["num_workers"] == 2
+
+
+@pytest.mark.parametrize(
+    ("loader", "cause"),
+    [
+        (make_loader(fetch_ns=9e6, fetch_cpu_ns=0.3e6), "storage"),
+        (make_loader(fetch_ns=1e6, collate_ns=8e6), "slow-collate"),
+        (make_loader(num_workers=1, fetch_ns=19e6, fetch_cpu_ns=18e6), "too-few-workers"),
+        (make_loader(num_workers=2, fetch_ns=60e6, fetch_cpu_ns=58e6), "slow-getitem"),
+        (make_loader(num_workers=4, fetch_ns=4e6, fetch_cpu_ns=4e6), "uneven-batches"),
+    ],
+)
+def test_the_causes_are_told_apart(loader: object, cause: str) -> None:
+    assert found(make_analysis(input_wait=0.46, cores=8, loaders=(loader,))).evidence["cause"] == cause
+
+
+def test_a_slow_collate_function_is_pointed_at() -> None:
+    place = Where(file="train.py", line=99, function="collate")
+    loader = make_loader(fetch_ns=1e6, collate_ns=8e6, collate_where=place)
+    assert found(make_analysis(input_wait=0.46, loaders=(loader,))).where[0] == place
+
+
+@pytest.mark.parametrize("share_ratio", [0.03, 0.05, 0.08])
+@pytest.mark.parametrize("cores", [2, 4, 64])
+def test_an_honest_share_of_loading_is_at_most_low(share_ratio: float, cores: int) -> None:
+    one = input_bound.judge(make_analysis(input_wait=share_ratio, cores=cores, loaders=(make_loader(),)))
+    assert isinstance(one, Finding)
+    assert one.severity in (Severity.LOW, Severity.INFO)
+
+
+def test_below_two_percent_there_is_nothing_to_say() -> None:
+    assert input_bound.judge(make_analysis(input_wait=0.015, loaders=(make_loader(),))) is None
+
+
+def test_a_noisy_run_hides_a_small_wait() -> None:
+    noisy = [18_000_000 if i % 2 else 2_000_000 for i in range(100)]
+    analysis = make_analysis(
+        input_wait=0.03, columns={"forward_ns": noisy}, step_noise_ratio=0.05, loaders=(make_loader(),)
+    )
+    assert input_bound.judge(analysis) is None
+
+
+def test_without_a_free_core_the_samples_have_to_become_cheaper() -> None:
+    loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=9e6)
+    one = found(make_analysis(input_wait=0.46, cores=1, loaders=(loader,)))
+    assert one.fix is not None
+    assert one.fix.technique == "precompute-samples"
+    assert one.saving is not None
+    assert one.saving.low_ratio < 0.05
+
+
+def test_latency_is_hidden_by_workers_even_on_one_core() -> None:
+    loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=0.2e6)
+    one = found(make_analysis(input_wait=0.46, cores=1, loaders=(loader,)))
+    assert one.fix is not None
+    assert one.fix.technique == "loader-workers"
+    assert one.saving is not None
+    assert one.saving.mid_ratio > 0.4
+
+
+def test_more_workers_are_asked_for_when_there_are_too_few() -> None:
+    loader = make_loader(num_workers=1, fetch_ns=19e6, fetch_cpu_ns=18e6)
+    one = found(make_analysis(input_wait=0.46, cores=8, loaders=(loader,)))
+    assert one.fix is not None
+    assert one.fix.settings["num_workers"] == 3
+    assert "1 worker can deliver one every 19.1 ms" in one.title
+
+
+def test_the_rank_that_waits_is_named() -> None:
+    quiet, slow = make_rank(input_wait=0.02), make_rank(input_wait=0.4, rank=1)
+    one = found(make_analysis(ranks=(quiet, slow)))
+    assert one.ranks == (1,)
+    assert one.title.startswith("rank 1 waits 8 ms (40 %)")
+
+
+def test_a_wait_without_a_known_loader_is_only_a_rule_of_thumb() -> None:
+    one = found(make_analysis(input_wait=0.4))
+    assert one.saving is not None
+    assert one.saving.basis is Basis.RULE_OF_THUMB
+
+
+def test_restarting_workers_are_left_to_their_own_rule() -> None:
+    starts = [1 if i % 20 == 0 else 0 for i in range(100)]
+    analysis = make_analysis(
+        columns={"iterators": starts, "iterator_ns": [100_000_000 * s for s in starts]},
+        loaders=(make_loader(num_workers=2),),
+    )
+    assert input_bound.judge(analysis) is None
+
+
+def test_a_fetch_that_other_programs_slowed_down_is_not_taken_for_storage() -> None:
+    loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=3e6)
+    # Computing 10.8 ms of wall time got 3.7 ms of CPU: the machine gives this process a third of a core.
+    crowded = make_analysis(input_wait=0.46, loaders=(loader,), fields={"cpu_ns": 6.8e6})
+    alone = make_analysis(input_wait=0.46, loaders=(loader,), fields={"cpu_ns": 14e6})
+    assert found(crowded).evidence["cause"] == "slow-getitem"
+    assert found(alone).evidence["cause"] == "storage"
+
+
+def test_loading_that_is_cheaper_than_a_handover_promises_little() -> None:
+    loader = make_loader(fetch_ns=60e3, fetch_cpu_ns=60e3, collate_ns=10e3)
+    one = found(make_analysis(step_ns=1e6, input_wait=0.08, cores=8, loaders=(loader,)))
+    assert one.severity is Severity.INFO
+    assert one.saving is not None
+    assert one.saving.mid_ratio == 0.0

@@ -1,0 +1,47 @@
+import pytest
+
+from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.diagnose.rules.logging_overhead import logging_overhead
+
+from .build_analysis import make_analysis, make_line
+
+
+def test_logging_in_every_step_is_named_by_its_line() -> None:
+    lines = {
+        "after_backward_ns": (make_line(60, 0.5, "print(loss.item())"), make_line(61, 0.5, "p.grad.mul_(c)")),
+        "other_ns": (make_line(62, 1.0, "writer.add_scalar('loss', value, step)"),),
+    }
+    one = logging_overhead.judge(make_analysis(after_backward=0.2, other=0.2, lines=lines))
+    assert isinstance(one, Finding)
+    assert one.cost_ratio == pytest.approx(0.3)
+    assert one.severity is Severity.HIGH
+    assert [w.line for w in one.where] == [62, 60]
+    assert "(writer.add_scalar" in one.title
+    assert one.saving is not None
+    assert one.saving.mid_ratio == pytest.approx(0.27)
+
+
+def test_few_samples_make_the_forecast_careful() -> None:
+    few = {"other_ns": (make_line(62, 0.5, "print(x)", samples=3), make_line(63, 0.5, "z = 1", samples=3))}
+    many = {"other_ns": (make_line(62, 0.5, "print(x)", samples=300), make_line(63, 0.5, "z = 1", samples=300))}
+    lows = []
+    for lines in (few, many):
+        one = logging_overhead.judge(make_analysis(other=0.4, lines=lines))
+        assert isinstance(one, Finding)
+        assert one.saving is not None
+        lows.append(one.saving.low_ratio)
+    assert lows[0] < lows[1]
+
+
+def test_gaps_that_do_not_log_are_something_else() -> None:
+    lines = {"other_ns": (make_line(62, 1.0, "score = torch.log(p).sum()"),)}
+    assert logging_overhead.judge(make_analysis(other=0.3, lines=lines)) is None
+
+
+def test_a_line_printed_now_and_then_is_nothing() -> None:
+    lines = {"other_ns": (make_line(62, 0.1, "print(loss.item())"), make_line(63, 0.9, "x = y"))}
+    assert logging_overhead.judge(make_analysis(other=0.05, lines=lines)) is None
+
+
+def test_without_samples_the_gaps_cannot_be_judged() -> None:
+    assert isinstance(logging_overhead.judge(make_analysis(other=0.3)), Skipped)

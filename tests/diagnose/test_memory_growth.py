@@ -1,0 +1,76 @@
+import pytest
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.diagnose.rules.memory_growth import memory_growth
+
+from .build_analysis import make_analysis
+
+MIB = 1 << 20
+
+
+def growing(per_step_bytes: float, *, noise_bytes: float = 100.0, total_bytes: int = 16 << 30) -> Analysis:
+    return make_analysis(
+        columns={"rss_bytes": [round(500 * MIB + i * per_step_bytes) for i in range(100)]},
+        memory_growth_bytes_per_step=per_step_bytes,
+        memory_growth_noise_bytes_per_step=noise_bytes,
+        memory_total_bytes=total_bytes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("total_bytes", "severity"),
+    [(1 << 30, Severity.HIGH), (6 << 30, Severity.MEDIUM), (64 << 30, Severity.LOW)],
+)
+def test_severity_follows_from_the_steps_that_are_left(total_bytes: int, severity: Severity) -> None:
+    one = memory_growth.judge(growing(MIB, total_bytes=total_bytes))
+    assert isinstance(one, Finding)
+    assert one.severity is severity
+    assert one.saving is None
+
+
+def test_the_title_says_when_memory_is_full() -> None:
+    one = memory_growth.judge(growing(MIB, total_bytes=1 << 30))
+    assert isinstance(one, Finding)
+    assert one.title == "memory grows by 1.0 MiB a step; 1.0 GiB are full in about 420 steps"
+
+
+def test_growth_within_its_noise_is_nothing() -> None:
+    assert memory_growth.judge(growing(MIB, noise_bytes=0.5 * MIB)) is None
+
+
+def test_less_than_half_a_mebibyte_over_the_run_is_nothing() -> None:
+    assert memory_growth.judge(growing(4000, noise_bytes=10)) is None
+
+
+def test_an_allocator_that_warms_up_and_stops_is_no_leak() -> None:
+    levels = [500 * MIB + min(i, 40) * MIB for i in range(100)]
+    analysis = make_analysis(
+        columns={"rss_bytes": levels},
+        memory_growth_bytes_per_step=0.35 * MIB,
+        memory_growth_noise_bytes_per_step=1000.0,
+    )
+    assert memory_growth.judge(analysis) is None
+
+
+def test_a_single_allocation_is_no_leak() -> None:
+    levels = [500 * MIB + (50 * MIB if i > 60 else 0) for i in range(100)]
+    analysis = make_analysis(columns={"rss_bytes": levels}, memory_growth_bytes_per_step=0.5 * MIB)
+    assert memory_growth.judge(analysis) is None
+
+
+def test_ranks_of_one_host_fill_the_same_memory() -> None:
+    alone = memory_growth.judge(growing(MIB))
+    levels = [round(500 * MIB + i * MIB) for i in range(100)]
+    both = memory_growth.judge(
+        make_analysis(ranks=2, columns={"rss_bytes": levels}, memory_growth_bytes_per_step=float(MIB))
+    )
+    assert isinstance(alone, Finding)
+    assert isinstance(both, Finding)
+    assert isinstance(alone.evidence["steps_left"], int)
+    assert isinstance(both.evidence["steps_left"], int)
+    assert both.evidence["steps_left"] < 0.6 * alone.evidence["steps_left"]
+
+
+def test_memory_that_was_not_measured_cannot_be_judged() -> None:
+    assert isinstance(memory_growth.judge(make_analysis(memory_growth_bytes_per_step=None)), Skipped)

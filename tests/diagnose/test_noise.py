@@ -1,0 +1,36 @@
+from hotloop.diagnose.noise import is_material, share_bounds, steps_between, threshold_ratio
+
+from .build_analysis import make_analysis
+
+
+def test_a_noisy_run_needs_a_larger_cost() -> None:
+    assert is_material(make_analysis(step_noise_ratio=0.005), 0.05)
+    assert not is_material(make_analysis(step_noise_ratio=0.04), 0.05)
+
+
+def test_a_quiet_run_still_has_a_floor() -> None:
+    assert not is_material(make_analysis(step_noise_ratio=0.0), 0.009)
+
+
+def test_the_unevenness_of_the_judged_field_is_not_noise() -> None:
+    saves = [200_000_000 if i % 10 == 9 else 0 for i in range(100)]
+    uneven = make_analysis(columns={"checkpoint_ns": saves}, step_noise_ratio=0.15).lead
+    assert threshold_ratio(uneven) == 0.30
+    assert threshold_ratio(uneven, judged_fields=("checkpoint_ns",)) == 0.01
+
+
+def test_noise_of_the_rest_still_counts() -> None:
+    waves = [10_000_000 if i % 2 else 30_000_000 for i in range(100)]
+    rank = make_analysis(columns={"forward_ns": waves}, step_noise_ratio=0.03).lead
+    assert threshold_ratio(rank, judged_fields=("checkpoint_ns",)) > 0.05
+
+
+def test_few_samples_leave_wide_bounds() -> None:
+    low_few, high_few = share_bounds(0.5, 10)
+    low_many, high_many = share_bounds(0.5, 1000)
+    assert low_few < low_many < 0.5 < high_many < high_few
+
+
+def test_the_interval_is_the_usual_one_and_unknown_for_a_single_occurrence() -> None:
+    assert steps_between([1, 0, 0, 1, 0, 0, 1, 0, 0, 0]) == 3.0
+    assert steps_between([0, 1, 0, 0]) is None

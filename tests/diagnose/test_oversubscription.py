@@ -1,0 +1,42 @@
+from hotloop.core.findings import Basis, Finding, Severity, Skipped
+from hotloop.diagnose.rules.oversubscription import oversubscription
+
+from .build_analysis import make_analysis, make_forecast
+
+
+def test_ranks_that_each_take_all_cores_oversubscribe_them() -> None:
+    one = oversubscription.judge(make_analysis(ranks=2, torch_threads=4, cores=4))
+    assert isinstance(one, Finding)
+    assert one.title == "8 compute threads of 2 ranks share 4 cores"
+    assert one.fix is not None
+    assert one.fix.settings == {"torch_threads": 2}
+
+
+def test_without_a_probe_it_is_at_most_low() -> None:
+    one = oversubscription.judge(make_analysis(torch_threads=64, cores=2))
+    assert isinstance(one, Finding)
+    assert one.severity is Severity.LOW
+    assert one.saving is not None
+    assert one.saving.basis is Basis.RULE_OF_THUMB
+
+
+def test_a_measured_gain_earns_its_severity() -> None:
+    probe = {"thread-count": make_forecast("thread-count", 0.3, 0.4, 0.5, torch_threads=2)}
+    one = oversubscription.judge(make_analysis(torch_threads=16, cores=2, forecasts=probe))
+    assert isinstance(one, Finding)
+    assert one.severity is Severity.HIGH
+    assert one.title == "16 compute threads share 2 cores; 2 each were measured to save 40%"
+
+
+def test_as_many_threads_as_cores_are_right() -> None:
+    assert oversubscription.judge(make_analysis(torch_threads=4, cores=4)) is None
+
+
+def test_an_accelerator_hardly_needs_compute_threads() -> None:
+    one = oversubscription.judge(make_analysis(accelerator=True, torch_threads=64, cores=8))
+    assert isinstance(one, Finding)
+    assert one.severity is Severity.INFO
+
+
+def test_unknown_cores_cannot_be_judged() -> None:
+    assert isinstance(oversubscription.judge(make_analysis(cores=None)), Skipped)

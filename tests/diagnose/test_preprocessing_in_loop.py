@@ -1,0 +1,79 @@
+import pytest
+
+from hotloop.core.findings import Basis, Finding, Severity, Skipped, Where
+from hotloop.diagnose.rules.preprocessing_in_loop import preprocessing_in_loop
+
+from .build_analysis import make_analysis, make_line
+
+MAIN = Where(file="train.py", line=40, function="main")
+BATCHES = Where(file="train.py", line=15, function="get_batch")
+
+
+def test_work_between_batch_and_forward_is_named_by_its_line() -> None:
+    lines = {"after_input_ns": (make_line(41, 0.95, "x = slow_transform(x)"), make_line(42, 0.05, "y = y + 1"))}
+    one = preprocessing_in_loop.judge(make_analysis(after_input=0.4, cores=8, lines=lines))
+    assert isinstance(one, Finding)
+    assert one.title == (
+        "preparing the batch in the loop body takes 8 ms (40 %) of every step: `x = slow_transform(x)` in main"
+    )
+    assert one.where[0].line == 41
+    assert one.severity is Severity.HIGH
+    assert one.saving is not None
+    assert one.saving.basis is Basis.SIMULATED
+    assert one.saving.mid_ratio == pytest.approx(0.38, abs=0.04)
+
+
+def test_logging_and_weights_between_batch_and_forward_are_something_else() -> None:
+    lines = {
+        "after_input_ns": (
+            make_line(41, 0.6, "print(step, loss.item())"),
+            make_line(42, 0.3, "for p in model.parameters():"),
+            make_line(43, 0.1, "optimizer.zero_grad()"),
+        )
+    }
+    assert preprocessing_in_loop.judge(make_analysis(after_input=0.4, lines=lines)) is None
+
+
+def test_a_loop_without_a_loader_is_judged_by_the_lines_that_make_batches() -> None:
+    lines = {
+        "other_ns": (
+            make_line(15, 0.8, "x = torch.stack(rows)", function="get_batch", stack=(MAIN, BATCHES)),
+            make_line(50, 0.2, "world.advance()"),
+        ),
+        "backward_ns": (make_line(40, 1.0, "loss.backward()"),),
+    }
+    no_loader = {"batches": 0, "micro_batches": 0}
+    one = preprocessing_in_loop.judge(make_analysis(other=0.5, cores=8, lines=lines, fields=no_loader))
+    assert isinstance(one, Finding)
+    assert one.cost_ratio == pytest.approx(0.4)
+    assert one.where == (BATCHES,)
+
+
+def test_an_environment_that_advances_makes_no_batches() -> None:
+    lines = {"other_ns": (make_line(50, 1.0, "state, reward = world.advance(action)"),)}
+    no_loader = {"batches": 0, "micro_batches": 0}
+    assert preprocessing_in_loop.judge(make_analysis(other=0.5, lines=lines, fields=no_loader)) is None
+
+
+def test_an_honest_conversion_is_at_most_low() -> None:
+    lines = {"after_input_ns": (make_line(41, 1.0, "x = x.float() / 255"),)}
+    one = preprocessing_in_loop.judge(make_analysis(after_input=0.06, lines=lines))
+    assert isinstance(one, Finding)
+    assert one.severity in (Severity.LOW, Severity.INFO)
+
+
+def test_a_short_gap_is_nothing() -> None:
+    lines = {"after_input_ns": (make_line(41, 1.0, "x = slow_transform(x)"),)}
+    assert preprocessing_in_loop.judge(make_analysis(after_input=0.015, lines=lines)) is None
+
+
+def test_without_samples_the_gap_cannot_be_judged() -> None:
+    one = preprocessing_in_loop.judge(make_analysis(after_input=0.4))
+    assert isinstance(one, Skipped)
+    assert "40 %" in one.reason
+
+
+def test_a_forward_without_modules_cannot_be_told_from_preparation() -> None:
+    lines = {"after_input_ns": (make_line(41, 1.0, "y = x @ w"),)}
+    one = preprocessing_in_loop.judge(make_analysis(after_input=0.4, lines=lines, fields={"forwards": 0}))
+    assert isinstance(one, Skipped)

@@ -1,0 +1,63 @@
+import pytest
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Finding, Numerics, Severity, Skipped
+from hotloop.diagnose.rules.exposed_communication import judge_exposed_communication
+from hotloop.diagnose.rules.slow_link import judge_slow_link
+from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
+
+STEP_NS = 4e9
+
+
+def crossing(interface: str, speed: float | None, comm_ns: float, **rank: object) -> Analysis:
+    """Two ranks that send 40 MiB of gradients per step of 4 s; 0.3 s are hidden."""
+    rate = 40 * MIB / (STEP_NS * 1e-9)
+    one = {
+        "step_ns": STEP_NS,
+        "ddp": make_ddp(comm_ns=comm_ns, overlap_ns=0.3e9),
+        "network_bytes_per_s": {interface: rate, "lo": 1e3},
+        "network_speed_bytes_per_s": {interface: speed},
+    }
+    return make_ranks(*(one | rank for _ in range(2)))
+
+
+def test_a_link_far_below_its_nominal_speed_wants_repair() -> None:
+    found = judge_slow_link.judge(crossing("eth0", 1.25e9, 2.3e9))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.HIGH
+    assert found.cost_ratio == pytest.approx(0.5)
+    assert found.fix is not None
+    assert found.fix.technique == "repair-link"
+    assert found.evidence["rate_bytes_per_s"] == pytest.approx(40 * MIB / 2.3, rel=0.01)
+
+
+def test_a_slow_link_at_its_nominal_speed_wants_compression() -> None:
+    found = judge_slow_link.judge(crossing("eth0", 20e6, 2.3e9))
+    assert isinstance(found, Finding)
+    assert found.fix is not None
+    assert (found.fix.technique, found.fix.numerics) == ("compress-gradients", Numerics.LOSSY)
+
+
+def test_what_the_link_explains_is_not_exposed_communication_as_well() -> None:
+    assert judge_exposed_communication.judge(crossing("eth0", 1.25e9, 2.3e9)) is None
+
+
+def test_loopback_is_never_a_link() -> None:
+    assert judge_slow_link.judge(crossing("lo", None, 2.3e9)) is None
+
+
+def test_a_quick_link_is_no_finding() -> None:
+    assert judge_slow_link.judge(crossing("eth0", 1.25e9, 0.05e9)) is None
+
+
+def test_hidden_transfers_are_no_finding() -> None:
+    hidden = make_ddp(comm_ns=2.3e9, overlap_ns=2.3e9)
+    assert judge_slow_link.judge(crossing("eth0", 1.25e9, 2.3e9, ddp=hidden)) is None
+
+
+def test_traffic_of_others_is_no_finding() -> None:
+    assert judge_slow_link.judge(crossing("eth0", 1.25e9, 2.3e9, network_bytes_per_s={"eth0": 1e5})) is None
+
+
+def test_without_counters_it_is_skipped() -> None:
+    assert isinstance(judge_slow_link.judge(crossing("eth0", 1.25e9, 2.3e9, network_bytes_per_s={})), Skipped)

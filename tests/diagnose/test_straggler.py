@@ -1,0 +1,96 @@
+import pytest
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.diagnose.rules.straggler import judge_straggler
+from tests.diagnose.build_analysis import make_analysis, make_line, make_rank
+from tests.diagnose.build_ranks import make_ddp, make_ranks
+
+
+def sleeper() -> Analysis:
+    """Rank 1 spends 30 of 100 ms before forward; rank 0 waits for it in backward."""
+    return make_ranks(
+        {"step_ns": 100e6, "ddp": make_ddp(comm_ns=50e6, overlap_ns=10e6), "forward": 0.2, "backward": 0.75},
+        {
+            "step_ns": 100e6,
+            "ddp": make_ddp(comm_ns=20e6, overlap_ns=10e6),
+            "forward": 0.2,
+            "backward": 0.45,
+            "after_input": 0.3,
+            "lines": {"after_input_ns": (make_line(37, 0.97, "time.sleep(0.03)"),)},
+        },
+    )
+
+
+def test_the_rank_that_waits_least_is_named_with_phase_and_line() -> None:
+    found = judge_straggler.judge(sleeper())
+    assert isinstance(found, Finding)
+    assert found.ranks == (1,)
+    assert found.severity is Severity.HIGH
+    assert found.saving is not None
+    assert found.saving.mid_ratio == pytest.approx(0.3)
+    assert found.phase == "other"
+    assert found.where[0].line == 37
+
+
+def test_a_rank_that_computes_longer_in_backward_is_named() -> None:
+    found = judge_straggler.judge(
+        make_ranks(
+            {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65},
+            {"ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65},
+        )
+    )
+    assert isinstance(found, Finding)
+    assert (found.ranks, found.phase) == ((1,), "backward")
+
+
+def test_own_collectives_show_the_straggler_too() -> None:
+    found = judge_straggler.judge(
+        make_ranks(
+            {"communication": 0.4, "forward": 0.2, "backward": 0.35},
+            {"communication": 0.05, "forward": 0.2, "backward": 0.35, "input_wait": 0.35},
+        )
+    )
+    assert isinstance(found, Finding)
+    assert (found.ranks, found.phase) == ((1,), "input_wait")
+
+
+def test_the_slowest_of_four_costs_what_the_second_slowest_leaves() -> None:
+    quick = {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6), "forward": 0.2, "backward": 0.75}
+    second = {"ddp": make_ddp(comm_ns=6e6, overlap_ns=3e6), "forward": 0.35, "backward": 0.6}
+    slow = {"ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6), "forward": 0.45, "backward": 0.5}
+    found = judge_straggler.judge(make_ranks(quick, slow, second, quick))
+    assert isinstance(found, Finding)
+    assert found.ranks == (1,)
+    assert found.cost_ratio == pytest.approx((5 + 2 + 5) / 3 * 1e6 / 20e6)
+    assert found.evidence["others_wait_ns_per_step"] == pytest.approx(4e6)
+
+
+def test_ranks_that_wait_alike_are_no_finding() -> None:
+    even = {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6)}
+    assert judge_straggler.judge(make_ranks(even, even)) is None
+
+
+def test_a_gap_within_the_noise_is_no_finding() -> None:
+    ranks = (
+        {"ddp": make_ddp(comm_ns=7e6), "step_noise_ratio": 0.03},
+        {"ddp": make_ddp(comm_ns=6e6), "step_noise_ratio": 0.03},
+    )
+    assert judge_straggler.judge(make_ranks(*ranks)) is None
+
+
+def test_waiting_that_no_rank_works_for_is_no_finding() -> None:
+    ranks = (
+        {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65},
+        {"step_ns": 15e6, "ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6), "forward": 0.4, "backward": 0.55},
+    )
+    assert judge_straggler.judge(make_ranks(*ranks)) is None
+
+
+def test_a_single_process_is_no_finding() -> None:
+    assert judge_straggler.judge(make_analysis()) is None
+
+
+def test_one_recorded_rank_of_several_is_skipped() -> None:
+    alone = make_analysis(ranks=[make_rank(world_size=8, ddp=make_ddp())])
+    assert isinstance(judge_straggler.judge(alone), Skipped)

@@ -1,0 +1,50 @@
+import pytest
+
+from hotloop.core.analysis import Analysis, DdpFacts
+from hotloop.core.findings import Basis, Finding, Severity
+from hotloop.diagnose.rules.sync_every_microstep import judge_sync_every_microstep
+from tests.diagnose.build_analysis import make_analysis, make_optimizer
+from tests.diagnose.build_ranks import DDP_PLACE, make_ddp, make_ranks
+
+EVERY = {"backwards": 4, "micro_batches": 4, "synced_backwards": 4}
+
+
+def two(ddp: DdpFacts, fields: dict[str, float], **rank: object) -> Analysis:
+    return make_ranks(*({"ddp": ddp, "fields": fields} | rank for _ in range(2)))
+
+
+def test_synchronising_every_micro_batch_costs_all_but_one() -> None:
+    found = judge_sync_every_microstep.judge(two(make_ddp(comm_ns=3e6, overlap_ns=1e6), EVERY))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.HIGH
+    assert found.saving is not None
+    assert found.saving.low_ratio == pytest.approx(3 * 2e6 / 20e6)
+    assert found.where == (DDP_PLACE,)
+    assert found.ranks == (0, 1)
+
+
+def test_without_statistics_it_is_a_rule_of_thumb_and_at_most_low() -> None:
+    found = judge_sync_every_microstep.judge(two(make_ddp(comm_ns=None, overlap_ns=None), EVERY))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.basis is Basis.RULE_OF_THUMB
+    assert found.severity in (Severity.LOW, Severity.INFO)
+
+
+def test_no_sync_is_no_finding() -> None:
+    once = EVERY | {"synced_backwards": 1}
+    assert judge_sync_every_microstep.judge(two(make_ddp(), once)) is None
+
+
+def test_one_backward_per_step_is_no_finding() -> None:
+    assert judge_sync_every_microstep.judge(two(make_ddp(), {})) is None
+
+
+def test_two_optimizers_with_a_backward_each_are_no_finding() -> None:
+    pair = (make_optimizer(steps=110), make_optimizer(index=1, steps=110))
+    each = {"backwards": 2, "micro_batches": 1, "synced_backwards": 2}
+    assert judge_sync_every_microstep.judge(two(make_ddp(), each, optimizers=pair)) is None
+
+
+def test_a_single_process_is_no_finding() -> None:
+    assert judge_sync_every_microstep.judge(make_analysis(fields=EVERY)) is None

@@ -1,0 +1,373 @@
+"""Every form of training loop: the right number of steps, phases that sum, nothing added to the program's output."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from .training import run_command, run_plain, run_script, write_script
+
+PHASE_SUM_TOLERANCE = 1e-9
+
+
+def check_sums(report: dict) -> None:
+    assert abs(sum(p["share_ratio"] for p in report["breakdown"].values()) - 1) < PHASE_SUM_TOLERANCE
+    for rank in report["ranks"]:
+        assert abs(sum(p["share_ratio"] for p in rank["breakdown"].values()) - 1) < PHASE_SUM_TOLERANCE
+
+
+def test_plain_loop(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        optimizer = torch.optim.AdamW(model.parameters())
+        for step in range(40):
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+        print("done")
+        """,
+    )
+    assert ran.exit_code == 0
+    assert ran.stdout == "done\n"
+    report = ran.seen
+    assert report["step"]["count"] == 40
+    assert report["ranks"][0]["anchor"] == "AdamW"
+    assert report["outcome"] == {"ended": "completed", "exit_code": 0, "signal": None, "training_seen": True}
+    assert report["step"]["unit"] == "sample"
+    assert report["step"]["units_per_step"] == 16
+    check_sums(report)
+    for name in ("forward", "backward", "optimizer"):
+        assert ran.phase(name)["share_ratio"] > 0.02
+
+
+def test_accumulation_counts_micro_batches(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        from torch.utils.data import DataLoader, TensorDataset
+        loader = DataLoader(TensorDataset(torch.randn(1280, 32), torch.randint(0, 8, (1280,))), batch_size=8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (a, b) in enumerate(loader):
+            (loss_of(model(a), b) / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+    )
+    assert ran.seen["step"]["count"] == 40
+    assert ran.seen["step"]["units_per_step"] == pytest.approx(32)
+    check_sums(ran.seen)
+
+
+def test_skipped_scaler_steps_are_steps(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=10**6)
+        for step in range(30):
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)
+            if step % 3 == 0:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    )
+    assert ran.seen["step"]["count"] == 30
+    assert ran.seen["ranks"][0]["skipped_steps"] == 10
+    check_sums(ran.seen)
+
+
+def test_closures(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)
+            loss.backward()
+            return loss
+        for step in range(20):
+            optimizer.step(closure)
+        """,
+    )
+    assert ran.seen["step"]["count"] == 20
+    assert ran.phase("forward")["share_ratio"] > 0.02
+    assert ran.phase("backward")["share_ratio"] > 0.02
+    check_sums(ran.seen)
+
+
+def test_two_optimizers_make_one_step(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        critic = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 1))
+        generator = nn.Linear(8, 32)
+        of_critic = torch.optim.Adam(critic.parameters())
+        of_generator = torch.optim.RMSprop(generator.parameters())
+        for step in range(30):
+            fake = generator(torch.randn(16, 8))
+            of_critic.zero_grad()
+            (critic(fake.detach()).mean() - critic(x).mean()).backward()
+            of_critic.step()
+            of_generator.zero_grad()
+            (-critic(fake).mean()).backward()
+            of_generator.step()
+        """,
+    )
+    assert ran.seen["step"]["count"] == 30
+    assert ran.seen["ranks"][0]["anchor"] == "RMSprop"
+    check_sums(ran.seen)
+
+
+def test_no_optimizer_object(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        for step in range(25):
+            loss_of(model(x), y).backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+                    p.grad = None
+        """,
+    )
+    assert ran.seen["step"]["count"] == 25
+    check_sums(ran.seen)
+
+
+def test_one_step(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss_of(model(x), y).backward()
+        optimizer.step()
+        """,
+    )
+    assert ran.seen["step"]["count"] == 1
+    assert ran.exit_code == 0
+    check_sums(ran.seen)
+
+
+def test_validation_is_not_forward(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        import time
+        from torch.utils.data import DataLoader, TensorDataset
+        train = DataLoader(TensorDataset(torch.randn(640, 32), torch.randint(0, 8, (640,))), batch_size=16)
+        valid = DataLoader(TensorDataset(torch.randn(320, 32), torch.randint(0, 8, (320,))), batch_size=16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(3):
+            model.train()
+            for a, b in train:
+                optimizer.zero_grad()
+                loss_of(model(a), b).backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                for a, b in valid:
+                    time.sleep(0.002)
+                    loss_of(model(a), b)
+        """,
+    )
+    assert ran.seen["step"]["count"] == 120
+    assert ran.phase("validation")["share_ratio"] > 0.2
+    check_sums(ran.seen)
+
+
+def test_teacher_is_forward(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        teacher = nn.Sequential(nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 8)).eval()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(40):
+            with torch.no_grad():
+                target = teacher(x)
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), target).backward()
+            optimizer.step()
+        """,
+    )
+    assert ran.seen["step"]["count"] == 40
+    assert ran.phase("validation")["total_ns"] == 0
+    assert ran.phase("forward")["share_ratio"] > 0.1
+
+
+def test_exception_is_told(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(200):
+            loss_of(model(x), y).backward()
+            optimizer.step()
+        raise ValueError("broken on purpose")
+        """,
+    )
+    assert ran.exit_code == 1
+    assert "ValueError: broken on purpose" in ran.stderr
+    assert ran.seen["step"]["count"] == 200
+    assert ran.seen["outcome"]["ended"] == "exception"
+
+
+def test_exception_inside_the_step_is_survived(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        class Sometimes(torch.optim.SGD):
+            calls = 0
+            def step(self, closure=None):
+                Sometimes.calls += 1
+                if Sometimes.calls % 5 == 0:
+                    raise RuntimeError("now and then")
+                return super().step(closure)
+        optimizer = Sometimes(model.parameters(), lr=0.1)
+        for step in range(50):
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            try:
+                optimizer.step()
+            except RuntimeError:
+                pass
+        """,
+    )
+    assert ran.seen["step"]["count"] == 40
+    check_sums(ran.seen)
+    assert ran.phase("backward")["share_ratio"] > 0.05
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_worker_processes_stay_clean(tmp_path: Path, method: str) -> None:
+    ran = run_script(
+        tmp_path,
+        f"""
+        import time
+        from torch.utils.data import DataLoader, Dataset
+        class Slow(Dataset):
+            def __len__(self): return 400
+            def __getitem__(self, i):
+                time.sleep(0.002)
+                return torch.randn(32), 0
+        def main():
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loader = DataLoader(Slow(), batch_size=8, num_workers=1, multiprocessing_context="{method}")
+            for a, b in loader:
+                optimizer.zero_grad()
+                loss_of(model(a), b).backward()
+                optimizer.step()
+        if __name__ == "__main__":
+            main()
+        """,
+    )
+    assert ran.seen["step"]["count"] == 50
+    assert len(list((ran.run_folder / "processes").iterdir())) == 1
+    assert ran.phase("input_wait")["share_ratio"] > 0.5
+    finding = ran.seen["findings"][0]
+    assert finding["rule"] == "input-bound", finding
+    check_sums(ran.seen)
+
+
+def test_a_training_that_is_forked(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        import os
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(40):
+            if step == 20 and os.fork() == 0:
+                os._exit(0)
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+        os.wait()
+        """,
+    )
+    assert ran.seen["step"]["count"] == 40
+    assert len(ran.seen["ranks"]) == 1
+
+
+def test_hogwild(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        import torch.multiprocessing as mp
+        def work(model):
+            torch.set_num_threads(1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for step in range(60):
+                optimizer.zero_grad()
+                loss_of(model(x), y).backward()
+                optimizer.step()
+        if __name__ == "__main__":
+            model.share_memory()
+            workers = [mp.get_context("fork").Process(target=work, args=(model,)) for _ in range(2)]
+            [w.start() for w in workers]
+            [w.join() for w in workers]
+        """,
+    )
+    assert [r["rank"] for r in ran.seen["ranks"]] == [None, None]
+    assert [r["steps"] for r in ran.seen["ranks"]] == [60, 60]
+
+
+def test_checkpointing_and_narrowing_keep_the_sum(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        from torch.utils.checkpoint import checkpoint
+        class Deep(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.blocks = nn.ModuleList(
+                    nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.ReLU()) for _ in range(6)]) for _ in range(6)
+                )
+            def forward(self, h):
+                for block in self.blocks:
+                    h = checkpoint(block, h, use_reentrant=False)
+                return h
+        deep = Deep()
+        optimizer = torch.optim.SGD(deep.parameters(), lr=0.1)
+        for step in range(150):
+            optimizer.zero_grad()
+            deep(x).sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert ran.seen["step"]["count"] == 150
+    assert ran.phase("forward")["share_ratio"] > 0.1
+    assert not [h for h in ran.seen["health"] if "failed" in h["message"]]
+    check_sums(ran.seen)
+
+
+def test_output_and_result_are_those_without_hotloop(tmp_path: Path) -> None:
+    text = """
+        import sys
+        from torch.utils.data import DataLoader, TensorDataset
+        loader = DataLoader(TensorDataset(torch.randn(640, 32), torch.randint(0, 8, (640,))), batch_size=16, shuffle=True)
+        model = nn.Sequential(nn.Linear(32, 64), nn.Dropout(0.1), nn.ReLU(), nn.Linear(64, 8))
+        optimizer = torch.optim.AdamW(model.parameters())
+        for epoch in range(2):
+            for a, b in loader:
+                optimizer.zero_grad()
+                loss_of(model(a), b).backward()
+                optimizer.step()
+        print(sum(p.double().abs().sum().item() for p in model.parameters()))
+        print(torch.rand(3))
+        print("to stderr", file=sys.stderr)
+        sys.exit(7)
+        """
+    script = write_script(tmp_path, text)
+    plain = run_plain(tmp_path, sys.executable, script.name)
+    ran = run_command(tmp_path, sys.executable, script.name, options=("-q",))
+    assert (ran.exit_code, ran.stdout, ran.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    assert plain.returncode == 7
+    assert ran.seen["outcome"]["exit_code"] == 7
+    assert ran.seen["step"]["count"] == 80

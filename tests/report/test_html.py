@@ -1,0 +1,226 @@
+"""The HTML report: as text, and as headless Chromium sees it.
+
+With HOTLOOP_SCREENSHOTS=FOLDER the pages' pictures are kept there, for looking at them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import report_samples as samples
+from chromium_page import CHROMIUM, Page, start_chromium
+
+from hotloop.core.errors import InvariantError
+from hotloop.core.report import Report
+from hotloop.report import render_html
+
+MANUALS = {"input-bound": samples.MANUAL, "unused": "## What it does\nNothing."}
+
+
+class Elements(HTMLParser):
+    """Every start tag with its attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def list_elements(html: str) -> list[tuple[str, dict[str, str | None]]]:
+    parser = Elements()
+    parser.feed(html)
+    return parser.found
+
+
+def test_page_is_small_and_names_no_address() -> None:
+    html = render_html(samples.input_bound_report(), manuals=MANUALS)
+    assert len(html) < 300_000
+    assert re.findall(r"(?:https?:)?//[a-z0-9]", re.sub(r"<script.*?</script>", "", html, flags=re.S)) == []
+    assert "http" not in html.replace("http-equiv", "")
+    for tag, attributes in list_elements(html):
+        assert tag not in {"link", "iframe", "object", "embed", "base", "img", "form"}
+        assert "src" not in attributes
+        assert "style" not in attributes
+        assert (attributes.get("href") or "#").startswith("#")
+        assert [name for name in attributes if name.startswith("on")] == []
+
+
+def test_policy_allows_the_two_inline_elements_and_nothing_else() -> None:
+    html = render_html(samples.input_bound_report())
+    policy = next(a["content"] for t, a in list_elements(html) if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert html.index("Content-Security-Policy") < html.index("<script>")
+
+
+def test_manual_of_a_finding_is_there_and_no_other() -> None:
+    html = render_html(samples.input_bound_report(), manuals=MANUALS)
+    assert "<pre>for batch in loader:   # &lt;- here</pre>" in html
+    assert "When the loader waits for a &lt;network&gt; disk." in html
+    assert "Nothing." not in html
+
+
+def test_names_of_the_program_stay_text() -> None:
+    html = render_html(samples.hostile_report(), manuals={samples.INJECTION: "x"})
+    tags = [tag for tag, _ in list_elements(html)]
+    assert tags.count("script") == 2
+    assert "img" not in tags
+    assert "{{7*7}}" in html
+    assert "\x1b" not in html
+    assert "\u202e" not in html
+    html.encode("utf-8")
+
+
+def test_json_on_the_page_is_the_report() -> None:
+    import json
+
+    from hotloop.core.report import report_to_json
+
+    html = render_html(samples.hostile_report())
+    data = html.split('id="report-data">')[1].split("</script>")[0]
+    assert not set("<>&") & set(data)
+    assert json.loads(data) == report_to_json(samples.hostile_report())
+
+
+def test_unknown_is_never_zero() -> None:
+    html = render_html(samples.healthy_report())
+    assert "<strong>unknown</strong> of the step time. hooks unknown; sampler unknown" in html
+    assert "peak memory</dt>" not in html
+    assert "time to first step" not in html
+
+
+def test_numbers_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(InvariantError, match="not finite"):
+        render_html(replace(samples.input_bound_report(), environment={"x": float("inf")}))
+
+
+def test_one_rank_has_no_rank_table() -> None:
+    assert 'id="ranks"' not in render_html(samples.input_bound_report())
+    assert 'id="ranks"' in render_html(samples.straggler_report())
+
+
+def test_hogwild_processes_without_a_breakdown_are_unknown() -> None:
+    report = samples.straggler_report()
+    ranks = tuple(replace(r, rank=None, breakdown=None) for r in report.ranks)
+    html = render_html(replace(report, ranks=ranks, breakdown=None, timelines=()))
+    assert "pid 4000" in html
+    assert 'id="timeline"' not in html
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    if not CHROMIUM.exists():
+        pytest.skip("chromium is not installed")
+    with start_chromium(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+PAGES = {
+    "input_bound": samples.input_bound_report,
+    "straggler": samples.straggler_report,
+    "healthy": samples.healthy_report,
+    "no_training": samples.no_training_report,
+    "hostile": samples.hostile_report,
+}
+
+
+def open_report(page: Page, folder: Path, report: Report, *, dark: bool = False) -> None:
+    path = folder / "report.html"
+    path.write_text(render_html(report, manuals=MANUALS), encoding="utf-8")
+    page.open(path, dark=dark)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_browser_has_nothing_to_complain_about(page: Page, tmp_path: Path, name: str, dark: bool) -> None:
+    open_report(page, tmp_path, PAGES[name](), dark=dark)
+    assert page.evaluate("document.body.dataset.ready") == "yes"
+    assert page.evaluate("document.body.dataset.problems") == "0"
+    assert page.evaluate("document.querySelectorAll('img, script:not([id]), iframe').length") == 1
+    brightness = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]")
+    assert brightness < 60 if dark else brightness > 200
+    picture = page.screenshot()
+    assert picture.startswith(b"\x89PNG")
+    assert page.complaints() == []
+    kept = os.environ.get("HOTLOOP_SCREENSHOTS")
+    if kept:
+        (Path(kept) / f"{name}-{'dark' if dark else 'light'}.png").write_bytes(picture)
+
+
+def test_the_check_for_complaints_can_fail(page: Page, tmp_path: Path) -> None:
+    html = render_html(samples.input_bound_report())
+    path = tmp_path / "broken.html"
+    path.write_text(html.replace("</body>", "<script>alert(1)</script></body>"), encoding="utf-8")
+    page.open(path, dark=False)
+    assert page.evaluate("document.body.dataset.problems") == "1"
+    assert any("Content Security Policy" in complaint for complaint in page.complaints())
+
+
+def test_timeline_is_read_with_the_keyboard(page: Page, tmp_path: Path) -> None:
+    open_report(page, tmp_path, samples.input_bound_report())
+    page.evaluate("document.getElementById('chart-time').focus()")
+    page.press("Home")
+    assert page.evaluate("document.getElementById('readout').textContent").startswith("steps 0 to 1: ")
+    page.press("ArrowRight")
+    spoken = page.evaluate("document.activeElement.getAttribute('aria-valuetext')")
+    assert re.match(r"steps 2 to 3: \d+ ms per step, input_wait \d+\.\d ms \(\d+\.\d%\), forward", spoken)
+    page.press("End")
+    assert page.evaluate("document.activeElement.getAttribute('aria-valuenow')") == "59"
+    assert "checkpoint 900 ms" in page.evaluate("document.getElementById('readout').textContent")
+
+
+def test_timeline_is_drawn(page: Page, tmp_path: Path) -> None:
+    open_report(page, tmp_path, samples.input_bound_report())
+    colours = page.evaluate(
+        """(() => { const c = document.getElementById('chart-time');
+        const d = c.getContext('2d').getImageData(c.width / 2 | 0, 0, 1, c.height).data;
+        return new Set(Array.from({length: c.height}, (_, i) => d.slice(4 * i, 4 * i + 3).join())).size; })()"""
+    )
+    assert colours >= 6
+
+
+def test_page_is_used_with_the_keyboard(page: Page, tmp_path: Path) -> None:
+    open_report(page, tmp_path, samples.straggler_report())
+    for _ in range(30):
+        page.press("Tab")
+        if page.evaluate("document.activeElement.id") == "theme":
+            break
+    page.press("Enter")
+    page.press("Enter")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.evaluate("document.getElementById('expand').focus()")
+    page.press("Enter")
+    assert page.evaluate("document.querySelectorAll('details:not([open])').length") == 0
+
+
+def test_page_prints_light_with_its_details_open(page: Page, tmp_path: Path) -> None:
+    open_report(page, tmp_path, samples.input_bound_report(), dark=True)
+    page.evaluate(
+        "addEventListener('beforeprint', () => { window.printed = document.documentElement.dataset.theme + "
+        "document.querySelectorAll('details:not([open])').length; })"
+    )
+    assert page.ask("Page.printToPDF", printBackground=True)["data"].startswith("JVBERi")
+    assert page.evaluate("window.printed") == "light0"
+    assert page.evaluate("document.documentElement.dataset.theme") is None
+    assert page.evaluate("document.querySelectorAll('details[open]').length") == 0
+    assert page.complaints() == []
+
+
+def test_second_rank_is_drawn_when_chosen(page: Page, tmp_path: Path) -> None:
+    open_report(page, tmp_path, samples.straggler_report())
+    before = page.evaluate("document.getElementById('readout').textContent")
+    page.evaluate(
+        "(() => { const s = document.getElementById('rank'); s.value = '1'; s.dispatchEvent(new Event('change')); })()"
+    )
+    after = page.evaluate("document.getElementById('readout').textContent")
+    assert "input_wait 6.42 ms" in before
+    assert "input_wait 103 ms" in after

@@ -1,0 +1,182 @@
+"""The terminal report, compared with what a person should read.
+
+The expected texts are in ``tests/report/golden``. After a change that is meant, write them anew with
+
+    HOTLOOP_UPDATE_GOLDEN=1 pytest tests/report/test_terminal.py
+
+and review the difference like code.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import report_samples as samples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotloop.core.findings import Basis, Saving, Severity, Where
+from hotloop.core.report import Health, Report
+from hotloop.report import render_terminal
+
+GOLDEN = Path(__file__).parent / "golden"
+CASES: dict[str, Callable[[], Report]] = {
+    "input_bound": samples.input_bound_report,
+    "straggler": samples.straggler_report,
+    "healthy": samples.healthy_report,
+    "no_training": samples.no_training_report,
+}
+MANUALS = {"input-bound": samples.MANUAL}
+
+
+def compare_golden(name: str, text: str) -> None:
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("HOTLOOP_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_terminal_text_is_the_expected_one(name: str) -> None:
+    compare_golden(name, render_terminal(CASES[name](), width=80, color=False, manuals=MANUALS))
+
+
+def test_ascii_text_is_the_expected_one() -> None:
+    text = render_terminal(samples.input_bound_report(), width=80, color=False, unicode=False)
+    assert text.isascii()
+    compare_golden("input_bound_ascii", text)
+
+
+@pytest.mark.parametrize("width", [60, 80, 132])
+@pytest.mark.parametrize("name", ["input_bound", "straggler", "healthy"])
+def test_lines_fit_the_width(name: str, width: int) -> None:
+    report = replace(CASES[name](), scorecard=())
+    lines = render_terminal(report, width=width, color=False).splitlines()
+    assert [line for line in lines if len(line) > width and "/home/" not in line] == []
+
+
+def test_verdict_is_first_and_the_next_command_last() -> None:
+    lines = render_terminal(samples.input_bound_report(), width=200, color=False).splitlines()
+    assert lines[0] == (
+        "input-bound: 46% of every step waits for the next batch"
+        " (loses 92.0 ms per step, a fix is forecast to win 35..46% of the time per sample, simulated)"
+    )
+    assert lines[-1] == "Next: hotloop rule input-bound"
+
+
+def test_colour_changes_no_word() -> None:
+    import re
+
+    plain = render_terminal(samples.straggler_report(), width=80, color=False)
+    coloured = render_terminal(samples.straggler_report(), width=80, color=True)
+    assert "\x1b[" not in plain
+    assert "\x1b[1;31m" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def test_environment_does_not_change_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = render_terminal(samples.input_bound_report(), width=80, color=False)
+    for name, value in {"COLUMNS": "30", "TERM": "dumb", "FORCE_COLOR": "1", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert render_terminal(samples.input_bound_report(), width=80, color=False) == expected
+
+
+def test_training_that_was_not_seen_is_one_line_with_its_reason() -> None:
+    report = replace(
+        samples.no_training_report(),
+        health=(Health(level="info", message="a"), Health(level="warning", message="python -I hides hotloop")),
+    )
+    text = render_terminal(report, width=80, color=False)
+    assert text.count("\n") == 1
+    assert text.endswith("optimizer step: python -I hides hotloop (exit code 3)\n")
+
+
+def test_opportunities_could_win_and_faults_lose() -> None:
+    healthy = render_terminal(samples.healthy_report(), width=80, color=False)
+    assert "could win" in healthy
+    assert "loses" not in healthy
+    assert "loses" in render_terminal(samples.straggler_report(), width=80, color=False)
+
+
+def test_unknown_is_never_zero() -> None:
+    text = render_terminal(samples.healthy_report(), width=80, color=False)
+    assert "share of the step time unknown" in text
+    assert "device utilisation  unknown" in text
+    assert "deep window" not in text
+    assert "MEMORY" not in text
+    assert "first step after" not in text
+
+
+def test_error_of_past_forecasts_stands_beside_new_ones_only_when_there_is_one() -> None:
+    assert "percentage points (median of 12)" in render_terminal(samples.input_bound_report(), width=120, color=False)
+    assert "past forecasts" not in render_terminal(samples.straggler_report(), width=120, color=False)
+
+
+def test_names_of_the_program_can_not_drive_the_terminal() -> None:
+    text = render_terminal(samples.hostile_report(), width=80, color=False)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "[red]" in text
+    text.encode("utf-8")
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=60), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_no_string_puts_a_control_character_on_the_terminal(name: str, unicode: bool) -> None:
+    report = samples.input_bound_report()
+    finding = replace(
+        report.findings[0], title=name, evidence={name: name}, where=(Where(file=name, line=1, function=name),)
+    )
+    report = replace(report, verdict=name, findings=(finding,), command=(name,), next_command=name)
+    text = render_terminal(report, width=80, color=False, unicode=unicode)
+    assert [c for c in text.replace("\n", "") if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"}] == []
+    assert unicode or text.isascii()
+
+
+def test_severity_without_a_saving_still_marks_the_verdict() -> None:
+    report = samples.input_bound_report()
+    growing = replace(report.findings[0], saving=None, severity_override=Severity.HIGH, cost_ns=None, cost_ratio=None)
+    text = render_terminal(replace(report, findings=(growing,)), width=80, color=True)
+    assert text.startswith("\x1b[1;31minput-bound")
+    assert "loses" not in text
+
+
+def test_many_ranks_are_cut_to_those_that_matter() -> None:
+    report = samples.straggler_report()
+    assert report.ranks[0].breakdown is not None
+    ranks = tuple(samples.make_rank(i, report.ranks[0].breakdown, 300_000_000, 64) for i in range(64))
+    named = replace(report.findings[0], ranks=(63,))
+    text = render_terminal(replace(report, ranks=ranks, findings=(named,)), width=80, color=False)
+    assert "48 more ranks" in text
+    assert any(line.split()[:1] == ["63"] and line.endswith("straggler") for line in text.splitlines())
+
+
+def test_trace_report_without_outcome_and_steps_is_drawn() -> None:
+    report = replace(
+        samples.input_bound_report(), outcome=None, step=None, breakdown=None, memory=None, ranks=(), overhead=None
+    )
+    text = render_terminal(report, width=80, color=False)
+    assert "WHERE THE TIME GOES" not in text
+    assert "exit code" not in text
+
+
+def test_two_trainings_are_both_named() -> None:
+    report = replace(samples.input_bound_report(), runs=(samples.input_bound_report(), samples.healthy_report()))
+    assert "2. healthy: no fault costs 5% or more of a step (120 steps)" in render_terminal(
+        report, width=80, color=False
+    )
+
+
+def test_equal_ends_of_a_forecast_are_one_number() -> None:
+    report = samples.input_bound_report()
+    saving = Saving(low_ratio=0.4, mid_ratio=0.4, high_ratio=0.4, basis=Basis.MEASURED)
+    text = render_terminal(
+        replace(report, findings=(replace(report.findings[0], saving=saving),)), width=80, color=False
+    )
+    assert "fix wins   40% (measured)" in text

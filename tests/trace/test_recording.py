@@ -1,0 +1,270 @@
+"""Run folders as they are found: whole, cut off, foreign, from the future, or empty."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.errors import RecordingError
+from hotloop.core.frames import (
+    FORMAT_VERSION,
+    HEAD_BYTES,
+    KIND_FACT,
+    KIND_ROW,
+    MAGIC,
+    MIN_SEGMENT_BYTES,
+    STATUS_OFFSETS,
+    FileHeader,
+    Status,
+    encode_frame,
+    encode_header,
+    encode_status,
+)
+from hotloop.core.recording import FIELD, STEP_FIELDS, UNKNOWN
+from hotloop.observe.writer import FrameWriter
+from hotloop.trace.recording import find_run, read_process, read_run, read_tail
+
+
+def make_row(index: int) -> list[int]:
+    row = [0] * len(STEP_FIELDS)
+    row[FIELD["index"]] = index
+    row[FIELD["rows_merged"]] = 1
+    return row
+
+
+def make_recording(path: Path, rows: int = 3) -> Path:
+    writer = FrameWriter(str(path))
+    writer.write_fact({"kind": "process", "t": 0, "rank": 0})
+    for index in range(rows):
+        writer.write_row(make_row(index))
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / ".hotloop" / "first"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text('{"schema": "hotloop.run/1", "started_wall_s": 10.0}')
+    make_recording(folder / "processes" / "host-1-0-0.hlr")
+    return folder
+
+
+def write_file(
+    path: Path, frames: bytes, *, fields: tuple[str, ...] = STEP_FIELDS, status: Status | None = None
+) -> Path:
+    head = bytearray(HEAD_BYTES)
+    head[: STATUS_OFFSETS[0]] = encode_header(FileHeader(segment_bytes=MIN_SEGMENT_BYTES, fields=fields, properties={}))
+    if status is not None:
+        slot = encode_status(status)
+        head[STATUS_OFFSETS[0] : STATUS_OFFSETS[0] + len(slot)] = slot
+    path.write_bytes(bytes(head) + frames)
+    return path
+
+
+def row_frame(sequence: int, *values: int) -> bytes:
+    return encode_frame(KIND_ROW, sequence, struct.pack(f"<{len(values)}q", *values))
+
+
+def test_a_run_is_read_whole(run: Path) -> None:
+    (run / "outcome.json").write_text('{"ended": "completed", "exit_code": 0}')
+    found = read_run(run)
+    assert found.manifest == {"schema": "hotloop.run/1", "started_wall_s": 10.0}
+    assert found.outcome == {"ended": "completed", "exit_code": 0}
+    assert found.probe is None
+    assert found.health == ()
+    (process,) = found.processes
+    assert process.process["rank"] == 0
+    assert process.rows.tolist() == [make_row(k) for k in range(3)]
+    assert (process.lost_rows, process.closed) == (0, True)
+
+
+def test_columns_are_mapped_by_name(tmp_path: Path) -> None:
+    frames = row_frame(1, 700, 5, 0, 42) + row_frame(2, 900, 5, 1, 43)
+    path = write_file(tmp_path / "old.hlr", frames, fields=("forward_ns", "forgotten_ns", "index", "end_ns"))
+    rows = read_process(path).rows
+    assert rows[:, FIELD["index"]].tolist() == [0, 1]
+    assert rows[:, FIELD["forward_ns"]].tolist() == [700, 900]
+    assert rows[:, FIELD["end_ns"]].tolist() == [42, 43]
+    assert rows[:, FIELD["rows_merged"]].tolist() == [1, 1]
+    assert rows[:, FIELD["backward_ns"]].tolist() == [UNKNOWN, UNKNOWN]
+
+
+def test_of_two_versions_of_a_row_the_later_counts(tmp_path: Path) -> None:
+    fields = ("index", "rows_merged", "forward_ns")
+    path = write_file(tmp_path / "a.hlr", row_frame(9, 0, 2, 20) + row_frame(8, 0, 1, 10), fields=fields)
+    assert read_process(path).rows[:, FIELD["forward_ns"]].tolist() == [20]
+
+
+@pytest.mark.parametrize(("missing", "lost"), [([], 0), ([0], 1), ([4, 5], 2), ([8, 9], 2), (range(10), 10)])
+def test_missing_rows_are_counted_wherever_they_were(tmp_path: Path, missing: list[int], lost: int) -> None:
+    frames = b"".join(row_frame(k + 1, *make_row(k)) for k in range(10) if k not in missing)
+    path = write_file(tmp_path / "a.hlr", frames, status=Status(generation=2, settled_rows=10))
+    assert read_process(path).lost_rows == lost
+
+
+def test_forged_counts_do_not_overflow(tmp_path: Path) -> None:
+    biggest = (1 << 63) - 1
+    fields = ("index", "rows_merged")
+    frames = row_frame(1, biggest, 1) + row_frame(2, 5, biggest) + row_frame(3, -7, 1) + row_frame(4, 2, 1)
+    path = write_file(
+        tmp_path / "a.hlr", frames, fields=fields, status=Status(generation=2, settled_rows=biggest, tail_segment=-5)
+    )
+    found = read_process(path)
+    assert found.rows[:, FIELD["index"]].tolist() == [2]
+    assert found.lost_rows == (1 << 60) - 1
+    assert read_tail(path, 0)[:, FIELD["index"]].tolist() == [2]
+
+
+def test_a_fact_that_is_damaged_is_counted(tmp_path: Path) -> None:
+    facts = [b'{"kind":"process","t":0}', b"[1]", b'{"t":1}', b"{", b'{"kind":"end"}']
+    frames = b"".join(encode_frame(KIND_FACT, k, fact) for k, fact in enumerate(facts))
+    found = read_process(write_file(tmp_path / "a.hlr", frames))
+    assert [fact["kind"] for fact in found.facts] == ["process", "end"]
+    assert found.lost_facts == 3
+
+
+def test_a_huge_hole_is_read_in_bounded_time_and_memory(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a.hlr", row_frame(1, *make_row(0)))
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)
+    assert len(read_process(path).rows) == 1
+    assert len(read_tail(path, 0)) == 1
+
+
+def test_losses_are_a_health_line_unless_the_recording_says_it_itself(run: Path) -> None:
+    path = run / "processes" / "a.hlr"
+    status = Status(generation=2, settled_rows=4, lost_rows=3, message="No space left on device: /x")
+    write_file(path, row_frame(1, *make_row(0)), status=status)
+    assert read_run(run).health == ("a.hlr lacks 3 rows (No space left on device: /x)",)
+    fact = encode_frame(KIND_FACT, 2, b'{"kind":"health","id":"recording","message":"m"}')
+    write_file(path, row_frame(1, *make_row(0)) + fact, status=status)
+    assert read_run(run).health == ()
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(RecordingError) as refused:
+        read_run(folder)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "nothing") == f"no run at {tmp_path / 'nothing'}"
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == f"{tmp_path} holds no recording"
+
+
+def test_a_foreign_file(run: Path) -> None:
+    path = run / "processes" / "host-1-0-0.hlr"
+    path.write_bytes(b"PAR1" * 5000)
+    assert refusal(run) == f"{path} is not a hotloop recording"
+
+
+def test_a_future_format(run: Path) -> None:
+    path = run / "processes" / "host-1-0-0.hlr"
+    data = bytearray(path.read_bytes())
+    data[8:12] = (FORMAT_VERSION + 1).to_bytes(4, "little")
+    path.write_bytes(bytes(data))
+    assert refusal(run).endswith(
+        f"(format {FORMAT_VERSION + 1}; this one reads up to {FORMAT_VERSION}): upgrade hotloop to read it"
+    )
+
+
+def test_one_bad_file_among_good_ones_is_a_health_line(run: Path) -> None:
+    (run / "processes" / "bad.hlr").write_bytes(b"x" * 100)
+    found = read_run(run)
+    assert len(found.processes) == 1
+    assert found.health == (f"{run / 'processes' / 'bad.hlr'} is not a hotloop recording",)
+
+
+@pytest.mark.parametrize("data", [b"", bytes(1 << 16)])
+def test_a_file_whose_writer_was_killed_at_once_is_a_health_line(run: Path, data: bytes) -> None:
+    (run / "processes" / "host-1-0-0.hlr").write_bytes(data)
+    found = read_run(run)
+    assert found.processes == ()
+    assert found.health == ("host-1-0-0.hlr is empty: its process ended before it could record anything",)
+
+
+def test_a_header_that_is_cut_off(run: Path) -> None:
+    path = run / "processes" / "host-1-0-0.hlr"
+    path.write_bytes(MAGIC + bytes(8))
+    assert refusal(run) == f"{path} is cut off: 16 bytes, less than a header"
+
+
+def test_a_recording_that_is_a_folder_is_unreadable(run: Path) -> None:
+    path = run / "processes" / "host-1-0-0.hlr"
+    path.unlink()
+    path.mkdir()
+    assert refusal(run) == f"cannot read {path}: Is a directory"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_unreadable(run: Path) -> None:
+    path = run / "processes" / "host-1-0-0.hlr"
+    path.chmod(0)
+    assert refusal(run) == f"cannot read {path}: Permission denied"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": NaN', "\udcff"])
+def test_a_damaged_manifest_is_a_health_line(run: Path, text: str) -> None:
+    (run / "run.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    found = read_run(run)
+    assert found.manifest is None
+    assert found.health == ("run.json is damaged: it holds no JSON object",)
+
+
+def test_a_pointer_that_leads_nowhere_names_the_host(run: Path) -> None:
+    (run / "processes" / "b.hlr.where").write_text(json.dumps({"host": "node7", "path": "/tmp/none/b.hlr"}))
+    assert read_run(run).health == ("b.hlr is still on the disk of node7 at /tmp/none/b.hlr",)
+    (run / "processes" / "b.hlr.where").write_text("[")
+    assert read_run(run).health == (
+        "b.hlr.where is damaged: it holds no JSON object",
+        "b.hlr is still on the disk of ? at None",
+    )
+
+
+def test_runs_are_found_by_name_by_path_and_as_the_last(run: Path, tmp_path: Path) -> None:
+    second = run.parent / "second"
+    second.mkdir()
+    (second / "run.json").write_text('{"started_wall_s": 20}')
+    os.utime(run / "run.json", (4e9, 4e9))
+    (run.parent / "no-run").mkdir()
+    assert find_run("last", tmp_path) == second
+    assert find_run("first", tmp_path) == run
+    assert find_run(".hotloop/first", tmp_path) == run
+    assert find_run(str(run), tmp_path / "elsewhere") == run
+
+
+def test_a_run_without_a_start_counts_from_when_it_was_written(run: Path, tmp_path: Path) -> None:
+    (run / "run.json").write_text("{")
+    os.utime(run / "run.json", (100, 100))
+    other = run.parent / "other"
+    (other / "processes").mkdir(parents=True)
+    os.utime(other / "processes", (50, 50))
+    assert find_run("last", tmp_path) == run
+
+
+def test_an_unknown_run_lists_the_known_ones(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecordingError) as refused:
+        find_run("thrid", tmp_path)
+    assert str(refused.value) == f"no run 'thrid'; known under {run.parent}: first"
+
+
+def test_without_any_run_the_way_to_one_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError) as refused:
+        find_run("last", tmp_path)
+    assert str(refused.value) == f"no run under {tmp_path / '.hotloop'}: record one with `hotloop run -- COMMAND`"
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    with pytest.raises(RecordingError) as refused:
+        find_run("src", tmp_path)
+    assert str(refused.value) == "src holds no recording"

@@ -1,0 +1,516 @@
+"""The zoo: runs planted and healthy trainings under hotloop, keeps one result file each, and writes docs/accuracy.md.
+
+A planted run first stores hotloop's forecast; only then is its twin run: fixed, faulty, fixed, faulty, under the same
+instrument. Finished results are kept per scenario, level and commit, so an interrupted zoo goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from accuracy import LOUD, realised_saving, time_per_unit_ns, write_accuracy
+from scenarios import Scenario, load_scenarios
+from try_by_hand import NOT_APPLICABLE, TECHNIQUES
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+SCHEMA = "hotloop.zoo/1"
+PAIRS = 2
+"""How often the twin runs each side."""
+BUSY_LOAD_PER_CORE = 0.6
+QUIET = ("--no-probe", "--no-deep")
+LINK_NET = "10.45.0"
+NOT_LINKED = "needs root, ip and tc for a shaped link"
+
+
+class RunFailed(Exception):
+    """A training under hotloop gave no report that can be used; the text says why, in one line."""
+
+
+class NotApplicable(Exception):
+    """The technique changes nothing in this script."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and with what the runs are made."""
+
+    hotloop: tuple[str, ...]
+    out: Path
+    commit: str
+    machine: Mapping[str, Any]
+    try_others: bool
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parse(argv)
+    scenarios = choose_scenarios(options.split, options.only)
+    commit = options.commit or describe_commit()
+    folder = options.out / commit
+    if options.list:
+        for scenario in scenarios:
+            print(f"{scenario.split:6} {scenario.id:28} {' + '.join(scenario.rules) or 'healthy':50} {scenario.levels}")
+        return 0
+    if options.summarize:
+        return summarize(folder, scenarios, commit, options.doc)
+    bench = Bench(
+        hotloop=tuple(options.hotloop.split()),
+        out=folder,
+        commit=commit,
+        machine=describe_machine(),
+        try_others=not options.no_try,
+    )
+    pending = [
+        (s, level)
+        for s in scenarios
+        for level in s.levels
+        if (options.level is None or level in (0, options.level)) and (options.again or not _is_done(folder, s, level))
+    ]
+    print(f"{len(pending)} runs to do in {folder.name}", flush=True)
+    for number, (scenario, level) in enumerate(pending[: options.limit], 1):
+        started = time.monotonic()
+        result = run_one(bench, scenario, level)
+        words = describe_result(result)
+        took_s = time.monotonic() - started
+        print(f"[{number}/{len(pending)}] {scenario.id} level {level}: {words} ({took_s:.0f} s)", flush=True)
+    return 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="scenario ids or rules, as in *input*")
+    parser.add_argument("--split", choices=("tuned", "blind", "all"), default="all")
+    parser.add_argument("--level", type=int, choices=(1, 2, 3), help="this strength only (healthy runs stay)")
+    parser.add_argument("--limit", type=int, metavar="N", help="stop after N runs")
+    parser.add_argument("--again", action="store_true", help="also what is done already")
+    parser.add_argument("--no-try", action="store_true", help="do not try opportunities that were not planted")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "zoo")
+    parser.add_argument("--commit", help="read and write results under this name (default: the checkout's)")
+    parser.add_argument("--hotloop", default=str(Path(sys.executable).with_name("hotloop")), help="the command to use")
+    parser.add_argument("--summarize", action="store_true", help="write the accuracy page from the results")
+    parser.add_argument("--doc", type=Path, default=ROOT / "docs" / "accuracy.md")
+    parser.add_argument("--list", action="store_true")
+    return parser.parse_args(argv)
+
+
+def choose_scenarios(split: str, pattern: str) -> tuple[Scenario, ...]:
+    """Scenarios of the split whose id or one of whose rules matches."""
+    found: tuple[Scenario, ...] = ()
+    if split in ("tuned", "all"):
+        found += load_scenarios(HERE / "scenarios.toml", "tuned")
+    if split in ("blind", "all"):
+        found += load_scenarios(HERE / "blind" / "scenarios.toml", "blind")
+    return tuple(s for s in found if any(fnmatch.fnmatch(name, pattern) for name in (s.id, *s.rules)))
+
+
+def describe_commit() -> str:
+    """Short hash of the checkout, with ``-dirty`` when what the zoo measures differs from it."""
+    head = _git("rev-parse", "--short=12", "HEAD") or "no-commit"
+    changed = _git("status", "--porcelain", "--", "src", "tests/zoo", "pyproject.toml")
+    return f"{head}-dirty" if changed else head
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, cores and versions that the figures depend on."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    def version_of(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "unknown"
+
+    names = [ln.split(":", 1)[1].strip() for ln in _lines("/proc/cpuinfo") if ln.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "torch": version_of("torch"),
+        "hotloop": version_of("hotloop"),
+    }
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def result_path(folder: Path, scenario: Scenario, level: int) -> Path:
+    return folder / f"{scenario.split}-{scenario.id}-{level}.json"
+
+
+def _is_done(folder: Path, scenario: Scenario, level: int) -> bool:
+    stored = load_result(result_path(folder, scenario, level))
+    return stored is not None and stored["status"] == "done"
+
+
+def load_result(path: Path) -> dict[str, Any] | None:
+    """A stored result; None when there is none, or when it was written by another version of the zoo."""
+    try:
+        stored: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return stored if stored.get("schema") == SCHEMA else None
+
+
+def _store(path: Path, result: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_suffix(".tmp")
+    half.write_text(json.dumps(result, indent=1) + "\n")
+    half.replace(path)
+
+
+def run_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
+    """Forecast, stored; then the twin; then opportunities that were not planted. The stored result."""
+    path = result_path(bench.out, scenario, level)
+    load = os.getloadavg()[0]
+    result: dict[str, Any] = {
+        "schema": SCHEMA,
+        "scenario": scenario.id,
+        "split": scenario.split,
+        "script": scenario.script.name,
+        "rules": list(scenario.rules),
+        "variant": scenario.variant,
+        "ranks": scenario.ranks,
+        "level": level,
+        "style": scenario.style,
+        "unit": scenario.unit,
+        "commit": bench.commit,
+        "machine": dict(bench.machine),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "load_before": round(load, 2),
+        "busy": load > BUSY_LOAD_PER_CORE * bench.machine["cores"],
+        "status": "forecast",
+    }
+    try:
+        result["forecast"] = run_under_hotloop(bench, scenario, level, ())
+        _store(path, result)
+        if scenario.rules:
+            result["twin"] = run_twin(bench, scenario, level, result["forecast"])
+        if bench.try_others:
+            result["tried"] = try_opportunities(bench, scenario, level, result["forecast"])
+        result["status"] = "done"
+    except RunFailed as failure:
+        result.update(status="failed", reason=str(failure))
+    _store(path, result)
+    return result
+
+
+def run_twin(bench: Bench, scenario: Scenario, level: int, forecast: Mapping[str, Any]) -> dict[str, Any]:
+    """Both sides, interleaved, with the fix as the forecast prescribes it."""
+    arguments = fix_arguments(scenario, forecast)
+    link = None if _keeps_link(scenario, forecast) else "none"
+    twin: dict[str, Any] = {"fix_arguments": arguments, "fixed": [], "faulty": []}
+    for _ in range(PAIRS):
+        for side, extra, rate in (("fixed", arguments, link), ("faulty", [], None)):
+            report = run_under_hotloop(bench, scenario, level, QUIET, extra=extra, link_rate=rate)
+            twin[side].append(_timing(report, scenario.unit))
+    return twin
+
+
+def fix_arguments(scenario: Scenario, forecast: Mapping[str, Any]) -> list[str]:
+    """The script's arguments that apply the fix of the planted rule's finding, or ``--fixed`` alone."""
+    out = ["--fixed"]
+    for rule in scenario.rules:
+        finding = next((f for f in forecast["findings"] if f["rule"] == rule), None)
+        fix = (finding or {}).get("fix") or {}
+        settings = fix.get("settings") or {}
+        try:
+            out += [word.format(**settings) for word in scenario.fix_arguments.get(fix.get("technique", ""), ())]
+        except KeyError:
+            # The fix leaves a setting open; the script's own --fixed stands for it.
+            continue
+    return out
+
+
+def _keeps_link(scenario: Scenario, forecast: Mapping[str, Any]) -> bool:
+    """The fix of a slow link is in the program (sending less), so that the link stays as it is."""
+    return any(
+        f["rule"] == "slow-link" and (f.get("fix") or {}).get("technique") in scenario.fix_arguments
+        for f in forecast["findings"]
+    )
+
+
+def _timing(report: Mapping[str, Any], unit: str) -> dict[str, Any]:
+    time_ns = time_per_unit_ns(report, unit)
+    if time_ns is None:
+        raise RunFailed(f"the report states no time per {unit}")
+    step = report["step"]
+    keep = ("count", "steady_count", "unit", "units_per_step", "mean_ns", "median_ns", "cv_ratio")
+    return {"time_per_unit_ns": round(time_ns, 1), **{name: step.get(name) for name in keep}}
+
+
+def try_opportunities(
+    bench: Bench, scenario: Scenario, level: int, forecast: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Every opportunity of severity high or medium that was not planted, with and without, interleaved."""
+    tried = []
+    for finding in forecast["findings"]:
+        rule = finding["rule"]
+        loud = finding["kind"] == "opportunity" and finding["severity"] in LOUD
+        if not loud or rule in scenario.rules or rule not in TECHNIQUES:
+            continue
+        settings = (finding.get("fix") or {}).get("settings") or {}
+        unit = "sample" if rule == "small-batch" else "step"
+        entry: dict[str, Any] = {
+            "rule": rule,
+            "settings": settings,
+            "unit": unit,
+            "low_ratio": finding["saving"]["low_ratio"],
+            "with_ns": [],
+            "without_ns": [],
+        }
+        by_hand = (str(HERE / "try_by_hand.py"), rule, json.dumps(settings))
+        try:
+            for _ in range(PAIRS):
+                report = run_under_hotloop(bench, scenario, level, QUIET, launcher=by_hand)
+                entry["with_ns"].append(_timing(report, unit)["time_per_unit_ns"])
+                report = run_under_hotloop(bench, scenario, level, QUIET)
+                entry["without_ns"].append(_timing(report, unit)["time_per_unit_ns"])
+        except NotApplicable:
+            entry["reason"] = "the script has nothing that this technique changes"
+        except RunFailed as failure:
+            entry["reason"] = str(failure)
+        tried.append(entry)
+    return tried
+
+
+def run_under_hotloop(
+    bench: Bench,
+    scenario: Scenario,
+    level: int,
+    flags: Sequence[str],
+    *,
+    extra: Sequence[str] = (),
+    link_rate: str | None = None,
+    launcher: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The JSON report of one training, without what is only for drawing and without this machine's paths.
+
+    ``extra`` are more arguments for the script, ``launcher`` words before it. ``link_rate`` replaces the scenario's.
+    """
+    # Not in /tmp: checkpoints have to reach a real disk.
+    home = ROOT / ".hotloop"
+    home.mkdir(exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(dir=home, prefix="zoo-", ignore_cleanup_errors=True))
+        )
+        script = [*launcher, str(scenario.script), *(["--level", str(level)] if level else []), *extra]
+        if scenario.link_rates:
+            rate = link_rate or scenario.link_rates[level - 1]
+            spaces = stack.enter_context(shaped_link(rate))
+            training = [sys.executable, str(HERE / "two_hosts.py"), *spaces, *script]
+        elif scenario.ranks > 1:
+            torchrun = str(Path(sys.executable).with_name("torchrun"))
+            training = [torchrun, "--standalone", "--nproc-per-node", str(scenario.ranks), *script]
+        else:
+            training = [sys.executable, *script]
+        target = folder / "report.json"
+        command = [*bench.hotloop, "run", *flags, "--json", str(target), "-q", "--", *training]
+        code, tail = run_command(command, folder, scenario.timeout_s)
+        if code == NOT_APPLICABLE and launcher:
+            raise NotApplicable
+        if code != 0:
+            how = f"ran longer than {scenario.timeout_s:.0f} s" if code is None else f"ended with code {code}"
+            raise RunFailed(f"the training {how}: {scrub(tail, folder)}")
+        try:
+            report = json.loads(target.read_text())
+        except (OSError, ValueError) as error:
+            raise RunFailed(f"no JSON report: {scrub(str(error), folder)}") from error
+        if not (report.get("outcome") or {}).get("training_seen"):
+            raise RunFailed("hotloop saw no training")
+        for drawing in ("timelines", "runs"):
+            report.pop(drawing, None)
+        clean: dict[str, Any] = scrub(report, folder)
+        return clean
+
+
+def scrub(value: Any, folder: Path) -> Any:
+    """The value with this machine's folders and host name replaced, through lists and mappings."""
+    if isinstance(value, str):
+        for known, word in ((str(folder), "."), (f"{ROOT}/", ""), (str(ROOT), "."), (platform.node(), "host")):
+            value = value.replace(known, word) if known else value
+        return value
+    if isinstance(value, Mapping):
+        return {k: scrub(v, folder) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [scrub(v, folder) for v in value]
+    return value
+
+
+def run_command(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int | None, str]:
+    """Exit code (None after a timeout) and the last line of stderr. Leaves no process of the command behind."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("HOTLOOP")}
+    # A loader's or rank's own choice of threads must not depend on the shell that started the zoo.
+    env.pop("OMP_NUM_THREADS", None)
+    with (folder / "stderr").open("w+") as errors, (folder / "stdout").open("w") as output:
+        child = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=errors, start_new_session=True)
+        try:
+            code: int | None = child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            code = None
+            end_tree(child)
+        except BaseException:
+            end_tree(child)
+            raise
+        errors.seek(0)
+        lines = [line.strip() for line in errors if line.strip()]
+    telling = [line for line in lines if "Error" in line or "error" in line]
+    return code, (telling or lines or [""])[-1][:300]
+
+
+def end_tree(child: subprocess.Popen[bytes], patience_s: float = 5.0) -> None:
+    """End a process that we started and all that it started: asked first, then killed, each by its id."""
+    family = descendants(child.pid)
+    for pid in (child.pid, *family):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(patience_s)
+    for pid, started in {**family, child.pid: start_tick(child.pid)}.items():
+        # The same id with another start is another's process by now.
+        if started is not None and start_tick(pid) == started:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    child.wait()
+    give_up = time.monotonic() + patience_s
+    while any(_is_alive(pid, started) for pid, started in family.items()) and time.monotonic() < give_up:
+        time.sleep(0.01)
+
+
+def descendants(pid: int) -> dict[int, int | None]:
+    """Ids of all processes below ``pid``, with the tick at which each started."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            parent = _stat_field(int(entry.name), 3)
+            if parent is not None:
+                children.setdefault(parent, []).append(int(entry.name))
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return {one: start_tick(one) for one in found}
+
+
+def start_tick(pid: int) -> int | None:
+    return _stat_field(pid, 21)
+
+
+def _is_alive(pid: int, started: int | None) -> bool:
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in "ZX" and start_tick(pid) == started
+
+
+def _stat_field(pid: int, index: int) -> int | None:
+    """A numeric field of /proc/PID/stat, counted from 0; None when the process is gone."""
+    fields = _stat(pid)
+    return int(fields[index - 2]) if fields else None
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; empty when the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return []
+    # The name, in brackets, may hold anything.
+    return text.rpartition(")")[2].split()
+
+
+@contextlib.contextmanager
+def shaped_link(rate: str) -> Iterator[tuple[str, str]]:
+    """Two network namespaces joined by one link of this tc rate (``none``: as fast as it goes); gone afterwards."""
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
+        raise RunFailed(NOT_LINKED)
+    spaces = (f"hlz{os.getpid()}a", f"hlz{os.getpid()}b")
+    try:
+        for space in spaces:
+            _ip("netns", "add", space)
+        first, second = spaces
+        _ip("link", "add", f"v{first}", "netns", first, "type", "veth", "peer", "name", f"v{second}", "netns", second)
+        for number, space in enumerate(spaces, 1):
+            _ip("-n", space, "addr", "add", f"{LINK_NET}.{number}/24", "dev", f"v{space}")
+            _ip("-n", space, "link", "set", "lo", "up")
+            _ip("-n", space, "link", "set", f"v{space}", "up")
+            if rate != "none":
+                shape = ("tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
+                _call("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", f"v{space}", "root", *shape)
+        yield spaces
+    finally:
+        for space in spaces:
+            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+
+
+def _ip(*words: str) -> None:
+    _call("ip", *words)
+
+
+def _call(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunFailed(f"{' '.join(words[:4])}: {done.stderr.strip()}")
+
+
+def describe_result(result: Mapping[str, Any]) -> str:
+    """One line for the person who watches."""
+    if result["status"] == "failed":
+        return f"failed, {result['reason']}"
+    said = [f"{f['rule']} {f['severity']}" for f in result["forecast"]["findings"][:3]]
+    words = ", ".join(said) or "no findings"
+    twin = result.get("twin")
+    if twin is None:
+        return words
+    sides = ([r["time_per_unit_ns"] for r in twin[side]] for side in ("fixed", "faulty"))
+    realised = realised_saving(*sides)
+    planted = next((f for f in result["forecast"]["findings"] if f["rule"] == result["rules"][0]), None)
+    saving = (planted or {}).get("saving") or {}
+    forecast = saving.get("mid_ratio")
+    shown = "none" if forecast is None else f"{forecast:.2f}"
+    return f"{words}; forecast {shown}, realised {realised:.2f}" if realised is not None else words
+
+
+def summarize(folder: Path, scenarios: Sequence[Scenario], commit: str, doc: Path) -> int:
+    """Write the accuracy page of one commit's results."""
+    stored = [r for path in sorted(folder.glob("*.json")) if (r := load_result(path)) is not None]
+    if not stored:
+        known = ", ".join(sorted(p.name for p in folder.parent.glob("*") if p.is_dir())) or "none"
+        print(f"no results of commit {commit} in {folder.parent}; there are results of: {known}", file=sys.stderr)
+        return 2
+    wanted = {(s.split, s.id) for s in scenarios}
+    expected = [(s.split, s.id, level) for s in scenarios for level in s.levels]
+    results = [r for r in stored if (r["split"], r["scenario"]) in wanted]
+    doc.parent.mkdir(parents=True, exist_ok=True)
+    doc.write_text(write_accuracy(results, expected, commit=commit))
+    print(f"{doc} written from {len(results)} results")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
