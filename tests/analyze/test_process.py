@@ -151,6 +151,20 @@ def test_memory_of_an_accelerator_takes_its_place():
     assert (memory.total_bytes, memory.peak_ratio) == (80, 0.5)
 
 
+def test_an_accelerator_that_was_never_used_hides_no_host_memory():
+    device = {"allocated": 0, "reserved": 0, "peak": 0, "total": 80}
+    found = analyze_process(recording(plain(), {"kind": "memory", "row": 5, "rss_bytes": 7, "device": device}))
+    assert found is not None
+    assert (found.memory.peak_bytes, found.memory.total_bytes) == (7, 1 << 34)
+
+
+def test_the_model_lives_where_its_optimizer_works_when_it_does_not_say():
+    optimizer = {"kind": "optimizer", "index": 0, "class": "SGD", "device": "cpu"}
+    found = analyze_process(recording(plain(), optimizer, accelerator="cuda"))
+    assert found is not None
+    assert found.rank.device_type == "cpu"
+
+
 def test_memory_that_was_never_read_is_unknown():
     found = analyze_process(recording(plain()))
     assert found is not None
@@ -230,6 +244,21 @@ def test_a_backward_anchor_is_named_and_said():
     assert found is not None
     assert found.rank.anchor == "backward"
     assert any("no optimizer" in h.message for h in found.health)
+
+
+def test_of_several_optimizers_the_report_says_which_closes_the_step():
+    rows = Rows()
+    for _ in range(30):
+        rows.step(optimizer=0)
+        rows.step(optimizer=1)
+    optimizer = {"kind": "optimizer", "index": 1, "class": "RMSprop", "where": ["/x/gan.py", 8, "main"]}
+    found = analyze_process(recording(rows, optimizer))
+    assert found is not None
+    assert found.rank.anchor == "RMSprop"
+    assert [h.message for h in found.health] == [
+        "2 optimizers step: a step of the training ends with optimizer 2, RMSprop (gan.py:8), "
+        "the one that steps most regularly"
+    ]
 
 
 def test_facts_of_any_junk_do_no_harm():

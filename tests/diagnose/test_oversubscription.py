@@ -25,7 +25,7 @@ def test_a_measured_gain_earns_its_severity() -> None:
     one = oversubscription.judge(make_analysis(torch_threads=16, cores=2, forecasts=probe))
     assert isinstance(one, Finding)
     assert one.severity is Severity.HIGH
-    assert one.title == "16 compute threads share 2 cores; 2 each were measured to save 40%"
+    assert one.title == "16 compute threads share 2 cores; 2 each were measured to save 40 %"
 
 
 def test_as_many_threads_as_cores_are_right() -> None:
@@ -40,3 +40,8 @@ def test_an_accelerator_hardly_needs_compute_threads() -> None:
 
 def test_unknown_cores_cannot_be_judged() -> None:
     assert isinstance(oversubscription.judge(make_analysis(cores=None)), Skipped)
+
+
+def test_threads_that_were_measured_to_do_no_harm_are_nothing() -> None:
+    probe = {"thread-count": make_forecast("thread-count", 0.0, 0.0, 0.01, torch_threads=2)}
+    assert oversubscription.judge(make_analysis(torch_threads=16, cores=2, forecasts=probe)) is None

@@ -77,3 +77,10 @@ def test_a_forward_without_modules_cannot_be_told_from_preparation() -> None:
     lines = {"after_input_ns": (make_line(41, 1.0, "y = x @ w"),)}
     one = preprocessing_in_loop.judge(make_analysis(after_input=0.4, lines=lines, fields={"forwards": 0}))
     assert isinstance(one, Skipped)
+
+
+def test_an_input_that_is_normalised_in_place_is_prepared_in_the_loop() -> None:
+    lines = {"after_input_ns": (make_line(41, 1.0, "x.sub_(mean).div_(deviation)"),)}
+    one = preprocessing_in_loop.judge(make_analysis(after_input=0.3, cores=8, lines=lines))
+    assert isinstance(one, Finding)
+    assert one.cost_ratio == pytest.approx(0.3)

@@ -73,6 +73,11 @@ def test_decay_by_hand_after_the_optimizer_counts() -> None:
     assert one.cost_ratio == pytest.approx(0.3)
 
 
+def test_rows_of_weights_that_are_scaled_in_place_count() -> None:
+    lines = {"other_ns": (make_line(71, 1.0, "for row in p.data: row.mul_(1 - 1e-4)"),)}
+    assert isinstance(python_gradient_loop.judge(make_analysis(other=0.3, lines=lines)), Finding)
+
+
 def test_the_librarys_own_clipping_is_no_loop_of_the_user() -> None:
     lines = {"after_backward_ns": (make_line(55, 1.0, "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"),)}
     assert python_gradient_loop.judge(make_analysis(after_backward=0.2, lines=lines)) is None

@@ -28,7 +28,7 @@ def test_the_rank_that_waits_least_is_named_with_phase_and_line() -> None:
     assert found.ranks == (1,)
     assert found.severity is Severity.HIGH
     assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.3)
+    assert found.saving.mid_ratio == pytest.approx(0.285)
     assert found.phase == "other"
     assert found.where[0].line == 37
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -539,11 +539,11 @@ ROOT_ON = "20 1 8:1 / / rw - {} /dev/sda rw\n"
 
 
 @pytest.fixture
-def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "node"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    yield folder
+    return folder
 
 
 @pytest.mark.parametrize("kind", ["btrfs", "zfs", "whatever"])

@@ -84,6 +84,24 @@ def test_any_recording_is_analysed_and_its_shares_add_to_one(rows):
     assert abs(sum(top.share(p) for p in PHASES) - 1) < 1e-9
 
 
+@settings(deadline=None, max_examples=80)
+@given(st.integers(1, 20), st.integers(1, 5), st.integers(4, 30), st.integers(0, 24))
+def test_every_turn_of_the_optimizers_is_one_step(first_steps, others, turns, left_over):
+    """The first optimizer steps ``first_steps`` times a turn, each of the others once; the run may end in a turn."""
+    turn = [0] * first_steps + list(range(1, others + 1))
+    order = turn * turns + turn[: min(left_over, len(turn) - 1)]
+    rows = np.zeros((len(order), len(STEP_FIELDS)), dtype=np.int64)
+    rows[:, FIELD["index"]] = np.arange(len(order))
+    rows[:, FIELD["rows_merged"]] = 1
+    rows[:, FIELD["backwards"]] = 1
+    rows[:, FIELD["optimizer_index"]] = order
+    rows[:, FIELD["forward_ns"]] = 1
+    steps = build_steps(rows, closed=True)
+    assert steps.count == turns
+    assert steps.columns["rows_merged"].tolist() == [len(turn)] * turns
+    assert steps.tail_ns == len(order) - turns * len(turn)
+
+
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 20)), min_size=1, max_size=30), st.floats(0, 1))
 def test_a_weighted_quantile_is_one_of_the_repeated_values(pairs, at):

@@ -21,6 +21,10 @@ OPPORTUNITY_RULES = frozenset(
 )
 
 
+REMARKS = frozenset({"note", "samples"})
+"""Keys that an author may set for readers; nothing is made of them."""
+
+
 @dataclass(frozen=True)
 class Scenario:
     """One training of the zoo. ``rules`` is empty for a healthy one and has two entries for two faults at once.
@@ -67,7 +71,7 @@ def _scenario(table: Mapping[str, Any], folder: Path, split: str) -> Scenario:
         "id", "script", "rule", "rules", "ranks", "levels", "style", "unit", "variant", "reach",
         "link_rates", "fix_arguments", "timeout_s",
     }  # fmt: skip
-    unknown = set(table) - known
+    unknown = set(table) - known - REMARKS
     if unknown:
         raise ValueError(f"scenario {table.get('id')}: unknown keys {', '.join(sorted(unknown))}")
     rule = table.get("rule", "")

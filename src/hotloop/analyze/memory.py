@@ -20,6 +20,8 @@ def measure_memory(
     """The memory of one process, and its growth in bytes per step over the steady entries ``base``."""
     samples = of_kind(facts, "memory")
     devices = [d for f in samples if isinstance(d := f.get("device"), Mapping)]
+    if not (_largest(devices, "peak") or _largest(devices, "allocated")):
+        devices = []  # an accelerator that was looked at but never used
     allocated = steps.columns["device_allocated_bytes"]
     if devices or bool((allocated > 0).any()):
         reserved = steps.columns["device_reserved_bytes"]

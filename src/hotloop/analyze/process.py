@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from hotloop.core.analysis import RankAnalysis
+from hotloop.core.analysis import OptimizerFacts, RankAnalysis
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD, STEP_FIELDS
 from hotloop.core.report import Health, MemorySummary, Overhead, Timeline
@@ -181,7 +182,7 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         model=read_text(model, "class"),
         model_dtype=read_text(model, "dtype"),
         model_parameters=read_count(model, "parameters"),
-        device_type=(read_text(model, "device") or read_text(process, "accelerator") or "cpu").partition(":")[0],
+        device_type=_device_type(read_text(model, "device"), anchor, read_text(process, "accelerator")),
         cores=read_count(process, "cores"),
         torch_threads=read_count(process, "torch_threads"),
         interop_threads=read_count(process, "interop_threads"),
@@ -209,7 +210,7 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         timeline=_build_timeline(read_int(process, "rank"), steps, phases),
         line_samples=lines.samples,
         overhead=read_overhead(facts, trained_ns),
-        health=_health(recording, steps, steady, facts),
+        health=_health(steps, steady, anchor, facts),
         begin_wall_s=None if anchor_wall_s is None else anchor_wall_s + int(steps.columns["start_ns"][0]) * 1e-9,
         end_wall_s=None if anchor_wall_s is None else anchor_wall_s + int(steps.columns["end_ns"][-1]) * 1e-9,
         parent_pid=read_int(process, "ppid"),
@@ -381,15 +382,19 @@ def _build_timeline(rank: int | None, steps: Steps, phases: Mapping[str, IntColu
     )
 
 
+def _device_type(model_device: str | None, anchor: OptimizerFacts | None, accelerator: str | None) -> str:
+    """Where the model lives: as it says, else as its optimizer says, else on the accelerator that is there."""
+    optimizer_device = anchor.device if anchor is not None else None
+    return (model_device or optimizer_device or accelerator or "cpu").partition(":")[0]
+
+
 def _ops(facts: Sequence[Fact]) -> Mapping[str, Any] | None:
     fact = last_of_kind(facts, "ops")
     return fact if fact else None
 
 
-def _health(recording: Recording, steps: Steps, steady: Steady, facts: Sequence[Fact]) -> tuple[Health, ...]:
+def _health(steps: Steps, steady: Steady, anchor: OptimizerFacts | None, facts: Sequence[Fact]) -> tuple[Health, ...]:
     found = [Health(level="warning", message=message) for message in steady.messages]
-    if recording.lost_rows:
-        found.append(Health(level="warning", message=f"{recording.lost_rows} rows of the recording were lost"))
     if steps.broken_count:
         found.append(
             Health(level="warning", message=f"{steps.broken_count} steps were left out because rows in them were lost")
@@ -403,6 +408,13 @@ def _health(recording: Recording, steps: Steps, steady: Steady, facts: Sequence[
         )
     if steps.anchor_index is None:
         found.append(Health(level="info", message="no optimizer was seen: every backward counts as a step"))
+    elif len(steps.optimizer_steps) > 1 and anchor is not None and steps.anchor_count == 1:
+        place = f" ({os.path.basename(anchor.where.file)}:{anchor.where.line})" if anchor.where else ""
+        message = (
+            f"{len(steps.optimizer_steps)} optimizers step: a step of the training ends with optimizer "
+            f"{anchor.index + 1}, {anchor.name}{place}, the one that steps most regularly"
+        )
+        found.append(Health(level="info", message=message))
     spans = steps.columns["end_ns"] - steps.columns["start_ns"]
     if bool((spans[~steps.is_block] != steps.step_ns[~steps.is_block]).any()):
         found.append(Health(level="warning", message="times of some rows do not add up to their windows"))

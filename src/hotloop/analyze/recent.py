@@ -35,5 +35,5 @@ def describe_recent(rows: IntColumn) -> str:
     }
     largest = sorted(shares.items(), key=lambda item: -item[1])[:3]
     parts = ", ".join(f"{name} {share:.0%}" for name, share in largest if share > 0.005)
-    last = int(rows[-1, FIELD["index"]]) + 1
+    last = int(rows[-1, FIELD["index"]] + rows[-1, FIELD["rows_merged"]])
     return f"{last} optimizer steps, {steps / (total_ns * 1e-9):.1f} per s: {parts}"

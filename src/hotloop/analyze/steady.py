@@ -75,7 +75,10 @@ def find_steady(steps: Steps) -> Steady:
         base, dropped = behind, np.zeros(entry_count, dtype=np.bool_)
     steady_count = int(weight[base].sum())
     if steady_count < MIN_STEADY_COUNT:
-        messages.append(f"only {steady_count} steady steps were recorded: figures may still show start-up costs")
+        messages.append(
+            f"only {steady_count} steady step{'s were' if steady_count != 1 else ' was'} recorded: "
+            "figures may still show start-up costs"
+        )
     return _steady(steps, base, dropped, int(weight[:prefix].sum()), messages)
 
 
@@ -112,8 +115,11 @@ def _end_of_settling(step_ns: FloatColumn, least: int, limit: int) -> int:
     middle = float(np.median(later))
     spread = 1.4826 * float(np.median(np.abs(later - middle)))
     tolerance = max(3.0 * spread, 0.1 * middle)
-    for entry in range(least, limit + 1):
-        window = step_ns[entry : entry + WINDOW_COUNT]
-        if abs(float(np.median(window)) - middle) <= tolerance and step_ns[entry] - middle <= 3 * tolerance:
-            return entry
-    return least
+    candidates = step_ns[least : limit + WINDOW_COUNT]
+    if len(candidates) < WINDOW_COUNT:
+        return least
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(candidates, WINDOW_COUNT), axis=1)
+    is_calm = np.abs(medians - middle) <= tolerance
+    is_calm &= candidates[: len(medians)] - middle <= 3 * tolerance
+    calm = np.flatnonzero(is_calm)
+    return least + int(calm[0]) if len(calm) else least

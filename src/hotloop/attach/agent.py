@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from types import CodeType
 from typing import Any
 
 from hotloop.attach.imports import ImportWatch
 from hotloop.attach.narrowing import ModulePatch
 from hotloop.attach.sites import COPY_SITES, SITES, Site, Wrap, install
-from hotloop.observe import compiling, facts, wrappers
+from hotloop.observe import compiling, deep, distributed, facts, wrappers
 from hotloop.observe.guard import GUARD
 from hotloop.observe.session import Session
 
@@ -59,9 +60,12 @@ def arm_agent(options: dict[str, Any]) -> Session:
         wrap = subscribers.get(site.id) or subscribers[site.id.partition("-")[0]]
         watch.after_import(site.module, lambda site=site, wrap=wrap: _install(session, site, wrap))  # type: ignore[misc]
     session.module_patch = ModulePatch(session)
-    _hook_optimizers(session, watch)
+    _patch_optimizers(session)
+    watch.after_import("torch._dynamo.eval_frame", _hide_from_dynamo)
     watch.after_import("torch._dynamo.callback", lambda: compiling.watch_compilation(session))
     gc.callbacks.append(wrappers.gc_callback(session))
+    session.subscribers.append(deep.DeepWindow())
+    session.watch_ddp = distributed.DdpWatch
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=session.reset_after_fork)
     return session
@@ -77,20 +81,61 @@ def _install(session: Session, site: Site, wrap: Wrap) -> None:
         session.missing_sites.append(f"{site.id}: {problem}")
 
 
-def _hook_optimizers(session: Session, watch: ImportWatch) -> None:
-    """Global step hooks; torch.compile must not look into them, so they are marked once Dynamo is there."""
-    from torch.optim import optimizer as module
+def _patch_optimizers(session: Session) -> None:
+    """Wrap the step of every optimizer class: of those that have instances now, and of others at their first one."""
+    from torch.optim import Optimizer
 
-    before, after = wrappers.optimizer_hooks(session)
-    first = module.register_optimizer_step_pre_hook(before)
-    last = module.register_optimizer_step_post_hook(after)
+    wrap = wrappers.wrap_optimizer_step(session)
+    wrapped: set[Any] = set()
 
-    def hide_from_dynamo() -> None:
-        disable = sys.modules["torch._dynamo"].disable
-        pre, post = module._global_optimizer_pre_hooks, module._global_optimizer_post_hooks
-        if first.id in pre:
-            pre[first.id] = disable(before)
-        if last.id in post:
-            post[last.id] = disable(after)
+    def patch(cls: type) -> None:
+        for owner in cls.__mro__:
+            step = owner.__dict__.get("step")
+            if step is None:
+                continue
+            if owner is not Optimizer and step not in wrapped:
+                replacement = wrap(step)
+                wrapped.add(replacement)
+                type.__setattr__(owner, "step", replacement)
+            return
 
-    watch.after_import("torch._dynamo", hide_from_dynamo)
+    session.patch_optimizer_class = patch
+    for cls in _subclasses(Optimizer):
+        if getattr(cls.__dict__.get("step"), "hooked", False):  # torch marks the classes that have instances
+            patch(cls)
+
+
+def _subclasses(cls: type) -> list[type]:
+    found = list(cls.__subclasses__())
+    for child in list(found):
+        found += _subclasses(child)
+    return found
+
+
+def _hide_from_dynamo() -> None:
+    """Frames of ours that run while Dynamo looks for frames to compile are left alone; tracing still inlines them."""
+    skip_code = sys.modules["torch._dynamo.eval_frame"].skip_code
+    for name, module in list(sys.modules.items()):
+        if name.startswith("hotloop.") and module is not None:
+            for code in _codes(vars(module).values(), name):
+                skip_code(code)
+
+
+def _codes(values: Any, module_name: str) -> list[CodeType]:
+    """The code objects of a module's functions and methods, nested ones included."""
+    found: list[CodeType] = []
+    for value in list(values):
+        if isinstance(value, type) and value.__module__ == module_name:
+            found += _codes(vars(value).values(), module_name)
+            continue
+        function = getattr(value, "__func__", value)
+        while function is not None:
+            code = getattr(function, "__code__", None)
+            if isinstance(code, CodeType):
+                found += _nested(code)
+            function = getattr(function, "__wrapped__", None)
+    return found
+
+
+def _nested(code: CodeType) -> list[CodeType]:
+    return [code, *(inner for const in code.co_consts if isinstance(const, CodeType) for inner in _nested(const))]

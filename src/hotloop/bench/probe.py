@@ -17,6 +17,7 @@ from hotloop.core.errors import HotloopError
 
 PROGRAM = Path("hotloop") / "probe" / "opportunities.py"
 BUDGET_S = 10.0
+FEWEST_ROUNDS = 4
 LEAST_COVERAGE_RATIO = 0.6
 """A replay that explains less of forward and backward promises nothing: the low forecast is 0."""
 LEAST_LOCATED_RATIO = 0.7
@@ -24,8 +25,6 @@ LEAST_LOCATED_RATIO = 0.7
 CALL_NS = 15_000.0
 """Host time around an operator that is not the operator: modules, Python, autograd's bookkeeping (measured 5 to 20)."""
 GIB = 1 << 30
-HEAP = {"MALLOC_TRIM_THRESHOLD_": str(GIB), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
-"""glibc's heap as a training has it after some steps: a lone operator would give its memory back after every call."""
 
 
 class ProbeError(HotloopError):
@@ -128,29 +127,30 @@ def run_probe(request: dict[str, Any], interpreter: str, source_folder: Path, ti
     """
     program = source_folder / PROGRAM
     with tempfile.TemporaryDirectory(prefix="hotloop-probe-") as folder:
-        given, result = Path(folder) / "in.json", Path(folder) / "out.json"
+        given, result, errors = Path(folder) / "in.json", Path(folder) / "out.json", Path(folder) / "errors.txt"
         given.write_text(json.dumps(request), encoding="utf-8")
         try:
-            child = subprocess.Popen(
-                [interpreter, str(program), str(given), str(result)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                cwd=folder,
-                env=_environment(int(request.get("threads") or 1)),
-                start_new_session=True,
-            )
+            with errors.open("wb") as complaints:
+                child = subprocess.Popen(
+                    [interpreter, str(program), str(given), str(result)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=complaints,
+                    cwd=folder,
+                    env=_environment(int(request.get("threads") or 1)),
+                    start_new_session=True,
+                )
         except OSError as error:
             raise ProbeError(f"the probe could not be started with {interpreter}: {error}") from error
         try:
-            _, complaint = child.communicate(timeout=timeout_s)
+            code = child.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             raise ProbeError(f"the probe took longer than {timeout_s:.0f} s") from None
         finally:
             _end(child)
-        if child.returncode or not result.exists():
-            last = complaint.decode(errors="replace").strip().splitlines()[-1:]
-            raise ProbeError(f"the probe ended with {child.returncode}: {''.join(last)[:200]}")
+        if code or not result.exists():
+            last = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+            raise ProbeError(f"the probe ended with {code}: {''.join(last)[:200]}")
         answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         return answer
 
@@ -159,7 +159,7 @@ def _environment(threads: int) -> dict[str, str]:
     """This process's environment with the training's number of threads, and nothing that attaches or joins a group."""
     dropped = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
     kept = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith(("HOTLOOP", "TORCHELASTIC"))}
-    return HEAP | kept | {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": ""}
+    return kept | {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": ""}
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -198,14 +198,21 @@ class _Coverage:
     call_ns: float
     """Part of what is not explained that calling operators from Python plausibly takes."""
 
+    rounds: int
+    """Fewest rounds in which an operator was timed that holds a twentieth of the replay or more."""
+
     @property
-    def trusted(self) -> bool:
-        return self.ratio >= LEAST_COVERAGE_RATIO
+    def trust(self) -> float:
+        """Factor for low forecasts: nothing is promised from a replay that explains too little."""
+        if self.ratio < LEAST_COVERAGE_RATIO:
+            return 0.0
+        return 1.0 if self.rounds >= FEWEST_ROUNDS else 0.7
 
 
 def _cover(replay: Mapping[str, Any], step: StepTimes) -> _Coverage:
     engine_ns = float(replay.get("engine_ns") or 0.0)
     replayed_ns = sum(op["count"] * max(0.0, op["base"] - engine_ns) for op in replay["ops"])
+    heavy = [op for op in replay["ops"] if op["count"] * op["base"] >= 0.05 * replayed_ns]
     calls = sum(op["count"] for op in replay["ops"]) + sum(1 for _ in replay["skipped"])
     unexplained_ns = max(0.0, step.train_ns - replayed_ns)
     call_ns = min(unexplained_ns, calls * CALL_NS)
@@ -213,6 +220,7 @@ def _cover(replay: Mapping[str, Any], step: StepTimes) -> _Coverage:
         replayed_ns=replayed_ns,
         scale=min(1.0, step.train_ns / replayed_ns) if replayed_ns > 0 else 1.0,
         ratio=min(1.0, (replayed_ns + call_ns) / step.train_ns),
+        rounds=min((op["rounds"] for op in heavy), default=0),
         call_ns=call_ns,
     )
 
@@ -234,7 +242,7 @@ def _forecast_bf16(replay: Mapping[str, Any], step: StepTimes) -> Forecast | Non
     mid_ns = 0.5 * (low_ns + high_ns)
     most = min(1.0, cover.replayed_ns * cover.scale / step.step_ns)
     mid = _clamp(mid_ns / step.step_ns, most)
-    low = _clamp(0.8 * low_ns / step.step_ns - 2.0 * step.noise_ratio, mid) if cover.trusted else 0.0
+    low = cover.trust * _clamp(0.8 * low_ns / step.step_ns - 2.0 * step.noise_ratio, mid)
     high = max(mid, _clamp(1.15 * high_ns / step.step_ns, most))
     return Forecast(
         technique="bf16-autocast",
@@ -249,7 +257,7 @@ def _forecast_bf16(replay: Mapping[str, Any], step: StepTimes) -> Forecast | Non
 
 def _forecast_batch(replay: Mapping[str, Any], step: StepTimes) -> Forecast | None:
     """Twice the batch: what does not double is shared by twice the samples."""
-    ops = [op for op in replay["ops"]]
+    ops = replay["ops"]
     located_ns = sum(op["count"] * op["base"] for op in ops if "double" in op)
     cover = _cover(replay, step)
     if cover.replayed_ns <= 0 or located_ns < LEAST_LOCATED_RATIO * sum(op["count"] * op["base"] for op in ops):
@@ -271,7 +279,7 @@ def _forecast_batch(replay: Mapping[str, Any], step: StepTimes) -> Forecast | No
     mid = _clamp(mid)
     return Forecast(
         technique="larger-batch",
-        saving_low_ratio=_clamp(low, mid) if cover.trusted else 0.0,
+        saving_low_ratio=cover.trust * _clamp(low, mid),
         saving_mid_ratio=mid,
         saving_high_ratio=max(mid, high),
         settings={"factor": 2},
@@ -285,7 +293,7 @@ def _replay_evidence(replay: Mapping[str, Any], cover: _Coverage) -> dict[str, A
         "replayed_ns": round(cover.replayed_ns),
         "operators": len(replay["ops"]),
         "operators_left_out": sum(1 for one in replay["skipped"] if one["reason"] != "a view"),
-        "rounds": min((op["rounds"] for op in replay["ops"]), default=0),
+        "rounds": cover.rounds,
     }
 
 
@@ -300,7 +308,7 @@ def _forecast_threads(threads: Mapping[str, Any], replay: Mapping[str, Any] | No
     mid = _clamp(won * share)
     return Forecast(
         technique="thread-count",
-        saving_low_ratio=_clamp(0.6 * mid - 2.0 * step.noise_ratio, mid) if cover.trusted else 0.0,
+        saving_low_ratio=cover.trust * _clamp(0.6 * mid - 2.0 * step.noise_ratio, mid),
         saving_mid_ratio=mid,
         saving_high_ratio=_clamp(max(mid, 1.3 * won * share)),
         settings={"torch_threads": threads["cores"]},
@@ -319,7 +327,8 @@ def _forecast_optimizer(optimizer: Mapping[str, Any], step: StepTimes, arm: str)
     # What the recorded phase holds beyond the replayed step (closures, hooks) no other implementation removes.
     explained = min(1.0, whole_ns / step.optimizer_ns)
     mid = _clamp(won * share * (0.5 + 0.5 * explained), share)
-    low = _clamp(0.85 * won * share * explained - step.noise_ratio, mid) if explained >= LEAST_COVERAGE_RATIO else 0.0
+    # The difference that the replay itself measured stands whatever else the phase holds.
+    low = _clamp(0.85 * won * share * explained - step.noise_ratio, mid)
     return Forecast(
         technique=f"{arm}-optimizer",
         saving_low_ratio=low,

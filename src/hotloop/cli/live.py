@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hotloop.core.errors import HotloopError
+from hotloop.core.recording import FIELD
 
 EVERY_TICKS = 2
 _LONGEST = 100
@@ -47,5 +48,5 @@ class LiveLine:
         rows = read_tail(path, seen)
         if not len(rows):
             return ""
-        self._rows[path] = int(rows[-1, 0]) + 1
+        self._rows[path] = int(rows[-1, FIELD["index"]] + rows[-1, FIELD["rows_merged"]])
         return describe_recent(rows)

@@ -16,6 +16,8 @@ COLLECTING = "collecting"
 """An explicit garbage collection."""
 BATCH = "batch"
 """Reading, tokenising, indexing or stacking samples."""
+IN_PLACE = "in-place"
+"""A tensor changed in place: weights or gradients around the optimizer, inputs before the forward."""
 BOOKKEEPING = "bookkeeping"
 """What every loop does: zero_grad, schedulers, clocks, library clipping."""
 UNKNOWN = "unknown"
@@ -55,6 +57,9 @@ _BATCH_NAME = re.compile(
 _BOOKKEEPING_TEXT = re.compile(
     r"\bzero_grad\(|\.train\(\s*(True|False)?\s*\)|\.eval\(\)|\b\w*sched\w*\.step\(|\bperf_counter(_ns)?\(|\btime\.time\("
     r"|\bmonotonic\(|\bsynchronize\(|\bset_description|\bparam_group\[|\bclear_autocast|\bget_lr\b|\bget_last_lr\b|\bbarrier\("
+)
+_IN_PLACE_TEXT = re.compile(
+    r"\.(mul|add|sub|div|lerp|copy|clamp|clip|addcmul|addcdiv|normal|sign|pow|sqrt)_\(|\.data\b"
 )
 _TRAINING_CALLS = frozenset({"backward", "step", "zero_grad"})
 
@@ -112,6 +117,8 @@ def line_kind(line: Line, loop: frozenset[tuple[str, str]] = frozenset()) -> str
             return kind
     if _BATCH_TEXT.search(text) or any(_BATCH_NAME.search(n) for n in names) or _BATCH_TEXT.search(around):
         return BATCH
+    if _IN_PLACE_TEXT.search(text):
+        return IN_PLACE
     return UNKNOWN
 
 
@@ -162,7 +169,11 @@ def add_shares(*shares: FieldShare) -> FieldShare:
 
 def places(lines: tuple[Line, ...], count: int = 3) -> tuple[Where, ...]:
     """The first few different places of some lines."""
-    return tuple(dict.fromkeys(line.where for line in lines))[:count]
+    # A comprehension is a function of its own on the same line.
+    first: dict[tuple[str, int], Where] = {}
+    for line in lines:
+        first.setdefault((line.where.file, line.where.line), line.where)
+    return tuple(first.values())[:count]
 
 
 def _time_of(rank: RankAnalysis, field_name: str, lines: tuple[Line, ...]) -> FieldShare:

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from hotloop.core.redact import redact_command, redact_text
+
 from .places import Place, place_of_callable
 
 ENVIRONMENT = re.compile(
@@ -56,7 +58,7 @@ def process_facts(anchor_wall_s: float, restart: int) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "executable": sys.executable,
-        "argv": [str(a) for a in getattr(sys, "orig_argv", sys.argv)][:64],
+        "argv": list(redact_command([str(a)[:1000] for a in getattr(sys, "orig_argv", sys.argv)[:64]])),
         "cwd": os.getcwd(),
         "anchor_wall_s": anchor_wall_s,
         "process_start_wall_s": process_start_wall_s(),
@@ -66,7 +68,7 @@ def process_facts(anchor_wall_s: float, restart: int) -> dict[str, Any]:
         "accelerator": accelerator,
         "device_name": torch.cuda.get_device_name() if accelerator == "cuda" else None,
         "memory_total_bytes": memory_limit_bytes(),
-        "environment": {k: v for k, v in os.environ.items() if ENVIRONMENT.match(k)},
+        "environment": {k: redact_text(v[:1000]) for k, v in os.environ.items() if ENVIRONMENT.match(k)},
     }
 
 

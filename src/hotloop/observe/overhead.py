@@ -53,21 +53,16 @@ def hook_costs_ns(session: Session) -> dict[str, float]:
     backward = wrappers.wrap_run_backward(probe)(_empty)
     advance = wrappers.wrap_loader_next(probe)(_empty)
     collective = wrappers.wrap_collective(probe)(_empty)
-    before, after = wrappers.optimizer_hooks(probe)
+    step = wrappers.wrap_optimizer_step(probe)(_empty)
     recorder.optimizer_index(subject)
-
-    def step() -> None:
-        before(subject, (), {})
-        after(subject, (), {})
-
-    step()
+    step(subject)
     empty_ns = _min_cost_ns(lambda: _empty(subject))
     costs = {
         "batches": _min_cost_ns(lambda: advance(subject)),
         "backwards": _min_cost_ns(lambda: backward(subject)),
         "forwards": _min_cost_ns(lambda: call(subject)),
         "collectives": _min_cost_ns(lambda: collective(subject)),
-        "rows": _min_cost_ns(step) + 2 * empty_ns,
+        "rows": _min_cost_ns(lambda: step(subject)),
     }
     recorder.enter(FORWARD)
     costs["nested"] = _min_cost_ns(lambda: call(subject))

@@ -95,8 +95,8 @@ COMPILES = FIELD["compiles"]
 SCALER = FIELD["scaler_ns"]
 _STEPPED = -1
 
-MAX_CLOSING_OPTIMIZERS = 16
-"""Later optimizers do not close rows (one optimizer per parameter would make hundreds of rows a step)."""
+MAX_CLOSES = 16
+"""So many optimizer steps in a row close rows; further ones before the next backward do not (one per parameter)."""
 
 
 class Recorder:
@@ -160,8 +160,8 @@ class Recorder:
         self._optimizers: dict[int, int] = {}
         self._seen_optimizer = False
         self._pending_close: int | None = None
-        self._closes = 0
         self._scaler_ns = 0
+        self._closes = 0
         self._burst: _Burst | None = None
 
     # -- the phase stack ------------------------------------------------------------------------------------------
@@ -238,13 +238,8 @@ class Recorder:
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
-    def optimizer_began(self, optimizer: object) -> None:
-        stack = self.stack
-        if OPTIMIZER in stack and BACKWARD not in stack:
-            key = id(optimizer)
-            if self._closes == key:  # its last step raised: what it left open ends now
-                self.unwind(stack.index(OPTIMIZER))
-        self._closes = id(optimizer)
+    def optimizer_began(self) -> None:
+        """An optimizer's step begins."""
         if self._burst is not None:
             self.end_burst()
         self.enter(OPTIMIZER)
@@ -266,20 +261,21 @@ class Recorder:
         self._scaler_ns = 0
         return stepped
 
-    def optimizer_ended(self, optimizer: object, index: int) -> None:
-        """An optimizer's step is complete: the row closes, unless it is nested in another optimizer or in backward."""
+    def optimizer_ended(self, depth: int, index: int) -> None:
+        """An optimizer's step is complete and the stack goes back to ``depth``.
+
+        The row closes, unless the step was nested in another optimizer's or in backward.
+        """
         stack = self.stack
-        while len(stack) > 1 and stack[-1] != OPTIMIZER:
-            self.leave()
-        self.leave()
-        self._closes = 0
+        self.unwind(depth)
         self._seen_optimizer = True
         if OPTIMIZER in stack[(1 if self._scaler_ns == _STEPPED else 0) + 1 :]:
             return
         if BACKWARD in stack:
             self._pending_close = index
             return
-        if index < MAX_CLOSING_OPTIMIZERS:
+        self._closes += 1
+        if self._closes <= MAX_CLOSES:
             self.close(CLOSED_BY_OPTIMIZER, index)
 
     def step_skipped(self, index: int) -> None:
@@ -292,6 +288,7 @@ class Recorder:
         """The outermost backward is complete and has been left."""
         row = self.row
         row[BACKWARDS] += 1
+        self._closes = 0
         if retain_graph:
             row[RETAINED] += 1
         if self._pending_close is not None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -94,6 +95,8 @@ class Session:
         self.table: WorkerTable | None = None
         self.missing_sites: list[str] = []
         self.module_patch: Any = None
+        self.watch_ddp: Callable[[Any, Place | None], Any] = _watch_nothing
+        self.patch_optimizer_class: Callable[[type], None] = _patch_nothing
         self.hook_costs_ns: dict[str, float] | None = None
         self._begin()
 
@@ -114,6 +117,8 @@ class Session:
         self._loader_refs: dict[int, weakref.ref[Any]] = {}
         self._iterators: weakref.WeakKeyDictionary[Any, LoaderState] = weakref.WeakKeyDictionary()
         self._last_loader: LoaderState | None = None
+        self._unknown_loaders: list[LoaderState] = []
+        self._training_loaders = 0
         self._fetch_state: LoaderState | None = None
         self._models: dict[int, weakref.ref[Any]] = {}
         self._last_root: weakref.ref[Any] | None = None
@@ -168,7 +173,7 @@ class Session:
         rank = described["rank"]
         name = f"{described['host']}-{os.getpid()}-{'x' if rank is None else rank}-{restart}.hlr"
         folder = os.path.join(self.options["run"], "processes")
-        writer = FrameWriter(os.path.join(folder, name))
+        writer = FrameWriter(os.path.join(folder, name), clock=self.now_ns)
         self.writer = writer
         self.tell(described)
         for state in self._loaders.values():
@@ -181,19 +186,20 @@ class Session:
             self.tell({"kind": "health", "level": "warning", "message": f"attaching failed in part: {error}"})
         self.background = Background(self, writer)
         self.background.start()
-        from .deep import DeepWindow
-
-        self.subscribers.append(DeepWindow())
         import atexit
 
         atexit.register(self.end)
         return writer.write_row
 
+    def now_ns(self) -> int:
+        """The clock of the recording: ns since this process was armed."""
+        return time.perf_counter_ns() - self.anchor_ns
+
     @guarded
     def tell(self, fact: dict[str, Any]) -> None:
         """Write a fact now, stamped with the time; dropped while nothing is recorded."""
         if self.writer is not None:
-            fact["t"] = time.perf_counter_ns() - self.anchor_ns
+            fact["t"] = self.now_ns()
             self.writer.write_fact(fact)
 
     @guarded
@@ -343,6 +349,7 @@ class Session:
             described = facts.loader_facts(loader, loader_id, self.place_of(loader))
             self._loader_refs[key] = weakref.ref(loader)
             self._loaders[key] = LoaderState(loader_id, described)
+            self._unknown_loaders.append(self._loaders[key])
             self.tell(described)
         return self._loaders[key]
 
@@ -351,8 +358,12 @@ class Session:
         self._last_loader = state = self._state_of(loader)
         if loader.num_workers and self.table is None:
             self.table = WorkerTable.create()
-        if state.feeds_backward is False:
+        if self._is_other(state):
             self.recorder.other_loader()
+
+    def _is_other(self, state: LoaderState) -> bool:
+        """True for a loader that does not feed backward, or has not yet while another one does."""
+        return state.feeds_backward is False or (state.feeds_backward is None and self._training_loaders > 0)
 
     @guarded
     def iterator_created(self, loader: Any, iterator: Any, spent_ns: int) -> None:
@@ -374,7 +385,7 @@ class Session:
     def before_batch(self, iterator: Any) -> LoaderState | None:
         """The state of the iterator's loader; tells the recorder when that loader does not feed backward."""
         state = self._iterators.get(iterator, self._last_loader)
-        if state is not None and state.feeds_backward is False:
+        if state is not None and self._is_other(state):
             self.recorder.other_loader()
         self._fetch_state = state
         return state
@@ -536,11 +547,14 @@ class Session:
         state = self._last_loader
         if state is not None and not state.feeds_backward and self.recorder.row[BATCHES]:
             state.feeds_backward = True
+            self._training_loaders += 1
             self.recorder.row[MICRO_BATCHES] += state.pending
             state.pending = 0
-            for other in self._loaders.values():
-                if other.feeds_backward is None and other is not state and other.batches:
+        if self._unknown_loaders:
+            for other in self._unknown_loaders:
+                if other is not state and other.batches and other.feeds_backward is None:
                     other.feeds_backward = False
+            self._unknown_loaders = [s for s in self._unknown_loaders if s.feeds_backward is None]
         root = self._last_root() if self._last_root is not None else None
         if root is not None and id(root) not in self._models:
             self._models[id(root)] = weakref.ref(root)
@@ -573,10 +587,8 @@ class Session:
 
     @guarded
     def ddp_built(self, ddp: Any) -> None:
-        from .distributed import DdpWatch
-
         self._ddp_classes.add(type(ddp))
-        self.subscribers.append(DdpWatch(ddp, caller_place(3)))
+        self.subscribers.append(self.watch_ddp(ddp, caller_place(3)))
 
     @guarded
     def compile_called(self) -> None:
@@ -602,6 +614,15 @@ class Session:
             self._gc_by_generation[generation] += 1
         if generation == 2 and self._gc_explicit is None:
             self._gc_explicit = explicit_collection(sys._getframe(1).f_back)
+
+
+def _patch_nothing(cls: type) -> None:
+    """Until attach says how optimizer classes are patched."""
+
+
+def _watch_nothing(ddp: Any, where: Place | None) -> Any:
+    """Until attach says how DDP is watched."""
+    return lambda session, row: None
 
 
 def explicit_collection(frame: Any) -> Place | None:

@@ -266,24 +266,34 @@ def wrap_run_backward(session: Session) -> Callable[[Call], Call]:
     return wrap
 
 
-def optimizer_hooks(session: Session) -> tuple[Call, Call]:
-    """Global hooks before and after every optimizer's step."""
+def wrap_optimizer_step(session: Session) -> Callable[[Call], Call]:
+    """An optimizer class's step. Not torch's global hooks: Dynamo would trace those into a compiled step."""
     recorder = session.recorder
+    is_compiling = torch.compiler.is_compiling
 
-    def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if session.off or (_ident() != session.owner and not session.claim_owner()):
-            return
-        recorder.optimizer_began(optimizer)
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or session.off:
+                return original(self, *args, **kwargs)
+            if _ident() != session.owner and not session.claim_owner():
+                return original(self, *args, **kwargs)
+            depth = len(recorder.stack)
+            recorder.optimizer_began()
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException:
+                recorder.unwind(depth)
+                raise
+            index, new = recorder.optimizer_index(self)
+            if new:
+                session.optimizer_seen(self, index)
+            recorder.optimizer_ended(depth, index)
+            return result
 
-    def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if _ident() != session.owner or session.off or OPTIMIZER not in recorder.stack:
-            return
-        index, new = recorder.optimizer_index(optimizer)
-        if new:
-            session.optimizer_seen(optimizer, index)
-        recorder.optimizer_ended(optimizer, index)
+        return step
 
-    return before_step, after_step
+    return wrap
 
 
 def wrap_optimizer_init(session: Session) -> Callable[[Call], Call]:
@@ -294,6 +304,7 @@ def wrap_optimizer_init(session: Session) -> Callable[[Call], Call]:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             session.remember_place(self)
+            session.patch_optimizer_class(type(self))
 
         return __init__
 

@@ -522,7 +522,7 @@ class FrameWriter:
             span = frame_span_bytes(len(payload) * 3 // 2)  # room to grow; outgrown places are left behind
             if slots and slots[-1].span_bytes >= need:
                 span = slots[-1].span_bytes
-            if self._fact_bytes + span > self._fact_budget_bytes * (2 if slots else 1):
+            if self._fact_bytes + span > 2 * self._fact_budget_bytes:
                 self._lost_facts += 1
                 return True
             slot = self._new_slot(span)
@@ -837,23 +837,23 @@ class FrameWriter:
 
     def _finish(self) -> bool:
         """Write what waits and the closing status; False when an interrupted write_row holds the lock for good."""
-        progress = (-1, -1)
+        # A signal handler that closes may have interrupted that very call, which then cannot release the lock.
+        if not self._lock.acquire(timeout=1.0):
+            return False
+        self._lock.release()
         self._retry_at_ns = _LONG_AGO_NS
+        before = (-1, -1)
         while True:
             self._flush_copies()
             self._release_retired()
-            # The timeout is for a signal handler that interrupted write_row: that frame cannot release the lock.
-            if not self._lock.acquire(timeout=1.0):
-                return False
-            try:
-                before, progress = progress, (len(self._pending_rows), len(self._pending_facts))
-                if self._first is None or progress in (before, (0, 0)):
+            with self._lock:
+                waiting = (len(self._pending_rows), len(self._pending_facts))
+                if self._first is None or waiting in (before, (0, 0)):
                     self._finish_locked()
                     break
+                before = waiting
                 self._allocate_next()
                 self._drain(self._pending_rows_max)
-            finally:
-                self._lock.release()
         self._flush_copies()
         return True
 

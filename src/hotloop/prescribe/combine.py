@@ -16,8 +16,8 @@ def combine_savings(findings: Iterable[Finding]) -> CombinedSaving | None:
     """What the fixes of these findings save together, as fractions of the time per unit; None when nothing has a fix.
 
     Savings do not add up. Within a phase only the largest counts, because two fixes there win the same time twice;
-    phases that exclude each other combine as 1 - (1 - a)(1 - b), because what one fix leaves is all that the next can
-    shorten. The sum never exceeds what the findings say is lost.
+    what different phases lose are disjoint parts of one step, so their savings add. The sum never exceeds what the
+    findings say is lost.
     """
     groups: dict[str, list[tuple[Finding, Saving]]] = {}
     techniques: list[str] = []
@@ -55,7 +55,4 @@ def _cost(finding: Finding, saving: Saving) -> float:
 
 
 def _together(ratios: Iterable[float]) -> float:
-    left = 1.0
-    for ratio in ratios:
-        left *= 1.0 - ratio
-    return 1.0 - left
+    return min(1.0, sum(ratios))

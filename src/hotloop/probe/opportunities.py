@@ -260,10 +260,13 @@ def double_batch(op: dict[str, Any], batch: int) -> list[Any] | None:
 # Timing
 
 
-def time_call(call: Callable[[], object], repeats: int) -> float:
-    """Nanoseconds per call over ``repeats`` calls in a row."""
-    # With one thread its CPU time leaves out what other processes on the machine take.
-    clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
+def time_call(call: Callable[[], object], repeats: int, clock: Callable[[], int] | None = None) -> float:
+    """Nanoseconds per call over ``repeats`` calls in a row.
+
+    With one thread its CPU time is taken, which leaves out what other processes on the machine take; else wall time.
+    """
+    if clock is None:
+        clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
     start_ns = clock()
     for _ in range(repeats):
         call()
@@ -429,7 +432,7 @@ def replay_ops(request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
 
 
 def _engine_ns() -> float:
-    """What one call of the autograd engine costs by itself; a training step pays it once, a replay once per operator."""
+    """What one call of the autograd engine costs by itself: once a step in training, once an operator here."""
     leaf = torch.zeros(1, requires_grad=True)
     out = leaf.view(1)
     seed = torch.ones(1)
@@ -458,7 +461,7 @@ def time_threads(request: dict[str, Any], deadline_s: float) -> dict[str, Any] |
             torch.set_num_threads(threads)
             for _, call in calls:
                 call()
-            totals[threads].append(sum(count * time_call(call, 2) for count, call in calls))
+            totals[threads].append(sum(n * time_call(call, 2, time.perf_counter_ns) for n, call in calls))
         if time.perf_counter() > deadline_s:
             break
     torch.set_num_threads(present)
@@ -475,7 +478,7 @@ def time_threads(request: dict[str, Any], deadline_s: float) -> dict[str, Any] |
 
 
 def make_parameters(numels: Sequence[Sequence[int]], most_elements: int) -> tuple[list[torch.Tensor], float]:
-    """Parameters with gradients in the recorded sizes, and which share of all elements they are (less when too many)."""
+    """Parameters with gradients in the recorded sizes, and their share of all elements (below 1 when too many)."""
     total = sum(numel * count for numel, count in numels)
     share = min(1.0, most_elements / max(total, 1))
     parameters: list[torch.Tensor] = []
@@ -491,7 +494,7 @@ def make_parameters(numels: Sequence[Sequence[int]], most_elements: int) -> tupl
 
 
 def time_optimizer(facts: dict[str, Any], memory_bytes: int, budget_s: float) -> dict[str, Any]:
-    """One step of the present optimizer, fused, and with foreach; and clipping by a hand-written loop and by foreach."""
+    """One step of the present optimizer, fused and with foreach; and clipping by a loop and by foreach."""
     kind = getattr(torch.optim, facts["class"], None)
     if kind is None:
         raise NotReplayable(f"{facts['class']} is not one of torch's optimizers")
@@ -500,12 +503,10 @@ def time_optimizer(facts: dict[str, Any], memory_bytes: int, budget_s: float) ->
         settings.setdefault("momentum", 0.9)
     parameters, share = make_parameters(facts["numels"], memory_bytes // (4 * 8))
     groups = max(1, min(int(facts.get("groups") or 1), len(parameters)))
+    present = {key: facts[key] for key in ("foreach", "fused") if facts.get(key) is not None}
+    variants: dict[str, dict[str, Any]] = {"present": present, "fused": {"fused": True}, "foreach": {"foreach": True}}
     arms: dict[str, Callable[[], object]] = {}
-    for name, flags in {
-        "present": {key: facts.get(key) for key in ("foreach", "fused") if facts.get(key) is not None},
-        "fused": {"fused": True},
-        "foreach": {"foreach": True},
-    }.items():
+    for name, flags in variants.items():
         with contextlib.suppress(RuntimeError, TypeError, ValueError):
             split = [{"params": parameters[i::groups]} for i in range(groups)]
             optimizer = kind(split, lr=1e-6, **settings, **flags)
@@ -587,15 +588,14 @@ def run_buckets(plan: dict[str, Any]) -> dict[str, Any]:
     for turn in range(9):
         for name, tensors in arms.items():
             dist.barrier()
-            taken = time_call(lambda tensors=tensors: reduce_all(tensors), 1)  # type: ignore[misc]
+            begin_ns = time.perf_counter_ns()
+            reduce_all(tensors)
+            taken = time.perf_counter_ns() - begin_ns
             if turn:
                 times[name].append(taken)
     dist.destroy_process_group()
-    return {f"{name}_ns": round(middle(values)) for name, values in times.items()} | {
-        "buckets": len(sizes),
-        "large_buckets": len(large),
-        "ranks": plan["ranks"],
-    }
+    counts = {"buckets": len(sizes), "large_buckets": len(large), "ranks": int(plan["ranks"])}
+    return counts | {f"{name}_ns": round(middle(values)) for name, values in times.items()}
 
 
 # Program
@@ -609,15 +609,16 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         torch.set_num_threads(int(request["threads"]))
     budget_s = float(request["budget_s"])
     result: dict[str, Any] = {"schema": "hotloop.probe-result/1", "torch": torch.__version__, "failed": {}}
+    # Each part has its own share of the budget: one that starts late (imports, first calls) takes nothing from others.
     parts: dict[str, Callable[[], Any]] = {}
+    if request.get("ops"):
+        parts["replay"] = lambda: replay_ops(request, time.perf_counter() + 0.7 * budget_s)
+        if "threads" in request["arms"]:
+            parts["threads"] = lambda: time_threads(request, time.perf_counter() + 0.1 * budget_s)
     if request.get("optimizer"):
         parts["optimizer"] = lambda: time_optimizer(request["optimizer"], request["memory_bytes"], 0.15 * budget_s)
-    if request.get("ops"):
-        parts["replay"] = lambda: replay_ops(request, begin_s + 0.8 * budget_s)
-        if "threads" in request["arms"]:
-            parts["threads"] = lambda: time_threads(request, begin_s + 0.9 * budget_s)
     if request.get("ddp"):
-        parts["buckets"] = lambda: time_buckets(request["ddp"], request["ddp"]["ranks"], 2.0 * budget_s)
+        parts["buckets"] = lambda: time_buckets(request["ddp"], request["ddp"]["ranks"], max(20.0, 2.0 * budget_s))
     for name, part in parts.items():
         try:
             result[name] = part()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,18 +147,10 @@ def read_process(path: Path) -> ProcessRecording:
         collected = _Collected(file.header)
         for frame in decode_frames(file.head, RESERVE_OFFSET, HEAD_BYTES):
             collected.add(frame)
-        empty = 0
-        for number in range(file.segment_count):
-            data = file.read_segment(number)
-            begun = number == 0 or decode_segment_header(data) is not None
-            start = HEAD_BYTES if number == 0 else SEGMENT_HEADER_BYTES
-            before = collected.frame_count
+        for data, start in file.read_segments(0):
             for frame in decode_frames(data, start, len(data)):
                 collected.add(frame)
-            empty = 0 if begun or collected.frame_count > before else empty + 1
-            if empty >= _EMPTY_SEGMENTS:
-                break
-    status = file.status  # read before the rows, so rows that were written meanwhile cannot look lost
+        status = file.status  # read before the rows, so rows that were written meanwhile cannot look lost
     rows = collected.take_rows()
     facts = collected.take_facts()
     process: dict[str, Any] = next((fact for fact in reversed(facts) if fact.get("kind") == "process"), {})
@@ -189,9 +182,7 @@ def read_tail(path: Path, after_row: int) -> Rows:
             first -= 1
         first = min(first, max(file.status.tail_segment, 0))
         collected = _Collected(file.header)
-        for number in range(max(first, 0), file.segment_count):
-            data = file.read_segment(number)
-            start = HEAD_BYTES if number == 0 else SEGMENT_HEADER_BYTES
+        for data, start in file.read_segments(max(first, 0)):
             for frame in decode_frames(data, start, len(data)):
                 if frame.kind == KIND_ROW:
                     collected.add(frame)
@@ -238,8 +229,15 @@ class _RecordingFile:
         except OSError as error:
             raise RecordingError(f"cannot read {self._path}: {error.strerror}") from None
 
-    def read_segment(self, number: int) -> bytes:
-        return self.read(number * self.header.segment_bytes, self.header.segment_bytes)
+    def read_segments(self, first: int) -> Iterator[tuple[bytes, int]]:
+        """Every segment from ``first`` on, and where its frames begin; ends where only a hole follows."""
+        empty = 0
+        for number in range(first, self.segment_count):
+            data = self.read(number * self.header.segment_bytes, self.header.segment_bytes)
+            empty = 0 if data.strip(b"\0") else empty + 1
+            if empty > _EMPTY_SEGMENTS:
+                return
+            yield data, HEAD_BYTES if number == 0 else SEGMENT_HEADER_BYTES
 
 
 class _Collected:
@@ -253,11 +251,9 @@ class _Collected:
         self._facts: list[tuple[int, dict[str, Any]]] = []
         self._newest: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}
         self._facts_bytes = 0
-        self.frame_count = 0
         self.dropped_facts = 0
 
     def add(self, frame: Frame) -> None:
-        self.frame_count += 1
         if frame.kind == KIND_ROW:
             if len(frame.payload) != self._row_bytes:
                 return

@@ -40,6 +40,7 @@ def main():
         opt.step()
         if rank == 0 and step % 60 == 0:
             print(step, loss.item() * accum)
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -33,7 +33,7 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(100)
-    micro, vocab, d, hidden, bs = {1: (2, 1000, 64, 96, 16), 2: (4, 4000, 64, 96, 4), 3: (8, 24000, 64, 64, 1)}[args.level]
+    micro, vocab, d, hidden, bs = {1: (2, 1500, 64, 96, 12), 2: (3, 4000, 64, 96, 4), 3: (8, 10000, 48, 48, 1)}[args.level]
     net = DDP(CharLM(vocab, d, hidden))
     opt = torch.optim.SGD(net.parameters(), lr=0.1, fused=True)
     g = torch.Generator().manual_seed(200 + rank)
@@ -51,6 +51,7 @@ def main():
         opt.step()
         if rank == 0 and step % 25 == 0:
             print(step, loss.item() * micro)
+    dist.barrier()
     dist.destroy_process_group()
 
 

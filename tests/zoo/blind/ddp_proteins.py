@@ -19,10 +19,10 @@ class FamilyNet(nn.Module):
         return self.cls(h.mean(1))
 
 
-def database(n, short, long):
+def database(n, short, long, skew):
     """List of (sequence, family), ascending length."""
     g = torch.Generator().manual_seed(3)
-    lengths = torch.linspace(short, long, n).round().long().tolist()
+    lengths = (short + (long - short) * torch.linspace(0, 1, n) ** skew).round().long().tolist()
     return [(torch.randint(1, 26, (ln,), generator=g), i % 15) for i, ln in enumerate(lengths)]
 
 
@@ -49,8 +49,8 @@ def main():
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(3)
-    short, long = {1: (70, 100), 2: (40, 130), 3: (4, 160)}[args.level]
-    mine = shard(database(3200, short, long), rank, world, interleave=args.fixed)
+    short, long, skew = {1: (55, 115, 1), 2: (10, 160, 1), 3: (6, 260, 4)}[args.level]
+    mine = shard(database(3200, short, long, skew), rank, world, interleave=args.fixed)
     model = DDP(FamilyNet())
     opt = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     bs, step, epoch = 16, 0, 0
@@ -69,6 +69,7 @@ def main():
             if step == args.steps:
                 break
         epoch += 1
+    dist.barrier()
     dist.destroy_process_group()
 
 

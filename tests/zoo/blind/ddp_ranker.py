@@ -35,7 +35,7 @@ def train(o: Options):
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    width, depth, queries = {1: (64, 24, 96), 2: (64, 40, 32), 3: (64, 90, 2)}[o.level]
+    width, depth, queries = {1: (64, 16, 160), 2: (64, 28, 64), 3: (64, 90, 4)}[o.level]
     net = Scorer(o.features, width, depth)
     kw = {} if o.fixed else {"bucket_cap_mb": 0.01}
     model = DistributedDataParallel(net, **kw)
@@ -51,6 +51,7 @@ def train(o: Options):
         opt.step()
         if rank == 0 and step % 50 == 0:
             print(f"{step}: {loss.item():.4f}")
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -65,6 +65,7 @@ def main():
         opt.step()
         if rank == 0 and step % 40 == 0:
             print("step", step, "loss", loss.item())
+    dist.barrier()
     dist.destroy_process_group()
 
 

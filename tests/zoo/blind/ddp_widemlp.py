@@ -20,7 +20,7 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(5)
-    model = nn.parallel.DistributedDataParallel(build(1536))
+    model = nn.parallel.DistributedDataParallel(build(3072))
     opt = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
     ce = nn.CrossEntropyLoss()
     g = torch.Generator().manual_seed(50 + rank)
@@ -34,6 +34,7 @@ def main():
         opt.step()
         if rank == 0 and step % 20 == 0:
             print(step, loss.item(), flush=True)
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -32,7 +32,7 @@ def main():
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(42)
-    vocab, code, depth, batch = {1: (2000, 64, 16, 1024), 2: (2000, 64, 30, 384), 3: (2000, 64, 80, 32)}[args.level]
+    vocab, code, depth, batch = {1: (2000, 64, 10, 1024), 2: (2000, 64, 20, 512), 3: (2000, 64, 60, 48)}[args.level]
     model = BagAE(vocab, code, depth)
     if args.fixed:
         model = nn.parallel.DistributedDataParallel(model)
@@ -49,6 +49,7 @@ def main():
         opt.step()
         if step % 50 == 0 and rank == 0:
             print(step, loss.item())
+    dist.barrier()
     dist.destroy_process_group()
 
 

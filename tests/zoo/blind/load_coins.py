@@ -29,7 +29,7 @@ def main():
     ap.add_argument("--steps", type=int, default=120)
     args = ap.parse_args()
     torch.manual_seed(1)
-    loader = DataLoader(Coins(), batch_size=48, shuffle=True, drop_last=True)
+    loader = DataLoader(Coins(), batch_size=32, shuffle=True, drop_last=True)
     net = nn.Sequential(nn.Conv2d(3, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(),
                         nn.Conv2d(24, 48, 3, 2, 1), nn.BatchNorm2d(48), nn.ReLU(),
                         nn.Conv2d(48, 64, 3, 2, 1), nn.ReLU(),

@@ -43,7 +43,7 @@ def main():
             loss = F.mse_loss(model(a), b)
             loss.backward()
             if args.fixed:
-                nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+                nn.utils.clip_grad_norm_(model.parameters(), max_norm, foreach=True)
             else:
                 total = 0.0
                 for p in model.parameters():

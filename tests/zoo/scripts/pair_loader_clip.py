@@ -60,7 +60,7 @@ def main():
             loss = F.cross_entropy(model(x), y)
             loss.backward()
             if args.fixed:
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
             else:
                 total = 0.0
                 for p in model.parameters():

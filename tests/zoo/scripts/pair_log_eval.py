@@ -22,7 +22,7 @@ def score(model, loader):
 def statistics(model):
     out = {}
     for name, p in model.named_parameters():
-        out[name] = [p.mean().item(), p.std().item(), p.grad.norm().item(), torch.histc(p.detach(), 32).tolist()]
+        out[name] = [p.mean().item(), p.abs().max().item(), p.grad.norm().item(), torch.histc(p.detach(), 32).tolist()]
     return out
 
 

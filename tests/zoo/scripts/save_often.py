@@ -39,10 +39,10 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
 
-    save_every = {1: 24, 2: 10, 3: 3}[args.level]
+    save_every = {1: 20, 2: 9, 3: 3}[args.level]
     x = torch.randn(8192, 512)
     y = x.square().mean(1, keepdim=True)
-    loader = DataLoader(TensorDataset(x, y), batch_size=48, shuffle=True, drop_last=True)
+    loader = DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True, drop_last=True)
     model = nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     writer = None

@@ -7,10 +7,11 @@ from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, V
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_count, known_places, train_share
 
-BREAK_NS = 60_000.0
+BREAK_NS = 150_000.0
 """Host time that one break adds to a forward and its backward: guards, a resumed frame, one more graph to start.
 
-Rule of thumb, measured with torch 2.13 on a CPU (docs/accuracy.md).
+Measured with torch 2.13 on a CPU, six small layers with 1, 3 and 5 breaks, medians of 300 steps: 178 to 230 us a break
+with inductor, 72 to 139 us with aot_eager.
 """
 
 
@@ -59,7 +60,7 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
         phase="forward",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, 0.3 * cost_ratio, 0.8 * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
+        saving=saving_within(cost_ratio, 0.4 * cost_ratio, 0.9 * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
         evidence=evidence,
         where=known_places(*(place for _, place in reasons))[:3],
         fix=Fix(technique="whole-graph", settings={}, safety=Safety.SHOW, numerics=Numerics.REORDERED),

@@ -6,6 +6,10 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.loading import main_loader
+from hotloop.diagnose.wording import say_share
+
+HARMLESS_RATIO = 0.005
+"""A measured gain below this says that the extra threads do no harm here."""
 
 UNPROVED_LOW_RATIO = 0.02
 UNPROVED_MID_RATIO = 0.10
@@ -47,6 +51,8 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
     workers = ((loader.num_workers or 0) if loader else 0) * ranks
     wanted = max(1, cores // ranks)
     probed = lead.forecasts.get("thread-count")
+    if probed is not None and probed.saving_mid_ratio < HARMLESS_RATIO:
+        return None
     settings: dict[str, Value] = {"torch_threads": wanted}
     if probed is not None:
         settings = dict(probed.settings) or settings
@@ -66,7 +72,7 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
         )
     cost_ratio = None if saving is None or probed is None else saving.high_ratio
     across = f" of {ranks} ranks" if ranks > 1 else ""
-    measured = f"; {wanted} each were measured to save {saving.mid_ratio:.0%}" if probed and saving else ""
+    measured = f"; {wanted} each were measured to save {say_share(saving.mid_ratio)}" if probed and saving else ""
     return Finding(
         rule="oversubscription",
         kind=Kind.FAULT,

@@ -36,6 +36,8 @@ class Gap:
     """What the other ranks wait beyond it, in the mean: what is lost."""
     by_work_ns: float | None
     """How much longer the slow rank's own work takes than the others'; None when backward cannot be told apart."""
+    before_sync_ns: float
+    """The part of that outside backward, where no exchange with other ranks blurs it."""
     field: str
     """Time field in which the slow rank spends most of the difference."""
     field_ns: float
@@ -83,10 +85,12 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     cost_ratio = min(1.0, max(gap.mean_ns, gap.by_waiting_ns) / analysis.step_ns)
     if work_ns is None:
         low_ns, mid_ns, basis = 0.4 * gap.by_waiting_ns, 0.75 * gap.by_waiting_ns, Basis.RULE_OF_THUMB
+    elif gap.before_sync_ns >= 0.5 * gap.by_waiting_ns:
+        # What the others wait also holds the late rank's slower backward while transfers run; its work before does not.
+        before_ns = min(gap.before_sync_ns, gap.by_waiting_ns)
+        low_ns, mid_ns, basis = 0.75 * before_ns, 0.95 * before_ns, Basis.SIMULATED
     else:
-        low_ns = 0.75 * min(work_ns, gap.by_waiting_ns)
-        mid_ns = 0.5 * (min(work_ns, 1.5 * gap.by_waiting_ns) + gap.by_waiting_ns)
-        basis = Basis.SIMULATED
+        low_ns, mid_ns, basis = 0.6 * gap.by_waiting_ns, 0.85 * gap.by_waiting_ns, Basis.SIMULATED
     slow = gap.slow
     phase = PHASE_OF_FIELD.get(gap.field, "other")
     lines = slow.lines.get(gap.field, ())
@@ -135,6 +139,7 @@ def find_gap(analysis: Analysis) -> Gap:
     }
     computing = [_backward_compute_ns(rank) for rank in (slow, *others)]
     known = [value for value in computing if value is not None]
+    before_sync_ns = sum(differences.values())
     by_work: float | None = None
     if len(known) == len(computing):
         differences["backward_ns"] = known[0] - sum(known[1:]) / len(others)
@@ -147,6 +152,7 @@ def find_gap(analysis: Analysis) -> Gap:
         by_waiting_ns=waits[1] - waits[0],
         mean_ns=sum(waits[1:]) / len(others) - waits[0],
         by_work_ns=by_work,
+        before_sync_ns=before_sync_ns,
         field=field,
         field_ns=differences[field],
     )

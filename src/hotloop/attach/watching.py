@@ -1,0 +1,89 @@
+"""A call from inside a training -> this process armed as under ``hotloop run``, with a run folder of its own."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.errors import HotloopError
+from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
+from hotloop.observe.ranks import current_rank
+
+from .child import SOURCE
+from .run_folder import create_run_folder, default_name, join_run_folder, write_manifest
+
+RUN_VARIABLE = "HOTLOOP_WATCH_RUN"
+"""Run folder of the process that began to watch, for the processes that it spawns."""
+
+
+def begin_watching(name: str | None, options: Mapping[str, Any]) -> str:
+    """The run folder that this process records into, armed now if it was not."""
+    try:
+        import torch.optim  # noqa: F401 (under hotloop run this import arms)
+    except ImportError as error:
+        raise HotloopError(f"watch() observes a PyTorch training, and this Python lacks {error.name}") from error
+
+    from .agent import arm_agent, current_session
+
+    session = current_session()
+    if session is not None:
+        return str(session.options["run"])
+    if options.get("trace"):
+        plan = parse_trace_plan(options["trace"])
+        parse_trace_ranks(options.get("trace_ranks") or "all")
+        if current_rank() == 0:
+            print(f"hotloop: the profiler {plan.describe()}", file=sys.stderr)
+    command = _command()
+    inherited = os.environ.get(RUN_VARIABLE)
+    if inherited and _is_spawned():
+        folder = Path(inherited)
+    elif int(os.environ.get("WORLD_SIZE") or 1) > 1 and _launched_wall_s() is not None:
+        # All ranks that one launcher started on this host meet in one folder, also after a restart.
+        folder = join_run_folder(name or f"{default_name(_launched_wall_s() or 0.0, command)}-{os.getppid()}", command)
+    else:
+        folder, notes = create_run_folder(name, command)
+        write_manifest(folder, command, notes)
+    os.environ[RUN_VARIABLE] = str(folder)
+    session = arm_agent({"source": str(SOURCE), "run": str(folder), **options})
+    if not _is_spawned() and current_rank() == 0:
+        atexit.register(_say_where, session, folder, os.getpid())
+    return str(folder)
+
+
+def refresh() -> None:
+    """Write down now what is otherwise written every few seconds."""
+    from .agent import current_session
+
+    session = current_session()
+    if session is not None and session.background is not None:
+        session.background.write_samples()
+        session.background.write_totals()
+
+
+def _say_where(session: Any, folder: Path, pid: int) -> None:
+    if session.writer is not None and os.getpid() == pid:
+        shown = os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else folder
+        print(f"hotloop: recorded; see it with: hotloop report {shown}", file=sys.stderr)
+
+
+def _command() -> Sequence[str]:
+    return [word for word in getattr(sys, "orig_argv", sys.argv) if word] or ["python"]
+
+
+def _is_spawned() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
+def _launched_wall_s() -> float | None:
+    """When our parent process was started, in seconds of wall time; None where /proc does not tell."""
+    try:
+        ticks = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19])
+        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+    return int(boot.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")

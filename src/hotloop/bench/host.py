@@ -1,0 +1,362 @@
+"""This machine -> Host: what the checks judge, read from /proc, /sys, the environment and the machine probe.
+
+Files are read below ``root``, so that a folder can stand for a machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PROGRAM = Path(__file__).resolve().parent.parent / "probe" / "machine.py"
+TIMEOUT_S = 90.0
+"""Importing torch from a cold network file system takes up to a minute."""
+TOOL_TIMEOUT_S = 10.0
+MOST_FILE_BYTES = 1 << 20
+GIB = 1 << 30
+NEVER_PASSED_ON = ("HOTLOOP_ATTACH",)
+
+GPU_FIELDS = ("index", "name", "memory.total", "memory.used", "pcie.link.width.current", "pcie.link.width.max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was read from a data folder, within a second. ``None`` where it is unknown."""
+
+    folder: str
+    files_count: int
+    """Files seen by a walk that ends early in large folders."""
+    sampled_count: int = 0
+    storage_bytes: int = 0
+    """Bytes that were read after their pages had left the page cache."""
+    storage_ns: int = 0
+    cached_bytes: int = 0
+    """Bytes whose pages could not be dropped: their speed is the page cache's."""
+    cached_ns: int = 0
+    unknown_bytes: int = 0
+    """Bytes of files for which the kernel does not say whether they are cached."""
+    unknown_ns: int = 0
+    open_median_ns: int | None = None
+    cached_before_ratio: float | None = None
+    """Share of the sample that was in the page cache before, 0..1."""
+    complaint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One machine as a training would find it. ``facts`` is the probe's answer, empty when there is none."""
+
+    root: Path = Path("/")
+    environment: Mapping[str, str] = field(default_factory=dict)
+    interpreter: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    complaint: str | None = None
+    """Why the probe gave no answer."""
+    affinity_count: int | None = None
+    files_soft_count: int | None = None
+    files_hard_count: int | None = None
+    locked_soft_bytes: int | None = None
+    """How much memory may be locked; -1 without a limit."""
+    shm_total_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    clock_read_ns: float | None = None
+    """Time of one reading of the clock, the least of several rounds."""
+    gpus: tuple[Mapping[str, str], ...] | None = None
+    """One mapping of GPU_FIELDS per GPU, from nvidia-smi; None where it did not answer."""
+    gpu_links: str | None = None
+    """The matrix of ``nvidia-smi topo -m``."""
+    reading: Reading | None = None
+
+    def read(self, path: str) -> str | None:
+        """The text of a file below the root, stripped; None when it cannot be read."""
+        try:
+            with open(self.root / path, encoding="utf-8", errors="replace") as file:
+                return file.read(MOST_FILE_BYTES).strip()
+        except OSError:
+            return None
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Names in a folder below the root, sorted; none when it cannot be read."""
+        try:
+            return tuple(sorted(os.listdir(self.root / path)))
+        except OSError:
+            return ()
+
+    def exists(self, path: str) -> bool:
+        return (self.root / path).exists()
+
+    def fact(self, *keys: str) -> Any:
+        """A fact of the probe by its keys, or None."""
+        value: Any = self.facts
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    def number(self, *keys: str) -> float | None:
+        """A fact that is a finite number, else None."""
+        value = self.fact(*keys)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+            return None
+        return value
+
+    @property
+    def has_torch(self) -> bool:
+        return isinstance(self.fact("torch"), Mapping)
+
+    @property
+    def quota_cores(self) -> float | None:
+        """The smallest CPU quota of our cgroup and its parents in cores; None without one."""
+        quotas = []
+        for folder in cgroup_folders(self, "cpu"):
+            words = (self.read(f"{folder}/cpu.max") or "").split()
+            if not words:
+                quota, period = self.read(f"{folder}/cpu.cfs_quota_us"), self.read(f"{folder}/cpu.cfs_period_us")
+                words = [quota or "", period or ""]
+            if len(words) == 2 and all(w.isdigit() for w in words) and int(words[1]):
+                quotas.append(int(words[0]) / int(words[1]))
+        return min(quotas) if quotas else None
+
+    @property
+    def cores_count(self) -> int | None:
+        """min(affinity, cgroup quota), at least 1."""
+        if self.affinity_count is None:
+            return None
+        quota = self.quota_cores
+        return max(1, min(self.affinity_count, int(quota + 0.5) if quota else self.affinity_count))
+
+    @property
+    def devices_count(self) -> int | None:
+        """Accelerators that torch can use; None without an answer of torch."""
+        devices = self.fact("accelerator", "devices")
+        return len(devices) if isinstance(devices, list) else None
+
+
+def examine_host(
+    interpreter: str | None, environment: Mapping[str, str], *, reading: Reading | None = None, root: Path = Path("/")
+) -> Host:
+    """Ask the training's interpreter, the kernel and nvidia-smi; nothing of it fails, what is not known is None."""
+    facts: Mapping[str, Any] = {}
+    complaint: str | None = "no python was found on PATH; name the training's with --python"
+    if interpreter is not None:
+        facts, complaint = ask_probe(interpreter, environment)
+    soft, hard, locked = _limits()
+    total, free = _shared_memory(root / "dev/shm")
+    smi = shutil.which("nvidia-smi", path=environment.get("PATH"))
+    return Host(
+        root=root,
+        environment=environment,
+        interpreter=interpreter,
+        facts=facts,
+        complaint=complaint,
+        affinity_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        files_soft_count=soft,
+        files_hard_count=hard,
+        locked_soft_bytes=locked,
+        shm_total_bytes=total,
+        shm_free_bytes=free,
+        clock_read_ns=_clock_read_ns(),
+        gpus=parse_gpus(_ask_tool(smi, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits")),
+        gpu_links=_ask_tool(smi, "topo", "-m"),
+        reading=reading,
+    )
+
+
+def ask_probe(
+    interpreter: str, environment: Mapping[str, str], *, program: Path = PROGRAM, timeout_s: float = TIMEOUT_S
+) -> tuple[Mapping[str, Any], str | None]:
+    """The probe's facts and None, or no facts and one line that says why there are none."""
+    kept = {k: v for k, v in environment.items() if k not in NEVER_PASSED_ON}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
+        try:
+            child = subprocess.Popen(
+                [interpreter, str(program)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=said,
+                env=kept,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            return {}, f"{interpreter} could not be started: {getattr(error, 'strerror', None) or error}"
+        try:
+            code = child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return {}, f"importing torch with {interpreter} took longer than {timeout_s:.0f} s"
+        finally:
+            _end(child)
+        out.seek(0)
+        said.seek(0)
+        answer, complaint = out.read().decode(errors="replace"), said.read().decode(errors="replace")
+    for line in reversed(answer.splitlines()):
+        try:
+            facts = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(facts, dict) and str(facts.get("schema", "")).startswith("hotloop.machine/"):
+            return facts, None
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+        return {}, f"{interpreter} was ended by {name} while torch was imported"
+    last = next((line.strip() for line in reversed(complaint.splitlines()) if line.strip()), "it printed nothing")
+    return {}, f"{interpreter} gave no facts (exit code {code}): {last[:200]}"
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End the probe's own session."""
+    if child.poll() is None:
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            child.kill()
+        child.wait()
+
+
+def _ask_tool(tool: str | None, *words: str) -> str | None:
+    """What a tool prints; None when there is none, or when it fails or hangs."""
+    if tool is None:
+        return None
+    try:
+        done = subprocess.run(
+            [tool, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=TOOL_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def parse_gpus(text: str | None) -> tuple[Mapping[str, str], ...] | None:
+    """Lines of nvidia-smi's CSV as mappings by field; None without text."""
+    if text is None:
+        return None
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+    return tuple(dict(zip(GPU_FIELDS, row, strict=True)) for row in rows if len(row) == len(GPU_FIELDS))
+
+
+def parse_links(text: str) -> dict[tuple[int, int], str]:
+    """Kind of link for each pair of GPUs, such as NV18, PIX or SYS, from ``nvidia-smi topo -m``."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    links: dict[tuple[int, int], str] = {}
+    for line in plain.splitlines():
+        words = line.split()
+        if not words or not re.fullmatch(r"GPU\d+", words[0]) or "X" not in words[1:]:
+            continue
+        first = int(words[0][3:])
+        for second, word in enumerate(words[1:]):
+            if not re.fullmatch(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|PSB", word):
+                break
+            if first < second:
+                links[first, second] = word
+    return links
+
+
+def cgroup_folders(host: Host, controller: str) -> list[str]:
+    """Folders of our cgroup for a controller and of its parents, innermost first, relative to the root."""
+    folders: list[str] = []
+    for line in (host.read("proc/self/cgroup") or "").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            base = "sys/fs/cgroup"
+        elif controller in controllers.split(","):
+            base = f"sys/fs/cgroup/{controller}"
+        else:
+            continue
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        folders += ["/".join([base, *parts[:n]]) for n in range(len(parts), -1, -1)]
+    return folders
+
+
+def file_system_of(host: Host, folder: str) -> str | None:
+    """Type of the file system that holds an absolute path, such as ext4, nfs4 or overlay; None when unknown."""
+    best, kind = -1, None
+    for line in (host.read("proc/self/mountinfo") or "").splitlines():
+        before, separator, after = line.partition(" - ")
+        words = before.split()
+        if not separator or len(words) < 5 or not after.split():
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), words[4])
+        inside = folder == point or folder.startswith(point.rstrip("/") + "/")
+        # Of two mounts on one point the later one hides the earlier.
+        if inside and len(point) >= best:
+            best, kind = len(point), after.split()[0]
+    return kind
+
+
+def say_bytes(value_bytes: float) -> str:
+    """Bytes in binary units.
+
+    >>> say_bytes(512), say_bytes(64 * 2**20), say_bytes(1.5 * 2**30)
+    ('512 B', '64 MiB', '1.5 GiB')
+    """
+    size = float(value_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if size >= 9.95 or size == int(size) else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "core"), plural(2, "core")
+    ('1 core', '2 cores')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(words: Sequence[str], most: int = 4) -> str:
+    """Words with commas, the rest counted.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    rest = len(words) - most
+    return ", ".join(words[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _limits() -> tuple[int | None, int | None, int | None]:
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return None, None, None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    infinite = resource.RLIM_INFINITY
+    locked: int | None = None
+    if hasattr(resource, "RLIMIT_MEMLOCK"):
+        locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+        locked = -1 if locked == infinite else locked
+    return (1 << 30 if soft == infinite else soft), (1 << 30 if hard == infinite else hard), locked
+
+
+def _shared_memory(folder: Path) -> tuple[int | None, int | None]:
+    try:
+        room = os.statvfs(folder)
+    except (OSError, AttributeError):
+        return None, None
+    return room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
+
+
+def _clock_read_ns() -> float:
+    """Least mean time of reading the clock a hundred times, over rounds that take about a millisecond in all."""
+    best = float("inf")
+    for _ in range(20):
+        start_ns = time.perf_counter_ns()
+        for _ in range(100):
+            time.perf_counter_ns()
+        best = min(best, (time.perf_counter_ns() - start_ns) / 100)
+    return best

@@ -1,0 +1,458 @@
+"""Marks in a training loop -> where its steps go (Monitor); also ``profile`` and ``watch``, the one-line ways in."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hotloop.core.errors import HotloopError, UsageError
+from hotloop.observe.accounts import MetricAccount, StepAccount, device_own_ns, host_own_ns
+from hotloop.observe.events import EventPool, cuda_event_pool
+from hotloop.observe.profiling import profile as profile
+from hotloop.observe.ranks import current_rank
+from hotloop.observe.scalars import ScalarReader
+from hotloop.observe.series import Series
+from hotloop.observe.spans import Path, SpanStack, StepRecord, add_device_ns
+from hotloop.observe.summary import MemorySummary, MonitorSummary, ThreadPhase
+
+if TYPE_CHECKING:
+    from hotloop.core.findings import Finding, Skipped
+    from hotloop.core.report import Report
+
+__all__ = ["Monitor", "MonitorSummary", "Watch", "profile", "watch"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+MEMORY_INTERVAL_NS = 250_000_000
+POOL_PAIRS = 256
+Readings = dict[str, int | None]
+
+
+class Monitor:
+    """Times the phases that you mark, on the host and, where CUDA is in use, on the device's stream.
+
+    ``warmup_steps`` steps at the beginning are in no figure. ``device`` is found by itself when CUDA is in use; give
+    ``"cpu"`` to time the host alone. Phases between two steps belong to the step that follows. Phases on other
+    threads run beside the steps and are listed apart. ``clock`` gives ns; ``write`` takes the text of ``end_epoch``.
+
+    >>> monitor = Monitor(warmup_steps=0, device="cpu")
+    >>> for _ in range(3):
+    ...     with monitor.step():
+    ...         with monitor.phase("data"):
+    ...             batch = [1, 2, 3]
+    ...         with monitor.phase("forward"):
+    ...             monitor.record_metric("loss", sum(batch))
+    >>> summary = monitor.summary()
+    >>> [phase.path for phase in summary.phases], summary.steps_count, summary.metrics[0].last
+    ([('data',), ('forward',)], 3, 6.0)
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        warmup_steps: int = 5,
+        device: Any = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        write: Callable[[str], object] = sys.stdout.write,
+        read_memory: Callable[[], Readings] | None = None,
+        event_pool: EventPool | None = None,
+    ) -> None:
+        if warmup_steps < 0:
+            raise UsageError(f"warmup_steps is {warmup_steps}: give 0 or more")
+        self.name = name
+        self.warmup_steps = warmup_steps
+        self._clock = clock
+        self._write = write
+        self._read_memory = read_memory or _read_memory
+        self._wanted = None if device is None else str(device)
+        self._device = None if event_pool is None else (self._wanted or "cuda")
+        self._pool = event_pool
+        self._searching = event_pool is None and (self._wanted is None or self._wanted.startswith("cuda"))
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._owner = threading.get_ident()
+        self._steps_count = self._dropped_count = self._epoch = 0
+        self._epoch_warmup = 0
+        self._in_epoch, self._in_all = (StepAccount(), MetricAccount()), (StepAccount(), MetricAccount())
+        self._threads: dict[Path, Series] = {}
+        self._scalars = ScalarReader()
+        self._memory: Readings = {}
+        self._memory_at_ns: int | None = None
+        self.is_compiling: Callable[[], bool] = _never
+        self._owner_stack: SpanStack | None = None
+        self._look_at_torch()
+        if hasattr(os, "register_at_fork"):
+            myself = weakref.ref(self)
+            os.register_at_fork(after_in_child=lambda: _after_fork(myself()))
+
+    # -- marking --------------------------------------------------------------------------------------------------
+
+    def phase(self, name: str) -> Phase:
+        """A part of the step: ``with monitor.phase("forward"):`` or ``@monitor.phase("forward")``; may be nested."""
+        return Phase(self, name)
+
+    def batches(self, source: Iterable[T], name: str = "data") -> Iterator[T]:
+        """The items of ``source``; the wait for each is a phase."""
+        iterator = iter(source)
+        while True:
+            with Phase(self, name):
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+            yield item
+
+    def start_step(self) -> None:
+        """A step begins; a step that ``start_step`` began before ends here."""
+        stack = self._claim()
+        if stack.in_step:
+            self._finish(stack.end_step())
+        if self._searching or self.is_compiling is _never:
+            self._look_at_torch()
+        stack.begin_step()
+
+    def end_step(self) -> None:
+        """The step ends."""
+        self._finish(self.stack().end_step())
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """``start_step`` and ``end_step`` around a block. A step that an exception leaves is not counted."""
+        stack = self._claim()
+        if stack.in_step:
+            raise UsageError("a step started inside a step: end the first one")
+        self.start_step()
+        record = stack.record
+        try:
+            yield
+        except BaseException:
+            stack.drop_step()
+            self._dropped_count += 1
+            raise
+        if stack.record is not record:
+            raise UsageError("the step of 'with monitor.step()' was ended inside it: use one way or the other")
+        self.end_step()
+
+    def record_metric(self, name: str, value: Any) -> None:
+        """Keep a number, such as the loss. A tensor on a device is copied without waiting, and counted later."""
+        is_there, number = self._scalars.read(name, value)
+        if is_there:
+            self._add_metric(name, number)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def summary(self) -> MonitorSummary:
+        """All steps so far but the warm-up. May be called at any time, from any thread."""
+        return self._summarize(self._in_all, None, min(self.warmup_steps, self._steps_count), judge=True)
+
+    def end_epoch(self) -> MonitorSummary:
+        """The steps since the last epoch ended; printed on rank 0 with suggestions. An open step ends first."""
+        if self.stack().in_step:
+            self.end_step()
+        self._epoch += 1
+        is_first = current_rank() == 0
+        summary = self._summarize(self._in_epoch, self._epoch, self._epoch_warmup, judge=is_first)
+        with self._lock:
+            self._in_epoch = (StepAccount(), MetricAccount())
+            self._epoch_warmup = 0
+        if is_first:
+            self._write(summary.to_text())
+        return summary
+
+    def _summarize(
+        self, accounts: tuple[StepAccount, MetricAccount], epoch: int | None, warmup: int, *, judge: bool
+    ) -> MonitorSummary:
+        steps, metrics = accounts
+        with self._lock:
+            self._collect()
+            records = tuple(steps.recent) if judge else ()
+            threads = ((path, series.stats()) for path, series in self._threads.items())
+            summary = MonitorSummary(
+                name=self.name,
+                rank=current_rank(),
+                epoch=epoch,
+                steps_count=steps.steps_count + warmup,
+                warmup_count=warmup,
+                dropped_count=self._dropped_count,
+                step=steps.step(),
+                phases=steps.phases(),
+                other_threads=tuple(ThreadPhase(path=p, time_ns=stats) for p, stats in threads if stats is not None),
+                metrics=metrics.summarize(),
+                memory=MemorySummary(**{name: self._memory.get(name) for name in MemorySummary.__dataclass_fields__}),
+                device=self._device,
+                device_unknown_count=0 if self._pool is None else self._pool.unknown_count,
+            )
+        if not judge or summary.step is None:
+            return summary
+        findings, skipped, note = _judge_steps(records, summary)
+        return replace(summary, findings=findings, skipped=skipped, note=note)
+
+    # -- at work --------------------------------------------------------------------------------------------------
+
+    def stack(self) -> SpanStack:
+        """The open phases of this thread."""
+        found: SpanStack | None = getattr(self._local, "stack", None)
+        if found is None:
+            found = self._local.stack = SpanStack(self._clock, self._begin_device, self._end_device)
+        return found
+
+    def _claim(self) -> SpanStack:
+        """This thread runs the steps from now on."""
+        me, before = threading.get_ident(), self._owner_stack
+        if me != self._owner and before is not None and (before.in_step or before.depth):
+            raise UsageError("a step or phase is open on another thread: one thread at a time runs the steps")
+        self._owner = me
+        stack = self._owner_stack = self.stack()
+        return stack
+
+    def left_phase(self, stack: SpanStack) -> None:
+        """After every phase: on other threads than the steps' its time is booked at once."""
+        if stack.depth or stack.in_step or threading.get_ident() == self._owner:
+            return
+        record, stack.record = stack.record, StepRecord()
+        with self._lock:
+            for path, totals in record.phases.items():
+                if path:
+                    self._threads.setdefault(path, Series()).add(totals.total_ns / totals.calls)
+
+    def _begin_device(self, key: Any) -> Any:
+        pool = self._pool
+        return None if pool is None or threading.get_ident() != self._owner else pool.begin(key)
+
+    def _end_device(self, token: Any) -> bool:
+        return self._pool is not None and self._pool.end(token)
+
+    def _finish(self, record: StepRecord) -> None:
+        now_ns = self._clock()
+        with self._lock:
+            if self._memory_at_ns is None or now_ns - self._memory_at_ns >= MEMORY_INTERVAL_NS:
+                self._memory_at_ns = now_ns
+                self._memory = self._read_memory()
+            record.memory = (self._memory.get("rss_bytes"), self._memory.get("device_allocated_bytes"))
+            self._steps_count += 1
+            if self._steps_count > self.warmup_steps:
+                record.counted_in = (self._in_epoch[0], self._in_all[0])
+                for account in record.counted_in:
+                    account.add(record)
+                if self._pool is not None and not record.waiting:
+                    _complete(record)
+            else:
+                self._epoch_warmup += 1
+            self._collect()
+
+    def _collect(self) -> None:
+        """What the device has finished since; only on the steps' thread, and never waiting."""
+        if threading.get_ident() != self._owner:
+            return
+        if self._pool is not None:
+            for key, device_ns in self._pool.resolve():
+                record = add_device_ns(key, device_ns)  # type: ignore[arg-type]
+                if not record.waiting:
+                    _complete(record)
+        for name, value in self._scalars.arrived():
+            self._book_metric(name, value)
+
+    def _add_metric(self, name: str, value: float | None) -> None:
+        with self._lock:
+            self._book_metric(name, value)
+        agent = sys.modules.get("hotloop.attach.agent")
+        session = None if agent is None else agent.current_session()
+        if session is not None and value is not None:
+            session.tell({"kind": "metric", "name": name, "value": value, "row": session.recorder.rows})
+
+    def _book_metric(self, name: str, value: float | None) -> None:
+        for _, metrics in (self._in_epoch, self._in_all):
+            metrics.add(name, value)
+
+    def _look_at_torch(self) -> None:
+        """Once torch is there: know when it compiles; once CUDA is in use: time its stream. Never initialises CUDA."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return
+        self.is_compiling = torch.compiler.is_compiling
+        if self._searching and torch.cuda.is_initialized():
+            self._searching = False
+            index = torch.device(self._wanted).index if self._wanted else None
+            index = torch.cuda.current_device() if index is None else index
+            self._device = f"cuda:{index}"
+            self._pool = cuda_event_pool(index, POOL_PAIRS)
+
+    def after_fork(self) -> None:
+        """In a forked child: CUDA cannot be used there, and locks and open phases were the parent's."""
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._owner, self._owner_stack = threading.get_ident(), None
+        self._pool, self._searching = None, False
+
+
+class Phase:
+    """What ``Monitor.phase`` gives: a context manager and a decorator, reusable and nestable."""
+
+    __slots__ = ("_monitor", "_name")
+
+    def __init__(self, monitor: Monitor, name: str) -> None:
+        self._monitor = monitor
+        self._name = name
+
+    def __enter__(self) -> Phase:
+        if not self._monitor.is_compiling():  # inside torch.compile a phase is nothing at all: no break in the graph
+            self._monitor.stack().begin(self._name)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._monitor.is_compiling():
+            return
+        stack = self._monitor.stack()
+        if kind is None:
+            stack.end(self._name)
+        else:
+            stack.unwind(self._name)
+        self._monitor.left_phase(stack)
+
+    def __call__(self, function: F) -> F:
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            raise UsageError(
+                f"{function.__name__} runs in pieces: mark the parts inside it with 'with monitor.phase(...)'"
+            )
+
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return timed  # type: ignore[return-value]
+
+
+class Watch:
+    """The recording of this process that ``watch`` began, or joined."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    @property
+    def command(self) -> str:
+        """What to type in a shell to see the report."""
+        return f"hotloop report {self.folder}"
+
+    def report(self) -> Report:
+        """The report of what was recorded so far, by all processes of the run."""
+        from hotloop.attach.watching import refresh
+
+        refresh()
+        try:
+            from hotloop.pipeline import read_report
+        except ImportError as error:
+            raise HotloopError(
+                f"this Python lacks {error.name}, which reports need: use the Python that hotloop is installed in, "
+                f"or type {self.command}"
+            ) from error
+        return read_report(self.folder)
+
+    def __repr__(self) -> str:
+        return f"<hotloop.Watch: {self.command}>"
+
+
+def watch(
+    name: str | None = None,
+    *,
+    deep: bool = True,
+    trace: str | None = None,
+    trace_ranks: str = "all",
+    nvtx: bool = False,
+) -> Watch:
+    """Observe this process's training from here on, as ``hotloop run`` does, into a folder under ``.hotloop/``.
+
+    Call it anywhere in the script or notebook, best before the objects of the training are built: their lines are
+    then known. Calling it again, or under ``hotloop run``, changes nothing and answers the same recording. ``trace``
+    ('wait:warmup:active[:repeat]'), ``trace_ranks`` and ``nvtx`` are the options of ``hotloop run``.
+    """
+    from hotloop.attach.watching import begin_watching
+
+    return Watch(begin_watching(name, {"deep": deep, "trace": trace, "trace_ranks": trace_ranks, "nvtx": nvtx}))
+
+
+def _never() -> bool:
+    return False
+
+
+def _after_fork(monitor: Monitor | None) -> None:
+    if monitor is not None:
+        monitor.after_fork()
+
+
+def _complete(record: StepRecord) -> None:
+    for account in record.counted_in:
+        account.add_device(record)
+
+
+def _read_memory() -> Readings:
+    from hotloop.observe.background import device_memory, peak_resident_bytes, resident_bytes
+
+    device = device_memory() or {}
+    return {
+        "rss_bytes": resident_bytes(),
+        "peak_rss_bytes": peak_resident_bytes(),
+        "device_allocated_bytes": device.get("allocated"),
+        "device_reserved_bytes": device.get("reserved"),
+        "device_peak_bytes": device.get("peak"),
+    }
+
+
+def _judge_steps(
+    records: tuple[StepRecord, ...], summary: MonitorSummary
+) -> tuple[tuple[Finding, ...], tuple[Skipped, ...], str | None]:
+    """Findings, skipped rules, and why there is nothing to judge.
+
+    With a device the steps are those of its stream: the host only queues there, and its own times say little.
+    """
+    from hotloop.analyze.by_hand import FEWEST_STEPS, MarkedStep, analyze_marked_steps, phase_of
+
+    device = summary.device
+    steps = []
+    for record in records:
+        own = host_own_ns(record) if device is None else device_own_ns(record)
+        if own is not None and sum(own.values()) > 0:
+            calls = {path: totals.calls for path, totals in record.phases.items()}
+            rss, allocated = record.memory
+            steps.append(MarkedStep(own_ns=own, calls=calls, rss_bytes=rss, device_allocated_bytes=allocated))
+    if len(steps) < max(FEWEST_STEPS, len(records) // 2):
+        what = "steps" if device is None else "steps whose device times are known"
+        return (), (), f"no suggestions: {len(steps)} {what}, and they need {max(FEWEST_STEPS, len(records) // 2)}"
+    if all(phase_of(path) is None for step in steps for path in step.own_ns):
+        return (), (), "no suggestions: name phases data, forward, backward, optimizer, checkpoint or validation"
+    try:
+        from hotloop.diagnose import find_problems
+        from hotloop.prescribe import rank_findings
+    except ImportError as error:
+        return (), (), f"no suggestions: this Python lacks {error.name}"
+    cores = total_bytes = None
+    if "torch" in sys.modules:  # these facts are read by code that imports torch
+        from hotloop.observe.facts import available_cores, memory_limit_bytes
+
+        cores, total_bytes = available_cores(), memory_limit_bytes()
+    memory = summary.memory
+    found, skipped = find_problems(
+        analyze_marked_steps(
+            steps,
+            rank=summary.rank,
+            world_size=1,
+            pid=os.getpid(),
+            warmup_count=summary.warmup_count,
+            device_type="cpu" if device is None else "cuda",
+            cores=cores,
+            memory_total_bytes=total_bytes if device is None else None,
+            memory_peak_bytes=memory.peak_rss_bytes if device is None else memory.device_peak_bytes,
+        )
+    )
+    return rank_findings(found), skipped, None

@@ -1,0 +1,119 @@
+"""Bytes on the way to standard error -> the same bytes without the profiler library's 'USDT:' lines.
+
+torch 2.13's profiler writes such a line at every start and stop, straight to file descriptor 2. Only whole lines of
+exactly that form are taken out; everything else passes unchanged and in order.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_MARK = b"USDT:"
+_LINE = re.compile(
+    rb"USDT:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ [\w.]+:\d+\] profiler_(?:start|stop)\n"
+)  # fmt: skip
+_LONGEST = 512
+_lock = threading.Lock()
+
+
+class LineFilter:
+    """``feed`` answers what may be passed on now; ``rest`` what was held back as the possible begin of a line."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        data = self._held + data
+        passed = []
+        while True:
+            at = data.find(_MARK)
+            if at < 0:
+                kept = next((n for n in range(len(_MARK) - 1, 0, -1) if data.endswith(_MARK[:n])), 0)
+                break
+            end = data.find(b"\n", at)
+            if end < 0 and len(data) - at < _LONGEST:
+                kept = len(data) - at
+                break
+            end = at + len(_MARK) - 1 if end < 0 else end
+            line = data[at : end + 1]
+            passed.append(data[:at] if _LINE.fullmatch(line) else data[: end + 1])
+            data = data[end + 1 :]
+        passed.append(data[: len(data) - kept])
+        self._held = data[len(data) - kept :]
+        return b"".join(passed)
+
+    def rest(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
+
+
+@contextmanager
+def without_profiler_lines() -> Iterator[None]:
+    """Standard error of the whole process passes through the filter during the block.
+
+    A process started meanwhile by another thread keeps the pipe; the passing on goes on for it in the background.
+    """
+    with _lock:
+        try:
+            _flush()
+            real = os.dup(2)
+        except OSError:  # standard error is closed: nothing to filter
+            real = -1
+        if real < 0:
+            yield
+            return
+        read_end, write_end = os.pipe()
+        end_mark = os.urandom(16)
+        seen = threading.Event()
+        thread = threading.Thread(
+            target=_pass_on, args=(read_end, real, end_mark, seen), name="hotloop-stderr", daemon=True
+        )
+        thread.start()
+        os.dup2(write_end, 2)
+        try:
+            yield
+        finally:
+            _flush()
+            os.dup2(real, 2)
+            os.write(write_end, end_mark)
+            os.close(write_end)
+            seen.wait(5.0)
+
+
+def _flush() -> None:
+    if sys.stderr is not None:
+        sys.stderr.flush()
+
+
+def _pass_on(read_end: int, real: int, end_mark: bytes, seen: threading.Event) -> None:
+    line_filter = LineFilter()
+    tail = b""
+    while True:
+        data = os.read(read_end, 1 << 16)
+        tail += data
+        ended = not data
+        before, mark, after = tail.partition(end_mark)
+        if mark or ended:
+            _write(real, line_filter.feed(before) + line_filter.rest())
+            seen.set()
+            tail = after
+            if ended:
+                break
+            end_mark = b"\0" * 64 + end_mark  # once seen it does not come again
+            continue
+        # The mark may have arrived in part.
+        kept = next((n for n in range(min(len(end_mark) - 1, len(tail)), 0, -1) if tail.endswith(end_mark[:n])), 0)
+        _write(real, line_filter.feed(tail[: len(tail) - kept]))
+        tail = tail[len(tail) - kept :]
+    os.close(read_end)
+    os.close(real)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -1,0 +1,277 @@
+"""``--trace`` and ``--nvtx`` -> a subscriber that records Chrome traces of the planned steps, and NVTX ranges.
+
+A step here is a row closed by the first optimizer (or by backward where there is none). The subscriber is called when
+a row has closed, so that the first step it can record is the second one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD, STEP_FIELDS
+from hotloop.core.trace_plan import SAVE, WAIT, TracePlan, parse_trace_plan, parse_trace_ranks
+
+from .guard import guarded
+from .profiling import supported_activities, torch_schedule, write_trace
+from .ranks import current_rank, worker_name
+from .recorder import Recorder
+from .stderr_filter import without_profiler_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .session import Session
+
+FIRST_STEP = 2
+"""The first step that can be recorded."""
+BACKWARDS_WITHOUT_OPTIMIZER = 3
+"""After so many backwards and no optimizer step, every further backward is a step."""
+
+_CLOSED_BY = FIELD["closed_by"]
+_OPTIMIZER_INDEX = FIELD["optimizer_index"]
+
+
+def make_tracing(options: Mapping[str, Any]) -> Tracing | None:
+    """The subscriber that ``trace`` and ``trace_ranks`` of the options ask for on this rank; None without."""
+    text = options.get("trace")
+    if not text:
+        return None
+    ranks = parse_trace_ranks(options.get("trace_ranks") or "all")
+    rank = current_rank()
+    if ranks is not None and rank not in ranks:
+        return None
+    return Tracing(parse_trace_plan(text), os.path.join(options["run"], "traces"), worker_name(rank))
+
+
+def make_recorder(options: Mapping[str, Any]) -> Recorder:
+    """The recorder of a session: one that also marks NVTX ranges where that was asked for and CUDA exists."""
+    if options.get("nvtx") and torch.cuda.is_available():
+        return NvtxRecorder(torch.cuda.nvtx)
+    return Recorder()
+
+
+class Tracing:
+    """Called after every row on the training thread. Steps aside when anybody else's profiler starts."""
+
+    def __init__(self, plan: TracePlan, folder: str, worker: str) -> None:
+        self.plan = plan
+        self._folder = folder
+        self._worker = worker
+        self._steps = self._backwards = 0
+        self._optimizer_seen = False
+        self._profiler: Any = None
+        self._first_recorded = 0
+        self._cost_ns = 0
+        self._flagged = False
+        self._busy = False
+        self._over = False
+        self._foreign = False
+        self._restore = _watch_profilers(self._foreign_starts, self._foreign_ends)
+        self._session: Session | None = None
+
+    @guarded
+    def __call__(self, session: Session, row: list[int]) -> None:
+        if self._flagged and self._profiler is None:
+            # The row that has just closed held the end of the last recording and the writing of its file.
+            self._flagged = session.recorder.in_deep_window = False
+        if row[_CLOSED_BY] == CLOSED_BY_END:
+            self.finish()
+            return
+        if self._over or not self._ends_step(row):
+            return
+        start_ns = time.perf_counter_ns()
+        ended, coming = self._steps, self._steps + 1
+        if self._profiler is not None:
+            with self._at_work():
+                if self.plan.act_in(ended) == SAVE:
+                    self._save()
+                else:
+                    self._profiler.step()
+        if self._profiler is None and self.plan.act_in(coming) != WAIT:
+            self._begin(session, coming)
+        if self._profiler is not None:
+            session.recorder.in_deep_window = True
+        if self.plan.is_over(coming):
+            self.finish()
+        self._cost_ns += time.perf_counter_ns() - start_ns
+
+    def _ends_step(self, row: list[int]) -> bool:
+        """Count the row when it closes a step: of the first optimizer, or of a training that seems to have none."""
+        if row[_OPTIMIZER_INDEX] > 0:
+            return False
+        if row[_CLOSED_BY] == CLOSED_BY_BACKWARD:
+            self._backwards += 1
+            self._steps = self._backwards
+            return self._backwards > BACKWARDS_WITHOUT_OPTIMIZER
+        if not self._optimizer_seen:
+            self._optimizer_seen = True
+            if self._profiler is None:
+                self._steps = 0  # these backwards were micro-batches of the first step
+        self._steps += 1
+        return True
+
+    def finish(self) -> None:
+        """The training ends: a recording that has begun is kept, as far as it came."""
+        if self._profiler is not None:
+            with self._at_work():
+                self._save()
+        if not self._over:
+            self._over = True
+            self._restore()
+            atexit.unregister(self.finish)
+
+    def _begin(self, session: Session, step: int) -> None:
+        if self.plan.act_in(step - 1) not in (WAIT, SAVE) and step != FIRST_STEP:
+            return  # a cycle that another profiler interrupted: wait for the next one
+        if self._foreign or session.recorder.foreign_profiler or torch._C._autograd._profiler_enabled():
+            _, last = self.plan.recorded_steps((step - 1) // self.plan.cycle)
+            self._tell(session, f"no trace of the steps up to {last}: another profiler was running")
+            return
+        self._session = session
+        schedule = torch_schedule(self.plan)
+        with self._at_work():
+            activities = supported_activities()
+            profiler = torch.profiler.profile(activities=activities, schedule=schedule, record_shapes=True)
+            # Ranges in the file carry the numbers that hotloop gives the steps, from 1.
+            profiler.schedule = lambda number: schedule(number - 1)
+            profiler.step_num = step
+            profiler.current_action = schedule(step - 1)
+            profiler.start()
+        self._profiler = profiler
+        self._first_recorded = step
+        self._flagged = True
+        atexit.register(self.finish)
+
+    def _save(self) -> None:
+        profiler, self._profiler = self._profiler, None
+        recorded = profiler.current_action in (
+            torch.profiler.ProfilerAction.RECORD,
+            torch.profiler.ProfilerAction.RECORD_AND_SAVE,
+        )
+        profiler.stop()
+        session = self._session
+        if not recorded or session is None:
+            return
+        start_ns = time.perf_counter_ns()
+        path = write_trace(profiler, self._folder, self._worker)
+        self._cost_ns += time.perf_counter_ns() - start_ns
+        session.tell(
+            {
+                "kind": "trace",
+                "path": os.path.join("traces", os.path.basename(path)),
+                "steps": [self.plan.recorded_steps((self._first_recorded - 1) // self.plan.cycle)[0], self._steps],
+                "cost_ns": self._cost_ns,
+            }
+        )
+
+    def _foreign_starts(self) -> None:
+        """Somebody else starts a profiler: torch has only one, and it is theirs."""
+        if self._busy:
+            return
+        self._foreign = True
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return
+        with self._at_work():
+            profiler.stop()
+        if self._session is not None:
+            self._tell(self._session, "a trace was broken off: another profiler started")
+
+    def _foreign_ends(self) -> None:
+        if not self._busy:
+            self._foreign = False
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        self._busy = True
+        try:
+            with without_profiler_lines():
+                yield
+        finally:
+            self._busy = False
+
+    def _tell(self, session: Session, message: str) -> None:
+        session.tell({"kind": "health", "level": "info", "message": message})
+
+
+def _watch_profilers(starts: Callable[[], None], ends: Callable[[], None]) -> Callable[[], None]:
+    """Call back before torch's profiler is prepared or enabled and after it is disabled; answers the undoing."""
+    module = torch.autograd.profiler
+    calls = {"_prepare_profiler": starts, "_enable_profiler": starts, "_disable_profiler": ends}
+    originals = {name: getattr(module, name) for name in calls}
+
+    def wrap(name: str) -> Callable[..., Any]:
+        original, before = originals[name], calls[name] is starts
+        call_back = guarded(calls[name])
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if before:
+                call_back()
+                return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            call_back()
+            return result
+
+        return run
+
+    wrapped = {name: wrap(name) for name in calls}
+    for name, replacement in wrapped.items():
+        setattr(module, name, replacement)
+
+    def undo() -> None:
+        for name, replacement in wrapped.items():
+            if getattr(module, name) is replacement:
+                setattr(module, name, originals[name])
+
+    return undo
+
+
+_LABELS = {index: name.removesuffix("_ns") for index, name in enumerate(STEP_FIELDS)}
+
+
+class NvtxRecorder(Recorder):
+    """A recorder whose phases are NVTX ranges; steps are ranges that may overlap them."""
+
+    __slots__ = ("_nvtx", "_step_range")
+
+    def __init__(self, nvtx: Any, **clocks: Any) -> None:
+        self._nvtx = nvtx
+        self._step_range: Any = None
+        super().__init__(**clocks)
+
+    def reset(self) -> None:
+        for _ in range(len(getattr(self, "stack", ())) - 1):
+            self._nvtx.range_pop()
+        super().reset()
+
+    def enter(self, field: int) -> None:
+        if self._step_range is None:
+            self._step_range = self._nvtx.range_start(f"step {self.rows + 1}")
+        self._nvtx.range_push(_LABELS[field])
+        super().enter(field)
+
+    def leave(self) -> None:
+        was_open = len(self.stack) > 1
+        super().leave()
+        if was_open:
+            self._nvtx.range_pop()
+
+    def close_tail(self) -> None:
+        for _ in range(len(self.stack) - 1):
+            self._nvtx.range_pop()
+        super().close_tail()
+
+    def close(self, closed_by: int, optimizer_index: int) -> None:
+        super().close(closed_by, optimizer_index)
+        if self._step_range is not None:
+            self._nvtx.range_end(self._step_range)
+            self._step_range = None
+        if closed_by != CLOSED_BY_END:
+            self._step_range = self._nvtx.range_start(f"step {self.rows + 1}")

@@ -1,0 +1,250 @@
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.bench.probe import ProbeError, StepTimes, make_forecasts, make_request, run_probe
+
+SOURCE = Path(__file__).parents[2] / "src"
+OPS = {
+    "kind": "ops",
+    "steps": 3,
+    "ops": [
+        {
+            "name": "aten::linear",
+            "shapes": [[4, 8], [16, 8], [16]],
+            "dtypes": ["float"] * 3,
+            "inputs": ["", "", ""],
+            "count": 2,
+            "cpu_ns": 1000,
+            "backward": False,
+        }
+    ],
+}
+PROCESS = {"kind": "process", "torch_threads": 1, "cores": 2, "world_size": 1, "local_world_size": 1}
+LOADER = {"kind": "loader", "id": 1, "batch_size": 4}
+OPTIMIZER = {"kind": "optimizer", "index": 0, "class": "AdamW", "parameters": 144, "numels": [[128, 1], [16, 1]]}
+DDP = {"kind": "ddp", "bucket_sizes": [1000, 1000]}
+STEP = StepTimes(step_ns=10e6, forward_ns=2e6, backward_ns=4e6, optimizer_ns=2e6, input_ns=0.0)
+
+
+def replayed(base: float = 3e6, **arms: float) -> dict[str, Any]:
+    """A replay of one operator that runs twice a step."""
+    one = {"index": 0, "name": "aten::linear", "count": 2, "recorded_ns": 1000, "base": base, "rounds": 9}
+    return {"replay": {"ops": [one | arms], "skipped": [], "engine_ns": 0}}
+
+
+def optimizer(**times: float) -> dict[str, Any]:
+    return {"optimizer": {"share_ratio": 1.0, "tensors": 2, "rounds": 9} | times}
+
+
+# Requests
+
+
+def test_a_request_holds_what_was_recorded() -> None:
+    request = make_request([PROCESS, OPS, LOADER, OPTIMIZER], STEP)
+    assert request is not None
+    assert request["batch_size"] == 4
+    assert request["arms"] == ["base", "double", "bf16"]
+    assert request["optimizer"]["numels"] == [[128, 1], [16, 1]]
+    assert "ddp" not in request
+
+
+def test_an_accelerator_is_not_replayed() -> None:
+    assert make_request([PROCESS | {"accelerator": "cuda"}, OPS], STEP) is None
+
+
+def test_nothing_recorded_is_nothing_to_probe() -> None:
+    assert make_request([PROCESS], STEP) is None
+
+
+def test_autocast_leaves_no_bfloat16_to_try() -> None:
+    request = make_request([PROCESS, OPS, {"kind": "autocast", "dtype": "bfloat16"}], STEP)
+    assert request is not None
+    assert "bf16" not in request["arms"]
+
+
+def test_more_threads_than_cores_are_compared() -> None:
+    request = make_request([PROCESS | {"torch_threads": 8}, OPS], STEP)
+    assert request is not None
+    assert "threads" in request["arms"]
+
+
+def test_buckets_are_probed_only_when_all_ranks_share_a_host() -> None:
+    local = make_request([PROCESS | {"world_size": 2, "local_world_size": 2}, DDP], STEP)
+    spread = make_request([PROCESS | {"world_size": 4, "local_world_size": 2}, DDP], STEP)
+    assert local is not None
+    assert local["ddp"] == {"bucket_sizes": [1000, 1000], "ranks": 2}
+    assert spread is None
+
+
+def test_loaders_that_disagree_leave_the_batch_unknown() -> None:
+    request = make_request([PROCESS, OPS, LOADER, LOADER | {"id": 2, "batch_size": 8}], STEP)
+    assert request is not None
+    assert request["batch_size"] is None
+
+
+def test_only_the_loader_that_feeds_backward_counts() -> None:
+    stats = {"kind": "loader_stats", "id": 1, "feeds_backward": True}
+    request = make_request([PROCESS, OPS, LOADER, LOADER | {"id": 2, "batch_size": 8}, stats], STEP)
+    assert request is not None
+    assert request["batch_size"] == 4
+
+
+# Forecasts
+
+
+def test_bfloat16_lies_between_casting_everything_and_nothing() -> None:
+    forecast = make_forecasts({}, replayed(bf16_cast=2e6, bf16_flow=1e6), STEP)["bf16-autocast"]
+    assert forecast.saving_mid_ratio == pytest.approx(0.3)
+    assert forecast.saving_low_ratio == pytest.approx(0.16)
+    assert forecast.saving_mid_ratio < forecast.saving_high_ratio <= 0.6
+
+
+def test_slower_bfloat16_forecasts_no_gain() -> None:
+    forecast = make_forecasts({}, replayed(bf16_cast=5e6, bf16_flow=4e6), STEP)["bf16-autocast"]
+    assert forecast.saving_mid_ratio == 0.0
+    assert forecast.evidence["worst_ratio"] < 0
+
+
+def test_a_replay_that_explains_too_little_promises_nothing() -> None:
+    forecast = make_forecasts({}, replayed(base=1e6, bf16_cast=0.4e6, bf16_flow=0.4e6), STEP)["bf16-autocast"]
+    assert forecast.evidence["replayed_ratio"] < 0.6
+    assert forecast.saving_low_ratio == 0.0
+    assert forecast.saving_mid_ratio > 0.0
+
+
+def test_few_rounds_lower_what_is_promised() -> None:
+    many, few = replayed(bf16_cast=2e6, bf16_flow=1e6), replayed(bf16_cast=2e6, bf16_flow=1e6)
+    few["replay"]["ops"][0]["rounds"] = 2
+    sure, unsure = (make_forecasts({}, one, STEP)["bf16-autocast"] for one in (many, few))
+    assert unsure.saving_low_ratio < sure.saving_low_ratio
+    assert unsure.saving_mid_ratio == sure.saving_mid_ratio
+
+
+def test_a_replay_slower_than_the_training_is_scaled_down() -> None:
+    exact = make_forecasts({}, replayed(bf16_cast=1.5e6), STEP)["bf16-autocast"]
+    slow = make_forecasts({}, replayed(base=6e6, bf16_cast=3e6), STEP)["bf16-autocast"]
+    assert slow.saving_mid_ratio == pytest.approx(exact.saving_mid_ratio)
+
+
+def test_operators_that_do_not_grow_make_a_larger_batch_win() -> None:
+    forecast = make_forecasts({}, replayed(double=3e6), STEP)["larger-batch"]
+    assert forecast.saving_mid_ratio == pytest.approx(0.5)
+
+
+def test_operators_that_double_leave_only_the_fixed_part() -> None:
+    forecast = make_forecasts({}, replayed(double=6e6), STEP)["larger-batch"]
+    assert forecast.saving_mid_ratio == pytest.approx(0.5 * (10 - 1.05 * 6) / 10)
+    assert forecast.saving_low_ratio < forecast.saving_mid_ratio
+
+
+def test_accumulation_keeps_the_optimizer_out_of_it() -> None:
+    step = StepTimes(step_ns=10e6, forward_ns=2e6, backward_ns=4e6, optimizer_ns=4e6, input_ns=0.0, micro_batches=4.0)
+    forecast = make_forecasts({}, replayed(double=3e6), step)["larger-batch"]
+    assert forecast.saving_mid_ratio == pytest.approx(0.3)
+
+
+def test_waiting_for_input_grows_with_the_batch() -> None:
+    step = StepTimes(step_ns=10e6, forward_ns=2e6, backward_ns=4e6, optimizer_ns=0.0, input_ns=4e6)
+    forecast = make_forecasts({}, replayed(double=3e6), step)["larger-batch"]
+    assert forecast.saving_mid_ratio == pytest.approx(0.3)
+
+
+def test_an_unlocated_batch_dimension_gives_no_forecast() -> None:
+    assert "larger-batch" not in make_forecasts({}, replayed(), STEP)
+
+
+def test_a_fused_optimizer_wins_its_part_of_the_optimizer() -> None:
+    found = make_forecasts({}, optimizer(present_ns=2e6, fused_ns=0.5e6, foreach_ns=2.2e6), STEP)
+    assert found["fused-optimizer"].saving_mid_ratio == pytest.approx(0.15)
+    assert found["foreach-optimizer"].saving_mid_ratio == 0.0
+
+
+def test_an_optimizer_phase_full_of_other_work_promises_little() -> None:
+    forecast = make_forecasts({}, optimizer(present_ns=0.5e6, fused_ns=0.1e6), STEP)["fused-optimizer"]
+    # 0.4 of 10 ms was measured; the other 1.5 ms of the phase may be anything.
+    assert forecast.saving_low_ratio == pytest.approx(0.85 * 0.04)
+    assert forecast.saving_high_ratio <= 0.2
+
+
+def test_clipping_by_hand_is_compared_with_foreach() -> None:
+    times = optimizer(present_ns=2e6, clip_by_hand_ns=1.5e6, clip_foreach_ns=0.5e6)
+    assert make_forecasts({}, times, STEP)["foreach-clipping"].saving_mid_ratio == pytest.approx(0.1)
+
+
+def test_larger_buckets_win_no_more_than_what_is_exposed() -> None:
+    step = StepTimes(step_ns=10e6, forward_ns=2e6, backward_ns=6e6, optimizer_ns=1e6, input_ns=0.0, exposed_comm_ns=1e6)
+    times = {"present_ns": 9e6, "large_ns": 1e6, "buckets": 40, "large_buckets": 1, "ranks": 2}
+    assert make_forecasts({}, {"buckets": times}, step)["ddp-buckets"].saving_mid_ratio == pytest.approx(0.1)
+
+
+def test_a_result_in_which_everything_failed_gives_no_forecast() -> None:
+    assert make_forecasts({}, {"failed": {"replay": "RuntimeError"}}, STEP) == {}
+
+
+# Running
+
+
+def program(folder: Path, text: str) -> Path:
+    target = folder / "hotloop" / "probe"
+    target.mkdir(parents=True)
+    (target / "opportunities.py").write_text(text)
+    return folder
+
+
+def test_the_probe_runs_as_a_plain_file_and_gives_forecasts() -> None:
+    request = make_request([PROCESS, OPS | {"ops": [*OPS["ops"]]}, LOADER, OPTIMIZER], STEP, budget_s=0.3)
+    assert request is not None
+    result = run_probe(request, sys.executable, SOURCE, 120.0)
+    assert result["failed"] == {}
+    assert {"bf16-autocast", "larger-batch", "fused-optimizer"} <= set(make_forecasts(request, result, STEP))
+
+
+def test_a_probe_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    text = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n"
+        "time.sleep(60)\n"
+    )
+    with pytest.raises(ProbeError, match="longer than 1 s"):
+        run_probe({"threads": 1}, sys.executable, program(tmp_path / "source", text), 1.0)
+    grandchild = int((tmp_path / "pid").read_text())
+    assert wait_for_end(grandchild)
+
+
+def wait_for_end(pid: int) -> bool:
+    """Whether the process ends within a few seconds; one that nobody has reaped yet has ended."""
+    for _ in range(200):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
+                    return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_probe_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ProbeError, match="no torch here"):
+        run_probe({"threads": 1}, sys.executable, program(tmp_path, "raise SystemExit('no torch here')"), 30.0)
+
+
+def test_an_interpreter_that_is_gone_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ProbeError, match="could not be started"):
+        run_probe({"threads": 1}, str(tmp_path / "python"), SOURCE, 30.0)
+
+
+def test_the_probe_neither_attaches_nor_joins_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOTLOOP_RUN", "somewhere")
+    monkeypatch.setenv("RANK", "1")
+    text = "import json, os, sys\njson.dump(dict(os.environ), open(sys.argv[2], 'w'))\n"
+    seen = run_probe({"threads": 3}, sys.executable, program(tmp_path, text), 30.0)
+    assert seen["OMP_NUM_THREADS"] == "3"
+    assert {"HOTLOOP_RUN", "RANK", "PYTHONPATH"}.isdisjoint(seen)
+    assert os.environ["RANK"] == "1"

@@ -1,0 +1,142 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hotloop.probe import opportunities as probe
+
+
+def op(name: str, shapes: list[Any], dtypes: list[str], inputs: list[Any], **more: Any) -> dict[str, Any]:
+    recorded = {"name": name, "shapes": shapes, "dtypes": dtypes, "inputs": inputs}
+    return recorded | {"count": 1, "cpu_ns": 1000, "backward": False} | more
+
+
+LINEAR = op("aten::linear", [[4, 8], [16, 8], [16]], ["float"] * 3, ["", "", ""])
+RELU_IN_PLACE = op("aten::relu_", [[4, 16]], ["float"], [""])
+LOSS = op(
+    "aten::cross_entropy_loss",
+    [[4, 16], [4], [], [], [], []],
+    ["float", "long int", "", "Scalar", "Scalar", "Scalar"],
+    ["", "", "", 1, -100, 0.0],
+)
+NORM = op(
+    "aten::batch_norm",
+    [[4, 3, 5, 5], [3], [3], [3], [3], [], [], [], []],
+    ["float"] * 5 + ["Scalar"] * 4,
+    ["", "", "", "", "", True, 0.1, 1e-5, True],
+)
+CAT = op("aten::cat", [[[4, 2], [4, 3]], []], ["TensorList", "Scalar"], ["", 1])
+BACKWARD = op("aten::mm", [[16, 4], [4, 8]], ["float", "float"], ["", ""], backward=True)
+
+
+def request(*ops: dict[str, Any], **more: Any) -> dict[str, Any]:
+    base = {"ops": {"ops": list(ops)}, "arms": ["base", "double", "bf16"], "batch_size": 4, "threads": 1, "cores": 2}
+    return base | {"budget_s": 0.5, "memory_bytes": 1 << 28} | more
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Any:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("recorded", [LINEAR, RELU_IN_PLACE, LOSS, NORM, CAT], ids=lambda one: str(one["name"]))
+def test_recorded_operators_run_with_their_backward(recorded: dict[str, Any]) -> None:
+    times = probe.replay_op(recorded, ("base",), None, True, 0.01)
+    assert times["base"] > 0
+    assert times["rounds"] >= 2
+
+
+def test_a_concrete_scalar_chooses_the_overload() -> None:
+    scaled = op("aten::mul", [[4, 4], []], ["float", "Scalar"], ["", 2])
+    product = op("aten::mul", [[4, 4], [4, 4]], ["float", "float"], ["", ""])
+    assert probe.find_overload(scaled)._schema.overload_name == "Scalar"
+    assert probe.find_overload(product)._schema.overload_name == "Tensor"
+
+
+def test_an_unknown_operator_is_not_replayable() -> None:
+    with pytest.raises(probe.NotReplayable, match="no_such_thing"):
+        probe.find_overload(op("aten::no_such_thing", [[1]], ["float"], [""]))
+
+
+def test_doubling_the_batch_leaves_weights_alone() -> None:
+    assert probe.double_batch(LINEAR, 4) == [[8, 8], [16, 8], [16]]
+
+
+def test_doubling_the_batch_leaves_broadcast_operands_alone() -> None:
+    position = op("aten::add", [[4, 6, 8], [1, 6, 8], []], ["float", "float", "Scalar"], ["", "", 1])
+    assert probe.double_batch(position, 4) == [[8, 6, 8], [1, 6, 8], []]
+
+
+def test_doubling_the_batch_reaches_the_targets_of_a_loss() -> None:
+    shapes = probe.double_batch(LOSS, 4)
+    assert shapes is not None
+    assert shapes[:2] == [[8, 16], [8]]
+
+
+def test_a_first_dimension_that_holds_no_batch_is_not_doubled() -> None:
+    assert probe.double_batch(LINEAR, 3) is None
+
+
+def test_a_replay_times_every_arm_and_names_what_it_left_out() -> None:
+    view = op("aten::view", [[4, 8], []], ["float", "ScalarList"], ["", [8, 4]])
+    strange = op("aten::no_such_thing", [[1]], ["float"], [""])
+    result = probe.measure(request(LINEAR, view, strange, BACKWARD))
+    [linear] = result["replay"]["ops"]
+    assert {"base", "bf16_cast", "bf16_flow", "double"} <= set(linear)
+    assert [one["index"] for one in result["replay"]["skipped"]] == [1, 2]
+    assert result["failed"] == {}
+
+
+def test_operators_beyond_the_memory_allowed_are_left_out() -> None:
+    result = probe.measure(request(LINEAR, BACKWARD, memory_bytes=1000))
+    assert result["replay"]["ops"] == []
+    assert "too large" in result["replay"]["skipped"][0]["reason"]
+
+
+def test_threads_are_compared_only_when_asked_for() -> None:
+    result = probe.measure(request(LINEAR, BACKWARD, threads=2, cores=1, arms=["base", "threads"]))
+    assert result["threads"]["present_threads"] == 2
+    assert result["threads"]["cores_ns"] > 0
+
+
+def test_the_optimizer_is_rebuilt_in_the_recorded_sizes() -> None:
+    facts = {"class": "AdamW", "foreach": None, "fused": None, "groups": 2, "numels": [[64, 3], [16, 2]]}
+    times = probe.time_optimizer(facts, 1 << 24, 0.05)
+    assert times["tensors"] == 5
+    assert times["share_ratio"] == 1.0
+    assert min(times[f"{arm}_ns"] for arm in ("present", "fused", "foreach", "clip_by_hand", "clip_foreach")) > 0
+
+
+def test_a_huge_optimizer_is_scaled_down() -> None:
+    parameters, share = probe.make_parameters([[1000, 100]], 20_000)
+    assert sum(p.numel() for p in parameters) <= 40_000
+    assert share < 0.5
+
+
+def test_a_foreign_optimizer_fails_alone() -> None:
+    result = probe.measure(request(LINEAR, BACKWARD, optimizer={"class": "Lion", "numels": [[4, 1]]}))
+    assert "Lion" in result["failed"]["optimizer"]
+    assert result["replay"]["ops"]
+
+
+def test_buckets_are_measured_between_processes() -> None:
+    times = probe.time_buckets({"bucket_sizes": [4096] * 16}, 2, 60.0)
+    assert times["buckets"] == 16
+    assert times["large_buckets"] == 1
+    assert min(times["present_ns"], times["large_ns"]) > 0
+
+
+def test_the_program_reads_and_writes_json(tmp_path: Path) -> None:
+    given, result = tmp_path / "in.json", tmp_path / "out.json"
+    given.write_text(json.dumps(request(LINEAR, BACKWARD)))
+    assert probe.main([str(given), str(result)]) == 0
+    assert json.loads(result.read_text())["schema"] == "hotloop.probe-result/1"
+
+
+def test_wrong_arguments_are_answered_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert probe.main([]) == 2
+    assert "usage" in capsys.readouterr().err
