@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check test golden docs zoo zoo-report overhead gpu clean
+.PHONY: setup demo check test browser golden docs zoo zoo-report overhead gpu clean
 
 setup: $(VENV)/.ready
 
@@ -32,8 +32,14 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/generate_docs.py --check
 
-test: setup $(VENV)-bare/.ready
+test: setup $(VENV)-bare/.ready browser
 	$(BIN)/python scripts/run_tests.py
+
+# Tests open the HTML report in Debian's chromium. Where it cannot be had they skip (tests/expected_skips.toml).
+browser:
+	test -x /usr/bin/chromium || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null \
+	  || { timeout 300 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -qq \
+	    --no-install-recommends chromium > /dev/null; } || echo "chromium was not installed: its tests will skip" >&2
 
 golden: setup
 	HOTLOOP_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/report

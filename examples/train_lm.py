@@ -12,12 +12,13 @@ import os
 import re
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from pydoc_data.topics import topics
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
@@ -60,7 +61,7 @@ class Tokenizer:
         for token in range(256, vocabulary_size):
             pairs: Counter[Pair] = Counter()
             for ids, count in words:
-                for pair in zip(ids, ids[1:]):
+                for pair in pairwise(ids):
                     pairs[pair] += count
             best = max(pairs, key=lambda pair: pairs[pair])
             self.merges[best] = token
@@ -71,12 +72,16 @@ class Tokenizer:
         for word in WORD.findall(text):
             ids = list(word.encode())
             while len(ids) > 1:
-                pair = min(zip(ids, ids[1:]), key=lambda pair: self.merges.get(pair, math.inf))
+                pair = min(pairwise(ids), key=self.merge_order)
                 if pair not in self.merges:
                     break
                 ids = merge(ids, pair, self.merges[pair])
             tokens.extend(ids)
         return tokens
+
+    def merge_order(self, pair: Pair) -> float:
+        """Pairs that became a token early are merged first; infinity for those that never did."""
+        return self.merges.get(pair, math.inf)
 
 
 def merge(ids: list[int], pair: Pair, token: int) -> list[int]:

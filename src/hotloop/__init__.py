@@ -1,4 +1,4 @@
-"""hotloop: find what a training loop waits for, fix it, and prove it. Names load on first use; torch is never imported here."""
+"""hotloop: find what a training loop waits for, fix it, and prove it. Names load on first use; no torch here."""
 
 from __future__ import annotations
 

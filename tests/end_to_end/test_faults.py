@@ -43,7 +43,7 @@ def test_two_hundred_steps_and_how_it_ended(tmp_path: Path, end: str) -> None:
     outcome = ran.seen["outcome"]
     assert (outcome["ended"], outcome["signal"]) == (ended, name)
     assert outcome["exit_code"] == (None if name else exit_code)
-    assert "Traceback" not in ran.stderr.replace("Traceback (most recent call last):\n  File \"", "", 1)
+    assert "Traceback" not in ran.stderr.replace('Traceback (most recent call last):\n  File "', "", 1)
 
 
 def test_two_runs_at_once(tmp_path: Path) -> None:

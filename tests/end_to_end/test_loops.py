@@ -351,7 +351,8 @@ def test_output_and_result_are_those_without_hotloop(tmp_path: Path) -> None:
     text = """
         import sys
         from torch.utils.data import DataLoader, TensorDataset
-        loader = DataLoader(TensorDataset(torch.randn(640, 32), torch.randint(0, 8, (640,))), batch_size=16, shuffle=True)
+        data = TensorDataset(torch.randn(640, 32), torch.randint(0, 8, (640,)))
+        loader = DataLoader(data, batch_size=16, shuffle=True)
         model = nn.Sequential(nn.Linear(32, 64), nn.Dropout(0.1), nn.ReLU(), nn.Linear(64, 8))
         optimizer = torch.optim.AdamW(model.parameters())
         for epoch in range(2):

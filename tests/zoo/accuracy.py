@@ -50,6 +50,8 @@ class Judged:
     realised_ratio: float | None
     realised_spread_ratio: float | None
     tried: tuple[Tried, ...]
+    reach: str
+    """What the fault can reach where that is less than the usual strengths, in words."""
     busy: bool
     """The machine had other work when the run began."""
 
@@ -146,6 +148,7 @@ def judge(result: Mapping[str, Any]) -> Judged:
         realised_ratio=realised_saving(times["fixed"], times["faulty"]),
         realised_spread_ratio=realised_spread(times["fixed"], times["faulty"]),
         tried=tuple(_tried(t) for t in result.get("tried", ())),
+        reach=result.get("reach", ""),
         busy=bool(result.get("busy")),
     )
 
@@ -322,6 +325,9 @@ def _forecasts(planted: Sequence[Judged]) -> list[str]:
         cells = [_number(n) for n in (*forecast, r.realised_ratio, r.realised_spread_ratio, _error(r))]
         severity = said.severity if said else "-"
         out.append(_row((r.scenario, r.level, r.style, r.planted[0], r.first_of_kind, severity, *cells)))
+    reaches = dict.fromkeys(f"- {r.scenario}: {r.reach}" for r in planted if r.reach)
+    if reaches:
+        out += ["", "Faults that cannot reach the usual strengths of 0.15, 0.3 and 0.6:", "", *reaches]
     return [*out, ""]
 
 

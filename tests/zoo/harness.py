@@ -33,7 +33,8 @@ ROOT = HERE.parents[1]
 SCHEMA = "hotloop.zoo/1"
 PAIRS = 2
 """How often the twin runs each side."""
-BUSY_LOAD_PER_CORE = 0.6
+BUSY_RATIO = 0.15
+"""Share of the machine's CPU time that others may use between two runs before a result is marked as disturbed."""
 QUIET = ("--no-probe", "--no-deep")
 LINK_NET = "10.45.0"
 NOT_LINKED = "needs root, ip and tc for a shaped link"
@@ -186,7 +187,7 @@ def _store(path: Path, result: Mapping[str, Any]) -> None:
 def run_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
     """Forecast, stored; then the twin; then opportunities that were not planted. The stored result."""
     path = result_path(bench.out, scenario, level)
-    load = os.getloadavg()[0]
+    others_ratio = busy_ratio()
     result: dict[str, Any] = {
         "schema": SCHEMA,
         "scenario": scenario.id,
@@ -194,6 +195,7 @@ def run_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
         "script": scenario.script.name,
         "rules": list(scenario.rules),
         "variant": scenario.variant,
+        "reach": scenario.reach,
         "ranks": scenario.ranks,
         "level": level,
         "style": scenario.style,
@@ -201,8 +203,8 @@ def run_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
         "commit": bench.commit,
         "machine": dict(bench.machine),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "load_before": round(load, 2),
-        "busy": load > BUSY_LOAD_PER_CORE * bench.machine["cores"],
+        "busy_before_ratio": others_ratio,
+        "busy": others_ratio is not None and others_ratio > BUSY_RATIO,
         "status": "forecast",
     }
     try:
@@ -217,6 +219,22 @@ def run_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
         result.update(status="failed", reason=str(failure))
     _store(path, result)
     return result
+
+
+def busy_ratio(over_s: float = 0.5) -> float | None:
+    """Share of all cores' time that is in use now, 0..1, while the zoo itself rests; None where it is not known."""
+
+    def ticks() -> tuple[int, int]:
+        # user nice system idle iowait irq softirq steal: the two in the middle are rest.
+        numbers = [int(word) for word in _lines("/proc/stat")[0].split()[1:9]]
+        return sum(numbers) - numbers[3] - numbers[4], sum(numbers)
+
+    if not _lines("/proc/stat"):
+        return None
+    used, total = ticks()
+    time.sleep(over_s)
+    used_then, total_then = ticks()
+    return round((used_then - used) / max(1, total_then - total), 3)
 
 
 def run_twin(bench: Bench, scenario: Scenario, level: int, forecast: Mapping[str, Any]) -> dict[str, Any]:

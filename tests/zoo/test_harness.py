@@ -152,7 +152,7 @@ def test_the_page_tells_tuned_from_blind_and_names_what_is_missing() -> None:
     import accuracy
 
     results = [
-        result("a", ["gc-pause"], [finding("gc-pause")]),
+        result("a", ["gc-pause"], [finding("gc-pause")], reach="at most a quarter"),
         result("b", ["gc-pause"], [finding("input-bound")], split="blind", busy=True),
         result("c", [], [], status="failed", reason="the training ended with code 1"),
     ]
@@ -160,6 +160,7 @@ def test_the_page_tells_tuned_from_blind_and_names_what_is_missing() -> None:
     page = accuracy.write_accuracy(results, expected, commit="abc")
     tuned, blind = page.split("## Tuned")[1].split("## Blind")
     assert "| gc-pause | 1 | 1 | - |" in tuned
+    assert "- a: at most a quarter" in tuned
     assert "| gc-pause | 1 | 0 | input-bound 1 |" in blind
     assert "2 runs, 1 of them begun while the machine had other work" in page
     assert "- tuned c level 0: the training ended with code 1" in page

@@ -17,36 +17,19 @@ from hotloop.core.recording import STEP_FIELDS, TIME_FIELDS, UNKNOWN
 
 Path = tuple[str, ...]
 
-NAMES: Mapping[str, frozenset[str]] = {
-    "input_wait": frozenset(
-        [
-            "data",
-            "dataload",
-            "dataloader",
-            "dataloading",
-            "dataloaderwait",
-            "datawait",
-            "fetch",
-            "fetchbatch",
-            "getbatch",
-            "input",
-            "inputwait",
-            "loadbatch",
-            "loaddata",
-            "loading",
-            "nextbatch",
-        ]
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "input_wait": (
+        "data", "dataload", "dataloader", "dataloading", "dataloaderwait", "datawait", "fetch", "fetchbatch",
+        "getbatch", "input", "inputwait", "loadbatch", "loaddata", "loading", "nextbatch",
     ),
-    "h2d": frozenset(["h2d", "hosttodevice", "todevice", "transfer", "batchtodevice", "movetodevice", "copytodevice"]),
-    "forward": frozenset(["forward", "forwardpass", "fwd", "loss", "computeloss"]),
-    "backward": frozenset(["backward", "backwardpass", "bwd"]),
-    "optimizer": frozenset(["optimizer", "optimizerstep", "optim", "optstep", "opt", "step", "update", "weightupdate"]),
-    "communication": frozenset(
-        ["communication", "comm", "allreduce", "gradientsync", "gradsync", "syncgradients", "collective"]
-    ),
-    "checkpoint": frozenset(["checkpoint", "checkpointing", "savecheckpoint", "save"]),
-    "validation": frozenset(["validation", "validate", "val", "eval", "evaluate", "evaluation"]),
-}
+    "h2d": ("h2d", "hosttodevice", "todevice", "transfer", "batchtodevice", "movetodevice", "copytodevice"),
+    "forward": ("forward", "forwardpass", "fwd", "loss", "computeloss"),
+    "backward": ("backward", "backwardpass", "bwd"),
+    "optimizer": ("optimizer", "optimizerstep", "optim", "optstep", "opt", "step", "update", "weightupdate"),
+    "communication": ("communication", "comm", "allreduce", "gradientsync", "gradsync", "syncgradients", "collective"),
+    "checkpoint": ("checkpoint", "checkpointing", "savecheckpoint", "save"),
+    "validation": ("validation", "validate", "val", "eval", "evaluate", "evaluation"),
+}  # fmt: skip
 """Names of phases that say what they are: lower case, without separators."""
 
 FEWEST_STEPS = 10

@@ -11,7 +11,7 @@ from typing import Any
 from hotloop.attach.imports import ImportWatch
 from hotloop.attach.narrowing import ModulePatch
 from hotloop.attach.sites import COPY_SITES, SITES, Site, Wrap, install
-from hotloop.observe import compiling, deep, distributed, facts, wrappers
+from hotloop.observe import background, compiling, deep, distributed, facts, wrappers
 from hotloop.observe.guard import GUARD
 from hotloop.observe.session import Session
 
@@ -65,6 +65,7 @@ def arm_agent(options: dict[str, Any]) -> Session:
     watch.after_import("torch._dynamo.callback", lambda: compiling.watch_compilation(session))
     gc.callbacks.append(wrappers.gc_callback(session))
     session.subscribers.append(deep.DeepWindow())
+    session.make_background = background.Background
     session.watch_ddp = distributed.DdpWatch
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=session.reset_after_fork)
@@ -106,7 +107,7 @@ def _patch_optimizers(session: Session) -> None:
 
 
 def _subclasses(cls: type) -> list[type]:
-    found = list(cls.__subclasses__())
+    found: list[type] = list(cls.__subclasses__())
     for child in list(found):
         found += _subclasses(child)
     return found

@@ -84,6 +84,9 @@ def attach(options: dict[str, Any]) -> None:
     if _attached:
         return
     _attached = True
+    if hasattr(os, "sched_getaffinity"):
+        # Read before torch is imported: with OMP_PROC_BIND its threads narrow the main thread's affinity to one core.
+        options["affinity_cores"] = len(os.sched_getaffinity(0))
     sys.meta_path.insert(0, SourceFinder(options["source"]))
     if "torch" in sys.modules:
         arm(options)

@@ -55,7 +55,7 @@ class ModulePatch:
         for cls in self._session.roots:
             if cls is self._module or cls in self._narrowed:
                 continue
-            resolved = getattr(cls, "__call__")  # noqa: B004 (the function, not whether there is one)
+            resolved = _call_of(cls)
             self._narrowed[cls] = cls.__dict__.get("__call__")
             _patch(cls, self._wrap(_call_inherited if resolved is self._wide else resolved))
         _patch(self._module, self._original)
@@ -73,6 +73,11 @@ class ModulePatch:
         self._narrowed.clear()
         self.is_wide = True
         self._session.recorder.watching_all = False  # known from the next whole row on
+
+
+def _call_of(cls: type) -> Any:
+    """The function that calling an instance of the class runs."""
+    return next(vars(owner)["__call__"] for owner in cls.__mro__ if "__call__" in vars(owner))
 
 
 def _patch(cls: type, call: Any) -> None:

@@ -75,8 +75,11 @@ def _command() -> Sequence[str]:
 
 
 def _is_spawned() -> bool:
+    """True in a process that multiprocessing started, also while it still imports the main script again."""
     process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None
+    if process is None:
+        return False
+    return process.parent_process() is not None or getattr(process.current_process(), "_inheriting", False)
 
 
 def _launched_wall_s() -> float | None:

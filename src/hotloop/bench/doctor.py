@@ -91,9 +91,9 @@ class Answer:
             group=self.group,
             title=self.title,
             status=status,
-            measured=redact_text(measured),
-            why=redact_text(why),
-            fix=redact_text(fix),
+            measured=measured,
+            why=why,
+            fix=fix,
             values=values,
         )
 
@@ -162,7 +162,9 @@ def _size_in_bytes(text: str | None) -> int | None:
 @question("torch", "torch", "torch")
 def check_torch(host: Host, answer: Answer) -> Check:
     if not host.facts:
-        return answer.unknown(host.complaint or "the probe gave no facts", fix="hotloop doctor --python PATH")
+        return answer.unknown(
+            redact_text(host.complaint or "the probe gave no facts"), fix="hotloop doctor --python PATH"
+        )
     error = host.fact("torch_error")
     if isinstance(error, Mapping) and error.get("missing"):
         return answer.unknown(
@@ -170,7 +172,7 @@ def check_torch(host: Host, answer: Answer) -> Check:
         )
     if isinstance(error, Mapping):
         return answer.harmful(
-            f"import torch fails: {error.get('message')}",
+            f"import torch fails: {redact_text(str(error.get('message')))}",
             why=f"a training with {host.interpreter} ends at its first line",
             fix="install torch anew in that environment",
         )
@@ -472,7 +474,8 @@ def check_thread_binding(host: Host, answer: Answer) -> Check:
         return answer.unknown("torch gave no facts" if not host.has_torch else "the kernel does not tell")
     values: dict[str, Value] = {"before_count": int(before), "after_count": int(after)}
     if after < before:
-        names = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+        intel = "libgomp" not in (host.fact("openmp") or ())
+        names = ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY" if intel else "GOMP_CPU_AFFINITY")
         named = [n for n in names if n in host.environment]
         return answer.harmful(
             f"{plural(int(after), 'core')} of {int(before)} after torch has started its threads",
@@ -550,7 +553,7 @@ def check_frequency(host: Host, answer: Answer) -> Check:
     found = (host.read(f"{base}/{name}/cpufreq/scaling_governor") for name in host.names(base) if name[3:].isdigit())
     governors = sorted({governor for governor in found if governor})
     if not governors:
-        return answer.unknown("no frequency control is visible (usual in virtual machines)")
+        return answer.unknown("no frequency control is visible, as usual in virtual machines")
     driver = host.read(f"{base}/cpu0/cpufreq/scaling_driver") or "unknown driver"
     most = host.read(f"{base}/cpu0/cpufreq/cpuinfo_max_freq") or ""
     top = f", up to {int(most) / 1e6:.1f} GHz" if most.isdigit() else ""
@@ -834,6 +837,8 @@ def check_interfaces(host: Host, answer: Answer) -> Check:
             fix="use fewer, larger exchanges (accumulation, compression), or a faster network",
             **values,
         )
+    if not speeds:
+        return answer.unknown(f"{listed(found)}: the driver does not tell, as usual in virtual machines")
     return answer.good("; ".join(found[:4]), **values)
 
 
@@ -879,7 +884,7 @@ def check_variables(host: Host, answer: Answer) -> tuple[Check, ...]:
         if effect.level is None:
             continue
         one = Answer(f"variable-{effect.name.lower().replace('_', '-').strip('-')}", "variables", effect.name)
-        measured = f"{effect.name}={effect.value}"[:120]
+        measured = f"{effect.name}={redact_text(effect.value)}"[:120]
         make = one.harmful if effect.level == "harmful" else one.warning
         checks.append(make(measured, why=effect.why, fix=effect.fix, variable=effect.name))
     idle = [effect for effect in effects if effect.level is None]

@@ -53,9 +53,10 @@ def judge_variables(host: Host) -> tuple[Effect, ...]:
         if read is False:
             effects.append(Effect(name=one.name, value=value, level=None, why=one.unread, fix=f"unset {one.name}"))
         elif one.is_bad(value, host):
-            # Whether it is read cannot be told: the harm is possible, not certain.
+            # Where it cannot be told whether anything reads it, the harm is possible, not certain.
             level: Level = one.level if read else "warning"
-            effects.append(Effect(name=one.name, value=value, level=level, why=one.why, fix=one.fix))
+            why = one.why if read else f"{one.why} (whether anything here reads it is unknown)"
+            effects.append(Effect(name=one.name, value=value, level=level, why=why, fix=one.fix))
     order: dict[str | None, int] = {"harmful": 0, "warning": 1, None: 2}
     return tuple(sorted(effects, key=lambda e: (order[e.level], e.name)))
 
@@ -215,11 +216,6 @@ def keeps_scalar_kernels(value: str, host: Host) -> bool:
     """torch's own kernels without vector instructions, on a CPU that has them."""
     flags = host.fact("cpu_flags")
     return value.strip().lower() == "default" and isinstance(flags, list) and "avx2" in flags
-
-
-def exceeds_cores(value: str, host: Host) -> bool:
-    first = integer(value.split(",")[0])
-    return first is not None and host.cores_count is not None and first > host.cores_count
 
 
 def spins_while_crowded(value: str, host: Host) -> bool:
@@ -503,15 +499,6 @@ VARIABLES: tuple[Variable, ...] = (
         unread="",
     ),
     # Threads
-    Variable(
-        name="MKL_NUM_THREADS",
-        is_bad=exceeds_cores,
-        level="warning",
-        why="more threads than cores are asked for in matrix products",
-        fix="unset MKL_NUM_THREADS, and set OMP_NUM_THREADS",
-        is_read=with_mkl,
-        unread="torch here is built without MKL",
-    ),
     Variable(
         name="OMP_WAIT_POLICY",
         is_bad=spins_while_crowded,

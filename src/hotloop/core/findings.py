@@ -67,7 +67,8 @@ class Saving:
     def __post_init__(self) -> None:
         if not 0.0 <= self.low_ratio <= self.mid_ratio <= self.high_ratio <= 1.0:
             raise InvariantError(
-                f"a saving needs 0 <= low <= mid <= high <= 1, got {self.low_ratio}, {self.mid_ratio}, {self.high_ratio}"
+                "a saving needs 0 <= low <= mid <= high <= 1, got "
+                f"{self.low_ratio}, {self.mid_ratio}, {self.high_ratio}"
             )
 
 

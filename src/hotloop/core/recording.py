@@ -113,6 +113,7 @@ FACT_KINDS = (
     "memory",
     "gc",
     "ddp_stats",
+    "device_times",
     "network",
     "loader_stats",
     "ops",

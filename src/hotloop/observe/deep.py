@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .guard import guarded
-from .recorder import BACKWARD, FORWARD, AFTER_FORWARD, AFTER_INPUT, OTHER, Recorder
+from .recorder import AFTER_FORWARD, AFTER_INPUT, BACKWARD, FORWARD, OTHER, Recorder
 
 if TYPE_CHECKING:
     from .session import Session
@@ -29,11 +29,11 @@ MOST_SIGNATURES = 200
 _VIEWS = frozenset(
     "aten::" + name
     for name in (
-        "alias", "as_strided", "detach", "empty", "empty_like", "empty_strided", "expand", "lift_fresh", "new_empty",
-        "permute", "select", "slice", "split", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view",
-        "_local_scalar_dense", "unsafe_split", "chunk", "diagonal", "new_empty_strided", "_reshape_alias",
-    )
-)  # fmt: skip
+        "_local_scalar_dense _reshape_alias _unsafe_view alias as_strided chunk detach diagonal empty empty_like "
+        "empty_strided expand lift_fresh new_empty new_empty_strided permute select slice split squeeze t transpose "
+        "unbind unsafe_split unsqueeze view"
+    ).split()
+)
 """Operators that move no data."""
 
 _DTYPE_NAMES = {

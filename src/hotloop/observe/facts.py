@@ -29,8 +29,11 @@ def integer(text: str | None) -> int | None:
         return None
 
 
-def process_facts(anchor_wall_s: float, restart: int) -> dict[str, Any]:
-    """Who this process is: ranks from the launcher's variables or an initialised process group."""
+def process_facts(anchor_wall_s: float, restart: int, affinity_cores: int | None = None) -> dict[str, Any]:
+    """Who this process is: ranks from the launcher's variables or an initialised process group.
+
+    ``affinity_cores`` is how many cores it might run on before torch was imported.
+    """
     rank, local_rank = integer(os.environ.get("RANK")), integer(os.environ.get("LOCAL_RANK"))
     world_size = integer(os.environ.get("WORLD_SIZE"))
     local_world_size = integer(os.environ.get("LOCAL_WORLD_SIZE"))
@@ -62,7 +65,7 @@ def process_facts(anchor_wall_s: float, restart: int) -> dict[str, Any]:
         "cwd": os.getcwd(),
         "anchor_wall_s": anchor_wall_s,
         "process_start_wall_s": process_start_wall_s(),
-        "cores": available_cores(),
+        "cores": available_cores(affinity_cores),
         "torch_threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "accelerator": accelerator,
@@ -102,9 +105,10 @@ def process_start_wall_s() -> float | None:
     return time.time() - uptime_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def available_cores() -> int:
-    """min(affinity, cgroup quota) of this process, at least 1."""
+def available_cores(affinity_cores: int | None = None) -> int:
+    """min(affinity, cgroup quota) of this process, at least 1; a known earlier affinity counts when it was wider."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    cores = max(cores, affinity_cores or 0)
     quota = cgroup_quota_cores()
     return max(1, min(cores, int(quota + 0.5) if quota else cores))
 
@@ -202,6 +206,12 @@ def loader_facts(loader: Any, loader_id: int, where: Place | None) -> dict[str, 
     }
 
 
+_OPTIMIZER_SETTINGS = frozenset(
+    ("momentum", "weight_decay", "amsgrad", "nesterov", "dampening", "centered", "maximize")
+)
+"""Settings that change what a step computes; the probe repeats them."""
+
+
 def optimizer_facts(optimizer: Any, index: int, where: Place | None, steps: int) -> dict[str, Any]:
     """Settings and parameter sizes of an optimizer."""
     groups = optimizer.param_groups
@@ -224,6 +234,7 @@ def optimizer_facts(optimizer: Any, index: int, where: Place | None, steps: int)
         "device": parameters[0].device.type if parameters else None,
         "dtype": str(parameters[0].dtype).removeprefix("torch.") if parameters else None,
         "steps": steps,
+        "settings": {k: v for k, v in first.items() if k in _OPTIMIZER_SETTINGS and isinstance(v, (bool, int, float))},
         "numels": sorted(([n, c] for n, c in numels.items()), reverse=True)[:64],
     }
 

@@ -5,20 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotloop.core.recording import FIELD
-
-from .recorder import FORWARD, Recorder
-
-if TYPE_CHECKING:
-    from .session import Session
+from . import wrappers
+from .recorder import COUNTED, FORWARD, Recorder
+from .session import Session
 
 METHOD = "calls of each hook x its min-of-N cost around an empty call, measured in the training process"
-
-COUNTED = ("batches", "forwards", "nograd_forwards", "backwards", "collectives", "checkpoints")
-"""Row fields that count hook calls."""
-COUNTED_FIELDS = tuple(FIELD[name] for name in COUNTED)
 
 _ROUNDS, _CALLS = 5, 40
 
@@ -39,10 +32,7 @@ def _empty(*args: Any, **kwargs: Any) -> None:
 
 def hook_costs_ns(session: Session) -> dict[str, float]:
     """Cost of one call of each hook around an empty function, in ns; nothing of the training is touched."""
-    from . import wrappers
-    from .session import Session as SessionClass
-
-    probe: Any = SessionClass({"run": ""})
+    probe: Any = Session({"run": ""})
     probe.recorder.on_start = None
     probe.learning = False
     probe.owner = threading.get_ident()

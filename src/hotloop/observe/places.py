@@ -99,7 +99,7 @@ def place_of_callable(target: object) -> Place | None:
     function = getattr(function, "__wrapped__", function)
     code = getattr(function, "__code__", None)
     if code is None and not isinstance(target, type):
-        code = getattr(getattr(type(target), "__call__", None), "__code__", None)
+        code = getattr(vars(type(target)).get("__call__"), "__code__", None)
     if code is None:
         return None
     return (os.path.abspath(code.co_filename), code.co_firstlineno, getattr(code, "co_qualname", code.co_name))

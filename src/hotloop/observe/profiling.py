@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -105,14 +107,14 @@ class profile:
         if self.plan is not None and current_rank() == 0:
             text = f"hotloop: the profiler {self.plan.describe()}\n"
             (self._write or sys.stderr.write)(text)
-        with without_profiler_lines():
+        with quiet_profiler():
             self.torch_profiler.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with without_profiler_lines():
+        with quiet_profiler():
             self.torch_profiler.stop()
 
     def step(self) -> None:
@@ -124,7 +126,7 @@ class profile:
         if now == following and following != ProfilerAction.RECORD_AND_SAVE:
             self.torch_profiler.step()
             return
-        with without_profiler_lines():
+        with quiet_profiler():
             self.torch_profiler.step()
 
     def table(
@@ -166,6 +168,17 @@ class profile:
             self.trace_files += (write_trace(profiler, self._folder, name, gzip=self._gzip),)
         if self._on_trace_ready is not None:
             self._on_trace_ready(self)
+
+
+@contextmanager
+def quiet_profiler() -> Iterator[None]:
+    """Around a change of the profiler's state: without its lines on standard error and its warning about cycles.
+
+    Torch warns that a new cycle forgets the last one; every cycle has been written or read by then.
+    """
+    with without_profiler_lines(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
+        yield
 
 
 def torch_schedule(plan: TracePlan) -> Callable[[int], Any]:

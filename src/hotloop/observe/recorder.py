@@ -93,6 +93,9 @@ COMPILE_NS = FIELD["compile_ns"]
 COMPILES = FIELD["compiles"]
 
 SCALER = FIELD["scaler_ns"]
+COUNTED = ("batches", "forwards", "nograd_forwards", "backwards", "collectives", "checkpoints")
+"""Row fields that count hook calls."""
+COUNTED_FIELDS = tuple(FIELD[name] for name in COUNTED)
 _STEPPED = -1
 
 MAX_CLOSES = 16

@@ -19,11 +19,9 @@ import torch
 from hotloop.core.recording import FIELD
 
 from . import batches, facts
-from .background import Background
 from .guard import GUARD, guarded
 from .places import Place, caller_place, is_user_code, place_of
-from .overhead import COUNTED_FIELDS
-from .recorder import Recorder
+from .recorder import COUNTED_FIELDS, Recorder
 from .workers import Totals, WorkerTable
 from .writer import FrameWriter
 
@@ -95,6 +93,7 @@ class Session:
         self.table: WorkerTable | None = None
         self.missing_sites: list[str] = []
         self.module_patch: Any = None
+        self.make_background: Callable[[Session, FrameWriter], Any] | None = None
         self.watch_ddp: Callable[[Any, Place | None], Any] = _watch_nothing
         self.patch_optimizer_class: Callable[[type], None] = _patch_nothing
         self.hook_costs_ns: dict[str, float] | None = None
@@ -110,7 +109,7 @@ class Session:
         self.learning = True
         self.in_recompute = False
         self.writer: FrameWriter | None = None
-        self.background: Background | None = None
+        self.background: Any = None
         self.ended = False
         self._places: dict[int, tuple[weakref.ref[Any] | None, Place | None]] = {}
         self._loaders: dict[int, LoaderState] = {}
@@ -169,7 +168,7 @@ class Session:
     def _start(self) -> Any:
         """Open the recording and start the background thread; answers what receives the rows."""
         restart = facts.integer(os.environ.get("TORCHELASTIC_RESTART_COUNT")) or 0
-        described = facts.process_facts(self.anchor_wall_s, restart)
+        described = facts.process_facts(self.anchor_wall_s, restart, self.options.get("affinity_cores"))
         rank = described["rank"]
         name = f"{described['host']}-{os.getpid()}-{'x' if rank is None else rank}-{restart}.hlr"
         folder = os.path.join(self.options["run"], "processes")
@@ -184,8 +183,9 @@ class Session:
         error = os.environ.get("HOTLOOP_ATTACH_ERROR")
         if error:
             self.tell({"kind": "health", "level": "warning", "message": f"attaching failed in part: {error}"})
-        self.background = Background(self, writer)
-        self.background.start()
+        if self.make_background is not None:
+            self.background = self.make_background(self, writer)
+            self.background.start()
         import atexit
 
         atexit.register(self.end)

@@ -91,25 +91,24 @@ def _flush() -> None:
 
 
 def _pass_on(read_end: int, real: int, end_mark: bytes, seen: threading.Event) -> None:
+    """Until nobody holds the other end: what comes is passed on; ``seen`` is set when ``end_mark`` has come."""
     line_filter = LineFilter()
-    tail = b""
-    while True:
-        data = os.read(read_end, 1 << 16)
-        tail += data
-        ended = not data
-        before, mark, after = tail.partition(end_mark)
-        if mark or ended:
-            _write(real, line_filter.feed(before) + line_filter.rest())
-            seen.set()
-            tail = after
-            if ended:
-                break
-            end_mark = b"\0" * 64 + end_mark  # once seen it does not come again
-            continue
-        # The mark may have arrived in part.
-        kept = next((n for n in range(min(len(end_mark) - 1, len(tail)), 0, -1) if tail.endswith(end_mark[:n])), 0)
-        _write(real, line_filter.feed(tail[: len(tail) - kept]))
-        tail = tail[len(tail) - kept :]
+    waiting = b""
+    while data := os.read(read_end, 1 << 16):
+        waiting += data
+        if not seen.is_set():
+            before, mark, after = waiting.partition(end_mark)
+            if mark:
+                _write(real, line_filter.feed(before) + line_filter.rest())
+                seen.set()
+                waiting = after
+        # The mark may have come in part.
+        most = 0 if seen.is_set() else min(len(end_mark) - 1, len(waiting))
+        kept = next((n for n in range(most, 0, -1) if waiting.endswith(end_mark[:n])), 0)
+        _write(real, line_filter.feed(waiting[: len(waiting) - kept]))
+        waiting = waiting[len(waiting) - kept :]
+    _write(real, line_filter.feed(waiting) + line_filter.rest())
+    seen.set()
     os.close(read_end)
     os.close(real)
 

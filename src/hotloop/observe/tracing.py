@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,9 @@ from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD, STE
 from hotloop.core.trace_plan import SAVE, WAIT, TracePlan, parse_trace_plan, parse_trace_ranks
 
 from .guard import guarded
-from .profiling import supported_activities, torch_schedule, write_trace
+from .profiling import quiet_profiler, supported_activities, torch_schedule, write_trace
 from .ranks import current_rank, worker_name
 from .recorder import Recorder
-from .stderr_filter import without_profiler_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,15 +38,15 @@ _OPTIMIZER_INDEX = FIELD["optimizer_index"]
 
 
 def make_tracing(options: Mapping[str, Any]) -> Tracing | None:
-    """The subscriber that ``trace`` and ``trace_ranks`` of the options ask for on this rank; None without."""
+    """The subscriber that ``trace`` and ``trace_ranks`` of the options ask for; None where no trace is wanted.
+
+    It is made before the process knows its rank, and looks at that when the first row has closed.
+    """
     text = options.get("trace")
     if not text:
         return None
     ranks = parse_trace_ranks(options.get("trace_ranks") or "all")
-    rank = current_rank()
-    if ranks is not None and rank not in ranks:
-        return None
-    return Tracing(parse_trace_plan(text), os.path.join(options["run"], "traces"), worker_name(rank))
+    return Tracing(parse_trace_plan(text), os.path.join(options["run"], "traces"), ranks)
 
 
 def make_recorder(options: Mapping[str, Any]) -> Recorder:
@@ -60,10 +59,11 @@ def make_recorder(options: Mapping[str, Any]) -> Recorder:
 class Tracing:
     """Called after every row on the training thread. Steps aside when anybody else's profiler starts."""
 
-    def __init__(self, plan: TracePlan, folder: str, worker: str) -> None:
+    def __init__(self, plan: TracePlan, folder: str, ranks: Collection[int] | None = None) -> None:
         self.plan = plan
         self._folder = folder
-        self._worker = worker
+        self._ranks = ranks
+        self._pid = 0
         self._steps = self._backwards = 0
         self._optimizer_seen = False
         self._profiler: Any = None
@@ -73,7 +73,7 @@ class Tracing:
         self._busy = False
         self._over = False
         self._foreign = False
-        self._restore = _watch_profilers(self._foreign_starts, self._foreign_ends)
+        self._restore: Callable[[], None] = _nothing
         self._session: Session | None = None
 
     @guarded
@@ -84,6 +84,8 @@ class Tracing:
         if row[_CLOSED_BY] == CLOSED_BY_END:
             self.finish()
             return
+        if not self._pid:
+            self._arrive()
         if self._over or not self._ends_step(row):
             return
         start_ns = time.perf_counter_ns()
@@ -102,6 +104,15 @@ class Tracing:
             self.finish()
         self._cost_ns += time.perf_counter_ns() - start_ns
 
+    def _arrive(self) -> None:
+        """The process trains: is its rank one of those wanted? From here on profilers of others are noticed."""
+        self._pid = os.getpid()
+        rank = current_rank()
+        self._over = self._ranks is not None and rank not in self._ranks
+        self._worker = worker_name(rank)
+        if not self._over:
+            self._restore = _watch_profilers(self._foreign_starts, self._foreign_ends)
+
     def _ends_step(self, row: list[int]) -> bool:
         """Count the row when it closes a step: of the first optimizer, or of a training that seems to have none."""
         if row[_OPTIMIZER_INDEX] > 0:
@@ -119,7 +130,7 @@ class Tracing:
 
     def finish(self) -> None:
         """The training ends: a recording that has begun is kept, as far as it came."""
-        if self._profiler is not None:
+        if self._profiler is not None and os.getpid() == self._pid:
             with self._at_work():
                 self._save()
         if not self._over:
@@ -192,13 +203,17 @@ class Tracing:
     def _at_work(self) -> Iterator[None]:
         self._busy = True
         try:
-            with without_profiler_lines():
+            with quiet_profiler():
                 yield
         finally:
             self._busy = False
 
     def _tell(self, session: Session, message: str) -> None:
         session.tell({"kind": "health", "level": "info", "message": message})
+
+
+def _nothing() -> None:
+    return None
 
 
 def _watch_profilers(starts: Callable[[], None], ends: Callable[[], None]) -> Callable[[], None]:

@@ -40,6 +40,7 @@ SCALER_NS = FIELD["scaler_ns"]
 CHECKPOINTS = FIELD["checkpoints"]
 COLLECTIVES = FIELD["collectives"]
 
+_FORWARDS = (FORWARD, NOGRAD)
 _ident = threading.get_ident
 _clock = time.perf_counter_ns
 
@@ -169,7 +170,7 @@ def wrap_module_call(session: Session) -> Callable[[Call], Call]:
             if _ident() != session.owner or session.off:
                 return original(self, *args, **kwargs)
             top = recorder.stack[-1]
-            if top == FORWARD or top == NOGRAD:
+            if top in _FORWARDS:
                 if session.learning:
                     session.nested_call(self)
                 return original(self, *args, **kwargs)

@@ -78,9 +78,10 @@ def collect_facts() -> dict[str, Any]:
         facts["torch_error"] = {"missing": False, "message": one_line(error)}
         return facts | {"notes": notes}
     import_ns = time.perf_counter_ns() - start_ns
-    facts["torch"] = torch_facts(torch, notes) | {"import_ns": import_ns}
-    facts["accelerator"] = accelerator_facts(torch, notes)
-    facts["distributed"] = distributed_facts(torch, notes)
+    about = attempt("torch", notes, lambda: torch_facts(torch, notes))
+    facts["torch"] = (about or {"version": None}) | {"import_ns": import_ns}
+    facts["accelerator"] = attempt("accelerator", notes, lambda: accelerator_facts(torch, notes))
+    facts["distributed"] = attempt("torch.distributed", notes, lambda: distributed_facts(torch, notes))
     # A bound main thread hands its mask to every process that it forks, so it is read after torch used its threads.
     attempt("parallel region", notes, lambda: torch.ones(1 << 16).sum().item())
     after = affinity()
@@ -94,7 +95,7 @@ def torch_facts(torch: Any, notes: list[str]) -> dict[str, Any]:
     show = attempt("build configuration", notes, lambda: str(torch.__config__.show())) or ""
     settings = dict(re.findall(r"(\w+)=([^,\n]+)", show))
     return {
-        "version": str(torch.__version__),
+        "version": attempt("version", notes, lambda: str(torch.__version__)),
         "cuda": getattr(torch.version, "cuda", None),
         "hip": getattr(torch.version, "hip", None),
         "debug": bool(getattr(torch.version, "debug", False)),
@@ -115,7 +116,7 @@ def accelerator_facts(torch: Any, notes: list[str]) -> dict[str, Any]:
     said = io.StringIO()
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(said):
         warnings.simplefilter("always")
-        cuda = bool(attempt("CUDA", notes, torch.cuda.is_available))
+        cuda = bool(attempt("CUDA", notes, lambda: torch.cuda.is_available()))
     warning = "; ".join(one_line(w.message) for w in caught) or None
     if cuda:
         devices = attempt("CUDA devices", notes, lambda: cuda_devices(torch)) or []
@@ -131,9 +132,10 @@ def accelerator_facts(torch: Any, notes: list[str]) -> dict[str, Any]:
         module = getattr(torch, kind, None)
         if kind == "mps":
             module = getattr(torch.backends, "mps", None)
-        if module is not None and attempt(kind, notes, module.is_available):
-            count = int(module.device_count()) if hasattr(module, "device_count") else 1
-            return {"kind": kind, "devices": [{"index": i} for i in range(count)], "warning": warning}
+        usable = getattr(module, "is_available", None)
+        if usable is not None and attempt(kind, notes, usable):
+            count = attempt(kind, notes, lambda: int(torch.xpu.device_count())) if kind == "xpu" else 1
+            return {"kind": kind, "devices": [{"index": i} for i in range(count or 0)], "warning": warning}
     return {"kind": None, "devices": [], "warning": warning}
 
 

@@ -46,7 +46,7 @@ def get_optimizer(model, fixed):
 
 def train(level, fixed, n_steps):
     torch.manual_seed(77)
-    cols, depth, batch = {1: (50, 16, 2048), 2: (110, 14, 1280), 3: (320, 6, 512)}[level]
+    cols, depth, batch = {1: (50, 16, 2048), 2: (150, 12, 1024), 3: (320, 6, 512)}[level]
     d = 64
     x = torch.randn(20000, cols)
     y = (x[:, 0] * x[:, 1] + x[:, 2] > 0).float()

@@ -19,14 +19,12 @@ def hard_limit(x, cap):
 class GatedUnit(nn.Module):
     def __init__(self, d, limit):
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(d))
-        self.shift = nn.Parameter(torch.zeros(d))
-        self.gate = nn.Parameter(torch.randn(d) * 0.02)
+        self.mix = nn.Linear(d, d)
         self.limit = limit
 
     def forward(self, x):
-        y = x * self.scale + self.shift
-        y = y * torch.sigmoid(self.gate * y) + torch.tanh(y) * 0.1
+        y = self.mix(x)
+        y = y * torch.sigmoid(1.7 * y) + torch.tanh(y) * 0.1
         y = y / torch.sqrt(1.0 + y * y)
         x = x + y
         if self.limit is not None:
@@ -56,8 +54,8 @@ if __name__ == "__main__":
     ap.add_argument("--steps", type=int, default=200)
     cfg = ap.parse_args()
     torch.manual_seed(31)
-    guarded, rows = {1: (2, 4096), 2: (4, 4096), 3: (12, 4096)}[cfg.level]
-    net = Mixer(48, 128, 12, guarded, hard_limit if cfg.fixed else soft_limit)
+    guarded, rows = {1: (4, 2048), 2: (8, 1024), 3: (16, 256)}[cfg.level]
+    net = Mixer(48, 64, 16, guarded, hard_limit if cfg.fixed else soft_limit)
     step_fn = torch.compile(net)
     opt = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9, fused=True)
     X = torch.randn(40000, 48)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 
 class NoteLM(nn.Module):
-    def __init__(self, events=6000, d=96, hidden=128):
+    def __init__(self, events=20000, d=96, hidden=128):
         super().__init__()
         self.emb = nn.Embedding(events, d)
         self.rnn = nn.GRU(d, hidden, batch_first=True)
@@ -63,10 +63,10 @@ def main():
     ap.add_argument("--steps", type=int, default=150)
     args = ap.parse_args()
     torch.manual_seed(90)
-    every = {1: 10, 2: 5, 3: 1}[args.level]
+    every = {1: 10, 2: 4, 3: 1}[args.level]
     model = NoteLM()
     opt = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    song = torch.randint(0, 6000, (50_000,))
+    song = torch.randint(0, 20_000, (50_000,))
     with tempfile.TemporaryDirectory() as out:
         save = Saver(os.path.join(out, "state.pt"), 100 if args.fixed else every, args.fixed)
         for step in range(1, args.steps + 1):

@@ -27,7 +27,7 @@ class Closure(nn.Module):
 
 
 class Reactor(nn.Module):
-    def __init__(self, n_steps, bumps, cells, hidden):
+    def __init__(self, n_steps, bumps, cells, readout):
         super().__init__()
         self.n_steps = n_steps
         self.feed = nn.Parameter(torch.tensor(0.04))
@@ -35,7 +35,7 @@ class Reactor(nn.Module):
         self.du = nn.Parameter(torch.tensor(0.16))
         self.dv = nn.Parameter(torch.tensor(0.08))
         self.closure = Closure(bumps)
-        self.decode = nn.Sequential(nn.Linear(cells, hidden), nn.Tanh(), nn.Linear(hidden, cells))
+        self.decode = nn.Sequential(*[nn.Linear(cells, cells) for _ in range(readout)], nn.Tanh())
 
     @staticmethod
     def lap(u):
@@ -59,15 +59,15 @@ def main():
     args = ap.parse_args()
     torch.manual_seed(3)
     cells = 96
-    n_steps, bumps, batch, hidden = {1: (1, 2, 192, 96), 2: (2, 3, 96, 96), 3: (4, 4, 64, 32)}[args.level]
+    n_steps, bumps, batch, readout = {1: (1, 1, 1536, 8), 2: (2, 2, 1024, 4), 3: (3, 4, 768, 1)}[args.level]
 
-    model = Reactor(n_steps, bumps, cells, hidden)
+    model = Reactor(n_steps, bumps, cells, readout)
     solve = torch.compile(model) if args.fixed else model
     opt = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    u_all, v_all = torch.rand(2048, cells), torch.rand(2048, cells) * 0.3
+    u_all, v_all = torch.rand(4096, cells), torch.rand(4096, cells) * 0.3
     target = (u_all * 0.9 + 0.1 * v_all).roll(1, -1)
     for step in range(args.steps):
-        i = torch.randint(0, 2048, (batch,))
+        i = torch.randint(0, 4096, (batch,))
         u, _ = solve(u_all[i], v_all[i])
         loss = (u - target[i]).square().mean()
         opt.zero_grad(set_to_none=True)

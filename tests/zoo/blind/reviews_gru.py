@@ -93,7 +93,7 @@ if __name__ == "__main__":
     p.add_argument("--steps", type=int, default=180)
     a = p.parse_args()
 
-    n_props, bs = {1: (6, 16), 2: (24, 20), 3: (24, 96)}[a.level]
+    n_props, bs = {1: (3, 16), 2: (12, 18), 3: (24, 96)}[a.level]
     coll = (ArrayCollator if a.fixed else Collator)(n_props)
     loader = DataLoader(make_corpus(1500), bs, shuffle=True, collate_fn=coll, drop_last=True)
     model = ReviewModel()

@@ -25,7 +25,7 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
 
-    depth, batch, width = {1: (80, 96, 128), 2: (160, 48, 64), 3: (260, 8, 48)}[args.level]
+    depth, batch, width = {1: (120, 64, 96), 2: (160, 48, 64), 3: (260, 8, 48)}[args.level]
     max_norm, decay, lr = 1.0, 0.01, 1e-3
     x = torch.randn(8192, width)
     y = x[:, :2].prod(1, keepdim=True)
@@ -43,10 +43,12 @@ def main():
             loss = F.mse_loss(model(a), b)
             loss.backward()
             if args.fixed:
-                nn.utils.clip_grad_norm_(model.parameters(), max_norm, foreach=True)
+                nn.utils.clip_grad_norm_(model.parameters(), max_norm, error_if_nonfinite=args.level == 3, foreach=True)
             else:
                 total = 0.0
                 for p in model.parameters():
+                    if args.level == 3 and not torch.isfinite(p.grad).all():
+                        raise RuntimeError("a gradient is not finite")
                     total += (p.grad**2).sum().item()
                 scale = min(1.0, max_norm / (total**0.5 + 1e-6))
                 for p in model.parameters():

@@ -32,12 +32,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--level", type=int, choices=(1, 2, 3), default=2)
     parser.add_argument("--fixed", action="store_true")
-    parser.add_argument("--steps", type=int, default=180)
+    parser.add_argument("--steps", type=int, default=240)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
 
-    batches_per_epoch = {1: 28, 2: 12, 3: 4}[args.level]
+    batches_per_epoch = {1: 60, 2: 24, 3: 6}[args.level]
     data = Indexed(batches_per_epoch * 32)
     loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=2, persistent_workers=args.fixed)
     model = nn.Sequential(nn.Linear(128, 1400), nn.ReLU(), nn.Linear(1400, 1400), nn.ReLU(), nn.Linear(1400, 8))

@@ -44,7 +44,7 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
 
-    latency_s = {1: 0.0003, 2: 0.0006, 3: 0.0018}[args.level]
+    latency_s = {1: 0.0002, 2: 0.0004, 3: 0.0014}[args.level]
     workers = args.workers if args.workers is not None else (4 if args.fixed else 1)
     with tempfile.TemporaryDirectory() as folder:
         write_records(folder, 1024)

@@ -66,7 +66,7 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
 
-    words = {1: 160, 2: 400, 3: 1000}[args.level]
+    words = {1: 120, 2: 240, 3: 1000}[args.level]
     data = Lines(2048, words)
     model = Classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -1,0 +1,546 @@
+"""What hotloop costs a training -> benchmarks/results/overhead.json and docs/overhead.md.
+
+Run by `make overhead` (about five minutes). Costs are CPU time of the training thread or minima over many calls, which
+other work on the machine does not change; wall time is used only where both sides of a ratio saw the same machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from hotloop.attach.child import attach_environment  # noqa: E402 (also from a checkout that is not installed)
+
+LOOP = ROOT / "benchmarks" / "overhead_loop.py"
+RESULT = ROOT / "benchmarks" / "results" / "overhead.json"
+TABLE = ROOT / "docs" / "overhead.md"
+TRACEML = "traceml-ai==0.5.0"
+BENCH_VENV = ROOT / ".venv-bench"
+
+TEN_MS_STEP_NS = 10e6
+LIMITS_NS = {"mlp": 20_000, "deep": 200_000, "deep_narrowed": 30_000}
+SAMPLER_LIMIT_RATIO = 0.005
+MEMORY_LIMIT_BYTES = 30 << 20
+IMPORT_LIMIT_NS = 30e6
+HELP_LIMIT_RATIO = 3.0
+WATCH_ROWS = 64
+"""As hotloop.observe.session: one row in so many is watched with the wide patch."""
+
+_T_975 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18)
+"""Student's t for a two-sided 95 % interval, by degrees of freedom from 1."""
+
+Result = dict[str, Any]
+
+
+class Bench:
+    """Runs processes of the loop, each with a run folder of its own."""
+
+    def __init__(self, folder: Path, python: str) -> None:
+        self._folder = folder
+        self._python = python
+        self._count = 0
+
+    def run(self, mode: str, *arguments: str, attached: bool, command: Sequence[str] = ()) -> Result:
+        """The JSON of one process; ``command`` replaces the interpreter (and is told where to write)."""
+        self._count += 1
+        folder = self._folder / str(self._count)
+        folder.mkdir()
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("HOTLOOP_", "PYTHON"))}
+        environment |= {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        if attached:
+            environment = attach_environment(environment, folder, {"deep": True})
+        out = folder / "out.json"
+        if command:
+            full = [*command, "--args", mode, *arguments, "--out", str(out)]
+        else:
+            full = [self._python, str(LOOP), mode, *arguments, "--out", str(out)]
+        done = subprocess.run(full, env=environment, cwd=folder, capture_output=True, text=True, timeout=240)
+        if done.returncode or not out.exists():
+            raise RuntimeError(f"{' '.join(full)} ended with {done.returncode}: {(done.stderr or done.stdout)[-1500:]}")
+        found: Result = json.loads(out.read_text())
+        if "attached" in found and found["attached"] is not attached:
+            raise RuntimeError(f"the agent was {'not ' * attached}attached in {' '.join(full)}")
+        return found
+
+
+def mean_interval(differences: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of paired differences and its two-sided 95 % interval (Student's t)."""
+    mean = statistics.fmean(differences)
+    n = len(differences)
+    if n < 2:
+        raise ValueError("an interval needs two pairs or more")
+    t = _T_975[n - 2] if n - 2 < len(_T_975) else 1.96 + 2.5 / (n - 1)
+    half = t * statistics.stdev(differences) / n**0.5
+    return mean, mean - half, mean + half
+
+
+def median_interval(differences: Sequence[float], rounds: int = 2000) -> tuple[float, float, float]:
+    """Median of paired differences and its 95 % bootstrap interval."""
+    draw = random.Random(0)
+    n = len(differences)
+    medians = sorted(statistics.median(draw.choices(differences, k=n)) for _ in range(rounds))
+    return statistics.median(differences), medians[int(0.025 * rounds)], medians[int(0.975 * rounds) - 1]
+
+
+def judge(interval: tuple[float, float, float], claimed_ns: float) -> str:
+    """How an A/B interval stands to the sum over hooks."""
+    _, low, high = interval
+    if low > claimed_ns:
+        return "contradicts: costs more"
+    if high < claimed_ns:
+        return "contradicts: costs less"
+    return "consistent"
+
+
+# -- the five parts ---------------------------------------------------------------------------------------------------
+
+
+def sum_over_hooks(found: Result, narrowed: bool) -> Result:
+    """Calls per step x minimum cost; with the patch narrowed to the root classes, nested modules pass in no time."""
+    hooks, calls = found["hooks"], found["calls_per_step"]
+    outer = "forward_narrowed" if narrowed else "forward"
+    parts = {
+        "next": (calls["wrap_loader_next"], hooks["next"]),
+        "fetch": (calls["wrap_fetcher_fetch"], hooks["fetch"]),
+        "forward, outermost": (1.0, hooks[outer]),
+        "loss": (calls["outermost"] - 1.0, hooks["forward_loss"]),
+        "backward": (calls["wrap_run_backward"], hooks["backward"]),
+        "optimizer step, row and its writing": (calls["wrap_optimizer_step"], hooks["step_and_row"]),
+    }
+    share = 1 / WATCH_ROWS if narrowed else 1.0
+    parts["forward, nested"] = (calls["nested"] * share, hooks["nested"])
+    table = {name: {"calls": n, "min_ns": c["min_ns"], "sum_ns": n * c["min_ns"]} for name, (n, c) in parts.items()}
+    if narrowed:
+        switches = 2 / WATCH_ROWS
+        cost_ns = max(0.0, found["switch_ns"])
+        table["switching the patch"] = {"calls": switches, "min_ns": cost_ns, "sum_ns": switches * cost_ns}
+    whole = found["whole_step_cpu_ns"]
+    return {
+        "hooks": table,
+        "sum_ns": sum(row["sum_ns"] for row in table.values()),
+        "median_sum_ns": sum(n * c["median_ns"] for n, c in parts.values()),
+        "whole_hollow_step_cpu_ns": whole["without_nested"] + share * whole["nested"],
+        "row_write_min_ns": found["row_write_min_ns"],
+        "lost_rows": found["lost_rows"],
+    }
+
+
+def measure_hooks(bench: Bench, quick: bool) -> Result:
+    steps = "500" if quick else "3000"
+    mlp = bench.run("hooks", "--model", "mlp", "--steps", steps, attached=True)
+    deep = bench.run("hooks", "--model", "deep", "--steps", steps, attached=True)
+    found = {
+        "mlp": sum_over_hooks(mlp, narrowed=False),
+        "deep": sum_over_hooks(deep, narrowed=False),
+        "deep_narrowed": sum_over_hooks(deep, narrowed=True),
+        "modules": {"mlp": mlp["modules"], "deep": deep["modules"]},
+        "n": int(steps),
+        "torch": mlp["torch"],
+    }
+    for name, limit_ns in LIMITS_NS.items():
+        found[name] |= {"limit_ns": limit_ns, "met": found[name]["sum_ns"] <= limit_ns}
+    return found
+
+
+def compare_blocks(bench: Bench, hooks: Result, quick: bool) -> Result:
+    """Session on and off in short blocks of one process."""
+    found = {}
+    for model, claim in (("mlp", "mlp"), ("deep", "deep_narrowed")):
+        steps = {"mlp": 6400, "deep": 1920}[model] // (8 if quick else 1)
+        blocks = bench.run("toggle", "--model", model, "--steps", str(steps), attached=True)
+        differences = [on - off for on, off in zip(blocks["on_ns"], blocks["off_ns"], strict=True)]
+        interval = median_interval(differences)
+        found[model] = {
+            "difference_ns": interval[0],
+            "interval_ns": interval[1:],
+            "step_ns": statistics.median(blocks["off_ns"]),
+            "pairs": len(differences),
+            "sum_over_hooks": judge(interval, hooks[claim]["sum_ns"]),
+        }
+    return found
+
+
+def compare_processes(bench: Bench, hooks: Result, quick: bool, traceml: Sequence[str] | str) -> Result:
+    """Whole processes in turn: bare, with hotloop, with torch.profiler, with TraceML."""
+    pairs = 2 if quick else 6
+    arguments = ("--model", "mlp", "--steps", "200" if quick else "1000")
+    runs: dict[str, list[Result]] = {"bare": [], "hotloop": [], "torch.profiler": [], "traceml": []}
+    for pair in range(pairs):
+        for name in ("bare", "hotloop") if pair % 2 else ("hotloop", "bare"):
+            runs[name].append(bench.run("train", *arguments, attached=name == "hotloop"))
+        if pair < 3:
+            runs["torch.profiler"].append(bench.run("train", *arguments, "--around", "profiler", attached=False))
+            if not isinstance(traceml, str):
+                command = [*traceml, str(LOOP)]
+                around = ("--around", "traceml")
+                runs["traceml"].append(bench.run("train", *arguments, *around, attached=False, command=command))
+    bare = [statistics.median(r["blocks_ns"]) for r in runs["bare"]]
+    found: Result = {"step_ns": statistics.median(bare), "pairs": pairs, "memory": {}}
+    for name in ("hotloop", "torch.profiler", "traceml"):
+        if not runs[name]:
+            found[name] = {"skipped": traceml if isinstance(traceml, str) else "not run"}
+            continue
+        cost = [statistics.median(r["blocks_ns"]) for r in runs[name]]
+        interval = mean_interval([a - b for a, b in zip(cost, bare, strict=False)])
+        found[name] = {
+            "difference_ns": interval[0],
+            "interval_ns": interval[1:],
+            "n": len(cost),
+            "share_ratio": interval[0] / found["step_ns"],
+        }
+    found["hotloop"]["sum_over_hooks"] = judge(mean_interval_of(found["hotloop"]), hooks["mlp"]["sum_ns"])
+    for name, list_of_runs in runs.items():
+        if list_of_runs:
+            found["memory"][name] = {
+                key: int(statistics.median(r["memory_bytes"][key] for r in list_of_runs))
+                for key in ("VmRSS", "VmHWM", "RssAnon")
+            }
+    added = found["memory"]["hotloop"]["VmRSS"] - found["memory"]["bare"]["VmRSS"]
+    found["memory"]["added_bytes"] = added
+    found["memory"]["limit_bytes"] = MEMORY_LIMIT_BYTES
+    found["memory"]["met"] = added <= MEMORY_LIMIT_BYTES
+    return found
+
+
+def mean_interval_of(entry: Mapping[str, Any]) -> tuple[float, float, float]:
+    return entry["difference_ns"], entry["interval_ns"][0], entry["interval_ns"][1]
+
+
+def find_width(bench: Bench) -> int:
+    """A width of the MLP at which a step takes about 10 ms of CPU time here."""
+    width = 1024
+    for _ in range(3):
+        arguments = ("--width", str(width), "--steps", "50", "--warmup", "25")
+        blocks = bench.run("train", *arguments, attached=False)["blocks_ns"]
+        ratio = statistics.median(blocks) / TEN_MS_STEP_NS
+        if 0.8 <= ratio <= 1.25:
+            break
+        width = max(64, min(4096, int(width / ratio**0.6) // 16 * 16))
+    return width
+
+
+def measure_whole_run(bench: Bench, hooks: Result, quick: bool) -> Result:
+    """10 ms steps with the sampler on: CPU time of everything of ours over wall time, and processes in turn."""
+    width = str(find_width(bench))
+    sampler = bench.run("sampler", "--width", width, "--seconds", "6" if quick else "36", attached=True)
+    hooks_ns = hooks["mlp"]["sum_ns"]
+    parts = []
+    for part in sampler["parts"]:
+        hooks_ratio = hooks_ns / part["step_ns"]
+        parts.append(part | {"hooks_ratio": hooks_ratio, "share_ratio": part["sampler_ratio"] + hooks_ratio})
+    share = (sampler["sampler_ns"] + sampler["rows"] * hooks_ns) / sampler["wall_ns"]
+    ratios = []
+    pairs = 2 if quick else 4
+    for pair in range(pairs):
+        cost: dict[bool, float] = {}
+        for attached in (True, False) if pair % 2 else (False, True):
+            arguments = ("--width", width, "--steps", "100" if quick else "500", "--warmup", "50")
+            cost[attached] = bench.run("train", *arguments, attached=attached)["process_cpu_ns_per_step"]
+        ratios.append(cost[True] / cost[False] - 1)
+    interval = mean_interval(ratios)
+    return {
+        "width": int(width),
+        "step_ns": sampler["wall_ns"] / sampler["rows"],
+        "parts": parts,
+        "share_ratio": share,
+        "limit_ratio": SAMPLER_LIMIT_RATIO,
+        "met": share <= SAMPLER_LIMIT_RATIO,
+        "processes": {
+            "added_ratio": interval[0],
+            "interval_ratio": interval[1:],
+            "pairs": pairs,
+            "sum_over_hooks": judge(interval, share),
+        },
+    }
+
+
+def measure_start(python: str, quick: bool) -> Result:
+    """`import hotloop` and `hotloop --help`, against a bare Python."""
+    n = 5 if quick else 21
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("HOTLOOP_", "PYTHON"))}
+    environment["PYTHONPATH"] = str(ROOT / "src")
+    import_code = (
+        "import time; a = time.perf_counter_ns(); import hotloop; b = time.perf_counter_ns(); "
+        "import sys; print(b - a, int('torch' in sys.modules))"
+    )
+    import_ns, torch_loaded = [], False
+    for _ in range(n):
+        words = subprocess.run(
+            [python, "-c", import_code], env=environment, capture_output=True, text=True, check=True
+        ).stdout.split()
+        import_ns.append(int(words[0]))
+        torch_loaded |= words[1] == "1"
+    script = Path(python).with_name("hotloop")
+    help_command = [str(script), "--help"] if script.exists() else [python, "-m", "hotloop.cli.start", "--help"]
+    commands = {"pass": [python, "-c", "pass"], "help": help_command}
+    wall_ns: dict[str, list[int]] = {"pass": [], "help": []}
+    cpu_ns: dict[str, list[int]] = {"pass": [], "help": []}
+    for _ in range(n):
+        for name, command in commands.items():
+            wall, cpu = _time_process(command, environment)
+            wall_ns[name].append(wall)
+            cpu_ns[name].append(cpu)
+    cpu_ratio = min(cpu_ns["help"]) / min(cpu_ns["pass"])
+    return {
+        "import_min_ns": min(import_ns),
+        "import_median_ns": int(statistics.median(import_ns)),
+        "import_loads_torch": torch_loaded,
+        "import_limit_ns": int(IMPORT_LIMIT_NS),
+        "import_met": min(import_ns) < IMPORT_LIMIT_NS and not torch_loaded,
+        "help_min_ratio": min(wall_ns["help"]) / min(wall_ns["pass"]),
+        "help_median_ratio": statistics.median(wall_ns["help"]) / statistics.median(wall_ns["pass"]),
+        "help_cpu_min_ratio": cpu_ratio,
+        "help_limit_ratio": HELP_LIMIT_RATIO,
+        "help_met": cpu_ratio <= HELP_LIMIT_RATIO,
+        "pass_min_ns": min(wall_ns["pass"]),
+        "help_min_ns": min(wall_ns["help"]),
+        "n": n,
+    }
+
+
+def _time_process(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, int]:
+    """Wall and CPU time of one process, in ns."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start_ns = time.perf_counter_ns()
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+    wall_ns = time.perf_counter_ns() - start_ns
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall_ns, int(cpu_s * 1e9)
+
+
+# -- TraceML, in an environment of its own ----------------------------------------------------------------------------
+
+
+def install_traceml(python: str) -> list[str] | str:
+    """The command that runs a script under TraceML; or why there is none."""
+    command = BENCH_VENV / "bin" / "traceml"
+    try:
+        if not command.exists():
+            subprocess.run([python, "-m", "venv", str(BENCH_VENV)], check=True, capture_output=True, timeout=120)
+            pip = [str(BENCH_VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
+            subprocess.run([*pip, TRACEML], check=True, capture_output=True, text=True, timeout=300)
+        # torch comes from the development environment: the same build on both sides, and no second download
+        purelib = subprocess.run(
+            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+            check=True, capture_output=True, text=True,
+        ).stdout.strip()  # fmt: skip
+        site = next((BENCH_VENV / "lib").glob("python3*")) / "site-packages"
+        (site / "development.pth").write_text(purelib + "\n")
+    except (OSError, subprocess.SubprocessError, StopIteration) as error:
+        detail = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1:]
+        return f"{TRACEML} could not be installed: {' '.join(detail)}"
+    return [str(command), "run"]
+
+
+# -- what is written --------------------------------------------------------------------------------------------------
+
+
+def describe_machine(python: str, torch_version: str) -> Result:
+    model = "unknown"
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    except OSError:
+        model = platform.processor() or "unknown"
+    version = subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cpu": model,
+        "cores": cores,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": version,
+        "torch": torch_version,
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def us(value_ns: float) -> str:
+    return f"{value_ns / 1e3:.1f} us"
+
+
+def verdict(met: bool) -> str:
+    return "met" if met else "**missed**"
+
+
+def draw_table(found: Result) -> str:
+    """The page docs/overhead.md."""
+    machine, hooks, blocks, processes = found["machine"], found["hooks"], found["blocks"], found["processes"]
+    whole, start, memory = found["whole_run"], found["start"], found["processes"]["memory"]
+    lines = [
+        "# What hotloop costs",
+        "",
+        "Written by `make overhead`; the numbers stand in `benchmarks/results/overhead.json`.",
+        "",
+        f"{found['date']} · {machine['cpu']}, {machine['cores']} cores, {machine['system']} · "
+        f"Python {machine['python']}, torch {machine['torch']} · "
+        f"load {machine['load_before']:.1f} before and {machine['load_after']:.1f} after"
+        + (" · quick trial, not a measurement" if found["quick"] else ""),
+        "",
+        "| what | measured | limit | |",
+        "|---|---|---|---|",
+    ]
+    names = {
+        "mlp": f"3-layer MLP with a DataLoader ({hooks['modules']['mlp']} modules)",
+        "deep": f"{hooks['modules']['deep']} modules, all watched",
+        "deep_narrowed": f"{hooks['modules']['deep']} modules, root class known",
+    }
+    for key, name in names.items():
+        part = hooks[key]
+        lines.append(
+            f"| hooks per step, {name} | {us(part['sum_ns'])} (medians {us(part['median_sum_ns'])}) "
+            f"| {us(part['limit_ns'])} | {verdict(part['met'])} |"
+        )
+    low, high = whole["processes"]["interval_ratio"]
+    lines += [
+        f"| whole run, steps of {whole['step_ns'] / 1e6:.1f} ms, sampler on | {whole['share_ratio']:.2%} "
+        f"| {whole['limit_ratio']:.1%} | {verdict(whole['met'])} |",
+        f"| resident memory | {memory['added_bytes'] / 2**20:+.1f} MiB | +{memory['limit_bytes'] / 2**20:.0f} MiB "
+        f"| {verdict(memory['met'])} |",
+        f"| `import hotloop` | {start['import_min_ns'] / 1e6:.1f} ms (median {start['import_median_ns'] / 1e6:.1f}) "
+        f"| {start['import_limit_ns'] / 1e6:.0f} ms, no torch | {verdict(start['import_met'])} |",
+        f"| `hotloop --help` against `python -c pass`, CPU time | {start['help_cpu_min_ratio']:.1f}x "
+        f"(wall: min {start['help_min_ratio']:.1f}x, median {start['help_median_ratio']:.1f}x) "
+        f"| {start['help_limit_ratio']:.0f}x | {verdict(start['help_met'])} |",
+        "",
+        f"Hooks: calls of each hook in a real step, times the smallest of {hooks['n']} costs around an empty call, on "
+        "a live session with its file, facts and subscribers. Whole run: CPU time of the sampler's thread and of the "
+        f"hooks over wall time; in {whole['processes']['pairs']} pairs of processes in turn the process used "
+        f"{whole['processes']['added_ratio']:+.1%} CPU time (95 % interval {low:+.1%} to {high:+.1%}; "
+        f"{whole['processes']['sum_over_hooks']}).",
+        "",
+        "## The same, by comparison",
+        "",
+        "Thread CPU time per step with and without, 95 % intervals. Blocks: the session is on and off in turn within "
+        "one process (an idle wrapper's first line, about 0.1 us a call, is on both sides). Processes: whole "
+        "processes in turn.",
+        "",
+        "| loop | how | added per step | interval | against the sum over hooks |",
+        "|---|---|---|---|---|",
+    ]
+    for model, name in (("mlp", names["mlp"]), ("deep", names["deep_narrowed"])):
+        part = blocks[model]
+        low, high = part["interval_ns"]
+        lines.append(
+            f"| {name}, step {us(part['step_ns'])} | {part['pairs']} pairs of blocks | {us(part['difference_ns'])} "
+            f"| {us(low)} to {us(high)} | {part['sum_over_hooks']} |"
+        )
+    part = processes["hotloop"]
+    low, high = part["interval_ns"]
+    lines.append(
+        f"| {names['mlp']}, step {us(processes['step_ns'])} | {part['n']} pairs of processes "
+        f"| {us(part['difference_ns'])} | {us(low)} to {us(high)} | {part['sum_over_hooks']} |"
+    )
+    lines += [
+        "",
+        "## Other tools on the same loop",
+        "",
+        "| tool | added per step | interval | share | resident memory |",
+    ]
+    lines.append("|---|---|---|---|---|")
+    for name, label in (
+        ("hotloop", "hotloop"),
+        ("torch.profiler", "torch.profiler, always on"),
+        ("traceml", f"TraceML ({TRACEML.partition('==')[2]}), `traceml run`"),
+    ):
+        part = processes[name]
+        if "skipped" in part:
+            lines.append(f"| {label} | not measured | {part['skipped']} | | |")
+            continue
+        low, high = part["interval_ns"]
+        added = (memory[name]["VmRSS"] - memory["bare"]["VmRSS"]) / 2**20
+        lines.append(
+            f"| {label} | {us(part['difference_ns'])} | {us(low)} to {us(high)} | {part['share_ratio']:+.1%} "
+            f"| {added:+.1f} MiB |"
+        )
+    lines += [
+        "",
+        "## Where a step's hooks spend their time",
+        "",
+        "| hook | calls per step | smallest cost | per step |",
+    ]
+    lines.append("|---|---|---|---|")
+    for key in names:
+        lines.append(f"| **{names[key]}** | | | **{us(hooks[key]['sum_ns'])}** |")
+        for name, row in hooks[key]["hooks"].items():
+            lines.append(f"| {name} | {row['calls']:g} | {us(row['min_ns'])} | {us(row['sum_ns'])} |")
+    lines += [
+        "",
+        f"Of the optimizer's row, writing it to the file takes {us(hooks['mlp']['row_write_min_ns'])}. A whole step "
+        f"of empty calls costs {us(hooks['mlp']['whole_hollow_step_cpu_ns'])} of thread CPU time on the MLP, work of "
+        "every 16th and 64th row included.",
+        "",
+        "The sampler's thread: "
+        + "; ".join(f"{p['sampler_ratio']:.2%} of wall time until second {p['until_s']:.0f}" for p in whole["parts"])
+        + ".",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure what hotloop costs a training.")
+    parser.add_argument("--with-traceml", action="store_true", help=f"also measure {TRACEML} (installs it once)")
+    parser.add_argument("--quick", action="store_true", help="a trial of this script, with too few repetitions")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--table", type=Path, default=TABLE)
+    options = parser.parse_args()
+    python = sys.executable
+    started_s = time.monotonic()
+    traceml: list[str] | str = "not asked for: --with-traceml"
+    if options.with_traceml:
+        traceml = install_traceml(python)
+
+    def note(text: str) -> None:
+        print(f"{time.monotonic() - started_s:5.0f} s  {text}", file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="hotloop-overhead-") as folder:
+        bench = Bench(Path(folder), python)
+        parts: list[tuple[str, Callable[[Result], Result]]] = [
+            ("hooks", lambda found: measure_hooks(bench, options.quick)),
+            ("blocks", lambda found: compare_blocks(bench, found["hooks"], options.quick)),
+            ("processes", lambda found: compare_processes(bench, found["hooks"], options.quick, traceml)),
+            ("whole_run", lambda found: measure_whole_run(bench, found["hooks"], options.quick)),
+            ("start", lambda found: measure_start(python, options.quick)),
+        ]
+        found: Result = {"schema": "hotloop.overhead/1", "date": datetime.date.today().isoformat()}
+        found["quick"] = options.quick
+        load = os.getloadavg()[0]
+        for name, measure in parts:
+            note(name)
+            found[name] = measure(found)
+    found["machine"] = describe_machine(python, found["hooks"]["torch"])
+    found["machine"] |= {"load_before": load, "load_after": os.getloadavg()[0]}
+    found["duration_s"] = round(time.monotonic() - started_s)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    options.table.write_text(draw_table(found))
+    note(f"done: {options.out}, {options.table}")
+    missed = [key for key in LIMITS_NS if not found["hooks"][key]["met"]]
+    missed += [key for key in ("whole_run",) if not found[key]["met"]]
+    missed += [] if found["processes"]["memory"]["met"] else ["memory"]
+    missed += [key for key in ("import", "help") if not found["start"][f"{key}_met"]]
+    print("every limit met" if not missed else f"limits missed: {', '.join(missed)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

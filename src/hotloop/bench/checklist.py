@@ -1,0 +1,429 @@
+"""Checks of a machine and the Report of a run -> the checklist of tuning guides: ticked, unticked or unknown.
+
+Every item says what its answer rests on. What a rule judged is taken from the report; nothing is judged anew, and what
+was not recorded is unknown. Adding an item is adding one entry to ITEMS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hotloop.core.findings import Finding, Kind, Severity
+from hotloop.core.report import Report
+
+from .doctor import Check
+from .host import plural, say_bytes
+
+Stage = Literal["before", "during", "after"]
+Tick = Literal["ticked", "unticked", "unknown"]
+STAGES: tuple[Stage, ...] = ("before", "during", "after")
+NO_RUN = "no run was given"
+NO_STEPS = "the run recorded no training"
+FEW_STEPS = 10
+LIKELY_RATIO = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What the items look at: the machine's checks by id, and the run's report when there is one."""
+
+    checks: Mapping[str, Check]
+    report: Report | None
+
+    @property
+    def steps(self) -> Report | None:
+        """The report, when it holds steps."""
+        return self.report if self.report is not None and self.report.step is not None else None
+
+    @property
+    def accelerated(self) -> bool | None:
+        """The run used an accelerator; without a run, whether the machine has one. None when unknown."""
+        if self.report is not None and "accelerator" in self.report.environment:
+            return self.report.environment["accelerator"] is not None
+        check = self.checks.get("accelerator")
+        return None if check is None or check.status == "unknown" else check.values.get("kind") is not None
+
+
+Answer = tuple[Tick, str]
+"""The tick and its evidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of the checklist and how it is answered."""
+
+    id: str
+    stage: Stage
+    title: str
+    ask: Callable[[Scene], Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """An answered line of the checklist."""
+
+    id: str
+    stage: Stage
+    title: str
+    tick: Tick
+    evidence: str
+
+
+def fill_checklist(checks: Sequence[Check], report: Report | None) -> tuple[Item, ...]:
+    """Every entry of ITEMS, answered, in its order."""
+    scene = Scene(checks={check.id: check for check in checks}, report=report)
+    items = []
+    for entry in ITEMS:
+        tick, evidence = entry.ask(scene)
+        items.append(Item(id=entry.id, stage=entry.stage, title=entry.title, tick=tick, evidence=evidence))
+    return tuple(items)
+
+
+def items_to_json(items: Sequence[Item]) -> list[dict[str, Any]]:
+    return [{"id": i.id, "stage": i.stage, "title": i.title, "tick": i.tick, "evidence": i.evidence} for i in items]
+
+
+# How items are answered.
+
+
+def by_check(*ids: str) -> Callable[[Scene], Answer]:
+    """Ticked when all of these machine checks are good; a missing one does not apply."""
+
+    def ask(scene: Scene) -> Answer:
+        found = [scene.checks[i] for i in ids if i in scene.checks]
+        bad = [c for c in found if c.status in ("harmful", "warning")]
+        if bad:
+            return "unticked", "; ".join(f"{c.title}: {c.measured}" for c in bad[:2])
+        known = [c for c in found if c.status == "good"]
+        if not known:
+            return "unknown", "; ".join(c.why for c in found[:1]) or "not looked at"
+        if len(known) < len(found):
+            missing = next(c for c in found if c.status == "unknown")
+            return "unknown", f"{missing.title}: {missing.why}"
+        return "ticked", "; ".join(f"{c.title}: {c.measured}" for c in known[:2])
+
+    return ask
+
+
+def ask_variables(scene: Scene) -> Answer:
+    """Every variable that is worth a word has a check of its own."""
+    bad = [c.title for i, c in scene.checks.items() if i.startswith("variable") and c.status in ("harmful", "warning")]
+    return ("unticked", ", ".join(bad[:4])) if bad else by_check("variables")(scene)
+
+
+def by_rule(*rules: str, good: str) -> Callable[[Scene], Answer]:
+    """Unticked when one of the rules found something in the run, unknown when one could not judge, else ticked."""
+
+    def ask(scene: Scene) -> Answer:
+        report = scene.steps
+        if report is None:
+            return "unknown", NO_RUN if scene.report is None else NO_STEPS
+        found = _found(report, *rules)
+        if found is not None:
+            return "unticked", f"{found.rule}: {found.title}"
+        reason = _skipped(report, *rules)
+        return ("unknown", reason) if reason is not None else ("ticked", f"{good} (rule {', '.join(rules)})")
+
+    return ask
+
+
+def by_share(phase: str, most_ratio: float, *rules: str) -> Callable[[Scene], Answer]:
+    """Ticked when the phase takes at most ``most_ratio`` of the step and no rule found anything."""
+
+    def ask(scene: Scene) -> Answer:
+        report = scene.steps
+        if report is None or report.breakdown is None:
+            return "unknown", NO_RUN if scene.report is None else NO_STEPS
+        found = _found(report, *rules)
+        if found is not None:
+            return "unticked", f"{found.rule}: {found.title}"
+        share, name = report.breakdown.share(phase), phase.replace("_", " ")
+        if share == 0.0:
+            return "ticked", f"no {name} was seen in the steady steps"
+        text = f"{name} is {share * 100:.1f}% of the step; guides ask for at most {most_ratio * 100:.0f}%"
+        return ("ticked" if share <= most_ratio else "unticked"), text
+
+    return ask
+
+
+def _found(report: Report, *rules: str) -> Finding | None:
+    """The first finding of these rules that is worth an act, or may be."""
+    return next((f for f in report.findings if f.rule in rules and _may_matter(f)), None)
+
+
+def _may_matter(finding: Finding) -> bool:
+    """A severity rests on the low forecast; what is likely, though uncertain, keeps a box open too."""
+    likely = finding.saving is not None and finding.saving.mid_ratio >= LIKELY_RATIO
+    return likely or finding.severity is not Severity.INFO
+
+
+def _skipped(report: Report, *rules: str) -> str | None:
+    return next((s.reason for s in report.skipped if s.rule in rules), None)
+
+
+def never_recorded(what: str) -> Callable[[Scene], Answer]:
+    return lambda scene: ("unknown", what)
+
+
+def ask_pinned(scene: Scene) -> Answer:
+    if scene.accelerated is None:
+        return "unknown", "whether an accelerator is used is unknown"
+    if not scene.accelerated:
+        return "ticked", "training runs on the CPU: nothing is copied to a device"
+    return by_rule("pageable-transfer", good="copies come from pinned memory")(scene)
+
+
+def ask_compile(scene: Scene) -> Answer:
+    """Breaks and recompilations are judged whether or not the model is compiled."""
+    broken = by_rule("graph-break", "recompilation", good="")(scene)
+    if broken[0] == "unticked":
+        return broken
+    return by_rule("uncompiled-model", good="in use, or nothing that it is forecast to win")(scene)
+
+
+def ask_threads(scene: Scene) -> Answer:
+    """The machine as it is now, and the run: either keeps the box open."""
+    now = by_check("threads", "thread-binding")(scene)
+    if now[0] == "unticked" or scene.steps is None:
+        return now
+    return by_rule("oversubscription", good="the run's threads fit its cores")(scene)
+
+
+def ask_sync(scene: Scene) -> Answer:
+    report = scene.steps
+    if report is not None and _world_size(report) == 1:
+        return "ticked", "one rank: there is nothing to exchange"
+    return by_rule("sync-every-microstep", good="gradients are exchanged once per step")(scene)
+
+
+def ask_hidden(scene: Scene) -> Answer:
+    report = scene.steps
+    if report is not None and _world_size(report) == 1:
+        return "ticked", "one rank: there is nothing to exchange"
+    rules = ("exposed-communication", "small-buckets", "unused-parameter-scan", "slow-link")
+    return by_rule(*rules, good="no communication outside the backward that is worth an act")(scene)
+
+
+def ask_balanced(scene: Scene) -> Answer:
+    report = scene.steps
+    if report is not None and _world_size(report) == 1:
+        return "ticked", "one rank: nobody waits for another"
+    return by_rule("straggler", good="no rank keeps the others waiting")(scene)
+
+
+def ask_host_sync(scene: Scene) -> Answer:
+    if scene.steps is not None and scene.accelerated is False:
+        return "ticked", "training runs on the CPU, where nothing runs ahead of the host"
+    return by_rule("host-sync", good="no call in the loop waits for the device")(scene)
+
+
+def ask_headroom(scene: Scene) -> Answer:
+    report = scene.steps
+    memory = None if report is None else report.memory
+    if memory is None or memory.peak_bytes is None:
+        return "unknown", NO_RUN if scene.report is None else "memory was not measured"
+    if memory.total_bytes is None or memory.peak_ratio is None:
+        return "unknown", f"the peak is {say_bytes(memory.peak_bytes)} of an unknown total"
+    text = f"the peak is {say_bytes(memory.peak_bytes)} of {say_bytes(memory.total_bytes)} ({memory.peak_ratio:.0%})"
+    return ("ticked" if memory.peak_ratio <= 0.9 else "unticked"), text
+
+
+def ask_no_leak(scene: Scene) -> Answer:
+    return by_rule("memory-growth", good="memory does not grow from step to step")(scene)
+
+
+def ask_warmed_up(scene: Scene) -> Answer:
+    report = scene.steps
+    if report is None or report.step is None:
+        return "unknown", NO_RUN if scene.report is None else NO_STEPS
+    step = report.step
+    text = f"{step.steady_count:,} steady of {plural(step.count, 'step')}"
+    return ("ticked" if step.steady_count >= FEW_STEPS else "unticked"), text
+
+
+def ask_throughput(scene: Scene) -> Answer:
+    report = scene.steps
+    if report is None or report.step is None:
+        return "unknown", NO_RUN if scene.report is None else NO_STEPS
+    for rate, noun in (
+        (report.step.tokens_per_s, "tokens/s"),
+        (report.step.samples_per_s, "samples/s"),
+        (report.step.batches_per_s, "batches/s"),
+    ):
+        if rate is not None:
+            return "ticked", f"{rate:,.1f} {noun}"
+    return "unknown", "no batches were seen, so no rate is known"
+
+
+def ask_finished(scene: Scene) -> Answer:
+    report = scene.report
+    if report is None or report.outcome is None:
+        return "unknown", NO_RUN if report is None else "the run does not say how it ended"
+    outcome = report.outcome
+    if outcome.ended == "running":
+        return "unknown", "the run has not ended, or its end was not recorded"
+    code = "" if outcome.exit_code is None else f", exit code {outcome.exit_code}"
+    clean = outcome.ended == "completed" and outcome.exit_code in (0, None)
+    return ("ticked" if clean else "unticked"), f"{outcome.ended}{code}"
+
+
+def ask_recorded(scene: Scene) -> Answer:
+    report = scene.report
+    if report is None:
+        return "unknown", NO_RUN
+    return ("ticked", f"kept in {report.run_folder}") if report.run_folder else ("unknown", "not a recorded run")
+
+
+def ask_steady(scene: Scene) -> Answer:
+    report = scene.steps
+    if report is None or report.step is None or report.step.cv_ratio is None:
+        return "unknown", NO_RUN if scene.report is None else "too few steps to tell"
+    ratio = report.step.cv_ratio
+    return ("ticked" if ratio <= 0.1 else "unticked"), f"steps vary by {ratio * 100:.0f}% of their mean"
+
+
+def ask_findings(scene: Scene) -> Answer:
+    report = scene.steps
+    if report is None:
+        return "unknown", NO_RUN if scene.report is None else NO_STEPS
+    serious = [f for f in report.findings if f.kind is Kind.FAULT and f.severity in (Severity.HIGH, Severity.MEDIUM)]
+    if serious:
+        return "unticked", ", ".join(f.rule for f in serious[:4])
+    return "ticked", "no fault of severity high or medium"
+
+
+def ask_overhead(scene: Scene) -> Answer:
+    report = scene.steps
+    ratio = None if report is None or report.overhead is None else report.overhead.share_ratio
+    if ratio is None:
+        return "unknown", NO_RUN if scene.report is None else "the observer's own cost is unknown"
+    return ("ticked" if ratio <= 0.02 else "unticked"), f"observing cost {ratio * 100:.2f}% of the step time"
+
+
+def _world_size(report: Report) -> int:
+    return max((rank.world_size for rank in report.ranks), default=1)
+
+
+def _entry(entry_id: str, stage: Stage, title: str, ask: Callable[[Scene], Answer]) -> Entry:
+    return Entry(id=entry_id, stage=stage, title=title, ask=ask)
+
+
+ITEMS: tuple[Entry, ...] = (
+    _entry(
+        "right-build",
+        "before",
+        "torch fits the machine and sees its accelerator",
+        by_check("torch", "accelerator", "architectures"),
+    ),
+    _entry("threads-fit", "before", "no more threads than cores, and workers may use all of them", ask_threads),
+    _entry(
+        "room-for-workers",
+        "before",
+        "shared memory and file descriptors suffice for loader workers",
+        by_check("shared-memory", "file-descriptors"),
+    ),
+    _entry("memory-free", "before", "enough host memory is free, and nothing is swapped", by_check("memory", "swap")),
+    _entry("machine-quiet", "before", "nobody else uses the machine", by_check("load", "steal", "gpu-memory")),
+    _entry(
+        "storage-known", "before", "the speed of the data's storage is known", by_check("data-folder", "read-speed")
+    ),
+    _entry(
+        "links-known",
+        "before",
+        "links between devices and hosts are in order",
+        by_check("backends", "gpu-links", "pcie-width", "interfaces", "infiniband"),
+    ),
+    _entry("variables-clean", "before", "no debugging or outdated variable is set", ask_variables),
+    _entry(
+        "seeds-set",
+        "before",
+        "seeds, and determinism or its absence, are chosen on purpose",
+        never_recorded(
+            "seeds are not recorded; look for torch.manual_seed and use_deterministic_algorithms in the program"
+        ),
+    ),
+    _entry(
+        "data-overlaps",
+        "during",
+        "loading data overlaps with computing",
+        by_share("input_wait", 0.10, "input-bound", "preprocessing-in-loop"),
+    ),
+    _entry(
+        "workers-stay",
+        "during",
+        "loader workers live on between epochs",
+        by_rule("worker-restart", good="no restart of workers that is worth an act"),
+    ),
+    _entry("memory-pinned", "during", "batches for an accelerator come from pinned memory", ask_pinned),
+    _entry(
+        "no-padding",
+        "during",
+        "batches hold little padding",
+        by_rule("padding-waste", good="little padding in the sampled batches"),
+    ),
+    _entry(
+        "precision-tried",
+        "during",
+        "mixed precision is in use, or was found not to help",
+        by_rule("full-precision", good="in use, or nothing that it is forecast to win"),
+    ),
+    _entry("compile-tried", "during", "torch.compile is in use without breaks, or was found not to help", ask_compile),
+    _entry(
+        "optimizer-fused",
+        "during",
+        "the optimizer works on all tensors at once",
+        by_rule("slow-optimizer", "python-gradient-loop", good="the optimizer's time is not worth an act"),
+    ),
+    _entry(
+        "batch-fills",
+        "during",
+        "the batch is large enough to use the device",
+        by_rule("small-batch", good="a larger batch is not forecast to win"),
+    ),
+    _entry(
+        "no-recompute",
+        "during",
+        "nothing is computed twice without need",
+        by_rule("redundant-compute", "needless-recompute", good="no forward or backward without need"),
+    ),
+    _entry("accumulation-quiet", "during", "accumulated micro-batches do not exchange gradients", ask_sync),
+    _entry("communication-hidden", "during", "communication is hidden behind computation", ask_hidden),
+    _entry("ranks-balanced", "during", "no rank waits for a slower one", ask_balanced),
+    _entry("no-host-sync", "during", "nothing in the loop waits for the device (item, print, cpu)", ask_host_sync),
+    _entry(
+        "logging-rare",
+        "during",
+        "logging does not happen in every step",
+        by_rule("logging-overhead", good="logging is not worth an act"),
+    ),
+    _entry(
+        "validation-small",
+        "during",
+        "validation takes a small share",
+        by_share("validation", 0.10, "frequent-validation"),
+    ),
+    _entry(
+        "checkpoints-small",
+        "during",
+        "saving checkpoints takes a small share",
+        by_share("checkpoint", 0.05, "blocking-checkpoint"),
+    ),
+    _entry(
+        "gc-quiet",
+        "during",
+        "Python's garbage collector does not stop the loop",
+        by_rule("gc-pause", good="no pauses that are worth an act"),
+    ),
+    _entry("memory-headroom", "during", "the memory that is left is known", ask_headroom),
+    _entry("memory-steady", "during", "memory does not grow", ask_no_leak),
+    _entry("warm-up-left-out", "after", "figures come from enough steps after the warm-up", ask_warmed_up),
+    _entry("steps-steady", "after", "steps are alike enough to compare runs", ask_steady),
+    _entry("throughput-known", "after", "throughput is recorded, in samples or tokens", ask_throughput),
+    _entry("ended-well", "after", "the run ended by itself, without an error", ask_finished),
+    _entry("faults-gone", "after", "no serious fault is left", ask_findings),
+    _entry("cheap-to-observe", "after", "measuring did not slow the training", ask_overhead),
+    _entry("run-kept", "after", "the run is kept, to compare the next one with", ask_recorded),
+)
+"""The checklist, in the order in which it is shown."""

@@ -1,0 +1,478 @@
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.bench.doctor import CHECKS, GROUPS, Answer, Check, Question, check_torch, has_harm, run_checks
+from hotloop.bench.host import Host, Reading, ask_probe, file_system_of, parse_gpus, parse_links
+from hotloop.bench.storage import read_folder
+from hotloop.bench.variables import VARIABLES, judge_variables
+
+GIB = 1 << 30
+
+TORCH: dict[str, Any] = {
+    "version": "2.13.0",
+    "cuda": None,
+    "hip": None,
+    "debug": False,
+    "build_type": "Release",
+    "blas": "mkl",
+    "mkl": True,
+    "mkl_version": "2024.2",
+    "onednn": True,
+    "onednn_version": "3.12.0",
+    "cpu_capability": "AVX512",
+    "threads": 4,
+    "interop_threads": 2,
+    "import_ns": 2_000_000_000,
+}
+
+
+def make_facts(**changes: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "schema": "hotloop.machine/1",
+        "python": "3.11.7",
+        "start_method": "fork",
+        "cpu_flags": ["avx2", "avx512f"],
+        "affinity_count": 4,
+        "affinity_after_torch_count": 4,
+        "torch": TORCH,
+        "torch_error": None,
+        "openmp": ["libgomp"],
+        "accelerator": {"kind": None, "devices": [], "warning": None},
+        "distributed": {"available": True, "backends": {"gloo": True, "nccl": False}, "nccl_version": None},
+    }
+    return facts | changes
+
+
+CUDA_PAIR = {
+    "kind": "cuda",
+    "devices": [{"index": i, "name": "NVIDIA H200", "total_bytes": 140 * GIB, "capability": [9, 0]} for i in range(2)],
+    "warning": None,
+    "architectures": ["sm_80", "sm_90"],
+    "peer_access": [[True, True], [True, True]],
+}
+NCCL = {"available": True, "backends": {"gloo": True, "nccl": True}, "nccl_version": "2.28.3"}
+
+
+def make_root(folder: Path, files: Mapping[str, str]) -> Path:
+    healthy = {
+        "proc/loadavg": "0.10 0.20 0.30 1/100 5\n",
+        "proc/stat": "cpu  1000 0 500 90000 10 0 5 3 0 0\n",
+        "proc/meminfo": "MemTotal: 33554432 kB\nMemAvailable: 25165824 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
+        "proc/self/cgroup": "0::/job\n",
+        "proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:5 / /data rw - nfs4 server:/x rw\n",
+        "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_driver": "acpi-cpufreq\n",
+        "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+        "sys/class/net/eth0/operstate": "up\n",
+        "sys/class/net/eth0/speed": "25000\n",
+        "sys/class/net/eth0/device/vendor": "0x15b3\n",
+    }
+    for name, text in (healthy | dict(files)).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def make_host(folder: Path, files: Mapping[str, str] | None = None, **changes: Any) -> Host:
+    given: dict[str, Any] = {
+        "root": make_root(folder, files or {}),
+        "interpreter": "/env/bin/python",
+        "facts": make_facts(),
+        "affinity_count": 4,
+        "files_soft_count": 65536,
+        "files_hard_count": 65536,
+        "locked_soft_bytes": -1,
+        "shm_total_bytes": 16 * GIB,
+        "shm_free_bytes": 16 * GIB,
+        "clock_read_ns": 40.0,
+        "reading": Reading(
+            folder="/home/data",
+            files_count=9,
+            sampled_count=9,
+            storage_bytes=GIB,
+            storage_ns=10**9,
+            open_median_ns=9000,
+        ),
+    }
+    return Host(**given | changes)
+
+
+def answer_of(host: Host, check_id: str) -> Check:
+    found = [c for c in run_checks(host) if c.id == check_id]
+    assert len(found) == 1, [c.id for c in run_checks(host)]
+    return found[0]
+
+
+def test_a_healthy_machine_is_good_in_every_respect(tmp_path: Path) -> None:
+    checks = run_checks(make_host(tmp_path))
+    assert [(c.id, c.measured, c.why) for c in checks if c.status != "good"] == []
+    assert not has_harm(checks)
+    assert len(checks) > 15
+
+
+def test_a_machine_that_tells_nothing_is_unknown_and_never_harmful(tmp_path: Path) -> None:
+    checks = run_checks(Host(root=tmp_path, complaint="python gave no facts"))
+    assert {c.status for c in checks} <= {"unknown", "good"}
+    assert all(c.why for c in checks if c.status == "unknown")
+    # What is good here is what an absent file means: no swap is not claimed, no InfiniBand is.
+    assert {c.id for c in checks if c.status == "good"} == {"infiniband", "variables"}
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "\x00\xff", "-1", "9" * 18, "max max", "cpu x y z"])
+def test_odd_files_of_the_kernel_never_raise(tmp_path: Path, text: str) -> None:
+    names = [
+        "proc/loadavg",
+        "proc/stat",
+        "proc/meminfo",
+        "proc/self/cgroup",
+        "proc/self/mountinfo",
+        "sys/class/net/eth0/speed",
+        "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq",
+        "sys/fs/cgroup/job/cpu.max",
+        "sys/fs/cgroup/job/memory.max",
+        "sys/class/infiniband/mlx5_0/ports/1/state",
+        "proc/pressure/memory",
+    ]
+    checks = run_checks(make_host(tmp_path, dict.fromkeys(names, text)))
+    assert not any("could not be judged" in c.why for c in checks)
+    assert not has_harm(checks)
+
+
+@pytest.mark.parametrize("odd", [None, [], "x", {"version": 3}, {"threads": "many"}])
+def test_odd_facts_of_the_probe_never_raise(tmp_path: Path, odd: Any) -> None:
+    facts = dict.fromkeys(make_facts(), odd)
+    checks = run_checks(make_host(tmp_path, facts=facts))
+    assert not has_harm([c for c in checks if c.id != "torch"])
+
+
+def test_a_question_that_fails_costs_only_its_own_answer(tmp_path: Path) -> None:
+    def fail(host: Host, answer: Answer) -> Check:
+        raise RuntimeError("odd machine")
+
+    broken = Question(id="broken", group="cpu", title="broken", ask=fail)
+    checks = run_checks(make_host(tmp_path), (broken, check_torch))
+    assert [(c.id, c.status) for c in checks] == [("torch", "good"), ("broken", "unknown")]
+    assert "odd machine" in checks[1].why
+
+
+def test_questions_have_their_own_ids_and_known_groups() -> None:
+    assert len({one.id for one in CHECKS}) == len(CHECKS) > 25
+    assert {one.group for one in CHECKS} <= set(GROUPS)
+    assert len({one.name for one in VARIABLES}) == len(VARIABLES)
+
+
+def test_the_worst_comes_first(tmp_path: Path) -> None:
+    host = make_host(tmp_path, shm_total_bytes=64 << 20, shm_free_bytes=64 << 20, files_soft_count=512)
+    assert [c.status for c in run_checks(host)][:3] == ["harmful", "warning", "good"]
+
+
+def test_more_threads_than_a_containers_quota_are_harmful_on_the_cpu(tmp_path: Path) -> None:
+    files = {"sys/fs/cgroup/job/cpu.max": "200000 100000\n"}
+    check = answer_of(make_host(tmp_path, files), "threads")
+    assert check.status == "harmful"
+    assert check.measured == "4 threads on 2 cores (the container's quota is 2)"
+    assert "OMP_NUM_THREADS=2" in check.fix
+    assert check.values == {"threads_count": 4, "cores_count": 2}
+
+
+def test_more_threads_than_cores_are_a_warning_beside_an_accelerator(tmp_path: Path) -> None:
+    facts = make_facts(accelerator=CUDA_PAIR, distributed=NCCL, torch=TORCH | {"cuda": "13.0", "threads": 64})
+    assert answer_of(make_host(tmp_path, facts=facts), "threads").status == "warning"
+
+
+def test_one_thread_per_physical_core_is_good(tmp_path: Path) -> None:
+    host = make_host(tmp_path, facts=make_facts(torch=TORCH | {"threads": 2}))
+    assert answer_of(host, "threads").status == "good"
+    single = make_host(tmp_path, facts=make_facts(torch=TORCH | {"threads": 1}))
+    assert answer_of(single, "threads").status == "warning"
+
+
+def test_a_bound_main_thread_is_harmful_and_its_variable_is_named(tmp_path: Path) -> None:
+    host = make_host(
+        tmp_path,
+        facts=make_facts(affinity_after_torch_count=1),
+        environment={"OMP_PROC_BIND": "true", "KMP_AFFINITY": "compact"},
+    )
+    check = answer_of(host, "thread-binding")
+    assert (check.status, check.fix) == ("harmful", "unset OMP_PROC_BIND")
+
+
+@pytest.mark.parametrize(
+    ("total_bytes", "free_bytes", "status"),
+    [
+        (64 << 20, 64 << 20, "harmful"),
+        (8 * GIB, 10 << 20, "harmful"),
+        (512 << 20, 512 << 20, "warning"),
+        (8 * GIB, 8 * GIB, "good"),
+    ],
+)
+def test_shared_memory(tmp_path: Path, total_bytes: int, free_bytes: int, status: str) -> None:
+    host = make_host(tmp_path, shm_total_bytes=total_bytes, shm_free_bytes=free_bytes)
+    assert answer_of(host, "shared-memory").status == status
+
+
+def test_the_containers_memory_limit_counts_without_its_page_cache(tmp_path: Path) -> None:
+    files = {
+        "sys/fs/cgroup/job/memory.max": str(8 * GIB),
+        "sys/fs/cgroup/job/memory.current": str(7 * GIB),
+        "sys/fs/cgroup/job/memory.stat": f"anon 1\ninactive_file {3 * GIB}\n",
+    }
+    check = answer_of(make_host(tmp_path, files), "memory")
+    assert (check.status, check.measured) == ("good", "4 GiB free of 8 GiB (the container's limit)")
+    files["sys/fs/cgroup/job/memory.stat"] = "inactive_file 0\n"
+    files["sys/fs/cgroup/job/memory.current"] = str(int(7.95 * GIB))
+    assert answer_of(make_host(tmp_path, files), "memory").status == "harmful"
+
+
+def test_a_throttled_container_is_a_warning(tmp_path: Path) -> None:
+    files = {
+        "sys/fs/cgroup/job/cpu.max": "400000 100000",
+        "sys/fs/cgroup/job/cpu.stat": "usage_usec 5\nnr_periods 1000\nnr_throttled 400\n",
+    }
+    check = answer_of(make_host(tmp_path, files), "quota")
+    assert check.status == "warning"
+    assert "40% of the periods" in check.measured
+
+
+def test_powersave_is_bad_only_where_the_driver_does_not_choose_itself(tmp_path: Path) -> None:
+    governor = "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
+    driver = "sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"
+    slow = make_host(tmp_path, {governor: "powersave", driver: "acpi-cpufreq"})
+    assert answer_of(slow, "frequency").status == "warning"
+    dynamic = make_host(tmp_path, {governor: "powersave", driver: "intel_pstate"})
+    assert answer_of(dynamic, "frequency").status == "good"
+
+
+def test_a_slow_clock_is_a_warning_and_an_odd_but_fast_one_is_not(tmp_path: Path) -> None:
+    files = {"sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet"}
+    assert answer_of(make_host(tmp_path, files, clock_read_ns=1200.0), "clock-source").status == "warning"
+    assert answer_of(make_host(tmp_path, files, clock_read_ns=45.0), "clock-source").status == "good"
+
+
+def test_a_gpu_that_this_torch_is_not_built_for_is_harmful(tmp_path: Path) -> None:
+    check = answer_of(make_host(tmp_path, {"dev/nvidia0": ""}), "accelerator")
+    assert check.status == "harmful"
+    assert "not built for it" in check.measured
+
+
+def test_a_gpu_that_is_hidden_on_purpose_is_a_warning(tmp_path: Path) -> None:
+    host = make_host(tmp_path, {"dev/nvidia0": ""}, environment={"CUDA_VISIBLE_DEVICES": ""})
+    checks = run_checks(host)
+    assert not has_harm(checks)
+    assert answer_of(host, "accelerator").status == "warning"
+
+
+def cuda_host(folder: Path, files: Mapping[str, str] | None = None, **changes: Any) -> Host:
+    accelerator = changes.pop("accelerator", CUDA_PAIR)
+    facts = make_facts(accelerator=accelerator, distributed=NCCL, torch=TORCH | {"cuda": "13.0"})
+    return make_host(folder, {"dev/nvidia0": "", "dev/nvidia1": ""} | dict(files or {}), facts=facts, **changes)
+
+
+def test_a_healthy_pair_of_gpus_is_good(tmp_path: Path) -> None:
+    host = cuda_host(
+        tmp_path,
+        gpus=parse_gpus("0, NVIDIA H200, 143771, 4, 16, 16\n1, NVIDIA H200, 143771, 4, 16, 16\n"),
+        gpu_links="\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-9\nGPU1\tNV18\t X \t0-9\n",
+    )
+    assert [c for c in run_checks(host) if c.status != "good"] == []
+    assert answer_of(host, "gpu-links").measured == "NV18, every pair directly"
+    assert answer_of(host, "accelerator").measured == "2 x NVIDIA H200, 140 GiB each"
+
+
+def test_a_gpu_without_kernels_in_this_build_is_harmful(tmp_path: Path) -> None:
+    old = cuda_host(tmp_path, accelerator=CUDA_PAIR | {"architectures": ["sm_70", "sm_80"]})
+    assert answer_of(old, "architectures").status == "harmful"
+    later = cuda_host(tmp_path, accelerator=CUDA_PAIR | {"architectures": ["sm_70", "compute_80"]})
+    assert answer_of(later, "architectures").status == "good"
+
+
+def test_a_busy_and_narrow_gpu_is_told(tmp_path: Path) -> None:
+    rows = "0, NVIDIA H200, 1000, 500, 8, 16\n1, NVIDIA H200, 1000, 1, [N/A], 16\n"
+    host = cuda_host(tmp_path, gpus=parse_gpus(rows))
+    assert "GPU 0" in answer_of(host, "gpu-memory").measured
+    assert answer_of(host, "pcie-width").measured == "GPU 0: x8 of x16"
+
+
+def test_links_are_read_from_the_matrix_without_the_network_cards() -> None:
+    text = (
+        "\x1b[4m\tGPU0\tGPU1\tGPU2\tNIC0\x1b[0m\nGPU0\t X \tNV4\tSYS\tPIX\nGPU1\tNV4\t X \tPHB\tPIX\n"
+        "GPU2\tSYS\tPHB\t X \tPIX\nNIC0\tPIX\tPIX\tPIX\t X \n\nLegend:\n  X    = Self\n"
+    )
+    links = parse_links(text)
+    assert {pair: links[pair] for pair in [(0, 1), (0, 2), (1, 2)]} == {(0, 1): "NV4", (0, 2): "SYS", (1, 2): "PHB"}
+
+
+def test_an_infiniband_port_that_is_down_is_told(tmp_path: Path) -> None:
+    base = "sys/class/infiniband/mlx5_0/ports/1"
+    up = make_host(tmp_path, {f"{base}/state": "4: ACTIVE\n", f"{base}/rate": "400 Gb/sec (4X NDR)\n"})
+    assert answer_of(up, "infiniband").measured == "mlx5_0 400 Gb/sec (4X NDR)"
+    down = make_host(tmp_path, {f"{base}/state": "1: DOWN\n"})
+    assert answer_of(down, "infiniband").status == "warning"
+
+
+def test_a_network_file_system_is_told_by_the_deepest_mount(tmp_path: Path) -> None:
+    host = make_host(tmp_path)
+    assert file_system_of(host, "/data/images") == "nfs4"
+    assert file_system_of(host, "/database") == "ext4"
+    reading = Reading(folder="/data", files_count=1, sampled_count=1, storage_bytes=1, storage_ns=1)
+    assert answer_of(make_host(tmp_path, reading=reading), "data-folder").status == "warning"
+
+
+# Variables
+
+
+def effects_of(host: Host) -> dict[str, str | None]:
+    return {effect.name: effect.level for effect in judge_variables(host)}
+
+
+def test_a_debugging_variable_is_harmful_where_it_acts_and_idle_elsewhere(tmp_path: Path) -> None:
+    environment = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_P2P_DISABLE": "1"}
+    assert effects_of(cuda_host(tmp_path, environment=environment)) == {
+        "CUDA_LAUNCH_BLOCKING": "harmful",
+        "NCCL_P2P_DISABLE": "harmful",
+    }
+    assert effects_of(make_host(tmp_path, environment=environment)) == dict.fromkeys(environment)
+    blind = make_host(tmp_path, facts={}, environment=environment)
+    assert effects_of(blind) == dict.fromkeys(environment, "warning")
+
+
+def test_a_switch_that_is_off_does_no_harm(tmp_path: Path) -> None:
+    environment = {"CUDA_LAUNCH_BLOCKING": "0", "NCCL_P2P_DISABLE": "0", "NCCL_DEBUG": "WARN"}
+    assert effects_of(cuda_host(tmp_path, environment=environment)) == {}
+
+
+def test_infiniband_switched_off_is_harmful_only_where_there_is_some(tmp_path: Path) -> None:
+    off = {"NCCL_IB_DISABLE": "1"}
+    assert effects_of(cuda_host(tmp_path / "a", environment=off)) == {"NCCL_IB_DISABLE": None}
+    there = cuda_host(tmp_path / "b", {"sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE"}, environment=off)
+    assert effects_of(there) == {"NCCL_IB_DISABLE": "harmful"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "level"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eth0", "fine"),
+        ("GLOO_SOCKET_IFNAME", "eth", "harmful"),
+        ("NCCL_SOCKET_IFNAME", "eth", "fine"),
+        ("NCCL_SOCKET_IFNAME", "=eth", "harmful"),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo", "fine"),
+        ("NCCL_SOCKET_IFNAME", "^eth", "harmful"),
+        ("TORCH_NCCL_BLOCKING_WAIT", "1", "harmful"),
+        ("NCCL_TREE_THRESHOLD", "0", None),
+        ("TORCH_NUM_THREADS", "8", None),
+        ("KMP_BLOCKTIME", "0", None),
+        ("GOMP_CPU_AFFINITY", "0-3", "fine"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:32", "warning"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", "fine"),
+        ("TOKENIZERS_PARALLELISM", "true", "warning"),
+        ("TOKENIZERS_PARALLELISM", "false", "fine"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX2", "harmful"),
+        ("ONEDNN_MAX_CPU_ISA", "DEFAULT", "fine"),
+        ("NCCL_MAX_NCHANNELS", "not a number", "fine"),
+        ("PYTHONTRACEMALLOC", "\udcff", "fine"),
+    ],
+)
+def test_values_of_variables(tmp_path: Path, name: str, value: str, level: str | None) -> None:
+    found = effects_of(cuda_host(tmp_path, environment={name: value}))
+    assert found.get(name, "fine") == level
+
+
+def test_values_are_shown_without_secrets_and_names_are_kept(tmp_path: Path) -> None:
+    environment = {"LD_PRELOAD": "/no/such/hf_abcdefghijkl.so", "TOKENIZERS_PARALLELISM": "true"}
+    shown = " ".join(c.measured for c in run_checks(make_host(tmp_path, environment=environment)))
+    assert "hf_abcdefghijkl" not in shown
+    assert "TOKENIZERS_PARALLELISM=true" in shown
+
+
+# Reading
+
+
+def test_reading_a_folder_stays_within_its_bounds(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.bin").write_bytes(os.urandom(1 << 20))
+    reading = read_folder(str(tmp_path), most_bytes=2 << 20)
+    total = reading.storage_bytes + reading.cached_bytes + reading.unknown_bytes
+    assert reading.complaint is None
+    assert reading.files_count == 5
+    assert 0 < total <= 2 << 20
+    assert (reading.open_median_ns or 0) > 0
+
+
+def test_files_in_memory_are_never_called_storage() -> None:
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or not os.access(memory, os.W_OK):
+        pytest.skip("there is no /dev/shm to write to")
+    folder = memory / f"hotloop-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        (folder / "a").write_bytes(b"x" * (1 << 20))
+        reading = read_folder(str(folder))
+        assert reading.storage_bytes == 0
+        assert reading.cached_bytes + reading.unknown_bytes == 1 << 20
+    finally:
+        (folder / "a").unlink()
+        folder.rmdir()
+
+
+def test_a_folder_without_files_or_that_is_not_there_is_unknown(tmp_path: Path) -> None:
+    empty, absent = tmp_path / "empty", tmp_path / "absent"
+    empty.mkdir()
+    for folder in (empty, absent):
+        check = answer_of(make_host(tmp_path / "root", reading=read_folder(str(folder))), "read-speed")
+        assert check.status == "unknown"
+        assert check.why
+
+
+def test_speed_is_named_after_where_the_bytes_came_from(tmp_path: Path) -> None:
+    fast = Reading(folder="/x", files_count=2, sampled_count=2, cached_bytes=GIB, cached_ns=10**8, open_median_ns=900)
+    assert "from the page cache" in answer_of(make_host(tmp_path, reading=fast), "read-speed").measured
+    slow = Reading(folder="/x", files_count=2, sampled_count=2, storage_bytes=10 << 20, storage_ns=10**9)
+    check = answer_of(make_host(tmp_path, reading=slow), "read-speed")
+    assert (check.status, check.measured[:9]) == ("warning", "10 MiB/s ")
+
+
+# The probe's answer
+
+
+def write_program(folder: Path, text: str) -> Path:
+    program = folder / "program.py"
+    program.write_text(text)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("text", "timeout_s", "said"),
+    [
+        ("raise SystemExit('no way')", 60.0, "exit code 1): no way"),
+        ("print('hello')", 60.0, "it printed nothing"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 60.0, "ended by SIGKILL"),
+        ("import time; time.sleep(60)", 1.0, "took longer than 1 s"),
+    ],
+)
+def test_a_probe_that_fails_is_one_line(tmp_path: Path, text: str, timeout_s: float, said: str) -> None:
+    program = write_program(tmp_path, text)
+    facts, complaint = ask_probe(sys.executable, os.environ, program=program, timeout_s=timeout_s)
+    assert facts == {}
+    assert said in (complaint or "")
+    assert "\n" not in (complaint or "\n")
+
+
+def test_an_interpreter_that_is_not_there_is_one_line() -> None:
+    facts, complaint = ask_probe("/no/such/python", os.environ)
+    assert (facts, complaint) == ({}, "/no/such/python could not be started: No such file or directory")
+
+
+def test_a_torch_that_cannot_be_imported_is_harmful_and_a_missing_one_unknown(tmp_path: Path) -> None:
+    broken = {"torch": None, "torch_error": {"missing": False, "message": "ImportError: libcudart.so.13"}}
+    check = answer_of(make_host(tmp_path, facts=make_facts(**broken)), "torch")
+    assert check.status == "harmful"
+    assert "libcudart" in check.measured
+    absent = {"torch": None, "torch_error": {"missing": True, "message": "No module named 'torch'"}}
+    assert answer_of(make_host(tmp_path, facts=make_facts(**absent)), "torch").status == "unknown"

@@ -1,0 +1,144 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.bench.checklist import fill_checklist
+from hotloop.bench.doctor import Check
+from hotloop.cli.doctor_command import draw_doctor
+
+MISSING = (
+    'import os, sys\nprint(\'{"schema": "hotloop.machine/1", "torch": null, "torch_error": {"missing": true}}\')\n'
+)
+
+
+def make_check(check_id: str, status: Any, measured: str = "3 GiB", why: str = "", fix: str = "") -> Check:
+    return Check(id=check_id, group="cpu", title=check_id, status=status, measured=measured, why=why, fix=fix)
+
+
+def run_doctor(*words: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    dropped = ("CUDA_VISIBLE_DEVICES", "OMP_PROC_BIND", "OMP_PLACES")
+    environment = {k: v for k, v in os.environ.items() if k not in dropped} | {"OMP_NUM_THREADS": "1"} | variables
+    return subprocess.run(
+        [sys.executable, "-m", "hotloop.cli.start", "doctor", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture
+def quick_python(tmp_path: Path) -> str:
+    """An interpreter that answers at once that it has no torch."""
+    path = tmp_path / "quick-python"
+    path.write_text(f"#!{sys.executable}\n{MISSING}")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_problems_come_first_and_good_ones_take_a_line_per_group() -> None:
+    checks = (
+        make_check("shared-memory", "harmful", "64 MiB free", "workers die", "--shm-size=8g"),
+        make_check("load", "warning", "8.0 on 2 cores", "slow", "wait"),
+        make_check("clock", "good", "tsc"),
+        make_check("quota", "good", "none"),
+        make_check("frequency", "unknown", "unknown", "the kernel does not tell"),
+    )
+    text = draw_doctor(checks, None, "hotloop run -- python train.py", width=100, color=False)
+    assert text == (
+        "this machine harms a training: 1 harmful, 1 warning, 2 good, 1 unknown\n"
+        "\n"
+        "harmful  shared-memory: 64 MiB free\n"
+        "         why  workers die\n"
+        "         fix  --shm-size=8g\n"
+        "\n"
+        "warning  load: 8.0 on 2 cores\n"
+        "         why  slow\n"
+        "         fix  wait\n"
+        "\n"
+        "cpu          clock: tsc; quota: none\n"
+        "unknown      frequency (the kernel does not tell)\n"
+        "\n"
+        "next: hotloop run -- python train.py\n"
+    )
+
+
+def test_a_healthy_machine_is_said_to_be_in_a_few_lines() -> None:
+    text = draw_doctor((make_check("clock", "good", "tsc"),), None, "x", width=100, color=False)
+    assert text.splitlines()[0] == "this machine is set up well: 1 good"
+    assert len(text.splitlines()) <= 6
+
+
+def test_colours_only_where_they_are_wanted() -> None:
+    checks = (make_check("load", "warning", "\x1b[31mred\x07", "w", "f"),)
+    assert "\x1b" not in draw_doctor(checks, None, "x", width=100, color=False)
+    painted = draw_doctor(checks, None, "x", width=100, color=True)
+    assert "\x1b[1;33mwarning" in painted
+    assert "\x1b[31m" not in painted
+
+
+def test_the_checklist_is_drawn_by_stage() -> None:
+    text = draw_doctor((), fill_checklist((), None), "x", width=60, color=False)
+    assert "before training (this machine, now)" in text
+    assert "[?] torch fits the machine and sees its accelerator" in text
+    assert max(len(line) for line in text.splitlines()) <= 60
+
+
+def test_a_python_without_torch_is_one_line_and_no_failure(tmp_path: Path, quick_python: str) -> None:
+    done = run_doctor("--python", quick_python, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{quick_python} has no torch" in " ".join(done.stdout.split())
+    assert done.stdout.splitlines()[-1].startswith("next: hotloop doctor --python PATH")
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+
+
+def test_a_harmful_variable_ends_with_1_unless_asked_not_to(tmp_path: Path, quick_python: str) -> None:
+    words = ("--python", quick_python, "-q")
+    assert run_doctor(*words, folder=tmp_path, PYTHONTRACEMALLOC="1").returncode == 1
+    assert run_doctor(*words, "--exit-zero", folder=tmp_path, PYTHONTRACEMALLOC="1").returncode == 0
+
+
+def test_json_holds_every_check(tmp_path: Path, quick_python: str) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.bin").write_bytes(b"x" * 100_000)
+    file = tmp_path / "doctor.json"
+    done = run_doctor("--python", quick_python, "--data", "data", "--json", str(file), "-q", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    answer = json.loads(file.read_text())
+    assert answer["schema"] == "hotloop.doctor/1"
+    assert set(answer["checks"][0]) == {"id", "group", "title", "status", "measured", "why", "fix", "values"}
+    assert sum(answer["counts"].values()) == len(answer["checks"])
+    assert answer["checklist"] is None
+    speed = next(c for c in answer["checks"] if c["id"] == "read-speed")
+    assert speed["values"]["sampled_count"] == 1
+
+
+def test_json_on_standard_output_is_alone_there(tmp_path: Path, quick_python: str) -> None:
+    done = run_doctor("--python", quick_python, "--json", "-", folder=tmp_path)
+    assert json.loads(done.stdout)["python"] == quick_python
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--data", "nowhere"), "--data nowhere: there is no such folder"),
+        (("--python", "/no/python"), "--python /no/python: not found"),
+        (("--checklist", "no-such-run"), "no-such-run"),
+        (("--json", "/no/such/folder/x.json"), "the folder /no/such/folder does not exist"),
+        (("--frobnicate",), "unrecognized arguments"),
+    ],
+)
+def test_usage_errors_end_with_2_and_no_traceback(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = run_doctor(*words, folder=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,126 @@
+"""The generated pages say what the code says, and every technique that a rule prescribes is explained."""
+
+import ast
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Finding, Skipped
+from hotloop.core.rules import rule
+
+from .load_script import ROOT, load_script
+
+generate_docs = load_script("generate_docs")
+RULES_FOLDER = ROOT / "src" / "hotloop" / "diagnose" / "rules"
+
+
+@rule("always-skipped", "a rule that waits for a timeline")
+def always_skipped(_: Analysis) -> Skipped:
+    """## What it does
+    Nothing yet.
+    """
+    return Skipped(rule="always-skipped", reason="no timeline")
+
+
+@rule("may-find", "a rule that can find something")
+def may_find(_: Analysis) -> Finding | Skipped | None:
+    """## What it does
+    Looks.
+    """
+    return None
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A folder with the generated pages of the repository."""
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/rules.md", "docs/cli.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_the_pages_are_in_step_with_the_code() -> None:
+    assert list(generate_docs.find_stale_pages(ROOT)) == [], "run `make docs` and commit what it changes"
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/rules.md", "docs/cli.md"])
+def test_a_page_that_was_edited_by_hand_is_out_of_step(copied: Path, name: str) -> None:
+    page = copied / name
+    page.write_text(page.read_text().replace("hotloop", "coldloop"))
+    if name == "README.md":  # the text around the block is ours to edit: only the block counts
+        page.write_text(page.read_text().replace("coldloop --help -->", "hotloop --help -->"))
+    assert list(generate_docs.find_stale_pages(copied)) == [name]
+
+
+def test_the_text_around_the_block_of_the_readme_is_free(copied: Path) -> None:
+    page = copied / "README.md"
+    page.write_text("A new first line.\n" + page.read_text() + "\nAnd a last one.\n")
+    assert generate_docs.find_stale_pages(copied) == {}
+
+
+def test_a_missing_page_is_out_of_step(copied: Path) -> None:
+    (copied / "docs" / "cli.md").unlink()
+    assert list(generate_docs.find_stale_pages(copied)) == ["docs/cli.md"]
+
+
+def test_a_readme_without_markers_says_which_lines_it_needs(copied: Path) -> None:
+    (copied / "README.md").write_text("# hotloop\n")
+    with pytest.raises(ValueError, match="make docs"):
+        generate_docs.find_stale_pages(copied)
+
+
+def test_the_check_says_the_way_out(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generate_docs, "ROOT", copied)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert generate_docs.main(["--check"]) == 0
+    (copied / "docs" / "rules.md").write_text("old")
+    assert generate_docs.main(["--check"]) == 1
+    assert "run `make docs`" in capsys.readouterr().err
+    assert (copied / "docs" / "rules.md").read_text() == "old"
+    assert generate_docs.main([]) == 0
+    assert generate_docs.main(["--check"]) == 0
+
+
+def test_only_rules_that_can_find_nothing_are_marked() -> None:
+    page = generate_docs.describe_rules({one.id: one for one in (always_skipped, may_find)})
+    assert "[always-skipped](#always-skipped) † |" in page
+    assert "[may-find](#may-find) |" in page
+    assert "### What it does" in page
+
+
+def technique_ids(source: str) -> set[str]:
+    """Every string that ``source`` may give to a Fix as its technique."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        values: list[ast.expr] = []
+        if isinstance(node, ast.keyword) and node.arg == "technique":
+            values.append(node.value)
+        if isinstance(node, ast.Assign) and "technique" in {t.id for t in node.targets if isinstance(t, ast.Name)}:
+            values.append(node.value)
+        while values:
+            value = values.pop()
+            if isinstance(value, ast.IfExp):
+                values += [value.body, value.orelse]
+            elif isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found.add(value.value)
+    return found
+
+
+def unexplained_techniques(folder: Path, page: str) -> set[str]:
+    used = set().union(*(technique_ids(path.read_text()) for path in folder.glob("*.py")))
+    return {technique for technique in used if f"| `{technique}` |" not in page}
+
+
+def test_every_technique_that_a_rule_prescribes_is_in_the_vocabulary() -> None:
+    page = (ROOT / "docs" / "vocabulary.md").read_text()
+    assert unexplained_techniques(RULES_FOLDER, page) == set(), "add a row to the table of docs/vocabulary.md"
+
+
+def test_an_unexplained_technique_is_found(tmp_path: Path) -> None:
+    source = 'technique = "a" if x else ("b" if y else "c")\nFix(technique="d")\nFix(technique=technique)\n'
+    (tmp_path / "one_rule.py").write_text(source)
+    assert unexplained_techniques(tmp_path, "| `a` | x |\n| `d` | x |\n") == {"b", "c"}

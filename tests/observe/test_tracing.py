@@ -1,0 +1,227 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD
+from hotloop.observe.recorder import BACKWARD, FORWARD, TEMPLATE, Recorder
+from hotloop.observe.tracing import NvtxRecorder, Tracing, make_recorder, make_tracing
+
+
+class FakeSession:
+    """What a subscriber needs of a session; keeps the facts."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        self.facts: list[dict[str, Any]] = []
+
+    def tell(self, fact: dict[str, Any]) -> None:
+        self.facts.append(fact)
+
+
+def make(folder: Path, plan: str, ranks: str = "all") -> tuple[Any, FakeSession]:
+    tracing = make_tracing({"run": str(folder), "trace": plan, "trace_ranks": ranks})
+    assert tracing is not None
+    return tracing, FakeSession()
+
+
+def row(closed_by: int = CLOSED_BY_OPTIMIZER, optimizer: int = 0) -> list[int]:
+    values = list(TEMPLATE)
+    values[FIELD["closed_by"]], values[FIELD["optimizer_index"]] = closed_by, optimizer
+    return values
+
+
+def train(tracing: Any, session: FakeSession, steps: int) -> list[bool]:
+    """Close ``steps`` rows; which of them were flagged as profiled."""
+    flagged = []
+    for _ in range(steps):
+        torch.ones(4).sum()
+        flagged.append(session.recorder.in_deep_window)
+        tracing(session, row())
+    return flagged
+
+
+def step_names(folder: Path) -> list[list[str]]:
+    found = []
+    for path in sorted((folder / "traces").glob("*.pt.trace.json")):
+        events = json.loads(path.read_text())["traceEvents"]
+        found.append(sorted({e["name"] for e in events if e.get("name", "").startswith("ProfilerStep")}))
+    return found
+
+
+def test_no_trace_without_the_option(tmp_path):
+    assert make_tracing({"run": str(tmp_path)}) is None
+
+
+def test_the_planned_steps_are_recorded_and_flagged(tmp_path):
+    tracing, session = make(tmp_path, "2:1:2:2")
+    flagged = train(tracing, session, 14)
+    assert step_names(tmp_path) == [["ProfilerStep#4", "ProfilerStep#5"], ["ProfilerStep#10", "ProfilerStep#9"]]
+    # From the warm-up to the step in which the file was written.
+    assert [i + 1 for i, flag in enumerate(flagged) if flag] == [3, 4, 5, 6, 8, 9, 10, 11]
+    assert [(fact["kind"], fact["steps"]) for fact in session.facts] == [("trace", [4, 5]), ("trace", [9, 10])]
+    assert (tmp_path / session.facts[0]["path"]).exists()
+
+
+def test_the_first_steps_may_be_the_warmup(tmp_path):
+    tracing, session = make(tmp_path, "0:1:2")
+    train(tracing, session, 4)
+    assert step_names(tmp_path) == [["ProfilerStep#2", "ProfilerStep#3"]]
+
+
+def test_a_rank_that_is_not_wanted_does_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    tracing, session = make(tmp_path, "1:0:1", ranks="0,2")
+    assert train(tracing, session, 5) == [False] * 5
+    assert not (tmp_path / "traces").exists()
+
+
+def test_the_file_is_named_after_the_rank(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "2")
+    tracing, session = make(tmp_path, "1:0:1", ranks="2")
+    train(tracing, session, 3)
+    (path,) = (tmp_path / "traces").iterdir()
+    assert path.name.startswith("rank2_")
+
+
+def test_only_the_first_optimizer_counts_steps(tmp_path):
+    tracing, session = make(tmp_path, "1:0:1")
+    for _ in range(3):
+        tracing(session, row(optimizer=0))
+        tracing(session, row(optimizer=1))
+    assert [fact["steps"] for fact in session.facts] == [[2, 2]]
+
+
+def test_backwards_before_the_first_optimizer_step_are_micro_batches(tmp_path):
+    tracing, session = make(tmp_path, "1:0:1")
+    for _ in range(3):
+        tracing(session, row(CLOSED_BY_BACKWARD, -1))
+    train(tracing, session, 3)
+    assert [fact["steps"] for fact in session.facts] == [[2, 2]]
+
+
+def test_without_an_optimizer_backwards_are_steps(tmp_path):
+    tracing, session = make(tmp_path, "6:0:1")
+    for _ in range(8):
+        tracing(session, row(CLOSED_BY_BACKWARD, -1))
+    assert [fact["steps"] for fact in session.facts] == [[7, 7]]
+
+
+def test_a_training_that_ends_early_keeps_what_was_recorded(tmp_path):
+    tracing, session = make(tmp_path, "1:1:5")
+    train(tracing, session, 4)
+    tracing(session, row(CLOSED_BY_END, -1))
+    assert [fact["steps"] for fact in session.facts] == [[3, 4]]
+    assert not torch._C._autograd._profiler_enabled()
+
+
+def test_another_profiler_is_left_alone(tmp_path):
+    tracing, session = make(tmp_path, "2:0:2")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        train(tracing, session, 4)
+    assert len(theirs.key_averages()) > 0
+    assert not (tmp_path / "traces").exists()
+    assert [f["message"] for f in session.facts] == ["no trace of the steps up to 4: another profiler was running"]
+
+
+def test_a_profiler_that_starts_meanwhile_gets_its_turn(tmp_path):
+    tracing, session = make(tmp_path, "1:0:3:2")
+    train(tracing, session, 2)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        train(tracing, session, 1)
+    assert len(theirs.key_averages()) > 0
+    assert [f["message"] for f in session.facts] == ["a trace was broken off: another profiler started"]
+    train(tracing, session, 6)
+    assert step_names(tmp_path) == [["ProfilerStep#6", "ProfilerStep#7", "ProfilerStep#8"]]
+
+
+def test_torch_is_as_it_was_when_the_plan_is_over(tmp_path):
+    module = torch.autograd.profiler
+    before = (module._prepare_profiler, module._enable_profiler, module._disable_profiler)
+    tracing, session = make(tmp_path, "1:0:1")
+    train(tracing, session, 4)
+    assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == before
+
+
+def test_a_failure_never_reaches_the_training(tmp_path):
+    (tmp_path / "traces").write_text("in the way")
+    tracing, session = make(tmp_path, "1:0:1")
+    train(tracing, session, 5)
+    assert session.facts == []
+    assert not torch._C._autograd._profiler_enabled()
+
+
+# -- NVTX
+
+
+class FakeNvtx:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def range_push(self, name: str) -> None:
+        self.said.append(f"push {name}")
+
+    def range_pop(self) -> None:
+        self.said.append("pop")
+
+    def range_start(self, name: str) -> str:
+        self.said.append(f"start {name}")
+        return name
+
+    def range_end(self, name: str) -> None:
+        self.said.append(f"end {name}")
+
+
+def test_phases_and_steps_are_nvtx_ranges():
+    nvtx = FakeNvtx()
+    recorder = NvtxRecorder(nvtx)
+    recorder.enter(FORWARD)
+    recorder.leave()
+    recorder.close(CLOSED_BY_OPTIMIZER, 0)
+    recorder.enter(BACKWARD)
+    recorder.close_tail()
+    assert nvtx.said == [
+        "start step 1", "push forward", "pop", "end step 1", "start step 2", "push backward", "pop", "end step 2",
+    ]  # fmt: skip
+
+
+def test_an_nvtx_range_never_outlives_a_reset():
+    nvtx = FakeNvtx()
+    recorder = NvtxRecorder(nvtx)
+    recorder.enter(FORWARD)
+    recorder.reset()
+    recorder.leave()
+    assert nvtx.said == ["start step 1", "push forward", "pop"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+def test_without_cuda_the_recorder_is_the_plain_one():
+    assert type(make_recorder({"nvtx": True})) is Recorder
+    assert type(make_recorder({})) is Recorder
+
+
+def test_a_traced_training_writes_nothing_else_to_standard_error(tmp_path):
+    script = (
+        "import sys, torch\n"
+        "from hotloop.attach.agent import arm_agent\n"
+        "from hotloop.observe.tracing import make_tracing\n"
+        "options = {'run': sys.argv[1], 'deep': False, 'trace': '2:1:2'}\n"
+        "session = arm_agent(options)\n"
+        "if not any(type(s).__name__ == 'Tracing' for s in session.subscribers):\n"
+        "    session.subscribers.append(make_tracing(options))\n"
+        "model = torch.nn.Linear(4, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(9):\n"
+        "    model(torch.randn(2, 4)).sum().backward(); optimizer.step()\n"
+    )
+    (tmp_path / "processes").mkdir()
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert step_names(tmp_path) == [["ProfilerStep#4", "ProfilerStep#5"]]
+
+
+def test_the_tracing_type_is_what_is_made(tmp_path):
+    assert isinstance(make(tmp_path, "1:1:1")[0], Tracing)
