@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check test browser golden docs zoo zoo-report overhead gpu clean
+.PHONY: setup demo check test browser golden docs zoo zoo-report overhead frameworks gpu clean
 
 setup: $(VENV)/.ready
 
@@ -57,6 +57,12 @@ zoo-report: setup
 
 overhead: setup
 	$(BIN)/python benchmarks/overhead.py
+
+# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py (skipped without).
+frameworks:
+	test -x $(VENV)-frameworks/bin/python || $(PYTHON) -m venv $(VENV)-frameworks
+	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH)
+	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH) accelerate transformers lightning
 
 gpu:
 	bash scripts/gpu.sh

@@ -27,10 +27,14 @@ def probe_training(folder: Path) -> Probe:
         request = make_request(process.facts, step)
         if request is None or training.lead.rank.steady_count < 5:
             return {}
+        if sys.stderr.isatty():
+            print("hotloop: measuring what other settings would win (about 10 s; Ctrl-C skips it)", file=sys.stderr)
         try:
             result = run_probe(
                 request, str(process.process.get("executable") or sys.executable), SOURCE.parent, TIMEOUT_S
             )
+        except KeyboardInterrupt:
+            return {}
         except ProbeError as error:
             print(f"hotloop: opportunities were not measured: {error}", file=sys.stderr)
             return {}

@@ -86,6 +86,19 @@ def execute(arguments: argparse.Namespace) -> int:
         _report(arguments, folder)
     except HotloopError as error:
         print(f"hotloop: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"hotloop: interrupted; the report is still there: hotloop report {folder.name}", file=sys.stderr)
+    except Exception as error:
+        # The training's own exit code must reach the shell, whatever is wrong with our report.
+        place = error.__traceback__
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        where = f" ({Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno})" if place is not None else ""
+        print(
+            f"hotloop: a bug in hotloop lost the report: {type(error).__name__}: {error}{where}; "
+            f"the recording is in {folder}",
+            file=sys.stderr,
+        )
     return end.shell_code
 
 

@@ -16,38 +16,46 @@ class PointNet(nn.Module):
         h = torch.relu(self.inp(pts))
         h = torch.relu(self.a(h)) + h
         h = torch.relu(self.b(h)) + h
-        return self.out(h.amax(1)).view(-1, 21, 3)
+        return self.out(h.amax(1)).view(-1, 21, 3), h
+
+
+LEVELS = (0.5, 0.75, 0.9, 0.95, 0.99)
+
+
+def percentiles(t):
+    flat = t.flatten()
+    return [flat.kthvalue(int(q * flat.numel())).values for q in LEVELS]
 
 
 class ErrorStats:
-    """Mean and 90th percentile joint error since the beginning of the run."""
+    """Mean and percentiles of the joint error; features go to the embedding plot."""
 
     def __init__(self, refresh):
-        self.errors = []
+        self.errors, self.features = [], []
         self.refresh = refresh
         self.summary = (float("nan"), float("nan"))
 
-    def add(self, err):
+    def add(self, err, feats):
         self.errors.append(err)
+        self.features.append(feats)
         if len(self.errors) % self.refresh == 0:
             every = torch.cat(self.errors)
-            self.summary = (every.mean(), every.flatten().kthvalue(int(0.9 * every.numel())).values)
+            self.summary = (every.mean(), percentiles(every)[2])
 
 
 class StreamingStats:
     def __init__(self, refresh):
         self.n, self.total, self.refresh = 0, 0.0, refresh
-        self.recent = None
+        self.features = None
         self.summary = (float("nan"), float("nan"))
 
-    def add(self, err):
+    def add(self, err, feats):
         err = err.detach()
+        self.features = feats.detach().amax(1)
         self.n += 1
         self.total = self.total + err.mean()
-        self.recent = err
         if self.n % self.refresh == 0:
-            p90 = err.flatten().kthvalue(int(0.9 * err.numel())).values
-            self.summary = (self.total / self.n, p90)
+            self.summary = (self.total / self.n, percentiles(err)[2])
 
 
 def main():
@@ -57,7 +65,7 @@ def main():
     ap.add_argument("--steps", type=int, default=140)
     args = ap.parse_args()
     torch.manual_seed(71)
-    refresh = {1: 10, 2: 4, 3: 1}[args.level]
+    refresh = {1: 4, 2: 2, 3: 1}[args.level]
     stats = (StreamingStats if args.fixed else ErrorStats)(refresh)
     model = PointNet(48)
     opt = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
@@ -65,13 +73,13 @@ def main():
     joints = clouds[:, :21] * 0.5
     for step in range(1, args.steps + 1):
         i = torch.randint(0, 1024, (96,))
-        pred = model(clouds[i])
+        pred, feats = model(clouds[i])
         err = (pred - joints[i]).square().sum(-1)
         loss = err.mean()
         opt.zero_grad()
         loss.backward()
         opt.step()
-        stats.add(err.sqrt())
+        stats.add(err.sqrt(), feats)
         if step % 50 == 0:
             m, p = stats.summary
             print(f"step {step} loss {loss.item():.4f} mean {float(m):.3f} p90 {float(p):.3f}")

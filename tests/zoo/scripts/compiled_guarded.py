@@ -34,8 +34,9 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
 
-    guarded = 0 if args.fixed else {1: 2, 2: 5, 3: 10}[args.level]
-    width, batch, blocks = 96, 512, 10
+    guards, batch = {1: (5, 512), 2: (10, 448), 3: (10, 192)}[args.level]
+    guarded = 0 if args.fixed else guards
+    width, blocks = 96, 10
     x = torch.randn(8192, width)
     y = x.tanh().sum(1, keepdim=True)
     loader = DataLoader(TensorDataset(x, y), batch_size=batch, shuffle=True, drop_last=True)
