@@ -508,7 +508,7 @@ def test_resident_memory_is_really_read():
     memory = monitor.summary().memory
     assert memory.rss_bytes is not None
     assert memory.peak_rss_bytes is not None
-    assert memory.peak_rss_bytes >= memory.rss_bytes // 2 > 1 << 20
+    assert memory.peak_rss_bytes >= memory.rss_bytes > 1 << 20
 
 
 # -- epochs, suggestions, text
@@ -604,7 +604,7 @@ def test_few_steps_give_no_suggestion():
     monitor, clock, _ = make()
     for _ in range(9):
         spend(monitor, clock, data=9, forward=1)
-    assert monitor.summary().note == "no suggestions: 9 steps, and they need 10"
+    assert monitor.summary().note == "no suggestions: they need 10 steps, and there are 9"
 
 
 def test_the_table_reads_well():

@@ -90,7 +90,15 @@ def test_under_hotloop_run_it_changes_nothing(tmp_path):
     done = start(
         tmp_path,
         after="print(watch.folder)",
-        prefix=(sys.executable, "-c", "from hotloop.cli import main; raise SystemExit(main())", "run", "-q", "--"),
+        prefix=(
+            sys.executable,
+            "-c",
+            "from hotloop.cli import main; raise SystemExit(main())",
+            "run",
+            "-q",
+            "--no-probe",
+            "--",
+        ),
     )
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path)

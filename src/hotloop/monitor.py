@@ -43,7 +43,8 @@ class Monitor:
 
     ``warmup_steps`` steps at the beginning are in no figure. ``device`` is found by itself when CUDA is in use; give
     ``"cpu"`` to time the host alone. Phases between two steps belong to the step that follows. Phases on other
-    threads run beside the steps and are listed apart. ``clock`` gives ns; ``write`` takes the text of ``end_epoch``.
+    threads run beside the steps and are listed apart. ``clock`` gives ns; ``write`` takes the text of ``end_epoch``
+    (default: standard output).
 
     >>> monitor = Monitor(warmup_steps=0, device="cpu")
     >>> for _ in range(3):
@@ -64,7 +65,7 @@ class Monitor:
         warmup_steps: int = 5,
         device: Any = None,
         clock: Callable[[], int] = time.perf_counter_ns,
-        write: Callable[[str], object] = sys.stdout.write,
+        write: Callable[[str], object] | None = None,
         read_memory: Callable[[], Readings] | None = None,
         event_pool: EventPool | None = None,
     ) -> None:
@@ -73,7 +74,7 @@ class Monitor:
         self.name = name
         self.warmup_steps = warmup_steps
         self._clock = clock
-        self._write = write
+        self._write = write or _print
         self._read_memory = read_memory or _read_memory
         self._wanted = None if device is None else str(device)
         self._device = None if event_pool is None else (self._wanted or "cuda")
@@ -382,6 +383,10 @@ def watch(
     return Watch(begin_watching(name, {"deep": deep, "trace": trace, "trace_ranks": trace_ranks, "nvtx": nvtx}))
 
 
+def _print(text: str) -> None:
+    print(text, end="", flush=True)
+
+
 def _never() -> bool:
     return False
 
@@ -400,9 +405,11 @@ def _read_memory() -> Readings:
     from hotloop.observe.background import device_memory, peak_resident_bytes, resident_bytes
 
     device = device_memory() or {}
+    rss_bytes, peak_bytes = resident_bytes(), peak_resident_bytes()
     return {
-        "rss_bytes": resident_bytes(),
-        "peak_rss_bytes": peak_resident_bytes(),
+        "rss_bytes": rss_bytes,
+        # The kernel counts the two apart, and the peak may lag behind by some pages.
+        "peak_rss_bytes": None if peak_bytes is None else max(peak_bytes, rss_bytes or 0),
         "device_allocated_bytes": device.get("allocated"),
         "device_reserved_bytes": device.get("reserved"),
         "device_peak_bytes": device.get("peak"),
@@ -426,9 +433,10 @@ def _judge_steps(
             calls = {path: totals.calls for path, totals in record.phases.items()}
             rss, allocated = record.memory
             steps.append(MarkedStep(own_ns=own, calls=calls, rss_bytes=rss, device_allocated_bytes=allocated))
-    if len(steps) < max(FEWEST_STEPS, len(records) // 2):
+    needed = max(FEWEST_STEPS, len(records) // 2)
+    if len(steps) < needed:
         what = "steps" if device is None else "steps whose device times are known"
-        return (), (), f"no suggestions: {len(steps)} {what}, and they need {max(FEWEST_STEPS, len(records) // 2)}"
+        return (), (), f"no suggestions: they need {needed} {what}, and there are {len(steps)}"
     if all(phase_of(path) is None for step in steps for path in step.own_ns):
         return (), (), "no suggestions: name phases data, forward, backward, optimizer, checkpoint or validation"
     try:
@@ -446,7 +454,7 @@ def _judge_steps(
         analyze_marked_steps(
             steps,
             rank=summary.rank,
-            world_size=1,
+            world_size=1,  # what this process marked says nothing of the others
             pid=os.getpid(),
             warmup_count=summary.warmup_count,
             device_type="cpu" if device is None else "cuda",

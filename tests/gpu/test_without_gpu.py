@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from . import trainings
 from .conftest import ROOT, describe_run, result_path
 from .reading import check_rows
 from .training import TRAININGS, train, train_both
-from .trainings import kernel_times
 
 
 @pytest.mark.parametrize("name", ["eager", "reduce_overhead"])
@@ -41,12 +41,12 @@ def test_kernels_are_summed_by_the_range_in_which_they_start(tmp_path: Path) -> 
     ]
     kernels = [{"cat": "kernel", "name": "k", "ts": ts, "dur": 10} for ts in (5, 50, 150, 250)]
     path.write_text(json.dumps({"traceEvents": [*kernels, *ranges]}))
-    assert kernel_times(str(path)) == {"a": [20_000.0], "b": [10_000.0]}
+    assert trainings.kernel_times(str(path)) == {"a": [20_000.0], "b": [10_000.0]}
 
 
 @pytest.mark.parametrize("name", ["prefetch", "device_bound", "runtime_calls", "overhead"])
-def test_the_other_trainings_run(name: str, tmp_path: Path) -> None:
-    train(name, "cpu", tmp_path, attached=False)
+def test_the_other_trainings_run(name: str) -> None:
+    assert trainings.TRAININGS[name]("cpu")["steps"] > 0
 
 
 def test_a_broken_row_is_refused(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_without_a_device_every_gpu_test_is_skipped_and_says_why(tmp_path: Path)
         ["bash", str(ROOT / "scripts" / "gpu.sh")], env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "no CUDA device" in done.stdout
-    assert "12 skipped" in done.stdout
+    assert "SKIPPED [12] tests/gpu/test_cuda.py: no CUDA device" in done.stdout
+    assert "passed" not in done.stdout
     assert not list(tmp_path.iterdir()), "a result was written although nothing ran"
 
 

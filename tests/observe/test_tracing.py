@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 
 from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD
 from hotloop.observe.recorder import BACKWARD, FORWARD, TEMPLATE, Recorder
-from hotloop.observe.tracing import NvtxRecorder, Tracing, make_recorder, make_tracing
+from hotloop.observe.tracing import NvtxRecorder, make_recorder, make_tracing
 
 
 class FakeSession:
@@ -147,6 +148,20 @@ def test_torch_is_as_it_was_when_the_plan_is_over(tmp_path):
     assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == before
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_leaves_its_parents_trace_alone(tmp_path):
+    tracing, session = make(tmp_path, "1:0:3")
+    train(tracing, session, 2)
+    pid = os.fork()
+    if not pid:
+        for _ in range(4):
+            tracing(session, row())
+        os._exit(len(session.facts))
+    assert os.waitpid(pid, 0)[1] == 0
+    train(tracing, session, 3)
+    assert step_names(tmp_path) == [["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]]
+
+
 def test_a_failure_never_reaches_the_training(tmp_path):
     (tmp_path / "traces").write_text("in the way")
     tracing, session = make(tmp_path, "1:0:1")
@@ -221,7 +236,3 @@ def test_a_traced_training_writes_nothing_else_to_standard_error(tmp_path):
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
     assert step_names(tmp_path) == [["ProfilerStep#4", "ProfilerStep#5"]]
-
-
-def test_the_tracing_type_is_what_is_made(tmp_path):
-    assert isinstance(make(tmp_path, "1:1:1")[0], Tracing)

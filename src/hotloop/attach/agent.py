@@ -55,7 +55,7 @@ def arm_agent(options: dict[str, Any]) -> Session:
     session = _session = Session(options)
     watch = ImportWatch()
     subscribers = subscribers_of(session)
-    sites = SITES + (COPY_SITES if facts.accelerator_type() is not None else ())
+    sites = SITES + (COPY_SITES if facts.may_have_accelerator() else ())
     for site in sites:
         wrap = subscribers.get(site.id) or subscribers[site.id.partition("-")[0]]
         watch.after_import(site.module, lambda site=site, wrap=wrap: _install(session, site, wrap))  # type: ignore[misc]

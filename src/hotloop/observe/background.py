@@ -186,7 +186,7 @@ def peak_resident_bytes() -> int | None:
 def device_memory() -> dict[str, int] | None:
     """Bytes of the current CUDA device's caching allocator; None without one. Never synchronises."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if torch is None or not torch.cuda.is_initialized():
         return None
     stats = torch.cuda.memory_stats()
     return {

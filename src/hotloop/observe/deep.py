@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .facts import accelerator_type
 from .guard import guarded
 from .recorder import AFTER_FORWARD, AFTER_INPUT, BACKWARD, FORWARD, OTHER, Recorder
 
@@ -29,11 +30,12 @@ MOST_SIGNATURES = 200
 _VIEWS = frozenset(
     "aten::" + name
     for name in (
-        "_local_scalar_dense _reshape_alias _unsafe_view alias as_strided chunk detach diagonal empty empty_like "
-        "empty_strided expand lift_fresh new_empty new_empty_strided permute select slice split squeeze t transpose "
-        "unbind unsafe_split unsqueeze view"
-    ).split()
-)
+        "_local_scalar_dense", "_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "detach",
+        "diagonal", "empty", "empty_like", "empty_strided", "expand", "lift_fresh", "new_empty",
+        "new_empty_strided", "permute", "select", "slice", "split", "squeeze", "t", "transpose", "unbind",
+        "unsafe_split", "unsqueeze", "view",
+    )
+)  # fmt: skip
 """Operators that move no data."""
 
 _DTYPE_NAMES = {
@@ -200,7 +202,7 @@ def _reason_not_to(session: Session) -> str | None:
     """Why there is no deep window; None when there may be one."""
     if not session.options.get("deep", False):
         return "turned off by --no-deep"
-    if torch.cuda.is_available():
+    if accelerator_type() is not None:
         return "an accelerator is in use: operators' host times say nothing of it"
     if session.recorder.foreign_profiler or torch._C._autograd._profiler_enabled():
         return "another profiler is running"

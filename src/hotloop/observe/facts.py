@@ -81,16 +81,26 @@ def _is_main_process() -> bool:
 
 
 def accelerator_type() -> str | None:
-    """'cuda' and the like when one is in use or can be, without initialising it; None on a CPU-only machine."""
-    if torch.cuda.is_available():
+    """'cuda' and the like when this process uses one by now; None otherwise.
+
+    Only what is initialised counts: asking whether CUDA is available may initialise its driver, after which a
+    training that forks would fail.
+    """
+    if torch.cuda.is_initialized():
         return "cuda"
     mps = getattr(torch.backends, "mps", None)
     if mps is not None and mps.is_available():
         return "mps"
     xpu = getattr(torch, "xpu", None)
-    if xpu is not None and xpu.is_available():
+    if xpu is not None and xpu.is_initialized():
         return "xpu"
     return None
+
+
+def may_have_accelerator() -> bool:
+    """Whether this machine has a driver that an accelerator would need; asks no driver."""
+    devices = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg", "/dev/dri/renderD128")
+    return sys.platform == "darwin" or any(os.path.exists(path) for path in devices)
 
 
 def process_start_wall_s() -> float | None:

@@ -86,6 +86,8 @@ class Tracing:
             return
         if not self._pid:
             self._arrive()
+        elif self._pid != os.getpid():
+            self._profiler, self._over = None, True  # a forked child: what is going on is its parent's
         if self._over or not self._ends_step(row):
             return
         start_ns = time.perf_counter_ns()

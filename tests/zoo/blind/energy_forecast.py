@@ -72,5 +72,5 @@ if __name__ == "__main__":
     ap.add_argument("--fixed", action="store_true")
     ap.add_argument("--steps", type=int, default=150)
     a = ap.parse_args()
-    interval = {1: 20, 2: 8, 3: 2}[a.level]
+    interval = {1: 16, 2: 7, 3: 2}[a.level]
     Forecast(Setup(steps=a.steps, eval_interval=250 if a.fixed else interval)).run()

@@ -68,7 +68,7 @@ parser.add_argument("--steps", type=int, default=100)
 args = parser.parse_args()
 
 torch.manual_seed(1337)
-n_embd, batch_size = {1: (144, 10), 2: (192, 10), 3: (512, 4)}[args.level]
+n_embd, batch_size = {1: (192, 10), 2: (256, 8), 3: (640, 3)}[args.level]
 conf = GPTConfig(n_embd=n_embd)
 data = torch.randint(0, conf.vocab_size, (200_000,))
 ctx = torch.autocast("cpu", dtype=torch.bfloat16) if args.fixed else contextlib.nullcontext()
