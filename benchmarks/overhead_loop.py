@@ -155,6 +155,8 @@ def attached_session() -> Any:
 
 def calls_per_step(loop: Loop, session: Any, steps: int = 20) -> dict[str, float]:
     """How often each wrapper is called in a real step while every module is watched, counted by a profile function."""
+    from hotloop.core.recording import FIELD
+
     counts: Counter[str] = Counter()
 
     def count(frame: Any, event: str, argument: Any) -> None:
@@ -164,26 +166,26 @@ def calls_per_step(loop: Loop, session: Any, steps: int = 20) -> dict[str, float
                 counts[factory] += 1
 
     forwards = 0
+    field = FIELD["forwards"]
+
+    def add_forwards(session: Any, row: list[int]) -> None:
+        nonlocal forwards
+        forwards += row[field]
+
+    session.subscribers.append(add_forwards)
     for _ in range(steps):
         if session.module_patch is not None:
             session.module_patch.widen()
-        before = session.call_counts[_counted_at("forwards")]
         sys.setprofile(count)
         try:
             loop.step()
         finally:
             sys.setprofile(None)
-        forwards += session.call_counts[_counted_at("forwards")] - before
+    session.subscribers.remove(add_forwards)
     found = {name: n / steps for name, n in counts.items()}
     found["outermost"] = forwards / steps
     found["nested"] = found["wrap_module_call"] - found["outermost"]
     return found
-
-
-def _counted_at(name: str) -> int:
-    from hotloop.observe.overhead import COUNTED
-
-    return COUNTED.index(name)
 
 
 def measure_hooks(options: argparse.Namespace) -> dict[str, Any]:
@@ -370,7 +372,74 @@ def _switch_cost_ns(loop: Loop, session: Any, x: torch.Tensor) -> float:
     return _median(switched) - _median(steady)
 
 
-# -- (b) the same process with the session on and off ----------------------------------------------------------------
+# -- (b) the hooks in their places ------------------------------------------------------------------------------------
+
+
+def measure_in_place(options: argparse.Namespace) -> dict[str, Any]:
+    """Cost of each hook in real steps, caches as cold as torch leaves them: its call less the call inside."""
+    from torch.utils.data import dataloader
+    from torch.utils.data._utils import fetch
+
+    from hotloop.observe import wrappers
+
+    loop = Loop(options.model, options.width)
+    for _ in range(options.warmup):
+        loop.step()
+    session = attached_session()
+    clock = time.perf_counter_ns
+    inside_ns = [0]
+    spent_ns: dict[str, int] = {}
+
+    def watch(name: str, owner: Any, attribute: str, make: Callable[[Any], Callable[[Any], Any]]) -> None:
+        """Put the hook where it is already, with a clock on either side of it."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start_ns = clock()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                inside_ns[0] += clock() - start_ns
+
+        original = vars(owner)[attribute].__wrapped__
+        hooked = make(session)(timed)
+
+        def outer(*args: Any, **kwargs: Any) -> Any:
+            before_ns, inside_ns[0] = inside_ns[0], 0
+            start_ns = clock()
+            try:
+                return hooked(*args, **kwargs)
+            finally:
+                whole_ns = clock() - start_ns
+                spent_ns[name] = spent_ns.get(name, 0) + whole_ns - inside_ns[0]
+                inside_ns[0] = before_ns  # of the hook around us, whose own clock covers all of this
+
+        setattr(owner, attribute, outer)
+
+    import torch.autograd as autograd
+
+    watch("next", dataloader._BaseDataLoaderIter, "__next__", wrappers.wrap_loader_next)
+    watch("fetch", fetch._MapDatasetFetcher, "fetch", wrappers.wrap_fetcher_fetch)
+    watch("backward", autograd.graph, "_engine_run_backward", wrappers.wrap_run_backward)
+    watch("backward", autograd, "_engine_run_backward", wrappers.wrap_run_backward)
+    watch("step_and_row", type(loop.optimizer), "step", wrappers.wrap_optimizer_step)
+    watch("forward", nn.Module, "__call__", wrappers.wrap_module_call)
+    steps: dict[str, list[int]] = {}
+    sums: list[int] = []
+    for _ in range(options.steps):
+        spent_ns.clear()
+        loop.step()
+        for name, ns in spent_ns.items():
+            steps.setdefault(name, []).append(ns)
+        sums.append(sum(spent_ns.values()))
+    return {
+        "hooks": {name: {"min_ns": min(values), "median_ns": _median(values)} for name, values in steps.items()},
+        "sum_median_ns": _median(sums),
+        "sum_min_ns": min(sums),
+        "n": len(sums),
+    }
+
+
+# -- (c) the same process with the session on and off ----------------------------------------------------------------
 
 
 def toggle(options: argparse.Namespace) -> dict[str, Any]:
@@ -396,6 +465,7 @@ def toggle(options: argparse.Namespace) -> dict[str, Any]:
 MODES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "train": train,
     "hooks": measure_hooks,
+    "place": measure_in_place,
     "toggle": toggle,
     "sampler": watch_sampler,
 }

@@ -36,7 +36,7 @@ WORD = re.compile(r" ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+")
 Pair = tuple[int, int]
 
 
-def read_articles(min_characters: int = 3000) -> list[str]:
+def read_articles(min_characters: int = 10_000) -> list[str]:
     """The topics of Python's help() and the documentation inside its longer modules, one text each."""
     articles = list(topics.values())
     for name in DOCUMENTED_MODULES:
@@ -157,7 +157,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch-size", type=int, default=8, help="windows per rank")
     parser.add_argument("--block-size", type=int, default=64, help="tokens per window")
-    parser.add_argument("--vocabulary-size", type=int, default=640)
+    parser.add_argument("--vocabulary-size", type=int, default=1024)
     parser.add_argument("--width", type=int, default=320)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--heads", type=int, default=5)

@@ -403,7 +403,7 @@ def _health(steps: Steps, steady: Steady, anchor: OptimizerFacts | None, facts: 
         found.append(
             Health(
                 level="info",
-                message=f"{steady.deep_count} steps were left out: their operators were being recorded or a profiler was on",
+                message=f"{steady.deep_count} steps were left out: a profiler was on or operators were being recorded",
             )
         )
     if steps.anchor_index is None:

@@ -11,7 +11,7 @@ from typing import Any
 from hotloop.attach.imports import ImportWatch
 from hotloop.attach.narrowing import ModulePatch
 from hotloop.attach.sites import COPY_SITES, SITES, Site, Wrap, install
-from hotloop.observe import background, compiling, deep, distributed, facts, wrappers
+from hotloop.observe import background, compiling, deep, distributed, facts, tracing, wrappers
 from hotloop.observe.guard import GUARD
 from hotloop.observe.session import Session
 
@@ -65,6 +65,8 @@ def arm_agent(options: dict[str, Any]) -> Session:
     watch.after_import("torch._dynamo.callback", lambda: compiling.watch_compilation(session))
     gc.callbacks.append(wrappers.gc_callback(session))
     session.subscribers.append(deep.DeepWindow())
+    if options.get("trace"):
+        session.subscribers.append(tracing.make_tracing(options))
     session.make_background = background.Background
     session.watch_ddp = distributed.DdpWatch
     if hasattr(os, "register_at_fork"):

@@ -5,14 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from hotloop import __version__
 from hotloop.core.errors import CommandNotStarted, HotloopError, UsageError
 
 
@@ -30,15 +26,24 @@ def add_parser(subparsers: Any) -> None:
         "--name", metavar="NAME", help="name of the run folder under .hotloop/ (default: time and command)"
     )
     parser.add_argument("--live", action="store_true", help="print a line with rate, shares and verdict while training")
-    parser.add_argument("--no-deep", action="store_true", help="never run torch.profiler, not even for one step")
+    parser.add_argument("--no-deep", action="store_true", help="do not record the operators of one step")
     parser.add_argument("--no-probe", action="store_true", help="measure no opportunities after the training")
+    parser.add_argument(
+        "--trace", metavar="PLAN", help="a Chrome trace per rank: wait:warmup:active[:repeat], such as 5:2:3"
+    )
+    parser.add_argument(
+        "--trace-ranks", metavar="RANKS", default="all", help="ranks that --trace records: 0,1 or 0-3 or all (default)"
+    )
+    parser.add_argument("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges where CUDA exists")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the training command")
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.attach import child
+    from hotloop.attach.run_folder import create_run_folder, write_manifest
     from hotloop.cli.show import check_outputs
+    from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
@@ -47,22 +52,22 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError("run writes its JSON to a file (standard output belongs to the training): --json report.json")
     check_outputs(arguments.json, arguments.html)
     resolved = child.resolve_command(command, os.environ.get("PATH"))
-    folder, notes = _create_run_folder(arguments.name, command)
+    if arguments.trace is not None:
+        parse_trace_ranks(arguments.trace_ranks)
+        print(f"hotloop: the profiler {parse_trace_plan(arguments.trace).describe()}", file=sys.stderr)
+    folder, notes = create_run_folder(arguments.name, command)
     if child.ignores_pythonpath(resolved):
         notes.append(
             "Python was started with -I, -E or -S, which ignores PYTHONPATH: only an interpreter whose own "
             "environment has hotloop installed can be observed so"
         )
-    manifest = {
-        "schema": "hotloop.run/1",
-        "hotloop": __version__,
-        "command": _redacted(command),
-        "started_wall_s": time.time(),
-        "notes": notes,
-        "pid": os.getpid(),
+    write_manifest(folder, command, notes)
+    options = {
+        "deep": not arguments.no_deep,
+        "trace": arguments.trace,
+        "trace_ranks": arguments.trace_ranks,
+        "nvtx": arguments.nvtx,
     }
-    _write_json(folder / "run.json", manifest)
-    options = {"deep": not arguments.no_deep}
     environment = child.attach_environment(os.environ, folder, options)
     kills_before = child.oom_kills()
     live = _live_line(folder) if arguments.live else None
@@ -113,49 +118,10 @@ def _report(arguments: argparse.Namespace, folder: Path) -> None:
     show_report(report, json_path=arguments.json, html_path=arguments.html, quiet=arguments.quiet, stream=sys.stderr)
 
 
-def _create_run_folder(name: str | None, command: list[str]) -> tuple[Path, list[str]]:
-    """A new folder under .hotloop/ here, or under the temporary folder when this one cannot be written."""
-    notes: list[str] = []
-    if name is not None and not re.fullmatch(r"[\w][\w.-]{0,100}", name):
-        raise UsageError(f"--name {name!r}: use letters, digits, '.', '_' and '-' only")
-    script = next((Path(w).stem for w in command if w.endswith(".py")), Path(command[0]).name)
-    base = name or f"{time.strftime('%Y%m%d-%H%M%S')}-{re.sub(r'[^A-Za-z0-9_-]', '-', script)[:40]}"
-    for root in (Path.cwd() / ".hotloop", Path(tempfile.gettempdir()) / f"hotloop-{os.getuid()}"):
-        for attempt in range(1000):
-            folder = root / (base if attempt == 0 else f"{base}-{attempt}")
-            try:
-                (folder / "processes").mkdir(parents=True)
-            except FileExistsError:
-                if name is not None:
-                    raise UsageError(f"a run named {name!r} exists in {root}; choose another --name") from None
-                continue
-            except OSError as error:
-                notes.append(f"cannot write to {root} ({error.strerror}): the recording lies in the temporary folder")
-                break
-            if root.name == ".hotloop" and not (root / ".gitignore").exists():
-                _ignore_in_git(root)
-            return folder, notes
-    raise UsageError("no folder to record into: neither .hotloop here nor the temporary folder can be written")
-
-
-def _ignore_in_git(root: Path) -> None:
-    """Recordings do not belong into the user's repository."""
-    try:
-        (root / ".gitignore").write_text("*\n")
-    except OSError as error:
-        print(f"hotloop: cannot write {root / '.gitignore'}: {error.strerror}", file=sys.stderr)
-
-
 def _remove_run_folder(folder: Path) -> None:
     (folder / "run.json").unlink(missing_ok=True)
     (folder / "processes").rmdir()
     folder.rmdir()
-
-
-def _redacted(command: list[str]) -> list[str]:
-    from hotloop.core.redact import redact_command
-
-    return list(redact_command(command))
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -122,5 +122,7 @@ FACT_KINDS = (
     "health",
     "overhead",
     "metric",
+    "device_times",
+    "trace",
 )
 """Kinds of facts; docs/formats.md says what each holds. A reader ignores kinds that it does not know."""

@@ -86,7 +86,7 @@ def accelerator_type() -> str | None:
     Only what is initialised counts: asking whether CUDA is available may initialise its driver, after which a
     training that forks would fail.
     """
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "cuda"
     mps = getattr(torch.backends, "mps", None)
     if mps is not None and mps.is_available():

@@ -22,6 +22,7 @@ from . import batches, facts
 from .guard import GUARD, guarded
 from .places import Place, caller_place, is_user_code, place_of
 from .recorder import COUNTED_FIELDS, Recorder
+from .tracing import make_recorder
 from .workers import Totals, WorkerTable
 from .writer import FrameWriter
 
@@ -86,7 +87,7 @@ class Session:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
-        self.recorder = Recorder()
+        self.recorder: Recorder = make_recorder(options)
         self.anchor_ns = time.perf_counter_ns()
         self.anchor_wall_s = time.time()
         self.recorder.anchor_ns = self.anchor_ns

@@ -35,9 +35,9 @@ def train(o: Options):
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    width, depth, queries = {1: (64, 16, 160), 2: (64, 28, 64), 3: (64, 90, 4)}[o.level]
-    net = Scorer(o.features, width, depth)
-    kw = {} if o.fixed else {"bucket_cap_mb": 0.01}
+    depth, queries, cap = {1: (24, 160, 0.1), 2: (32, 96, 0.05), 3: (48, 48, 0.01)}[o.level]
+    net = Scorer(o.features, 64, depth)
+    kw = {} if o.fixed else {"bucket_cap_mb": cap}
     model = DistributedDataParallel(net, **kw)
     opt = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
     torch.manual_seed(rank + 1)

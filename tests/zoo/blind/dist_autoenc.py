@@ -32,7 +32,7 @@ def main():
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(42)
-    vocab, code, depth, batch = {1: (2000, 64, 10, 1024), 2: (2000, 64, 20, 512), 3: (2000, 64, 60, 48)}[args.level]
+    vocab, code, depth, batch = {1: (2000, 64, 3, 3072), 2: (2000, 64, 4, 2048), 3: (2000, 64, 10, 1024)}[args.level]
     model = BagAE(vocab, code, depth)
     if args.fixed:
         model = nn.parallel.DistributedDataParallel(model)

@@ -65,7 +65,7 @@ def main():
     ap.add_argument("--steps", type=int, default=140)
     args = ap.parse_args()
     torch.manual_seed(71)
-    refresh = {1: 4, 2: 2, 3: 1}[args.level]
+    refresh = {1: 6, 2: 2, 3: 1}[args.level]
     stats = (StreamingStats if args.fixed else ErrorStats)(refresh)
     model = PointNet(48)
     opt = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)

@@ -73,7 +73,7 @@ if __name__ == "__main__":
     opt = cli.parse_args()
 
     torch.manual_seed(21)
-    per_pass = {1: 24, 2: 10, 3: 3}[opt.level]
+    per_pass = {1: 12, 2: 5, 3: 2}[opt.level]
     data = Silhouettes(48 * per_pass)
     loader = DataLoader(data, batch_size=48, shuffle=True, num_workers=2, persistent_workers=opt.fixed)
     Trainer(GenusNet(), loader, lr=0.05).fit(opt.steps)
