@@ -390,7 +390,9 @@ def measure_in_place(options: argparse.Namespace) -> dict[str, Any]:
     inside_ns = [0]
     spent_ns: dict[str, int] = {}
 
-    def watch(name: str, owner: Any, attribute: str, make: Callable[[Any], Callable[[Any], Any]]) -> None:
+    def watch(
+        name: str, owner: Any, attribute: str, original: Any, make: Callable[[Any], Callable[[Any], Any]]
+    ) -> None:
         """Put the hook where it is already, with a clock on either side of it."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -400,7 +402,6 @@ def measure_in_place(options: argparse.Namespace) -> dict[str, Any]:
             finally:
                 inside_ns[0] += clock() - start_ns
 
-        original = vars(owner)[attribute].__wrapped__
         hooked = make(session)(timed)
 
         def outer(*args: Any, **kwargs: Any) -> Any:
@@ -417,26 +418,45 @@ def measure_in_place(options: argparse.Namespace) -> dict[str, Any]:
 
     import torch.autograd as autograd
 
-    watch("next", dataloader._BaseDataLoaderIter, "__next__", wrappers.wrap_loader_next)
-    watch("fetch", fetch._MapDatasetFetcher, "fetch", wrappers.wrap_fetcher_fetch)
-    watch("backward", autograd.graph, "_engine_run_backward", wrappers.wrap_run_backward)
-    watch("backward", autograd, "_engine_run_backward", wrappers.wrap_run_backward)
-    watch("step_and_row", type(loop.optimizer), "step", wrappers.wrap_optimizer_step)
-    watch("forward", nn.Module, "__call__", wrappers.wrap_module_call)
-    steps: dict[str, list[int]] = {}
-    sums: list[int] = []
-    for _ in range(options.steps):
-        spent_ns.clear()
-        loop.step()
-        for name, ns in spent_ns.items():
-            steps.setdefault(name, []).append(ns)
-        sums.append(sum(spent_ns.values()))
+    places: list[tuple[str, Any, str, Callable[[Any], Callable[[Any], Any]]]] = [
+        ("next", dataloader._BaseDataLoaderIter, "__next__", wrappers.wrap_loader_next),
+        ("fetch", fetch._MapDatasetFetcher, "fetch", wrappers.wrap_fetcher_fetch),
+        ("backward", autograd.graph, "_engine_run_backward", wrappers.wrap_run_backward),
+        ("backward", autograd, "_engine_run_backward", wrappers.wrap_run_backward),
+        ("step_and_row", type(loop.optimizer), "step", wrappers.wrap_optimizer_step),
+        ("forward", nn.Module, "__call__", wrappers.wrap_module_call),
+    ]
+    installed = [(owner, attribute, vars(owner)[attribute]) for _, owner, attribute, _ in places]
+
+    def run(hooked: bool) -> tuple[dict[str, list[int]], list[int]]:
+        for (name, owner, attribute, make), (_, _, present) in zip(places, installed, strict=True):
+            watch(name, owner, attribute, present.__wrapped__, make if hooked else _no_hook)
+        steps: dict[str, list[int]] = {}
+        sums: list[int] = []
+        for _ in range(options.steps):
+            spent_ns.clear()
+            loop.step()
+            for name, ns in spent_ns.items():
+                steps.setdefault(name, []).append(ns)
+            sums.append(sum(spent_ns.values()))
+        for owner, attribute, present in installed:
+            setattr(owner, attribute, present)
+        return steps, sums
+
+    empty, empty_sums = run(hooked=False)
+    steps, sums = run(hooked=True)
     return {
-        "hooks": {name: {"min_ns": min(values), "median_ns": _median(values)} for name, values in steps.items()},
-        "sum_median_ns": _median(sums),
-        "sum_min_ns": min(sums),
+        "hooks": {name: {"median_ns": _median(values) - _median(empty[name])} for name, values in steps.items()},
+        "sum_median_ns": _median(sums) - _median(empty_sums),
+        "sum_min_ns": min(sums) - min(empty_sums),
+        "clock_median_ns": _median(empty_sums),
         "n": len(sums),
     }
+
+
+def _no_hook(session: Any) -> Callable[[Any], Any]:
+    """In the place of a hook: what is measured then is the measuring."""
+    return lambda original: original
 
 
 # -- (c) the same process with the session on and off ----------------------------------------------------------------

@@ -37,7 +37,7 @@ Pair = tuple[int, int]
 
 
 def read_articles(min_characters: int = 10_000) -> list[str]:
-    """The topics of Python's help() and the documentation inside its longer modules, one text each."""
+    """The topics of Python's help() and the documentation inside its modules: the long texts among them."""
     articles = list(topics.values())
     for name in DOCUMENTED_MODULES:
         spec = importlib.util.find_spec(name)
@@ -156,7 +156,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small GPT on the English text that ships with Python.")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch-size", type=int, default=8, help="windows per rank")
-    parser.add_argument("--block-size", type=int, default=64, help="tokens per window")
+    parser.add_argument("--block-size", type=int, default=48, help="tokens per window")
     parser.add_argument("--vocabulary-size", type=int, default=1024)
     parser.add_argument("--width", type=int, default=320)
     parser.add_argument("--layers", type=int, default=8)
