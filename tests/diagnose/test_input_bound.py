@@ -83,7 +83,7 @@ def test_without_a_free_core_the_samples_have_to_become_cheaper() -> None:
     assert one.fix is not None
     assert one.fix.technique == "precompute-samples"
     assert one.saving is not None
-    assert one.saving.low_ratio < 0.05
+    assert one.saving.low_ratio == pytest.approx(0.5 * 0.46)  # half of the wait can be prepared ahead
 
 
 def test_latency_is_hidden_by_workers_even_on_one_core() -> None:

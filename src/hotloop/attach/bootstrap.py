@@ -6,6 +6,7 @@ small, import nothing heavy and leave processes that never import torch untouche
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from importlib.util import spec_from_file_location
 from types import ModuleType
 from typing import Any
 
-_attached = False
+_MARK = "_hotloop_attached"
 
 
 class SourceFinder:
@@ -78,12 +79,19 @@ def arm(options: dict[str, Any]) -> None:
         os.environ["HOTLOOP_ATTACH_ERROR"] = f"{type(error).__name__}: {error}"
 
 
+def attach_from_environment() -> None:
+    """For the .pth file: attach as HOTLOOP_ATTACH says, and never fail an interpreter's start."""
+    try:
+        attach(json.loads(os.environ["HOTLOOP_ATTACH"]))
+    except Exception as error:
+        os.environ["HOTLOOP_ATTACH_ERROR"] = f"{type(error).__name__}: {error}"
+
+
 def attach(options: dict[str, Any]) -> None:
-    """Wait for torch. Calling it twice in one process changes nothing."""
-    global _attached
-    if _attached:
+    """Wait for torch. Calling it twice in one process changes nothing, also through two copies of this file."""
+    if getattr(sys, _MARK, False):
         return
-    _attached = True
+    setattr(sys, _MARK, True)
     if hasattr(os, "sched_getaffinity"):
         # Read before torch is imported: with OMP_PROC_BIND its threads narrow the main thread's affinity to one core.
         options["affinity_cores"] = len(os.sched_getaffinity(0))

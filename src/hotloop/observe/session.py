@@ -128,7 +128,7 @@ class Session:
         self._direct_tokens: tuple[int, int, int] | None = None
         self._ddp_classes: set[type] = set()
         self._pending_facts: list[dict[str, Any]] = []
-        self._seen_inputs: list[tuple[int, weakref.ref[Any], bool]] = []
+        self._seen_inputs: list[tuple[int, weakref.ref[Any], bool, int]] = []
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._facts_told: set[str] = set()
         self._compile_place: Place | None = None
@@ -206,8 +206,6 @@ class Session:
     @guarded
     def _after_row(self, row: list[int]) -> None:
         """Once a row: forget the row's own things, sample what is sampled, narrow or widen the module patch."""
-        if self._seen_inputs:
-            self._seen_inputs.clear()
         rows = self.recorder.rows
         self.sampling_tokens = rows < LEARNING_ROWS or rows % TOKEN_SAMPLE_ROWS == 0
         if self.learning and rows >= LEARNING_ROWS:
@@ -478,11 +476,14 @@ class Session:
         if tensor is None:
             return None
         known = False
-        for root, reference, was_nograd in self._seen_inputs:
-            if root == id(module) and was_nograd != nograd and reference() is tensor:
+        row = self.recorder.rows
+        for root, reference, was_nograd, seen_row in self._seen_inputs:
+            # A forward for metrics often comes after the optimizer's step: the previous row counts too.
+            if root == id(module) and was_nograd != nograd and row - seen_row <= 1 and reference() is tensor:
                 known = True
-        if len(self._seen_inputs) < 64:
-            self._seen_inputs.append((id(module), weakref.ref(tensor), nograd))
+        if len(self._seen_inputs) >= 64:
+            self._seen_inputs = [seen for seen in self._seen_inputs if row - seen[3] <= 1][-32:]
+        self._seen_inputs.append((id(module), weakref.ref(tensor), nograd, row))
         return time.perf_counter_ns() if known else None
 
     def _has_parameters(self, module: Any) -> bool:
