@@ -67,6 +67,10 @@ def lacks_second_environment() -> bool:
     return not (ROOT / ".venv-bare" / "bin" / "python").exists()
 
 
+def lacks_frameworks() -> bool:
+    return not (ROOT / ".venv-frameworks" / "bin" / "python").exists()
+
+
 def lacks_mount_permission() -> bool:
     """Tried, not guessed: root in a container often may not mount."""
     if shutil.which("mount") is None:
@@ -104,6 +108,7 @@ CONDITIONS: Mapping[str, Callable[[], bool]] = {
     "no-gpu": lacks_gpu,
     "no-shared-folder": lacks_shared_folder,
     "no-second-environment": lacks_second_environment,
+    "no-frameworks": lacks_frameworks,
     "no-mount-permission": lacks_mount_permission,
     "no-shared-memory": lacks_shared_memory,
     "root": is_root,

@@ -39,8 +39,32 @@ def test_growth_within_its_noise_is_nothing() -> None:
     assert memory_growth.judge(growing(MIB, noise_bytes=0.5 * MIB)) is None
 
 
-def test_less_than_half_a_mebibyte_over_the_run_is_nothing() -> None:
-    assert memory_growth.judge(growing(4000, noise_bytes=10)) is None
+def test_less_than_an_allocator_takes_to_warm_up_is_nothing() -> None:
+    assert memory_growth.judge(growing(MIB / 8, noise_bytes=10)) is None
+
+
+def test_a_small_growth_that_soon_fills_a_small_memory_is_told() -> None:
+    assert isinstance(memory_growth.judge(growing(MIB / 8, noise_bytes=10, total_bytes=8 << 30)), Finding)
+
+
+def test_memory_that_comes_back_is_no_leak() -> None:
+    breaths = [round((500 + 0.3 * (i % 40)) * MIB) for i in range(200)]
+    analysis = make_analysis(
+        columns={"rss_bytes": breaths},
+        steady_count=200,
+        memory_growth_bytes_per_step=0.2 * MIB,
+        memory_growth_noise_bytes_per_step=100.0,
+    )
+    assert memory_growth.judge(analysis) is None
+
+
+def test_few_readings_leave_the_slope_in_doubt() -> None:
+    stairs = [round((500 + i // 12 * 3) * MIB) for i in range(100)]
+    kind = {"columns": {"rss_bytes": stairs}, "memory_growth_bytes_per_step": 0.25 * MIB}
+    assert memory_growth.judge(make_analysis(**kind, memory_growth_noise_bytes_per_step=0.05 * MIB)) is None
+    assert isinstance(
+        memory_growth.judge(make_analysis(**kind, memory_growth_noise_bytes_per_step=0.01 * MIB)), Finding
+    )
 
 
 def test_an_allocator_that_warms_up_and_stops_is_no_leak() -> None:

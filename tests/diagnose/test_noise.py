@@ -1,4 +1,4 @@
-from hotloop.diagnose.noise import is_material, share_bounds, steps_between, threshold_ratio
+from hotloop.diagnose.noise import is_material, is_material_span, share_bounds, steps_between, threshold_ratio
 
 from .build_analysis import make_analysis
 
@@ -34,3 +34,15 @@ def test_few_samples_leave_wide_bounds() -> None:
 def test_the_interval_is_the_usual_one_and_unknown_for_a_single_occurrence() -> None:
     assert steps_between([1, 0, 0, 1, 0, 0, 1, 0, 0, 0]) == 3.0
     assert steps_between([0, 1, 0, 0]) is None
+
+
+def test_a_span_that_was_timed_by_itself_is_not_hidden_by_an_uneven_step() -> None:
+    even = make_analysis(columns={"scaler_ns": [1_000_000 + i % 2 for i in range(100)]}, step_noise_ratio=0.1)
+    assert not is_material(even, 0.05)
+    assert is_material_span(even, 0.05, "scaler_ns")
+    assert not is_material_span(even, 0.009, "scaler_ns")
+
+
+def test_a_span_seen_once_is_within_its_own_noise() -> None:
+    once = make_analysis(columns={"scaler_ns": [100_000_000] + [0] * 99}, step_noise_ratio=0.0)
+    assert not is_material_span(once, 0.05, "scaler_ns")

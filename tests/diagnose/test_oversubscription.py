@@ -1,3 +1,7 @@
+from dataclasses import replace
+
+import pytest
+
 from hotloop.core.findings import Basis, Finding, Severity, Skipped
 from hotloop.diagnose.rules.oversubscription import oversubscription
 
@@ -45,3 +49,21 @@ def test_unknown_cores_cannot_be_judged() -> None:
 def test_threads_that_were_measured_to_do_no_harm_are_nothing() -> None:
     probe = {"thread-count": make_forecast("thread-count", 0.0, 0.0, 0.01, torch_threads=2)}
     assert oversubscription.judge(make_analysis(torch_threads=16, cores=2, forecasts=probe)) is None
+
+
+@pytest.mark.parametrize(
+    ("evidence", "severity"),
+    [
+        ({"present_ns": 18_000_000, "with_as_many_as_cores_ns": 7_000_000, "rounds": 5}, Severity.HIGH),
+        ({"present_ns": 18_000_000, "with_as_many_as_cores_ns": 7_000_000, "rounds": 1}, Severity.INFO),
+        ({"present_ns": 18_000_000, "with_as_many_as_cores_ns": 16_000_000, "rounds": 5}, Severity.INFO),
+        ({"present_ns": 3_000_000, "with_as_many_as_cores_ns": 1_000_000, "rounds": 5}, Severity.INFO),
+    ],
+)
+def test_settings_that_took_turns_and_clearly_differ_prove_half_the_gain(
+    evidence: dict[str, int], severity: Severity
+) -> None:
+    probe = replace(make_forecast("thread-count", 0.0, 0.6, 0.8, torch_threads=2), evidence=evidence)
+    one = oversubscription.judge(make_analysis(torch_threads=16, cores=2, forecasts={"thread-count": probe}))
+    assert isinstance(one, Finding)
+    assert one.severity is severity

@@ -130,7 +130,7 @@ def test_a_restart_is_told_apart(tmp_path: Path) -> None:
             if first and step == 15 and rank == 1:
                 os._exit(1)
         """,
-        head=DDP,
+        head=HEAD + "import os\nrank = int(os.environ['RANK'])\n",
     )
     command = (*TORCHRUN, "--max-restarts", "1", script.name)
     ran = run_command(tmp_path, *command)

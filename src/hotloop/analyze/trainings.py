@@ -75,7 +75,7 @@ def _split_hogwild(
 
 
 def _group_ranks(processes: Sequence[ProcessAnalysis]) -> list[_Group]:
-    """Ranks of one launch: the same world size and restart, different ranks, training at the same time."""
+    """Ranks of one launch: the same world size and restart, different ranks, at the same time or of one launcher."""
     groups: list[list[ProcessAnalysis]] = []
     for process in processes:
         homes = [g for g in groups if _belongs(process, g)]
@@ -93,7 +93,7 @@ def _belongs(process: ProcessAnalysis, group: Sequence[ProcessAnalysis]) -> bool
         rank.world_size > 1
         and all(p.rank.world_size == rank.world_size and p.rank.restart == rank.restart for p in group)
         and all(p.rank.rank != rank.rank for p in group)
-        and any(_overlap(p, process) for p in group)
+        and (_kinship(process, group)[0] or any(_overlap(p, process) for p in group))
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 from hotloop.attach.imports import ImportWatch
 from hotloop.attach.narrowing import ModulePatch
 from hotloop.attach.sites import COPY_SITES, SITES, Site, Wrap, install
-from hotloop.observe import background, compiling, deep, distributed, facts, tracing, wrappers
+from hotloop.observe import background, compiling, deep, distributed, tracing, wrappers
 from hotloop.observe.guard import GUARD
 from hotloop.observe.session import Session
 
@@ -44,6 +45,8 @@ def subscribers_of(session: Session) -> dict[str, Wrap]:
         "collective": wrappers.wrap_collective(session),
         "compile": wrappers.wrap_compile(session),
         "copy": wrappers.wrap_copy(session),
+        "graph-begin": session.captures.wrap_begin,
+        "graph-end": session.captures.wrap_end,
     }
 
 
@@ -55,10 +58,10 @@ def arm_agent(options: dict[str, Any]) -> Session:
     session = _session = Session(options)
     watch = ImportWatch()
     subscribers = subscribers_of(session)
-    sites = SITES + (COPY_SITES if facts.may_have_accelerator() else ())
-    for site in sites:
+    for site in SITES:
         wrap = subscribers.get(site.id) or subscribers[site.id.partition("-")[0]]
         watch.after_import(site.module, lambda site=site, wrap=wrap: _install(session, site, wrap))  # type: ignore[misc]
+    _when_cuda_starts(lambda: _install_copies(session, subscribers["copy"]))
     session.module_patch = ModulePatch(session)
     _patch_optimizers(session)
     watch.after_import("torch._dynamo.eval_frame", _hide_from_dynamo)
@@ -72,6 +75,18 @@ def arm_agent(options: dict[str, Any]) -> Session:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=session.reset_after_fork)
     return session
+
+
+def _install_copies(session: Session, wrap: Wrap) -> None:
+    for site in COPY_SITES:
+        _install(session, site, wrap)
+
+
+def _when_cuda_starts(then: Callable[[], Any]) -> None:
+    """Call ``then`` when the training initialises CUDA, or now if it has: until then there is nothing to watch."""
+    lazy_call = getattr(sys.modules["torch"].cuda, "_lazy_call", None)
+    if lazy_call is not None:
+        lazy_call(then)
 
 
 def _install(session: Session, site: Site, wrap: Wrap) -> None:

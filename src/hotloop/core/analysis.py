@@ -39,7 +39,7 @@ class LoaderFacts:
     fetch_ns: float | None = None
     """Wall time per batch of reading and transforming its samples, where it runs (worker or main process)."""
     fetch_cpu_ns: float | None = None
-    """Thread CPU time of the same."""
+    """Thread CPU time of the same, and time that it was ready but other programs had the cores."""
     collate_ns: float | None = None
     iterator_start_ns: float | None = None
     """Creating an iterator: worker start included, first batch not."""

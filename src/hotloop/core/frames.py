@@ -48,7 +48,7 @@ _KIND_STATUS = 4
 LAST_WINS_KINDS = frozenset({"loader_stats", "optimizer", "ddp", "compile", "gc", "ops", "overhead"})
 """Facts whose newest version replaces the older ones with the same key."""
 
-MANY_KINDS = frozenset({"samples", "memory", "ddp_stats", "network", "metric"})
+MANY_KINDS = frozenset({"samples", "memory", "ddp_stats", "device_times", "network", "metric"})
 """Facts that keep coming as long as the training runs."""
 
 STATE_RECORDING = 0

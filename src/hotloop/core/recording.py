@@ -70,7 +70,7 @@ STEP_FIELDS = (
     "compile_ns",  # torch.compile at work during this row
     "compiles",  # frames compiled during this row
     "fetch_ns",  # dataset part of loading in this process (num_workers=0); 0 when none
-    "fetch_cpu_ns",  # its thread CPU time
+    "fetch_cpu_ns",  # its thread CPU time, and time that it was ready but had no core
     "collate_ns",
     "fetch_batches",  # batches that fetch_ns and collate_ns cover
     "device_forward_ns",  # accelerator time between event pairs; UNKNOWN without

@@ -39,6 +39,20 @@ def is_material(
     return cost_ratio >= threshold_ratio(analysis.lead, floor_ratio=floor_ratio, judged_fields=judged_fields)
 
 
+def is_material_span(analysis: Analysis, cost_ratio: float, field: str) -> bool:
+    """Whether a span that was timed by itself exceeds the floor and the noise of its own mean on the lead rank.
+
+    What was clocked inside each step is known better than the step around it: how uneven the rest is says nothing
+    of it. Without a column of the field the step's noise has to do.
+    """
+    column = [value for value in analysis.lead.columns.get(field, ()) if value >= 0]
+    if len(column) < 2:
+        return is_material(analysis, cost_ratio)
+    mean = statistics.fmean(column)
+    error = statistics.stdev(column) / math.sqrt(len(column))
+    return cost_ratio >= MATERIAL_RATIO and mean >= NOISE_MULTIPLE * error
+
+
 def share_bounds(share_ratio: float, samples_count: float, z: float = 1.64) -> tuple[float, float]:
     """Lower and upper bound (Wilson, 90 % by default) of a share that was seen in ``samples_count`` stack samples.
 

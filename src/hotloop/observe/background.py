@@ -62,6 +62,7 @@ class Background:
             now_s = time.monotonic()
             try:
                 self._sample()
+                self._session.write_told()
                 self._writer.maintain()
                 for job, period_s in _SLOW_JOBS.items():
                     if now_s >= due[job]:
@@ -107,7 +108,8 @@ class Background:
 
     def write_memory(self) -> None:
         row = self._session.recorder.row
-        device = device_memory()
+        index = self._session.device_index
+        device = device_memory(index) if index is not None else None
         if device is not None:
             row[DEVICE_ALLOCATED] = device["allocated"]
             row[DEVICE_RESERVED] = device["reserved"]
@@ -183,17 +185,23 @@ def peak_resident_bytes() -> int | None:
     return peak * (1 if sys.platform == "darwin" else 1024)
 
 
-def device_memory() -> dict[str, int] | None:
-    """Bytes of the current CUDA device's caching allocator; None without one. Never synchronises."""
+def device_memory(device_index: int | None = None) -> dict[str, int] | None:
+    """Bytes of a CUDA device's caching allocator; None without one. Never synchronises.
+
+    None as index means the current device. Which one is current is a property of each thread: another thread than the
+    training's must name it.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
-    stats = torch.cuda.memory_stats()
+    if device_index is None:
+        device_index = torch.cuda.current_device()
+    stats = torch.cuda.memory_stats(device_index)
     return {
         "allocated": stats.get("allocated_bytes.all.current", 0),
         "reserved": stats.get("reserved_bytes.all.current", 0),
         "peak": stats.get("allocated_bytes.all.peak", 0),
-        "total": torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory,
+        "total": torch.cuda.get_device_properties(device_index).total_memory,
         "retries": stats.get("num_alloc_retries", 0),
     }
 

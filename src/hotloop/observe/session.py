@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from hotloop.core.recording import FIELD
 
 from . import batches, facts
+from .device_events import CaptureWatch, cuda_device_timer, time_device
 from .guard import GUARD, guarded
 from .places import Place, caller_place, is_user_code, place_of
 from .recorder import COUNTED_FIELDS, Recorder
@@ -46,6 +48,7 @@ LEARNING_ROWS = 4
 """For so many rows every nested module call is looked at (autocast, nested DDP)."""
 TOKEN_SAMPLE_ROWS = 16
 """Tokens are counted in the first rows and then in every so many'th."""
+MOST_FACTS_WAITING = 1_000
 WATCH_ROWS = 64
 """Once the root class is known, nested modules are watched again in every so many'th row."""
 MANY_NESTED_CALLS = 24
@@ -98,6 +101,7 @@ class Session:
         self.watch_ddp: Callable[[Any, Place | None], Any] = _watch_nothing
         self.patch_optimizer_class: Callable[[type], None] = _patch_nothing
         self.hook_costs_ns: dict[str, float] | None = None
+        self.captures = CaptureWatch()
         self._begin()
 
     def _begin(self) -> None:
@@ -107,6 +111,7 @@ class Session:
         self.recorder.on_row = self._after_row
         self.owner = threading.get_ident()
         self.off = False
+        self.device_index: int | None = None
         self.learning = True
         self.in_recompute = False
         self.writer: FrameWriter | None = None
@@ -128,6 +133,7 @@ class Session:
         self._direct_tokens: tuple[int, int, int] | None = None
         self._ddp_classes: set[type] = set()
         self._pending_facts: list[dict[str, Any]] = []
+        self._told: deque[dict[str, Any]] = deque()
         self._seen_inputs: list[tuple[int, weakref.ref[Any], bool, int]] = []
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._facts_told: set[str] = set()
@@ -198,10 +204,24 @@ class Session:
 
     @guarded
     def tell(self, fact: dict[str, Any]) -> None:
-        """Write a fact now, stamped with the time; dropped while nothing is recorded."""
-        if self.writer is not None:
-            fact["t"] = self.now_ns()
+        """Have a fact written, stamped with the time; dropped while nothing is recorded.
+
+        The training thread only leaves it for the background thread: encoding takes time, and inside a compiled
+        optimizer step Dynamo would look at every function that encoding calls.
+        """
+        if self.writer is None:
+            return
+        fact["t"] = self.now_ns()
+        if self.background is not None and not self.ended and threading.get_ident() == self.owner:
+            if len(self._told) < MOST_FACTS_WAITING:
+                self._told.append(fact)
+        else:
             self.writer.write_fact(fact)
+
+    def write_told(self) -> None:
+        """Write the facts that the training thread left; on the background thread, and at the end."""
+        while self._told and self.writer is not None:
+            self.writer.write_fact(self._told.popleft())
 
     @guarded
     def _after_row(self, row: list[int]) -> None:
@@ -251,6 +271,7 @@ class Session:
         background = self.background
         if background is not None:
             background.stop()
+        self.write_told()
         if threading.get_ident() == self.owner:
             self.recorder.close_tail()
         self.tell_totals()
@@ -560,11 +581,19 @@ class Session:
         root = self._last_root() if self._last_root is not None else None
         if root is not None and id(root) not in self._models:
             self._models[id(root)] = weakref.ref(root)
+            self._watch_device(root)
             self._pending_facts.append(facts.model_facts(root, len(self._models) - 1))
         if "autocast" not in self._facts_told and self.learning:
             self._look_for_autocast(root)
         if self._pending_facts and self.writer is not None:
             self.flush_pending()
+
+    def _watch_device(self, root: Any) -> None:
+        """Phases are timed on the device of the first model that lives on one."""
+        parameter = next(root.parameters(), None)
+        if self.device_index is None and parameter is not None and parameter.device.type == "cuda":
+            self.device_index = parameter.device.index
+            time_device(self.recorder, cuda_device_timer(self.device_index, self.tell, self.captures))
 
     # -- optimizers, scaler, DDP, compile, gc ---------------------------------------------------------------------
 

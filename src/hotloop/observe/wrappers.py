@@ -29,6 +29,7 @@ from .recorder import (
     Recorder,
 )
 from .session import Session
+from .threads import busy_ns
 
 ITERATORS = FIELD["iterators"]
 FORWARDS = FIELD["forwards"]
@@ -47,6 +48,17 @@ _clock = time.perf_counter_ns
 Call = Callable[..., Any]
 
 
+def _unseen(wrapper: Call) -> Call:
+    """The wrapper, for whose frame ``warnings`` does not count: a warning names the line that it names without us.
+
+    ``warnings`` passes over frames of the import machinery, which it knows by their file's name. Not for functions
+    that Dynamo traces: it refuses such frames.
+    """
+    function: Any = wrapper
+    function.__code__ = function.__code__.replace(co_filename="<hotloop, hidden as importlib._bootstrap>")
+    return wrapper
+
+
 # -- loading --------------------------------------------------------------------------------------------------------
 
 
@@ -59,7 +71,7 @@ def wrap_loader_init(session: Session) -> Callable[[Call], Call]:
             original(self, *args, **kwargs)
             session.loader_built(self)
 
-        return __init__
+        return _unseen(__init__)
 
     return wrap
 
@@ -143,10 +155,10 @@ def wrap_fetcher_fetch(session: Session) -> Callable[[Call], Call]:
             if type(collate) is not _TimedCollate:
                 collate = self.collate_fn = _TimedCollate(collate)
             collate.last_ns = 0
-            start_ns, start_cpu_ns = _clock(), time.thread_time_ns()
+            start_ns, start_busy_ns = _clock(), busy_ns()
             data = original(self, possibly_batched_index)
-            cpu_ns, wall_ns = time.thread_time_ns() - start_cpu_ns, _clock() - start_ns
-            session.batch_fetched(wall_ns - collate.last_ns, cpu_ns, collate.last_ns)
+            worked_ns, wall_ns = busy_ns() - start_busy_ns, _clock() - start_ns
+            session.batch_fetched(wall_ns - collate.last_ns, worked_ns, collate.last_ns)
             return data
 
         return fetch
@@ -307,7 +319,7 @@ def wrap_optimizer_init(session: Session) -> Callable[[Call], Call]:
             session.remember_place(self)
             session.patch_optimizer_class(type(self))
 
-        return __init__
+        return _unseen(__init__)
 
     return wrap
 
@@ -372,7 +384,7 @@ def wrap_scaler_init(session: Session) -> Callable[[Call], Call]:
             original(self, *args, **kwargs)
             session.scaler_built(self)
 
-        return __init__
+        return _unseen(__init__)
 
     return wrap
 
@@ -468,7 +480,7 @@ def wrap_ddp_init(session: Session) -> Callable[[Call], Call]:
             original(self, *args, **kwargs)
             session.ddp_built(self)
 
-        return __init__
+        return _unseen(__init__)
 
     return wrap
 

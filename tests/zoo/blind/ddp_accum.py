@@ -1,5 +1,6 @@
 """Two-process sequence tagger with accumulation; gradients travel once per update."""
 import argparse
+import time
 from contextlib import nullcontext
 
 import torch
@@ -41,6 +42,7 @@ def main():
         if rank == 0 and step % 60 == 0:
             print(step, loss.item() * accum)
     dist.barrier()
+    time.sleep(0.5)  # let the gloo threads finish before they are torn down
     dist.destroy_process_group()
 
 

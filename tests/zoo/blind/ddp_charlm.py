@@ -4,6 +4,7 @@
 """
 import argparse
 import contextlib
+import time
 
 import torch
 import torch.distributed as dist
@@ -52,6 +53,7 @@ def main():
         if rank == 0 and step % 25 == 0:
             print(step, loss.item() * micro)
     dist.barrier()
+    time.sleep(0.5)  # let the gloo threads finish before they are torn down
     dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """Protein family classification; sequences come sorted by length from the database."""
 import argparse
+import time
 
 import torch
 import torch.distributed as dist
@@ -70,6 +71,7 @@ def main():
                 break
         epoch += 1
     dist.barrier()
+    time.sleep(0.5)  # let the gloo threads finish before they are torn down
     dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """Learning-to-rank with a deep MLP on query/document features (2 processes)."""
 import argparse
+import time
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +36,7 @@ def train(o: Options):
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    depth, queries, cap = {1: (24, 160, 0.1), 2: (32, 96, 0.05), 3: (48, 48, 0.01)}[o.level]
+    depth, queries, cap = {1: (32, 96, 0.05), 2: (40, 72, 0.02), 3: (48, 48, 0.01)}[o.level]
     net = Scorer(o.features, 64, depth)
     kw = {} if o.fixed else {"bucket_cap_mb": cap}
     model = DistributedDataParallel(net, **kw)
@@ -52,6 +53,7 @@ def train(o: Options):
         if rank == 0 and step % 50 == 0:
             print(f"{step}: {loss.item():.4f}")
     dist.barrier()
+    time.sleep(0.5)  # let the gloo threads finish before they are torn down
     dist.destroy_process_group()
 
 

@@ -1,6 +1,7 @@
 """Many small experts, all of them used, trained with DDP."""
 import argparse
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -66,6 +67,7 @@ def main():
         if rank == 0 and step % 40 == 0:
             print("step", step, "loss", loss.item())
     dist.barrier()
+    time.sleep(0.5)  # let the gloo threads finish before they are torn down
     dist.destroy_process_group()
 
 

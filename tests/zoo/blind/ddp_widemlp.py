@@ -1,5 +1,6 @@
 """Particle-jet tagger: one wide layer, data parallel over two processes."""
 import argparse
+import time
 
 import torch
 import torch.distributed as dist
@@ -35,6 +36,7 @@ def main():
         if rank == 0 and step % 20 == 0:
             print(step, loss.item(), flush=True)
     dist.barrier()
+    time.sleep(0.5)  # let the gloo threads finish before they are torn down
     dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """Sparse bag-of-words autoencoder on two processes with hand-written averaging."""
 import argparse
+import time
 
 import torch
 import torch.distributed as dist
@@ -32,7 +33,7 @@ def main():
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(42)
-    vocab, code, depth, batch = {1: (2000, 64, 3, 3072), 2: (2000, 64, 4, 2048), 3: (2000, 64, 10, 1024)}[args.level]
+    vocab, code, depth, batch = {1: (2000, 64, 2, 4096), 2: (2000, 64, 4, 2048), 3: (2000, 64, 8, 1280)}[args.level]
     model = BagAE(vocab, code, depth)
     if args.fixed:
         model = nn.parallel.DistributedDataParallel(model)
@@ -50,6 +51,7 @@ def main():
         if step % 50 == 0 and rank == 0:
             print(step, loss.item())
     dist.barrier()
+    time.sleep(0.5)  # let the gloo threads finish before they are torn down
     dist.destroy_process_group()
 
 

@@ -45,7 +45,7 @@ def main():
     torch.manual_seed(0)
 
     light = 0 if args.fixed else 2 * args.level
-    x = torch.randn(8192, 256)
+    x = torch.randn(8192, 320)
     y = x[:, :4].sum(1, keepdim=True).sin()
     loader = DataLoader(TensorDataset(x, y), batch_size=128, shuffle=True, drop_last=True)
     model = Net(light)

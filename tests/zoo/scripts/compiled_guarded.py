@@ -5,7 +5,7 @@ import argparse
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 
 class Block(nn.Module):
@@ -39,7 +39,11 @@ def main():
     width, blocks = 96, 10
     x = torch.randn(8192, width)
     y = x.tanh().sum(1, keepdim=True)
-    loader = DataLoader(TensorDataset(x, y), batch_size=batch, shuffle=True, drop_last=True)
+    loader = DataLoader(
+        TensorDataset(x, y),
+        sampler=BatchSampler(RandomSampler(x), batch, drop_last=True),
+        batch_size=None,
+    )
     model = nn.Sequential(*[Block(width, i < guarded) for i in range(blocks)], nn.Linear(width, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     net = torch.compile(model)

@@ -5,7 +5,7 @@ import argparse
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 
 class Reaction(nn.Module):
@@ -44,7 +44,11 @@ def main():
     width, terms, batch = {1: (1024, 1, 192), 2: (640, 1, 256), 3: (256, 4, 384)}[args.level]
     x = torch.randn(8192, width)
     y = x.square().mean(1, keepdim=True)
-    loader = DataLoader(TensorDataset(x, y), batch_size=batch, shuffle=True, drop_last=True)
+    loader = DataLoader(
+        TensorDataset(x, y),
+        sampler=BatchSampler(RandomSampler(x), batch, drop_last=True),
+        batch_size=None,
+    )
     model = Net(width, terms)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     forward = torch.compile(model) if args.fixed else model
@@ -52,7 +56,8 @@ def main():
     while step < args.steps:
         for a, b in loader:
             optimizer.zero_grad()
-            loss = F.mse_loss(forward(a), b)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.mse_loss(forward(a).float(), b)
             loss.backward()
             optimizer.step()
             step += 1

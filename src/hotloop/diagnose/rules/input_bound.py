@@ -197,7 +197,9 @@ def _forecast(
         # No free core would do the work beside the computation: it has to become less. What is left of a sample that
         # was prepared ahead is a copy, a tenth to a third of the work; augmentation at random cannot be prepared.
         return (
-            saving_within(cost_ratio, max(low, 0.5 * cost_ratio), 0.75 * cost_ratio, 0.92 * cost_ratio, Basis.SIMULATED),
+            saving_within(
+                cost_ratio, max(low, 0.5 * cost_ratio), 0.75 * cost_ratio, 0.92 * cost_ratio, Basis.SIMULATED
+            ),
             Fix(technique="precompute-samples", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
         )
     return (

@@ -7,7 +7,7 @@ from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, V
 from hotloop.core.recording import CLOSED_BY_SCALER_SKIP
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_mean, known_places
-from hotloop.diagnose.noise import MATERIAL_RATIO, is_material
+from hotloop.diagnose.noise import MATERIAL_RATIO, is_material_span
 
 MANY_SKIPS_RATIO = 0.02
 FEWEST_SKIPS = 5
@@ -48,7 +48,7 @@ def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
         skip_ratio = 0.0
     # A lost step is lost entirely; the scaler's own time is lost on those that count.
     cost_ratio = skip_ratio + (0.0 if needed else scaler_ratio * (1.0 - skip_ratio))
-    if not (cost_ratio >= MATERIAL_RATIO if skip_ratio else is_material(analysis, cost_ratio)):
+    if not (cost_ratio >= MATERIAL_RATIO if skip_ratio else is_material_span(analysis, cost_ratio, "scaler_ns")):
         return None
     own = cost_ratio - skip_ratio
     if needed:

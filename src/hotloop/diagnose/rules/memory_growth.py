@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
+from itertools import groupby, pairwise
 
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Severity, Skipped
 from hotloop.core.rules import rule
 from hotloop.diagnose.wording import say_bytes
 
-SMALLEST_GROWTH_BYTES = 512 * 1024
-"""Over the whole run; allocators and caches move by as much."""
+SMALLEST_GROWTH_BYTES = 16 << 20
+"""Over the steady steps; an allocator that warms up takes as much in a short run."""
+
+SMALLEST_GROWTH_RATIO = 0.01
+"""Of all memory, in a thousand steps: so much is material however few steps were seen."""
 
 NOISE_MULTIPLE = 3.0
 
 FEWEST_READINGS_COUNT = 5
+FEWEST_NEW_HEIGHTS_COUNT = 3
+"""So many times must the second half reach a level that was never seen before."""
+
+LASTING_RATIO = 0.75
+"""The second half's slope over the first's, at the least; a warm-up flattens out."""
 
 HIGH_STEPS_COUNT = 1_000
 MEDIUM_STEPS_COUNT = 10_000
@@ -29,8 +40,9 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
     A leak ends the training, often after hours, with an out-of-memory error or a kill that leaves no message.
 
     ## How to tell
-    The slope exceeds three times its own error, amounts to more than half a MiB over the run, and goes on in the
-    second half: an allocator that warms up grows in the first half only.
+    The slope exceeds three times its own error, amounts to more than 16 MiB over the steady steps (or to one percent
+    of all memory in a thousand), every quarter of the run lies above the one before, and the second half grows like
+    the first: an allocator that warms up flattens out, and one that breathes comes back.
 
     ## What to do
     Look for tensors kept with their graph (`losses.append(loss)` in place of `loss.item()` or `loss.detach()`),
@@ -91,19 +103,46 @@ def _lasting_slope(rank: RankAnalysis) -> float | None:
     """Bytes per step by which memory keeps growing, or None when it does not, or not beyond its noise."""
     slope = rank.memory_growth_bytes_per_step
     noise = rank.memory_growth_noise_bytes_per_step
-    if slope is None or slope <= 0:
-        return None
-    if slope * rank.steady_count < SMALLEST_GROWTH_BYTES or (noise is not None and slope < NOISE_MULTIPLE * noise):
+    if slope is None or slope <= 0 or not _is_large(slope, rank):
         return None
     column = [value for value in _memory_column(rank) if value > 0]
-    if len(set(column)) < FEWEST_READINGS_COUNT:
+    readings = _readings(column)
+    if len(readings) < FEWEST_READINGS_COUNT:
         return None  # one or two readings that differ may be a single allocation
+    # A reading stands in every step until the next one: there are fewer independent points than steps.
+    if noise is not None and slope < NOISE_MULTIPLE * noise * math.sqrt(len(column) / len(readings)):
+        return None
     middle = len(column) // 2
     first, second = _slope_of(column[:middle]), _slope_of(column[middle:])
-    # A warm-up flattens out. What goes on is what the second half shows.
-    if first <= 0 or second < 0.4 * first:
+    if first <= 0 or second < LASTING_RATIO * first:
         return None
-    return min(slope, second) if second < slope else slope
+    levels = [statistics.median(column[i * len(column) // 4 : (i + 1) * len(column) // 4]) for i in range(4)]
+    if any(later <= earlier for earlier, later in pairwise(levels)):
+        return None
+    if _new_heights_count(column[:middle], column[middle:]) < FEWEST_NEW_HEIGHTS_COUNT:
+        return None
+    return min(slope, second)
+
+
+def _is_large(slope: float, rank: RankAnalysis) -> bool:
+    if slope * rank.steady_count >= SMALLEST_GROWTH_BYTES:
+        return True
+    total = rank.memory_total_bytes
+    return total is not None and slope * 1_000 >= SMALLEST_GROWTH_RATIO * total
+
+
+def _readings(column: Sequence[int]) -> list[int]:
+    """The column without repeats of the value before."""
+    return [value for value, _ in groupby(column)]
+
+
+def _new_heights_count(before: Sequence[int], after: Sequence[int]) -> int:
+    """How many times ``after`` rises above all that was there until then."""
+    highest, count = max(before), 0
+    for value in after:
+        if value > highest:
+            highest, count = value, count + 1
+    return count
 
 
 def _memory_column(rank: RankAnalysis) -> Sequence[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotloop.core.analysis import Analysis
+from hotloop.core.analysis import Analysis, Forecast, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.loading import main_loader
@@ -10,6 +10,11 @@ from hotloop.diagnose.wording import say_share
 
 HARMLESS_RATIO = 0.005
 """A measured gain below this says that the extra threads do no harm here."""
+
+CLEAR_GAIN_RATIO = 0.2
+"""Above this share of the operators' time, the two settings that took turns differ by more than they scatter."""
+
+FEWEST_ROUNDS_COUNT = 3
 
 UNPROVED_LOW_RATIO = 0.02
 UNPROVED_MID_RATIO = 0.10
@@ -57,7 +62,7 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
     if probed is not None:
         settings = dict(probed.settings) or settings
         saving = saving_within(
-            1.0, probed.saving_low_ratio, probed.saving_mid_ratio, probed.saving_high_ratio, Basis.MEASURED
+            1.0, _proved_low_ratio(probed, lead), probed.saving_mid_ratio, probed.saving_high_ratio, Basis.MEASURED
         )
     elif analysis.accelerator:
         saving = None
@@ -91,3 +96,19 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
         fix=Fix(technique="thread-count", settings=settings, safety=Safety.AUTO, numerics=Numerics.REORDERED),
         unit=analysis.unit,
     )
+
+
+def _proved_low_ratio(probed: Forecast, rank: RankAnalysis) -> float:
+    """Half of the middle forecast where the settings took turns on most of the step's work and clearly differed.
+
+    The probe's own low end also bears the noise of the training, which more threads than cores make large by
+    themselves: that unevenness is the fault, not a doubt about it.
+    """
+    present, fitting = probed.evidence.get("present_ns"), probed.evidence.get("with_as_many_as_cores_ns")
+    rounds = probed.evidence.get("rounds")
+    if not present or fitting is None or rounds is None or rounds < FEWEST_ROUNDS_COUNT:
+        return probed.saving_low_ratio
+    train_ns = rank.mean.get("forward_ns", 0.0) + rank.mean.get("backward_ns", 0.0)
+    if present < 0.5 * train_ns or 1.0 - fitting / present < CLEAR_GAIN_RATIO:
+        return probed.saving_low_ratio
+    return max(probed.saving_low_ratio, 0.5 * probed.saving_mid_ratio)

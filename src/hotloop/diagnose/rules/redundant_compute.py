@@ -16,7 +16,7 @@ from hotloop.diagnose.measured import (
     line_places,
     steps_per_anchor_step,
 )
-from hotloop.diagnose.noise import is_material
+from hotloop.diagnose.noise import is_material, is_material_span
 
 BACKWARD_PER_FORWARD = 2.0
 """A backward computes two matrix products for each one of the forward."""
@@ -155,7 +155,7 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
     repeated_ns = known_mean(rank, "repeated_forward_ns") or 0.0
     repeated = known_count(rank, "repeated_forwards")
     cost_ratio = min(1.0, repeated_ns / rank.step_mean_ns)
-    if repeated <= 0 or not is_material(analysis, cost_ratio):
+    if repeated <= 0 or not is_material_span(analysis, cost_ratio, "repeated_forward_ns"):
         return None
     without_gradients = known_count(rank, "nograd_forwards") >= 0.95 * repeated
     forward_ns = rank.mean.get("forward_ns", 0.0)
