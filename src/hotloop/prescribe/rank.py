@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hotloop.core.findings import Basis, Finding, Severity
+from hotloop.core.findings import Basis, Finding, Kind, Severity
 
 BASIS_WEIGHT = {Basis.MEASURED: 1.0, Basis.SIMULATED: 0.9, Basis.RULE_OF_THUMB: 0.5}
 """How much of a forecast counts towards its place, by how it was made."""
@@ -16,10 +16,14 @@ SEVERITY_AS_SAVING_RATIO = {Severity.HIGH: 0.40, Severity.MEDIUM: 0.15, Severity
 def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings by their expected saving, weighted by its basis; ties in the order of rule ids.
 
-    What rests on a rule of thumb stands behind everything that was measured or simulated: a guess, however large,
-    is never the first thing to try.
+    What rests on a rule of thumb stands behind every fault that was measured or simulated, however large the guess.
     """
-    return tuple(sorted(findings, key=lambda finding: (_is_guess(finding), -_weight(finding), finding.rule)))
+    found = sorted(findings, key=lambda finding: (-_weight(finding), finding.rule))
+    guesses = [finding for finding in found if _is_guess(finding)]
+    known = [finding for finding in found if not _is_guess(finding)]
+    last_fault = max((i for i, finding in enumerate(known) if finding.kind is Kind.FAULT), default=-1)
+    behind = sorted([*known[last_fault + 1 :], *guesses], key=lambda finding: (-_weight(finding), finding.rule))
+    return (*known[: last_fault + 1], *behind)
 
 
 def _is_guess(finding: Finding) -> bool:
