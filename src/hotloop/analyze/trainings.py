@@ -12,6 +12,10 @@ from .process import ProcessAnalysis, Recording, analyze_process
 from .source import SourceFiles
 
 
+SIBLING_SLACK_S = 5.0
+"""Children of one process that train within so many seconds of each other train together."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """One training of a run. ``processes`` stand in the order of ``analysis.ranks``."""
@@ -120,15 +124,21 @@ def _supersede_restarts(groups: Sequence[_Group]) -> list[_Group]:
 
 
 def _group_hogwild(processes: Sequence[ProcessAnalysis]) -> list[_Group]:
-    """Processes without a rank that train at the same time with the same command."""
+    """Processes without a rank that train with the same command, at the same time."""
     groups: list[list[ProcessAnalysis]] = []
     for process in processes:
-        home = next((g for g in groups if any(_same_work(p, process) and _overlap(p, process) for p in g)), None)
+        home = next((g for g in groups if any(_together(p, process) for p in g)), None)
         if home is None:
             groups.append([process])
         else:
             home.append(process)
     return [_Group(tuple(g)) for g in groups]
+
+
+def _together(a: ProcessAnalysis, b: ProcessAnalysis) -> bool:
+    """The same work at the same time; children of one process may miss each other by a moment when they are short."""
+    siblings = a.parent_pid is not None and a.parent_pid == b.parent_pid and a.rank.host == b.rank.host
+    return _same_work(a, b) and _overlap(a, b, slack_s=SIBLING_SLACK_S if siblings else 0.0)
 
 
 def _same_work(a: ProcessAnalysis, b: ProcessAnalysis) -> bool:
@@ -137,11 +147,11 @@ def _same_work(a: ProcessAnalysis, b: ProcessAnalysis) -> bool:
     return a.argv == b.argv or (related and a.rank.host == b.rank.host)
 
 
-def _overlap(a: ProcessAnalysis, b: ProcessAnalysis) -> bool:
-    """True when both trained at the same time for a moment; also when the clocks are unknown."""
+def _overlap(a: ProcessAnalysis, b: ProcessAnalysis, slack_s: float = 0.0) -> bool:
+    """True when both trained within ``slack_s`` of the same time for a moment; also when the clocks are unknown."""
     if a.begin_wall_s is None or b.begin_wall_s is None or a.end_wall_s is None or b.end_wall_s is None:
         return True
-    return a.begin_wall_s < b.end_wall_s and b.begin_wall_s < a.end_wall_s
+    return a.begin_wall_s < b.end_wall_s + slack_s and b.begin_wall_s < a.end_wall_s + slack_s
 
 
 def _build_training(group: _Group) -> Training:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import shutil
 import sys
-from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from hotloop.core.errors import UsageError
-from hotloop.core.findings import Kind, Severity
-from hotloop.core.report import Report
+
+if TYPE_CHECKING:
+    import argparse
+
+    from hotloop.core.report import Report
 
 
 def add_output_options(parser: argparse.ArgumentParser, *, json_help: str) -> None:
@@ -22,6 +22,8 @@ def add_output_options(parser: argparse.ArgumentParser, *, json_help: str) -> No
 
 def check_outputs(*paths: str | None) -> None:
     """Raises UsageError before any work is done when a file could not be written."""
+    from pathlib import Path
+
     for path in paths:
         if path is None or path == "-":
             continue
@@ -34,6 +36,8 @@ def check_outputs(*paths: str | None) -> None:
 
 def show_report(report: Report, *, json_path: str | None, html_path: str | None, quiet: bool, stream: TextIO) -> None:
     """Write the files that were asked for, then the text; ``-`` as JSON file is standard output."""
+    import shutil
+
     from hotloop.diagnose import RULES
     from hotloop.report import render_html, render_json, render_terminal
 
@@ -59,6 +63,8 @@ def show_report(report: Report, *, json_path: str | None, html_path: str | None,
 
 def write_text(path: str, text: str) -> None:
     """Write a whole file at once: a reader never sees half of it."""
+    from pathlib import Path
+
     target = Path(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -70,4 +76,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def has_serious_fault(report: Report) -> bool:
+    """True when a fault of severity high or medium was found."""
+    from hotloop.core.findings import Kind, Severity
+
     return any(f.kind is Kind.FAULT and f.severity in (Severity.HIGH, Severity.MEDIUM) for f in report.findings)

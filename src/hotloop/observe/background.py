@@ -23,7 +23,7 @@ from .writer import FrameWriter
 if TYPE_CHECKING:
     from .session import Session
 
-FAST_INTERVAL_S = 0.010
+FAST_INTERVAL_S = 0.015
 SLOW_INTERVAL_S = 0.030
 FAST_FOR_S = 20.0
 """The first seconds are sampled more often, so that short runs have lines too."""
@@ -131,14 +131,15 @@ class Background:
     def write_totals(self) -> None:
         self._session.tell_totals()
         self._session.flush_pending()
-        self._session.tell(self.overhead_fact())
+        self._session.tell(self.overhead_fact(None))
 
-    def overhead_fact(self) -> dict[str, Any]:
-        from .overhead import METHOD, hooks_overhead_ns
+    def overhead_fact(self, hooks_ns: int | None) -> dict[str, Any]:
+        """What the agent cost so far; the hooks' part is measured once, at the end (None before)."""
+        from .overhead import METHOD
 
         return {
             "kind": "overhead",
-            "hooks_ns": hooks_overhead_ns(self._session),
+            "hooks_ns": hooks_ns,
             "sampler_ns": self.cpu_ns,
             "deep_window_ns": self._session.deep_window_ns,
             "memory_bytes": None,
@@ -151,7 +152,9 @@ class Background:
         self.write_samples()
         self.write_memory()
         self.write_network()
-        return [self.overhead_fact()]
+        from .overhead import hooks_overhead_ns
+
+        return [self.overhead_fact(hooks_overhead_ns(self._session))]
 
 
 _SLOW_JOBS = {
