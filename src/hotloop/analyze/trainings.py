@@ -11,7 +11,6 @@ from hotloop.core.report import Health
 from .process import ProcessAnalysis, Recording, analyze_process
 from .source import SourceFiles
 
-
 SIBLING_SLACK_S = 5.0
 """Children of one process that train within so many seconds of each other train together."""
 
