@@ -41,8 +41,6 @@ class Gap:
     field: str
     """Time field in which the slow rank spends most of the difference."""
     field_ns: float
-    cpu_ns: float | None
-    """How much more CPU time the slow rank uses than the others, in the mean; None when it was not measured."""
 
 
 @rule("straggler", "all ranks wait for one")
@@ -66,8 +64,7 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     machine (move the rank).
 
     ## When it is wrong
-    Other load on the machine can hold up one rank for a whole run: its CPU time is then no longer than the others',
-    the title says so and nothing is promised. When ranks take turns at being last, the mean shows no straggler, although jitter costs time. A rank that runs on
+    When ranks take turns at being last, the mean shows no straggler, although jitter costs time. A rank that runs on
     slower hardware cannot be fixed in the code.
     """
     if not is_distributed(analysis):
@@ -95,9 +92,6 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     else:
         low_ns, mid_ns, basis = 0.6 * gap.by_waiting_ns, 0.85 * gap.by_waiting_ns, Basis.SIMULATED
     slow = gap.slow
-    held_up = _is_held_up(analysis, gap)
-    if held_up:
-        low_ns = 0.0
     phase = PHASE_OF_FIELD.get(gap.field, "other")
     lines = slow.lines.get(gap.field, ())
     evidence: dict[str, Value] = {
@@ -107,14 +101,12 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         "longer_ns_per_step": round(gap.field_ns),
         "others_wait_ns_per_step": round(gap.mean_ns),
         "own_work_longer_ns_per_step": None if work_ns is None else round(work_ns),
-        "cpu_longer_ns_per_step": None if gap.cpu_ns is None else round(gap.cpu_ns),
     }
     name = "a rank" if slow.rank is None else f"rank {slow.rank}"
     return Finding(
         rule="straggler",
         kind=Kind.FAULT,
-        title=f"all ranks wait for {name}, which spends {gap.field_ns * 1e-6:.3g} ms longer per step in {phase}"
-        + (" without using more CPU time: something else has its core" if held_up else ""),
+        title=f"all ranks wait for {name}, which spends {gap.field_ns * 1e-6:.3g} ms longer per step in {phase}",
         phase=phase,
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
@@ -163,25 +155,7 @@ def find_gap(analysis: Analysis) -> Gap:
         before_sync_ns=before_sync_ns,
         field=field,
         field_ns=differences[field],
-        cpu_ns=_more_cpu_ns(slow, others),
     )
-
-
-def _more_cpu_ns(slow: RankAnalysis, others: Sequence[RankAnalysis]) -> float | None:
-    known = [rank.mean.get("cpu_ns", 0.0) for rank in (slow, *others)]
-    return known[0] - sum(known[1:]) / len(others) if min(known) > 0 else None
-
-
-def _is_held_up(analysis: Analysis, gap: Gap) -> bool:
-    """Whether the slow rank computes no more than its neighbours and only gets its core later than they do.
-
-    Computing on a CPU takes CPU time. Ranks of one host with as many threads each that use the same, while one takes
-    longer, tell of other load on the machine, not of the training. Sleeping and reading are no computing.
-    """
-    if gap.field not in COMPUTE_FIELDS or gap.by_work_ns is None or gap.cpu_ns is None:
-        return False
-    alike = len({(rank.host, rank.device_type, rank.torch_threads) for rank in analysis.ranks}) == 1
-    return alike and gap.slow.device_type == "cpu" and gap.cpu_ns < LEAST_CPU_RATIO * gap.by_work_ns
 
 
 def _backward_compute_ns(rank: RankAnalysis) -> float | None:
