@@ -94,3 +94,52 @@ def test_a_single_process_is_no_finding() -> None:
 def test_one_recorded_rank_of_several_is_skipped() -> None:
     alone = make_analysis(ranks=[make_rank(world_size=8, ddp=make_ddp())])
     assert isinstance(judge_straggler.judge(alone), Skipped)
+
+
+def uneven(forward: float, **fields: object) -> dict[str, object]:
+    """A rank that spends ``forward`` of 20 ms there; what it does not work it waits in backward."""
+    waits_ns = (0.55 - forward) * 20e6
+    return {
+        "ddp": make_ddp(comm_ns=waits_ns + 4e6, overlap_ns=3e6),
+        "forward": forward,
+        "backward": 0.95 - forward,
+        **fields,
+    }
+
+
+def test_the_same_work_on_a_core_that_is_a_sixth_slower_is_no_loud_fault() -> None:
+    found = judge_straggler.judge(make_ranks(uneven(0.42), uneven(0.49)))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.severity is Severity.INFO
+    assert found.saving.low_ratio == 0.0
+    assert found.saving.mid_ratio > 0.04
+
+
+def test_the_same_gap_with_more_samples_is_a_fault() -> None:
+    found = judge_straggler.judge(make_ranks(uneven(0.42, samples_per_step=32.0), uneven(0.49, samples_per_step=40.0)))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.MEDIUM
+
+
+def test_the_same_gap_between_hosts_is_a_fault() -> None:
+    found = judge_straggler.judge(make_ranks(uneven(0.42, host="a"), uneven(0.49, host="b")))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.MEDIUM
+
+
+def test_a_gap_that_comes_in_bursts_is_less_sure_than_a_steady_one() -> None:
+    def low(series: list[int]) -> float:
+        one = uneven(0.2, columns={"forward_ns": [4_000_000] * 100})
+        slow = uneven(0.2, columns={"forward_ns": series}) | {
+            "ddp": make_ddp(comm_ns=6e6, overlap_ns=3e6),
+            "backward": 0.55,
+        }
+        found = judge_straggler.judge(make_ranks(one, slow))
+        assert isinstance(found, Finding)
+        assert found.saving is not None
+        return found.saving.low_ratio
+
+    steady = low([8_000_000] * 100)
+    bursts = low([4_000_000] * 75 + [20_000_000] * 25)
+    assert bursts < 0.7 * steady

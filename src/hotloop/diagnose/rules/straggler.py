@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import dataclass
 
 from hotloop.core.analysis import Analysis, RankAnalysis
@@ -12,6 +14,11 @@ from hotloop.diagnose.comm import is_distributed, sync_count, waiting
 from hotloop.diagnose.measured import known_places, line_places
 
 LEAST_GAP_RATIO = 0.03
+UNEVEN_CORES_RATIO = 0.2
+"""Two processes of one host that compute the same may differ this much with nothing wrong: cores that clock higher,
+share a cache or are lent to others (measured on healthy gloo runs: up to 0.16 of the step, for a whole run)."""
+MORE_WORK_RATIO = 1.05
+BLOCKS_COUNT = 8
 WAITING_FIELDS = ("backward_ns", "communication_ns")
 PHASE_OF_FIELD = {
     "input_wait_ns": "input_wait",
@@ -41,6 +48,8 @@ class Gap:
     field: str
     """Time field in which the slow rank spends most of the difference."""
     field_ns: float
+    sure_ns: float
+    """The part of its longer work that neither uneven cores nor the run's own unrest explains."""
 
 
 @rule("straggler", "all ranks wait for one")
@@ -56,7 +65,9 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     ## How to tell
     Step times say nothing: the exchange makes them equal. Each rank's exposed communication is transfer plus waiting;
     the rank with clearly the least of it is the one that arrives last. Its own work must be longer too, by a good part
-    of what the others wait, or else nothing is said.
+    of what the others wait, or else nothing is said. Ranks that compute the same on the cores of one host may differ by
+    a fifth with nothing wrong: only what is longer than that, phase by phase, counts in the low forecast (and so in the
+    severity), unless the rank has more samples or tokens.
 
     ## What to do
     Look at the phase that is named: an uneven share of the data or longer samples (balance them, or sort by length over
@@ -91,6 +102,7 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         low_ns, mid_ns, basis = 0.75 * before_ns, 0.95 * before_ns, Basis.SIMULATED
     else:
         low_ns, mid_ns, basis = 0.6 * gap.by_waiting_ns, 0.85 * gap.by_waiting_ns, Basis.SIMULATED
+    low_ns = min(low_ns, gap.sure_ns)
     slow = gap.slow
     phase = PHASE_OF_FIELD.get(gap.field, "other")
     lines = slow.lines.get(gap.field, ())
@@ -155,7 +167,53 @@ def find_gap(analysis: Analysis) -> Gap:
         before_sync_ns=before_sync_ns,
         field=field,
         field_ns=differences[field],
+        sure_ns=max(0.0, _sure_ns(slow, others, differences) - _unrest_ns(slow, others)),
     )
+
+
+def _sure_ns(slow: RankAnalysis, others: list[RankAnalysis], differences: dict[str, float]) -> float:
+    """Longer work per step that is not just the same work on a slower core of the same host."""
+    same_cores = slow.device_type == "cpu" and all(r.host == slow.host for r in others)
+    if not same_cores or _has_more_work(slow, others):
+        return sum(differences.values())
+    sure_ns = 0.0
+    for field, longer_ns in differences.items():
+        usual_ns = max(0.0, slow.mean.get(field, 0.0) - longer_ns)
+        if field == "backward_ns":
+            usual_ns = max(0.0, (_backward_compute_ns(slow) or 0.0) - longer_ns)
+        sure_ns += max(0.0, longer_ns - UNEVEN_CORES_RATIO * usual_ns)
+    return sure_ns
+
+
+def _has_more_work(slow: RankAnalysis, others: list[RankAnalysis]) -> bool:
+    """Whether the program itself gives this rank more samples, tokens or passes per step than the others."""
+    own = _amounts(slow)
+    for i, amount in enumerate(own):
+        rest = [_amounts(r)[i] for r in others]
+        known = [value for value in rest if value is not None]
+        if amount is not None and len(known) == len(rest) and amount > MORE_WORK_RATIO * max(known):
+            return True
+    return False
+
+
+def _amounts(rank: RankAnalysis) -> tuple[float | None, ...]:
+    passes = (rank.mean.get("forwards"), rank.mean.get("backwards"), rank.mean.get("nograd_forwards"))
+    return (rank.samples_per_step, rank.tokens_per_step, *passes)
+
+
+def _unrest_ns(slow: RankAnalysis, others: list[RankAnalysis]) -> float:
+    """Two standard errors of the difference in work, from means of blocks of steps: bursts outlast single steps."""
+    fields = [field for field in TIME_FIELDS if field not in WAITING_FIELDS]
+    steps = min(len(r.columns.get(field, ())) for r in (slow, *others) for field in fields)
+    length = steps // BLOCKS_COUNT
+    if length < 1:
+        return 0.0
+    differences = []
+    for block in range(BLOCKS_COUNT):
+        part = slice(block * length, (block + 1) * length)
+        work = [sum(sum(r.columns[field][part]) for field in fields) / length for r in (slow, *others)]
+        differences.append(work[0] - sum(work[1:]) / len(others))
+    return 2.0 * statistics.stdev(differences) / math.sqrt(BLOCKS_COUNT)
 
 
 def _backward_compute_ns(rank: RankAnalysis) -> float | None:
