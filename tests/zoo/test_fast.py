@@ -1,0 +1,49 @@
+"""A few of the zoo's trainings in every test run: strong faults that no busy machine hides, and a healthy one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture(autouse=True)
+def _zoo_on_path() -> Iterator[None]:
+    """The harness is a program; its modules import each other as siblings."""
+    sys.path.insert(0, str(HERE))
+    yield
+    sys.path.remove(str(HERE))
+
+
+def first_findings(scenario_id: str, level: int, folder: Path) -> tuple[str, list[dict[str, object]]]:
+    """The planted rule and all findings of one run, faults first to be judged."""
+    from harness import Bench, choose_scenarios, describe_machine, run_under_hotloop
+
+    (scenario,) = (s for s in choose_scenarios("tuned", scenario_id) if s.id == scenario_id)
+    command = (str(Path(sys.executable).with_name("hotloop")),)
+    bench = Bench(hotloop=command, out=folder, commit="test", machine=describe_machine(), try_others=False)
+    report = run_under_hotloop(bench, scenario, level, ("--no-probe",))
+    return (scenario.rules or ("",))[0], report["findings"]
+
+
+@pytest.mark.parametrize(
+    ("scenario_id", "level"),
+    [("input-storage", 2), ("clip-by-hand", 3), ("weight-histograms", 3), ("text-padded", 3), ("ddp-shards", 3)],
+)
+def test_a_planted_fault_is_the_first_fault_that_is_named(scenario_id: str, level: int, tmp_path: Path) -> None:
+    planted, findings = first_findings(scenario_id, level, tmp_path)
+    faults = [f for f in findings if f["kind"] == "fault"]
+    assert faults
+    assert faults[0]["rule"] == planted
+    assert faults[0]["severity"] in ("medium", "high")
+    assert faults[0]["where"]
+
+
+def test_a_healthy_training_has_no_loud_fault(tmp_path: Path) -> None:
+    planted, findings = first_findings("ok-vae", 0, tmp_path)
+    assert planted == ""
+    assert [f["rule"] for f in findings if f["kind"] == "fault" and f["severity"] in ("medium", "high")] == []
