@@ -21,7 +21,7 @@ OPPORTUNITY_RULES = frozenset(
 )
 
 
-REMARKS = frozenset({"note", "samples"})
+REMARKS = frozenset({"note", "samples", "calibration", "expected"})
 """Keys that an author may set for readers; nothing is made of them."""
 
 
