@@ -551,7 +551,7 @@ def test_a_wait_for_data_is_found_with_its_cost():
     summary = monitor.end_epoch()
     (finding,) = summary.findings
     assert (finding.rule, finding.cost_ns, finding.cost_ratio) == ("input-bound", 4 * MS, 0.4)
-    assert "medium: every step waits 4 ms (40 %) for the next batch; see: hotloop rule input-bound" in written[0]
+    assert "medium: every step waits 4 ms (40%) for the next batch; see: hotloop rule input-bound" in written[0]
 
 
 def test_a_healthy_loop_has_no_finding():

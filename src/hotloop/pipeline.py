@@ -12,6 +12,7 @@ from hotloop import __version__
 from hotloop.analyze.scorecard import build_scorecard
 from hotloop.analyze.summary import (
     summarize_breakdown,
+    summarize_device_phases,
     summarize_lines,
     summarize_memory,
     summarize_overhead,
@@ -71,17 +72,20 @@ def _report_training(
 ) -> Report:
     analysis = _with_forecasts(training.analysis, forecasts)
     found, skipped = find_problems(analysis)
-    findings = tuple(replace(f, next=f"hotloop rule {f.rule}") for f in rank_findings(found))
+    findings = tuple(
+        replace(f, next=f"hotloop rule {f.rule}") for f in rank_findings(found)
+    )
     breakdown = summarize_breakdown(training)
     return Report(
         tool_version=__version__,
         command=redact_command(manifest.get("command", training.lead.argv)),
-        environment=_environment(run),
+        environment=_environment(run) | _describe_precision(analysis),
         outcome=_outcome(run, training),
         verdict=describe_verdict(findings, breakdown, summarize_steps(training)),
         step=summarize_steps(training),
         breakdown=breakdown,
         device=None,
+        device_phases=summarize_device_phases(training),
         memory=summarize_memory(training),
         ranks=_with_outcome(run, summarize_ranks(training)),
         findings=findings,
@@ -101,6 +105,8 @@ def _report_training(
 def _report_nothing(run: RunRecording, manifest: Mapping[str, Any], health: tuple[Health, ...], folder: Path) -> Report:
     outcome = _outcome(run, None)
     notes = tuple(Health(level="warning", message=str(n)) for n in manifest.get("notes", ()))
+    if any(p.process.get("accelerator") for p in run.processes):
+        notes += (Health(level="warning", message="steps that only replay a CUDA graph are not seen"),)
     return Report(
         tool_version=__version__,
         command=redact_command(manifest.get("command", ())),
@@ -136,6 +142,11 @@ def _environment(run: RunRecording) -> dict[str, Any]:
     if isinstance(variables, Mapping):
         described["variables"] = {str(k): redact_text(str(v)) for k, v in variables.items()}
     return described
+
+
+def _describe_precision(analysis: Analysis) -> dict[str, Any]:
+    """What the lead process computes in; None where no model or autocast was seen."""
+    return {"model_dtype": analysis.lead.model_dtype, "autocast_dtype": analysis.lead.autocast_dtype}
 
 
 def _outcome(run: RunRecording, training: Training | None) -> Outcome:

@@ -6,7 +6,8 @@ import pytest
 
 from hotloop.analyze.process import MAX_COLUMN_LENGTH, analyze_process
 from hotloop.core.phases import PHASES
-from hotloop.core.recording import FIELD, STEP_FIELDS
+from hotloop.core.recording import FIELD, FLAG_DEEP, STEP_FIELDS
+from hotloop.core.report import DevicePhase
 
 from .synthetic import MS, FakeRecording, Rows, process_fact, recording
 
@@ -69,6 +70,81 @@ def test_the_mean_of_a_sampled_field_is_over_the_steps_that_know_it():
     found = analyze_process(recording(rows))
     assert found is not None
     assert found.rank.mean["recompute_ns"] == 10.0
+
+
+def test_device_time_stands_beside_the_host_time_of_the_same_steps():
+    rows = Rows()
+    for i in range(100):
+        timed = {"device_forward_ns": 40 * MS, "device_h2d_ns": 0, "forward_ns": 4 * MS} if i % 10 == 5 else {}
+        rows.step(**timed)
+    found = analyze_process(recording(rows))
+    assert found is not None
+    assert found.device_phases == (
+        DevicePhase(phase="forward", device_mean_ns=40 * MS, host_mean_ns=4 * MS, steps_count=10),
+    )
+    assert found.rank.mean["device_forward_ns"] == 40 * MS
+    assert sorted(set(found.rank.columns["device_forward_ns"])) == [-1, 40 * MS]
+
+
+def test_a_training_that_was_never_timed_on_a_device_has_no_device_time():
+    found = analyze_process(recording(plain()))
+    assert found is not None
+    assert found.device_phases == ()
+
+
+def test_a_step_of_two_rows_has_a_device_time_only_when_both_rows_have_one():
+    rows = Rows()
+    for i in range(50):
+        rows.step(optimizer=0, device_backward_ns=7 * MS)
+        rows.step(optimizer=1, device_backward_ns=5 * MS if i % 2 else -1)
+    found = analyze_process(recording(rows))
+    assert found is not None
+    (backward,) = found.device_phases
+    assert (backward.phase, backward.device_mean_ns, backward.steps_count) == ("backward", 12 * MS, 25)
+
+
+def graph_replays(tail: dict[str, int]) -> list[str]:
+    """Health of a process whose four steps are followed by ``tail``."""
+    rows = Rows()
+    for _ in range(4):
+        rows.step()
+    rows.end(**tail)
+    found = analyze_process(recording(rows, accelerator="cuda"))
+    assert found is not None
+    return [h.message for h in found.health if "CUDA graph" in h.message]
+
+
+def test_steps_that_replay_a_graph_are_missed_aloud():
+    (message,) = graph_replays({"other_ns": 9_000 * MS, "input_wait_ns": 960 * MS})
+    assert message == (
+        "the figures are of the first 0.04 s of 10 s recorded: after them neither a backward nor an optimizer step was "
+        "seen; steps that replay a CUDA graph would be missing here"
+    )
+
+
+def test_an_evaluation_after_the_last_step_is_no_replay():
+    assert graph_replays({"nograd_ns": 9_000 * MS, "input_wait_ns": 960 * MS}) == []
+    assert graph_replays({"other_ns": 20 * MS}) == []
+
+
+def test_a_long_end_of_a_training_on_the_cpu_is_no_replay():
+    rows = plain(4)
+    rows.end(other_ns=9_000 * MS)
+    found = analyze_process(recording(rows))
+    assert found is not None
+    assert [h.message for h in found.health if "graph" in h.message] == []
+
+
+@pytest.mark.parametrize(("count", "text"), [(1, "1 step was left out"), (2, "2 steps were left out")])
+def test_one_step_that_was_left_out_is_one_step(count, text):
+    rows = plain(30)
+    for _ in range(count):
+        rows.step(flags=FLAG_DEEP)
+    for _ in range(30):
+        rows.step()
+    found = analyze_process(recording(rows))
+    assert found is not None
+    assert [h.message for h in found.health] == [f"{text}: a profiler was on or operators were being recorded"]
 
 
 def test_tokens_of_a_step_follow_from_the_sampled_rows():

@@ -1,14 +1,10 @@
 import os
 import textwrap
 
-import pytest
-
 from hotloop.analyze.source import (
     MAX_SOURCE_BYTES,
     SourceFiles,
     calls_around,
-    classify_stack,
-    classify_statement,
     parse_source,
     read_source,
 )
@@ -71,44 +67,6 @@ def line_of(text: str) -> int:
     return next(i for i, line in enumerate(SCRIPT.splitlines(), 1) if text in line)
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("total += float(p.grad", "gradient-loop"),
-        ("p.data.mul_(0.99)", "gradient-loop"),
-        ("for name, p in model.named_parameters", "gradient-loop"),
-        ("shape = p.shape", "gradient-loop"),
-        ("x = np.clip", "preprocessing"),
-        ("Picture.open", "preprocessing"),
-        ("loss = criterion", "loss"),
-        ("loss.backward()", "loss"),
-        ('print("loss"', "logging"),
-        ("tracker.log(", "logging"),
-        ("history.append(loss.item())", "logging"),
-        ("f.write(", "logging"),
-        ("torch.save(", "checkpoint"),
-        ("out.argmax(1)", "validation"),
-        ("y = torch.log(y)", "unknown"),
-        ("z = compute(x)", "unknown"),
-        ("out = model(x)\n", "unknown"),
-        ("scale = limit", "unknown"),
-    ],
-)
-def test_a_statement_is_told_by_what_it_calls(text, kind):
-    module = parse_source(SCRIPT)
-    assert module is not None
-    line = line_of(text.strip()) if text != "out = model(x)\n" else line_of("small = ") + 1
-    assert classify_statement(module, line) == kind
-
-
-def test_the_innermost_frame_is_evidence_where_the_statement_says_nothing():
-    module = parse_source(SCRIPT)
-    assert module is not None
-    line = line_of("z = compute(x)")
-    assert classify_statement(module, line, "json.encoder:iterencode") == "logging"
-    assert classify_statement(module, line, "PIL.Image:resize") == "preprocessing"
-
-
 def test_calls_start_with_the_statements_own_and_go_on_with_the_loops():
     module = parse_source(SCRIPT)
     assert module is not None
@@ -139,16 +97,6 @@ def test_the_text_is_the_line_as_it_stands(tmp_path):
     files = SourceFiles()
     assert files.text(where) == "loss.backward()"
     assert files.text(Where(file=str(path), line=9999, function="f")) == ""
-
-
-def test_a_stack_is_told_by_its_innermost_clear_frame(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text("def flatten(d):\n    return list(d)\n\ndef loop(w, d):\n    w.add_scalar('x', flatten(d))\n")
-    stack = (
-        Where(file=str(path), line=5, function="loop"),
-        Where(file=str(path), line=2, function="flatten"),
-    )
-    assert classify_stack(SourceFiles(), stack) == "logging"
 
 
 def test_files_that_are_no_python_are_never_shown(tmp_path):

@@ -1,9 +1,10 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hotloop.bench.checklist import ITEMS, STAGES, Item, fill_checklist, items_to_json
-from hotloop.bench.doctor import Check
+from hotloop.bench.question import Check
 from hotloop.core.findings import Basis, Finding, Kind, Saving, Skipped
 from hotloop.core.phases import PHASES, Breakdown, PhaseStats
 from hotloop.core.report import MemorySummary, Outcome, Overhead, RankSummary, Report, StepSummary
@@ -196,3 +197,32 @@ def test_a_failed_run_did_not_end_well() -> None:
 def test_items_become_plain_json() -> None:
     first = items_to_json(fill_checklist((), None))[0]
     assert set(first) == {"id", "stage", "title", "tick", "evidence"}
+
+
+@pytest.mark.parametrize(
+    ("model", "autocast", "tick", "evidence"),
+    [
+        (None, None, "unknown", "neither the model's precision nor autocast was seen"),
+        ("float32", None, "ticked", "nothing that it is forecast to win (rule full-precision)"),
+        ("torch.bfloat16", None, "ticked", "the model is in bfloat16"),
+        ("float32", "torch.float16", "ticked", "autocast to float16"),
+        (None, "bfloat16", "ticked", "autocast to bfloat16"),
+    ],
+)
+def test_a_precision_that_was_not_seen_is_not_ticked(
+    model: str | None, autocast: str | None, tick: str, evidence: str
+) -> None:
+    report = make_report(environment={"accelerator": None, "model_dtype": model, "autocast_dtype": autocast})
+    item = item_of(fill_checklist((), report), "precision-tried")
+    assert (item.tick, item.evidence) == (tick, evidence)
+
+
+def test_a_precision_that_a_rule_found_or_could_not_judge_is_no_tick() -> None:
+    environment = {"accelerator": None, "model_dtype": "float32", "autocast_dtype": None}
+    finding = make_finding("input-bound", 0.1, 0.2)
+    found = make_report(
+        environment=environment, findings=(replace(finding, rule="full-precision", kind=Kind.OPPORTUNITY),)
+    )
+    assert item_of(fill_checklist((), found), "precision-tried").tick == "unticked"
+    skipped = make_report(environment=environment, skipped=(Skipped(rule="full-precision", reason="no probe"),))
+    assert item_of(fill_checklist((), skipped), "precision-tried").evidence == "no probe"

@@ -1,4 +1,5 @@
 import os
+import pkgutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.doctor import CHECKS, GROUPS, Answer, Check, Question, check_torch, has_harm, run_checks
+from hotloop.bench import checks as modules
+from hotloop.bench.checks.torch import check_torch
+from hotloop.bench.doctor import CHECKS, GROUPS, has_harm, run_checks
 from hotloop.bench.host import Host, Reading, ask_probe, file_system_of, parse_gpus, parse_links
+from hotloop.bench.question import Answer, Check, Question
 from hotloop.bench.storage import read_folder
 from hotloop.bench.variables import VARIABLES, judge_variables
 
@@ -165,6 +169,10 @@ def test_a_question_that_fails_costs_only_its_own_answer(tmp_path: Path) -> None
 def test_questions_have_their_own_ids_and_known_groups() -> None:
     assert len({one.id for one in CHECKS}) == len(CHECKS) > 25
     assert {one.group for one in CHECKS} <= set(GROUPS)
+
+
+def test_no_module_of_checks_is_left_out() -> None:
+    assert {info.name for info in pkgutil.iter_modules(modules.__path__)} == set(GROUPS)
     assert len({one.name for one in VARIABLES}) == len(VARIABLES)
 
 

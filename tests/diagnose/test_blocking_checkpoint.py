@@ -15,7 +15,7 @@ def test_saving_every_ten_steps_is_a_fault_with_its_interval() -> None:
     lines = {"checkpoint_ns": (make_line(80, 1.0, "torch.save(state, path)"),)}
     one = blocking_checkpoint.judge(make_analysis(columns=saves(10, 100_000_000), lines=lines))
     assert isinstance(one, Finding)
-    assert one.title == "writing a checkpoint stops the loop for 100 ms every 10 steps: 33 % of the run"
+    assert one.title == "writing a checkpoint stops the loop for 100 ms every 10 steps: 33% of the run"
     assert one.where[0].line == 80
     assert one.severity is Severity.HIGH
     assert one.saving is not None

@@ -15,7 +15,7 @@ def test_validation_that_takes_a_third_is_a_fault_with_the_interval_that_would_d
     one = frequent_validation.judge(validating(1 / 3))
     assert isinstance(one, Finding)
     assert one.severity is Severity.HIGH
-    assert "every 10 steps for 66.7 ms: 33 % of the run" in one.title
+    assert "every 10 steps for 66.7 ms: 33% of the run" in one.title
     assert one.fix is not None
     every = one.fix.settings["every"]
     assert isinstance(every, int)
@@ -38,7 +38,7 @@ def test_just_above_the_floor_it_is_at_most_low() -> None:
 def test_a_single_validation_says_nothing_of_its_frequency() -> None:
     one = frequent_validation.judge(validating(0.4, every=100))
     assert isinstance(one, Skipped)
-    assert "40 %" in one.reason
+    assert "40%" in one.reason
 
 
 def test_a_teacher_beside_the_validation_does_not_blur_its_interval() -> None:

@@ -10,7 +10,7 @@ def test_pauses_that_cost_a_fifth_are_a_high_fault() -> None:
     one = gc_pause.judge(make_analysis(fields={"gc_ns": 5e6, "gc_count": 1}))
     assert isinstance(one, Finding)
     assert one.severity is Severity.HIGH
-    assert one.title == "garbage collection pauses every step: 5 ms each, 25 % of the run"
+    assert one.title == "garbage collection pauses every step: 5 ms each, 25% of the run"
     assert one.saving is not None
     assert one.saving.mid_ratio == pytest.approx(0.225)
     assert one.evidence["explicit"] is False

@@ -22,7 +22,7 @@ def test_loading_in_the_main_process_is_named_with_its_line_and_its_cost() -> No
     assert one.kind is Kind.FAULT
     assert one.severity is Severity.HIGH
     assert one.title == (
-        "every step waits 9.2 ms (46 %) for the next batch: "
+        "every step waits 9.2 ms (46%) for the next batch: "
         "__getitem__ runs in the main process (num_workers=0), 9 ms a batch"
     )
     assert one.cost_ratio == pytest.approx(0.46)
@@ -107,7 +107,7 @@ def test_the_rank_that_waits_is_named() -> None:
     quiet, slow = make_rank(input_wait=0.02), make_rank(input_wait=0.4, rank=1)
     one = found(make_analysis(ranks=(quiet, slow)))
     assert one.ranks == (1,)
-    assert one.title.startswith("rank 1 waits 8 ms (40 %)")
+    assert one.title.startswith("rank 1 waits 8 ms (40%)")
 
 
 def test_a_wait_without_a_known_loader_is_only_a_rule_of_thumb() -> None:

@@ -25,7 +25,7 @@ def test_the_fullest_rank_is_named() -> None:
     one = memory_pressure.judge(make_analysis(ranks=ranks, accelerator=True))
     assert isinstance(one, Finding)
     assert one.ranks == (1,)
-    assert one.title == "device memory peaks at 98 % of 80.0 GiB on rank 1"
+    assert one.title == "device memory peaks at 98% of 80.0 GiB on rank 1"
 
 
 def test_a_device_with_room_is_nothing() -> None:

@@ -14,7 +14,7 @@ def test_work_between_batch_and_forward_is_named_by_its_line() -> None:
     one = preprocessing_in_loop.judge(make_analysis(after_input=0.4, cores=8, lines=lines))
     assert isinstance(one, Finding)
     assert one.title == (
-        "preparing the batch in the loop body takes 8 ms (40 %) of every step: `x = slow_transform(x)` in main"
+        "preparing the batch in the loop body takes 8 ms (40%) of every step: `x = slow_transform(x)` in main"
     )
     assert one.where[0].line == 41
     assert one.severity is Severity.HIGH
@@ -70,7 +70,7 @@ def test_a_short_gap_is_nothing() -> None:
 def test_without_samples_the_gap_cannot_be_judged() -> None:
     one = preprocessing_in_loop.judge(make_analysis(after_input=0.4))
     assert isinstance(one, Skipped)
-    assert "40 %" in one.reason
+    assert "40%" in one.reason
 
 
 def test_a_forward_without_modules_cannot_be_told_from_preparation() -> None:

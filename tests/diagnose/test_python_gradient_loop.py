@@ -15,7 +15,7 @@ def test_clipping_by_hand_is_named_by_its_line() -> None:
     )
     assert isinstance(one, Finding)
     assert one.title == (
-        "a Python loop over 200 tensors in main (`total += p.grad.norm().item() ** 2`) takes 8 ms (40 %) of every step"
+        "a Python loop over 200 tensors in main (`total += p.grad.norm().item() ** 2`) takes 8 ms (40%) of every step"
     )
     assert one.where[0].line == 55
     assert one.severity is Severity.HIGH

@@ -13,7 +13,7 @@ def test_a_measured_gain_earns_its_severity() -> None:
     assert one.kind is Kind.OPPORTUNITY
     assert one.severity is Severity.HIGH
     assert one.title == (
-        "AdamW.step() over 30 tensors takes 8 ms (40 %) of every step; its fused form was measured to save 25 %"
+        "AdamW.step() over 30 tensors takes 8 ms (40%) of every step; its fused form was measured to save 25%"
     )
     assert one.where[0].line == 30
     assert one.saving is not None

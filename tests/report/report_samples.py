@@ -11,6 +11,7 @@ from hotloop.core.report import (
     CombinedSaving,
     Device,
     DevicePart,
+    DevicePhase,
     Health,
     LineShare,
     MemorySummary,
@@ -298,6 +299,10 @@ def straggler_report() -> Report:
         verdict="straggler: rank 0 waits for rank 1, 30% of every step",
         step=make_step(step_ns),
         breakdown=both,
+        device_phases=(
+            DevicePhase(phase="forward", device_mean_ns=48_000_000, host_mean_ns=9_000_000, steps_count=104),
+            DevicePhase(phase="backward", device_mean_ns=121_000_000, host_mean_ns=14_200_000, steps_count=104),
+        ),
         device=Device(
             compute=DevicePart(total_ns=12_000_000_000, share_ratio=0.55),
             exposed_comm=DevicePart(total_ns=6_500_000_000, share_ratio=0.3),

@@ -108,6 +108,12 @@ def test_one_rank_has_no_rank_table() -> None:
     assert 'id="ranks"' in render_html(samples.straggler_report())
 
 
+def test_device_time_stands_beside_host_time_where_it_was_measured() -> None:
+    row = '<th scope="row">forward</th><td>48.0 ms</td><td>9.00 ms</td><td>104</td>'
+    assert row in render_html(samples.straggler_report())
+    assert "Device time by phase" not in render_html(samples.healthy_report())
+
+
 def test_hogwild_processes_without_a_breakdown_are_unknown() -> None:
     report = samples.straggler_report()
     ranks = tuple(replace(r, rank=None, breakdown=None) for r in report.ranks)

@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.core.findings import Basis, Saving, Severity, Where
-from hotloop.core.report import Health, Report
-from hotloop.report import render_terminal
+from hotloop.core.report import Health, Report, ScorecardRow
+from hotloop.report import render_html, render_terminal
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES: dict[str, Callable[[], Report]] = {
@@ -153,7 +153,7 @@ def test_many_ranks_are_cut_to_those_that_matter() -> None:
     ranks = tuple(samples.make_rank(i, report.ranks[0].breakdown, 300_000_000, 64) for i in range(64))
     named = replace(report.findings[0], ranks=(63,))
     text = render_terminal(replace(report, ranks=ranks, findings=(named,)), width=80, color=False)
-    assert "48 more ranks" in text
+    assert "hold 48 ranks more" in text
     assert any(line.split()[:1] == ["63"] and line.endswith("straggler") for line in text.splitlines())
 
 
@@ -180,3 +180,18 @@ def test_equal_ends_of_a_forecast_are_one_number() -> None:
         replace(report, findings=(replace(report.findings[0], saving=saving),)), width=80, color=False
     )
     assert "fix wins   40% (measured)" in text
+
+
+def test_memory_of_ranks_on_one_host_says_what_it_is_the_sum_of() -> None:
+    apart = samples.straggler_report()
+    together = replace(apart, ranks=tuple(replace(rank, host="node-a") for rank in apart.ranks))
+    note = "the processes of one host together: the sum of their peaks"
+    assert note in render_terminal(together, width=200, color=False)
+    assert note not in render_terminal(apart, width=200, color=False)
+    assert note in render_html(together)
+
+
+def test_a_measure_that_guides_have_no_band_for_is_shown_without_one() -> None:
+    row = ScorecardRow(name="exposed", measured_ratio=0.05, good="", bad="", verdict="unknown")
+    text = render_terminal(replace(samples.healthy_report(), scorecard=(row,)), width=200, color=False)
+    assert "   exposed     5.0%  no band\n" in text

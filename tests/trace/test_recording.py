@@ -7,6 +7,7 @@ import os
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hotloop.core.errors import RecordingError
@@ -26,7 +27,7 @@ from hotloop.core.frames import (
 )
 from hotloop.core.recording import FIELD, STEP_FIELDS, UNKNOWN
 from hotloop.observe.writer import FrameWriter
-from hotloop.trace.recording import find_run, read_process, read_run, read_tail
+from hotloop.trace.recording import fill_device_times, find_run, read_process, read_run, read_tail
 
 
 def make_row(index: int) -> list[int]:
@@ -68,6 +69,48 @@ def write_file(
 
 def row_frame(sequence: int, *values: int) -> bytes:
     return encode_frame(KIND_ROW, sequence, struct.pack(f"<{len(values)}q", *values))
+
+
+def fill(*facts: dict[str, object], merged: int = 1) -> list[list[int]]:
+    """device_forward_ns and device_h2d_ns of rows 0, 1 and 2 (or, with ``merged``, of blocks) behind some facts."""
+    rows = np.full((3, len(STEP_FIELDS)), UNKNOWN, dtype=np.int64)
+    rows[:, FIELD["index"]] = np.arange(3) * merged
+    rows[:, FIELD["rows_merged"]] = merged
+    filled = fill_device_times(rows, facts)
+    return filled[:, [FIELD["device_forward_ns"], FIELD["device_h2d_ns"]]].tolist()
+
+
+def test_device_times_fill_the_row_that_they_name() -> None:
+    fact = {"kind": "device_times", "row": 1, "forward_ns": 700, "backward_ns": None, "h2d_ns": 0}
+    assert fill(fact) == [[UNKNOWN, UNKNOWN], [700, 0], [UNKNOWN, UNKNOWN]]
+
+
+def test_a_device_time_that_is_not_known_stays_unknown() -> None:
+    assert fill({"kind": "device_times", "row": 1, "forward_ns": None, "h2d_ns": 5})[1] == [UNKNOWN, 5]
+
+
+@pytest.mark.parametrize("row", [3, -1, True, "1", None, 1 << 80])
+def test_device_times_of_no_row_fill_nothing(row: object) -> None:
+    assert fill({"kind": "device_times", "row": row, "forward_ns": 7}) == [[UNKNOWN, UNKNOWN]] * 3
+
+
+@pytest.mark.parametrize("value", [-5, True, 1.5, "7", 1 << 80])
+def test_a_device_time_that_is_no_time_fills_nothing(value: object) -> None:
+    assert fill({"kind": "device_times", "row": 0, "forward_ns": value}) == [[UNKNOWN, UNKNOWN]] * 3
+
+
+def test_a_block_of_rows_has_no_device_time_of_one_of_them() -> None:
+    assert fill({"kind": "device_times", "row": 4, "forward_ns": 7}, merged=4) == [[UNKNOWN, UNKNOWN]] * 3
+
+
+def test_device_times_in_a_file_reach_its_rows(tmp_path: Path) -> None:
+    writer = FrameWriter(str(tmp_path / "one.hlr"))
+    unknown = make_row(0)
+    unknown[FIELD["device_backward_ns"]] = UNKNOWN
+    writer.write_row(unknown)
+    writer.write_fact({"kind": "device_times", "t": 9, "row": 0, "backward_ns": 40})
+    writer.close()
+    assert read_process(tmp_path / "one.hlr").rows[0, FIELD["device_backward_ns"]] == 40
 
 
 def test_a_run_is_read_whole(run: Path) -> None:

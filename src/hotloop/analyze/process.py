@@ -11,8 +11,8 @@ import numpy as np
 
 from hotloop.core.analysis import OptimizerFacts, RankAnalysis
 from hotloop.core.phases import PHASES
-from hotloop.core.recording import FIELD, STEP_FIELDS
-from hotloop.core.report import Health, MemorySummary, Overhead, Timeline
+from hotloop.core.recording import DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS
+from hotloop.core.report import DevicePhase, Health, MemorySummary, Overhead, Timeline
 
 from .facts import (
     Fact,
@@ -49,6 +49,7 @@ from .segments import (
 from .source import SourceFiles
 from .stats import noise_of_mean_ratio, per_step_values, weighted_mean_std, weighted_quantiles
 from .steady import Steady, find_steady
+from .unrest import find_unrest
 from .validation import find_validation
 
 MAX_COLUMN_LENGTH = 100_000
@@ -56,6 +57,8 @@ MAX_COLUMN_LENGTH = 100_000
 MAX_TIMELINE_BUCKETS = 200
 MIN_ALIKE_RATIO = 0.6
 """Samples are a fair unit of work when at least this share of the steps holds about the usual number of them."""
+LONG_TAIL_RATIO = 0.5
+"""More than this share of a recording behind the last step, and of that without any work that is seen, is told."""
 NOT_SUMMED_FIELDS = frozenset((*IDENTITY_FIELDS, *LEVEL_FIELDS))
 
 
@@ -100,6 +103,8 @@ class ProcessAnalysis:
     line_samples: Mapping[str, int]
     """Stack samples of every time field, also those that no kept line names."""
     overhead: Overhead | None
+    device_phases: tuple[DevicePhase, ...]
+    """Phases whose time on the device was measured in some of the steady steps."""
     health: tuple[Health, ...]
     begin_wall_s: float | None
     """Wall clock when its first row began; None when unknown."""
@@ -210,7 +215,8 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         timeline=_build_timeline(read_int(process, "rank"), steps, phases),
         line_samples=lines.samples,
         overhead=read_overhead(facts, trained_ns),
-        health=_health(steps, steady, anchor, facts),
+        device_phases=_device_phases(steps, base),
+        health=_health(steps, steady, anchor, rank, facts),
         begin_wall_s=None if anchor_wall_s is None else anchor_wall_s + int(steps.columns["start_ns"][0]) * 1e-9,
         end_wall_s=None if anchor_wall_s is None else anchor_wall_s + int(steps.columns["end_ns"][-1]) * 1e-9,
         parent_pid=read_int(process, "ppid"),
@@ -277,6 +283,25 @@ def _mean_per_step(steps: Steps, name: str, base: BoolColumn) -> float:
     if name in NOT_SUMMED_FIELDS:
         return float(np.average(column, weights=weight))
     return int(column.sum()) / int(weight.sum())
+
+
+def _device_phases(steps: Steps, base: BoolColumn) -> tuple[DevicePhase, ...]:
+    """Only some steps are timed on the device, so the host's time is taken of the same ones."""
+    found = []
+    for host_field, device_field in DEVICE_TIME_FIELDS.items():
+        known = base & (steps.columns[device_field] >= 0)
+        count = int(steps.weight[known].sum())
+        device_ns, host_ns = (int(steps.columns[name][known].sum()) for name in (device_field, host_field))
+        if count and (device_ns or host_ns):
+            found.append(
+                DevicePhase(
+                    phase=host_field.removesuffix("_ns"),
+                    device_mean_ns=round(device_ns / count),
+                    host_mean_ns=round(host_ns / count),
+                    steps_count=count,
+                )
+            )
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,17 +418,19 @@ def _ops(facts: Sequence[Fact]) -> Mapping[str, Any] | None:
     return fact if fact else None
 
 
-def _health(steps: Steps, steady: Steady, anchor: OptimizerFacts | None, facts: Sequence[Fact]) -> tuple[Health, ...]:
+def _health(
+    steps: Steps, steady: Steady, anchor: OptimizerFacts | None, rank: RankAnalysis, facts: Sequence[Fact]
+) -> tuple[Health, ...]:
     found = [Health(level="warning", message=message) for message in steady.messages]
     if steps.broken_count:
         found.append(
-            Health(level="warning", message=f"{steps.broken_count} steps were left out because rows in them were lost")
+            Health(level="warning", message=f"{_were(steps.broken_count)} left out because rows in them were lost")
         )
     if steady.deep_count:
         found.append(
             Health(
                 level="info",
-                message=f"{steady.deep_count} steps were left out: a profiler was on or operators were being recorded",
+                message=f"{_were(steady.deep_count)} left out: a profiler was on or operators were being recorded",
             )
         )
     if steps.anchor_index is None:
@@ -418,4 +445,44 @@ def _health(steps: Steps, steady: Steady, anchor: OptimizerFacts | None, facts: 
     spans = steps.columns["end_ns"] - steps.columns["start_ns"]
     if bool((spans[~steps.is_block] != steps.step_ns[~steps.is_block]).any()):
         found.append(Health(level="warning", message="times of some rows do not add up to their windows"))
+    tail, unrest = _describe_tail(steps, rank), _describe_unrest(steps, steady, rank)
+    if tail is not None:
+        found.append(Health(level="warning", message=tail))
+    if unrest is not None:
+        found.append(Health(level="info", message=unrest))
     return (*found, *read_health(of_kind(facts, "health")))
+
+
+def _were(count: int) -> str:
+    return f"{count:,} step was" if count == 1 else f"{count:,} steps were"
+
+
+def _describe_tail(steps: Steps, rank: RankAnalysis) -> str | None:
+    """A line where most of a recording on an accelerator lies behind the last step that Python showed.
+
+    Replaying a CUDA graph calls neither backward nor an optimizer, so such steps close no rows.
+    """
+    tail_ns, unseen_ns = steps.tail_ns or 0, steps.tail_unseen_ns or 0
+    all_ns = int(steps.step_ns.sum()) + tail_ns
+    if rank.device_type == "cpu" or tail_ns < LONG_TAIL_RATIO * all_ns or unseen_ns < LONG_TAIL_RATIO * tail_ns:
+        return None
+    return (
+        f"the figures are of the first {(all_ns - tail_ns) * 1e-9:.3g} s of {all_ns * 1e-9:.3g} s recorded: after them "
+        "neither a backward nor an optimizer step was seen; steps that replay a CUDA graph would be missing here"
+    )
+
+
+def _describe_unrest(steps: Steps, steady: Steady, rank: RankAnalysis) -> str | None:
+    """A line where a single process on the CPU was kept from its cores; None also where that cannot be told."""
+    threads, cores = rank.torch_threads, rank.cores
+    if rank.device_type != "cpu" or rank.rank is None or rank.world_size > 1:
+        return None
+    if any(loader.num_workers for loader in rank.loaders) or (threads and cores and threads > cores):
+        return None  # its own workers or threads may be what it competes with
+    unrest = find_unrest(steps, steady.mask)
+    if unrest is None:
+        return None
+    return (
+        f"the steps' computation varies by {unrest.variation_ratio:.0%}, and for most of what slow steps took longer "
+        "the process was not running: other programs may share these cores; shares are means"
+    )

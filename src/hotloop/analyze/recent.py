@@ -21,7 +21,7 @@ _PHASE_FIELDS = {
 
 
 def describe_recent(rows: IntColumn) -> str:
-    """One line about these rows (n x STEP_FIELDS), such as 'step 120, 14.2/s: backward 41 %, input wait 30 %'."""
+    """One line about these rows (n x STEP_FIELDS), such as '120 optimizer steps, 14.2 per s: backward 41%'."""
     rows = rows[rows[:, FIELD["closed_by"]] != CLOSED_BY_END]
     if not len(rows):
         return ""

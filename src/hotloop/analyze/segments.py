@@ -15,6 +15,7 @@ from hotloop.core.recording import (
     CLOSED_BY_SCALER_SKIP,
     FIELD,
     FLAG_WATCHED_ALL,
+    GAP_FIELDS,
     STEP_FIELDS,
     TIME_FIELDS,
     UNKNOWN,
@@ -38,6 +39,9 @@ KNOWN_IF_ALL_FIELDS = (
 KNOWN_IF_ANY_FIELDS = ("synced_backwards", "samples", "tokens", "padding_tokens", "longest_tokens")
 """Counts that belong to the rows that saw a batch; the other rows of the step have nothing to add."""
 MAYBE_UNKNOWN_FIELDS = frozenset((*LEVEL_FIELDS, *KNOWN_IF_ALL_FIELDS, *KNOWN_IF_ANY_FIELDS))
+
+UNSEEN_FIELDS = ("input_wait_ns", "iterator_ns", "h2d_ns", *GAP_FIELDS)
+"""Time fields that say nothing of what a program computes meanwhile."""
 
 EQUALLY_REGULAR_CV = 0.1
 """Coefficients of variation closer than this to the best one count as a tie: an optimizer that steps in every
@@ -76,6 +80,8 @@ class Steps:
     broken_count: int
     """Steps left out because rows in their middle were lost."""
     tail_ns: int | None
+    tail_unseen_ns: int | None
+    """The part of ``tail_ns`` in which no module call, step, collective or saving was seen."""
 
     @property
     def count(self) -> int:
@@ -96,7 +102,8 @@ def build_steps(rows: IntColumn, *, closed: bool) -> Steps:
     ends = np.flatnonzero(steps_closed)
     is_closing = _is_optimizer_row(closed_by)
     behind = slice(int(ends[-1]) + 1 if len(ends) else len(index), None)
-    tail_ns = sum(int(raw[name][behind].sum()) for name in TIME_FIELDS) if len(index[behind]) or closed else None
+    has_tail = bool(len(index[behind])) or closed
+    tail = {name: int(raw[name][behind].sum()) for name in TIME_FIELDS}
 
     starts = np.concatenate(([0], ends[:-1] + 1)).astype(np.int64) if len(ends) else ends
     columns = {name: _merge(column, name, starts, ends) for name, column in raw.items()}
@@ -129,7 +136,8 @@ def build_steps(rows: IntColumn, *, closed: bool) -> Steps:
         optimizer_steps=_count_optimizer_steps(optimizer[is_closing], merged[is_closing]),
         skipped_count=int(((closed_by[ends] == CLOSED_BY_SCALER_SKIP) & (merged[ends] <= 1)).sum()),
         broken_count=int((~whole).sum()),
-        tail_ns=tail_ns,
+        tail_ns=sum(tail.values()) if has_tail else None,
+        tail_unseen_ns=sum(tail[name] for name in UNSEEN_FIELDS) if has_tail else None,
     )
 
 

@@ -29,7 +29,7 @@ class Steady:
     steady_count: int
     warmup_count: int
     deep_count: int
-    """Steps left out because torch.profiler was at work in them."""
+    """Steps left out because their operators were being noted, or torch.profiler was on."""
     messages: tuple[str, ...]
     """What the reader has to know about the base, in words for the health section."""
 
@@ -71,7 +71,7 @@ def find_steady(steps: Steps) -> Steady:
         messages.append("another profiler was on in most steps: its cost is part of every figure")
         base, dropped = behind & ~ours, behind & ours
     if not base.any():
-        messages.append("torch.profiler was on in every step: its cost is part of every figure")
+        messages.append("a profiler was on, or operators were noted, in every step: their cost is part of every figure")
         base, dropped = behind, np.zeros(entry_count, dtype=np.bool_)
     steady_count = int(weight[base].sum())
     if steady_count < MIN_STEADY_COUNT:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotloop.core.phases import PHASES, Breakdown, PhaseStats
-from hotloop.core.report import LineShare, MemorySummary, Overhead, RankSummary, StepSummary, Timeline
+from hotloop.core.report import DevicePhase, LineShare, MemorySummary, Overhead, RankSummary, StepSummary, Timeline
 
+from .hosts import measure_hosts
 from .partition import FIELD_PHASE
 from .process import ProcessAnalysis
 from .trainings import Training
@@ -89,9 +90,28 @@ def summarize_breakdown(training: Training) -> Breakdown:
     return merge_breakdowns([rank.breakdown for rank in training.analysis.ranks])
 
 
+def summarize_device_phases(training: Training) -> tuple[DevicePhase, ...]:
+    """Device beside host time of the phases over all timed steps of all ranks, in the order of PHASES."""
+    found = []
+    for name in PHASES:
+        parts = [part for process in training.processes for part in process.device_phases if part.phase == name]
+        count = sum(part.steps_count for part in parts)
+        if count:
+            found.append(
+                DevicePhase(
+                    phase=name,
+                    device_mean_ns=round(sum(part.device_mean_ns * part.steps_count for part in parts) / count),
+                    host_mean_ns=round(sum(part.host_mean_ns * part.steps_count for part in parts) / count),
+                    steps_count=count,
+                )
+            )
+    return tuple(found)
+
+
 def summarize_memory(training: Training) -> MemorySummary:
-    """The memory of the process that came closest to its limit (or, with unknown limits, used most)."""
-    memories = [p.memory for p in training.processes]
+    """The memory that came closest to its limit (or, with unknown limits, is used most): of an accelerator that of one
+    process, of a host that of all its processes of this training together."""
+    memories = measure_hosts(training.processes).values() or [p.memory for p in training.processes]
     return max(memories, key=lambda m: (m.peak_ratio or 0.0, m.peak_bytes or 0))
 
 

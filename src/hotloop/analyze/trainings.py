@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.report import Health
 
+from .hosts import measure_hosts
 from .process import ProcessAnalysis, Recording, analyze_process
 from .source import SourceFiles
 
 SIBLING_SLACK_S = 5.0
 """Children of one process that train within so many seconds of each other train together."""
+
+FULL_HOST_RATIO = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,18 +170,17 @@ def _build_training(group: _Group) -> Training:
     if group.earlier:
         attempts = len({p.rank.restart for p in group.earlier})
         steps = max(p.rank.steps for p in group.earlier)
-        health.append(
-            Health(
-                level="warning",
-                message=f"the training was restarted: {attempts} earlier attempt{'s' if attempts > 1 else ''} "
-                f"(up to {steps} steps a process) {'are' if attempts > 1 else 'is'} not part of the figures",
-            )
-        )
+        told = "1 earlier attempt" if attempts == 1 else f"{attempts} earlier attempts"
+        most = f"up to {steps} step{'' if steps == 1 else 's'} a process"
+        is_or_are = "is" if attempts == 1 else "are"
+        message = f"the training was restarted: {told} ({most}) {is_or_are} not part of the figures"
+        health.append(Health(level="warning", message=message))
     world_size = max(r.world_size for r in ranks)
     if ranks[0].rank is not None and len(ranks) < world_size:
         health.append(
             Health(level="warning", message=f"only {len(ranks)} of {world_size} ranks left a recording with steps")
         )
+    health += _describe_full_hosts(processes)
     return Training(
         analysis=Analysis(
             ranks=ranks,
@@ -189,6 +191,21 @@ def _build_training(group: _Group) -> Training:
         processes=processes,
         health=tuple(health),
     )
+
+
+def _describe_full_hosts(processes: Sequence[ProcessAnalysis]) -> list[Health]:
+    """A warning for every host that several processes nearly fill together: every one of them may look fine alone."""
+    return [
+        Health(
+            level="warning",
+            message=f"the processes on {host} may together need {memory.peak_ratio:.0%} of its memory: the sum of "
+            "their peaks, in which pages that they share count for each",
+        )
+        for host, memory in measure_hosts(processes).items()
+        if memory.peak_ratio is not None
+        and memory.peak_ratio > FULL_HOST_RATIO
+        and sum(p.rank.host == host for p in processes) > 1
+    ]
 
 
 def choose_unit(processes: Sequence[ProcessAnalysis]) -> tuple[str, float | None]:

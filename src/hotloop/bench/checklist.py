@@ -13,8 +13,8 @@ from typing import Any, Literal
 from hotloop.core.findings import Finding, Kind, Severity
 from hotloop.core.report import Report
 
-from .doctor import Check
 from .host import plural, say_bytes
+from .question import Check
 
 Stage = Literal["before", "during", "after"]
 Tick = Literal["ticked", "unticked", "unknown"]
@@ -173,6 +173,24 @@ def ask_pinned(scene: Scene) -> Answer:
     if not scene.accelerated:
         return "ticked", "training runs on the CPU: nothing is copied to a device"
     return by_rule("pageable-transfer", good="copies come from pinned memory")(scene)
+
+
+def ask_precision(scene: Scene) -> Answer:
+    """The rule has nothing to say of a model whose precision was not seen; that is no reason for a tick."""
+    judged = by_rule("full-precision", good="nothing that it is forecast to win")(scene)
+    if judged[0] != "ticked" or scene.steps is None:
+        return judged
+    model, autocast = (_dtype(scene.steps, name) for name in ("model_dtype", "autocast_dtype"))
+    if autocast is not None:
+        return "ticked", f"autocast to {autocast}"
+    if model is None:
+        return "unknown", "neither the model's precision nor autocast was seen"
+    return ("ticked", f"the model is in {model}") if model != "float32" else judged
+
+
+def _dtype(report: Report, name: str) -> str | None:
+    dtype = report.environment.get(name)
+    return dtype.removeprefix("torch.") if isinstance(dtype, str) else None
 
 
 def ask_compile(scene: Scene) -> Answer:
@@ -367,7 +385,7 @@ ITEMS: tuple[Entry, ...] = (
         "precision-tried",
         "during",
         "mixed precision is in use, or was found not to help",
-        by_rule("full-precision", good="in use, or nothing that it is forecast to win"),
+        ask_precision,
     ),
     _entry("compile-tried", "during", "torch.compile is in use without breaks, or was found not to help", ask_compile),
     _entry(

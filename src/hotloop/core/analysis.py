@@ -11,6 +11,7 @@ from typing import Any
 
 from .findings import Where
 from .phases import Breakdown
+from .recording import UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +217,9 @@ class Analysis:
         return self.ranks[0]
 
     def mean(self, field_name: str) -> float:
-        """Mean over ranks of a row field's mean per steady step."""
-        return sum(r.mean[field_name] for r in self.ranks) / len(self.ranks)
+        """Mean of a row field's mean per steady step over the ranks that know it; UNKNOWN (-1) when none does."""
+        known = [value for r in self.ranks if (value := r.mean[field_name]) >= 0]
+        return sum(known) / len(known) if known else float(UNKNOWN)
 
     @property
     def step_ns(self) -> float:

@@ -4,6 +4,7 @@ HotloopError                 the CLI catches this root, prints one line and exit
 ├── UsageError               the command line or a setting makes no sense
 ├── CommandNotStarted        the training command was not found (127) or may not be executed (126)
 ├── RecordingError           a recording is missing, foreign, too new or unreadable
+│   └── TraceError           so is a trace that another profiler wrote
 └── InvariantError           one of our own laws is broken (a bug; the text says which law)
 """
 
@@ -31,6 +32,10 @@ class CommandNotStarted(HotloopError):
 
 class RecordingError(HotloopError):
     """A recording is missing, foreign, from a newer hotloop, or unreadable."""
+
+
+class TraceError(RecordingError):
+    """A file is no trace, or one that cannot be read."""
 
 
 class InvariantError(HotloopError):

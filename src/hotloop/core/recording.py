@@ -73,7 +73,8 @@ STEP_FIELDS = (
     "fetch_cpu_ns",  # its thread CPU time, and time that it was ready but had no core
     "collate_ns",
     "fetch_batches",  # batches that fetch_ns and collate_ns cover
-    "device_forward_ns",  # accelerator time between event pairs; UNKNOWN without
+    # Accelerator time between event pairs; UNKNOWN without. Told later by facts ``device_times``; the reader fills it.
+    "device_forward_ns",
     "device_backward_ns",
     "device_optimizer_ns",
     "device_h2d_ns",
@@ -82,6 +83,14 @@ STEP_FIELDS = (
     "device_reserved_bytes",
     "flags",  # FLAG_*
 )
+
+DEVICE_TIME_FIELDS = {
+    "forward_ns": "device_forward_ns",
+    "backward_ns": "device_backward_ns",
+    "optimizer_ns": "device_optimizer_ns",
+    "h2d_ns": "device_h2d_ns",
+}
+"""Key of a ``device_times`` fact, which is also the time field of the host -> the field of the row that it fills."""
 
 FIELD = {name: i for i, name in enumerate(STEP_FIELDS)}
 """Position of every field in a row."""
@@ -93,7 +102,7 @@ CLOSED_BY_END = 3
 """The last, incomplete row: what happened after the last step (``tail``)."""
 
 FLAG_DEEP = 1
-"""torch.profiler was on (a deep window of ours or a profiler of the user's own)."""
+"""The row cost more than others: operators were being noted (a deep window of ours), or torch.profiler was on."""
 FLAG_WATCHED_ALL = 2
 """Nested modules were watched during the whole row, so recompute_ns is known."""
 FLAG_FOREIGN_PROFILER = 4
@@ -122,7 +131,6 @@ FACT_KINDS = (
     "health",
     "overhead",
     "metric",
-    "device_times",
     "trace",
 )
 """Kinds of facts; docs/formats.md says what each holds. A reader ignores kinds that it does not know."""

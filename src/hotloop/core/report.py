@@ -74,6 +74,20 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePhase:
+    """Device beside host time of one phase: means per step over the same ``steps_count`` steps, of all ranks together.
+
+    The device's time lies between a pair of events and includes what the device waited meanwhile: it is no partition,
+    and the rest of the step is not idle time.
+    """
+
+    phase: str
+    device_mean_ns: int
+    host_mean_ns: int
+    steps_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankSummary:
     rank: int | None
     local_rank: int | None
@@ -179,6 +193,7 @@ class Report:
     scorecard: tuple[ScorecardRow, ...] = ()
     runs: tuple[Report, ...] = field(default=())
     run_folder: str | None = None
+    device_phases: tuple[DevicePhase, ...] = ()
 
 
 def report_to_json(report: Report) -> dict[str, Any]:
@@ -205,6 +220,7 @@ def report_to_json(report: Report) -> dict[str, Any]:
         "timelines": [_plain(t) for t in report.timelines],
         "lines": [_plain(line) for line in report.lines],
         "scorecard": [_plain(row) for row in report.scorecard],
+        "device_phases": [_plain(phase) for phase in report.device_phases],
         "next": report.next_command,
     }
     if report.runs:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .analysis import Analysis
 from .findings import Finding, Skipped
+from .trace_analysis import TraceAnalysis
 
 Judgement = Finding | Sequence[Finding] | Skipped | None
 """Findings, or None when there is nothing to say, or Skipped when the evidence is missing."""
@@ -15,18 +16,23 @@ Judgement = Finding | Sequence[Finding] | Skipped | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """``judge`` is pure. ``manual`` is its docstring: five headings in Markdown."""
+    """``judge`` and ``judge_trace`` are pure. ``manual`` is the docstring of ``judge``: five headings in Markdown."""
 
     id: str
     summary: str
     manual: str
     judge: Callable[[Analysis], Judgement]
+    judge_trace: Callable[[TraceAnalysis], Judgement] | None = None
+    """The same fault in files that a profiler wrote; None when such a file cannot show it."""
 
 
-def rule(rule_id: str, summary: str) -> Callable[[Callable[[Analysis], Judgement]], Rule]:
-    """Make a Rule of a function; its docstring is the manual."""
+def rule(
+    rule_id: str, summary: str, *, on_trace: Callable[[TraceAnalysis], Judgement] | None = None
+) -> Callable[[Callable[[Analysis], Judgement]], Rule]:
+    """Make a Rule of a function; its docstring is the manual. ``on_trace`` judges a profiler's files."""
 
     def make(judge: Callable[[Analysis], Judgement]) -> Rule:
-        return Rule(id=rule_id, summary=summary, manual=inspect.cleandoc(judge.__doc__ or ""), judge=judge)
+        manual = inspect.cleandoc(judge.__doc__ or "")
+        return Rule(id=rule_id, summary=summary, manual=manual, judge=judge, judge_trace=on_trace)
 
     return make

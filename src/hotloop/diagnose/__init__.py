@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.catalogue import Catalogue
 from hotloop.core.findings import Finding, Skipped
 from hotloop.core.rules import Judgement, Rule
+from hotloop.core.trace_analysis import TraceAnalysis
 
-__all__ = ["RULES", "find_problems"]
+__all__ = ["RULES", "find_problems", "find_problems_in_trace"]
+
+T = TypeVar("T")
+NOT_IN_A_TRACE = "a trace file does not show it: record the training with hotloop run"
 
 RULES: Catalogue[Rule] = Catalogue(Rule, "hotloop.diagnose.rules")
 """Every rule by its id; the modules are imported when it is first read."""
@@ -22,16 +27,33 @@ def find_problems(
 
     ``rules`` defaults to the whole catalogue. A rule that fails is reported as skipped, with its error.
     """
+    return _ask(analysis, ((one, one.judge) for one in (RULES.values() if rules is None else rules)))
+
+
+def find_problems_in_trace(
+    analysis: TraceAnalysis, rules: Iterable[Rule] | None = None
+) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
+    """As find_problems, from files that a profiler wrote; rules that such files cannot show are skipped."""
+    asked = tuple(RULES.values() if rules is None else rules)
+    unseen = tuple(Skipped(rule=one.id, reason=NOT_IN_A_TRACE) for one in asked if one.judge_trace is None)
+    judges = ((one, one.judge_trace) for one in asked if one.judge_trace is not None)
+    findings, skipped = _ask(analysis, judges)
+    return findings, (*skipped, *unseen)
+
+
+def _ask(
+    analysis: T, judges: Iterable[tuple[Rule, Callable[[T], Judgement]]]
+) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
     findings: list[Finding] = []
     skipped: list[Skipped] = []
-    for one in RULES.values() if rules is None else rules:
+    for one, judge in judges:
         try:
-            answers = _as_answers(one.judge(analysis))
+            answers = _as_answers(judge(analysis))
         except Exception as error:  # a bug in one rule must not cost the reader the other rules' findings
             skipped.append(Skipped(rule=one.id, reason=f"the rule failed ({type(error).__name__}: {error})"))
             continue
-        findings += [answer for answer in answers if isinstance(answer, Finding)]
-        skipped += [answer for answer in answers if isinstance(answer, Skipped)]
+        findings += [found for found in answers if isinstance(found, Finding)]
+        skipped += [found for found in answers if isinstance(found, Skipped)]
     return tuple(findings), tuple(skipped)
 
 

@@ -19,5 +19,9 @@ def describe_verdict(findings: Sequence[Finding], breakdown: Breakdown, step: St
                 return f"{finding.rule}: {finding.title}"
     largest = sorted(breakdown.phases.items(), key=lambda item: -item[1].share_ratio)[:2]
     parts = " and ".join(f"{name.replace('_', ' ')} {phase.share_ratio:.0%}" for name, phase in largest)
-    few = f" (only {step.steady_count} steady steps)" if step.steady_count < 10 else ""
+    few = (
+        f" (only {step.steady_count} steady step{'s' if step.steady_count != 1 else ''})"
+        if step.steady_count < 10
+        else ""
+    )
     return f"no serious fault found{few}; the step is {parts}"

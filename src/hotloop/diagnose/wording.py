@@ -20,9 +20,9 @@ def say_share(ratio: float) -> str:
     """A share in percent: whole ones from 10 %, else one decimal.
 
     >>> say_share(0.463), say_share(0.037)
-    ('46 %', '3.7 %')
+    ('46%', '3.7%')
     """
-    return f"{ratio * 100:.0f} %" if ratio >= 0.0995 else f"{ratio * 100:.1f} %"
+    return f"{ratio * 100:.0f}%" if ratio >= 0.0995 else f"{ratio * 100:.1f}%"
 
 
 def say_bytes(size_bytes: float) -> str:

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 
 from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Saving, Severity, Value, Where
-from hotloop.core.report import Outcome
+from hotloop.core.report import Outcome, Report, ScorecardRow
 
 UNKNOWN = "unknown"
 
@@ -45,6 +45,11 @@ NUMERICS_TEXT = {
     Numerics.RESAMPLED: "random draws or data order may differ",
     Numerics.LOSSY: "changes the numerics: watch the loss",
 }
+
+DEVICE_PHASES_NOTE = (
+    "mean per step, between events around each phase: waits of the device count, "
+    "and the rest of a step is not idle time"
+)
 
 OUTCOME_TEXT = {
     "completed": "completed",
@@ -116,6 +121,20 @@ def format_number(value: float) -> str:
     return f"{value:.2g}"
 
 
+def format_bands(row: ScorecardRow) -> str:
+    """The bands of a scorecard's row, as far as guides give them.
+
+    >>> format_bands(ScorecardRow(name="x", measured_ratio=0.1, good="below 10%", bad="", verdict="good"))
+    'good below 10%'
+    """
+    return ", ".join(f"{name} {clean(band)}" for name, band in (("good", row.good), ("bad", row.bad)) if band)
+
+
+def format_band_verdict(row: ScorecardRow) -> str:
+    """In which band a measure lies; guides have none for some measures."""
+    return "no band" if row.measured_ratio is not None and not (row.good or row.bad) else clean(row.verdict)
+
+
 def format_count(value: int | None) -> str:
     """A count with thousands separated.
 
@@ -123,6 +142,15 @@ def format_count(value: int | None) -> str:
     '1,234,567'
     """
     return UNKNOWN if value is None else f"{value:,}"
+
+
+def format_counted(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> format_counted(1, "step"), format_counted(1234, "step")
+    ('1 step', '1,234 steps')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def format_percent(ratio: float | None) -> str:
@@ -167,6 +195,19 @@ def format_bytes(value_bytes: float | None) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{format_number(size)} {unit}"
         size /= 1024
     raise AssertionError("the loop ends at TiB")
+
+
+def describe_shared_memory(report: Report) -> str | None:
+    """What a peak of host memory is the sum of; None where it is that of one process or of an accelerator."""
+    memory, hosts = report.memory, [rank.host for rank in report.ranks]
+    if (
+        memory is None
+        or memory.peak_bytes is None
+        or memory.allocated_bytes is not None
+        or len(hosts) == len(set(hosts))
+    ):
+        return None
+    return "the processes of one host together: the sum of their peaks"
 
 
 def format_rate(value_per_s: float | None, noun: str) -> str:

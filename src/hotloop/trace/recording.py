@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from hotloop.core.frames import (
     decode_status,
     fact_key,
 )
-from hotloop.core.recording import FIELD, STEP_FIELDS, UNKNOWN
+from hotloop.core.recording import DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS, UNKNOWN
 
 RUNS_FOLDER = ".hotloop"
 FILE_SUFFIX = ".hlr"
@@ -151,8 +151,8 @@ def read_process(path: Path) -> ProcessRecording:
             for frame in decode_frames(data, start, len(data)):
                 collected.add(frame)
         status = file.status  # read before the rows, so rows that were written meanwhile cannot look lost
-    rows = collected.take_rows()
     facts = collected.take_facts()
+    rows = fill_device_times(collected.take_rows(), facts)
     process: dict[str, Any] = next((fact for fact in reversed(facts) if fact.get("kind") == "process"), {})
     return ProcessRecording(
         path=path,
@@ -165,6 +165,30 @@ def read_process(path: Path) -> ProcessRecording:
         closed=status.closed,
         trouble=status.message,
     )
+
+
+def fill_device_times(rows: Rows, facts: Iterable[Mapping[str, Any]]) -> Rows:
+    """``rows`` (sorted by index) with the device's times of the phases, which facts bring some rows later.
+
+    What no fact tells stays UNKNOWN, and so does a block of rows: its sum would lack the rows that were not timed.
+    """
+    told = [f for f in facts if f.get("kind") == "device_times" and _is_count(f.get("row"))]
+    if not told or not len(rows):
+        return rows
+    filled: Rows = rows.copy()
+    index = filled[:, FIELD["index"]]
+    places = np.searchsorted(index, np.array([f["row"] for f in told], dtype=np.int64))
+    for fact, place in zip(told, places, strict=True):
+        if place == len(filled) or index[place] != fact["row"] or filled[place, FIELD["rows_merged"]] != 1:
+            continue
+        for key, name in DEVICE_TIME_FIELDS.items():
+            if _is_count(fact.get(key)):
+                filled[place, FIELD[name]] = fact[key]
+    return filled
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_COUNT
 
 
 def read_tail(path: Path, after_row: int) -> Rows:
@@ -317,7 +341,9 @@ def _describe_losses(process: ProcessRecording) -> list[str]:
     if any(fact.get("kind") == "health" and "id" in fact for fact in process.facts):
         return []
     lost = [
-        f"{count} {what}" for count, what in ((process.lost_rows, "rows"), (process.lost_facts, "facts")) if count > 0
+        f"{count} {what}{'s' if count > 1 else ''}"
+        for count, what in ((process.lost_rows, "row"), (process.lost_facts, "fact"))
+        if count > 0
     ]
     if not lost:
         return []

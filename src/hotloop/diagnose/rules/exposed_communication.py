@@ -5,14 +5,54 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, DdpFacts
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
 from hotloop.core.rules import rule
+from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.comm import bucket_bytes, exposure_by_cause, is_distributed
 from hotloop.diagnose.measured import known_count, known_places, line_places
 from hotloop.diagnose.noise import is_material
+from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, saving_from
+from hotloop.diagnose.wording import say_share
 
 ONE_BUCKET_BYTES = 8 << 20
 
 
-@rule("exposed-communication", "the ranks exchange data while nothing computes")
+def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
+    """Communication on the device while nothing computes, on the rank with the least of it."""
+    ranks = device_ranks(analysis)
+    if not ranks:
+        return Skipped(rule="exposed-communication", reason=NO_DEVICE)
+    parts = [rank.partition for rank in ranks if rank.partition is not None]
+    ratios = [part.exposed_comm_ns / max(1, part.window_ns) for part in parts]
+    least = min(range(len(ranks)), key=lambda i: ratios[i])
+    cost_ratio, part, rank = ratios[least], parts[least], ranks[least]
+    if cost_ratio < MATERIAL_RATIO:
+        return None
+    overlap = part.overlap_ratio or 0.0
+    return Finding(
+        rule="exposed-communication",
+        kind=Kind.FAULT,
+        title=f"{say_share(cost_ratio)} of the device's time is exchange between ranks that nothing hides "
+        f"({say_share(overlap)} of the exchange is hidden)",
+        phase="communication",
+        cost_ns=round(cost_ratio * rank.step_ns),
+        cost_ratio=cost_ratio,
+        # One rank's file cannot tell transfer from waiting for a slow rank; several ranks leave the transfer.
+        saving=saving_from(rank.forecasts.get("hidden-communication"), cost_ratio, 0.15, 0.4, 0.9),
+        evidence={
+            "comm_ns": part.comm_ns,
+            "exposed_comm_ns": part.exposed_comm_ns,
+            "overlap_ratio": round(overlap, 4),
+            "kernels": [f"{group.name[:60]} x{group.count}" for group in rank.timeline.comm_groups[:3]],
+            "least_over_ranks": len(ranks) > 1,
+        },
+        fix=Fix(technique="fewer-synchronisations", settings={}, safety=Safety.SHOW, numerics=Numerics.REORDERED),
+    )
+
+
+@rule(
+    "exposed-communication",
+    "the ranks exchange data while nothing computes",
+    on_trace=exposed_communication_on_trace,
+)
 def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does

@@ -3,11 +3,53 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Skipped
+from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Skipped
 from hotloop.core.rules import rule
+from hotloop.core.trace_analysis import TraceAnalysis
+from hotloop.diagnose.on_trace import (
+    MATERIAL_RATIO,
+    NO_DEVICE,
+    device_ranks,
+    named_ranks,
+    saving_from,
+    say_blame,
+    steps_in,
+    window_ns,
+)
+from hotloop.diagnose.wording import say_share
 
 
-@rule("host-sync", "the host waits for the device in the middle of a step")
+def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
+    """Idle time of the device that follows a wait of the host for it."""
+    ranks = device_ranks(analysis)
+    if not ranks:
+        return Skipped(rule="host-sync", reason=NO_DEVICE)
+    ratios = [(r.timeline.idle.sync_drained_ns if r.timeline.idle else 0) / window_ns(r) for r in ranks]
+    worst = max(range(len(ranks)), key=lambda i: ratios[i])
+    rank, cost_ratio = ranks[worst], ratios[worst]
+    idle = rank.timeline.idle
+    if idle is None or cost_ratio < MATERIAL_RATIO:
+        return None
+    callers = [row for row in idle.syncs if row.total_ns > 0]
+    named = f", most after {callers[0].name}" if callers else ""
+    return Finding(
+        rule="host-sync",
+        kind=Kind.FAULT,
+        title=f"the device idles {say_share(cost_ratio)} of the time after the host waited for it{named}",
+        phase=None,
+        cost_ns=round(cost_ratio * rank.step_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_from(rank.forecasts.get("no-host-syncs"), cost_ratio, 0.2, 0.6, 1.0),
+        evidence={
+            "waits_per_step": round(idle.sync_drained_count / steps_in(rank), 2),
+            "after": [say_blame(row) for row in callers[:3]],
+        },
+        fix=Fix(technique="fewer-host-syncs", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        ranks=named_ranks(tuple(r for r, x in zip(ranks, ratios, strict=True) if x >= 0.6 * cost_ratio), len(ranks)),
+    )
+
+
+@rule("host-sync", "the host waits for the device in the middle of a step", on_trace=host_sync_on_trace)
 def host_sync(analysis: Analysis) -> Skipped:
     """## What it does
     Finds calls that make the host wait for the device within a step: `.item()`, `.cpu()`, `print` of a tensor,

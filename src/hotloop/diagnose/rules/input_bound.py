@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Value, Where, saving_within
+from hotloop.core.findings import (
+    Basis,
+    Finding,
+    Fix,
+    Kind,
+    Numerics,
+    Safety,
+    Saving,
+    Skipped,
+    Value,
+    Where,
+    saving_within,
+)
 from hotloop.core.rules import rule
+from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose.lines import places
 from hotloop.diagnose.loading import (
     LoadingWork,
@@ -20,6 +33,7 @@ from hotloop.diagnose.loading import (
 )
 from hotloop.diagnose.measured import known_mean, known_places
 from hotloop.diagnose.noise import threshold_ratio
+from hotloop.diagnose.on_trace import saving_from, window_ns
 from hotloop.diagnose.wording import say_share, say_time
 
 FLOOR_RATIO = 0.02
@@ -29,7 +43,51 @@ LATENCY_CPU_RATIO = 0.5
 """Loading whose thread is on a CPU for less than this part of its time waits for storage or a network."""
 
 
-@rule("input-bound", "the step waits for the next batch")
+def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
+    """From a profiler's file: the share of the steps that the main thread stands in its DataLoader."""
+    known = [rank for rank in analysis.ranks if rank.share("input_wait") is not None]
+    if not known:
+        return Skipped(rule="input-bound", reason="the trace shows no activity of the host")
+    rank = max(known, key=lambda one: one.share("input_wait") or 0.0)
+    cost_ratio = rank.share("input_wait") or 0.0
+    if cost_ratio < FLOOR_RATIO:
+        return None
+    wait_ns = cost_ratio * rank.step_ns
+    in_main = _loads_in_main(rank)
+    idle = rank.timeline.idle
+    idle_ratio = None if idle is None else idle.late_data_wait_ns / window_ns(rank)
+    # Without a device the wait is lost for certain; with one, only what it idles meanwhile.
+    sure = 0.5 if idle_ratio is None else min(1.0, idle_ratio / cost_ratio) * 0.5
+    alike = all((one.share("input_wait") or 0.0) >= 0.6 * cost_ratio for one in known)
+    workers = "" if in_main is None else " (num_workers=0)" if in_main else " in spite of its workers"
+    return Finding(
+        rule="input-bound",
+        kind=Kind.FAULT,
+        title=f"every step waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch{workers}",
+        phase="input_wait",
+        cost_ns=round(wait_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_from(rank.forecasts.get("no-input-wait"), cost_ratio, sure, min(0.8, 1.6 * sure), 1.0),
+        evidence={
+            "loads_in_main_process": in_main,
+            "device_idle_meanwhile_ratio": None if idle_ratio is None else round(idle_ratio, 4),
+            "steps": rank.complete_steps_count,
+        },
+        fix=Fix(technique="loader-workers", settings={}, safety=Safety.ASK, numerics=Numerics.RESAMPLED),
+        ranks=() if alike or rank.facts.rank is None else (rank.facts.rank,),
+    )
+
+
+def _loads_in_main(rank: TraceRank) -> bool | None:
+    """Whether batches are made in the main process, by the iterator's class in the trace; None when it is not named."""
+    names = [row.name for row in rank.timeline.anatomy.ranges] + [row.name for row in rank.timeline.ops]
+    iterators = [name for name in names if "DataLoader" in name]
+    if any("_SingleProcess" in name for name in iterators):
+        return True
+    return False if any("_MultiProcessing" in name for name in iterators) else None
+
+
+@rule("input-bound", "the step waits for the next batch", on_trace=input_bound_on_trace)
 def input_bound(analysis: Analysis) -> Finding | None:
     """## What it does
     Measures how long the training loop stands inside its DataLoader (`input_wait`), and tells apart why: samples that

@@ -3,11 +3,73 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Skipped
+from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Skipped, Value
 from hotloop.core.rules import rule
+from hotloop.core.trace_analysis import TraceAnalysis
+from hotloop.diagnose.on_trace import (
+    MATERIAL_RATIO,
+    NO_DEVICE,
+    device_ranks,
+    named_ranks,
+    saving_from,
+    say_blame,
+    steps_in,
+    window_ns,
+)
+from hotloop.diagnose.wording import say_share
+
+SHORT_RATIO = 0.5
+"""Where fewer kernels than this are short, it is single slow calls that come late, not launching itself."""
 
 
-@rule("launch-bound", "the device idles because the host cannot launch kernels fast enough")
+def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
+    """Idle time in which the next launch had not been made, less what waiting for data and other calls explain."""
+    ranks = device_ranks(analysis)
+    if not ranks:
+        return Skipped(rule="launch-bound", reason=NO_DEVICE)
+    late = []
+    for rank in ranks:
+        idle = rank.timeline.idle
+        assert idle is not None
+        explained = idle.late_data_wait_ns + (idle.late_gc_ns or 0) + idle.late_allocator_ns + idle.late_slow_call_ns
+        late.append(max(0, idle.launch_late_ns - explained))
+    ratios = [ns / window_ns(rank) for ns, rank in zip(late, ranks, strict=True)]
+    worst = max(range(len(ranks)), key=lambda i: ratios[i])
+    rank, cost_ratio = ranks[worst], ratios[worst]
+    launch = rank.timeline.launch
+    if launch is None or cost_ratio < MATERIAL_RATIO or (launch.short_kernels_ratio or 0.0) < SHORT_RATIO:
+        return None
+    cost_ns = cost_ratio * rank.step_ns
+    # Recording Python frames slows the host, and with it every launch: part of the idle time is the profiler's own.
+    sure = 0.1 if rank.facts.has_stacks else 0.3
+    idle = rank.timeline.idle
+    assert idle is not None
+    late_calls: list[Value] = [say_blame(row) for row in idle.blamed if row.cause == "launch-late"]
+    evidence: dict[str, Value] = {
+        "short_kernels_ratio": launch.short_kernels_ratio,
+        "kernels_per_step": round(launch.kernels_count / steps_in(rank), 1),
+        "host": late_calls[:3],
+    }
+    return Finding(
+        rule="launch-bound",
+        kind=Kind.FAULT,
+        title=f"the device idles {say_share(cost_ratio)} of the time because the next kernel is not launched yet; "
+        f"{say_share(launch.short_kernels_ratio or 0.0)} of the kernels take less than 10 us",
+        phase=None,
+        cost_ns=round(cost_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_from(rank.forecasts.get("free-launches"), cost_ratio, sure, 0.6, 1.0),
+        evidence=evidence,
+        fix=Fix(technique="cuda-graphs", settings={}, safety=Safety.ASK, numerics=Numerics.EXACT),
+        ranks=named_ranks(tuple(r for r, x in zip(ranks, ratios, strict=True) if x >= 0.6 * cost_ratio), len(ranks)),
+    )
+
+
+@rule(
+    "launch-bound",
+    "the device idles because the host cannot launch kernels fast enough",
+    on_trace=launch_bound_on_trace,
+)
 def launch_bound(analysis: Analysis) -> Skipped:
     """## What it does
     Finds steps whose kernels are so short that launching them takes longer than running them.

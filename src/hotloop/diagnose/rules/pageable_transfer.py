@@ -3,11 +3,55 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Skipped
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, saving_within
 from hotloop.core.rules import rule
+from hotloop.core.trace_analysis import TraceAnalysis
+from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, window_ns
+from hotloop.diagnose.wording import say_share
 
 
-@rule("pageable-transfer", "batches are copied to the device from pageable memory")
+def pageable_transfer_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
+    """Copies from pageable memory that neither computation nor communication hides."""
+    ranks = device_ranks(analysis)
+    if not ranks:
+        return Skipped(rule="pageable-transfer", reason=NO_DEVICE)
+    if all(r.timeline.ratios.pageable_copies_ns is None for r in ranks):
+        return Skipped(rule="pageable-transfer", reason="the names of the copies do not tell pageable from pinned")
+    exposed = []
+    for rank in ranks:
+        assert rank.partition is not None
+        exposed.append(min(rank.timeline.ratios.pageable_copies_ns or 0, rank.partition.exposed_mem_ns))
+    ratios = [ns / window_ns(rank) for ns, rank in zip(exposed, ranks, strict=True)]
+    worst = max(range(len(ranks)), key=lambda i: ratios[i])
+    cost_ratio = ratios[worst]
+    if cost_ratio < MATERIAL_RATIO:
+        return None
+    rank = ranks[worst]
+    return Finding(
+        rule="pageable-transfer",
+        kind=Kind.FAULT,
+        title=f"copies from pageable memory take {say_share(cost_ratio)} of the device's time, hidden by nothing",
+        phase="h2d",
+        cost_ns=round(cost_ratio * rank.step_ns),
+        cost_ratio=cost_ratio,
+        # Pinned memory copies at about twice the rate; beside the computation the copy costs nothing.
+        saving=saving_within(cost_ratio, 0.4 * cost_ratio, 0.7 * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
+        evidence={"pageable_copies_ns": rank.timeline.ratios.pageable_copies_ns, "exposed_ns": exposed[worst]},
+        fix=Fix(
+            technique="pinned-memory",
+            settings={"pin_memory": True, "non_blocking": True},
+            safety=Safety.ASK,
+            numerics=Numerics.EXACT,
+        ),
+        ranks=() if rank.facts.rank is None or len(analysis.ranks) == 1 else (rank.facts.rank,),
+    )
+
+
+@rule(
+    "pageable-transfer",
+    "batches are copied to the device from pageable memory",
+    on_trace=pageable_transfer_on_trace,
+)
 def pageable_transfer(analysis: Analysis) -> Skipped:
     """## What it does
     Finds copies of batches to the device that start from ordinary (pageable) host memory.

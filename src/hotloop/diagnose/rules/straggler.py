@@ -10,6 +10,7 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
 from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
+from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.comm import is_distributed, sync_count, waiting
 from hotloop.diagnose.measured import known_places, line_places
 
@@ -52,7 +53,43 @@ class Gap:
     """The part of its longer work that neither uneven cores nor the run's own unrest explains."""
 
 
-@rule("straggler", "all ranks wait for one")
+def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
+    """The rank that waits least in the collectives that all ranks share, and how much longer the others wait."""
+    if len(analysis.ranks) < 2:
+        return Skipped(rule="straggler", reason="a single rank's file was given")
+    waits = sorted(analysis.waits, key=lambda one: one.wait_ns)
+    if len(waits) < 2 or not analysis.span_ns:
+        return Skipped(rule="straggler", reason="no collective could be matched over the ranks")
+    slow, others = waits[0], waits[1:]
+    gap_ratio = (others[0].wait_ns - slow.wait_ns) / analysis.span_ns
+    mean_ratio = (sum(one.wait_ns for one in others) / len(others) - slow.wait_ns) / analysis.span_ns
+    if gap_ratio < LEAST_GAP_RATIO:
+        return None
+    cost_ratio = min(1.0, max(gap_ratio, mean_ratio))
+    return Finding(
+        rule="straggler",
+        kind=Kind.FAULT,
+        title=f"all ranks wait for rank {slow.rank}: the others stand {mean_ratio:.0%} of the time in collectives "
+        "that it has not reached",
+        phase="communication",
+        cost_ns=round(cost_ratio * analysis.step_ns),
+        cost_ratio=cost_ratio,
+        # Were it as fast as the next slowest, the gap to that one would be won; the steps in between may differ.
+        saving=saving_within(cost_ratio, 0.6 * gap_ratio, 0.85 * gap_ratio, cost_ratio, Basis.SIMULATED),
+        evidence={
+            "rank": slow.rank,
+            "last_arrivals": slow.last_arrivals_count,
+            "collectives": analysis.matched_count,
+            "others_wait_ns": [one.wait_ns for one in others[:8]],
+        },
+        fix=Fix(
+            technique="balance-ranks", settings={"rank": slow.rank}, safety=Safety.SHOW, numerics=Numerics.RESAMPLED
+        ),
+        ranks=() if slow.rank is None else (slow.rank,),
+    )
+
+
+@rule("straggler", "all ranks wait for one", on_trace=straggler_on_trace)
 def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does

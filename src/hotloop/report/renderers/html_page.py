@@ -110,9 +110,19 @@ def _describe_report(report: Report) -> Shown:
         }
         if combined is not None and len(combined.techniques) > 1
         else None,
-        "facts": _describe_steps(report.step) + _describe_memory(report.memory),
+        "facts": _describe_steps(report.step) + _describe_memory(report.memory, t.describe_shared_memory(report)),
         "phases": _describe_phases(report),
         "device": _describe_device(report.device),
+        "device_phases": [
+            {
+                "name": p.phase,
+                "device": t.format_duration(p.device_mean_ns),
+                "host": t.format_duration(p.host_mean_ns),
+                "steps": t.format_count(p.steps_count),
+            }
+            for p in report.device_phases
+        ],
+        "device_phases_note": t.DEVICE_PHASES_NOTE,
         "has_timeline": any(timeline.first_step for timeline in report.timelines),
         "heat": _describe_heat(report, _phases_in_use(report)),
         "heat_phases": _phases_in_use(report),
@@ -124,6 +134,7 @@ def _describe_report(report: Report) -> Shown:
                 "good": r.good,
                 "bad": r.bad,
                 "verdict": r.verdict,
+                "band": t.format_band_verdict(r),
             }
             for r in report.scorecard
         ],
@@ -134,7 +145,8 @@ def _describe_report(report: Report) -> Shown:
             (name, t.UNKNOWN if value is None else str(value)) for name, value in report.environment.items()
         ],
         "runs": [
-            {"verdict": r.verdict, "steps": t.format_count(r.step.count if r.step else None)} for r in report.runs
+            {"verdict": r.verdict, "steps": t.format_counted(r.step.count, "step") if r.step else None}
+            for r in report.runs
         ],
         "run_folder": report.run_folder,
         "next": report.next_command,
@@ -200,10 +212,11 @@ def _optional(name: str, ratio: float | None) -> str:
     return f"{name} {t.format_percent(ratio)}" if ratio is not None else ""
 
 
-def _describe_memory(memory: MemorySummary | None) -> list[tuple[str, str, str]]:
+def _describe_memory(memory: MemorySummary | None, shared: str | None) -> list[tuple[str, str, str]]:
     if memory is None or memory.peak_bytes is None:
         return []
     note = f"of {t.format_bytes(memory.total_bytes)}" if memory.total_bytes is not None else ""
+    note = "; ".join(filter(None, (note, shared)))
     facts = [("peak memory", t.format_bytes(memory.peak_bytes), note)]
     if memory.reserved_bytes is not None:
         allocated = f"allocated {t.format_bytes(memory.allocated_bytes)}" if memory.allocated_bytes is not None else ""
@@ -290,12 +303,12 @@ def _describe_heat(report: Report, phases: list[str]) -> list[Shown]:
             {
                 "rank": str(rank.rank) if rank.rank is not None else f"pid {rank.pid}",
                 "host": rank.host,
-                "steps": t.format_count(rank.steps),
+                "steps": t.format_counted(rank.steps, "step"),
                 "mean": t.format_duration(rank.mean_ns),
                 "cells": cells,
                 "named_in": ", ".join(named_in),
                 "ended": t.OUTCOME_TEXT.get(rank.ended, rank.ended) if rank.ended is not None else t.UNKNOWN,
-                "lost_rows": t.format_count(rank.lost_rows) if rank.lost_rows else "",
+                "lost_rows": t.format_counted(rank.lost_rows, "row") if rank.lost_rows else "",
                 "memory": t.format_bytes(rank.memory.peak_bytes),
             }
         )

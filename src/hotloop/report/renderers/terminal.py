@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 from hotloop.core.findings import Finding, Kind, Severity
 from hotloop.core.phases import PHASES
-from hotloop.core.report import Device, LineShare, MemorySummary, Overhead, RankSummary, Report, StepSummary
+from hotloop.core.report import (
+    Device,
+    DevicePhase,
+    LineShare,
+    MemorySummary,
+    Overhead,
+    RankSummary,
+    Report,
+    StepSummary,
+)
 from hotloop.report import text as t
 from hotloop.report.renderer import Surface, renderer
 
@@ -122,8 +131,9 @@ def _write(page: Page, report: Report) -> None:
     _write_findings(page, report)
     _write_breakdown(page, report)
     _write_device(page, report.device)
+    _write_device_phases(page, report.device_phases)
     _write_ranks(page, report)
-    _write_memory(page, report.memory)
+    _write_memory(page, report.memory, t.describe_shared_memory(report))
     _write_scorecard(page, report)
     _write_skipped(page, report)
     _write_health(page, report)
@@ -256,7 +266,7 @@ def _describe_steps(step: StepSummary, dot: str) -> str:
     parts = [
         f"{t.format_duration(step.mean_ns)} mean, {t.format_duration(step.median_ns)} median, "
         f"{t.format_duration(step.p95_ns)} p95",
-        f"{t.format_count(step.count)} steps, {t.format_count(step.steady_count)} of them steady",
+        f"{t.format_counted(step.count, 'step')}, {t.format_count(step.steady_count)} of them steady",
     ]
     rates = ((step.samples_per_s, "samples"), (step.tokens_per_s, "tokens"), (step.batches_per_s, "batches"))
     parts.extend([t.format_rate(value, noun) for value, noun in rates if value is not None][:2])
@@ -309,6 +319,17 @@ def _write_device(page: Page, device: Device | None) -> None:
         page.paragraph(", ".join(counters), head=INDENT)
 
 
+def _write_device_phases(page: Page, phases: Sequence[DevicePhase]) -> None:
+    if not phases:
+        return
+    page.heading("DEVICE TIME BY PHASE", t.DEVICE_PHASES_NOTE)
+    table = [["phase", "device", "host", "steps timed"]]
+    for part in phases:
+        device, host = t.format_duration(part.device_mean_ns), t.format_duration(part.host_mean_ns)
+        table.append([part.phase, device, host, t.format_count(part.steps_count)])
+    _write_table(page, table, left_columns={0})
+
+
 def _write_ranks(page: Page, report: Report) -> None:
     if len(report.ranks) < 2:
         return
@@ -330,10 +351,11 @@ def _write_ranks(page: Page, report: Report) -> None:
         table.append([label, host, steps, t.format_duration(rank.mean_ns), *shares, rules])
     _write_table(page, table, left_columns={1, len(phases) + 4})
     if len(shown) < len(report.ranks):
-        page.add((f"{INDENT}{len(report.ranks) - len(shown)} more ranks are in the JSON and HTML reports", "dim"))
+        more = t.format_counted(len(report.ranks) - len(shown), "rank")
+        page.add((f"{INDENT}the JSON and HTML reports hold {more} more", "dim"))
     for rank in shown:
         if rank.lost_rows or (rank.ended not in (None, "completed")):
-            lost = f"; {t.format_count(rank.lost_rows)} rows of its recording were lost" if rank.lost_rows else ""
+            lost = f"; its recording lost {t.format_counted(rank.lost_rows, 'row')}" if rank.lost_rows else ""
             label = f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
             page.paragraph(
                 f"{label}: {t.OUTCOME_TEXT.get(rank.ended or '', t.clean(rank.ended or t.UNKNOWN))}{lost}", head=INDENT
@@ -374,7 +396,7 @@ def _write_table(page: Page, rows: list[list[str]], left_columns: set[int]) -> N
         page.add((INDENT + "  ".join(cells).rstrip(), "dim" if number == 0 else ""))
 
 
-def _write_memory(page: Page, memory: MemorySummary | None) -> None:
+def _write_memory(page: Page, memory: MemorySummary | None, note: str | None) -> None:
     if memory is None:
         return
     known = (
@@ -388,7 +410,7 @@ def _write_memory(page: Page, memory: MemorySummary | None) -> None:
         parts[0] += f" of {t.format_bytes(memory.total_bytes)}{share}"
     if memory.growth_bytes_per_step is not None:
         parts.append(f"growth {t.format_bytes(memory.growth_bytes_per_step)} per step")
-    page.heading("MEMORY", ", ".join(parts) or t.UNKNOWN)
+    page.heading("MEMORY", (", ".join(parts) or t.UNKNOWN) + (f"; {note}" if note else ""))
 
 
 def _write_scorecard(page: Page, report: Report) -> None:
@@ -400,8 +422,8 @@ def _write_scorecard(page: Page, report: Report) -> None:
         page.add(
             f"{INDENT}{t.clean(row.name).ljust(width)}  ",
             t.format_percent(row.measured_ratio).rjust(7),
-            (f"  {t.clean(row.verdict).ljust(7)}", LEVEL_STYLE.get(row.verdict, "dim")),
-            (f"  good {t.clean(row.good)}, bad {t.clean(row.bad)}", "dim"),
+            (f"  {t.format_band_verdict(row).ljust(7)}", LEVEL_STYLE.get(row.verdict, "dim")),
+            (f"  {t.format_bands(row)}", "dim"),
         )
 
 
@@ -444,5 +466,5 @@ def _write_runs(page: Page, report: Report) -> None:
         return
     page.heading("TRAININGS IN THIS RUN", "the largest one is above")
     for number, run in enumerate(report.runs, 1):
-        steps = f" ({t.format_count(run.step.count)} steps)" if run.step is not None else ""
+        steps = f" ({t.format_counted(run.step.count, 'step')})" if run.step is not None else ""
         page.paragraph(f"{number}. {t.clean(run.verdict)}{steps}", head=INDENT)

@@ -1,0 +1,159 @@
+"""Facts of torch and of the driver -> checks of the accelerators and their links."""
+
+from __future__ import annotations
+
+import re
+
+from hotloop.bench.host import Host, listed, parse_links, plural, say_bytes
+from hotloop.bench.question import Answer, Check, question
+from hotloop.core.findings import Value
+
+
+@question("accelerator", "accelerator", "accelerator")
+def check_accelerator(host: Host, answer: Answer) -> Check:
+    device_files = [n for n in host.names("dev") if re.fullmatch(r"nvidia\d+", n)]
+    nvidia = len(device_files) or len(host.gpus or ())
+    amd = host.exists("dev/kfd")
+    if not host.has_torch:
+        return answer.without_torch()
+    kind, warning = host.fact("accelerator", "kind"), host.fact("accelerator", "warning")
+    devices = host.fact("accelerator", "devices") or []
+    values: dict[str, Value] = {"kind": kind, "devices_count": len(devices)}
+    if kind is not None:
+        names = sorted({str(d.get("name", kind)) for d in devices})
+        sizes = [d["total_bytes"] for d in devices if isinstance(d.get("total_bytes"), int)]
+        memory = f", {say_bytes(min(sizes))} each" if sizes else ""
+        measured = f"{len(devices)} x {listed(names)}{memory}"
+        hidden = nvidia - len(devices)
+        if kind == "cuda" and hidden > 0 and "CUDA_VISIBLE_DEVICES" not in host.environment:
+            return answer.warning(
+                f"{measured}; {plural(hidden, 'GPU')} of the machine cannot be used",
+                why="torch sees fewer GPUs than the machine has",
+                fix="nvidia-smi, and look for MIG, errors or a container that holds some back",
+                **values,
+            )
+        return answer.good(measured, **values)
+    if not nvidia and not amd:
+        return answer.good("none: training runs on the CPU", **values)
+    machine = plural(nvidia, "NVIDIA GPU") if nvidia else "an AMD GPU"
+    if host.environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1"):
+        return answer.warning(
+            f"{machine}, hidden by CUDA_VISIBLE_DEVICES",
+            why="training runs on the CPU",
+            fix="unset CUDA_VISIBLE_DEVICES, if that is not what you want",
+            **values,
+        )
+    built = host.fact("torch", "cuda") if nvidia else host.fact("torch", "hip")
+    if built is None:
+        return answer.harmful(
+            f"{machine}, but torch {host.fact('torch', 'version')} is not built for it",
+            why="training runs on the CPU",
+            fix="install the build of torch for this accelerator (see pytorch.org/get-started)",
+            **values,
+        )
+    reason = f": {warning}" if warning else ""
+    return answer.harmful(
+        f"{machine}, but torch cannot use it{reason}",
+        why="training runs on the CPU",
+        fix="nvidia-smi; an old driver for this torch is the usual reason",
+        **values,
+    )
+
+
+@question("architectures", "accelerator", "kernels for this GPU")
+def check_architectures(host: Host, answer: Answer) -> Check | tuple[Check, ...]:
+    devices, built = host.fact("accelerator", "devices"), host.fact("accelerator", "architectures")
+    if host.fact("accelerator", "kind") != "cuda" or host.fact("torch", "hip") is not None:
+        return ()
+    if not isinstance(built, list) or not isinstance(devices, list):
+        return answer.unknown("torch does not say for which GPUs it was built")
+    codes = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", str(text)) for text in built]
+    known = [(m.group(1), int(m.group(2)), int(m.group(3))) for m in codes if m]
+    lacking = []
+    for device in devices:
+        capability = device.get("capability")
+        if not isinstance(capability, list) or len(capability) != 2:
+            continue
+        major, minor = int(capability[0]), int(capability[1])
+        ready = any(kind == "sm" and a == major and b <= minor for kind, a, b in known)
+        later = any(kind == "compute" and (a, b) <= (major, minor) for kind, a, b in known)
+        if not ready and not later:
+            lacking.append(f"{device.get('name')} (sm_{major}{minor})")
+    if lacking:
+        return answer.harmful(
+            f"none for {listed(lacking)}",
+            why="this build of torch cannot run a single kernel on that GPU",
+            fix="install a build of torch for it (see pytorch.org/get-started)",
+            built=[str(text) for text in built],
+        )
+    return answer.good("built in", built=[str(text) for text in built])
+
+
+@question("gpu-memory", "accelerator", "GPU memory in use")
+def check_gpu_memory(host: Host, answer: Answer) -> Check | tuple[Check, ...]:
+    if not host.gpus:
+        return ()
+    used: list[tuple[float, str]] = []
+    for gpu in host.gpus:
+        total, taken = _mebibytes(gpu.get("memory.total")), _mebibytes(gpu.get("memory.used"))
+        if total and taken is not None:
+            used.append((taken / total, f"GPU {gpu['index']}: {say_bytes(taken)} of {say_bytes(total)}"))
+    if not used:
+        return answer.unknown("nvidia-smi does not say")
+    ratio, text = max(used)
+    if ratio > 0.1:
+        return answer.warning(
+            text,
+            why="another process holds memory there, and may compute there too",
+            fix="nvidia-smi names it; choose another GPU with CUDA_VISIBLE_DEVICES",
+            used_ratio=round(ratio, 4),
+        )
+    return answer.good(f"at most {ratio * 100:.0f}%", used_ratio=round(ratio, 4))
+
+
+@question("gpu-links", "accelerator", "links between GPUs")
+def check_gpu_links(host: Host, answer: Answer) -> Check | tuple[Check, ...]:
+    if (host.devices_count or 0) < 2 or host.fact("accelerator", "kind") != "cuda":
+        return ()
+    links = parse_links(host.gpu_links or "")
+    kinds = sorted(set(links.values()))
+    peer = host.fact("accelerator", "peer_access")
+    measured = f"{listed(kinds)}" if kinds else "kind unknown"
+    if isinstance(peer, list) and not all(all(row) for row in peer):
+        return answer.warning(
+            f"{measured}; some pairs cannot read each other's memory",
+            why="these pairs exchange data through the host's memory",
+            fix="nvidia-smi topo -p2p r shows the pairs; inside a virtual machine, ACS or the hypervisor may forbid it",
+            links=[*kinds],
+        )
+    if not kinds and not isinstance(peer, list):
+        return answer.unknown("neither nvidia-smi nor torch tells")
+    return answer.good(f"{measured}, every pair directly" if isinstance(peer, list) else measured, links=[*kinds])
+
+
+@question("pcie-width", "accelerator", "PCIe width")
+def check_pcie_width(host: Host, answer: Answer) -> Check | tuple[Check, ...]:
+    if not host.gpus:
+        return ()
+    narrow = []
+    seen = 0
+    for gpu in host.gpus:
+        now, most = gpu.get("pcie.link.width.current", ""), gpu.get("pcie.link.width.max", "")
+        if now.isdigit() and most.isdigit():
+            seen += 1
+            if int(now) < int(most):
+                narrow.append(f"GPU {gpu['index']}: x{now} of x{most}")
+    if not seen:
+        return answer.unknown("nvidia-smi does not say (usual in virtual machines)")
+    if narrow:
+        return answer.warning(
+            listed(narrow),
+            why="copies from the host are slower by that factor",
+            fix="look at it again under load; then check the slot, the riser and the BIOS",
+        )
+    return answer.good("full")
+
+
+def _mebibytes(text: str | None) -> int | None:
+    """Bytes from nvidia-smi's number of MiB."""
+    return int(text) << 20 if text is not None and text.isdigit() else None

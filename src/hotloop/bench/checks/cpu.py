@@ -1,0 +1,168 @@
+"""Facts of the processor and who else uses it -> checks of cores, threads, clocks and load."""
+
+from __future__ import annotations
+
+import re
+
+from hotloop.bench.host import Host, cgroup_folders, listed, plural
+from hotloop.bench.question import Answer, Check, question
+from hotloop.core.findings import Value
+
+FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "s390-tod", "timebase")
+
+
+@question("threads", "cpu", "threads against cores")
+def check_threads(host: Host, answer: Answer) -> Check:
+    cores = host.cores_count
+    threads = host.number("torch", "threads")
+    if cores is None:
+        return answer.unknown("the number of usable cores is unknown")
+    limit = host.quota_cores
+    quota = f" (the container's quota is {limit:g})" if limit is not None and limit <= cores else ""
+    if threads is None:
+        return answer.unknown(f"{plural(cores, 'core')}{quota}, but torch gave no facts")
+    threads = int(threads)
+    measured = f"{plural(threads, 'thread')} on {plural(cores, 'core')}{quota}"
+    values: dict[str, Value] = {"threads_count": threads, "cores_count": cores}
+    on_cpu = host.fact("accelerator", "kind") is None
+    if threads > cores:
+        why = "threads of one operator wait for each other at its end, and some of them have no core to run on"
+        fix = f"export OMP_NUM_THREADS={cores}, divided by the ranks of this host"
+        if on_cpu:
+            return answer.harmful(measured, why=why, fix=fix, **values)
+        return answer.warning(measured, why=why + "; it matters for work on the CPU only", fix=fix, **values)
+    # Half of the logical cores is one thread per physical core, which is torch's own choice.
+    if on_cpu and threads * 2 < cores:
+        return answer.warning(
+            measured,
+            why="one rank alone leaves cores idle; right only if several ranks share this host",
+            fix=f"export OMP_NUM_THREADS to {cores} divided by the ranks of this host",
+            **values,
+        )
+    return answer.good(measured, **values)
+
+
+@question("thread-binding", "cpu", "cores of the workers")
+def check_thread_binding(host: Host, answer: Answer) -> Check:
+    before, after = host.number("affinity_count"), host.number("affinity_after_torch_count")
+    if before is None or after is None:
+        return answer.unknown("torch gave no facts" if not host.has_torch else "the kernel does not tell")
+    values: dict[str, Value] = {"before_count": int(before), "after_count": int(after)}
+    if after < before:
+        intel = "libgomp" not in (host.fact("openmp") or ())
+        names = ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY" if intel else "GOMP_CPU_AFFINITY")
+        named = [n for n in names if n in host.environment]
+        return answer.harmful(
+            f"{plural(int(after), 'core')} of {int(before)} after torch has started its threads",
+            why="the main thread is bound, and every DataLoader worker that it forks inherits that: all on those cores",
+            fix=f"unset {' '.join(named)}" if named else "look for a library that binds threads",
+            **values,
+        )
+    return answer.good(f"all {int(after)}" if after > 1 else "1", **values)
+
+
+@question("quota", "cpu", "CPU quota")
+def check_quota(host: Host, answer: Answer) -> Check:
+    if host.affinity_count is None:
+        return answer.unknown("the kernel does not tell")
+    quota = host.quota_cores
+    if quota is None:
+        return answer.good("none", quota_cores=None)
+    throttled = None
+    for folder in cgroup_folders(host, "cpu"):
+        stat = dict(re.findall(r"^(\w+) (\d+)$", host.read(f"{folder}/cpu.stat") or "", re.MULTILINE))
+        periods, late = int(stat.get("nr_periods", 0)), int(stat.get("nr_throttled", 0))
+        if periods >= 100:
+            throttled = max(throttled or 0.0, late / periods)
+    measured = f"{quota:g} of {plural(host.affinity_count, 'core')}"
+    if throttled is not None and throttled > 0.05:
+        return answer.warning(
+            f"{measured}; stopped for using it up in {throttled * 100:.0f}% of the periods",
+            why="all threads of the container stand still until the next period, as long as 0.1 s",
+            fix="fewer threads and workers, or a larger quota",
+            quota_cores=quota,
+            throttled_ratio=round(throttled, 4),
+        )
+    return answer.good(measured, quota_cores=quota)
+
+
+@question("load", "cpu", "load by others")
+def check_load(host: Host, answer: Answer) -> Check:
+    words = (host.read("proc/loadavg") or "").split()
+    cores = host.affinity_count
+    if not words or not re.fullmatch(r"\d+(\.\d+)?", words[0]) or not cores:
+        return answer.unknown("the kernel does not tell")
+    load = float(words[0])
+    measured = f"{load:.1f} on {plural(cores, 'core')}, mean of the last minute"
+    if load > max(1.0, 0.5 * cores):
+        return answer.warning(
+            measured,
+            why="something else runs here: it slows a training, and its timings mean less",
+            fix="top; wait for it or move",
+            load_ratio=round(load / cores, 3),
+        )
+    return answer.good(measured, load_ratio=round(load / cores, 3))
+
+
+@question("steal", "cpu", "time taken by the hypervisor")
+def check_steal(host: Host, answer: Answer) -> Check:
+    found = re.match(r"cpu\s+([\d ]+)", host.read("proc/stat") or "")
+    ticks = [int(t) for t in found.group(1).split()] if found else []
+    if len(ticks) < 8 or sum(ticks[:8]) <= 0:
+        return answer.unknown("the kernel does not tell")
+    ratio = ticks[7] / sum(ticks[:8])
+    measured = f"{ratio * 100:.1f}% since the start of the machine"
+    if ratio > 0.03:
+        return answer.warning(
+            measured,
+            why="other virtual machines use these cores too: steps take longer and vary",
+            fix="ask for dedicated cores",
+            steal_ratio=round(ratio, 4),
+        )
+    return answer.good(measured, steal_ratio=round(ratio, 4))
+
+
+@question("frequency", "cpu", "CPU frequency")
+def check_frequency(host: Host, answer: Answer) -> Check:
+    base = "sys/devices/system/cpu"
+    found = (host.read(f"{base}/{name}/cpufreq/scaling_governor") for name in host.names(base) if name[3:].isdigit())
+    governors = sorted({governor for governor in found if governor})
+    if not governors:
+        return answer.unknown("no frequency control is visible, as usual in virtual machines")
+    driver = host.read(f"{base}/cpu0/cpufreq/scaling_driver") or "unknown driver"
+    most = host.read(f"{base}/cpu0/cpufreq/cpuinfo_max_freq") or ""
+    top = f", up to {int(most) / 1e6:.1f} GHz" if most.isdigit() else ""
+    measured = f"governor {listed(governors)} ({driver}){top}"
+    turbo_off = host.read(f"{base}/intel_pstate/no_turbo") == "1" or host.read(f"{base}/cpufreq/boost") == "0"
+    # In their active modes these drivers let the CPU choose; 'powersave' is then the ordinary, dynamic setting.
+    chooses = driver in ("intel_pstate", "amd-pstate-epp")
+    if "powersave" in governors and not chooses:
+        return answer.warning(
+            measured,
+            why="this governor keeps the clock at its lowest",
+            fix="cpupower frequency-set -g performance (needs root)",
+        )
+    if turbo_off:
+        return answer.warning(
+            f"{measured}, turbo off",
+            why="the clock stays at its base rate: slower, but steadier timings",
+            fix="turn it on in the BIOS or with cpupower, unless steady timings are wanted",
+        )
+    return answer.good(measured)
+
+
+@question("clock-source", "cpu", "clock source")
+def check_clock(host: Host, answer: Answer) -> Check:
+    source = host.read("sys/devices/system/clocksource/clocksource0/current_clocksource")
+    cost = host.clock_read_ns
+    if not source:
+        return answer.unknown("the kernel does not tell")
+    measured = source if cost is None else f"{source}, {cost:.0f} ns per reading"
+    if source not in FAST_CLOCKS and (cost is None or cost > 250):
+        return answer.warning(
+            measured,
+            why="reading the clock is a call into the kernel: profilers cost more, and so does everything that times",
+            fix="choose tsc where the kernel offers it (available_clocksource)",
+            read_ns=cost,
+        )
+    return answer.good(measured, read_ns=cost)

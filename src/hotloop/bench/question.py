@@ -1,0 +1,94 @@
+"""A function that looks at a Host -> a Question of the doctor, and the Check that answers it.
+
+A check says ``harmful`` only for what is known to break or slow a training here, ``warning`` for what may, and
+``unknown`` for what could not be found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hotloop.core.findings import Value
+
+from .host import Host
+
+Status = Literal["good", "warning", "harmful", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The answer to one question. ``measured`` carries its units; ``values`` holds the same figures for programs."""
+
+    id: str
+    group: str
+    title: str
+    status: Status
+    measured: str
+    why: str = ""
+    fix: str = ""
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """``ask`` is pure but for files below the host's root. It answers with one check, or with several."""
+
+    id: str
+    group: str
+    title: str
+    ask: Callable[[Host, Answer], Check | tuple[Check, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Makes the checks of one question."""
+
+    id: str
+    group: str
+    title: str
+
+    def good(self, measured: str, **values: Value) -> Check:
+        return self._make("good", measured, "", "", values)
+
+    def noted(self, measured: str, *, why: str, **values: Value) -> Check:
+        """Good, with something that is worth knowing."""
+        return self._make("good", measured, why, "", values)
+
+    def warning(self, measured: str, *, why: str, fix: str, **values: Value) -> Check:
+        return self._make("warning", measured, why, fix, values)
+
+    def harmful(self, measured: str, *, why: str, fix: str, **values: Value) -> Check:
+        return self._make("harmful", measured, why, fix, values)
+
+    def unknown(self, why: str, *, fix: str = "") -> Check:
+        return self._make("unknown", "unknown", why, fix, {})
+
+    def without_torch(self) -> Check:
+        """What cannot be found out without torch's own facts."""
+        return self.unknown("torch gave no facts")
+
+    def _make(self, status: Status, measured: str, why: str, fix: str, values: Mapping[str, Value]) -> Check:
+        return Check(
+            id=self.id,
+            group=self.group,
+            title=self.title,
+            status=status,
+            measured=measured,
+            why=why,
+            fix=fix,
+            values=values,
+        )
+
+
+Ask = Callable[[Host, Answer], "Check | tuple[Check, ...]"]
+
+
+def question(question_id: str, group: str, title: str) -> Callable[[Ask], Question]:
+    """Make a Question of a function."""
+
+    def make(ask: Ask) -> Question:
+        return Question(id=question_id, group=group, title=title, ask=ask)
+
+    return make

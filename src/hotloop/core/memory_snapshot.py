@@ -1,0 +1,216 @@
+"""MemorySnapshot and MemoryTimeline: what an allocator's snapshot and a profiler's memory timeline say, as values.
+
+All sizes are bytes. *reserved* is what the caching allocator took from the device, *allocated* what tensors hold,
+*active* is allocated plus what waits for another stream before it is free again, *requested* what the program asked
+for before the allocator rounded it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import InvariantError
+from .findings import Where
+from .trace import TraceNote
+
+if TYPE_CHECKING:
+    from .trace import Int8s, Int64s
+
+ACTIVE_ALLOCATED = "active_allocated"
+ACTIVE_AWAITING_FREE = "active_awaiting_free"
+INACTIVE = "inactive"
+BLOCK_STATES = (ACTIVE_ALLOCATED, ACTIVE_AWAITING_FREE, INACTIVE)
+"""What a block of a segment can be: in use, freed but still needed by another stream, or free for reuse."""
+
+TIMELINE_CATEGORIES = (
+    "parameter",
+    "optimizer_state",
+    "input",
+    "temporary",
+    "activation",
+    "gradient",
+    "autograd_detail",
+    "unknown",
+)
+"""torch.profiler's categories of memory, in the order of the numbers in a raw memory timeline."""
+
+TIMELINE_ACTIONS = ("preexisting", "create", "increment_version", "destroy")
+"""What a row of a raw memory timeline is, in the order of its numbers, which start at 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTotals:
+    """All blocks of one state on one device; ``requested_bytes`` is None where old snapshots do not say."""
+
+    state: str
+    count: int
+    bytes: int
+    requested_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySegment:
+    """One piece of device memory that the allocator holds (one cudaMalloc, or one expandable range)."""
+
+    device: int
+    address: int
+    stream: int
+    kind: str
+    """'small', 'large' or whatever the snapshot says."""
+    pool: tuple[int, int] | None
+    expandable: bool
+    reserved_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    block_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBlock:
+    """One block of a segment; ``where`` is the user's line that allocated it, None when not recorded."""
+
+    device: int
+    address: int
+    bytes: int
+    requested_bytes: int | None
+    state: str
+    where: Where | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteMemory:
+    """What one line of the user's code holds; ``where`` None gathers all that cannot be put down to a line."""
+
+    where: Where | None
+    bytes: int
+    count: int | None
+    """Allocations; None where the snapshot only tells the bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPeak:
+    """The highest point that the recorded events show, in requested bytes (the events do not tell the rounding).
+
+    The walk starts at the snapshot's own state and goes back in time, so the level is exact for every recorded
+    event; what happened before the first recorded event is unknown.
+    """
+
+    requested_bytes: int
+    reserved_bytes: int
+    """At the same moment."""
+    event: int
+    """Index of the event of this device after which it was reached; -1: before the first one."""
+    unix_ns: int | None
+    by_site: tuple[SiteMemory, ...]
+    """Sums to ``requested_bytes``, largest first."""
+
+    def __post_init__(self) -> None:
+        total_bytes = sum(site.bytes for site in self.by_site)
+        if total_bytes != self.requested_bytes:
+            raise InvariantError(f"the peak's sites sum to {total_bytes}, not to {self.requested_bytes} bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """One allocation that failed."""
+
+    device: int
+    event: int
+    unix_ns: int | None
+    failed_bytes: int
+    device_free_bytes: int | None
+    requested_bytes: int | None
+    """What was in use at that moment, as requested; None when the events do not fit the snapshot's state."""
+    reserved_bytes: int | None
+    where: Where | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """One device of a snapshot."""
+
+    device: int
+    segment_count: int
+    reserved_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    requested_bytes: int | None
+    """Of the active blocks."""
+    free_segment_bytes: int
+    """In segments of which nothing is in use: empty_cache() would give them back."""
+    split_bytes: int
+    """Free, but between blocks in use: the part of fragmentation that only different sizes would avoid."""
+    largest_free_block_bytes: int
+    blocks: tuple[BlockTotals, ...]
+    """One per state that occurs, in the order of BLOCK_STATES, other states after."""
+    sites: tuple[SiteMemory, ...]
+    """Active blocks by the innermost line of the user's code; sums to ``active_bytes``, largest first."""
+    events: Mapping[str, int]
+    """Number of recorded events by action."""
+    peak: MemoryPeak | None
+    """None when no events were recorded or when they contradict the snapshot's state."""
+
+    @property
+    def fragmentation_bytes(self) -> int:
+        """Reserved but not active."""
+        return self.reserved_bytes - self.active_bytes
+
+    def __post_init__(self) -> None:
+        if self.free_segment_bytes + self.split_bytes != self.fragmentation_bytes:
+            raise InvariantError(
+                f"device {self.device}: {self.free_segment_bytes} bytes in free segments and {self.split_bytes} "
+                f"between blocks are not the {self.fragmentation_bytes} bytes that are reserved but not active"
+            )
+        if sum(site.bytes for site in self.sites) != self.active_bytes:
+            raise InvariantError(f"device {self.device}: the sites do not sum to the active bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySnapshot:
+    """A file of torch.cuda.memory._dump_snapshot()."""
+
+    source: str
+    devices: tuple[DeviceMemory, ...]
+    """Devices with a segment or an event, by index."""
+    segments: tuple[MemorySegment, ...]
+    largest_blocks: tuple[MemoryBlock, ...]
+    """Active blocks of all devices, largest first, at most 50."""
+    out_of_memory: tuple[OutOfMemory, ...]
+    settings: Mapping[str, Any]
+    """The allocator's settings as the snapshot states them, plain values only."""
+    notes: tuple[TraceNote, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTimeline:
+    """A raw memory timeline of torch.profiler (export_memory_timeline of a ``.raw.json.gz`` path), one device.
+
+    The arrays have one entry per row, in the order of the file.
+    """
+
+    source: str
+    unix_ns: Int64s
+    """Unix time; -1 for what was there before the profile began."""
+    action: Int8s
+    """Index into TIMELINE_ACTIONS, from 1."""
+    bytes: Int64s
+    """Change by this row: positive adds."""
+    category: Int8s
+    """Index into TIMELINE_CATEGORIES."""
+    peak_bytes: int
+    peak_row: int
+    """-1 when there are no rows or nothing was ever held."""
+    peak_unix_ns: int | None
+    peak_by_category: Mapping[str, int]
+    """Sums to ``peak_bytes``; a category whose rows begin with a release stands below zero."""
+    final_bytes: int
+    final_by_category: Mapping[str, int]
+    notes: tuple[TraceNote, ...]
+
+    def __post_init__(self) -> None:
+        if sum(self.peak_by_category.values()) != self.peak_bytes:
+            raise InvariantError("the peak's categories do not sum to the peak")
+        if sum(self.final_by_category.values()) != self.final_bytes:
+            raise InvariantError("the final categories do not sum to the final level")

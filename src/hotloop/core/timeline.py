@@ -1,0 +1,443 @@
+"""Timeline: what one rank's trace says, as small frozen values that can be sent between processes and saved.
+
+Every time is int nanoseconds. Instants (``start_ns``, ``end_ns``) are on the trace's own clock (core.trace.Trace);
+everything else is a duration. None means that the file does not tell; it never stands for zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import InvariantError
+from .phases import PHASES, Breakdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePartition:
+    """Where a window of one device went. compute + exposed_comm + exposed_mem + idle is the window, exactly.
+
+    ``compute_ns``, ``comm_ns`` and ``mem_ns`` are the times during which at least one such event ran, hidden or not;
+    mem is copies and sets. Refuses to exist when a law is broken.
+    """
+
+    window_ns: int
+    busy_ns: int
+    idle_ns: int
+    compute_ns: int
+    comm_ns: int
+    mem_ns: int
+    overlap_ns: int
+    """Communication that was hidden behind compute."""
+    exposed_comm_ns: int
+    """Communication while no compute ran."""
+    exposed_mem_ns: int
+    """Copies and sets while neither compute nor communication ran."""
+
+    def __post_init__(self) -> None:
+        exposed = self.compute_ns + self.exposed_comm_ns + self.exposed_mem_ns
+        if exposed != self.busy_ns or self.busy_ns + self.idle_ns != self.window_ns:
+            raise InvariantError(f"the parts of a device window do not sum to it: {self}")
+        if self.overlap_ns + self.exposed_comm_ns != self.comm_ns:
+            raise InvariantError(f"hidden and exposed communication do not sum to the communication: {self}")
+        low = min(self.idle_ns, self.compute_ns, self.overlap_ns, self.exposed_comm_ns, self.exposed_mem_ns)
+        if low < 0 or self.mem_ns < self.exposed_mem_ns or self.mem_ns > self.busy_ns:
+            raise InvariantError(f"a part of a device window is out of range: {self}")
+
+    @property
+    def overlap_ratio(self) -> float | None:
+        """Share of the communication that was hidden, 0..1; None without communication."""
+        return self.overlap_ns / self.comm_ns if self.comm_ns else None
+
+    @property
+    def busy_ratio(self) -> float | None:
+        """Share of the window in which the device worked, 0..1; None for an empty window."""
+        return self.busy_ns / self.window_ns if self.window_ns else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTimeline:
+    """One device over the whole trace: from its first to its last event, no step left out."""
+
+    device: int
+    start_ns: int
+    end_ns: int
+    partition: DevicePartition
+    gpu_events: int
+    """Kernels, copies and sets. Waits (cuda_sync) and ranges drawn on the device are not device work."""
+    unlinked_events: int
+    """Those of them whose launching call the trace does not show."""
+    streams_count: int
+    work_ns: int
+    """Sum of the durations; events that ran side by side count twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommGroup:
+    """The communication kernels of one name."""
+
+    name: str
+    comm_source: str
+    """'metadata' (the file says that it is a collective) or 'name' (only its name does)."""
+    count: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWindow:
+    """One training step, on the host and on the device."""
+
+    index: int
+    """The number that the trace gives the step, else its place from 0."""
+    host_start_ns: int
+    host_end_ns: int
+    is_complete: bool
+    """False for a window that the edge of the recording cut (only where steps had to be inferred)."""
+    device_start_ns: int | None
+    """Start of the step's first device event; None without any."""
+    device_end_ns: int | None
+    """Start of the next step's first device event; of the last step, the end of its last device event."""
+    is_tail_inclusive: bool
+    """True for the last step: its device window runs to the end of its own last event."""
+    partition: DevicePartition | None
+    """Of the device window, everything that ran in it counted; None without a device window."""
+    gpu_events: int
+    """Device events that this step launched (unlinked ones: that began in its window)."""
+    unlinked_events: int
+    phases_ns: tuple[int, ...]
+    """Host time of each of PHASES, in that order; they sum to the host window exactly."""
+
+    def __post_init__(self) -> None:
+        if len(self.phases_ns) != len(PHASES) or sum(self.phases_ns) != self.host_end_ns - self.host_start_ns:
+            raise InvariantError(f"the phases of step {self.index} do not sum to the step")
+        if self.partition is not None and (
+            self.device_start_ns is None
+            or self.device_end_ns is None
+            or self.partition.window_ns != self.device_end_ns - self.device_start_ns
+        ):
+            raise InvariantError(f"the device partition of step {self.index} is not of its window")
+
+    @property
+    def host_ns(self) -> int:
+        """Length of the step on the host."""
+        return self.host_end_ns - self.host_start_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeRow:
+    """One range that the user drew (record_function, NVTX), over the whole trace."""
+
+    name: str
+    phase: str | None
+    """The phase that its name stands for; None when it takes the phase of what is around it."""
+    count: int
+    total_ns: int
+    self_ns: int
+    """Outside of other ranges nested in it."""
+    device_ns: int
+    """Device events launched inside it, durations summed; the outermost range of the name counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anatomy:
+    """Where the steps went, by phase."""
+
+    breakdown: Breakdown | None
+    """Host time of the complete steps; None when the trace shows no host activity."""
+    device_ns: tuple[int, ...]
+    """Device events by phase (PHASES order), durations summed: comm kernels are communication, copies from the host
+    h2d, everything else has the phase of the host at its launch."""
+    device_unknown_ns: int
+    """Device events whose launch the trace does not show."""
+    main_thread: int | None
+    """Interned thread that drives the steps."""
+    backward_threads: tuple[int, ...]
+    """Interned threads on which autograd ran backward operators, without the main one."""
+    phase_sources: tuple[tuple[str, str], ...]
+    """(phase, how its time was told) for every phase that was seen: 'annotation', 'operators' or 'inferred'."""
+    ranges: tuple[RangeRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlameRow:
+    """Host activity that covered idle time of the device, by name."""
+
+    name: str
+    kind: str
+    """'operator', 'range', 'runtime', 'python', or 'nothing recorded'."""
+    cause: str
+    """'sync-drained' or 'launch-late'."""
+    total_ns: int
+    gaps_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleCauses:
+    """Why a device waited, over the whole trace. The five causes sum to its idle time, exactly."""
+
+    idle_ns: int
+    gaps_count: int
+    longest_ns: int
+    sync_drained_ns: int
+    """The host waited until the device was empty, and only then prepared what came next."""
+    launch_late_ns: int
+    """The launching call had not been made (or not returned) when the device went idle."""
+    queue_dependent_ns: int
+    """The next event was queued in time and waited for something else: an event, a stream, another rank."""
+    launch_latency_ns: int
+    """Queued in time, gap shorter than the latency of a launch."""
+    unknown_ns: int
+    """The launch of the next event is not in the trace."""
+    sync_drained_count: int
+    launch_late_count: int
+    queue_dependent_count: int
+    launch_latency_count: int
+    unknown_count: int
+    late_data_wait_ns: int
+    """Part of launch_late while the host waited for the next batch."""
+    late_gc_ns: int | None
+    """Part of launch_late in collections that the program asked for; None without Python frames. Automatic ones leave
+    no frame."""
+    late_allocator_ns: int
+    """Part of launch_late in calls that allocate or free device or pinned memory."""
+    late_slow_call_ns: int
+    """Part of launch_late inside the launching call itself."""
+    blamed: tuple[BlameRow, ...]
+    """What the host did during sync_drained and launch_late time, the longest first; all rows together sum to it
+    unless cut by ``top``."""
+    blamed_python: tuple[BlameRow, ...]
+    """The same by Python line where stacks were recorded."""
+    syncs: tuple[BlameRow, ...]
+    """The operator or call that waited for the device, by the sync_drained time that followed."""
+
+    def __post_init__(self) -> None:
+        parts = (
+            self.sync_drained_ns
+            + self.launch_late_ns
+            + self.queue_dependent_ns
+            + self.launch_latency_ns
+            + self.unknown_ns
+        )
+        if parts != self.idle_ns:
+            raise InvariantError(f"the causes of idle sum to {parts} ns, not to {self.idle_ns} ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A set of times; percentiles are nearest-rank, so every one of them was measured."""
+
+    count: int
+    total_ns: int
+    mean_ns: int
+    min_ns: int
+    median_ns: int
+    p95_ns: int
+    p99_ns: int
+    max_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamQueue:
+    """The queue of one stream: launched and not yet started. Events of graphs are not counted."""
+
+    stream: int
+    label: str
+    device: int
+    launches_count: int
+    max_depth_count: int
+    span_ns: int
+    """From the first launch to the last start."""
+    empty_ns: int
+    """Time of it with nothing queued."""
+    depth_time_ns: int
+    """Integral of the depth over the span; over ``span_ns`` it is the mean depth."""
+    full_ns: int | None
+    """Time with 1000 or more queued, about where CUDA makes the launching call wait; None for other runtimes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowCall:
+    """Calls of the runtime that took long, by name."""
+
+    name: str
+    count: int
+    total_ns: int
+    max_ns: int
+    outliers_count: int
+    """Longer than 50 us."""
+    outliers_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchStats:
+    """How far the host runs ahead of the device."""
+
+    delay_from_start: Spread | None
+    """Start of the work minus start of its launching call; None when nothing is linked."""
+    delay_from_end: Spread | None
+    """Start of the work minus end of its launching call; below 0 when it began before the call returned."""
+    before_launch_count: int
+    """Work that began before its launch began: the clocks of host and device disagree."""
+    graph_events_count: int
+    queues: tuple[StreamQueue, ...]
+    kernels_count: int
+    short_kernels_count: int
+    """Kernels under 10 us."""
+    short_kernels_ns: int
+    short_kernels_ratio: float | None
+    """Share of kernels under 10 us, by count; None without kernels."""
+    late_idle_ratio: float | None
+    """Share of the idle time that is launch-late; None without idle time."""
+    calls: tuple[SlowCall, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Where work stands under the roof of its device."""
+
+    intensity_flops_per_byte: float
+    achieved_flops_per_s: float
+    attainable_flops_per_s: float
+    """min(peak, intensity x bandwidth) with the device's published dense peaks."""
+    attained_ratio: float
+    bound: str
+    """'compute' or 'memory'."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRow:
+    """Device events of one name."""
+
+    name: str
+    kind: str
+    """'compute', 'comm' or 'mem'."""
+    comm_source: str | None
+    count: int
+    total_ns: int
+    mean_ns: int
+    min_ns: int
+    max_ns: int
+    bytes: int | None
+    """Copied or set, summed over the events that tell it."""
+    occupancy_ratio: float | None
+    """Estimated achieved occupancy, weighted by duration."""
+    blocks_per_sm: float | None
+    """Weighted by duration."""
+    is_tensor_core: bool | None
+    """By the kernel's name; None where the name does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRow:
+    """Operators of one name and, where recorded, one set of shapes."""
+
+    name: str
+    shapes: str | None
+    """'Input Dims' as compact JSON."""
+    dtypes: str | None
+    count: int
+    host_total_ns: int
+    """The outermost of nested operators of the same name counts."""
+    host_self_ns: int
+    device_total_ns: int
+    """Device events launched inside it or what it calls, durations summed."""
+    device_self_ns: int
+    """Device events that it launched itself."""
+    device_min_ns: int | None
+    """Smallest total of one call; None without device events."""
+    device_max_ns: int | None
+    kernels_count: int
+    """Device events launched inside it or what it calls."""
+    flops: int | None
+    """All calls together."""
+    flops_source: str | None
+    """'file' or 'shapes'."""
+    bytes: int | None
+    """Least traffic: every input read once, the output written once; only where the flops come from shapes."""
+    self_memory_bytes: int | None
+    """Allocated less freed while it was the innermost operator."""
+    roofline: Roofline | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleRow:
+    """One nn.Module by name, or a class of modules where the file names no instances."""
+
+    name: str
+    count: int
+    host_total_ns: int
+    device_total_ns: int
+    source: str
+    """'python' (nn.Module frames) or 'operators' ('Module Hierarchy')."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorCores:
+    """How much of the kernel time ran on tensor cores (matrix cores on AMD), by kernel name."""
+
+    matrix_ns: int
+    """Kernels that multiply matrices or convolve, by name."""
+    tensor_core_ns: int
+    """Those of them whose name says tensor cores."""
+    unknown_ns: int
+    """Those whose name does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratios:
+    """Key ratios over the complete steps (the whole trace without steps); None where a side was not seen."""
+
+    allreduce_over_backward_ratio: float | None
+    """All-reduce time over backward time, on the device; on the host where there is no device. Either side is the
+    time during which at least one such event ran; waiting for other ranks inside an all-reduce counts as all-reduce."""
+    h2d_ratio: float | None
+    """Copies from host to device over the device window."""
+    d2h_ratio: float | None
+    data_wait_ratio: float | None
+    """input_wait over the host time of the steps."""
+    recompute_ratio: float | None
+    """Forward operators that ran inside backward (activation checkpointing), over the time of the steps."""
+    recompute_ns: int | None
+    """Device time of them; host time where there is no device."""
+    pageable_copies_ns: int | None
+    """Copies between host and device from pageable memory; None where the names do not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineNote:
+    """One line that the analyses add to the trace's health."""
+
+    level: str
+    code: str
+    message: str
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTimeline:
+    """Everything that one rank's trace tells without the others."""
+
+    definitions: str
+    """'default' or 'names'."""
+    devices: tuple[DeviceTimeline, ...]
+    """The busiest first; steps, idle causes and launches are of that one. Empty for a trace without device work."""
+    comm_groups: tuple[CommGroup, ...]
+    step_source: str
+    """'ProfilerStep', 'range NAME', 'optimizer', 'dataloader' or 'whole trace'."""
+    steps: tuple[StepWindow, ...]
+    """With the source 'whole trace', one window over everything."""
+    anatomy: Anatomy
+    idle: IdleCauses | None
+    """None without device work."""
+    launch: LaunchStats | None
+    kernels: tuple[KernelRow, ...]
+    kernels_left_out_count: int
+    kernels_left_out_ns: int
+    ops: tuple[OpRow, ...]
+    ops_left_out_count: int
+    modules: tuple[ModuleRow, ...]
+    tensor_cores: TensorCores | None
+    flops: int | None
+    """Of matrix products, convolutions and attention that operators ran, each counted once. None when there are none,
+    or when the flops of any of them are unknown. Kernels of compiled code are not counted."""
+    ratios: Ratios
+    notes: tuple[TimelineNote, ...]

@@ -1,0 +1,99 @@
+"""A recorded run made by hand -> its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotloop.core.recording import CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKNOWN
+from hotloop.core.report import Report, report_to_json
+from hotloop.pipeline import report_run
+from hotloop.report import render_terminal
+from hotloop.trace.recording import ProcessRecording, RunRecording, fill_device_times
+
+MS = 1_000_000
+
+
+def make_rows(steps: int, tail_ns: int = 0) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Steps of 10 ms, 4 forward and 6 backward, and what came after the last one."""
+    rows = np.zeros((steps + 1, len(STEP_FIELDS)), dtype=np.int64)
+    rows[:, FIELD["index"]] = np.arange(steps + 1)
+    rows[:, FIELD["rows_merged"]] = 1
+    rows[:, FIELD["closed_by"]] = CLOSED_BY_OPTIMIZER
+    rows[-1, FIELD["closed_by"]] = CLOSED_BY_END
+    rows[:-1, FIELD["forward_ns"]] = 4 * MS
+    rows[:-1, FIELD["backward_ns"]] = 6 * MS
+    rows[-1, FIELD["other_ns"]] = tail_ns
+    for name in ("device_forward_ns", "device_backward_ns", "device_optimizer_ns", "device_h2d_ns"):
+        rows[:, FIELD[name]] = UNKNOWN
+    rows[:, FIELD["end_ns"]] = np.cumsum(np.append(np.full(steps, 10 * MS), tail_ns))
+    rows[:, FIELD["start_ns"]] = np.append(0, rows[:-1, FIELD["end_ns"]])
+    return rows
+
+
+def report_of(steps: int, *facts: dict[str, Any], tail_ns: int = 0, **process: Any) -> Report:
+    about = {"host": "box", "pid": 1, "rank": 0, "world_size": 1, "argv": ["t.py"], "accelerator": "cuda", **process}
+    one = ProcessRecording(
+        path=Path("box-1-0-0.hlr"),
+        process=about,
+        rows=fill_device_times(make_rows(steps, tail_ns), facts),
+        facts=({"kind": "process", **about}, *facts),
+        lost_rows=0,
+        lost_facts=0,
+        thinned_facts=0,
+        closed=True,
+        trouble="",
+    )
+    run = RunRecording(
+        manifest={"command": ["python", "t.py"]}, outcome={"exit_code": 0}, probe=None, processes=(one,), health=()
+    )
+    return report_run(run, folder=Path("r"))
+
+
+def test_device_time_reaches_the_report_beside_the_host_time() -> None:
+    facts = [
+        {"kind": "device_times", "row": row, "forward_ns": 9 * MS, "backward_ns": 20 * MS, "h2d_ns": None}
+        for row in range(2, 40, 2)
+    ]
+    report = report_of(40, *facts)
+    assert report.device is None
+    assert report_to_json(report)["device_phases"] == [
+        {"phase": "forward", "device_mean_ns": 9 * MS, "host_mean_ns": 4 * MS, "steps_count": 19},
+        {"phase": "backward", "device_mean_ns": 20 * MS, "host_mean_ns": 6 * MS, "steps_count": 19},
+    ]
+    lines = render_terminal(report, width=100, color=False).splitlines()
+    assert "   forward   9.00 ms  4.00 ms           19" in lines
+
+
+def test_a_report_without_an_accelerator_speaks_of_no_device_time() -> None:
+    report = report_of(40, accelerator=None)
+    assert report_to_json(report)["device_phases"] == []
+    assert "DEVICE TIME" not in render_terminal(report, width=100, color=False)
+
+
+def test_a_process_that_only_replays_a_graph_is_not_silence() -> None:
+    text = render_terminal(report_of(0, tail_ns=5_000 * MS), width=100, color=False)
+    assert text == (
+        "hotloop: no training was seen in this command: no process completed a backward or an optimizer step: "
+        "steps that only replay a CUDA graph are not seen\n"
+    )
+
+
+def test_a_process_that_replays_a_graph_after_its_warm_up_says_that_the_figures_are_of_the_warm_up() -> None:
+    text = render_terminal(report_of(4, tail_ns=5_000 * MS), width=200, color=False)
+    assert "warning: the figures are of the first 0.04 s of 5.04 s recorded: after them" in text
+
+
+def test_the_report_says_what_the_model_computes_in() -> None:
+    assert report_of(40).environment["model_dtype"] is None
+    autocast = {"kind": "autocast", "dtype": "torch.bfloat16", "device": "cuda"}
+    assert report_of(40, autocast).environment["autocast_dtype"] == "torch.bfloat16"
+
+
+def test_percentages_have_one_style() -> None:
+    facts = [{"kind": "memory", "row": 5, "rss_bytes": 1, "device": {"allocated": 96, "peak": 98, "total": 100}}]
+    report = report_of(40, *facts)
+    assert any("98%" in finding.title for finding in report.findings)
+    assert " %" not in render_terminal(report, width=200, color=False)
