@@ -261,7 +261,7 @@ def _preamble(done: Sequence[Mapping[str, Any]], commit: str) -> str:
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     lines = [
         f"Measured {when}, commit {commit}, on {'; '.join(machines)}.",
-        f"{len(done)} runs, {busy} of them begun while the machine had other work.",
+        f"{len(done)} runs, in {busy} of which other programs used more than a tenth of the cores' time.",
         "Every forecast was stored before its twin was run. Realised = 1 - fixed/faulty of the medians of two runs "
         "each, interleaved, both under `hotloop run --no-probe --no-deep`. Intervals are Wilson's, 95 %.",
         "Made by `make zoo`.",

@@ -12,6 +12,7 @@ import fnmatch
 import json
 import os
 import platform
+import resource
 import shutil
 import signal
 import subprocess
@@ -33,8 +34,8 @@ ROOT = HERE.parents[1]
 SCHEMA = "hotloop.zoo/1"
 PAIRS = 2
 """How often the twin runs each side."""
-BUSY_RATIO = 0.15
-"""Share of the machine's CPU time that others may use between two runs before a result is marked as disturbed."""
+BUSY_RATIO = 0.10
+"""Share of the machine's CPU time that others may use during the runs before a result is marked as disturbed."""
 QUIET = ("--no-probe", "--no-deep")
 LINK_NET = "10.45.0"
 NOT_LINKED = "needs root, ip and tc for a shaped link"
@@ -81,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         (s, level)
         for s in scenarios
         for level in s.levels
-        if (options.level is None or level in (0, options.level)) and (options.again or not _is_done(folder, s, level))
+        if (options.level is None or level in (0, options.level))
+        and (options.again or not _is_done(folder, s, level, options.redo_busy))
     ]
     print(f"{len(pending)} runs to do in {folder.name}", flush=True)
     for number, (scenario, level) in enumerate(pending[: options.limit], 1):
@@ -100,6 +102,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--level", type=int, choices=(1, 2, 3), help="this strength only (healthy runs stay)")
     parser.add_argument("--limit", type=int, metavar="N", help="stop after N runs")
     parser.add_argument("--again", action="store_true", help="also what is done already")
+    parser.add_argument("--redo-busy", action="store_true", help="also what was disturbed by other programs")
     parser.add_argument("--no-try", action="store_true", help="do not try opportunities that were not planted")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "zoo")
     parser.add_argument("--commit", help="read and write results under this name (default: the checkout's)")
@@ -163,9 +166,9 @@ def result_path(folder: Path, scenario: Scenario, level: int) -> Path:
     return folder / f"{scenario.split}-{scenario.id}-{level}.json"
 
 
-def _is_done(folder: Path, scenario: Scenario, level: int) -> bool:
+def _is_done(folder: Path, scenario: Scenario, level: int, redo_busy: bool) -> bool:
     stored = load_result(result_path(folder, scenario, level))
-    return stored is not None and stored["status"] == "done"
+    return stored is not None and stored["status"] == "done" and not (redo_busy and stored.get("busy"))
 
 
 def load_result(path: Path) -> dict[str, Any] | None:
@@ -187,7 +190,7 @@ def _store(path: Path, result: Mapping[str, Any]) -> None:
 def run_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
     """Forecast, stored; then the twin; then opportunities that were not planted. The stored result."""
     path = result_path(bench.out, scenario, level)
-    others_ratio = busy_ratio()
+    others = Others()
     result: dict[str, Any] = {
         "schema": SCHEMA,
         "scenario": scenario.id,
@@ -203,12 +206,11 @@ def run_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
         "commit": bench.commit,
         "machine": dict(bench.machine),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "busy_before_ratio": others_ratio,
-        "busy": others_ratio is not None and others_ratio > BUSY_RATIO,
         "status": "forecast",
     }
     try:
         result["forecast"] = run_under_hotloop(bench, scenario, level, ())
+        result["others_ratio"] = result["others_in_forecast_ratio"] = others.ratio()
         _store(path, result)
         if scenario.rules:
             result["twin"] = run_twin(bench, scenario, level, result["forecast"])
@@ -217,24 +219,36 @@ def run_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
         result["status"] = "done"
     except RunFailed as failure:
         result.update(status="failed", reason=str(failure))
+    result["others_ratio"] = others.ratio()
+    result["busy"] = result["others_ratio"] is not None and result["others_ratio"] > BUSY_RATIO
     _store(path, result)
     return result
 
 
-def busy_ratio(over_s: float = 0.5) -> float | None:
-    """Share of all cores' time that is in use now, 0..1, while the zoo itself rests; None where it is not known."""
+class Others:
+    """How much CPU time other programs use from now on, as a share of all cores' time."""
 
-    def ticks() -> tuple[int, int]:
-        # user nice system idle iowait irq softirq steal: the two in the middle are rest.
-        numbers = [int(word) for word in _lines("/proc/stat")[0].split()[1:9]]
-        return sum(numbers) - numbers[3] - numbers[4], sum(numbers)
+    def __init__(self) -> None:
+        self._at_start = self._read()
 
-    if not _lines("/proc/stat"):
-        return None
-    used, total = ticks()
-    time.sleep(over_s)
-    used_then, total_then = ticks()
-    return round((used_then - used) / max(1, total_then - total), 3)
+    def ratio(self) -> float | None:
+        """0..1; None where it is not known. Whatever we and our children did not use, others did."""
+        now = self._read()
+        if now is None or self._at_start is None:
+            return None
+        used, total, own_s = (b - a for a, b in zip(self._at_start, now, strict=True))
+        return round(max(0.0, used - own_s * os.sysconf("SC_CLK_TCK")) / max(1, total), 3)
+
+    @staticmethod
+    def _read() -> tuple[float, float, float] | None:
+        lines = _lines("/proc/stat")
+        if not lines:
+            return None
+        # User nice system idle iowait irq softirq steal: the two in the middle are rest.
+        numbers = [int(word) for word in lines[0].split()[1:9]]
+        usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        own_s = sum(one.ru_utime + one.ru_stime for one in usage)
+        return sum(numbers) - numbers[3] - numbers[4], sum(numbers), own_s
 
 
 def run_twin(bench: Bench, scenario: Scenario, level: int, forecast: Mapping[str, Any]) -> dict[str, Any]:

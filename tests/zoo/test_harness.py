@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ def test_the_page_tells_tuned_from_blind_and_names_what_is_missing() -> None:
     assert "| gc-pause | 1 | 1 | - |" in tuned
     assert "- a: at most a quarter" in tuned
     assert "| gc-pause | 1 | 0 | input-bound 1 |" in blind
-    assert "2 runs, 1 of them begun while the machine had other work" in page
+    assert "2 runs, in 1 of which other programs used more than a tenth" in page
     assert "- tuned c level 0: the training ended with code 1" in page
     assert "- tuned d level 1: not run" in page
 
@@ -257,3 +258,20 @@ def _is_gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+
+
+def test_the_time_of_other_programs_is_told_from_our_own() -> None:
+    import harness
+
+    spin = [sys.executable, "-c", "import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass"]
+    others = harness.Others()
+    subprocess.run(spin, check=True)
+    alone = others.ratio()
+    others = harness.Others()
+    # A shell that does not wait for its child leaves it to be someone else's.
+    subprocess.run(["/bin/sh", "-c", f"{sys.executable} -c 'import time; e=time.time()+1.0\nwhile time.time()<e: 0' &"])
+    time.sleep(1.1)
+    beside = others.ratio()
+    assert alone is not None
+    assert beside is not None
+    assert beside > 0.5 / (os.cpu_count() or 1)
