@@ -8,6 +8,7 @@ from typing import Any
 
 from .findings import Finding, Skipped, Value
 from .phases import PHASES, Breakdown
+from .trace_analysis import TraceAnalysis
 
 SCHEMA = "hotloop.report/1"
 
@@ -193,6 +194,8 @@ class Report:
     scorecard: tuple[ScorecardRow, ...] = ()
     runs: tuple[Report, ...] = field(default=())
     run_folder: str | None = None
+    trace: TraceAnalysis | None = None
+    """The files of a profiler that the report was made from; None for a recorded run."""
     device_phases: tuple[DevicePhase, ...] = ()
 
 
@@ -223,6 +226,8 @@ def report_to_json(report: Report) -> dict[str, Any]:
         "device_phases": [_plain(phase) for phase in report.device_phases],
         "next": report.next_command,
     }
+    if report.trace is not None:
+        out["trace"] = _plain(report.trace)
     if report.runs:
         out["runs"] = [report_to_json(r) for r in report.runs]
     return out

@@ -6,22 +6,52 @@ from collections.abc import Sequence
 
 from hotloop.core.findings import Finding, Kind, Severity
 from hotloop.core.phases import Breakdown
-from hotloop.core.report import StepSummary
+from hotloop.core.report import Device, StepSummary
 
 _SERIOUS = (Severity.HIGH, Severity.MEDIUM)
 
 
 def describe_verdict(findings: Sequence[Finding], breakdown: Breakdown, step: StepSummary) -> str:
     """The first serious fault, else the first serious opportunity, else where the time of a healthy step goes."""
-    for kind in (Kind.FAULT, Kind.OPPORTUNITY):
-        for finding in findings:
-            if finding.kind is kind and finding.severity in _SERIOUS:
-                return f"{finding.rule}: {finding.title}"
-    largest = sorted(breakdown.phases.items(), key=lambda item: -item[1].share_ratio)[:2]
-    parts = " and ".join(f"{name.replace('_', ' ')} {phase.share_ratio:.0%}" for name, phase in largest)
+    serious = _first_serious(findings)
+    if serious is not None:
+        return serious
     few = (
         f" (only {step.steady_count} steady step{'s' if step.steady_count != 1 else ''})"
         if step.steady_count < 10
         else ""
     )
-    return f"no serious fault found{few}; the step is {parts}"
+    return f"no serious fault found{few}; the step is {_largest_phases(breakdown)}"
+
+
+def describe_trace_verdict(findings: Sequence[Finding], breakdown: Breakdown | None, device: Device | None) -> str:
+    """The same for a profiler's files: without a serious finding, what the device and the host did."""
+    serious = _first_serious(findings)
+    if serious is not None:
+        return serious
+    parts = []
+    if device is not None:
+        named = (
+            ("compute", device.compute),
+            ("exposed communication", device.exposed_comm),
+            ("exposed copies", device.exposed_mem),
+            ("idle", device.idle),
+        )
+        largest = sorted(named, key=lambda item: -item[1].share_ratio)[:2]
+        parts.append("the device: " + " and ".join(f"{name} {part.share_ratio:.0%}" for name, part in largest))
+    if breakdown is not None:
+        parts.append(f"the step: {_largest_phases(breakdown)}")
+    return f"no serious fault found; {'; '.join(parts)}" if parts else "the trace shows no steps and no device work"
+
+
+def _first_serious(findings: Sequence[Finding]) -> str | None:
+    for kind in (Kind.FAULT, Kind.OPPORTUNITY):
+        for finding in findings:
+            if finding.kind is kind and finding.severity in _SERIOUS:
+                return f"{finding.rule}: {finding.title}"
+    return None
+
+
+def _largest_phases(breakdown: Breakdown) -> str:
+    largest = sorted(breakdown.phases.items(), key=lambda item: -item[1].share_ratio)[:2]
+    return " and ".join(f"{name.replace('_', ' ')} {phase.share_ratio:.0%}" for name, phase in largest)

@@ -1,4 +1,4 @@
-"""A run folder -> a Report: the one library file that knows the order of the stages."""
+"""A run folder -> a Report."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def _report_training(
 ) -> Report:
     analysis = _with_forecasts(training.analysis, forecasts)
     found, skipped = find_problems(analysis)
-    findings = tuple(
-        replace(f, next=f"hotloop rule {f.rule}") for f in rank_findings(found)
-    )
+    findings = tuple(replace(f, next=f"hotloop rule {f.rule}") for f in rank_findings(found))
     breakdown = summarize_breakdown(training)
     return Report(
         tool_version=__version__,

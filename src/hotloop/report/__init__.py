@@ -29,13 +29,14 @@ def render_terminal(
     color: bool,
     unicode: bool = True,
     manuals: Mapping[str, str] | None = None,
+    top: int = 10,
 ) -> str:
     """The report as lines of text, at most ``width`` columns wide (paths and commands are never broken).
 
     ``color`` adds terminal colours; without it the text is plain. ``unicode`` False gives ASCII only.
-    ``manuals`` maps a rule's id to its manual; its advice stands beside the fix.
+    ``manuals`` maps a rule's id to its manual; its advice stands beside the fix. ``top`` cuts a trace's tables.
     """
-    surface = Surface(width=width, color=color, unicode=unicode, manuals=manuals or {})
+    surface = Surface(width=width, color=color, unicode=unicode, manuals=manuals or {}, top=top)
     return RENDERERS["terminal"].render(report, surface)
 
 

@@ -19,6 +19,8 @@ class Surface:
     """False where the stream cannot carry more than ASCII."""
     manuals: Mapping[str, str] = field(default_factory=dict)
     """Rule id -> its manual in Markdown."""
+    top: int = 10
+    """Rows of a trace's long tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
@@ -16,6 +17,7 @@ from hotloop.core.report import Device, LineShare, MemorySummary, Overhead, Repo
 from hotloop.report import text as t
 from hotloop.report.manual import manual_to_html
 from hotloop.report.renderer import Surface, renderer
+from hotloop.report.tables import trace_tables
 
 LINES_PER_PHASE = 3
 LARGE_PHASE_RATIO = 0.10
@@ -54,6 +56,7 @@ def render_html(report: Report, surface: Surface) -> str:
     return environment.get_template("report.html.j2").render(
         _describe_report(report)
         | {
+            "tables": trace_tables(report, max(50, surface.top)),
             "policy": Markup(policy),
             "css": Markup(css),
             "script": Markup(script),
@@ -79,7 +82,8 @@ def _hash_source(content: str) -> str:
 def _embed_json(report: Report) -> str:
     """The report's JSON with every character escaped that HTML could read as markup."""
     try:
-        data = json.dumps(report_to_json(report), allow_nan=False, separators=(",", ":"))
+        # The tables of a trace stand on the page; the script draws none of them.
+        data = json.dumps(report_to_json(replace(report, trace=None)), allow_nan=False, separators=(",", ":"))
     except ValueError as error:
         raise InvariantError(f"the report holds a number that is not finite: {error}") from error
     for character in "<>&":

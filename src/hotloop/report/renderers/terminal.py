@@ -20,6 +20,7 @@ from hotloop.core.report import (
 )
 from hotloop.report import text as t
 from hotloop.report.renderer import Surface, renderer
+from hotloop.report.tables import trace_tables
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -66,6 +67,7 @@ class Page:
     glyphs: Glyphs
     manuals: dict[str, str]
     wrap: Callable[[Text, int], Iterable[Text]]
+    top: int
     lines: list[Text] = field(default_factory=list)
 
     def add(self, *parts: str | tuple[str, str]) -> None:
@@ -114,7 +116,7 @@ def render_terminal(report: Report, surface: Surface) -> str:
         emoji=False,
     )
     glyphs = UNICODE_GLYPHS if surface.unicode else ASCII_GLYPHS
-    page = Page(width, glyphs, dict(surface.manuals), lambda body, columns: body.wrap(console, columns))
+    page = Page(width, glyphs, dict(surface.manuals), lambda body, columns: body.wrap(console, columns), surface.top)
     _write(page, report)
     for line in page.lines:
         line.rstrip()
@@ -127,6 +129,10 @@ def _write(page: Page, report: Report) -> None:
     if report.outcome is not None and not report.outcome.training_seen:
         page.add((_no_training_line(report), "bold"))
         return
+    if report.trace is not None:
+        # What a file lacks or lost stands before every number that was read from it.
+        _write_health(page, report)
+        page.add("")
     _write_verdict(page, report)
     _write_findings(page, report)
     _write_breakdown(page, report)
@@ -135,8 +141,13 @@ def _write(page: Page, report: Report) -> None:
     _write_ranks(page, report)
     _write_memory(page, report.memory, t.describe_shared_memory(report))
     _write_scorecard(page, report)
+    for table in trace_tables(report, page.top):
+        page.heading(table.title.upper(), table.note)
+        cells = [[t.clean(cell) for cell in row] for row in (table.header, *table.rows)]
+        _write_table(page, cells, left_columns={0})
     _write_skipped(page, report)
-    _write_health(page, report)
+    if report.trace is None:
+        _write_health(page, report)
     _write_overhead(page, report.overhead)
     _write_runs(page, report)
     if report.next_command is not None:

@@ -1,0 +1,115 @@
+"""Device work -> compute, comm or mem, by what the file says about it first and by its name last.
+
+Two definitions. ``default``: copies and sets are mem; a kernel is comm when the file describes a collective on it, when
+the innermost operator or range around its launch is a collective, or, failing both, when its name is one that only
+communication has. ``names``: HolisticTraceAnalysis' rule, by name alone: comm ``^nccl.*Kernel``, mem ``^Memcpy`` and
+``^Memset``, compute the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.core.errors import UsageError
+from hotloop.core.timeline import CommGroup
+from hotloop.core.trace import Category, Trace
+
+from .links import Links
+from .names import match_names
+
+Int8s = NDArray[np.int8]
+
+COMPUTE, COMM, MEM = 0, 1, 2
+CLASS_NAMES = ("compute", "comm", "mem")
+BY_NONE, BY_METADATA, BY_NAME = 0, 1, 2
+SOURCE_NAMES = (None, "metadata", "name")
+DEFINITIONS = ("default", "names")
+
+COLLECTIVE_RANGE = re.compile(
+    r"^(?:record_param_comms$|c10d::|_?c10d_functional::|nccl:|rccl:|gloo:|mpi:|ucc:|hccl:|xccl:|symm_mem::(?!fused_)"
+    r"|deep_ep::|DeepEP)"
+)
+"""Operators and ranges whose own kernels move data between ranks. A kernel of an operator nested in them is not meant:
+the copies around a collective are launched by aten operators."""
+
+COMM_NAME = re.compile(
+    r"^(?:void\s+)?(?:nccl|rccl|msccl|mscclpp|oneccl|hccl|xccl)(?:[A-Z_:]|pp)"
+    r"|ncclDevKernel|ncclKernel|mscclKernel"
+    r"|\bdeep_ep::|\bnvshmem|\brocshmem"
+    r"|cross_device_reduce_[12]stage|(?:one|two)_?shot_?all_?reduce|all_?reduce_?(?:one|two)_?shot"
+    r"|(?:one|two)ShotAllReduce|multimem_(?:all|one|two|reduce)|allreduce_fusion_kernel|\buserbuffers_fp16_sum|quick_?reduce::"
+)
+"""Names of kernels that only communication has: NCCL, RCCL, MSCCL, oneCCL, DeepEP, NVSHMEM, the custom all-reduces of
+vLLM, PyTorch's symmetric memory, FlashInfer, Transformer Engine and AITER."""
+
+NAMES_COMM = re.compile(r"^nccl.*Kernel")
+NAMES_MEM = re.compile(r"^Memcpy|^Memset")
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """One entry for each work number of Links."""
+
+    kind: Int8s
+    """COMPUTE, COMM or MEM."""
+    source: Int8s
+    """What told that it is comm: BY_METADATA, BY_NAME; BY_NONE for the rest."""
+
+
+def classify_work(trace: Trace, links: Links, definitions: str = "default") -> Classes:
+    """The class of all device work of a trace. Raises UsageError for a definition other than DEFINITIONS."""
+    if definitions == "names":
+        return _classify_by_names(trace, links)
+    if definitions == "default":
+        return _classify_by_metadata(trace, links)
+    raise UsageError(f"--definitions {definitions}: there are {' and '.join(DEFINITIONS)}")
+
+
+def _classify_by_names(trace: Trace, links: Links) -> Classes:
+    name = trace.name[links.device_rows]
+    comm = match_names(trace, name, NAMES_COMM)
+    mem = match_names(trace, name, NAMES_MEM)
+    kind = np.where(comm, COMM, np.where(mem, MEM, COMPUTE)).astype(np.int8)
+    return Classes(kind, np.where(comm, BY_NAME, BY_NONE).astype(np.int8))
+
+
+def _classify_by_metadata(trace: Trace, links: Links) -> Classes:
+    rows = links.device_rows
+    kernel = trace.category[rows] == Category.KERNEL
+    described = np.zeros(len(rows), dtype=bool)
+    for fact in ("collective", "process_group"):
+        with_fact, _, _ = trace.texts(fact)
+        described |= np.isin(rows, with_fact)
+    place = links.op_place
+    known = np.flatnonzero(place >= 0)
+    if len(known):
+        range_names = trace.name[links.ranges.rows[place[known]]]
+        described[known] |= match_names(trace, range_names, COLLECTIVE_RANGE)
+    described &= kernel
+    named = kernel & ~described & match_names(trace, trace.name[rows], COMM_NAME)
+    kind = np.where(kernel, COMPUTE, MEM)
+    kind[described | named] = COMM
+    source = np.where(described, BY_METADATA, np.where(named, BY_NAME, BY_NONE))
+    return Classes(kind.astype(np.int8), source.astype(np.int8))
+
+
+def list_comm_groups(trace: Trace, links: Links, classes: Classes) -> tuple[CommGroup, ...]:
+    """The communication kernels by name and by what told them, the longest in total first."""
+    at = np.flatnonzero(classes.kind == COMM)
+    key = trace.name[links.device_rows[at]].astype(np.int64) * 4 + classes.source[at]
+    groups = []
+    for one in np.unique(key).tolist():
+        mine = at[key == one]
+        groups.append(
+            CommGroup(
+                name=trace.names[one // 4],
+                comm_source=SOURCE_NAMES[one % 4] or "name",
+                count=len(mine),
+                total_ns=int((links.end_ns[mine] - links.start_ns[mine]).sum()),
+            )
+        )
+    return tuple(sorted(groups, key=lambda g: (-g.total_ns, g.name)))

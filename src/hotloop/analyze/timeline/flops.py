@@ -1,0 +1,208 @@
+"""An operator's name and shapes -> the floating-point operations and the least bytes of one call, or None.
+
+Counted: multiplications and additions of matrix products, convolutions and attention (2 per multiply-add), as in
+torch.utils.flop_counter. Pointwise work is not counted. Operators that only pass on to another counted one
+(aten::linear, aten::conv2d, aten::matmul) get figures of their own row but none of the trace's total.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+ELEMENT_BYTES = {
+    "float": 4,
+    "float32": 4,
+    "double": 8,
+    "float64": 8,
+    "c10::Half": 2,
+    "float16": 2,
+    "c10::BFloat16": 2,
+    "bfloat16": 2,
+    "c10::Float8_e4m3fn": 1,
+    "c10::Float8_e5m2": 1,
+    "c10::Float8_e4m3fnuz": 1,
+    "c10::Float8_e5m2fnuz": 1,
+    "int": 4,
+    "long": 8,
+    "long int": 8,
+    "short": 2,
+    "short int": 2,
+    "signed char": 1,
+    "unsigned char": 1,
+    "bool": 1,
+    "c10::complex<float>": 8,
+    "c10::complex<double>": 16,
+}
+"""Bytes of one element by the name that 'Input type' uses."""
+
+LEAVES = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::baddbmm",
+        "aten::_scaled_mm",
+        "aten::_convolution",
+        "aten::convolution_backward",
+        "aten::cudnn_convolution_backward",
+        "aten::miopen_convolution_backward",
+        "aten::_scaled_dot_product_flash_attention",
+        "aten::_scaled_dot_product_efficient_attention",
+        "aten::_scaled_dot_product_cudnn_attention",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_flash_attention_backward",
+        "aten::_scaled_dot_product_efficient_attention_backward",
+        "aten::_scaled_dot_product_cudnn_attention_backward",
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    }
+)
+"""Operators that no other one of this set calls: their flops add up to the trace's without counting twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One call. ``bytes`` is every input read once and the output written once; None where a type is unknown."""
+
+    flops: int
+    bytes: int | None
+
+
+def count_work(name: str, shapes: str | None, dtypes: str | None, concrete: str | None = None) -> Work | None:
+    """The work of one call from 'Input Dims', 'Input type' and 'Concrete Inputs' as JSON; None where unknown.
+
+    >>> count_work("aten::mm", "[[128,64],[64,32]]", '["float","float"]')
+    Work(flops=524288, bytes=57344)
+    """
+    if shapes is None:
+        return None
+    try:
+        dims: Any = json.loads(shapes)
+        types: Any = json.loads(dtypes) if dtypes is not None else []
+        values: Any = json.loads(concrete) if concrete is not None else []
+        counted = _count(name.removeprefix("aten::"), dims, values)
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
+        return None  # shapes of another release or another operator of this name: no figure is better than a guess
+    if counted is None:
+        return None
+    flops, inputs, output_elements = counted
+    return Work(flops, _count_bytes(dims, types, inputs, output_elements))
+
+
+def _count(name: str, dims: Any, values: Any) -> tuple[int, tuple[int, ...], int] | None:
+    """(flops, indices of the tensors read, elements written)."""
+    if name in ("mm", "_scaled_mm"):
+        (m, k), (_, n) = dims[0], dims[1]
+        return 2 * m * k * n, (0, 1), m * n
+    if name == "addmm":
+        (m, k), (_, n) = dims[1], dims[2]
+        return 2 * m * k * n, (0, 1, 2), m * n
+    if name == "bmm":
+        (b, m, k), (_, _, n) = dims[0], dims[1]
+        return 2 * b * m * k * n, (0, 1), b * m * n
+    if name == "baddbmm":
+        (b, m, k), (_, _, n) = dims[1], dims[2]
+        return 2 * b * m * k * n, (0, 1, 2), b * m * n
+    if name == "linear":
+        *batch, k = dims[0]
+        n = dims[1][0]
+        return 2 * prod(batch) * k * n, (0, 1), prod(batch) * n
+    if name in ("conv1d", "conv2d", "conv3d"):
+        return _count_convolution(dims, values, transposed=False, at=3)
+    if name in ("convolution", "_convolution"):
+        transposed = _flag(values, 6)
+        return None if transposed is None else _count_convolution(dims, values, transposed=transposed, at=3)
+    if name == "convolution_backward":
+        return _count_convolution_backward(dims, values)
+    if name.startswith("_scaled_dot_product_") and not name.endswith("backward"):
+        return _count_attention(dims[0], dims[1], dims[2])
+    if name.startswith("_scaled_dot_product_") and name.endswith("backward"):
+        flops, _, _ = _count_attention(dims[1], dims[2], dims[3])
+        # Backward has five products of the forward's two sizes: dV, dP, dQ, dK and the scores once more.
+        return flops * 5 // 2, (0, 1, 2, 3), sum(prod(dims[i]) for i in (1, 2, 3))
+    return None
+
+
+def _count_attention(query: Any, key: Any, value: Any) -> tuple[int, tuple[int, ...], int]:
+    """Q (b, h, s_q, d) x K (b, h, s_k, d) and scores x V (b, h, s_k, d_v): 2 b h s_q s_k (d + d_v). A causal mask
+    is not taken off: the file does not tell it in all releases."""
+    b, h, s_q, d = query
+    s_k, d_v = key[2], value[3]
+    return 2 * b * h * s_q * s_k * (d + d_v), (0, 1, 2), b * h * s_q * d_v
+
+
+def _count_convolution(dims: Any, values: Any, *, transposed: bool, at: int) -> tuple[int, tuple[int, ...], int] | None:
+    """2 x batch x positions x weights: every weight meets every output position (input position if transposed).
+
+    ``at`` is the index of the stride among the inputs; padding and dilation follow it.
+    """
+    batch, _, *space = dims[0]
+    weight = dims[1]
+    kernel = weight[2:]
+    if len(kernel) != len(space) or not kernel:
+        return None
+    if transposed:
+        return 2 * batch * prod(space) * prod(weight), (0, 1), 0
+    stride, padding, dilation = (_numbers(values, at + i, len(kernel)) for i in range(3))
+    if stride is None or padding is None or dilation is None:
+        return None
+    out = [
+        (s + 2 * p - d * (k - 1) - 1) // t + 1
+        for s, p, d, k, t in zip(space, padding, dilation, kernel, stride, strict=True)
+    ]
+    return 2 * batch * prod(out) * prod(weight), (0, 1), batch * weight[0] * prod(out)
+
+
+def _count_convolution_backward(dims: Any, values: Any) -> tuple[int, tuple[int, ...], int] | None:
+    """Inputs: grad_output, input, weight, ... : one forward's worth for the input's gradient, one for the weight's."""
+    grad, source, weight = dims[0], dims[1], dims[2]
+    if len(grad) != len(source) or len(weight) != len(source):
+        return None
+    transposed = _flag(values, 7)
+    if transposed is None:
+        return None
+    positions = prod(source[2:]) if transposed else prod(grad[2:])
+    one = 2 * grad[0] * positions * prod(weight)
+    wanted = values[10] if len(values) > 10 else None
+    mask = _parse(wanted)
+    if not isinstance(mask, list) or len(mask) < 2:
+        return None
+    passes = sum(1 for wants in mask[:2] if wants)
+    written = (prod(source) if mask[0] else 0) + (prod(weight) if mask[1] else 0)
+    return passes * one, (0, 1, 2), written
+
+
+def _numbers(values: Any, at: int, count: int) -> list[int] | None:
+    found = _parse(values[at]) if len(values) > at else None
+    if not isinstance(found, list) or not all(type(v) is int for v in found):
+        return None
+    if len(found) == 1:
+        return found * count
+    return found if len(found) == count else None
+
+
+def _flag(values: Any, at: int) -> bool | None:
+    found = _parse(values[at]) if len(values) > at else None
+    return bool(found) if isinstance(found, (bool, int)) else None
+
+
+def _parse(text: Any) -> Any:
+    """A concrete input is a Python literal in a string: '[1, 1]', 'False', '2'."""
+    if not isinstance(text, str):
+        return text
+    return json.loads(text.replace("False", "false").replace("True", "true")) if text.strip() else None
+
+
+def _count_bytes(dims: Any, types: Any, inputs: tuple[int, ...], written: int) -> int | None:
+    if len(types) <= max(inputs) or written == 0:
+        return None
+    sizes = [ELEMENT_BYTES.get(types[i]) if isinstance(types[i], str) else None for i in inputs]
+    total = 0
+    for index, size in zip(inputs, sizes, strict=True):
+        if size is None:
+            return None
+        total += prod(dims[index]) * size
+    first = sizes[-1]
+    return None if first is None else total + written * first

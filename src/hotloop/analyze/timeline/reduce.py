@@ -1,0 +1,189 @@
+"""Trace -> RankTimeline: all that one rank's trace tells without the others, in one pass, small enough to send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hotloop.core.timeline import Anatomy, DevicePartition, RankTimeline, StepWindow, TimelineNote
+from hotloop.core.trace import Category, Trace
+
+from .anatomy import (
+    HostPhases,
+    build_breakdown,
+    find_host_phases,
+    find_work_phases,
+    list_ranges,
+    split_steps,
+    sum_by_phase,
+)
+from .classes import classify_work, list_comm_groups
+from .idle import explain_idle
+from .intervals import Int64s
+from .launch import measure_launches
+from .links import Links, link_device_work
+from .partition import DeviceCover, cover_devices, describe_device, partition_windows
+from .ratios import measure_ratios
+from .steps import DeviceSteps, Steps, assign_device_work, find_steps
+from .tables import measure_tensor_cores, tabulate_kernels, tabulate_modules, tabulate_ops
+
+NAME_LENGTH = 400
+"""Kernel names of templates can have tens of thousands of letters; a timeline keeps this many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceOptions:
+    """What of a trace is kept. ``top`` counts rows of every table; what is cut is counted where that is said."""
+
+    definitions: str = "default"
+    top: int = 200
+    blame_top: int = 30
+    op_sort: str = "device_time"
+    kernel_sort: str = "device_time"
+
+
+def reduce_trace(trace: Trace, options: ReduceOptions | None = None) -> RankTimeline:
+    """The timeline of one rank. Raises UsageError for an unknown definition or sort."""
+    chosen = options or ReduceOptions()
+    links = link_device_work(trace)
+    classes = classify_work(trace, links, chosen.definitions)
+    covers = cover_devices(trace, links, classes)
+    cover = covers[0] if covers else None
+    steps = find_steps(trace, links)
+    phases = find_host_phases(trace, links, steps)
+    step_phases = split_steps(phases, steps)
+    work_phase = find_work_phases(trace, links, classes, phases)
+    device_ns, unknown_ns = sum_by_phase(links, cover.work if cover else np.empty(0, dtype=np.int64), work_phase)
+    seen = assign_device_work(trace, links, cover.work, steps) if cover else None
+    idle = explain_idle(trace, links, cover, phases.main_thread, chosen.blame_top) if cover else None
+    launch = measure_launches(trace, links, cover, idle, chosen.blame_top) if cover else None
+    kernels, left_count, left_ns = tabulate_kernels(trace, links, classes, top=chosen.top, sort=chosen.kernel_sort)
+    op_sort = chosen.op_sort if cover or chosen.op_sort != "device_time" else "host_self"
+    ops = tabulate_ops(trace, links, top=chosen.top, sort=op_sort, device=cover.device if cover else None)
+    timeline = RankTimeline(
+        definitions=chosen.definitions,
+        devices=tuple(describe_device(trace, links, c) for c in covers),
+        comm_groups=tuple(replace(g, name=_shorten(g.name)) for g in list_comm_groups(trace, links, classes)),
+        step_source=steps.source,
+        steps=_describe_steps(steps, step_phases, cover, seen),
+        anatomy=Anatomy(
+            breakdown=build_breakdown(step_phases, steps.is_complete) if len(phases.phase) else None,
+            device_ns=device_ns,
+            device_unknown_ns=unknown_ns,
+            main_thread=phases.main_thread,
+            backward_threads=phases.backward_threads,
+            phase_sources=phases.sources,
+            ranges=list_ranges(trace, links, chosen.top),
+        ),
+        idle=idle,
+        launch=launch,
+        kernels=tuple(replace(k, name=_shorten(k.name)) for k in kernels),
+        kernels_left_out_count=left_count,
+        kernels_left_out_ns=left_ns,
+        ops=tuple(replace(o, shapes=_shorten_text(o.shapes), dtypes=_shorten_text(o.dtypes)) for o in ops.rows),
+        ops_left_out_count=ops.left_out_count,
+        modules=tabulate_modules(trace, links, top=chosen.top),
+        tensor_cores=measure_tensor_cores(trace, links, classes),
+        flops=ops.flops,
+        ratios=measure_ratios(trace, links, classes, cover, steps, phases, step_phases, work_phase),
+        notes=_write_notes(trace, links, covers, steps, phases, seen),
+    )
+    return timeline
+
+
+def _describe_steps(
+    steps: Steps, step_phases: Int64s, cover: DeviceCover | None, seen: DeviceSteps | None
+) -> tuple[StepWindow, ...]:
+    partitions: dict[int, DevicePartition] = {}
+    if cover is not None and seen is not None:
+        at = np.flatnonzero(seen.has_window)
+        found = partition_windows(cover, seen.start_ns[at], seen.end_ns[at])
+        partitions = dict(zip(at.tolist(), found, strict=True))
+    last = max(partitions, default=-1)
+    windows = []
+    for i in range(len(steps)):
+        partition = partitions.get(i)
+        has = partition is not None and seen is not None
+        windows.append(
+            StepWindow(
+                index=steps.index[i],
+                host_start_ns=int(steps.start_ns[i]),
+                host_end_ns=int(steps.end_ns[i]),
+                is_complete=bool(steps.is_complete[i]),
+                device_start_ns=int(seen.start_ns[i]) if has and seen is not None else None,
+                device_end_ns=int(seen.end_ns[i]) if has and seen is not None else None,
+                is_tail_inclusive=i == last,
+                partition=partition,
+                gpu_events=int(seen.gpu_events[i]) if seen is not None else 0,
+                unlinked_events=int(seen.unlinked_events[i]) if seen is not None else 0,
+                phases_ns=tuple(step_phases[i].tolist()),
+            )
+        )
+    return tuple(windows)
+
+
+def _write_notes(
+    trace: Trace,
+    links: Links,
+    covers: tuple[DeviceCover, ...],
+    steps: Steps,
+    phases: HostPhases,
+    seen: DeviceSteps | None,
+) -> tuple[TimelineNote, ...]:
+    notes = []
+
+    def note(level: str, code: str, message: str, count: int | None = None) -> None:
+        notes.append(TimelineNote(level=level, code=code, message=message, count=count))
+
+    if steps.source == "whole trace":
+        note(
+            "info", "no-steps", "no steps are marked (ProfilerStep, optimizer or loader): the whole trace is one window"
+        )
+    elif steps.source != "ProfilerStep":
+        note("info", "inferred-steps", f"the steps were found by {steps.source}: the trace has no ProfilerStep")
+    if not covers:
+        note("info", "no-device-work", "the trace shows no device work: nothing is said about a device")
+    unlinked = int(np.count_nonzero(links.launch_row < 0))
+    if unlinked:
+        note(
+            "warning" if unlinked * 20 > links.work_count else "info",
+            "unlinked-kernels",
+            f"{unlinked} of {links.work_count} device events have no launching call in the trace: they count in every"
+            " total, but not in launch delays, and the idle time before them has an unknown cause",
+            unlinked,
+        )
+    if seen is not None:
+        stray = int(np.count_nonzero(seen.of_work < 0))
+        if stray:
+            note("info", "outside-steps", f"{stray} device events were launched outside of all steps", stray)
+    if len(covers) > 1:
+        note(
+            "info",
+            "several-devices",
+            f"{len(covers)} devices: steps and causes are of device {covers[0].device}",
+        )
+    if links.work_count:
+        late = np.flatnonzero(links.launch_row >= 0)
+        before = int(np.count_nonzero(links.start_ns[late] < trace.start_ns[links.launch_row[late]]))
+        if before:
+            note(
+                "warning",
+                "before-launch",
+                f"{before} device events begin before the call that launched them: the clocks of host and device"
+                " disagree, and launch delays and idle causes are off by that much",
+                before,
+            )
+    if phases.main_thread is None and len(trace.start_ns):
+        note("info", "no-host", "the trace shows no host ranges: nothing is said about phases")
+    if links.work_count and not np.any(trace.category == Category.PYTHON):
+        note("info", "no-python", "no Python stacks were recorded: idle time is blamed on operators, not on lines")
+    return tuple(notes)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= NAME_LENGTH else text[: NAME_LENGTH - 3] + "..."
+
+
+def _shorten_text(text: str | None) -> str | None:
+    return None if text is None else _shorten(text)

@@ -1,0 +1,274 @@
+"""Trace -> Steps: the windows of the training steps on the host, and to which step each device event belongs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.core.trace import Category, Trace
+
+from .intervals import Int64s
+from .links import Links
+from .names import match_names
+from .nesting import NONE
+
+PROFILER_STEP = re.compile(r"^ProfilerStep#(\d+)$")
+LOADER_NEXT = re.compile(r"^enumerate\(DataLoader\)#.*__next__")
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+ITERATION = re.compile(
+    r"^\W*(?:(?:train(?:ing)?|global)[_ .:]?)?(?:step|iter|iteration|batch|microstep)s?(?:[_ .:#=\-]*\d+)?\W*$",
+    re.IGNORECASE,
+)
+"""Ranges that a user draws around one step: 'step 12', 'train_step', 'Iteration#3', '## iter ##'."""
+BACKWARD_NAME = re.compile(
+    r"^autograd::engine::evaluate_function|AccumulateGrad$|Backward\d*$|^torch\.distributed\.ddp\.reducer::"
+)
+"""Operators that autograd runs in a backward pass. Releases before 1.11 have no evaluate_function, only the nodes;
+DistributedDataParallel's reducer works at the end of the pass."""
+
+MIN_INFERRED_STEPS = 2
+"""One range or one optimizer step tells nothing about a rhythm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Windows on the host, disjoint and in order."""
+
+    source: str
+    index: tuple[int, ...]
+    start_ns: Int64s
+    end_ns: Int64s
+    is_complete: NDArray[np.bool_]
+    main_thread: int | None
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def find_step(self, time_ns: Int64s) -> Int64s:
+        """Place of the step whose window holds each instant; NONE between and outside of the windows."""
+        at = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        held = np.maximum(at, 0)
+        inside = (at >= 0) & (time_ns < self.end_ns[held]) if len(self) else np.zeros(len(time_ns), dtype=bool)
+        return np.where(inside, at, NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSteps:
+    """The steps as one device saw them; one entry for each step."""
+
+    of_work: Int64s
+    """Step of each work number of the device; NONE for what no step launched."""
+    start_ns: Int64s
+    """-1 for a step without a device window."""
+    end_ns: Int64s
+    gpu_events: Int64s
+    unlinked_events: Int64s
+    has_window: NDArray[np.bool_]
+
+
+def find_steps(trace: Trace, links: Links) -> Steps:
+    """The steps of a trace: ProfilerStep ranges, else the user's iteration ranges, else optimizer steps, else batches
+    of a loader, else the whole trace as one window."""
+    main = find_main_thread(trace, links)
+    matched = _match_ranges(trace, links)
+    for source, places in matched:
+        if source == "ProfilerStep":
+            return _steps_from_profiler(trace, links, places)
+    for source, places in matched:
+        if source.startswith("range "):
+            return _steps_from_spans(links, places, source)
+    for source, places in matched:
+        if source == "optimizer":
+            return _steps_between_ends(trace, links, places)
+    for source, places in matched:
+        if source == "dataloader":
+            return _steps_between_starts(trace, links, places)
+    return _whole_trace(trace, main)
+
+
+def find_main_thread(trace: Trace, links: Links) -> int | None:
+    """The interned thread that drives the training: that of the step ranges, loaders and optimizers where there are
+    any, else the one with the most operators that are not of a backward pass; None without host ranges."""
+    ranges = links.ranges
+    if len(ranges) == 0:
+        return None
+    name = trace.name[ranges.rows]
+    for pattern in (PROFILER_STEP, LOADER_NEXT, OPTIMIZER_STEP):
+        marked = match_names(trace, name, pattern)
+        if marked.any():
+            return _find_most_common(ranges.thread[marked])
+    forward = ~match_names(trace, name, BACKWARD_NAME)
+    # A thread that only runs what autograd hands it has a backward node around everything.
+    top = ranges.find_top() & forward
+    chosen = top if top.any() else np.ones(len(ranges), dtype=bool)
+    return _find_most_common(ranges.thread[chosen])
+
+
+def _find_most_common(thread: NDArray[np.int32]) -> int:
+    """The thread that occurs most; the lowest of several. An unknown thread is -1, and one like the others."""
+    found, count = np.unique(thread, return_counts=True)
+    return int(found[np.argmax(count)])
+
+
+def _match_ranges(trace: Trace, links: Links) -> list[tuple[str, Int64s]]:
+    """(source, places in the nesting) of everything that could mark steps."""
+    ranges = links.ranges
+    name = trace.name[ranges.rows]
+    found: list[tuple[str, Int64s]] = []
+    profiler = np.flatnonzero(match_names(trace, name, PROFILER_STEP))
+    if len(profiler):
+        found.append(("ProfilerStep", profiler))
+    drawn = trace.category[ranges.rows] == Category.ANNOTATION
+    iteration = np.flatnonzero(drawn & match_names(trace, name, ITERATION))
+    found += _group_iterations(trace, links, iteration)
+    optimizer = np.flatnonzero(match_names(trace, name, OPTIMIZER_STEP))
+    if len(optimizer):
+        # With several optimizers a step ends with the one that steps least often: the others run inside it.
+        kinds, count = np.unique(name[optimizer], return_counts=True)
+        enough = count >= MIN_INFERRED_STEPS
+        if enough.any():
+            rarest = kinds[enough][np.argmin(count[enough])]
+            found.append(("optimizer", optimizer[name[optimizer] == rarest]))
+    loader = np.flatnonzero(match_names(trace, name, LOADER_NEXT))
+    if len(loader) >= MIN_INFERRED_STEPS:
+        found.append(("dataloader", loader))
+    return found
+
+
+def _group_iterations(trace: Trace, links: Links, places: Int64s) -> list[tuple[str, Int64s]]:
+    """The iteration ranges by their name without its number; the name with the most time first."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for place in places.tolist():
+        stem = re.sub(r"[\W_]*\d+\W*$", "", trace.names[trace.name[links.ranges.rows[place]]]).strip(" #")
+        groups.setdefault((stem, int(links.ranges.thread[place])), []).append(place)
+    found = []
+    for (stem, _), members in groups.items():
+        at = np.array(members, dtype=np.int64)
+        if len(at) >= MIN_INFERRED_STEPS:
+            found.append((int((links.ranges.end_ns[at] - links.ranges.start_ns[at]).sum()), stem, at))
+    return [(f"range {stem}", at) for _, stem, at in sorted(found, key=lambda f: (-f[0], f[1]))]
+
+
+def _steps_from_profiler(trace: Trace, links: Links, places: Int64s) -> Steps:
+    ranges = links.ranges
+    thread = _find_most_common(ranges.thread[places])
+    places = _keep_disjoint(links, places[ranges.thread[places] == thread])
+    numbers = []
+    for i in trace.name[ranges.rows[places]].tolist():
+        found = PROFILER_STEP.match(trace.names[i])
+        numbers.append(int(found.group(1)) if found else 0)
+    start, end = ranges.start_ns[places], ranges.end_ns[places]
+    return Steps("ProfilerStep", tuple(numbers), start, end, np.ones(len(places), dtype=bool), thread)
+
+
+def _steps_from_spans(links: Links, places: Int64s, source: str) -> Steps:
+    ranges = links.ranges
+    places = _keep_disjoint(links, places)
+    return Steps(
+        source,
+        tuple(range(len(places))),
+        ranges.start_ns[places],
+        ranges.end_ns[places],
+        np.ones(len(places), dtype=bool),
+        int(ranges.thread[places[0]]),
+    )
+
+
+def _steps_between_ends(trace: Trace, links: Links, places: Int64s) -> Steps:
+    """Windows that end with each marker. The first begins where the recording of the thread does, so it may be cut."""
+    ranges = links.ranges
+    thread = _find_most_common(ranges.thread[places])
+    places = _keep_disjoint(links, places[ranges.thread[places] == thread])
+    first, _ = _extent_of_thread(trace, thread)
+    edges = np.concatenate([np.array([first], dtype=np.int64), ranges.end_ns[places]])
+    complete = np.ones(len(places), dtype=bool)
+    complete[0] = False
+    return Steps("optimizer", tuple(range(len(places))), edges[:-1], edges[1:], complete, thread)
+
+
+def _steps_between_starts(trace: Trace, links: Links, places: Int64s) -> Steps:
+    """Windows that begin with each marker. The last ends where the recording of the thread does, so it may be cut."""
+    ranges = links.ranges
+    thread = _find_most_common(ranges.thread[places])
+    places = _keep_disjoint(links, places[ranges.thread[places] == thread])
+    _, last = _extent_of_thread(trace, thread)
+    edges = np.concatenate([ranges.start_ns[places], np.array([last], dtype=np.int64)])
+    complete = np.ones(len(places), dtype=bool)
+    complete[-1] = False
+    return Steps("dataloader", tuple(range(len(places))), edges[:-1], edges[1:], complete, thread)
+
+
+def _whole_trace(trace: Trace, main: int | None) -> Steps:
+    host = (trace.device < 0) & (trace.category != Category.OVERHEAD) & (trace.category != Category.SYNC)
+    host &= trace.category != Category.DEVICE_ANNOTATION
+    rows = np.flatnonzero(host) if host.any() else np.arange(len(trace.start_ns), dtype=np.int64)
+    empty = np.empty(0, dtype=np.int64)
+    if len(rows) == 0:
+        return Steps("whole trace", (), empty, empty, np.empty(0, dtype=bool), main)
+    low = int(trace.start_ns[rows].min())
+    high = int((trace.start_ns[rows] + trace.duration_ns[rows]).max())
+    one = np.array([low], dtype=np.int64), np.array([high], dtype=np.int64)
+    return Steps("whole trace", (0,), *one, np.ones(1, dtype=bool), main)
+
+
+def _extent_of_thread(trace: Trace, thread: int) -> tuple[int, int]:
+    rows = np.flatnonzero((trace.thread == thread) & (trace.device < 0))
+    end = trace.start_ns[rows] + trace.duration_ns[rows]
+    return int(trace.start_ns[rows].min()), int(end.max())
+
+
+def _keep_disjoint(links: Links, places: Int64s) -> Int64s:
+    """The places whose range begins after the kept ones before it have ended (bounded: one range per step)."""
+    start, end = links.ranges.start_ns, links.ranges.end_ns
+    order = places[np.argsort(start[places], kind="stable")]
+    kept, reach = [], None
+    for place in order.tolist():
+        if end[place] > start[place] and (reach is None or start[place] >= reach):
+            kept.append(place)
+            reach = end[place]
+    return np.array(kept, dtype=np.int64)
+
+
+def assign_device_work(trace: Trace, links: Links, work: Int64s, steps: Steps) -> DeviceSteps:
+    """The step of each work of one device: that of its launching call. Unlinked work goes by its own start to the
+    device window that holds it, and is counted."""
+    launch = links.launch_row[work]
+    linked = launch >= 0
+    step = np.full(len(work), NONE, dtype=np.int64)
+    if steps.source == "whole trace":
+        step[:] = 0 if len(steps) else NONE
+    else:
+        step[linked] = steps.find_step(trace.start_ns[launch[linked]])
+    start_ns, end_ns = links.start_ns[work], links.end_ns[work]
+    far = np.iinfo(np.int64).max
+    first = np.full(len(steps), far, dtype=np.int64)
+    last = np.full(len(steps), NONE, dtype=np.int64)
+    mine = step >= 0
+    if not mine.any() and len(steps) and not linked.any():
+        # No launches at all (only the device was recorded): the host windows are the only guide there is.
+        step = steps.find_step(start_ns)
+        mine = step >= 0
+    np.minimum.at(first, step[mine], start_ns[mine])
+    np.maximum.at(last, step[mine], end_ns[mine])
+    has = first < far
+    # Work of a later step that overtook on another stream moves the edge: windows follow each other.
+    begin = np.minimum.accumulate(first[::-1])[::-1] if len(steps) else first
+    window_start = np.where(has, begin, NONE)
+    window_end = np.full(len(steps), NONE, dtype=np.int64)
+    holders = np.flatnonzero(has)
+    if len(holders):
+        window_end[holders[:-1]] = window_start[holders[1:]]
+        window_end[holders[-1]] = max(last[holders[-1]], window_start[holders[-1]])
+    loose = np.flatnonzero(~linked & (step < 0))
+    if len(loose) and len(holders):
+        at = np.searchsorted(window_start[holders], start_ns[loose], side="right") - 1
+        held = holders[np.maximum(at, 0)]
+        inside = (at >= 0) & (start_ns[loose] < window_end[held])
+        step[loose[inside]] = held[inside]
+    mine = step >= 0
+    events = np.bincount(step[mine], minlength=len(steps)).astype(np.int64)
+    unlinked = np.bincount(step[mine & ~linked], minlength=len(steps)).astype(np.int64)
+    return DeviceSteps(step, window_start, window_end, events, unlinked, has)

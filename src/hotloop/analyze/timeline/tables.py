@@ -1,0 +1,493 @@
+"""Device work, operators and modules -> tables: where the time went by name, with shapes, flops and occupancy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.core.errors import UsageError
+from hotloop.core.timeline import KernelRow, ModuleRow, OpRow, Roofline, TensorCores
+from hotloop.core.trace import Category, Trace
+
+from .anatomy import find_outermost
+from .classes import CLASS_NAMES, COMPUTE, SOURCE_NAMES, Classes
+from .flops import LEAVES, count_work
+from .intervals import Int64s
+from .launch import _divide
+from .links import Links, nest_rows
+from .names import TORCH_RANGE, match_names
+from .nesting import NONE
+from .peaks import Peaks, find_peaks
+
+KERNEL_SORTS = ("device_time", "count")
+OP_SORTS = ("device_time", "device_self", "host_time", "host_self", "self_memory", "flops", "count")
+
+MATRIX_KERNEL = re.compile(
+    r"gemm|gemv|cutlass|cublas|conv(?!ert)|attn|wgrad|dgrad|fprop|winograd|xmma|scudnn|hcudnn|implicit_|flash|fmha|attention"
+    r"|Cijk_|\bmma|matmul|nvjet|MIOpen|miopen",
+    re.IGNORECASE,
+)
+"""Kernels that multiply matrices or convolve."""
+NO_MATRIX_KERNEL = re.compile(
+    r"elementwise|reduce_kernel|CatArray|nchwToNhwc|nhwcToNchw|batch_?norm|\bbn_|computeOffsets|softmax", re.IGNORECASE
+)
+TENSOR_CORE = re.compile(
+    r"tensorop|s\d{3,5}(?:gemm|cudnn|fprop|dgrad|wgrad)|(?<!\d)(?:884|1688|16816|16832)(?!\d)|_hmma|hgmma|wgmma"
+    r"|xmma|nvjet|gmma|sm(?:80|90|100)_xmma|flash_fwd|flash_bwd|fmha_(?:cutlass|v2)|bf16gemm|_MI\d+x\d+x\d+|mfma",
+    re.IGNORECASE,
+)
+"""Names that only tensor cores have: the shape of the matrix instruction (884, 1688, 16816), hmma, gmma, tensorop; on
+AMD the MI16x16x.. of a Tensile kernel."""
+PLAIN_CORE = re.compile(
+    r"sgemm|dgemm|scudnn|_simt_|simt|gemv|gemm(?:SN|k1)_|winograd|implicit_convolve_sgemm|explicit_convolve_sgemm",
+    re.IGNORECASE,
+)
+"""Names that only the ordinary cores have."""
+
+Int32s = NDArray[np.int32]
+
+MODULE_FRAME = re.compile(r"^nn\.Module: (.+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class OpTable:
+    """The operator rows of a trace, what was cut, and the flops of all of it."""
+
+    rows: tuple[OpRow, ...]
+    left_out_count: int
+    flops: int | None
+
+
+def tabulate_kernels(
+    trace: Trace, links: Links, classes: Classes, *, top: int | None = None, sort: str = "device_time"
+) -> tuple[tuple[KernelRow, ...], int, int]:
+    """(rows, count of names left out, their device time) of all device events by name and class.
+
+    ``top`` rows at most; ``sort`` is one of KERNEL_SORTS.
+    """
+    if sort not in KERNEL_SORTS:
+        raise UsageError(f"--sort {sort}: kernels sort by {', '.join(KERNEL_SORTS)}")
+    rows = links.device_rows
+    if len(rows) == 0:
+        return (), 0, 0
+    duration = links.end_ns - links.start_ns
+    key = (trace.name[rows].astype(np.int64) * 4 + classes.kind) * 4 + classes.source
+    groups, inverse = np.unique(key, return_inverse=True)
+    count = np.bincount(inverse, minlength=len(groups))
+    total = np.zeros(len(groups), dtype=np.int64)
+    np.add.at(total, inverse, duration)
+    order = np.lexsort((groups, -(total if sort == "device_time" else count)))
+    kept = order if top is None else order[:top]
+    left = order[len(kept) :]
+    low = np.full(len(groups), np.iinfo(np.int64).max, dtype=np.int64)
+    high = np.zeros(len(groups), dtype=np.int64)
+    np.minimum.at(low, inverse, duration)
+    np.maximum.at(high, inverse, duration)
+    copied, copied_known = _sum_integers(trace, "bytes", rows, inverse, len(groups))
+    occupancy = _weigh_numbers(trace, "occupancy_ratio", rows, inverse, duration, len(groups))
+    blocks = _weigh_numbers(trace, "blocks_per_sm", rows, inverse, duration, len(groups))
+    table = []
+    for g in kept.tolist():
+        code = int(groups[g])
+        name, kind = trace.names[code // 16], CLASS_NAMES[code // 4 % 4]
+        table.append(
+            KernelRow(
+                name=name,
+                kind=kind,
+                comm_source=SOURCE_NAMES[code % 4],
+                count=int(count[g]),
+                total_ns=int(total[g]),
+                mean_ns=_divide(int(total[g]), int(count[g])),
+                min_ns=int(low[g]),
+                max_ns=int(high[g]),
+                bytes=int(copied[g]) if copied_known[g] else None,
+                occupancy_ratio=occupancy[g],
+                blocks_per_sm=blocks[g],
+                is_tensor_core=judge_tensor_core(name) if code // 4 % 4 == COMPUTE else None,
+            )
+        )
+    return tuple(table), len(left), int(total[left].sum())
+
+
+def judge_tensor_core(name: str) -> bool | None:
+    """Whether a kernel of this name runs on tensor cores; None for a matrix kernel whose name does not tell.
+
+    >>> judge_tensor_core("ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_tn"), judge_tensor_core("volta_sgemm_128x64_nt")
+    (True, False)
+    """
+    if NO_MATRIX_KERNEL.search(name) or not MATRIX_KERNEL.search(name):
+        return False
+    if TENSOR_CORE.search(name):
+        return True
+    return False if PLAIN_CORE.search(name) else None
+
+
+def measure_tensor_cores(trace: Trace, links: Links, classes: Classes) -> TensorCores | None:
+    """The tensor-core share of all compute kernels; None without kernels that multiply matrices."""
+    rows = links.device_rows[classes.kind == COMPUTE]
+    duration = trace.duration_ns[rows]
+    groups, inverse = np.unique(trace.name[rows], return_inverse=True)
+    total = np.zeros(len(groups), dtype=np.int64)
+    np.add.at(total, inverse, duration)
+    matrix = on_tensor = unknown = 0
+    for g, name_id in enumerate(groups.tolist()):
+        name = trace.names[name_id]
+        if NO_MATRIX_KERNEL.search(name) or not MATRIX_KERNEL.search(name):
+            continue
+        matrix += int(total[g])
+        told = judge_tensor_core(name)
+        on_tensor += int(total[g]) if told else 0
+        unknown += int(total[g]) if told is None else 0
+    if matrix == 0:
+        return None
+    return TensorCores(matrix_ns=matrix, tensor_core_ns=on_tensor, unknown_ns=unknown)
+
+
+def tabulate_ops(
+    trace: Trace, links: Links, *, top: int | None = None, sort: str = "device_time", device: int | None = None
+) -> OpTable:
+    """The operators by name and shapes. ``sort`` is one of OP_SORTS; ``device`` names the device of the roofline."""
+    if sort not in OP_SORTS:
+        raise UsageError(f"--sort {sort}: operators sort by {', '.join(OP_SORTS)}")
+    ranges = links.ranges
+    name = trace.name[ranges.rows]
+    is_op = trace.category[ranges.rows] == Category.CPU_OP
+    is_op &= ~match_names(trace, name, TORCH_RANGE)
+    at = np.flatnonzero(is_op).astype(np.int32)
+    if len(at) == 0:
+        return OpTable((), 0, None)
+    rows_at = ranges.rows[at]
+    groups, inverse, texts = _group_operators(trace, rows_at)
+    shape_table, dtype_table, _ = texts
+    size = len(groups)
+    count = np.bincount(inverse, minlength=size)
+    outermost = find_outermost(ranges, name)[at]
+    own = _sum(inverse, ranges.find_self_time()[at], size)
+    host = _sum(inverse, np.where(outermost, (ranges.end_ns - ranges.start_ns)[at], 0), size)
+    spent = _sum_device_time(links, is_op, at, outermost, inverse, size)
+    memory_self = _sum_memory(trace, links)
+    memory = _sum(inverse, memory_self[at], size) if memory_self is not None else None
+    flops, flops_source, least_bytes, all_flops = _count_flops(trace, rows_at, inverse, groups, count, texts)
+    total, dev_self, kernel_count, low, high = spent
+    keys: dict[str, Sequence[int] | NDArray[np.int64] | None] = {
+        "device_time": total,
+        "device_self": dev_self,
+        "host_time": host,
+        "host_self": own,
+        "self_memory": memory,
+        "flops": np.array([f or 0 for f in flops], dtype=np.float64),
+        "count": count,
+    }
+    chosen = keys[sort]
+    weight = np.zeros(size) if chosen is None else np.asarray(chosen)
+    order = np.lexsort((np.arange(size), -host, -weight))
+    kept = order if top is None else order[:top]
+    peaks = find_peaks(next((d.name for d in trace.facts.devices if d.index == device), None))
+    table = []
+    for g in kept.tolist():
+        name_id, shape_id, dtype_id, _ = groups[g].tolist()
+        types = dtype_table[dtype_id] if dtype_id >= 0 else None
+        table.append(
+            OpRow(
+                name=trace.names[name_id],
+                shapes=shape_table[shape_id] if shape_id >= 0 else None,
+                dtypes=types,
+                count=int(count[g]),
+                host_total_ns=int(host[g]),
+                host_self_ns=int(own[g]),
+                device_total_ns=int(total[g]),
+                device_self_ns=int(dev_self[g]),
+                device_min_ns=int(low[g]) if high[g] >= 0 else None,
+                device_max_ns=int(high[g]) if high[g] >= 0 else None,
+                kernels_count=int(kernel_count[g]),
+                flops=flops[g],
+                flops_source=flops_source[g],
+                bytes=least_bytes[g],
+                self_memory_bytes=int(memory[g]) if memory is not None else None,
+                roofline=place_under_roof(peaks, types, flops[g], least_bytes[g], int(total[g])),
+            )
+        )
+    return OpTable(tuple(table), size - len(kept), all_flops)
+
+
+def _group_operators(trace: Trace, rows: Int64s) -> tuple[Int64s, Int32s, tuple[Sequence[str], ...]]:
+    """(name, shapes, dtypes, concrete inputs as ids of each group; group of each row; the three tables of texts)."""
+    name = trace.name[rows]
+    shape, shape_table = _read_texts(trace, "shapes", rows)
+    dtype, dtype_table = _read_texts(trace, "dtypes", rows)
+    value, value_table = _read_texts(trace, "concrete_inputs", rows)
+    counted = np.array([_may_count(trace.names[i]) for i in range(int(name.max()) + 1)])
+    # Other inputs matter only where the flops depend on them: a learning rate must not split a row.
+    value[~counted[name]] = NONE
+    groups, inverse = _group((name, shape, dtype, value))
+    return groups, inverse, (shape_table, dtype_table, value_table)
+
+
+def _sum_device_time(
+    links: Links, is_op: NDArray[np.bool_], at: Int32s, outermost: NDArray[np.bool_], group: Int32s, size: int
+) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s]:
+    """Of each group of operators: device time with all they call and of their own, events, least and most of a call
+    (the most is NONE for a group without device events)."""
+    ranges = links.ranges
+    launched = np.flatnonzero(links.op_place >= 0)
+    place = ranges.find_nearest(is_op)[links.op_place[launched]]
+    launched, place = launched[place >= 0], place[place >= 0]
+    own = np.zeros(len(ranges), dtype=np.int64)
+    np.add.at(own, place, links.end_ns[launched] - links.start_ns[launched])
+    self_ns = _sum(group, own[at], size)
+    inside = ranges.sum_inside(own)[at]
+    own[:] = 0
+    np.add.at(own, place, 1)
+    events = ranges.sum_inside(own)[at]
+    del own
+    with_events = np.flatnonzero(events)
+    low = np.full(size, np.iinfo(np.int64).max, dtype=np.int64)
+    high = np.full(size, NONE, dtype=np.int64)
+    np.minimum.at(low, group[with_events], inside[with_events])
+    np.maximum.at(high, group[with_events], inside[with_events])
+    total = _sum(group, np.where(outermost, inside, 0), size)
+    return total, self_ns, _sum(group, np.where(outermost, events, 0), size), low, high
+
+
+def place_under_roof(
+    peaks: Peaks | None, dtypes: str | None, flops: int | None, least_bytes: int | None, device_ns: int
+) -> Roofline | None:
+    """Where work stands under its device's roof; None unless flops, bytes, time and the device's peaks are known."""
+    if peaks is None or not flops or not least_bytes or device_ns <= 0 or dtypes is None:
+        return None
+    if "BFloat16" in dtypes:
+        peak = peaks.flops_per_s.get("bfloat16")
+    elif "Half" in dtypes:
+        peak = peaks.flops_per_s.get("float16")
+    elif "float" in dtypes:
+        # The file does not say whether TF32 was allowed: the higher roof is the honest one.
+        peak = peaks.flops_per_s.get("tf32", peaks.flops_per_s.get("float32"))
+    elif "double" in dtypes:
+        peak = peaks.flops_per_s.get("float64")
+    else:
+        peak = None
+    if peak is None:
+        return None
+    intensity = flops / least_bytes
+    roof = min(peak, intensity * peaks.bytes_per_s)
+    achieved = flops * 1e9 / device_ns
+    return Roofline(
+        intensity_flops_per_byte=intensity,
+        achieved_flops_per_s=achieved,
+        attainable_flops_per_s=roof,
+        attained_ratio=achieved / roof,
+        bound="compute" if peak <= intensity * peaks.bytes_per_s else "memory",
+    )
+
+
+def tabulate_modules(trace: Trace, links: Links, *, top: int | None = None) -> tuple[ModuleRow, ...]:
+    """Time of nn.Modules by name: from their Python frames, else from the operators' 'Module Hierarchy'."""
+    python = np.flatnonzero(trace.category == Category.PYTHON)
+    python = python[match_names(trace, trace.name[python], MODULE_FRAME)]
+    if len(python):
+        return _modules_from_frames(trace, links, python, top)
+    rows, indices, table = trace.texts("module")
+    if len(rows) == 0:
+        return ()
+    return _modules_from_operators(trace, links, rows, indices, table, top)
+
+
+def _modules_from_frames(trace: Trace, links: Links, python: Int64s, top: int | None) -> tuple[ModuleRow, ...]:
+    frames = nest_rows(trace, python)
+    device = np.zeros(len(frames), dtype=np.int64)
+    linked = np.flatnonzero(links.launch_row >= 0)
+    calls = links.launch_row[linked]
+    place = frames.find_innermost(trace.thread[calls], trace.start_ns[calls])
+    held = place >= 0
+    np.add.at(device, place[held], (links.end_ns - links.start_ns)[linked[held]])
+    device = frames.sum_inside(device)
+    name = trace.name[frames.rows]
+    outermost = find_outermost(frames, name)
+    groups, inverse = np.unique(name, return_inverse=True)
+    count = np.bincount(inverse)
+    host = _sum(inverse, np.where(outermost, frames.end_ns - frames.start_ns, 0), len(groups))
+    total = _sum(inverse, np.where(outermost, device, 0), len(groups))
+    rows = [
+        ModuleRow(
+            name=trace.names[int(groups[g])].removeprefix("nn.Module: "),
+            count=int(count[g]),
+            host_total_ns=int(host[g]),
+            device_total_ns=int(total[g]),
+            source="python",
+        )
+        for g in range(len(groups))
+    ]
+    return tuple(sorted(rows, key=lambda r: (-r.device_total_ns, -r.host_total_ns, r.name))[:top])
+
+
+def _modules_from_operators(
+    trace: Trace, links: Links, rows: Int64s, indices: Int64s, table: Sequence[str], top: int | None
+) -> tuple[ModuleRow, ...]:
+    """Every operator counts for the last module of its hierarchy; of nested operators of one module the outermost."""
+    ranges = links.ranges
+    of_row = np.full(len(trace.start_ns), NONE, dtype=np.int64)
+    of_row[rows] = indices
+    module = of_row[ranges.rows]
+    device = np.zeros(len(ranges), dtype=np.int64)
+    launched = np.flatnonzero(links.op_place >= 0)
+    np.add.at(device, links.op_place[launched], (links.end_ns - links.start_ns)[launched])
+    device = ranges.sum_inside(device)
+    at = np.flatnonzero((module >= 0) & find_outermost(ranges, module))
+    groups, inverse = np.unique(module[at], return_inverse=True)
+    host = _sum(inverse, (ranges.end_ns - ranges.start_ns)[at], len(groups))
+    total = _sum(inverse, device[at], len(groups))
+    count = np.bincount(inverse, minlength=len(groups))
+    result = [
+        ModuleRow(
+            name=table[int(groups[g])],
+            count=int(count[g]),
+            host_total_ns=int(host[g]),
+            device_total_ns=int(total[g]),
+            source="operators",
+        )
+        for g in range(len(groups))
+        if table[int(groups[g])].strip()
+    ]
+    return tuple(sorted(result, key=lambda r: (-r.device_total_ns, -r.host_total_ns, r.name))[:top])
+
+
+def _count_flops(
+    trace: Trace,
+    rows: Int64s,
+    inverse: Int32s,
+    groups: Int64s,
+    count: Int64s,
+    texts: tuple[Sequence[str], ...],
+) -> tuple[list[int | None], list[str | None], list[int | None], int | None]:
+    """Flops, their source and least bytes of every group, and the flops of the whole trace."""
+    size = len(groups)
+    told_rows, told = trace.integers("flops")
+    from_file = np.zeros(size, dtype=np.int64)
+    file_count = np.zeros(size, dtype=np.int64)
+    if len(told_rows):
+        group_of_row = np.full(len(trace.start_ns), NONE, dtype=np.int32)
+        group_of_row[rows] = inverse
+        group = group_of_row[told_rows]
+        np.add.at(from_file, group[group >= 0], told[group >= 0])
+        np.add.at(file_count, group[group >= 0], 1)
+    flops: list[int | None] = [None] * size
+    source: list[str | None] = [None] * size
+    least: list[int | None] = [None] * size
+    total, seen, whole = 0, False, True
+    for g, (name_id, shape_id, dtype_id, value_id) in enumerate(groups.tolist()):
+        name = trace.names[name_id]
+        if not _may_count(name):
+            if file_count[g]:
+                flops[g], source[g] = int(from_file[g]), "file"
+            continue
+        ids = (shape_id, dtype_id, value_id)
+        shapes, dtypes, values = (t[i] if i >= 0 else None for t, i in zip(texts, ids, strict=True))
+        work = count_work(name, shapes, dtypes, values)
+        if work is not None:
+            flops[g], source[g] = work.flops * int(count[g]), "shapes"
+            least[g] = work.bytes * int(count[g]) if work.bytes is not None else None
+        if file_count[g]:
+            flops[g], source[g] = int(from_file[g]), "file"
+        if name in LEAVES:
+            # One unknown convolution makes the sum a wrong number, not a smaller one.
+            whole &= flops[g] is not None
+            total += flops[g] or 0
+            seen = True
+    return flops, source, least, total if seen and whole else None
+
+
+def _may_count(name: str) -> bool:
+    return name in LEAVES or name in (
+        "aten::linear",
+        "aten::convolution",
+        "aten::conv1d",
+        "aten::conv2d",
+        "aten::conv3d",
+    )
+
+
+def _group(columns: tuple[Int32s, ...]) -> tuple[Int64s, Int32s]:
+    """(distinct tuples, tuple of each entry) of several columns of small integers, -1 allowed."""
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    width = 1
+    for column in columns:
+        more = int(column.max()) + 2
+        if width * more >= 2**62:
+            distinct, key = np.unique(key, return_inverse=True)
+            width = len(distinct)
+        key *= more
+        key += column
+        key += 1
+        width *= more
+    order = np.argsort(key, kind="stable").astype(np.int32)
+    key = key[order]
+    new = np.ones(len(key), dtype=bool)
+    np.not_equal(key[1:], key[:-1], out=new[1:])
+    del key
+    first = order[new]
+    inverse = np.empty(len(order), dtype=np.int32)
+    inverse[order] = np.cumsum(new, dtype=np.int32) - 1
+    return np.stack([column[first].astype(np.int64) for column in columns], axis=1), inverse
+
+
+def _sum(group: NDArray[np.integer], value: Int64s, size: int) -> Int64s:
+    total = np.zeros(size, dtype=np.int64)
+    np.add.at(total, group, value)
+    return total
+
+
+def _read_texts(trace: Trace, fact: str, rows: Int64s) -> tuple[Int32s, Sequence[str]]:
+    """Index into the table for each row; NONE without."""
+    with_fact, indices, table = trace.texts(fact)
+    of_row = np.full(len(trace.start_ns), NONE, dtype=np.int32)
+    of_row[with_fact] = indices
+    return of_row[rows], table
+
+
+def _sum_integers(trace: Trace, fact: str, rows: Int64s, group: Int64s, size: int) -> tuple[Int64s, NDArray[np.bool_]]:
+    with_fact, values = trace.integers(fact)
+    total, known = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=bool)
+    at = np.searchsorted(rows, with_fact)
+    hit = (at < len(rows)) & (rows[np.minimum(at, len(rows) - 1)] == with_fact) & (values >= 0)
+    np.add.at(total, group[at[hit]], values[hit])
+    known[group[at[hit]]] = True
+    return total, known
+
+
+def _weigh_numbers(
+    trace: Trace, fact: str, rows: Int64s, group: Int64s, duration: Int64s, size: int
+) -> list[float | None]:
+    """Mean of a fact in each group, weighted by duration (evenly where all durations are 0)."""
+    with_fact, values = trace.numbers(fact)
+    at = np.searchsorted(rows, with_fact)
+    hit = (at < len(rows)) & (rows[np.minimum(at, len(rows) - 1)] == with_fact) & np.isfinite(values)
+    at, values = at[hit], values[hit]
+    weight = np.maximum(duration[at], 1).astype(np.float64)
+    total = np.bincount(group[at], weights=weight, minlength=size)
+    weighted = np.bincount(group[at], weights=weight * values, minlength=size)
+    return [float(weighted[g] / total[g]) if total[g] else None for g in range(size)]
+
+
+def _sum_memory(trace: Trace, links: Links) -> Int64s | None:
+    """Bytes allocated less freed while each range was the innermost; None where memory was not recorded.
+
+    The events name no thread: they go to the innermost operator that is open on any thread, the latest begun.
+    """
+    memory = trace.memory
+    if memory is None or len(memory.time_ns) == 0:
+        return None
+    ranges = links.ranges
+    total = np.zeros(len(ranges), dtype=np.int64)
+    best = np.full(len(memory.time_ns), NONE, dtype=np.int64)
+    for thread in ranges.bounds:
+        place = ranges.find_innermost(np.full(len(best), thread, dtype=np.int32), memory.time_ns)
+        better = place >= 0
+        better &= (best < 0) | (ranges.start_ns[np.maximum(place, 0)] > ranges.start_ns[np.maximum(best, 0)])
+        best = np.where(better, place, best)
+    held = best >= 0
+    np.add.at(total, best[held], memory.bytes[held])
+    return total

@@ -1,0 +1,262 @@
+"""Report -> the tables of a trace, as text cells that every renderer can draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hotloop.core.report import Report
+from hotloop.core.timeline import IdleCauses, LaunchStats, RankTimeline
+from hotloop.core.trace_analysis import TraceRank
+from hotloop.report import text as t
+
+NAME_LENGTH = 72
+SHOWN_RANKS = 64
+SHOWN_STEPS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Cells as text, the header first; the first column is a name and stands left, the others are numbers."""
+
+    title: str
+    note: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def trace_tables(report: Report, top: int = 10) -> tuple[Table, ...]:
+    """Tables of the files that a report was made from; none for a recorded run. ``top`` rows of the long ones."""
+    if report.trace is None:
+        return ()
+    ranks = report.trace.ranks
+    lead = ranks[0].timeline
+    whose = "" if len(ranks) == 1 else f"of {_name_rank(ranks[0])}; the JSON report has every rank"
+    made = [_tell_files(ranks), _tell_steps(lead, whose), _tell_device(ranks)]
+    if lead.idle is not None:
+        made += [_tell_idle(lead.idle, whose), _tell_blame(lead.idle, whose, top)]
+    if lead.launch is not None:
+        made.append(_tell_launches(lead.launch, whose))
+    made += [_tell_waits(report), _tell_forecasts(ranks[0], whose)]
+    made += [_tell_kernels(lead, whose, top), _tell_comm(lead, whose, top), _tell_ops(lead, whose, top)]
+    made += [_tell_modules(lead, whose, top), _tell_ranges(lead, whose, top), _tell_ratios(lead, whose)]
+    return tuple(table for table in made if table is not None and table.rows)
+
+
+def _tell_files(ranks: Sequence[TraceRank]) -> Table:
+    rows = []
+    for one in ranks[:SHOWN_RANKS]:
+        facts, line = one.facts, one.timeline
+        device = facts.devices[0].name if facts.devices and facts.devices[0].name else t.UNKNOWN
+        events = sum(d.gpu_events for d in line.devices)
+        steps = f"{len(line.steps)} ({line.step_source})" if line.step_source != "whole trace" else "none"
+        rank = "-" if facts.rank is None else f"{facts.rank} ({facts.rank_source})"
+        rows.append((facts.source, rank, device, steps, t.format_count(events)))
+    return Table(
+        title="Files",
+        note="" if len(ranks) <= SHOWN_RANKS else f"the first {SHOWN_RANKS} of {len(ranks)}",
+        header=("file", "rank", "device", "steps", "device events"),
+        rows=tuple(rows),
+    )
+
+
+def _tell_steps(line: RankTimeline, whose: str) -> Table | None:
+    if line.step_source == "whole trace":
+        return None
+    rows = []
+    for step in line.steps[:SHOWN_STEPS]:
+        part = step.partition
+        cells: tuple[str, ...] = ("-",) * 5
+        if part is not None:
+            parts = (part.compute_ns, part.exposed_comm_ns, part.exposed_mem_ns, part.idle_ns)
+            cells = (t.format_duration(part.window_ns), *(t.format_share(p / max(1, part.window_ns)) for p in parts))
+        mark = " (to its last event)" if step.is_tail_inclusive and part is not None else ""
+        mark += "" if step.is_complete else " (cut by the recording)"
+        rows.append((f"{step.index}{mark}", t.format_duration(step.host_ns), *cells))
+    cut = f"the first {SHOWN_STEPS} of {len(line.steps)}" if len(line.steps) > SHOWN_STEPS else ""
+    return Table(
+        title="Steps",
+        note="; ".join(x for x in (cut, whose) if x),
+        header=("step", "host", "device", "compute", "exposed comm", "exposed copies", "idle"),
+        rows=tuple(rows),
+    )
+
+
+def _tell_device(ranks: Sequence[TraceRank]) -> Table:
+    rows = []
+    for one in ranks[:SHOWN_RANKS]:
+        for device in one.timeline.devices:
+            part = device.partition
+            window = max(1, part.window_ns)
+            parts = (part.compute_ns, part.exposed_comm_ns, part.exposed_mem_ns, part.idle_ns)
+            overlap = t.UNKNOWN if part.overlap_ratio is None else t.format_share(part.overlap_ratio)
+            rows.append(
+                (
+                    f"{_name_rank(one)}, device {device.device}",
+                    t.format_duration(part.window_ns),
+                    *(t.format_share(p / window) for p in parts),
+                    overlap,
+                )
+            )
+    return Table(
+        title="Device",
+        note="whole trace; compute, exposed communication, exposed copies and idle sum to the window exactly",
+        header=("device", "window", "compute", "exposed comm", "exposed copies", "idle", "comm hidden"),
+        rows=tuple(rows),
+    )
+
+
+def _tell_idle(idle: IdleCauses, whose: str) -> Table:
+    causes = (
+        ("the host had waited for the device (sync-drained)", idle.sync_drained_ns, idle.sync_drained_count),
+        ("the next launch came late (launch-late)", idle.launch_late_ns, idle.launch_late_count),
+        ("  of which waiting for the next batch", idle.late_data_wait_ns, None),
+        ("  of which garbage collection", idle.late_gc_ns, None),
+        ("  of which the allocator", idle.late_allocator_ns, None),
+        ("queued behind an event, a stream or a rank", idle.queue_dependent_ns, idle.queue_dependent_count),
+        ("the latency of launching itself (< 10 us)", idle.launch_latency_ns, idle.launch_latency_count),
+        ("unknown: the launch is not in the trace", idle.unknown_ns, idle.unknown_count),
+    )
+    rows = [
+        (name, t.format_duration(ns), t.format_share(ns / max(1, idle.idle_ns)), "" if n is None else t.format_count(n))
+        for name, ns, n in causes
+        if ns
+    ]
+    return Table(title="Why the device idles", note=whose, header=("cause", "time", "share", "gaps"), rows=tuple(rows))
+
+
+def _tell_blame(idle: IdleCauses, whose: str, top: int) -> Table:
+    rows = tuple(
+        (_cut(row.name), row.kind, row.cause, t.format_duration(row.total_ns), t.format_count(row.gaps_count))
+        for row in (*idle.blamed_python[: top // 2], *idle.blamed[:top])
+    )
+    header = ("what the host did meanwhile", "kind", "cause", "idle time", "gaps")
+    return Table(title="What the device waited for", note=whose, header=header, rows=rows)
+
+
+def _tell_launches(launch: LaunchStats, whose: str) -> Table:
+    rows: list[tuple[str, str]] = [("kernels", t.format_count(launch.kernels_count))]
+    if launch.short_kernels_ratio is not None:
+        rows.append(("kernels under 10 us", t.format_percent(launch.short_kernels_ratio)))
+    if launch.late_idle_ratio is not None:
+        rows.append(("idle time that is launch-late", t.format_percent(launch.late_idle_ratio)))
+    if launch.delay_from_start is not None:
+        rows.append(("launch to start, median", t.format_duration(launch.delay_from_start.median_ns)))
+        rows.append(("launch to start, p95", t.format_duration(launch.delay_from_start.p95_ns)))
+    for queue in launch.queues[:4]:
+        depth = queue.depth_time_ns / queue.span_ns if queue.span_ns else 0.0
+        rows.append((f"stream {queue.label}: mean queue", f"{depth:.1f} launches"))
+    return Table(title="Launches", note=whose, header=("measure", "value"), rows=tuple(rows))
+
+
+def _tell_waits(report: Report) -> Table | None:
+    trace = report.trace
+    if trace is None or not trace.waits or not trace.span_ns:
+        return None
+    span_ns = trace.span_ns
+    rows = tuple(
+        (
+            f"rank {one.rank}",
+            t.format_duration(one.wait_ns),
+            t.format_share(one.wait_ns / span_ns),
+            t.format_count(one.last_arrivals_count),
+        )
+        for one in trace.waits[:SHOWN_RANKS]
+    )
+    note = f"over {t.format_counted(trace.matched_count, 'collective')} that all ranks share"
+    return Table(
+        title="Waiting for other ranks", note=note, header=("rank", "waits", "share", "arrived last"), rows=rows
+    )
+
+
+def _tell_forecasts(rank: TraceRank, whose: str) -> Table:
+    rows = tuple(
+        (change, t.format_duration(rank.step_ns * (1 - f.saving_mid_ratio)), t.format_percent(f.saving_mid_ratio))
+        for change, f in rank.forecasts.items()
+    )
+    note = f"a step of {t.format_duration(rank.step_ns)}, re-timed" + (f"; {whose}" if whose else "")
+    return Table(title="What if", note=note, header=("change", "step", "saves"), rows=rows)
+
+
+def _tell_kernels(line: RankTimeline, whose: str, top: int) -> Table:
+    total = max(1, sum(d.work_ns for d in line.devices))
+    rows = tuple(
+        (
+            _cut(row.name),
+            row.kind,
+            t.format_count(row.count),
+            t.format_duration(row.total_ns),
+            t.format_share(row.total_ns / total),
+            t.format_duration(row.mean_ns),
+            t.UNKNOWN if row.occupancy_ratio is None else t.format_share(row.occupancy_ratio),
+        )
+        for row in line.kernels[:top]
+    )
+    header = ("kernel", "kind", "count", "time", "share", "mean", "occupancy")
+    return Table(title="Kernels", note=whose, header=header, rows=rows)
+
+
+def _tell_comm(line: RankTimeline, whose: str, top: int) -> Table:
+    rows = tuple(
+        (_cut(g.name), g.comm_source, t.format_count(g.count), t.format_duration(g.total_ns))
+        for g in line.comm_groups[:top]
+    )
+    return Table(title="Communication", note=whose, header=("kernel", "told by", "count", "time"), rows=rows)
+
+
+def _tell_ops(line: RankTimeline, whose: str, top: int) -> Table:
+    def tell() -> Iterator[tuple[str, ...]]:
+        for row in line.ops[:top]:
+            rate = (
+                "" if row.flops is None or not row.device_total_ns else f"{row.flops / row.device_total_ns / 1e3:.3g}"
+            )
+            name = _cut(f"{row.name} {row.shapes}" if row.shapes else row.name)
+            times = (row.host_self_ns, row.device_self_ns, row.device_total_ns)
+            yield (name, t.format_count(row.count), *map(t.format_duration, times), rate)
+
+    header = ("operator", "count", "host self", "device self", "device total", "TFLOP/s")
+    return Table(title="Operators", note=whose, header=header, rows=tuple(tell()))
+
+
+def _tell_modules(line: RankTimeline, whose: str, top: int) -> Table:
+    rows = tuple(
+        (_cut(row.name), t.format_count(row.count), *map(t.format_duration, (row.host_total_ns, row.device_total_ns)))
+        for row in line.modules[:top]
+    )
+    return Table(title="Modules", note=whose, header=("module", "count", "host", "device"), rows=rows)
+
+
+def _tell_ranges(line: RankTimeline, whose: str, top: int) -> Table:
+    rows = tuple(
+        (
+            _cut(row.name),
+            row.phase or t.UNKNOWN,
+            t.format_count(row.count),
+            *map(t.format_duration, (row.total_ns, row.device_ns)),
+        )
+        for row in line.anatomy.ranges[:top]
+    )
+    return Table(
+        title="Ranges of the program", note=whose, header=("range", "phase", "count", "host", "device"), rows=rows
+    )
+
+
+def _tell_ratios(line: RankTimeline, whose: str) -> Table:
+    ratios = line.ratios
+    known = (
+        ("all-reduce over backward", ratios.allreduce_over_backward_ratio),
+        ("copies to the device over the window", ratios.h2d_ratio),
+        ("copies from the device over the window", ratios.d2h_ratio),
+        ("waiting for data over the step", ratios.data_wait_ratio),
+        ("computed again in backward over the step", ratios.recompute_ratio),
+    )
+    rows = tuple((name, t.format_percent(value)) for name, value in known if value is not None)
+    return Table(title="Key ratios", note=whose, header=("ratio", "value"), rows=rows)
+
+
+def _name_rank(one: TraceRank) -> str:
+    return one.facts.source if one.facts.rank is None else f"rank {one.facts.rank}"
+
+
+def _cut(name: str) -> str:
+    return t.shorten(name, NAME_LENGTH)

@@ -1,0 +1,178 @@
+"""Arrays of events in any order -> TraceColumns: the numpy implementation of core.trace.Trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.core.errors import InvariantError
+from hotloop.core.trace import SPARSE_INTEGERS, SPARSE_NUMBERS, SPARSE_TEXTS, MemoryEvents, TraceFacts, TraceNote
+
+Int64s: TypeAlias = NDArray[np.int64]
+Int32s: TypeAlias = NDArray[np.int32]
+Int8s: TypeAlias = NDArray[np.int8]
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.integer[Any]]
+
+COLUMN_TYPES: Mapping[str, type[np.generic]] = {
+    "start_ns": np.int64,
+    "duration_ns": np.int64,
+    "name": np.int32,
+    "category": np.int8,
+    "process": np.int32,
+    "thread": np.int32,
+    "device": np.int32,
+    "stream": np.int32,
+    "correlation": np.int64,
+    "external_id": np.int64,
+}
+"""The dense columns in their order, with the type that the contract gives them."""
+
+_UNKNOWN_WHEN_ABSENT = ("process", "thread", "device", "stream", "correlation", "external_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SparseColumn:
+    """A fact that only some events have. ``rows`` ascend; the two arrays may be of any integer width."""
+
+    rows: Ints
+    values: NDArray[Any]
+    """The fact itself, or an index into ``table``."""
+    table: Sequence[str] = ()
+    """The distinct texts of a text fact; empty for numbers."""
+
+
+# Not frozen only because the protocol's members are plain attributes, which a type checker takes for writable; the
+# arrays themselves refuse to be written.
+@dataclass(slots=True, kw_only=True, eq=False)
+class TraceColumns:
+    """The columns of one process, as core.trace.Trace defines them; make it with ``assemble_trace``."""
+
+    facts: TraceFacts
+    notes: tuple[TraceNote, ...]
+    start_ns: Int64s
+    duration_ns: Int64s
+    name: Int32s
+    category: Int8s
+    process: Int32s
+    thread: Int32s
+    device: Int32s
+    stream: Int32s
+    correlation: Int64s
+    external_id: Int64s
+    names: Sequence[str]
+    processes: Sequence[str]
+    thread_labels: Sequence[str]
+    stream_labels: Sequence[str]
+    memory: MemoryEvents | None
+    sparse: Mapping[str, SparseColumn]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def integers(self, name: str) -> tuple[Int64s, Int64s]:
+        """(rows, values) of a sparse integer fact, rows ascending; empty when there are none."""
+        column = self._find(name, SPARSE_INTEGERS)
+        return column.rows.astype(np.int64, copy=False), column.values.astype(np.int64, copy=False)
+
+    def numbers(self, name: str) -> tuple[Int64s, Floats]:
+        """(rows, values) of a sparse fractional fact, rows ascending."""
+        column = self._find(name, SPARSE_NUMBERS)
+        return column.rows.astype(np.int64, copy=False), column.values.astype(np.float64, copy=False)
+
+    def texts(self, name: str) -> tuple[Int64s, Int64s, Sequence[str]]:
+        """(rows, indices, table) of a sparse text fact, rows ascending; the text is table[indices[i]]."""
+        column = self._find(name, SPARSE_TEXTS)
+        return column.rows.astype(np.int64, copy=False), column.values.astype(np.int64, copy=False), column.table
+
+    def _find(self, name: str, known: Sequence[str]) -> SparseColumn:
+        if name not in known:
+            raise InvariantError(f"{name!r} is no fact of this kind; known: {', '.join(known)}")
+        return self.sparse.get(name, _NOTHING)
+
+
+def order_events(start_ns: Int64s, duration_ns: Int64s) -> Int64s:
+    """The permutation that sorts by start; of equal starts the longer event first, else the order as it was."""
+    order = np.argsort(start_ns, kind="stable")
+    sorted_start_ns = start_ns[order]
+    same = sorted_start_ns[1:] == sorted_start_ns[:-1]
+    if same.any():
+        tied = np.zeros(len(order), dtype=bool)
+        tied[1:] |= same
+        tied[:-1] |= same
+        at = np.flatnonzero(tied)
+        rows = order[at]
+        # Runs of equal starts stay in their places, because the start is the first key.
+        order[at] = rows[np.lexsort((-duration_ns[rows], sorted_start_ns[at]))]
+    return order
+
+
+def assemble_trace(
+    *,
+    facts: TraceFacts,
+    notes: Sequence[TraceNote],
+    columns: Mapping[str, NDArray[Any]],
+    names: Sequence[str],
+    processes: Sequence[str],
+    thread_labels: Sequence[str],
+    stream_labels: Sequence[str],
+    memory: MemoryEvents | None = None,
+    sparse: Mapping[str, SparseColumn] | None = None,
+) -> TraceColumns:
+    """A trace of unsorted columns (the names of COLUMN_TYPES); rows of sparse facts mean rows of these columns.
+
+    A column of ids may be left out, which makes it unknown everywhere.
+    """
+    count = len(columns["start_ns"])
+    given = {**columns}
+    for name in _UNKNOWN_WHEN_ABSENT:
+        given.setdefault(name, np.broadcast_to(np.int8(-1), (count,)))
+    wrong = [name for name in COLUMN_TYPES if len(given[name]) != count]
+    if wrong or given.keys() != COLUMN_TYPES.keys():
+        raise InvariantError(f"columns of a trace must be {', '.join(COLUMN_TYPES)}, all of one length; wrong: {wrong}")
+    order = order_events(given["start_ns"], given["duration_ns"])
+    in_order = bool(np.array_equal(order, np.arange(count)))
+    dense = {
+        name: _seal((given[name] if in_order else given[name][order]).astype(kind, copy=False))
+        for name, kind in COLUMN_TYPES.items()
+    }
+    place: Ints = np.empty(0, dtype=np.int64)
+    if sparse and not in_order:
+        place = np.empty(count, dtype=np.int32 if count < 2**31 else np.int64)
+        place[order] = np.arange(count, dtype=place.dtype)
+    del order
+    return TraceColumns(
+        facts=facts,
+        notes=tuple(notes),
+        names=names,
+        processes=processes,
+        thread_labels=thread_labels,
+        stream_labels=stream_labels,
+        memory=memory,
+        sparse={
+            name: _move_rows(column, None if in_order else place)
+            for name, column in (sparse or {}).items()
+            if len(column.rows)
+        },
+        **dense,
+    )
+
+
+def _move_rows(column: SparseColumn, place: Ints | None) -> SparseColumn:
+    rows = column.rows if place is None else place[column.rows]
+    order = np.argsort(rows, kind="stable")
+    return SparseColumn(rows=_seal(rows[order]), values=_seal(column.values[order]), table=column.table)
+
+
+def _seal(array: NDArray[Any]) -> Any:
+    """The array without leave to write. A view is sealed, not its owner's array."""
+    sealed = array.view()
+    sealed.flags.writeable = False
+    return sealed
+
+
+_NOTHING = SparseColumn(rows=np.empty(0, dtype=np.int64), values=np.empty(0, dtype=np.int64))

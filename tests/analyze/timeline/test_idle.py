@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotloop.analyze.timeline.reduce import reduce_trace
+from hotloop.core.timeline import IdleCauses
+
+from .plain_trace import US, PlainTrace, Row, call, copy, frame, kernel, mark, op
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def explain(*rows: Row) -> IdleCauses:
+    idle = reduce_trace(PlainTrace(rows)).idle
+    assert idle is not None
+    return idle
+
+
+def causes_us(idle: IdleCauses) -> dict[str, int]:
+    names = ("sync_drained", "launch_late", "queue_dependent", "launch_latency", "unknown")
+    return {name: getattr(idle, f"{name}_ns") // US for name in names if getattr(idle, f"{name}_ns")}
+
+
+def test_a_late_launch_is_blamed_on_what_the_host_did() -> None:
+    """Idle 20-60: an operator until 45, nothing recorded until the call at 50, the call itself until it returns."""
+    idle = explain(
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("a", 10, 10, 1),
+        op("aten::slow", 15, 30),
+        call("cudaLaunchKernel", 50, 5, 2),
+        kernel("a", 60, 10, 2),
+    )
+    assert causes_us(idle) == {"launch_late": 40}
+    assert idle.launch_late_count == 1
+    assert {(b.name, b.kind): b.total_ns // US for b in idle.blamed} == {
+        ("aten::slow", "operator"): 25,
+        ("cudaLaunchKernel", "runtime"): 5,
+        ("nothing recorded", "nothing recorded"): 10,
+    }
+    assert idle.late_slow_call_ns == 5 * US
+
+
+def test_a_synchronisation_that_drains_the_device() -> None:
+    """The wait returns at 22, two after the kernel ended; all that follows is owed to it."""
+    idle = explain(
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("a", 10, 10, 1),
+        op("aten::item", 3, 21),
+        op("aten::_local_scalar_dense", 4, 19),
+        call("cudaStreamSynchronize", 5, 17),
+        op("aten::mm", 30, 10),
+        call("cudaLaunchKernel", 35, 2, 2),
+        kernel("a", 40, 10, 2),
+    )
+    assert causes_us(idle) == {"sync_drained": 20}
+    (sync,) = idle.syncs
+    assert (sync.name, sync.kind, sync.gaps_count, sync.total_ns) == ("aten::item", "operator", 1, 20 * US)
+
+
+def test_a_synchronisation_of_an_idle_device_drains_nothing() -> None:
+    idle = explain(
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("a", 10, 10, 1),
+        call("cudaDeviceSynchronize", 25, 5),
+        call("cudaLaunchKernel", 35, 2, 2),
+        kernel("a", 40, 10, 2),
+    )
+    assert causes_us(idle) == {"launch_late": 20}
+
+
+def test_what_another_thread_waits_for_drains_nothing() -> None:
+    rows = [
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("a", 10, 10, 1),
+        call("cudaLaunchKernel", 35, 2, 2),
+        kernel("a", 40, 10, 2),
+    ]
+    assert causes_us(explain(*rows, call("cudaEventSynchronize", 5, 17, thread="watchdog"))) == {"launch_late": 20}
+    assert causes_us(explain(*rows, call("cudaEventSynchronize", 5, 17))) == {"sync_drained": 20}
+
+
+def test_a_wait_that_returns_after_the_launch_was_not_what_held_it_up() -> None:
+    """The backward thread launches while the main one still waits."""
+    idle = explain(
+        mark("ProfilerStep#0", 0, 100),
+        call("cudaStreamSynchronize", 5, 60),
+        call("cudaLaunchKernel", 0, 2, 1, "autograd"),
+        kernel("a", 10, 10, 1),
+        call("cudaLaunchKernel", 35, 2, 2, "autograd"),
+        kernel("a", 70, 10, 2),
+    )
+    assert causes_us(idle) == {"launch_late": 50}
+
+
+def test_a_short_gap_is_late_too_when_its_launch_was() -> None:
+    idle = explain(
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("a", 10, 10, 1),
+        call("cudaLaunchKernel", 21, 2, 2),
+        kernel("a", 26, 10, 2),
+    )
+    assert causes_us(idle) == {"launch_late": 6}
+
+
+def test_a_copy_to_pageable_memory_waits_whatever_its_call_is_named() -> None:
+    rows = [
+        op("aten::item", 8, 15),
+        call("cudaMemcpyAsync", 10, 12, 1),
+        call("cudaLaunchKernel", 30, 2, 2),
+        kernel("a", 40, 10, 2),
+    ]
+    idle = explain(*rows, copy("Memcpy DtoH (Device -> Pageable)", 18, 2, 1))
+    assert causes_us(idle) == {"sync_drained": 20}
+    pinned = explain(*rows, copy("Memcpy DtoH (Device -> Pinned)", 18, 2, 1))
+    assert causes_us(pinned) == {"launch_late": 20}
+
+
+def test_a_batch_is_waited_for_with_or_without_the_synchronisation() -> None:
+    """Idle 20-100: the wait ends at 22, the loader runs 30-80. Without the sync the batch is still late."""
+    idle = explain(
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("a", 10, 10, 1),
+        call("cudaStreamSynchronize", 5, 17),
+        mark(LOADER, 30, 50),
+        op("aten::stack", 40, 30),
+        call("cudaLaunchKernel", 90, 2, 2),
+        kernel("a", 100, 10, 2),
+    )
+    assert causes_us(idle) == {"sync_drained": 30, "launch_late": 50}
+    assert idle.late_data_wait_ns == 50 * US
+    assert next(b for b in idle.blamed if b.name == LOADER).total_ns == 50 * US
+    assert "aten::stack" not in {b.name for b in idle.blamed}
+
+
+def test_the_allocator_and_the_collector_are_told_apart() -> None:
+    idle = explain(
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("a", 10, 10, 1),
+        call("cudaMalloc", 25, 10),
+        frame("<built-in function collect>", 40, 20),
+        call("cudaLaunchKernel", 70, 2, 2),
+        kernel("a", 80, 10, 2),
+    )
+    assert causes_us(idle) == {"launch_late": 60}
+    assert (idle.late_allocator_ns, idle.late_gc_ns) == (10 * US, 20 * US)
+
+
+def test_without_python_frames_garbage_collection_is_unknown() -> None:
+    idle = explain(call("cudaLaunchKernel", 0, 2, 1), kernel("a", 10, 10, 1), kernel("a", 40, 5))
+    assert idle.late_gc_ns is None
+    assert causes_us(idle) == {"unknown": 20}
+
+
+def test_python_lines_are_blamed_and_built_ins_count_for_their_caller() -> None:
+    idle = explain(
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("a", 10, 10, 1),
+        frame("train.py(12): main", 0, 100),
+        frame("train.py(40): log_metrics", 25, 40),
+        frame("<built-in function print>", 30, 30),
+        call("cudaLaunchKernel", 70, 2, 2),
+        kernel("a", 80, 10, 2),
+    )
+    assert {b.name: b.total_ns // US for b in idle.blamed_python} == {
+        "train.py(40): log_metrics": 40,
+        "train.py(12): main": 20,
+    }
+
+
+def test_what_was_queued_in_time_waits_for_something_else() -> None:
+    idle = explain(
+        call("cudaLaunchKernel", 0, 2, 1),
+        call("cudaLaunchKernel", 4, 2, 2),
+        call("cudaLaunchKernel", 8, 2, 3),
+        kernel("a", 10, 10, 1),
+        kernel("a", 26, 10, 2),
+        kernel("a", 80, 10, 3),
+    )
+    assert causes_us(idle) == {"launch_latency": 6, "queue_dependent": 44}
+
+
+def test_a_call_that_does_not_return_is_late_though_made_in_time() -> None:
+    idle = explain(
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("a", 10, 10, 1),
+        call("cudaLaunchKernel", 15, 500, 2),
+        kernel("a", 520, 10, 2),
+    )
+    assert causes_us(idle) == {"launch_late": 500}
+    assert idle.late_slow_call_ns == 495 * US
+
+
+def test_a_busy_stream_leaves_no_gap_on_the_device() -> None:
+    idle = explain(
+        call("cudaLaunchKernel", 0, 2, 1),
+        call("cudaLaunchKernel", 4, 2, 2),
+        kernel("a", 10, 100, 1, "7"),
+        kernel("b", 10, 5, 2, "24"),
+        kernel("b", 60, 5, 3, "24"),
+    )
+    assert (idle.idle_ns, idle.gaps_count) == (0, 0)
+
+
+def test_the_launching_thread_is_asked_before_the_main_one() -> None:
+    idle = explain(
+        mark("ProfilerStep#0", 0, 200),
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("a", 10, 10, 1),
+        op("aten::main_work", 20, 30),
+        op("autograd::engine::evaluate_function: X", 40, 40, "autograd"),
+        call("cudaLaunchKernel", 60, 2, 2, "autograd"),
+        kernel("a", 70, 10, 2),
+    )
+    blamed = {b.name: b.total_ns // US for b in idle.blamed}
+    assert blamed == {"autograd::engine::evaluate_function: X": 28, "aten::main_work": 20, "cudaLaunchKernel": 2}
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 20), st.integers(0, 30), st.integers(1, 20), st.booleans()), min_size=1, max_size=12
+    ),
+    st.lists(st.tuples(st.integers(0, 300), st.integers(1, 60), st.integers(0, 5)), max_size=10),
+)
+def test_the_causes_sum_to_the_idle_and_the_blame_to_the_late_time(
+    launches: list[tuple[int, int, int, bool]], host: list[tuple[int, int, int]]
+) -> None:
+    """Any trace: IdleCauses refuses to exist when its parts do not sum, and no late time goes unblamed."""
+    rows: list[Row] = []
+    at = 0
+    for i, (wait, delay, length, linked) in enumerate(launches, 1):
+        at += wait
+        rows.append(call("cudaLaunchKernel", at, 3, i))
+        rows.append(kernel("a", at + delay, length, i if linked else -1))
+        at += 4
+    kinds = (LOADER, "cudaMalloc", "cudaStreamSynchronize", "aten::mm", "<built-in function collect>", "train.py(1): f")
+    for start, length, kind in host:
+        name = kinds[kind]
+        make = {0: mark, 1: call, 2: call, 3: op, 4: frame, 5: frame}[kind]
+        rows.append(make(name, start, length))
+    trace = PlainTrace(rows)
+    from hotloop.analyze.timeline.reduce import ReduceOptions
+
+    idle = reduce_trace(trace, ReduceOptions(blame_top=1000)).idle
+    assert idle is not None
+    assert sum(b.total_ns for b in idle.blamed) == idle.sync_drained_ns + idle.launch_late_ns
+    parts = idle.late_data_wait_ns + (idle.late_gc_ns or 0) + idle.late_allocator_ns
+    assert parts <= idle.launch_late_ns
+    assert sum(b.total_ns for b in idle.syncs) == idle.sync_drained_ns

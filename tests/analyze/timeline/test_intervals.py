@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotloop.analyze.timeline.intervals import (
+    Intervals,
+    clip,
+    cover_windows,
+    find_gaps,
+    intersect,
+    overlap_pieces,
+    subtract,
+    unite,
+    unite_sets,
+)
+
+Pairs = list[tuple[int, int]]
+pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
+
+
+def make(found: Pairs) -> Intervals:
+    return unite(np.array([a for a, _ in found], dtype=np.int64), np.array([b for _, b in found], dtype=np.int64))
+
+
+def instants(found: Pairs | Intervals) -> set[int]:
+    """The oracle: every whole nanosecond by itself."""
+    listed = found if isinstance(found, list) else zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True)
+    return {t for a, b in listed for t in range(a, b)}
+
+
+def assert_is_set(a: Intervals) -> None:
+    assert a.start_ns.dtype == a.end_ns.dtype == np.int64
+    assert np.all(a.end_ns > a.start_ns)
+    assert np.all(a.start_ns[1:] > a.end_ns[:-1])
+
+
+@given(pairs)
+def test_a_union_holds_every_instant_once(found: Pairs) -> None:
+    a = make(found)
+    assert_is_set(a)
+    assert instants(a) == instants(found)
+    assert a.total_ns == len(instants(found))
+
+
+@given(pairs, pairs)
+def test_the_algebra_is_that_of_sets(one: Pairs, two: Pairs) -> None:
+    a, b = make(one), make(two)
+    x, y = instants(one), instants(two)
+    for result, expected in (
+        (intersect(a, b), x & y),
+        (subtract(a, b), x - y),
+        (unite_sets(a, b), x | y),
+        (find_gaps(a, 5, 30), set(range(5, 30)) - x),
+        (clip(a, 5, 30), x & set(range(5, 30))),
+    ):
+        assert_is_set(result)
+        assert instants(result) == expected
+
+
+@given(pairs, pairs)
+def test_coverage_of_windows_is_counted_exactly(found: Pairs, windows: Pairs) -> None:
+    low = np.array([a for a, _ in windows], dtype=np.int64)
+    high = np.array([b for _, b in windows], dtype=np.int64)
+    covered = cover_windows(make(found), low, high)
+    assert covered.tolist() == [len(instants(found) & set(range(a, b))) for a, b in windows]
+
+
+@given(pairs, pairs)
+def test_pieces_know_where_they_come_from(one: Pairs, two: Pairs) -> None:
+    a, b = make(one), make(two)
+    start, end, of_a, of_b = overlap_pieces(a, b)
+    assert np.all(end > start)
+    assert np.all((a.start_ns[of_a] <= start) & (end <= a.end_ns[of_a]))
+    assert np.all((b.start_ns[of_b] <= start) & (end <= b.end_ns[of_b]))
+    assert int((end - start).sum()) == len(instants(one) & instants(two))
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 2**60), st.integers(1, 2**20)), min_size=1, max_size=20))
+def test_large_times_stay_exact(found: list[tuple[int, int]]) -> None:
+    a = make([(s, s + n) for s, n in found])
+    low, high = int(a.start_ns[0]), int(a.end_ns[-1])
+    window = np.array([low], dtype=np.int64), np.array([high], dtype=np.int64)
+    assert int(cover_windows(a, *window)[0]) == a.total_ns
+    assert find_gaps(a, low, high).total_ns + a.total_ns == high - low
+
+
+def test_touching_intervals_become_one() -> None:
+    a = make([(0, 5), (5, 9)])
+    assert (a.start_ns.tolist(), a.end_ns.tolist()) == ([0], [9])

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import pytest
+
+from hotloop.analyze.timeline.reduce import reduce_trace
+from hotloop.core.timeline import RankTimeline
+
+from .plain_trace import US, PlainTrace, Row, call, kernel, mark, op
+
+
+def reduce(*rows: Row) -> RankTimeline:
+    return reduce_trace(PlainTrace(rows))
+
+
+def device_windows(t: RankTimeline) -> list[tuple[int, int] | None]:
+    return [
+        None
+        if s.device_start_ns is None or s.device_end_ns is None
+        else (s.device_start_ns // US, s.device_end_ns // US)
+        for s in t.steps
+    ]
+
+
+def test_events_belong_to_the_step_that_launched_them() -> None:
+    """The device runs behind: step 7 still runs while the host is in step 8."""
+    t = reduce(
+        mark("ProfilerStep#7", 0, 100),
+        call("cudaLaunchKernel", 10, 2, 1),
+        call("cudaLaunchKernel", 20, 2, 2),
+        mark("ProfilerStep#8", 100, 100),
+        call("cudaLaunchKernel", 110, 2, 3),
+        kernel("a", 50, 40, 1),
+        kernel("a", 90, 60, 2),
+        kernel("a", 155, 100, 3),
+    )
+    assert t.step_source == "ProfilerStep"
+    assert [s.index for s in t.steps] == [7, 8]
+    assert device_windows(t) == [(50, 155), (155, 255)]
+    assert [s.gpu_events for s in t.steps] == [2, 1]
+    assert [s.is_tail_inclusive for s in t.steps] == [False, True]
+    first, last = (s.partition for s in t.steps)
+    assert first is not None
+    assert last is not None
+    assert (first.idle_ns, last.idle_ns) == (5 * US, 0)
+
+
+def test_kernels_of_a_graph_belong_to_the_step_of_its_launch() -> None:
+    t = reduce(
+        mark("ProfilerStep#0", 0, 100),
+        call("cudaGraphLaunch", 90, 5, 1),
+        mark("ProfilerStep#1", 100, 100),
+        call("cudaGraphLaunch", 150, 5, 2),
+        *(kernel("a", 110 + 10 * i, 10, 1) for i in range(4)),
+        *(kernel("a", 170 + 10 * i, 10, 2) for i in range(4)),
+    )
+    assert [s.gpu_events for s in t.steps] == [4, 4]
+    assert device_windows(t) == [(110, 170), (170, 210)]
+
+
+def test_unlinked_events_go_by_their_time_and_are_counted() -> None:
+    t = reduce(
+        mark("ProfilerStep#0", 0, 100),
+        call("cudaLaunchKernel", 10, 2, 1),
+        mark("ProfilerStep#1", 100, 100),
+        call("cudaLaunchKernel", 110, 2, 2),
+        kernel("before", 5, 5),
+        kernel("a", 50, 10, 1),
+        kernel("lost", 70, 10),
+        kernel("lost", 80, 10, 0),
+        kernel("a", 120, 10, 2),
+    )
+    assert [(s.gpu_events, s.unlinked_events) for s in t.steps] == [(3, 2), (1, 0)]
+    assert t.devices[0].unlinked_events == 3
+    assert {n.code: n.count for n in t.notes}["outside-steps"] == 1
+
+
+def test_a_step_without_device_work_has_no_device_window() -> None:
+    t = reduce(
+        mark("ProfilerStep#0", 0, 100),
+        mark("ProfilerStep#1", 100, 100),
+        call("cudaLaunchKernel", 110, 2, 2),
+        kernel("a", 120, 10, 2),
+    )
+    assert device_windows(t) == [None, (120, 130)]
+    assert t.steps[0].partition is None
+
+
+def test_work_that_overtakes_on_another_stream_moves_the_edge() -> None:
+    """Step 1 copies on its own stream before the last kernel of step 0 has begun: windows still follow each other."""
+    t = reduce(
+        mark("ProfilerStep#0", 0, 100),
+        call("cudaLaunchKernel", 10, 2, 1),
+        mark("ProfilerStep#1", 100, 100),
+        call("cudaLaunchKernel", 110, 2, 2),
+        call("cudaLaunchKernel", 120, 2, 3),
+        kernel("a", 130, 50, 1, "7"),
+        kernel("b", 115, 10, 2, "24"),
+        kernel("a", 180, 50, 3, "7"),
+    )
+    assert device_windows(t) == [(115, 115), (115, 230)]
+
+
+@pytest.mark.parametrize("names", [["step 1", "step 2"], ["train_step", "train_step"], ["## iteration 4 ##"] * 2])
+def test_iteration_ranges_are_steps(names: list[str]) -> None:
+    t = reduce(*(mark(name, 100 * i, 90) for i, name in enumerate(names)), op("aten::mm", 10, 5))
+    assert t.step_source.startswith("range ")
+    assert [(s.index, s.host_start_ns // US, s.host_end_ns // US) for s in t.steps] == [(0, 0, 90), (1, 100, 190)]
+    assert all(s.is_complete for s in t.steps)
+
+
+def test_optimizer_steps_end_windows_and_the_first_may_be_cut() -> None:
+    t = reduce(
+        op("aten::mm", 5, 5),
+        mark("Optimizer.step#SGD.step", 40, 10),
+        op("aten::mm", 60, 5),
+        mark("Optimizer.step#SGD.step", 90, 10),
+    )
+    assert t.step_source == "optimizer"
+    assert [(s.host_start_ns // US, s.host_end_ns // US) for s in t.steps] == [(5, 50), (50, 100)]
+    assert [s.is_complete for s in t.steps] == [False, True]
+
+
+def test_the_optimizer_that_steps_least_ends_the_steps() -> None:
+    rows = [mark("Optimizer.step#Adam.step", 10 * i, 2) for i in range(1, 7)]
+    rows += [mark("Optimizer.step#SGD.step", 30 * i + 5, 2) for i in range(1, 3)]
+    assert [s.host_end_ns // US for s in reduce(*rows).steps] == [37, 67]
+
+
+def test_batches_of_a_loader_begin_windows_and_the_last_may_be_cut() -> None:
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    t = reduce(mark(name, 10, 5), op("aten::mm", 20, 5), mark(name, 50, 5), op("aten::mm", 70, 5))
+    assert t.step_source == "dataloader"
+    assert [(s.host_start_ns // US, s.host_end_ns // US) for s in t.steps] == [(10, 50), (50, 75)]
+    assert [s.is_complete for s in t.steps] == [True, False]
+
+
+def test_without_marks_the_whole_trace_is_one_window_and_says_so() -> None:
+    t = reduce(op("aten::mm", 0, 50), call("cudaLaunchKernel", 10, 2, 1), kernel("a", 20, 10, 1), kernel("a", 40, 10))
+    assert t.step_source == "whole trace"
+    assert [(s.gpu_events, s.unlinked_events) for s in t.steps] == [(2, 1)]
+    assert "no-steps" in {n.code for n in t.notes}
+
+
+def test_one_optimizer_step_makes_no_rhythm() -> None:
+    assert reduce(mark("Optimizer.step#SGD.step", 40, 10)).step_source == "whole trace"
+
+
+def test_a_trace_of_the_device_alone_is_cut_by_nothing() -> None:
+    t = reduce(kernel("a", 0, 10), kernel("a", 30, 10))
+    assert (t.step_source, t.anatomy.breakdown) == ("whole trace", None)
+    assert t.devices[0].partition.idle_ns == 20 * US
+    assert {"no-host", "unlinked-kernels"} <= {n.code for n in t.notes}
+
+
+def test_an_empty_trace_reduces_to_nothing() -> None:
+    t = reduce()
+    assert (t.devices, t.steps, t.kernels, t.ops, t.idle, t.launch) == ((), (), (), (), None, None)
+    assert t.anatomy.breakdown is None

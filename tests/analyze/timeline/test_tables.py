@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from hotloop.analyze.timeline.classes import classify_work
+from hotloop.analyze.timeline.flops import count_work
+from hotloop.analyze.timeline.links import link_device_work
+from hotloop.analyze.timeline.peaks import find_peaks
+from hotloop.analyze.timeline.tables import (
+    judge_tensor_core,
+    measure_tensor_cores,
+    place_under_roof,
+    tabulate_kernels,
+    tabulate_modules,
+    tabulate_ops,
+)
+from hotloop.core.errors import UsageError
+from hotloop.core.timeline import KernelRow, OpRow
+from hotloop.core.trace import DeviceFacts, MemoryEvents
+
+from .plain_trace import US, PlainTrace, Row, call, copy, frame, kernel, op
+
+
+def kernels(*rows: Row, sort: str = "device_time", top: int | None = None) -> tuple[tuple[KernelRow, ...], int, int]:
+    trace = PlainTrace(rows)
+    links = link_device_work(trace)
+    return tabulate_kernels(trace, links, classify_work(trace, links), top=top, sort=sort)
+
+
+def ops(*rows: Row, sort: str = "device_time", **more: object) -> dict[str, OpRow]:
+    trace = PlainTrace(rows, **more)  # type: ignore[arg-type]
+    return {o.name: o for o in tabulate_ops(trace, link_device_work(trace), sort=sort, device=0).rows}
+
+
+def test_kernels_by_name_with_their_figures() -> None:
+    rows, left, _ = kernels(
+        kernel("gemm", 0, 10, blocks_per_sm=2.0, occupancy_ratio=0.5),
+        kernel("gemm", 20, 30, blocks_per_sm=6.0, occupancy_ratio=0.1),
+        copy("Memcpy HtoD (Pinned -> Device)", 60, 5, bytes=100),
+        copy("Memcpy HtoD (Pinned -> Device)", 70, 5, bytes=28),
+        copy("Memcpy DtoD (Device -> Device)", 80, 4),
+    )
+    gemm, h2d, d2d = rows
+    assert (gemm.count, gemm.total_ns, gemm.mean_ns, gemm.min_ns, gemm.max_ns) == (2, 40_000, 20_000, 10_000, 30_000)
+    assert (gemm.blocks_per_sm, gemm.occupancy_ratio) == (5.0, pytest.approx(0.2))
+    assert (h2d.kind, h2d.bytes, h2d.occupancy_ratio) == ("mem", 128, None)
+    assert (d2d.bytes, left) == (None, 0)
+
+
+def test_what_a_short_table_leaves_out_is_counted() -> None:
+    rows, left, left_ns = kernels(kernel("a", 0, 10), kernel("b", 20, 5), kernel("b", 30, 1), top=1)
+    assert ([r.name for r in rows], left, left_ns) == (["a"], 1, 6 * US)
+    assert kernels(kernel("a", 0, 10), kernel("b", 20, 5), kernel("b", 30, 1), sort="count")[0][0].name == "b"
+    with pytest.raises(UsageError, match="device_time, count"):
+        kernels(kernel("a", 0, 1), sort="colour")
+
+
+def test_operators_own_what_they_launch_and_what_they_call_launches() -> None:
+    rows = ops(
+        op("aten::linear", 0, 50),
+        op("aten::addmm", 10, 30),
+        call("cudaLaunchKernel", 20, 5, 1),
+        op("aten::linear", 100, 50),
+        op("aten::addmm", 110, 30),
+        call("cudaLaunchKernel", 120, 5, 2),
+        kernel("gemm", 60, 7, 1),
+        kernel("gemm", 160, 9, 2),
+    )
+    linear, addmm = rows["aten::linear"], rows["aten::addmm"]
+    assert (linear.count, linear.host_total_ns, linear.host_self_ns) == (2, 100 * US, 40 * US)
+    assert (linear.device_total_ns, linear.device_self_ns, linear.kernels_count) == (16 * US, 0, 2)
+    assert (addmm.device_total_ns, addmm.device_self_ns) == (16 * US, 16 * US)
+    assert (addmm.device_min_ns, addmm.device_max_ns) == (7 * US, 9 * US)
+
+
+def test_an_operator_that_calls_itself_counts_once() -> None:
+    rows = ops(
+        op("aten::sum", 0, 50), op("aten::sum", 10, 30), call("cudaLaunchKernel", 20, 5, 1), kernel("r", 60, 7, 1)
+    )
+    total = rows["aten::sum"]
+    assert (total.count, total.host_total_ns, total.host_self_ns) == (2, 50 * US, 50 * US)
+    assert (total.device_total_ns, total.kernels_count) == (7 * US, 1)
+
+
+def test_other_shapes_are_other_rows() -> None:
+    trace = PlainTrace([op("aten::mm", 0, 5, shapes="[[2,3],[3,4]]"), op("aten::mm", 10, 5, shapes="[[4,3],[3,4]]")])
+    table = tabulate_ops(trace, link_device_work(trace), sort="flops")
+    assert [o.shapes for o in table.rows] == ["[[4,3],[3,4]]", "[[2,3],[3,4]]"]
+    assert [o.flops for o in table.rows] == [96, 48]
+    assert table.flops == 144
+
+
+def test_one_unknown_product_leaves_the_sum_unknown() -> None:
+    trace = PlainTrace([op("aten::mm", 0, 5, shapes="[[2,3],[3,4]]"), op("aten::mm", 10, 5)])
+    assert tabulate_ops(trace, link_device_work(trace)).flops is None
+    trace = PlainTrace([op("aten::add", 0, 5)])
+    assert tabulate_ops(trace, link_device_work(trace)).flops is None
+
+
+def test_flops_of_the_file_come_first() -> None:
+    row = ops(op("aten::mm", 0, 5, shapes="[[2,3],[3,4]]", flops=50))["aten::mm"]
+    assert (row.flops, row.flops_source) == (50, "file")
+    assert ops(op("aten::mul", 0, 5, flops=7))["aten::mul"].flops == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "concrete", "flops"),
+    [
+        ("aten::addmm", [[4], [2, 3], [3, 4]], None, 48),
+        ("aten::bmm", [[5, 2, 3], [5, 3, 4]], None, 240),
+        ("aten::baddbmm", [[5, 2, 4], [5, 2, 3], [5, 3, 4]], None, 240),
+        ("aten::linear", [[7, 2, 3], [4, 3], [4]], None, 336),
+        # out = (5 + 2 - 3) // 2 + 1 = 3 in both directions; 2 x batch x 3 x 3 x weights
+        ("aten::conv2d", [[2, 3, 5, 5], [8, 3, 3, 3], []], ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "1"], 7776),
+        (
+            "aten::_convolution",
+            [[2, 3, 5, 5], [8, 3, 3, 3], []],
+            ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"],
+            7776,
+        ),
+        # both gradients cost a forward each
+        (
+            "aten::convolution_backward",
+            [[2, 8, 3, 3], [2, 3, 5, 5], [8, 3, 3, 3]],
+            ["", "", "", "[8]", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[True, True, False]"],
+            15552,
+        ),
+        # depthwise: weights (8, 1, 3, 3)
+        ("aten::conv2d", [[1, 8, 4, 4], [8, 1, 3, 3]], ["", "", "", "[1]", "[1]", "[1]", "8"], 2304),
+        ("aten::_scaled_dot_product_flash_attention", [[2, 4, 16, 8]] * 3, None, 2 * 2 * 4 * 16 * 16 * 16),
+    ],
+)
+def test_formulas(name: str, shapes: list[list[int]], concrete: list[str] | None, flops: int) -> None:
+    work = count_work(name, json.dumps(shapes), None, None if concrete is None else json.dumps(concrete))
+    assert work is not None
+    assert (work.flops, work.bytes) == (flops, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "concrete"),
+    [
+        ("aten::mm", "[[2,3]]", None),
+        ("aten::mm", "[[2,3,4],[3,4]]", None),
+        ("aten::mm", "not json", None),
+        ("aten::mm", None, None),
+        ("aten::conv2d", "[[2,3,5,5],[8,3,3,3]]", None),
+        ("aten::conv2d", "[[2,3,5,5],[8,3,3,3]]", '["","","","same","","",""]'),
+        ("aten::conv2d", "[[2,3,5,5],[8,3,3,3]]", '["","","","[0,0]","[1,1]","[1,1]"]'),
+        ("aten::add", "[[2,3],[2,3]]", None),
+    ],
+)
+def test_what_the_shapes_do_not_tell_is_unknown(name: str, shapes: str | None, concrete: str | None) -> None:
+    assert count_work(name, shapes, None, concrete) is None
+
+
+def test_least_bytes_need_every_type() -> None:
+    known = count_work("aten::mm", "[[128,64],[64,32]]", '["c10::Half","c10::Half"]')
+    assert known is not None
+    assert known.bytes == 2 * (128 * 64 + 64 * 32 + 128 * 32)
+    strange = count_work("aten::mm", "[[128,64],[64,32]]", '["c10::Half","Mystery"]')
+    assert strange is not None
+    assert strange.bytes is None
+
+
+def test_the_roofline_needs_flops_bytes_and_a_known_device() -> None:
+    """A100 40 GB: 4096^3 in half: 137.4 GFLOP over 100.7 MB, far above the ridge; 1 ms is 137 of 312 TFLOP/s."""
+    rows = [
+        op("aten::mm", 0, 50, shapes="[[4096,4096],[4096,4096]]", dtypes='["c10::Half","c10::Half"]'),
+        call("cudaLaunchKernel", 20, 5, 1),
+        kernel("gemm", 60, 1000, 1),
+    ]
+    known = ops(*rows, devices=(DeviceFacts(index=0, name="NVIDIA A100-SXM4-40GB"),))["aten::mm"]
+    assert known.roofline is not None
+    assert known.roofline.bound == "compute"
+    assert known.roofline.attained_ratio == pytest.approx(2 * 4096**3 / 1e-3 / 312e12)
+    assert ops(*rows, devices=(DeviceFacts(index=0, name="Unheard-of 9"),))["aten::mm"].roofline is None
+    assert ops(*rows)["aten::mm"].roofline is None
+    peaks = find_peaks("NVIDIA A100-SXM4-40GB")
+    thin = place_under_roof(peaks, '["float"]', 10**9, 10**9, 10**6)
+    assert thin is not None
+    assert (thin.bound, thin.attainable_flops_per_s) == ("memory", 1.555e12)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x4_tn", True),
+        ("volta_h884gemm_128x64_ldg8_nn", True),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4>", True),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x128x64", True),
+        ("void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>", True),
+        ("Cijk_Alik_Bljk_BBS_BH_MT256x192x64_MI16x16x1_SN", True),
+        ("volta_sgemm_128x64_nt", False),
+        ("volta_scudnn_128x64_relu_medium_nn_v1", False),
+        ("void cudnn::winograd::generateWinogradTilesKernel<0, float>", False),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>", False),
+        ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>", None),
+        ("triton_tem_fused_mm_0_matmul", None),
+    ],
+)
+def test_names_tell_tensor_cores_or_do_not(name: str, told: bool | None) -> None:
+    assert judge_tensor_core(name) is told
+
+
+def test_the_tensor_core_share_keeps_the_unknown_apart() -> None:
+    trace = PlainTrace(
+        [
+            kernel("ampere_s16816gemm_fp16", 0, 10),
+            kernel("volta_sgemm_128x64_nt", 20, 5),
+            kernel("dgrad_engine", 30, 3),
+            kernel("elementwise", 40, 100),
+        ]
+    )
+    links = link_device_work(trace)
+    found = measure_tensor_cores(trace, links, classify_work(trace, links))
+    assert found is not None
+    assert (found.matrix_ns, found.tensor_core_ns, found.unknown_ns) == (18 * US, 10 * US, 3 * US)
+    trace = PlainTrace([kernel("elementwise", 40, 100)])
+    links = link_device_work(trace)
+    assert measure_tensor_cores(trace, links, classify_work(trace, links)) is None
+
+
+def test_modules_from_python_frames() -> None:
+    trace = PlainTrace(
+        [
+            frame("nn.Module: Net_0", 0, 100),
+            frame("nn.Module: Linear_0", 10, 30),
+            op("aten::mm", 15, 20),
+            call("cudaLaunchKernel", 20, 5, 1),
+            call("cudaLaunchKernel", 60, 5, 2),
+            kernel("gemm", 30, 7, 1),
+            kernel("gemm", 70, 2, 2),
+        ]
+    )
+    rows = {m.name: m for m in tabulate_modules(trace, link_device_work(trace))}
+    assert (rows["Net_0"].device_total_ns, rows["Net_0"].host_total_ns) == (9 * US, 100 * US)
+    assert (rows["Linear_0"].device_total_ns, rows["Linear_0"].source) == (7 * US, "python")
+
+
+def test_modules_from_the_hierarchy_of_operators() -> None:
+    trace = PlainTrace(
+        [
+            op("aten::linear", 10, 30, module="Net.fc"),
+            op("aten::addmm", 15, 20, module="Net.fc"),
+            call("cudaLaunchKernel", 20, 5, 1),
+            kernel("gemm", 50, 7, 1),
+        ]
+    )
+    (row,) = tabulate_modules(trace, link_device_work(trace))
+    assert (row.name, row.count, row.host_total_ns, row.device_total_ns) == ("Net.fc", 1, 30 * US, 7 * US)
+
+
+def test_memory_goes_to_the_innermost_operator() -> None:
+    def column(*values: int) -> object:
+        return np.array(values, dtype=np.int64)
+
+    memory = MemoryEvents(
+        time_ns=column(5 * US, 15 * US, 90 * US),  # type: ignore[arg-type]
+        address=column(1, 2, 2),  # type: ignore[arg-type]
+        bytes=column(100, 40, -40),  # type: ignore[arg-type]
+        allocated_bytes=column(100, 140, 100),  # type: ignore[arg-type]
+        reserved_bytes=column(-1, -1, -1),  # type: ignore[arg-type]
+        device_type=np.array([1, 1, 1], dtype=np.int32),
+        device_index=np.array([0, 0, 0], dtype=np.int32),
+    )
+    rows = ops(op("aten::linear", 0, 50), op("aten::addmm", 10, 30), sort="self_memory", memory=memory)
+    assert {name: o.self_memory_bytes for name, o in rows.items()} == {"aten::linear": 100, "aten::addmm": 40}
+    assert ops(op("aten::linear", 0, 50))["aten::linear"].self_memory_bytes is None
