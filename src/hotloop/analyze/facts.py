@@ -222,9 +222,16 @@ def build_compile(facts: Sequence[Fact], steady_compile_ns: float) -> CompileFac
         graph_breaks=read_count(fact, "graph_breaks"),
         break_reasons=_reasons(fact, "break_reasons"),
         recompiles=read_count(fact, "recompiles"),
+        graph_calls_per_forward=_per_forward(fact, "graph_calls"),
+        graph_ns_per_forward=_per_forward(fact, "graph_calls_ns"),
         recompile_reasons=_reasons(fact, "recompile_reasons"),
         steady_compile_ns=steady_compile_ns if used else None,
     )
+
+
+def _per_forward(fact: Fact, key: str) -> float | None:
+    total, forwards = read_count(fact, key), read_count(fact, "graph_forwards")
+    return None if total is None or not forwards else total / forwards
 
 
 def _reasons(fact: Fact, key: str) -> tuple[tuple[str, Where | None], ...]:

@@ -44,6 +44,7 @@ def subscribers_of(session: Session) -> dict[str, Wrap]:
         "work-wait": wrappers.wrap_collective(session),
         "collective": wrappers.wrap_collective(session),
         "compile": wrappers.wrap_compile(session),
+        "graph-call": compiling.wrap_graph_call(session),
         "copy": wrappers.wrap_copy(session),
         "graph-begin": session.captures.wrap_begin,
         "graph-end": session.captures.wrap_end,
@@ -67,9 +68,9 @@ def arm_agent(options: dict[str, Any]) -> Session:
     watch.after_import("torch._dynamo.eval_frame", _hide_from_dynamo)
     watch.after_import("torch._dynamo.callback", lambda: compiling.watch_compilation(session))
     gc.callbacks.append(wrappers.gc_callback(session))
-    session.subscribers.append(deep.DeepWindow())
+    session.subscribe(deep.DeepWindow())
     if options.get("trace"):
-        session.subscribers.append(tracing.make_tracing(options))
+        session.subscribe(tracing.make_tracing(options))
     session.make_background = background.Background
     session.watch_ddp = distributed.DdpWatch
     if hasattr(os, "register_at_fork"):
@@ -95,7 +96,7 @@ def _install(session: Session, site: Site, wrap: Wrap) -> None:
     except Exception as error:
         GUARD.record(f"patching {site.id}", error)
         return
-    if problem is not None and not site.id.startswith(("collective-", "copy-")):
+    if problem is not None and not site.id.startswith(("collective-", "copy-", "graph-call")):
         session.missing_sites.append(f"{site.id}: {problem}")
 
 
@@ -140,11 +141,14 @@ def _hide_from_dynamo() -> None:
 
 
 def _codes(values: Any, module_name: str) -> list[CodeType]:
-    """The code objects of a module's functions and methods, nested ones included."""
+    """The code objects of a module's functions, methods and properties, nested ones included."""
     found: list[CodeType] = []
     for value in list(values):
         if isinstance(value, type) and value.__module__ == module_name:
             found += _codes(vars(value).values(), module_name)
+            continue
+        if isinstance(value, property):
+            found += _codes((value.fget, value.fset), module_name)
             continue
         function = getattr(value, "__func__", value)
         while function is not None:

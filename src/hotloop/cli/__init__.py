@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from hotloop.core.errors import CommandNotStarted, HotloopError
+
+TYPE_CHECKING = False  # as in hotloop itself: `hotloop --help` starts without typing, pathlib or json
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -13,7 +16,7 @@ def main(words: Sequence[str] | None = None) -> int:
     from hotloop.cli.parser import build_parser
 
     arguments = list(sys.argv[1:] if words is None else words)
-    parser = build_parser()
+    parser = build_parser(arguments)
     parsed = parser.parse_args(arguments)
     if parsed.execute is None:
         parser.print_help()

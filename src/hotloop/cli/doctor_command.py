@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
 
     from hotloop.bench.checklist import Item
     from hotloop.bench.doctor import Check
@@ -20,10 +21,10 @@ MOST_WIDTH = 110
 LEAST_WIDTH = 40
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: Any, summary: str) -> None:
     parser = subparsers.add_parser(
         "doctor",
-        help="check whether this machine is set up well for training",
+        help=summary,
         description="Check this machine, the training's python and the environment for what slows or breaks "
         "a training. Exits with 1 when something is harmful.",
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: Any, summary: str) -> None:
     parser = subparsers.add_parser(
         "report",
-        help="show the report of a recorded run again",
+        help=summary,
         description="Show the report of a recorded run: also of one that still trains, or that was killed.",
     )
     from hotloop.cli.show import add_output_options

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("rule", help="explain a rule, or list all rules", description="Explain a rule.")
+def add_parser(subparsers: Any, summary: str) -> None:
+    parser = subparsers.add_parser("rule", help=summary, description="Explain a rule.")
     parser.add_argument("id", nargs="?", help="id of a rule, such as input-bound; without it all are listed")
     parser.set_defaults(execute=execute)
 

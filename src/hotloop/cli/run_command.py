@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
-from pathlib import Path
-from typing import Any
 
 from hotloop.core.errors import CommandNotStarted, HotloopError, UsageError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+    from typing import Any
 
-def add_parser(subparsers: Any) -> None:
+
+def add_parser(subparsers: Any, summary: str) -> None:
     parser = subparsers.add_parser(
         "run",
-        help="run a training command and say what its steps wait for",
+        help=summary,
         description="Run a training command unchanged, watch it from inside, and report what its steps wait for.",
         usage="hotloop run [options] -- COMMAND...   or   hotloop run [options] train.py [arguments]",
     )
@@ -35,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         "--trace-ranks", metavar="RANKS", default="all", help="ranks that --trace records: 0,1 or 0-3 or all (default)"
     )
     parser.add_argument("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges where CUDA exists")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the training command")
+    parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
     parser.set_defaults(execute=execute)
 
 
@@ -98,7 +100,9 @@ def execute(arguments: argparse.Namespace) -> int:
         place = error.__traceback__
         while place is not None and place.tb_next is not None:
             place = place.tb_next
-        where = f" ({Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno})" if place is not None else ""
+        where = (
+            f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})" if place is not None else ""
+        )
         print(
             f"hotloop: a bug in hotloop lost the report: {type(error).__name__}: {error}{where}; "
             f"the recording is in {folder}",
@@ -126,6 +130,8 @@ def _remove_run_folder(folder: Path) -> None:
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     """Best effort: a full disk or a folder that was deleted must not hide the training's own exit code."""
+    import json
+
     try:
         partial = path.with_suffix(".part")
         partial.write_text(json.dumps(value))

@@ -106,6 +106,10 @@ class CompileFacts:
     break_reasons: tuple[tuple[str, Where | None], ...] = ()
     recompiles: int | None = None
     recompile_reasons: tuple[tuple[str, Where | None], ...] = ()
+    graph_calls_per_forward: float | None = None
+    """Compiled graphs that one forward runs, in the mean; None where it was not seen (other backends than inductor)."""
+    graph_ns_per_forward: float | None = None
+    """Time inside them; the rest of the forward is guards, Python and eager operators between them."""
     steady_compile_ns: float | None = None
     """Mean time per steady step in which torch.compile was at work."""
 

@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from hotloop.core.recording import STEP_FIELDS
@@ -23,14 +22,16 @@ from .writer import FrameWriter
 if TYPE_CHECKING:
     from .session import Session
 
-FAST_INTERVAL_S = 0.015
-SLOW_INTERVAL_S = 0.030
+FAST_INTERVAL_S = 0.020
+SLOW_INTERVAL_S = 0.060
+"""Between two samples lies at least the one, and at most the other while the training is short."""
 FAST_FOR_S = 20.0
-"""The first seconds are sampled more often, so that short runs have lines too."""
-MAX_CPU_RATIO = 0.003
-"""The thread sleeps longer when its own CPU time exceeds this share of wall time."""
+"""In the first seconds there are enough samples whatever they cost, so that short runs have lines too."""
+IDLE_INTERVAL_S = 0.200
+TARGET_CPU_RATIO = 0.0015
+"""The thread samples as often as keeps its own CPU time below this share of wall time, within those limits."""
 
-SampleKey = tuple[str, tuple[Place, ...], str]
+SampleKey = tuple[int, tuple[Place, ...], str]
 
 
 class Background:
@@ -39,85 +40,101 @@ class Background:
     def __init__(self, session: Session, writer: FrameWriter) -> None:
         self._session = session
         self._writer = writer
-        self._stop = threading.Event()
+        # A plain lock that stop() releases: waiting for an Event costs 40 us of Python each time.
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
         self._thread = threading.Thread(target=self._run, name="hotloop", daemon=True)
-        self._counts: Counter[SampleKey] = Counter()
+        self._counts: dict[SampleKey, int] = {}
         self._first_row = 0
         self.cpu_ns = 0
         self._peak_rss_bytes = 0
+        self._speeds: dict[str, int | None] = {}
+        self._memory_file = _ProcFile(_MEMORY_PATH)
+        self._network_file = _ProcFile("/proc/net/dev")
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
+        if self._asleep.locked():
+            self._asleep.release()
         self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
-        """Until stopped: one tick an interval; a failing tick is recorded and the next one comes all the same."""
-        start_s = time.monotonic()
-        due = dict.fromkeys(_SLOW_JOBS, 0.0)
+        """Until stopped: a sample an interval, jobs when they are due; what fails is recorded and the rest goes on."""
+        start_ns = time.monotonic_ns()
+        due_ns = dict.fromkeys(_JOBS_NS, 0)
+        jobs_due_ns = tuned_ns = start_ns
+        tuned_cpu_ns = 0
         interval_s = FAST_INTERVAL_S
-        while not self._stop.wait(interval_s):
-            now_s = time.monotonic()
+        wait = self._asleep.acquire
+        while not wait(True, interval_s):
+            now_ns = time.monotonic_ns()
             try:
                 self._sample()
-                self._session.write_told()
-                self._writer.maintain()
-                for job, period_s in _SLOW_JOBS.items():
-                    if now_s >= due[job]:
-                        due[job] = now_s + period_s
-                        getattr(self, job)()
+                if now_ns >= jobs_due_ns:
+                    for job, period_ns in _JOBS_NS.items():
+                        if now_ns >= due_ns[job]:
+                            due_ns[job] = now_ns + period_ns
+                            getattr(self, job)()
+                    jobs_due_ns = min(due_ns.values())
+                    self.cpu_ns = time.thread_time_ns()
+                if now_ns - tuned_ns >= 1_000_000_000:
+                    share = (self.cpu_ns - tuned_cpu_ns) / (now_ns - tuned_ns)
+                    slowest_s = SLOW_INTERVAL_S if now_ns - start_ns < FAST_FOR_S * 1e9 else IDLE_INTERVAL_S
+                    interval_s = next_interval_s(interval_s, share, slowest_s)
+                    tuned_ns, tuned_cpu_ns = now_ns, self.cpu_ns
             except Exception as error:
                 GUARD.record("background", error)
-            self.cpu_ns = time.thread_time_ns()
-            elapsed_s = now_s - start_s
-            interval_s = FAST_INTERVAL_S if elapsed_s < FAST_FOR_S else SLOW_INTERVAL_S
-            if self.cpu_ns * 1e-9 > MAX_CPU_RATIO * elapsed_s + 0.05:
-                interval_s *= 4
 
     def _sample(self) -> None:
         session = self._session
-        frame = sys._current_frames().get(session.owner)
-        field = STEP_FIELDS[session.recorder.stack[-1]]
-        stack, leaf = user_stack(frame)
-        if len(self._counts) < 2_000:
-            self._counts[field, stack, leaf] += 1
+        key = (session.recorder.stack[-1], *user_stack(sys._current_frames().get(session.owner)))
+        counts = self._counts
+        if key in counts:
+            counts[key] += 1
+        elif len(counts) < 2_000:
+            counts[key] = 1
+
+    def keep_file(self) -> None:
+        """Write what the training thread left, and keep the file ready for it."""
+        self._session.write_told()
+        self._writer.maintain()
 
     def write_samples(self) -> None:
         """Hand over the counts since the last time."""
-        counts, self._counts = self._counts, Counter()
+        counts, self._counts = self._counts, {}
         rows = self._session.recorder.rows
         if counts:
-            kept = counts.most_common(200)
+            kept = sorted(counts.items(), key=lambda item: -item[1])[:200]
             self._session.tell(
                 {
                     "kind": "samples",
                     "rows": [self._first_row, rows],
-                    "counts": [[field, stack, leaf, n] for (field, stack, leaf), n in kept],
+                    "counts": [[STEP_FIELDS[field], stack, leaf, n] for (field, stack, leaf), n in kept],
                 }
             )
         self._first_row = rows
 
     def read_memory(self) -> None:
         """Resident memory into the current row."""
-        rss_bytes = resident_bytes()
+        rss_bytes = _read_resident(self._memory_file.read())
         if rss_bytes is not None:
-            self._session.recorder.row[RSS] = rss_bytes
+            self._session.recorder.set_known(RSS, rss_bytes)
             self._peak_rss_bytes = max(self._peak_rss_bytes, rss_bytes)
 
     def write_memory(self) -> None:
-        row = self._session.recorder.row
+        recorder = self._session.recorder
         index = self._session.device_index
         device = device_memory(index) if index is not None else None
         if device is not None:
-            row[DEVICE_ALLOCATED] = device["allocated"]
-            row[DEVICE_RESERVED] = device["reserved"]
+            recorder.set_known(DEVICE_ALLOCATED, device["allocated"])
+            recorder.set_known(DEVICE_RESERVED, device["reserved"])
         self._session.tell(
             {
                 "kind": "memory",
-                "row": self._session.recorder.rows,
-                "rss_bytes": row[RSS],
+                "row": recorder.rows,
+                "rss_bytes": recorder.row[RSS],
                 "peak_rss_bytes": max(self._peak_rss_bytes, peak_resident_bytes() or 0),
                 "device": device,
             }
@@ -125,7 +142,7 @@ class Background:
 
     def write_network(self) -> None:
         if self._session.recorder.rows and "torch.distributed" in sys.modules:
-            interfaces = network_counters()
+            interfaces = network_counters(self._network_file.read(), self._speeds)
             self._session.tell({"kind": "network", "row": self._session.recorder.rows, "interfaces": interfaces})
 
     def write_totals(self) -> None:
@@ -157,25 +174,64 @@ class Background:
         return [self.overhead_fact(hooks_overhead_ns(self._session))]
 
 
-_SLOW_JOBS = {
-    "read_memory": 0.25,
-    "write_samples": 2.0,
-    "write_memory": 1.0,
-    "write_network": 1.0,
-    "write_totals": 2.0,
+_JOBS_NS = {
+    "keep_file": 100_000_000,
+    "read_memory": 250_000_000,
+    "write_samples": 2_000_000_000,
+    "write_memory": 1_000_000_000,
+    "write_network": 2_000_000_000,
+    "write_totals": 2_000_000_000,
 }
-"""Seconds between two runs of each slow job."""
+"""ns between two runs of each job."""
 
+
+def next_interval_s(interval_s: float, share_ratio: float, slowest_s: float) -> float:
+    """Seconds between two samples, when at ``interval_s`` the thread used that share of wall time.
+
+    >>> next_interval_s(0.020, 0.0005, 0.060), next_interval_s(0.020, 0.003, 0.060), next_interval_s(0.020, 1.0, 0.060)
+    (0.02, 0.04, 0.06)
+    """
+    return max(FAST_INTERVAL_S, min(slowest_s, interval_s * share_ratio / TARGET_CPU_RATIO))
+
+
+_MEMORY_PATH = "/proc/self/statm"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class _ProcFile:
+    """A small file of /proc, read again and again without opening it each time; it belongs to one process."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._descriptor = -1
+
+    def read(self) -> bytes:
+        """What it holds now; nothing where there is no such file."""
+        try:
+            return os.pread(self._descriptor, 16384, 0) if self._descriptor >= 0 else b""
+        except OSError:
+            return b""
 
 
 def resident_bytes() -> int | None:
     """Resident memory of this process; None where /proc does not tell."""
     try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
+        with open(_MEMORY_PATH, "rb") as file:
+            return _read_resident(file.read())
+    except OSError:
         return None
+
+
+def _read_resident(statm: bytes) -> int | None:
+    """Bytes of resident memory in the text of /proc/self/statm.
+
+    >>> _read_resident(b"3 2 1 0 0 0 0") == 2 * _PAGE_BYTES, _read_resident(b"")
+    (True, None)
+    """
+    fields = statm.split(None, 2)
+    return int(fields[1]) * _PAGE_BYTES if len(fields) > 1 else None
 
 
 def peak_resident_bytes() -> int | None:
@@ -209,22 +265,24 @@ def device_memory(device_index: int | None = None) -> dict[str, int] | None:
     }
 
 
-def network_counters() -> dict[str, dict[str, int | None]]:
-    """Bytes received and sent by each network interface, and its nominal speed in bytes per second."""
+def network_counters(device_table: bytes, speeds: dict[str, int | None]) -> dict[str, dict[str, int | None]]:
+    """Bytes received and sent by each network interface, and its nominal speed in bytes per second.
+
+    ``device_table`` is the text of /proc/net/dev; ``speeds`` remembers the speeds: asking a driver takes long.
+    """
     found: dict[str, dict[str, int | None]] = {}
-    try:
-        with open("/proc/net/dev") as file:
-            lines = file.read().splitlines()[2:]
-    except OSError:
-        return found
-    for line in lines[:32]:
+    for line in device_table.decode("ascii", "replace").splitlines()[2:34]:
         name, _, rest = line.partition(":")
         fields = rest.split()
+        if len(fields) < 9:
+            continue
         name = name.strip()
+        if name not in speeds:
+            speeds[name] = _interface_speed(name)
         found[name] = {
             "rx_bytes": int(fields[0]),
             "tx_bytes": int(fields[8]),
-            "speed_bytes_per_s": _interface_speed(name),
+            "speed_bytes_per_s": speeds[name],
         }
     return found
 

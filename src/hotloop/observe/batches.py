@@ -33,6 +33,9 @@ def first_tensor(batch: Any, depth: int = 0) -> torch.Tensor | None:
 
 def count_samples(batch: Any) -> int:
     """Length of the leading dimension of the batch's first tensor; 0 when there is none."""
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    if type(first) is torch.Tensor and (shape := first.shape):  # nearly every batch
+        return int(shape[0])
     tensor = first_tensor(batch)
     return 0 if tensor is None else int(tensor.shape[0])
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
+
+from hotloop.core.recording import FIELD
 
 from .guard import guarded
 from .places import Place, is_user_file
@@ -12,10 +17,55 @@ if TYPE_CHECKING:
     from .session import Session
 
 MAX_REASONS = 16
+FORWARDS = FIELD["forwards"]
+FORWARD = FIELD["forward_ns"]
+
+
+class GraphCalls:
+    """Inductor's graphs as the training thread ran them inside forwards with gradients; times in ns, all totals."""
+
+    __slots__ = ("_last", "calls", "forwards", "ns")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.ns = 0
+        self.forwards = 0
+        """Outermost forwards that ran at least one graph."""
+        self._last: tuple[int, int] | None = None
+
+    def count(self, forward: tuple[int, int], ns: int) -> None:
+        """One call that took ``ns``, inside the forward that ``forward`` stands for."""
+        self.calls += 1
+        self.ns += ns
+        if forward != self._last:
+            self._last = forward
+            self.forwards += 1
+
+
+def wrap_graph_call(session: Session) -> Callable[[Any], Any]:
+    """Time the calls of one compiled graph; torch.compile runs it with its own tracing off."""
+
+    def wrap(original: Any) -> Any:
+        recorder = session.recorder
+
+        @functools.wraps(original)
+        def __call__(self: Any, inputs: Any) -> Any:
+            # Of the training thread alone: active is 0 while hotloop observes nothing.
+            if session.active != get_ident() or FORWARD not in recorder.stack:
+                return original(self, inputs)
+            started_ns = recorder.clock()
+            try:
+                return original(self, inputs)
+            finally:
+                session.graph_calls.count((recorder.rows, recorder.row[FORWARDS]), recorder.clock() - started_ns)
+
+        return __call__
+
+    return wrap
 
 
 @guarded
-def compile_facts(where: Place | None) -> dict[str, Any] | None:
+def compile_facts(where: Place | None, graph_calls: GraphCalls | None = None) -> dict[str, Any] | None:
     """Graphs, breaks and recompiles so far, with reasons and places; None while nothing was compiled."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is None:
@@ -44,6 +94,9 @@ def compile_facts(where: Place | None) -> dict[str, Any] | None:
         "graph_breaks": sum(int(n) for n in breaks.values()),
         "break_reasons": [[str(reason)[:400], _place_in(str(reason))] for reason in list(breaks)[:MAX_REASONS]],
         "recompiles": count,
+        "graph_calls": graph_calls.calls if graph_calls is not None and graph_calls.calls else None,
+        "graph_calls_ns": graph_calls.ns if graph_calls is not None and graph_calls.calls else None,
+        "graph_forwards": graph_calls.forwards if graph_calls is not None and graph_calls.calls else None,
         "recompile_reasons": recompiles,
     }
 

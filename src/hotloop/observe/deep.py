@@ -126,7 +126,7 @@ def _plain(value: Any) -> Any:
 
 
 class DeepWindow:
-    """Called after every row on the training thread; runs the mode for one row, once."""
+    """Called after every row on the training thread; runs the mode for one row, once, and unsubscribes."""
 
     def __init__(self) -> None:
         self._mode: OperatorMode | None = None
@@ -135,15 +135,17 @@ class DeepWindow:
 
     @guarded
     def __call__(self, session: Session, row: list[int]) -> None:
-        if self._done:
-            return
         rows = session.recorder.rows
-        if self._mode is not None:
+        if self._done:
+            pass
+        elif self._mode is not None:
             self._end(session, rows)
         elif rows > LATEST_ROW or rows > FIRST_ROW + 200:
             self._done = True
         elif rows >= FIRST_ROW and rows >= FIRST_ROW + 3 * len(session.steps_per_optimizer()) - 3:
             self._begin(session, rows)
+        if self._done:
+            session.subscribers.remove(self)
 
     def _begin(self, session: Session, rows: int) -> None:
         reason = _reason_not_to(session)

@@ -25,7 +25,6 @@ def _library_folders() -> tuple[str, ...]:
 
 
 _LIBRARIES = _library_folders()
-_known: dict[CodeType, bool] = {}
 _files: dict[str, bool] = {}
 
 
@@ -44,18 +43,15 @@ def is_user_file(filename: str) -> bool:
         )
         if filename.startswith(("<ipython", "<stdin")) or "ipykernel_" in filename:
             known = True
+        if len(_files) > 20_000:  # generated code must not grow us without bound
+            _files.clear()
         _files[filename] = known
     return known
 
 
 def is_user_code(code: CodeType) -> bool:
-    """``is_user_file`` of a code object, remembered by the object."""
-    known = _known.get(code)
-    if known is None:
-        if len(_known) > 20_000:  # generated code must not grow us without bound
-            _known.clear()
-        known = _known[code] = is_user_file(code.co_filename)
-    return known
+    """``is_user_file`` of a code object."""
+    return is_user_file(code.co_filename)
 
 
 def place_of(frame: FrameType) -> Place:
@@ -85,9 +81,12 @@ def user_stack(frame: FrameType | None, limit: int = 12) -> tuple[tuple[Place, .
     leaf = f"{frame.f_globals.get('__name__', '?')}:{frame.f_code.co_name}"
     places: list[Place] = []
     current: FrameType | None = frame
+    known = _files
     while current is not None:
-        if is_user_code(current.f_code):
-            places.append((current.f_code.co_filename, current.f_lineno, current.f_code.co_name))
+        code = current.f_code
+        filename = code.co_filename
+        if known[filename] if filename in known else is_user_file(filename):
+            places.append((filename, current.f_lineno, code.co_name))
         current = current.f_back
     places.reverse()
     return tuple(places[-limit:]), leaf

@@ -20,16 +20,19 @@ import torch
 from hotloop.core.recording import FIELD
 
 from . import batches, facts
+from .compiling import GraphCalls
 from .device_events import CaptureWatch, cuda_device_timer, time_device
 from .guard import GUARD, guarded
 from .places import Place, caller_place, is_user_code, place_of
-from .recorder import COUNTED_FIELDS, Recorder
+from .recorder import COUNTED, Recorder, Row
 from .tracing import make_recorder
 from .workers import Totals, WorkerTable
 from .writer import FrameWriter
 
 BATCHES = FIELD["batches"]
 MICRO_BATCHES = FIELD["micro_batches"]
+FORWARDS = FIELD["forwards"]
+BACKWARDS = FIELD["backwards"]
 SAMPLES = FIELD["samples"]
 TOKENS = FIELD["tokens"]
 PADDING = FIELD["padding_tokens"]
@@ -47,7 +50,15 @@ COMPILES = FIELD["compiles"]
 LEARNING_ROWS = 4
 """For so many rows every nested module call is looked at (autocast, nested DDP)."""
 TOKEN_SAMPLE_ROWS = 16
-"""Tokens are counted in the first rows and then in every so many'th."""
+"""Tokens are counted in the first rows and then in every so many'th. Between these nothing is looked at after a row."""
+MATCHED_ROWS = 64
+"""For so many rows inputs of forwards are remembered; later only if there have been forwards without gradients."""
+TIMED_FETCHES = 64
+"""So many batches are timed one by one where they are fetched in the training process, then one in four."""
+RARELY_TIMED_FETCHES = 304
+"""After so many timed ones, one in 16."""
+FETCH_GAPS = (2, 4, 1, 5)
+"""Batches that are left out between two timed ones: not evenly, because what a batch costs may have a period."""
 MOST_FACTS_WAITING = 1_000
 WATCH_ROWS = 64
 """Once the root class is known, nested modules are watched again in every so many'th row."""
@@ -86,7 +97,35 @@ class LoaderState:
 
 
 class Session:
-    """Collects; attach installs the wrappers that call it. All methods below ``guarded`` never raise."""
+    """Collects; attach installs the wrappers that call it. No method that a wrapper calls raises: what runs in every
+    step has its own ``try``, the others are ``guarded``.
+
+    ``active`` is the thread whose calls are timed, 0 while there is none: all that a wrapper looks at in passing.
+    """
+
+    # What wrappers touch in every step lies side by side; everything else is in the dictionary.
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_ddp_classes",
+        "_direct_samples",
+        "_fetch_state",
+        "_last_loader",
+        "_last_root",
+        "_learners",
+        "_others",
+        "_pending_facts",
+        "_told_root",
+        "_unknown_loaders",
+        "active",
+        "fetches_to_skip",
+        "iterator_ref",
+        "learning",
+        "loader_state",
+        "matching_inputs",
+        "recorder",
+        "sampling_tokens",
+    )
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
@@ -109,8 +148,8 @@ class Session:
         self.recorder.reset()
         self.recorder.on_start = self._start
         self.recorder.on_row = self._after_row
+        self._off = False
         self.owner = threading.get_ident()
-        self.off = False
         self.device_index: int | None = None
         self.learning = True
         self.in_recompute = False
@@ -121,14 +160,24 @@ class Session:
         self._loaders: dict[int, LoaderState] = {}
         self._loader_refs: dict[int, weakref.ref[Any]] = {}
         self._iterators: weakref.WeakKeyDictionary[Any, LoaderState] = weakref.WeakKeyDictionary()
+        self.iterator_ref: Callable[[], Any] = _nobody
+        """The iterator whose batches were taken last, if its loader is known to feed backward."""
+        self.loader_state: LoaderState | None = None
         self._last_loader: LoaderState | None = None
         self._unknown_loaders: list[LoaderState] = []
         self._training_loaders = 0
         self._fetch_state: LoaderState | None = None
+        self.fetches_to_skip = 0
+        self._fetches = self._fetch_gap = 0
         self._models: dict[int, weakref.ref[Any]] = {}
-        self._last_root: weakref.ref[Any] | None = None
-        self._last_root_id = 0
-        self._with_parameters: dict[int, bool] = {}
+        self._models_count = 0
+        self._last_root: Callable[[], Any] = _nobody
+        self._told_root: Callable[[], Any] = _nobody
+        self._learners: dict[int, type] = {}
+        """Class of every outermost module with parameters, by identity."""
+        self._others: dict[int, type] = {}
+        """The same of those without (loss functions are modules too)."""
+        self.matching_inputs = True
         self._direct_samples = 0
         self._direct_tokens: tuple[int, int, int] | None = None
         self._ddp_classes: set[type] = set()
@@ -143,11 +192,13 @@ class Session:
         self._gc_ns = 0
         self._gc_explicit: Place | None = None
         self._compile_started_ns = 0
+        self.graph_calls = GraphCalls()
         self.subscribers: list[Any] = []
         self.nested_calls = 0
         self.sampling_tokens = True
         self.roots: set[type] = set()
-        self.call_counts = [0] * len(COUNTED_FIELDS)
+        self._rows_looked_at = self._forwards = self._backwards = 0
+        self.nograd_calls = self.collectives = self.checkpoints = 0
         self.deep_window_ns: int | None = None
 
     def reset_after_fork(self) -> None:
@@ -157,9 +208,34 @@ class Session:
             writer.disown()
         self._begin()
 
+    @property
+    def owner(self) -> int:
+        """Identity of the thread that trains."""
+        return self._owner
+
+    @owner.setter
+    def owner(self, thread: int) -> None:
+        self._owner = thread
+        self.active = 0 if self._off else thread
+
+    @property
+    def off(self) -> bool:
+        """Whether every wrapper only calls its original."""
+        return self._off
+
+    @off.setter
+    def off(self, value: bool) -> None:
+        self._off = value
+        self.active = 0 if value else self._owner
+
+    def subscribe(self, subscriber: Any) -> None:
+        """Have ``subscriber(session, row)`` called after every row, until it is taken from ``subscribers``."""
+        self.subscribers.append(subscriber)
+        self.recorder.due = 0
+
     def claim_owner(self) -> bool:
         """The first thread that trains owns the session; True when that is the calling thread."""
-        if self.recorder.started:
+        if self._off or self.recorder.started:
             return False
         place = self._places
         on_row = self.recorder.on_row
@@ -224,19 +300,38 @@ class Session:
             self.writer.write_fact(self._told.popleft())
 
     @guarded
-    def _after_row(self, row: list[int]) -> None:
-        """Once a row: forget the row's own things, sample what is sampled, narrow or widen the module patch."""
-        rows = self.recorder.rows
-        self.sampling_tokens = rows < LEARNING_ROWS or rows % TOKEN_SAMPLE_ROWS == 0
+    def _after_row(self, row: Row[int]) -> None:
+        """After a row when that is due: learn, sample what is sampled, narrow or widen the module patch."""
+        recorder = self.recorder
+        rows = recorder.rows
+        sampled = rows < LEARNING_ROWS or rows % TOKEN_SAMPLE_ROWS == 0
+        self.sampling_tokens = sampled
         if self.learning and rows >= LEARNING_ROWS:
             self.learning = False
-        counts = self.call_counts
-        for i, field in enumerate(COUNTED_FIELDS):
-            counts[i] += row[field]
+        if rows >= MATCHED_ROWS and not self.nograd_calls:
+            self.matching_inputs = False
+        self._rows_looked_at += 1
+        self._forwards += row[FORWARDS]
+        self._backwards += row[BACKWARDS]
         if self.module_patch is not None:
             self.module_patch.after_row(rows)
-        for subscriber in self.subscribers:
+        for subscriber in tuple(self.subscribers):
             subscriber(self, row)
+        recorder.due = rows + 1 if sampled or self.subscribers else rows - rows % TOKEN_SAMPLE_ROWS + TOKEN_SAMPLE_ROWS
+
+    def call_counts(self) -> dict[str, int]:
+        """How often each hook was called so far, by the names of COUNTED. Forwards and backwards are extrapolated from
+        the rows that were looked at: all of the first ones, later two in 16."""
+        scale = self.recorder.rows / max(1, self._rows_looked_at)
+        counts = {
+            "batches": sum(state.batches for state in list(self._loaders.values())),
+            "forwards": round(self._forwards * scale),
+            "nograd_forwards": self.nograd_calls,
+            "backwards": round(self._backwards * scale),
+            "collectives": self.collectives,
+            "checkpoints": self.checkpoints,
+        }
+        return {name: counts[name] for name in COUNTED}
 
     def steps_per_optimizer(self) -> list[int]:
         """One entry per optimizer seen so far (at least one): how many rows make a step."""
@@ -334,7 +429,7 @@ class Session:
         if self.compile_used or "torch._dynamo.utils" in sys.modules:
             from .compiling import compile_facts
 
-            fact = compile_facts(self._compile_place)
+            fact = compile_facts(self._compile_place, self.graph_calls)
             if fact is not None:
                 self.compile_used = True
                 found.append(fact)
@@ -394,6 +489,7 @@ class Session:
             self._last_loader = state
         if self.module_patch is not None and not self.module_patch.is_wide:
             self.module_patch.widen()  # another loop may begin here, around another model
+            self.recorder.due = 0
         state.iterators += 1
         state.iterator_ns += spent_ns
         state.fresh = True
@@ -404,38 +500,48 @@ class Session:
     @guarded
     def before_batch(self, iterator: Any) -> LoaderState | None:
         """The state of the iterator's loader; tells the recorder when that loader does not feed backward."""
+        self.iterator_ref = _nobody
         state = self._iterators.get(iterator, self._last_loader)
-        if state is not None and self._is_other(state):
+        self._fetch_state = self.loader_state = state
+        if state is not None and state.feeds_backward:
+            self.iterator_ref = weakref.ref(iterator)  # from here on wrappers need not ask
+        elif state is not None and self._is_other(state):
             self.recorder.other_loader()
-        self._fetch_state = state
         return state
 
-    @guarded
     def after_batch(self, state: LoaderState | None, batch: Any, waited_ns: int) -> None:
-        row = self.recorder.row
-        row[BATCHES] += 1
-        samples = batches.count_samples(batch)
-        if state is not None:
-            state.batches += 1
-            state.wait_ns += waited_ns
-            if state.fresh:
-                state.fresh = False
-                state.first_waits += 1
-                state.first_wait_ns += waited_ns
-            self._last_loader = state
-            if state.feeds_backward:
-                row[MICRO_BATCHES] += 1
-            elif state.feeds_backward is None:
-                state.pending += 1
-            else:
-                samples = 0
-        row[SAMPLES] += samples
-        if self.sampling_tokens and samples:
-            counted = batches.count_tokens(batch)
-            if counted is not None:
-                row[TOKENS] = max(0, row[TOKENS]) + counted[0]
-                row[PADDING] = max(0, row[PADDING]) + counted[1]
-                row[LONGEST] = max(0, row[LONGEST]) + counted[2]
+        """A batch was taken by the training's loop."""
+        try:
+            row = self.recorder.row
+            row[BATCHES] += 1
+            if state is not None:
+                state.batches += 1
+                state.wait_ns += waited_ns
+                if state.fresh:
+                    state.fresh = False
+                    state.first_waits += 1
+                    state.first_wait_ns += waited_ns
+                self._last_loader = state
+                if state.feeds_backward:
+                    row[MICRO_BATCHES] += 1
+                elif state.feeds_backward is None:
+                    state.pending += 1
+                else:
+                    return
+            samples = batches.count_samples(batch)
+            row[SAMPLES] += samples
+            if self.sampling_tokens and samples:
+                self._count_tokens(batch)
+        except Exception as error:
+            GUARD.record("Session.after_batch", error)
+
+    def _count_tokens(self, batch: Any) -> None:
+        counted = batches.count_tokens(batch)
+        if counted is not None:
+            row = self.recorder.row
+            row[TOKENS] = max(0, row[TOKENS]) + counted[0]
+            row[PADDING] = max(0, row[PADDING]) + counted[1]
+            row[LONGEST] = max(0, row[LONGEST]) + counted[2]
 
     @guarded
     def batch_fetched(self, fetch_ns: int, fetch_cpu_ns: int, collate_ns: int) -> None:
@@ -449,13 +555,22 @@ class Session:
             return
         if threading.get_ident() != self.owner:
             return
+        self._fetches += 1
+        stands_for, self._fetch_gap = 1 + self._fetch_gap, 0
+        if self._fetches >= TIMED_FETCHES:
+            self._fetch_gap = FETCH_GAPS[self._fetches % len(FETCH_GAPS)]
+            if self._fetches >= RARELY_TIMED_FETCHES:
+                self._fetch_gap *= 5
+            self.fetches_to_skip = self._fetch_gap
         row = self.recorder.row
         row[FETCH_NS] += fetch_ns
         row[FETCH_CPU_NS] += fetch_cpu_ns
         row[COLLATE_NS] += collate_ns
         row[FETCH_BATCHES] += 1
         if self._fetch_state is not None:
-            self._fetch_state.main.add(1, fetch_ns, fetch_cpu_ns, collate_ns)
+            # In the totals a batch stands for those left out before it: the first ones must not count for more.
+            n = stands_for
+            self._fetch_state.main.add(n, n * fetch_ns, n * fetch_cpu_ns, n * collate_ns)
 
     def _find_table(self) -> WorkerTable | None:
         import multiprocessing
@@ -465,27 +580,45 @@ class Session:
 
     # -- modules --------------------------------------------------------------------------------------------------
 
-    @guarded
     def before_forward(self, module: Any, args: Any, kwargs: Any) -> int | None:
         """An outermost forward with gradients begins. Now, in ns, when the same input was already seen, else None."""
-        recorder = self.recorder
-        recorder.end_burst()
-        cls = type(module)
-        self.roots.add(cls)
-        if self._last_root_id != id(module):
-            self._last_root_id = id(module)
-            self._last_root = weakref.ref(module)
-        if cls in self._ddp_classes:
-            self._count_sync(module)
-        if not recorder.row[BATCHES] and self._has_parameters(module):
-            self._count_direct(args, kwargs)
-        return self._seen_before(module, args, kwargs, False)
+        try:
+            recorder = self.recorder
+            if recorder.burst is not None:
+                recorder.end_burst()
+            key, cls = id(module), type(module)
+            if self._others.get(key) is not cls:
+                if self._learners.get(key) is cls or self._meet(module):
+                    if self._last_root() is not module:
+                        self._last_root = weakref.ref(module)
+                    if not recorder.row[BATCHES]:
+                        self._count_direct(args, kwargs)
+                if cls in self._ddp_classes:
+                    self._count_sync(module)
+            return self._seen_before(module, args, kwargs, False) if self.matching_inputs else None
+        except Exception as error:
+            GUARD.record("Session.before_forward", error)
+            return None
 
     @guarded
     def before_nograd(self, module: Any, args: Any, kwargs: Any) -> int | None:
         """An outermost forward without gradients begins."""
         self.roots.add(type(module))
+        self.nograd_calls += 1
+        self.matching_inputs = True
         return self._seen_before(module, args, kwargs, True)
+
+    def _meet(self, module: Any) -> bool:
+        """An outermost module that was not known: whether it learns anything. Remembered by identity and class."""
+        cls = type(module)
+        self.roots.add(cls)
+        learns = next(module.parameters(), None) is not None
+        known = self._learners if learns else self._others
+        if len(known) > 1_000:
+            known.clear()
+        known[id(module)] = cls
+        (self._others if learns else self._learners).pop(id(module), None)
+        return learns
 
     def _seen_before(self, module: Any, args: Any, kwargs: Any, nograd: bool) -> int | None:
         """Now, in ns, when this row already has a forward of the module on the same input in the other mode."""
@@ -506,15 +639,6 @@ class Session:
             self._seen_inputs = [seen for seen in self._seen_inputs if row - seen[3] <= 1][-32:]
         self._seen_inputs.append((id(module), weakref.ref(tensor), nograd, row))
         return time.perf_counter_ns() if known else None
-
-    def _has_parameters(self, module: Any) -> bool:
-        """Whether an outermost module learns anything (loss functions are modules too), remembered by identity."""
-        known = self._with_parameters.get(id(module))
-        if known is None:
-            if len(self._with_parameters) > 1_000:
-                self._with_parameters.clear()
-            known = self._with_parameters[id(module)] = next(module.parameters(), None) is not None
-        return known
 
     def _count_direct(self, args: Any, kwargs: Any) -> None:
         """Samples and tokens of a training without a DataLoader: the largest model input before each backward."""
@@ -561,32 +685,52 @@ class Session:
             while pending:
                 self.tell(pending.pop(0))
 
-    @guarded
     def before_backward(self) -> None:
         """The outermost backward begins: what fed it is known now."""
-        self.recorder.end_burst()
-        if self._direct_samples:
-            self._add_direct()
-        state = self._last_loader
-        if state is not None and not state.feeds_backward and self.recorder.row[BATCHES]:
-            state.feeds_backward = True
-            self._training_loaders += 1
-            self.recorder.row[MICRO_BATCHES] += state.pending
-            state.pending = 0
-        if self._unknown_loaders:
-            for other in self._unknown_loaders:
-                if other is not state and other.batches and other.feeds_backward is None:
-                    other.feeds_backward = False
-            self._unknown_loaders = [s for s in self._unknown_loaders if s.feeds_backward is None]
-        root = self._last_root() if self._last_root is not None else None
-        if root is not None and id(root) not in self._models:
+        try:
+            recorder = self.recorder
+            if recorder.burst is not None:
+                recorder.end_burst()
+            if self._direct_samples:
+                self._add_direct()
+            state = self._last_loader
+            if state is not None and not state.feeds_backward and recorder.row[BATCHES]:
+                self._found_feeding(state)
+            if self._unknown_loaders:
+                self._sort_out_loaders(state)
+            if self._last_root is not self._told_root:
+                self._tell_root()
+            if self.learning and "autocast" not in self._facts_told:
+                self._look_for_autocast(self._last_root())
+            if self._pending_facts and self.writer is not None:
+                self.flush_pending()
+        except Exception as error:
+            GUARD.record("Session.before_backward", error)
+
+    def _found_feeding(self, state: LoaderState) -> None:
+        """The loader that gave the last batch feeds backward."""
+        state.feeds_backward = True
+        self._training_loaders += 1
+        self.recorder.row[MICRO_BATCHES] += state.pending
+        state.pending = 0
+        self.iterator_ref = _nobody
+
+    def _sort_out_loaders(self, feeding: LoaderState | None) -> None:
+        for other in self._unknown_loaders:
+            if other is not feeding and other.batches and other.feeds_backward is None:
+                other.feeds_backward = False
+        self._unknown_loaders = [s for s in self._unknown_loaders if s.feeds_backward is None]
+
+    def _tell_root(self) -> None:
+        """The last outermost module with parameters is another one than at the backward before."""
+        self._told_root = self._last_root
+        root = self._last_root()
+        known = self._models.get(id(root))
+        if root is not None and (known is None or known() is not root):
             self._models[id(root)] = weakref.ref(root)
             self._watch_device(root)
-            self._pending_facts.append(facts.model_facts(root, len(self._models) - 1))
-        if "autocast" not in self._facts_told and self.learning:
-            self._look_for_autocast(root)
-        if self._pending_facts and self.writer is not None:
-            self.flush_pending()
+            self._pending_facts.append(facts.model_facts(root, self._models_count))
+            self._models_count += 1
 
     def _watch_device(self, root: Any) -> None:
         """Phases are timed on the device of the first model that lives on one."""
@@ -597,8 +741,14 @@ class Session:
 
     # -- optimizers, scaler, DDP, compile, gc ---------------------------------------------------------------------
 
+    def optimizer_seen(self, optimizer: Any) -> int:
+        """An optimizer stepped that was not known; its number."""
+        index = self.recorder.optimizers[id(optimizer)] = len(self.recorder.optimizers)
+        self._describe_optimizer(optimizer, index)
+        return index
+
     @guarded
-    def optimizer_seen(self, optimizer: Any, index: int) -> None:
+    def _describe_optimizer(self, optimizer: Any, index: int) -> None:
         self._optimizers[index] = (weakref.ref(optimizer), 0)
         self._pending_facts.append(facts.optimizer_facts(optimizer, index, self.place_of(optimizer), 0))
 
@@ -619,16 +769,18 @@ class Session:
     @guarded
     def ddp_built(self, ddp: Any) -> None:
         self._ddp_classes.add(type(ddp))
-        self.subscribers.append(self.watch_ddp(ddp, caller_place(3)))
+        self.subscribe(self.watch_ddp(ddp, caller_place(3)))
 
     @guarded
     def compile_called(self) -> None:
         self.compile_used = True
+        self.recorder.due = 0
         if self._compile_place is None:
             self._compile_place = caller_place(3)
 
     def compile_began(self) -> None:
         self._compile_started_ns = time.perf_counter_ns()
+        self.recorder.due = 0  # the module patch has to be as it was from the next row on
 
     def compile_ended(self) -> None:
         started_ns, self._compile_started_ns = self._compile_started_ns, 0
@@ -645,6 +797,10 @@ class Session:
             self._gc_by_generation[generation] += 1
         if generation == 2 and self._gc_explicit is None:
             self._gc_explicit = explicit_collection(sys._getframe(1).f_back)
+
+
+def _nobody() -> None:
+    """In the place of a weak reference while there is nothing to refer to."""
 
 
 def _patch_nothing(cls: type) -> None:

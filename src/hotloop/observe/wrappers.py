@@ -41,9 +41,21 @@ SCALER_NS = FIELD["scaler_ns"]
 CHECKPOINTS = FIELD["checkpoints"]
 COLLECTIVES = FIELD["collectives"]
 
+
+class _NeverTracing:
+    """In the place of torch.compiler where it does not say that something else than Dynamo traces."""
+
+    _is_compiling_flag = False
+
+
 _FORWARDS = (FORWARD, NOGRAD)
+_LOADING = (INPUT, ITERATOR)
 _ident = threading.get_ident
 _clock = time.perf_counter_ns
+
+# Dynamo, which folds both ways to ask, and whatever else traces. The function that asks for both at once is dearer.
+_is_dynamo_tracing = getattr(torch.compiler, "is_dynamo_compiling", torch.compiler.is_compiling)
+_tracing: Any = torch.compiler if hasattr(torch.compiler, "_is_compiling_flag") else _NeverTracing
 
 Call = Callable[..., Any]
 
@@ -83,7 +95,7 @@ def wrap_loader_iter(session: Session) -> Callable[[Call], Call]:
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def __iter__(self: Any) -> Any:
-            if _ident() != session.owner or session.off:
+            if _ident() != session.active:
                 return original(self)
             session.iterator_begins(self)
             recorder.enter(ITERATOR)
@@ -108,12 +120,11 @@ def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def __next__(self: Any) -> Any:
-            if _ident() != session.owner or session.off:
+            if _ident() != session.active:
                 return original(self)
-            stack = recorder.stack
-            if stack[-1] == INPUT or stack[-1] == ITERATOR:  # a loader that reads another loader
+            if recorder.stack[-1] in _LOADING:  # a loader that reads another loader
                 return original(self)
-            state = session.before_batch(self)
+            state = session.loader_state if session.iterator_ref() is self else session.before_batch(self)
             recorder.enter(INPUT)
             start_ns = recorder.last_ns
             try:
@@ -146,19 +157,24 @@ class _TimedCollate:
 
 
 def wrap_fetcher_fetch(session: Session) -> Callable[[Call], Call]:
-    """_MapDatasetFetcher.fetch and its iterable twin: reading the samples apart from collating them."""
+    """_MapDatasetFetcher.fetch and its iterable twin: reading the samples apart from collating them, batch by batch in
+    a worker, in the training process one in four after the first ones and one in 16 after many."""
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
+            if session.fetches_to_skip > 0:
+                session.fetches_to_skip -= 1
+                return original(self, possibly_batched_index)
             collate = self.collate_fn
-            if type(collate) is not _TimedCollate:
-                collate = self.collate_fn = _TimedCollate(collate)
-            collate.last_ns = 0
+            timed = self.collate_fn = _TimedCollate(collate)
             start_ns, start_busy_ns = _clock(), busy_ns()
-            data = original(self, possibly_batched_index)
+            try:
+                data = original(self, possibly_batched_index)
+            finally:
+                self.collate_fn = collate
             worked_ns, wall_ns = busy_ns() - start_busy_ns, _clock() - start_ns
-            session.batch_fetched(wall_ns - collate.last_ns, worked_ns, collate.last_ns)
+            session.batch_fetched(wall_ns - timed.last_ns, worked_ns, timed.last_ns)
             return data
 
         return fetch
@@ -172,16 +188,16 @@ def wrap_fetcher_fetch(session: Session) -> Callable[[Call], Call]:
 def wrap_module_call(session: Session) -> Callable[[Call], Call]:
     """nn.Module.__call__: the outermost call is forward; nested ones leave after one comparison."""
     recorder = session.recorder
-    is_compiling = torch.compiler.is_compiling
     is_grad_enabled = torch.is_grad_enabled
 
     def wrap(original: Call) -> Call:
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
+            if _is_dynamo_tracing() or _tracing._is_compiling_flag:
                 return original(self, *args, **kwargs)
-            if _ident() != session.owner or session.off:
+            if _ident() != session.active:
                 return original(self, *args, **kwargs)
-            top = recorder.stack[-1]
+            stack = recorder.stack
+            top = stack[-1]
             if top in _FORWARDS:
                 if session.learning:
                     session.nested_call(self)
@@ -193,16 +209,18 @@ def wrap_module_call(session: Session) -> Callable[[Call], Call]:
                     return original(self, *args, **kwargs)
                 return _call_nograd(session, original, self, args, kwargs)
             known = session.before_forward(self, args, kwargs)
-            depth = len(recorder.stack)
+            depth = len(stack)
             recorder.enter(FORWARD)
             try:
                 result = original(self, *args, **kwargs)
             finally:
-                recorder.unwind(depth)
+                if len(stack) == depth + 1:
+                    recorder.leave()
+                else:
+                    recorder.unwind(depth)
             if known is not None:
                 _add_repeated(recorder, known)
-            row = recorder.row
-            row[FORWARDS] += 1
+            recorder.row[FORWARDS] += 1
             return result
 
         return functools.update_wrapper(__call__, original)
@@ -252,14 +270,13 @@ def _call_in_backward(session: Session, original: Call, module: Any, args: Any, 
 def wrap_run_backward(session: Session) -> Callable[[Call], Call]:
     """torch.autograd._engine_run_backward: the one function below every way to start a backward."""
     recorder = session.recorder
-    is_compiling = torch.compiler.is_compiling
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or session.off:
+            if _is_dynamo_tracing() or _tracing._is_compiling_flag:
                 return original(t_outputs, *args, **kwargs)
-            if _ident() != session.owner and not session.claim_owner():
+            if _ident() != session.active and not session.claim_owner():
                 return original(t_outputs, *args, **kwargs)
             stack = recorder.stack
             if BACKWARD in stack:
@@ -270,7 +287,10 @@ def wrap_run_backward(session: Session) -> Callable[[Call], Call]:
             try:
                 result = original(t_outputs, *args, **kwargs)
             finally:
-                recorder.unwind(depth)
+                if len(stack) == depth + 1:
+                    recorder.leave()
+                else:
+                    recorder.unwind(depth)
             recorder.backward_ended(len(args) > 1 and bool(args[1]) and not (len(args) > 2 and args[2]))
             return result
 
@@ -282,14 +302,13 @@ def wrap_run_backward(session: Session) -> Callable[[Call], Call]:
 def wrap_optimizer_step(session: Session) -> Callable[[Call], Call]:
     """An optimizer class's step. Not torch's global hooks: Dynamo would trace those into a compiled step."""
     recorder = session.recorder
-    is_compiling = torch.compiler.is_compiling
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or session.off:
+            if _is_dynamo_tracing() or _tracing._is_compiling_flag:
                 return original(self, *args, **kwargs)
-            if _ident() != session.owner and not session.claim_owner():
+            if _ident() != session.active and not session.claim_owner():
                 return original(self, *args, **kwargs)
             depth = len(recorder.stack)
             recorder.optimizer_began()
@@ -298,9 +317,9 @@ def wrap_optimizer_step(session: Session) -> Callable[[Call], Call]:
             except BaseException:
                 recorder.unwind(depth)
                 raise
-            index, new = recorder.optimizer_index(self)
-            if new:
-                session.optimizer_seen(self, index)
+            index = recorder.optimizers.get(id(self))
+            if index is None:
+                index = session.optimizer_seen(self)
             recorder.optimizer_ended(depth, index)
             return result
 
@@ -331,7 +350,7 @@ def wrap_scaler_step(session: Session) -> Callable[[Call], Call]:
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if _ident() != session.owner or session.off or not self.is_enabled():
+            if _ident() != session.active or not self.is_enabled():
                 return original(self, optimizer, *args, **kwargs)
             depth = len(recorder.stack)
             recorder.scaler_began()
@@ -340,9 +359,9 @@ def wrap_scaler_step(session: Session) -> Callable[[Call], Call]:
             finally:
                 stepped = recorder.scaler_ended(depth)
             if not stepped:
-                index, new = recorder.optimizer_index(optimizer)
-                if new:
-                    session.optimizer_seen(optimizer, index)
+                index = recorder.optimizers.get(id(optimizer))
+                if index is None:
+                    index = session.optimizer_seen(optimizer)
                 recorder.step_skipped(index)
             return result
 
@@ -358,7 +377,7 @@ def wrap_scaler_work(session: Session) -> Callable[[Call], Call]:
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def work(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if _ident() != session.owner or session.off or OPTIMIZER in recorder.stack:
+            if _ident() != session.active or OPTIMIZER in recorder.stack:
                 return original(self, *args, **kwargs)
             depth = len(recorder.stack)
             gap = recorder.stack[0]
@@ -392,17 +411,16 @@ def wrap_scaler_init(session: Session) -> Callable[[Call], Call]:
 # -- collectives, checkpoints, copies -------------------------------------------------------------------------------
 
 
-def _wrap_phase(session: Session, field: int, counter: int | None) -> Callable[[Call], Call]:
+def _wrap_phase(session: Session, field: int, counter: int) -> Callable[[Call], Call]:
     """A call that is a phase of its own wherever it happens, except inside itself."""
     recorder = session.recorder
-    is_compiling = torch.compiler.is_compiling
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
+            if _is_dynamo_tracing() or _tracing._is_compiling_flag:
                 return original(*args, **kwargs)
-            if _ident() != session.owner or session.off or recorder.stack[-1] == field or not recorder.last_ns:
+            if _ident() != session.active or recorder.stack[-1] == field or not recorder.last_ns:
                 return original(*args, **kwargs)
             depth = len(recorder.stack)
             recorder.enter(field)
@@ -410,8 +428,11 @@ def _wrap_phase(session: Session, field: int, counter: int | None) -> Callable[[
                 return original(*args, **kwargs)
             finally:
                 recorder.unwind(depth)
-                if counter is not None:
-                    recorder.row[counter] += 1
+                recorder.row[counter] += 1
+                if counter == COLLECTIVES:
+                    session.collectives += 1
+                else:
+                    session.checkpoints += 1
 
         return call
 
@@ -431,16 +452,14 @@ def wrap_checkpoint(session: Session) -> Callable[[Call], Call]:
 def wrap_copy(session: Session) -> Callable[[Call], Call]:
     """Tensor.to, cuda and copy_ towards an accelerator; patched only where one exists."""
     recorder = session.recorder
-    is_compiling = torch.compiler.is_compiling
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
+            if _is_dynamo_tracing() or _tracing._is_compiling_flag:
                 return original(self, *args, **kwargs)
             if (
-                _ident() != session.owner
-                or session.off
+                _ident() != session.active
                 or len(recorder.stack) != 1
                 or self.device.type != "cpu"
                 or not recorder.last_ns
@@ -488,13 +507,14 @@ def wrap_ddp_init(session: Session) -> Callable[[Call], Call]:
 def wrap_compile(session: Session) -> Callable[[Call], Call]:
     """torch.compile: a compiled function (not a module, which is seen anyway) counts as forward when called."""
     recorder = session.recorder
-    is_compiling = torch.compiler.is_compiling
     is_grad_enabled = torch.is_grad_enabled
 
     def timed(function: Call) -> Call:
         @functools.wraps(function)
         def compiled(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or _ident() != session.owner or session.off or len(recorder.stack) != 1:
+            if _is_dynamo_tracing() or _tracing._is_compiling_flag:
+                return function(*args, **kwargs)
+            if _ident() != session.active or len(recorder.stack) != 1:
                 return function(*args, **kwargs)
             if not is_grad_enabled() or not recorder.last_ns:
                 return function(*args, **kwargs)
@@ -509,7 +529,7 @@ def wrap_compile(session: Session) -> Callable[[Call], Call]:
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
+            if _is_dynamo_tracing() or _tracing._is_compiling_flag:
                 return original(model, *args, **kwargs)
             session.compile_called()
             result = original(model, *args, **kwargs)

@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 import weakref
+from array import array
 from binascii import crc32
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -74,9 +75,12 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 
 _ROW_BYTES = 8 * len(STEP_FIELDS)
 _ROW_SPAN_BYTES = frame_span_bytes(_ROW_BYTES)
-_ROW_COVERED = struct.Struct(f"<IIQ{len(STEP_FIELDS)}q")  # what follows a row frame's commit word
+_ROW_SPAN_WORDS = _ROW_SPAN_BYTES // 8
+_ROW_WORD = _ROW_SPAN_BYTES | _ROW_BYTES << 32  # what follows a row frame's commit word
+_ROW_HEAD = struct.Struct("<QQ")  # that word and the sequence number
 _ROW_VALUES = struct.Struct(f"<{len(STEP_FIELDS)}q")
 _COMMIT = struct.Struct("<Q")
+_MAY_COPY = sys.byteorder == "little"  # the file's own order: a row's words are its bytes
 _ROW_COMMIT = commit_word(KIND_ROW, b"") & ~0xFFFFFFFF
 
 _INDEX, _MERGED, _CLOSED_BY = FIELD["index"], FIELD["rows_merged"], FIELD["closed_by"]
@@ -185,6 +189,21 @@ class FrameWriter:
     training thread allocates by itself. A forked child's copy disowns the file by itself.
     """
 
+    # What every row touches lies side by side; everything else is in the dictionary.
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_at",
+        "_lock",
+        "_pending_rows",
+        "_raw_left",
+        "_row_limit_bytes",
+        "_sequence",
+        "_settled_rows",
+        "_view",
+        "_words",
+    )
+
     def __init__(
         self,
         path: str,
@@ -218,7 +237,7 @@ class FrameWriter:
         self._next: _Segment | None = None
         self._retired: list[_Segment] = []
         self._copies: list[_Segment] = []  # segments that are not mapped and may have something to flush
-        self._view = memoryview(b"")
+        self._use(memoryview(b""))
         self._at = 0
         self._row_limit_bytes = 0  # rows that end here go the short way; 0 sends all of them the long way
         self._sequence = 1
@@ -271,8 +290,10 @@ class FrameWriter:
     # The training thread.
 
     def write_row(self, values: Sequence[int]) -> None:
-        """Record one row, in the order of STEP_FIELDS; ``values`` is not kept."""
+        """Record one row, in the order of STEP_FIELDS; ``values`` is not kept. An array of int64 is copied as it is."""
         try:
+            if type(values) is not array:
+                values = array("q", values)
             if not self._lock.acquire(False):
                 self._defer_row(_ROW_VALUES.pack(*values))
                 if not self._lock.acquire(False):
@@ -286,9 +307,13 @@ class FrameWriter:
                 at = self._at
                 end = at + _ROW_SPAN_BYTES
                 if end <= self._row_limit_bytes and not self._pending_rows:
-                    covered = _ROW_COVERED.pack(_ROW_SPAN_BYTES, _ROW_BYTES, self._sequence, *values)
-                    self._view[at + 8 : end] = covered
-                    _COMMIT.pack_into(self._view, at, crc32(covered, KIND_ROW) | _ROW_COMMIT)
+                    words, first = self._words, at >> 3
+                    words[first + 1] = _ROW_WORD
+                    words[first + 2] = self._sequence
+                    words[first + 3 : first + _ROW_SPAN_WORDS] = values
+                    # The checksum is of the row where it is, in the caches: the file's memory is fresh and far away.
+                    checksum = crc32(values, crc32(_ROW_HEAD.pack(_ROW_WORD, self._sequence), KIND_ROW))
+                    words[first] = checksum | _ROW_COMMIT  # last, in one 8-byte store
                     self._at = end
                     self._sequence += 1
                     self._settled_rows = values[_INDEX] + 1
@@ -332,6 +357,11 @@ class FrameWriter:
         except Exception as error:  # as above: neither an odd value nor a full disk may reach the caller
             self._give_up(error)
             self._lost_facts += 1
+
+    def _use(self, view: memoryview) -> None:
+        """Append to this memory from here on; rows are written to it word by word."""
+        self._view = view
+        self._words = view.cast("q")
 
     # The maintenance thread.
 
@@ -552,10 +582,10 @@ class FrameWriter:
         self._retired.append(current)
         self._current, self._next = self._next, None
         first_row = self._settled_rows if self._block is None else self._block[_INDEX]
-        self._view = self._current.view
+        self._use(self._current.view)
         self._view[:SEGMENT_HEADER_BYTES] = encode_segment_header(self._current.number, first_row)
         self._at = self._current.at = SEGMENT_HEADER_BYTES
-        self._row_limit_bytes = self._segment_bytes if self._raw_left > 0 else 0
+        self._row_limit_bytes = self._segment_bytes if self._raw_left > 0 and _MAY_COPY else 0
         return span <= self._segment_bytes - self._at
 
     def _append(self, kind: int, payload: bytes, span: int) -> bool:
@@ -662,9 +692,10 @@ class FrameWriter:
             raise
         with self._lock:
             self._first = self._current = first
-            self._view, self._at = first.view, HEAD_BYTES
+            self._use(first.view)
+            self._at = HEAD_BYTES
             first.at = first.flushed = HEAD_BYTES
-            self._row_limit_bytes = self._segment_bytes if self._raw_left > 0 else 0
+            self._row_limit_bytes = self._segment_bytes if self._raw_left > 0 and _MAY_COPY else 0
             for _ in range(2):
                 places = self._fact_slots.setdefault(_HEALTH_KEY, [])
                 places.append(_Slot(first, self._reserve_at, _HEALTH_SPAN_BYTES))
@@ -829,7 +860,7 @@ class FrameWriter:
             self._reason = self._loss_reason = f"the recording was deleted: {self._file_path}"
 
     def _drop_segments(self) -> None:
-        self._view = memoryview(b"")
+        self._use(memoryview(b""))
         self._first = self._current = self._next = None
         self._retired, self._copies = [], []
         self._newest = self._other = self._spare = None

@@ -1,0 +1,219 @@
+"""What the session keeps in every step and what only when it is due, on wrappers around plain functions."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hotloop.core.recording import FIELD
+from hotloop.observe import wrappers
+from hotloop.observe.background import FAST_INTERVAL_S, TARGET_CPU_RATIO, Background, next_interval_s
+from hotloop.observe.overhead import hook_costs_ns
+from hotloop.observe.recorder import COUNTED
+from hotloop.observe.session import LEARNING_ROWS, MATCHED_ROWS, TIMED_FETCHES, TOKEN_SAMPLE_ROWS, Session
+
+
+class Training:
+    """A loop on hooks of its own: nothing of torch is patched."""
+
+    def __init__(self) -> None:
+        self.session = session = Session({"run": ""})
+        self.rows: list[list[int]] = []
+        session.recorder.on_start = lambda: lambda row: self.rows.append(list(row))
+        self.loader = DataLoader(TensorDataset(torch.arange(1600.0).reshape(800, 2)), batch_size=4)
+        self.model, self.criterion = nn.Linear(2, 1), nn.MSELoss()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-6)
+        self.begin = wrappers.wrap_loader_iter(session)(type(self.loader).__iter__)
+        self.advance = wrappers.wrap_loader_next(session)(lambda iterator: next(iterator))
+        self.call = wrappers.wrap_module_call(session)(lambda module, *values: nn.Module.__call__(module, *values))
+        self.run_backward = wrappers.wrap_run_backward(session)(lambda outputs, *rest: outputs.backward())
+        self.optimize = wrappers.wrap_optimizer_step(session)(lambda optimizer: optimizer.step())
+        self.iterator = self.begin(self.loader)
+
+    def step(self) -> Any:
+        (x,) = self.advance(self.iterator)
+        self.optimizer.zero_grad()
+        self.run_backward(self.call(self.criterion, self.call(self.model, x), x[:, :1]))
+        self.optimize(self.optimizer)
+        return x
+
+    def column(self, name: str) -> list[int]:
+        return [row[FIELD[name]] for row in self.rows]
+
+
+@pytest.fixture
+def training() -> Training:
+    """After its first step, which is two rows: until an optimizer was seen a backward closes one."""
+    training = Training()
+    training.step()
+    training.rows.clear()
+    return training
+
+
+def test_every_row_counts_its_calls(training: Training) -> None:
+    for _ in range(90):
+        training.step()
+    assert training.column("index") == list(range(2, 92))
+    for name, count in {"batches": 1, "forwards": 2, "backwards": 1, "samples": 4, "micro_batches": 1}.items():
+        assert set(training.column(name)) == {count}, name
+    counts = training.session.call_counts()
+    assert set(counts) == set(COUNTED)
+    assert counts["batches"] == 91
+    assert counts["forwards"] == pytest.approx(182, rel=0.1)
+    assert counts["backwards"] == pytest.approx(91, rel=0.1)
+
+
+def test_after_the_first_rows_little_is_looked_at(training: Training) -> None:
+    looked_at: list[int] = []
+    after_row = training.session.recorder.on_row
+    assert after_row is not None
+
+    def note(row: Any) -> None:
+        looked_at.append(row[0] + 1)
+        after_row(row)
+
+    training.session.recorder.on_row = note
+    for _ in range(3 * TOKEN_SAMPLE_ROWS - 2):
+        training.step()
+    due = [*range(3, LEARNING_ROWS + 1), 16, 17, 32, 33, 48]
+    assert looked_at == due
+    training.session.subscribe(lambda session, row: None)
+    for _ in range(4):
+        training.step()
+    assert looked_at == [*due, 49, 50, 51, 52]
+
+
+def test_the_loss_is_not_taken_for_the_model(training: Training) -> None:
+    described = [fact for fact in training.session._pending_facts if fact["kind"] == "model"]
+    assert [(fact["class"], fact["parameters"]) for fact in described] == [("Linear", 3)]
+
+
+def test_metrics_on_the_same_batch_are_found_whenever_they_begin(training: Training) -> None:
+    for _ in range(2 * MATCHED_ROWS):
+        training.step()
+    training.rows.clear()
+    assert not training.session.matching_inputs
+    for _ in range(5):
+        x = training.step()
+        with torch.no_grad():
+            training.call(training.model, x)
+    training.step()
+    repeated = training.column("repeated_forwards")
+    assert repeated == [0, 0, 1, 1, 1, 1]  # the first forward without gradients is in row 1, and only it is missed
+
+
+def test_a_failure_in_every_step_is_counted_and_harms_nothing(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hotloop.observe import batches, session
+    from hotloop.observe.guard import GUARD
+
+    def broken(*args: Any) -> Any:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(GUARD, "failures", {})
+    monkeypatch.setattr(batches, "count_samples", broken)
+    monkeypatch.setattr(session.Session, "_tell_root", broken)
+    monkeypatch.setattr(session.Session, "_meet", broken)
+    training.session._learners.clear()
+    for _ in range(6):
+        training.step()
+    assert training.column("forwards") == [2] * 6
+    assert GUARD.failures["Session.after_batch: ZeroDivisionError: planted"] == 6
+    assert GUARD.failures["Session.before_forward: ZeroDivisionError: planted"] == 6
+
+
+def test_batches_fetched_here_are_timed_less_often_after_the_first(training: Training) -> None:
+    collate = training.loader.collate_fn
+
+    class Fetcher:
+        collate_fn = staticmethod(collate)
+
+    fetcher: Any = Fetcher()
+    fetch = wrappers.wrap_fetcher_fetch(training.session)(lambda fetcher, samples: fetcher.collate_fn(samples))
+
+    def fetch_many(count: int) -> int:
+        before = training.session.recorder.row[FIELD["fetch_batches"]]
+        for _ in range(count):
+            assert len(fetch(fetcher, [(torch.zeros(2),)] * 4)[0]) == 4
+            assert fetcher.collate_fn is collate
+        return int(training.session.recorder.row[FIELD["fetch_batches"]] - before)
+
+    assert fetch_many(TIMED_FETCHES) == TIMED_FETCHES
+    assert 95 <= fetch_many(400) <= 105
+    fetch_many(600)
+    assert 95 <= fetch_many(1600) <= 105
+    state = training.session._fetch_state
+    assert state is not None
+    assert TIMED_FETCHES + 2600 - 30 <= state.main.batches <= TIMED_FETCHES + 2600  # the totals cover all
+    with pytest.raises(TypeError):
+        wrappers.wrap_fetcher_fetch(training.session)(lambda fetcher, index: fetcher.collate_fn(1, 2))(fetcher, 0)
+    assert fetcher.collate_fn is collate
+
+
+def test_a_session_that_is_off_lets_everything_pass(training: Training) -> None:
+    training.session.off = True
+    for _ in range(3):
+        training.step()
+    assert training.rows == []
+    assert training.session.owner == threading.get_ident()
+    training.session.off = False
+    training.step()
+    assert len(training.rows) == 1
+
+
+def test_the_costs_of_hooks_are_found_without_a_failure(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hotloop.observe.guard import GUARD
+
+    monkeypatch.setattr(GUARD, "failures", {})
+    costs_ns = hook_costs_ns(training.session)
+    assert GUARD.failures == {}
+    assert set(costs_ns) == {*COUNTED, "rows", "nested"}
+    assert 0 < costs_ns["rows"] < 1e7
+
+
+def test_the_sampler_slows_down_as_far_as_its_cost_asks() -> None:
+    assert next_interval_s(FAST_INTERVAL_S, 0.1 * TARGET_CPU_RATIO, 0.06) == FAST_INTERVAL_S
+    assert next_interval_s(FAST_INTERVAL_S, 2 * TARGET_CPU_RATIO, 0.06) == pytest.approx(2 * FAST_INTERVAL_S)
+    assert next_interval_s(0.04, 0.5 * TARGET_CPU_RATIO, 0.06) == pytest.approx(FAST_INTERVAL_S)
+    assert next_interval_s(FAST_INTERVAL_S, 1.0, 0.06) == 0.06
+
+
+def test_the_thread_samples_tells_memory_and_stops_at_once(training: Training) -> None:
+    class Writer:
+        maintained = 0
+
+        def maintain(self) -> None:
+            Writer.maintained += 1
+
+    told: list[dict[str, Any]] = []
+    session: Any = training.session
+    session.tell = told.append
+    background = Background(session, Writer())  # type: ignore[arg-type]
+    background.start()
+    deadline = threading.Event()
+    for _ in range(200):
+        training.step() if len(training.rows) < 90 else None
+        deadline.wait(0.01)
+        if any(fact["kind"] == "memory" for fact in told) and sum(background._counts.values()) > 3:
+            break
+    background.stop()
+    assert not background._thread.is_alive()
+    background.stop()  # a second time is harmless
+    background.write_samples()
+    samples = [fact for fact in told if fact["kind"] == "samples" and fact["counts"]]
+    assert any(
+        place[0] == os.path.abspath(__file__)
+        for fact in samples
+        for _, stack, _, _ in fact["counts"]
+        for place in stack
+    )
+    assert Writer.maintained > 0
+    if os.path.exists("/proc/self/statm"):
+        assert training.session.recorder.row[FIELD["rss_bytes"]] > 10 << 20
