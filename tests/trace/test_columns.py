@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from build import build_memory, build_trace, cpu_op, event, kernel, runtime
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-from build import build_memory, build_trace, cpu_op, event, kernel, runtime
 
 from hotloop.core.errors import InvariantError
 from hotloop.core.trace import Category, Trace

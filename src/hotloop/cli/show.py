@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, TextIO
 
 from hotloop.core.errors import UsageError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import TextIO
 
     from hotloop.core.report import Report
 
@@ -34,7 +35,9 @@ def check_outputs(*paths: str | None) -> None:
             raise UsageError(f"cannot write {path}: give the name of a file in a folder that you may write to")
 
 
-def show_report(report: Report, *, json_path: str | None, html_path: str | None, quiet: bool, stream: TextIO) -> None:
+def show_report(
+    report: Report, *, json_path: str | None, html_path: str | None, quiet: bool, stream: TextIO, top: int = 10
+) -> None:
     """Write the files that were asked for, then the text; ``-`` as JSON file is standard output."""
     import shutil
 
@@ -57,7 +60,7 @@ def show_report(report: Report, *, json_path: str | None, html_path: str | None,
     color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
     unicode = encoding.startswith("utf")
-    stream.write(render_terminal(report, width=width, color=color, unicode=unicode, manuals=manuals))
+    stream.write(render_terminal(report, width=width, color=color, unicode=unicode, manuals=manuals, top=top))
     stream.flush()
 
 

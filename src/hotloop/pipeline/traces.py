@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,52 +22,54 @@ from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose import find_problems_in_trace
 from hotloop.diagnose.verdict import describe_trace_verdict
 from hotloop.prescribe import combine_savings, rank_findings
+from hotloop.trace.inputs import ReducedTraces, map_traces
+from hotloop.trace.source import Progress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReducedRank:
-    """What a worker sends back of one file: the rank and what reading it met."""
-
-    rank: TraceRank
-    notes: tuple[TraceNote, ...]
-
-
-def reduce_rank(trace: Trace, options: ReduceOptions) -> ReducedRank:
+def reduce_rank(trace: Trace, options: ReduceOptions) -> TraceRank:
     """One file alone; everything that needs the other ranks comes after."""
-    timeline = reduce_trace(trace, options)
-    return ReducedRank(rank=TraceRank(facts=trace.facts, timeline=timeline), notes=trace.notes)
+    return TraceRank(facts=trace.facts, timeline=reduce_trace(trace, options))
 
 
 def report_traces(
-    paths: Sequence[Path],
+    paths: Sequence[str | Path],
     *,
     options: ReduceOptions | None = None,
-    map_traces: Callable[[Sequence[Path], Callable[[Trace], ReducedRank]], Sequence[ReducedRank]],
+    workers: int = 1,
+    progress: Progress | None = None,
+    cache_folder: Path | None = None,
+    write_cache: bool = True,
     command: tuple[str, ...] = (),
 ) -> Report:
-    """Read, reduce, judge and prescribe. ``map_traces`` reads the files and applies a function to each of them."""
-    reduced = map_traces(paths, partial(reduce_rank, options=options or ReduceOptions()))
-    ordered = sorted(reduced, key=lambda one: (one.rank.facts.rank is None, one.rank.facts.rank or 0))
-    analysis = TraceAnalysis(ranks=tuple(one.rank for one in ordered))
-    return report_trace_analysis(analysis, merge_notes(ordered), command)
+    """Read, reduce, judge and prescribe. Raises TraceError when no file can be read."""
+    reduced = map_traces(
+        paths,
+        partial(reduce_rank, options=options or ReduceOptions()),
+        workers,
+        progress=progress,
+        cache_folder=cache_folder,
+        write_cache=write_cache,
+    )
+    ranks = tuple(replace(one.result, facts=one.facts) for one in reduced.traces)
+    return report_trace_analysis(TraceAnalysis(ranks=ranks), merge_notes(reduced), command)
 
 
-def merge_notes(reduced: Sequence[ReducedRank]) -> tuple[TraceNote, ...]:
+def merge_notes(reduced: ReducedTraces[TraceRank]) -> tuple[TraceNote, ...]:
     """The notes of all files, worst first; what several files have in common is said once, with their number."""
     groups: dict[tuple[str, str], list[TraceNote]] = {}
-    for one in reduced:
-        for note in one.notes:
+    for one in reduced.traces:
+        own = (TraceNote(level=n.level, code=n.code, message=n.message) for n in one.result.timeline.notes)
+        # Both ends may count the same thing; what the analyses say names its consequence.
+        known = {note.code: note for note in (*one.notes, *own)}
+        for note in known.values():
             groups.setdefault((note.level, note.code), []).append(note)
-        for own in one.rank.timeline.notes:
-            note = TraceNote(level=own.level, code=own.code, message=own.message, count=own.count)
-            groups.setdefault((note.level, note.code), []).append(note)
-    merged = []
-    for (level, code), notes in sorted(groups.items(), key=lambda item: _LEVELS.index(item[0][0])):
+    merged = list(reduced.notes)
+    for (level, code), notes in groups.items():
         message = notes[0].message
-        if len(reduced) > 1:
-            message = f"in {len(notes)} of {len(reduced)} files: {message}"
+        if len(reduced.traces) > 1:
+            message = f"in {len(notes)} of {len(reduced.traces)} files: {message}"
         merged.append(TraceNote(level=level, code=code, message=message))
-    return tuple(merged)
+    return tuple(sorted(merged, key=lambda note: _LEVELS.index(note.level)))
 
 
 _LEVELS = ("error", "warning", "info")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -115,7 +115,7 @@ def assemble_trace(
     *,
     facts: TraceFacts,
     notes: Sequence[TraceNote],
-    columns: Mapping[str, NDArray[Any]],
+    columns: MutableMapping[str, NDArray[Any]],
     names: Sequence[str],
     processes: Sequence[str],
     thread_labels: Sequence[str],
@@ -125,21 +125,22 @@ def assemble_trace(
 ) -> TraceColumns:
     """A trace of unsorted columns (the names of COLUMN_TYPES); rows of sparse facts mean rows of these columns.
 
-    A column of ids may be left out, which makes it unknown everywhere.
+    A column of ids may be left out, which makes it unknown everywhere. ``columns`` is emptied, so that a large trace is
+    not held twice while it is sorted.
     """
     count = len(columns["start_ns"])
-    given = {**columns}
     for name in _UNKNOWN_WHEN_ABSENT:
-        given.setdefault(name, np.broadcast_to(np.int8(-1), (count,)))
-    wrong = [name for name in COLUMN_TYPES if len(given[name]) != count]
-    if wrong or given.keys() != COLUMN_TYPES.keys():
+        columns.setdefault(name, np.broadcast_to(np.int8(-1), (count,)))
+    wrong = [name for name in COLUMN_TYPES if len(columns[name]) != count]
+    if wrong or columns.keys() != COLUMN_TYPES.keys():
         raise InvariantError(f"columns of a trace must be {', '.join(COLUMN_TYPES)}, all of one length; wrong: {wrong}")
-    order = order_events(given["start_ns"], given["duration_ns"])
+    order = order_events(columns["start_ns"], columns["duration_ns"])
     in_order = bool(np.array_equal(order, np.arange(count)))
-    dense = {
-        name: _seal((given[name] if in_order else given[name][order]).astype(kind, copy=False))
-        for name, kind in COLUMN_TYPES.items()
-    }
+    dense: dict[str, Any] = {}
+    for name, kind in COLUMN_TYPES.items():
+        column = columns.pop(name)
+        dense[name] = _seal((column if in_order else column[order]).astype(kind, copy=False))
+        del column
     place: Ints = np.empty(0, dtype=np.int64)
     if sparse and not in_order:
         place = np.empty(count, dtype=np.int32 if count < 2**31 else np.int64)

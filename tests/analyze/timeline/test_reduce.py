@@ -100,6 +100,11 @@ def test_tables_are_as_long_as_asked_and_the_rest_is_counted() -> None:
     assert (len(t.ops), t.ops_left_out_count) == (3, 5)
 
 
+def test_equal_rows_stand_in_the_order_of_their_names() -> None:
+    rows = [kernel(name, 10 * i, 5) for i, name in enumerate(("b", "c", "a"))]
+    assert [k.name for k in reduce_trace(PlainTrace(rows)).kernels] == ["a", "b", "c"]
+
+
 def test_long_names_are_cut() -> None:
     (row,) = reduce_trace(PlainTrace([kernel("x" * 5000, 0, 1)])).kernels
     assert (len(row.name), row.name[-3:]) == (400, "...")

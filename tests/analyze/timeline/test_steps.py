@@ -4,6 +4,7 @@ import pytest
 
 from hotloop.analyze.timeline.reduce import reduce_trace
 from hotloop.core.timeline import RankTimeline
+from hotloop.core.trace import Category
 
 from .plain_trace import US, PlainTrace, Row, call, kernel, mark, op
 
@@ -139,6 +140,12 @@ def test_without_marks_the_whole_trace_is_one_window_and_says_so() -> None:
     assert t.step_source == "whole trace"
     assert [(s.gpu_events, s.unlinked_events) for s in t.steps] == [(2, 1)]
     assert "no-steps" in {n.code for n in t.notes}
+
+
+def test_the_profilers_own_span_is_no_host_activity() -> None:
+    own = Row(Category.OTHER, "PyTorch Profiler (0)", 0, 900 * US)
+    t = reduce(own, op("aten::mm", 100, 50))
+    assert (t.steps[0].host_start_ns, t.steps[0].host_end_ns) == (100 * US, 150 * US)
 
 
 def test_one_optimizer_step_makes_no_rhythm() -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.core.trace import Category, Trace
+from hotloop.core.trace import DEVICE_WORK, Category, Trace
 
 from .intervals import Int64s
-from .links import Links
+from .links import Links, find_categories
 from .names import match_names
 from .nesting import NONE
 
@@ -28,6 +28,9 @@ BACKWARD_NAME = re.compile(
 )
 """Operators that autograd runs in a backward pass. Releases before 1.11 have no evaluate_function, only the nodes;
 DistributedDataParallel's reducer works at the end of the pass."""
+
+HOST_ACTIVITY = (Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION, Category.PYTHON)
+"""What a host did. The span that the profiler draws around its own run is none of it."""
 
 MIN_INFERRED_STEPS = 2
 """One range or one optimizer step tells nothing about a rhythm."""
@@ -202,9 +205,9 @@ def _steps_between_starts(trace: Trace, links: Links, places: Int64s) -> Steps:
 
 
 def _whole_trace(trace: Trace, main: int | None) -> Steps:
-    host = (trace.device < 0) & (trace.category != Category.OVERHEAD) & (trace.category != Category.SYNC)
-    host &= trace.category != Category.DEVICE_ANNOTATION
-    rows = np.flatnonzero(host) if host.any() else np.arange(len(trace.start_ns), dtype=np.int64)
+    rows = find_categories(trace, HOST_ACTIVITY)
+    if len(rows) == 0:
+        rows = find_categories(trace, DEVICE_WORK)
     empty = np.empty(0, dtype=np.int64)
     if len(rows) == 0:
         return Steps("whole trace", (), empty, empty, np.empty(0, dtype=bool), main)
@@ -215,7 +218,8 @@ def _whole_trace(trace: Trace, main: int | None) -> Steps:
 
 
 def _extent_of_thread(trace: Trace, thread: int) -> tuple[int, int]:
-    rows = np.flatnonzero((trace.thread == thread) & (trace.device < 0))
+    rows = find_categories(trace, HOST_ACTIVITY)
+    rows = rows[trace.thread[rows] == thread]
     end = trace.start_ns[rows] + trace.duration_ns[rows]
     return int(trace.start_ns[rows].min()), int(end.max())
 

@@ -80,7 +80,7 @@ def tabulate_kernels(
     count = np.bincount(inverse, minlength=len(groups))
     total = np.zeros(len(groups), dtype=np.int64)
     np.add.at(total, inverse, duration)
-    order = np.lexsort((groups, -(total if sort == "device_time" else count)))
+    order = np.lexsort((_rank_names(trace, groups // 16), -(total if sort == "device_time" else count)))
     kept = order if top is None else order[:top]
     left = order[len(kept) :]
     low = np.full(len(groups), np.iinfo(np.int64).max, dtype=np.int64)
@@ -184,7 +184,7 @@ def tabulate_ops(
     }
     chosen = keys[sort]
     weight = np.zeros(size) if chosen is None else np.asarray(chosen)
-    order = np.lexsort((np.arange(size), -host, -weight))
+    order = np.lexsort((_rank_names(trace, groups[:, 0]), -host, -weight))
     kept = order if top is None else order[:top]
     peaks = find_peaks(next((d.name for d in trace.facts.devices if d.index == device), None))
     table = []
@@ -432,6 +432,16 @@ def _group(columns: tuple[Int32s, ...]) -> tuple[Int64s, Int32s]:
     inverse = np.empty(len(order), dtype=np.int32)
     inverse[order] = np.cumsum(new, dtype=np.int32) - 1
     return np.stack([column[first].astype(np.int64) for column in columns], axis=1), inverse
+
+
+def _rank_names(trace: Trace, name: Int64s) -> Int64s:
+    """The place of each name in the alphabet, so that equal rows stand in the same order whatever read the file."""
+    distinct, inverse = np.unique(name, return_inverse=True)
+    order = sorted(range(len(distinct)), key=lambda i: trace.names[int(distinct[i])])
+    rank = np.empty(len(distinct), dtype=np.int64)
+    rank[order] = np.arange(len(distinct))
+    result: Int64s = rank[inverse]
+    return result
 
 
 def _sum(group: NDArray[np.integer], value: Int64s, size: int) -> Int64s:

@@ -1,0 +1,882 @@
+"""A memory snapshot or a raw memory timeline of PyTorch -> MemorySnapshot or MemoryTimeline; no code can run.
+
+A snapshot is a pickle. It is read by an interpreter of its own that knows only the opcodes which build numbers, text,
+lists, tuples and dicts: there is no opcode here that imports, calls or builds anything else, so there is nothing to
+switch off. Size, memory, time and nesting are bounded, because a pickle of a few bytes can ask for any amount of each.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import mmap
+import os
+import re
+import struct
+import time
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotloop.core.errors import RecordingError
+from hotloop.core.findings import Where
+from hotloop.core.memory_snapshot import (
+    ACTIVE_ALLOCATED,
+    ACTIVE_AWAITING_FREE,
+    BLOCK_STATES,
+    INACTIVE,
+    TIMELINE_ACTIONS,
+    TIMELINE_CATEGORIES,
+    BlockTotals,
+    DeviceMemory,
+    MemoryBlock,
+    MemoryPeak,
+    MemorySegment,
+    MemorySnapshot,
+    MemoryTimeline,
+    OutOfMemory,
+    SiteMemory,
+)
+from hotloop.core.trace import TraceNote
+
+SNAPSHOT_SUFFIXES = (".pickle", ".pkl")
+TIMELINE_SUFFIXES = (".raw.json.gz", ".raw.gz", ".raw.json")
+
+_LARGEST_BLOCKS = 50
+_MAX_SETTINGS = 200
+_MAX_DEVICES = 1024
+_NS_PER_US = 1000
+_MIN_UNIX_NS = 10**17
+"""A Unix time above this is in ns: it is 1973 in ns and the year 5138 in us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotLimits:
+    """What a file may cost to read. The defaults fit every snapshot that fits the memory of a laptop."""
+
+    file_bytes: int = 2 << 30
+    unpacked_bytes: int = 2 << 30
+    """Of a compressed timeline."""
+    memory_bytes: int = 8 << 30
+    """Estimated size of the objects that a pickle builds."""
+    stack: int = 1 << 20
+    marks: int = 200
+    """Containers that may be open at once; a snapshot needs 10."""
+    integer_bytes: int = 16
+    """A longer integer is no size and no address."""
+    seconds: float = 600.0
+    visits: int = 50_000_000
+    """Segments, blocks, events and frames that are looked at. Shared objects cost the file almost nothing."""
+
+
+DEFAULT_LIMITS = SnapshotLimits()
+
+
+def read_memory_snapshot(path: Path, limits: SnapshotLimits = DEFAULT_LIMITS) -> MemorySnapshot:
+    """The snapshot in a pickle written by torch.cuda.memory._dump_snapshot().
+
+    Raises RecordingError, in one line, when the file is no such pickle, is damaged, is over a limit, or holds an
+    instruction to run code.
+    """
+    return summarize_snapshot(read_plain_pickle(path, limits), source=path.name, limits=limits)
+
+
+def read_plain_pickle(path: Path, limits: SnapshotLimits = DEFAULT_LIMITS) -> object:
+    """The value of a pickle that holds plain containers only; nothing in the file is ever executed."""
+    size_bytes = _checked_size_bytes(path, limits)
+    if size_bytes == 0:
+        raise RecordingError(f"{path} is empty, not a memory snapshot.")
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _interpret(data, path, limits)
+    except (OSError, ValueError) as error:
+        raise RecordingError(f"{path} cannot be read: {error}.") from error
+
+
+def read_memory_timeline(path: Path, limits: SnapshotLimits = DEFAULT_LIMITS) -> MemoryTimeline:
+    """The raw memory timeline in a (gzipped) JSON file of torch.profiler's export_memory_timeline()."""
+    text = _read_text(path, limits)
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordingError(
+            f"{path} is not a raw memory timeline: {_first_line(error)}. Export it with "
+            'export_memory_timeline("NAME.raw.json.gz").'
+        ) from error
+    return _timeline(rows, path)
+
+
+# The pickle machine
+
+
+class _Refused(Exception):
+    """Why a pickle is not read."""
+
+
+_CODE_OPCODES = {
+    0x63: "GLOBAL",
+    0x93: "STACK_GLOBAL",
+    0x52: "REDUCE",
+    0x62: "BUILD",
+    0x69: "INST",
+    0x6F: "OBJ",
+    0x81: "NEWOBJ",
+    0x92: "NEWOBJ_EX",
+    0x82: "EXT1",
+    0x83: "EXT2",
+    0x84: "EXT4",
+    0x50: "PERSID",
+    0x51: "BINPERSID",
+}
+"""Opcodes that name, call or fill an object of a class. Numbers as in Python's pickletools."""
+
+_SHORT_GETS = re.compile(rb"(?:h.){2,4096}", re.DOTALL)
+_LONG_GETS = re.compile(rb"(?:j....){2,4096}", re.DOTALL)
+_GET_INDEX = np.dtype([("opcode", "u1"), ("index", "<u4")])
+_CHECK_EVERY = 1 << 16
+_CONTAINER_BYTES = 64
+_ITEM_BYTES = 8
+_ENTRY_BYTES = 60
+_OBJECT_BYTES = 40
+
+
+def _interpret(data: mmap.mmap, path: Path, limits: SnapshotLimits) -> object:
+    try:
+        return _run_pickle(data, limits)
+    except _Refused as refusal:
+        raise RecordingError(f"{path} is not read: {refusal}.") from None
+    except (IndexError, KeyError, struct.error):
+        raise RecordingError(
+            f"{path} is not a whole pickle: it is damaged or was cut off while it was written."
+        ) from None
+    except (UnicodeDecodeError, TypeError, ValueError) as error:
+        raise RecordingError(f"{path} is not a pickle of plain values: {_first_line(error)}.") from None
+
+
+def _run_pickle(data: mmap.mmap, limits: SnapshotLimits) -> object:
+    """The one value on the stack at STOP. The loop is ordered by how often a snapshot has each opcode."""
+    size = len(data)
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+    unpack_u32 = struct.Struct("<I").unpack_from
+    unpack_i32 = struct.Struct("<i").unpack_from
+    unpack_u64 = struct.Struct("<Q").unpack_from
+    deadline = time.monotonic() + limits.seconds
+    cost_bytes = 0
+    countdown = _CHECK_EVERY
+    at = 0
+
+    def take(length: int) -> bytes:
+        nonlocal at, cost_bytes
+        if length > size - at:
+            raise _Refused(f"at byte {at} it announces {length} bytes, but only {size - at} follow")
+        value = data[at : at + length]
+        at += length
+        cost_bytes += length + _OBJECT_BYTES
+        return value
+
+    def remember(index: int) -> None:
+        nonlocal cost_bytes
+        memo[index] = stack[-1]
+        cost_bytes += _ENTRY_BYTES
+
+    def pop_mark() -> list[Any]:
+        start = marks.pop()
+        if start > len(stack):
+            raise _Refused("its marks and its stack contradict each other")
+        items = stack[start:]
+        del stack[start:]
+        return items
+
+    def fill(target: Any, keys_and_values: list[Any]) -> None:
+        nonlocal cost_bytes
+        if type(target) is not dict or len(keys_and_values) % 2:
+            raise _Refused("it adds keys to something that is not a dict")
+        keys = keys_and_values[::2]
+        # Text hashes differ from run to run; numbers and tuples could be chosen to collide, which makes a dict slow.
+        if not all(type(key) is str for key in keys):
+            raise _Refused("it has a dict key that is not text, which no memory snapshot has")
+        target.update(zip(keys, keys_and_values[1::2], strict=True))
+        cost_bytes += len(keys) * _ENTRY_BYTES
+
+    def extend(target: Any, items: list[Any]) -> None:
+        nonlocal cost_bytes
+        if type(target) is not list:
+            raise _Refused("it appends to something that is not a list")
+        target.extend(items)
+        cost_bytes += len(items) * _ITEM_BYTES
+
+    while True:
+        countdown -= 1
+        if countdown <= 0:
+            countdown = _CHECK_EVERY
+            if time.monotonic() > deadline:
+                raise _Refused(f"reading it took longer than {limits.seconds:g} s")
+            if len(memo) > size:
+                raise _Refused("it remembers more values than it has bytes")
+        if cost_bytes > limits.memory_bytes:
+            raise _Refused(f"it needs more than {limits.memory_bytes >> 20} MiB of memory")
+        if len(stack) > limits.stack:
+            raise _Refused(f"it piles up more than {limits.stack} values")
+        opcode = data[at]
+        at += 1
+        if opcode == 0x68:  # BINGET
+            run = _SHORT_GETS.match(data, at - 1)
+            if run is None:
+                stack.append(memo[data[at]])
+                at += 1
+            else:
+                stack.extend(map(memo.__getitem__, run.group()[1::2]))
+                at = run.end()
+                countdown -= (run.end() - run.start()) >> 1
+        elif opcode == 0x6A:  # LONG_BINGET
+            run = _LONG_GETS.match(data, at - 1)
+            if run is None:
+                stack.append(memo[unpack_u32(data, at)[0]])
+                at += 4
+            else:
+                indices = np.frombuffer(run.group(), dtype=_GET_INDEX)["index"].tolist()
+                stack.extend(map(memo.__getitem__, indices))
+                at = run.end()
+                countdown -= len(indices)
+        elif opcode == 0x94:  # MEMOIZE
+            remember(len(memo))
+        elif opcode == 0x4B:  # BININT1
+            stack.append(data[at])
+            at += 1
+        elif opcode == 0x8A:  # LONG1
+            length = data[at]
+            at += 1
+            if length > limits.integer_bytes:
+                raise _Refused(f"it has an integer of {length} bytes, which is no size and no address")
+            stack.append(int.from_bytes(take(length), "little", signed=True))
+        elif opcode == 0x28:  # MARK
+            if len(marks) >= limits.marks:
+                raise _Refused(f"it opens more than {limits.marks} containers inside each other")
+            marks.append(len(stack))
+        elif opcode == 0x7D:  # EMPTY_DICT
+            stack.append({})
+            cost_bytes += _CONTAINER_BYTES
+        elif opcode == 0x75:  # SETITEMS
+            keys_and_values = pop_mark()
+            fill(stack[-1], keys_and_values)
+        elif opcode == 0x4A:  # BININT
+            stack.append(unpack_i32(data, at)[0])
+            at += 4
+            cost_bytes += _OBJECT_BYTES
+        elif opcode == 0x8C:  # SHORT_BINUNICODE
+            at += 1
+            stack.append(str(take(data[at - 1]), "utf-8", "surrogatepass"))
+        elif opcode == 0x5D:  # EMPTY_LIST
+            stack.append([])
+            cost_bytes += _CONTAINER_BYTES
+        elif opcode == 0x65:  # APPENDS
+            items = pop_mark()
+            extend(stack[-1], items)
+        elif opcode == 0x4D:  # BININT2
+            stack.append(data[at] | data[at + 1] << 8)
+            at += 2
+        elif opcode == 0x86:  # TUPLE2
+            second, first = stack.pop(), stack.pop()
+            stack.append((first, second))
+            cost_bytes += _CONTAINER_BYTES
+        elif opcode == 0x89:  # NEWFALSE
+            stack.append(False)
+        elif opcode == 0x88:  # NEWTRUE
+            stack.append(True)
+        elif opcode == 0x4E:  # NONE
+            stack.append(None)
+        elif opcode == 0x95:  # FRAME
+            at += 8
+        elif opcode == 0x58:  # BINUNICODE
+            at += 4
+            stack.append(str(take(unpack_u32(data, at - 4)[0]), "utf-8", "surrogatepass"))
+        elif opcode == 0x8D:  # BINUNICODE8
+            at += 8
+            stack.append(str(take(unpack_u64(data, at - 8)[0]), "utf-8", "surrogatepass"))
+        elif opcode == 0x61:  # APPEND
+            item = stack.pop()
+            extend(stack[-1], [item])
+        elif opcode == 0x73:  # SETITEM
+            value, key = stack.pop(), stack.pop()
+            fill(stack[-1], [key, value])
+        elif opcode == 0x47:  # BINFLOAT
+            stack.append(struct.unpack(">d", take(8))[0])
+        elif opcode == 0x71:  # BINPUT
+            remember(data[at])
+            at += 1
+        elif opcode == 0x72:  # LONG_BINPUT
+            remember(unpack_u32(data, at)[0])
+            at += 4
+        elif opcode == 0x85:  # TUPLE1
+            stack.append((stack.pop(),))
+            cost_bytes += _CONTAINER_BYTES
+        elif opcode == 0x87:  # TUPLE3
+            third, second, first = stack.pop(), stack.pop(), stack.pop()
+            stack.append((first, second, third))
+            cost_bytes += _CONTAINER_BYTES
+        elif opcode == 0x29:  # EMPTY_TUPLE
+            stack.append(())
+        elif opcode == 0x74:  # TUPLE
+            items = pop_mark()
+            stack.append(tuple(items))
+            cost_bytes += _CONTAINER_BYTES + len(items) * _ITEM_BYTES
+        elif opcode == 0x43:  # SHORT_BINBYTES
+            at += 1
+            stack.append(take(data[at - 1]))
+        elif opcode == 0x42:  # BINBYTES
+            at += 4
+            stack.append(take(unpack_u32(data, at - 4)[0]))
+        elif opcode == 0x80:  # PROTO
+            if data[at] > 5:
+                raise _Refused(f"it is a pickle of protocol {data[at]}, and 5 is the newest known")
+            at += 1
+        elif opcode == 0x2E:  # STOP
+            if len(stack) != 1 or marks:
+                raise _Refused("it ends in the middle of a value")
+            return stack[0]
+        elif opcode in _CODE_OPCODES:
+            raise _Refused(
+                f"at byte {at - 1} it holds an instruction that can run code ({_CODE_OPCODES[opcode]}). A memory "
+                "snapshot never does; do not load this file with pickle"
+            )
+        else:
+            raise _Refused(f"at byte {at - 1} it holds the opcode 0x{opcode:02x}, which no memory snapshot has")
+
+
+# From plain values to a snapshot
+
+
+class _Visits:
+    """Counts what is looked at: a list may hold one shared object a million times at no cost to the file."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, limit: int) -> None:
+        self.left = limit
+
+    def spend(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise RecordingError("The memory snapshot describes more blocks and events than any real one; not read.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    device: int
+    address: int
+    bytes: int
+    requested_bytes: int | None
+    state: str
+    where: Where | None
+
+
+def summarize_snapshot(value: object, *, source: str, limits: SnapshotLimits = DEFAULT_LIMITS) -> MemorySnapshot:
+    """The snapshot that a dict as torch.cuda.memory._snapshot() returns it describes (or a plain list of segments)."""
+    if isinstance(value, list):  # torch.cuda.memory_snapshot(), pickled by hand
+        raw_segments, traces, raw_settings = value, [], {}
+    elif isinstance(value, dict) and isinstance(value.get("segments"), list):
+        raw_segments = value["segments"]
+        traces = _list(value.get("device_traces"))
+        raw_settings = _dict(value.get("allocator_settings"))
+    else:
+        raise RecordingError(
+            f"{source} is a pickle, but not a memory snapshot: it has no list of segments. "
+            "Write one with torch.cuda.memory._dump_snapshot(NAME)."
+        )
+    visits = _Visits(limits.visits)
+    sites = _Sites(visits)
+    dropped: Counter[str] = Counter()
+    segments: list[MemorySegment] = []
+    blocks: list[_Block] = []
+    for raw in raw_segments:
+        visits.spend(1)
+        segment, of_segment = _read_segment(raw, visits, sites, dropped)
+        if segment is not None:
+            segments.append(segment)
+            blocks.extend(of_segment)
+    if raw_segments and not segments:
+        raise RecordingError(f"{source} is a pickle, but not a memory snapshot: no segment of it can be read.")
+    events: dict[int, list[dict[str, Any]]] = {}
+    for device, raw_events in enumerate(traces[:_MAX_DEVICES]):
+        of_device = _list(raw_events)
+        visits.spend(len(of_device))
+        events[device] = [event for event in of_device if isinstance(event, dict)]
+        dropped["event"] += len(of_device) - len(events[device])
+    notes: list[TraceNote] = []
+    devices: list[DeviceMemory] = []
+    failures: list[OutOfMemory] = []
+    for device in sorted({segment.device for segment in segments} | {d for d, found in events.items() if found}):
+        summary, failed = _read_device(
+            device,
+            [segment for segment in segments if segment.device == device],
+            [block for block in blocks if block.device == device],
+            events.get(device, []),
+            sites,
+            notes,
+        )
+        devices.append(summary)
+        failures.extend(failed)
+    if not any(events.values()):
+        notes.append(
+            TraceNote(
+                level="info",
+                code="no-memory-history",
+                message="The snapshot has no recorded events, so there is no peak and no history: call "
+                "torch.cuda.memory._record_memory_history() before the part to look at.",
+            )
+        )
+    for kind, count in sorted(dropped.items()):
+        if count:
+            notes.append(
+                TraceNote(
+                    level="warning",
+                    code=f"unreadable-{kind}",
+                    message=f"{count} {kind} records of the snapshot lack what they must have and were left out.",
+                    count=count,
+                )
+            )
+    active = [block for block in blocks if block.state != INACTIVE]
+    active.sort(key=lambda block: (-block.bytes, block.device, block.address))
+    return MemorySnapshot(
+        source=source,
+        devices=tuple(devices),
+        segments=tuple(segments),
+        largest_blocks=tuple(
+            MemoryBlock(
+                device=block.device,
+                address=block.address,
+                bytes=block.bytes,
+                requested_bytes=block.requested_bytes,
+                state=block.state,
+                where=block.where,
+            )
+            for block in active[:_LARGEST_BLOCKS]
+        ),
+        out_of_memory=tuple(failures),
+        settings={
+            key: item
+            for key, item in islice(raw_settings.items(), _MAX_SETTINGS)
+            if isinstance(item, bool | int | float | str)
+        },
+        notes=tuple(notes),
+    )
+
+
+def _read_segment(
+    raw: object, visits: _Visits, sites: _Sites, dropped: Counter[str]
+) -> tuple[MemorySegment | None, list[_Block]]:
+    """The segment and its blocks. Sizes are summed from the blocks: they are the finer statement of the two."""
+    values = _dict(raw)
+    address, reserved_bytes = _size(values.get("address")), _size(values.get("total_size"))
+    device = _size(values.get("device", 0))
+    if address is None or reserved_bytes is None or device is None or device >= _MAX_DEVICES:
+        dropped["segment"] += 1
+        return None, []
+    raw_blocks = _list(values.get("blocks"))
+    visits.spend(len(raw_blocks))
+    blocks: list[_Block] = []
+    at = address
+    for raw_block in raw_blocks:
+        fields = _dict(raw_block)
+        size_bytes, state = _size(fields.get("size")), fields.get("state")
+        if size_bytes is None or not isinstance(state, str):
+            dropped["block"] += 1
+            continue
+        block_address = _size(fields.get("address"))
+        if block_address is None:  # old snapshots give only the sizes, in order
+            block_address = at
+        at = block_address + size_bytes
+        blocks.append(_read_block(fields, device, block_address, size_bytes, state[:64], sites))
+    held_bytes = sum(block.bytes for block in blocks)
+    if held_bytes > reserved_bytes:
+        dropped["segment"] += 1
+        return None, []
+    segment = MemorySegment(
+        device=device,
+        address=address,
+        stream=_size(values.get("stream")) or 0,
+        kind=str(values.get("segment_type", ""))[:64],
+        pool=_pair(values.get("segment_pool_id")),
+        expandable=values.get("is_expandable") is True,
+        reserved_bytes=reserved_bytes,
+        allocated_bytes=sum(block.bytes for block in blocks if block.state == ACTIVE_ALLOCATED),
+        active_bytes=sum(block.bytes for block in blocks if block.state != INACTIVE),
+        block_count=len(blocks),
+    )
+    return segment, blocks
+
+
+def _read_block(
+    fields: dict[str, Any], device: int, address: int, size_bytes: int, state: str, sites: _Sites
+) -> _Block:
+    if state == "active_pending_free":  # its name until torch 2.1
+        state = ACTIVE_AWAITING_FREE
+    requested_bytes = _size(fields.get("requested_size"))
+    frames = fields.get("frames")
+    history = _list(fields.get("history"))
+    if "frames" not in fields and history:  # torch 1.13 and 2.0: a list of past uses, newest first
+        newest = _dict(history[0])
+        frames = newest.get("frames")
+        requested_bytes = _size(newest.get("real_size")) if requested_bytes is None else requested_bytes
+    active = state != INACTIVE
+    return _Block(
+        device=device,
+        address=address,
+        bytes=size_bytes,
+        requested_bytes=requested_bytes if active else None,
+        state=state,
+        where=sites.find(frames) if active else None,
+    )
+
+
+def _read_device(
+    device: int,
+    segments: list[MemorySegment],
+    blocks: list[_Block],
+    events: list[dict[str, Any]],
+    sites: _Sites,
+    notes: list[TraceNote],
+) -> tuple[DeviceMemory, list[OutOfMemory]]:
+    active = [block for block in blocks if block.state != INACTIVE]
+    reserved_bytes = sum(segment.reserved_bytes for segment in segments)
+    requested = [block.requested_bytes for block in active]
+    requested_bytes = None if None in requested else sum(size for size in requested if size is not None)
+    peak, failures = _walk_events(device, events, active, requested_bytes, reserved_bytes, sites, notes)
+    summary = DeviceMemory(
+        device=device,
+        segment_count=len(segments),
+        reserved_bytes=reserved_bytes,
+        allocated_bytes=sum(segment.allocated_bytes for segment in segments),
+        active_bytes=sum(segment.active_bytes for segment in segments),
+        requested_bytes=requested_bytes,
+        free_segment_bytes=sum(segment.reserved_bytes for segment in segments if segment.active_bytes == 0),
+        split_bytes=sum(
+            segment.reserved_bytes - segment.active_bytes for segment in segments if segment.active_bytes > 0
+        ),
+        largest_free_block_bytes=max((block.bytes for block in blocks if block.state == INACTIVE), default=0),
+        blocks=_totals(blocks),
+        sites=_by_site((block.where, block.bytes, 1) for block in active),
+        events=dict(sorted(Counter(str(event.get("action"))[:64] for event in events).items())),
+        peak=peak,
+    )
+    return summary, failures
+
+
+def _totals(blocks: list[_Block]) -> tuple[BlockTotals, ...]:
+    by_state: dict[str, list[_Block]] = defaultdict(list)
+    for block in blocks:
+        by_state[block.state].append(block)
+    order = [state for state in BLOCK_STATES if state in by_state]
+    order += sorted(by_state.keys() - set(BLOCK_STATES))
+    totals = []
+    for state in order:
+        requested = [block.requested_bytes for block in by_state[state]]
+        totals.append(
+            BlockTotals(
+                state=state,
+                count=len(by_state[state]),
+                bytes=sum(block.bytes for block in by_state[state]),
+                requested_bytes=None if None in requested else sum(size for size in requested if size is not None),
+            )
+        )
+    return tuple(totals)
+
+
+def _by_site(parts: Iterable[tuple[Where | None, int, int | None]]) -> tuple[SiteMemory, ...]:
+    size_bytes: Counter[Where | None] = Counter()
+    counts: dict[Where | None, int | None] = {}
+    for where, part_bytes, count in parts:
+        size_bytes[where] += part_bytes
+        known = counts.get(where, 0)
+        counts[where] = None if known is None or count is None else known + count
+    ordered = sorted(size_bytes.items(), key=lambda item: (-item[1], item[0] is None, str(item[0])))
+    return tuple(SiteMemory(where=where, bytes=total, count=counts[where]) for where, total in ordered)
+
+
+_IN_USE = {"alloc": 1, "free_completed": -1}
+_RESERVED = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+
+
+def _walk_events(
+    device: int,
+    events: list[dict[str, Any]],
+    active: list[_Block],
+    requested_bytes: int | None,
+    reserved_bytes: int,
+    sites: _Sites,
+    notes: list[TraceNote],
+) -> tuple[MemoryPeak | None, list[OutOfMemory]]:
+    """The highest level and the failures, walking back from the state that the snapshot holds.
+
+    The events are the newest ones of a ring, so their beginning is arbitrary and only the end is known.
+    """
+    actions = [event.get("action") for event in events]
+    sizes = np.array([_size(event.get("size")) or 0 for event in events], dtype=np.int64)
+    in_use = np.array([_IN_USE.get(_text(action), 0) for action in actions], dtype=np.int64) * sizes
+    reserved = np.array([_RESERVED.get(_text(action), 0) for action in actions], dtype=np.int64) * sizes
+    consistent = requested_bytes is not None and bool(events)
+    # level[i] is the level before event i; level[-1] is the snapshot's own state.
+    in_use_levels = (requested_bytes or 0) - np.append(np.cumsum(in_use[::-1])[::-1], 0)
+    reserved_levels = reserved_bytes - np.append(np.cumsum(reserved[::-1])[::-1], 0)
+    if consistent and (int(in_use_levels.min()) < 0 or int(reserved_levels.min()) < 0):
+        consistent = False
+        notes.append(
+            TraceNote(
+                level="warning",
+                code="memory-history-contradicts",
+                message=f"The events of device {device} free more than its state at the end allows, so its peak is "
+                "unknown; the history was probably switched on and off in between.",
+            )
+        )
+    peak = _peak(events, actions, in_use_levels, reserved_levels, active, sites) if consistent else None
+    failures = [
+        OutOfMemory(
+            device=device,
+            event=index,
+            unix_ns=_unix_ns(events[index]),
+            failed_bytes=int(sizes[index]),
+            device_free_bytes=_size(events[index].get("device_free")),
+            requested_bytes=int(in_use_levels[index]) if consistent else None,
+            reserved_bytes=int(reserved_levels[index]) if consistent else None,
+            where=sites.find(events[index].get("frames")),
+        )
+        for index, action in enumerate(actions)
+        if action == "oom"
+    ]
+    return peak, failures
+
+
+def _peak(
+    events: list[dict[str, Any]],
+    actions: list[Any],
+    in_use_levels: np.ndarray[Any, np.dtype[np.int64]],
+    reserved_levels: np.ndarray[Any, np.dtype[np.int64]],
+    active: list[_Block],
+    sites: _Sites,
+) -> MemoryPeak:
+    top = int(np.argmax(in_use_levels))  # the level before event `top`, which is the one after event `top - 1`
+    live: dict[int, int] = {}
+    for index in range(top):
+        address = _size(events[index].get("addr"))
+        if address is None:
+            continue
+        if actions[index] == "alloc":
+            live[address] = index
+        elif actions[index] == "free_completed":
+            live.pop(address, None)
+    allocated_here = {
+        _size(event.get("addr")) for event, action in zip(events, actions, strict=True) if action == "alloc"
+    }
+    parts: list[tuple[Where | None, int, int | None]] = [
+        (sites.find(events[index].get("frames")), _size(events[index].get("size")) or 0, 1) for index in live.values()
+    ]
+    # What the snapshot still holds and the events never allocated was there all the time.
+    parts += [(block.where, block.requested_bytes or 0, 1) for block in active if block.address not in allocated_here]
+    total_bytes = int(in_use_levels[top])
+    rest_bytes = total_bytes - sum(part_bytes for _, part_bytes, _ in parts)
+    if rest_bytes < 0:  # an address was used twice without a free in between: no line can be trusted
+        parts, rest_bytes = [], total_bytes
+    if rest_bytes > 0:  # allocated before the first event and freed after the peak: nobody recorded by whom
+        parts.append((None, rest_bytes, None))
+    return MemoryPeak(
+        requested_bytes=total_bytes,
+        reserved_bytes=int(reserved_levels[top]),
+        event=top - 1,
+        unix_ns=_unix_ns(events[top - 1]) if top > 0 else None,
+        by_site=_by_site(parts),
+    )
+
+
+_LIBRARY = re.compile(
+    r"(?:site|dist)-packages/|/lib/python3\.\d+/|/torchinductor_|^<(?!ipython|stdin)"
+    r"|/torch/(?:_\w+|amp|autograd|cuda|distributed|fx|nn|optim|profiler|utils)/"
+)
+"""Files that are not the user's: libraries, what the compiler generated, and a torch that was built from source."""
+
+
+class _Sites:
+    """Innermost lines of the user's code by stack; a stack that occurs again costs one look-up."""
+
+    __slots__ = ("_by_stack", "_keep", "_lines", "_visits")
+
+    def __init__(self, visits: _Visits) -> None:
+        self._visits = visits
+        self._lines: dict[tuple[str, object, str], tuple[bool, Where | None]] = {}
+        self._by_stack: dict[tuple[int, ...], Where | None] = {}
+        self._keep: list[list[Any]] = []  # ids are only unique while their objects live
+
+    def find(self, frames: object) -> Where | None:
+        """The innermost frame in the user's code, else the innermost Python frame, else None."""
+        if not isinstance(frames, list) or not frames:
+            return None
+        self._visits.spend(len(frames))
+        key = tuple(map(id, frames))
+        if key not in self._by_stack:
+            self._by_stack[key] = self._search(frames)
+            self._keep.append(frames)
+        return self._by_stack[key]
+
+    def _search(self, frames: list[Any]) -> Where | None:
+        fallback: Where | None = None
+        for frame in frames:
+            users, where = self._line(_dict(frame))
+            if users:
+                return where
+            if fallback is None:
+                fallback = where
+        return fallback
+
+    def _line(self, frame: dict[str, Any]) -> tuple[bool, Where | None]:
+        file, line, function = frame.get("filename"), frame.get("line"), frame.get("name")
+        if not isinstance(file, str) or not isinstance(line, int) or not isinstance(function, str):
+            return False, None
+        key = (file, line, function)
+        if key not in self._lines:
+            plain = file.replace("\\", "/")
+            is_python = plain.endswith(".py") or plain.startswith("<ipython") or "ipykernel_" in plain
+            where = Where(file=file, line=line, function=function) if is_python else None
+            self._lines[key] = (is_python and _LIBRARY.search(plain) is None, where)
+        return self._lines[key]
+
+
+# The raw timeline
+
+
+def _timeline(rows: object, path: Path) -> MemoryTimeline:
+    if not isinstance(rows, list) or (rows and not isinstance(rows[0], list)):
+        raise RecordingError(f"{path} is not a raw memory timeline: it is no list of rows.")
+    if len(rows) == 2 and all(isinstance(row, list) and len(row) != 4 for row in rows):
+        raise RecordingError(
+            f"{path} is a memory timeline that is already summed by time (times, sizes), not a raw one. Export it "
+            'with export_memory_timeline("NAME.raw.json.gz").'
+        )
+    good = [row for row in rows if _is_timeline_row(row)]
+    if rows and not good:
+        raise RecordingError(
+            f"{path} is not a raw memory timeline: no row has a time, an action, a size and a category."
+        )
+    table = np.array(good, dtype=np.int64).reshape(len(good), 4)
+    unix_ns, action, size_bytes, category = (np.ascontiguousarray(table[:, column]) for column in range(4))
+    notes: list[TraceNote] = []
+    if len(good) < len(rows):
+        lost = len(rows) - len(good)
+        notes.append(
+            TraceNote(
+                level="warning",
+                code="unreadable-rows",
+                message=f"{lost} rows of the memory timeline are not of the form (time, action, bytes, category).",
+                count=lost,
+            )
+        )
+    if len(good) and 0 <= int(unix_ns.max()) < _MIN_UNIX_NS:  # torch until 2.0 wrote us
+        unix_ns = np.where(unix_ns >= 0, unix_ns * _NS_PER_US, unix_ns)
+    levels = np.cumsum(size_bytes)
+    peak_row = int(np.argmax(levels)) if len(good) else -1
+    if peak_row >= 0 and levels[peak_row] <= 0:
+        peak_row = -1
+    peak_ns = int(unix_ns[peak_row]) if peak_row >= 0 else -1
+    return MemoryTimeline(
+        source=path.name,
+        unix_ns=unix_ns,
+        action=action.astype(np.int8),
+        bytes=size_bytes,
+        category=category.astype(np.int8),
+        peak_bytes=int(levels[peak_row]) if peak_row >= 0 else 0,
+        peak_row=peak_row,
+        peak_unix_ns=peak_ns if peak_ns >= 0 else None,
+        peak_by_category=_by_category(category[: peak_row + 1], size_bytes[: peak_row + 1]),
+        final_bytes=int(levels[-1]) if len(good) else 0,
+        final_by_category=_by_category(category, size_bytes),
+        notes=tuple(notes),
+    )
+
+
+def _by_category(category: Any, size_bytes: Any) -> dict[str, int]:
+    return {name: int(size_bytes[category == index].sum()) for index, name in enumerate(TIMELINE_CATEGORIES)}
+
+
+def _is_timeline_row(row: object) -> bool:
+    if not isinstance(row, list) or len(row) != 4 or not all(type(value) is int for value in row):
+        return False
+    when, action, size_bytes, category = (int(value) for value in row)
+    known = 1 <= action <= len(TIMELINE_ACTIONS) and 0 <= category < len(TIMELINE_CATEGORIES)
+    return known and -1 <= when < 1 << 62 and abs(size_bytes) < 1 << 50
+
+
+def _read_text(path: Path, limits: SnapshotLimits) -> bytes:
+    _checked_size_bytes(path, limits)
+    try:
+        with path.open("rb") as file:
+            head = file.read(2)
+            file.seek(0)
+            if head != b"\x1f\x8b":
+                return file.read()
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                return _read_bounded(unpacked, path, limits.unpacked_bytes)
+    except (OSError, EOFError, zlib.error) as error:
+        raise RecordingError(f"{path} cannot be read: {_first_line(error)}.") from error
+
+
+def _read_bounded(file: gzip.GzipFile, path: Path, limit_bytes: int) -> bytes:
+    parts = io.BytesIO()
+    while chunk := file.read(1 << 20):
+        parts.write(chunk)
+        if parts.tell() > limit_bytes:
+            raise RecordingError(f"{path} unpacks to more than {limit_bytes >> 20} MiB; not read.")
+    return parts.getvalue()
+
+
+def _checked_size_bytes(path: Path, limits: SnapshotLimits) -> int:
+    try:
+        if not path.is_file():
+            raise RecordingError(f"{path} is not a file.")
+        size_bytes = os.stat(path).st_size
+    except OSError as error:
+        raise RecordingError(f"{path} cannot be read: {error.strerror}.") from error
+    if size_bytes > limits.file_bytes:
+        raise RecordingError(
+            f"{path} has {size_bytes >> 20} MiB, and at most {limits.file_bytes >> 20} MiB are read. Record fewer "
+            "events: torch.cuda.memory._record_memory_history(max_entries=100000)."
+        )
+    return size_bytes
+
+
+def _unix_ns(event: dict[str, Any]) -> int | None:
+    time_us = _size(event.get("time_us"))
+    return time_us * _NS_PER_US if time_us else None
+
+
+def _size(value: object) -> int | None:
+    """A size, an address or an index; None when it is missing or cannot be one."""
+    return value if type(value) is int and 0 <= value < 1 << 63 else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _pair(value: object) -> tuple[int, int] | None:
+    if isinstance(value, tuple) and len(value) == 2 and all(type(part) is int for part in value):
+        return (value[0], value[1])
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,705 @@
+"""Exports of nsys as its versions write them, and databases that want more than to be read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotloop.core.errors import RecordingError
+from hotloop.core.trace import Category
+from hotloop.trace.columns import TraceColumns
+from hotloop.trace.formats.nsys import NsysLimits, is_sqlite, read_nsys, refuse_report
+
+HOST_ID = 1 << 48  # machine 0, hypervisor 1: as on a real machine
+PID, MAIN, AUTOGRAD = 4001, 4001, 4050
+PROCESS = HOST_ID | PID << 24
+THREAD = PROCESS | MAIN
+BACKWARD_THREAD = PROCESS | AUTOGRAD
+INVALID = 0xFFFFFFFF
+
+# Columns as the exporter declares them: an early schema and a late one.
+EARLY: Mapping[str, str] = {
+    "StringIds": "id INTEGER PRIMARY KEY, value TEXT NOT NULL",
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, "
+    "globalPid INT, demangledName INT, shortName INT, gridX INT, gridY INT, gridZ INT, blockX INT, blockY INT, "
+    "blockZ INT",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, "
+    "globalPid INT, bytes INT, copyKind INT, deprecatedSrcId INT, srcKind INT, dstKind INT",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, "
+    "globalPid INT, value INT, bytes INT, graphNodeId INT, memKind INT",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT, "
+    "returnValue INT, callchainId INT",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "start INT, end INT, deviceId INT, contextId INT, streamId INT, "
+    "correlationId INT, globalPid INT, syncType INT, eventId INT",
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "deviceId INT, contextId INT, streamId INT, correlationId INT, globalPid INT, "
+    "eventId INT",
+    "NVTX_EVENTS": "start INT, end INT, eventType INT, rangeId INT, category INT, color INT, text TEXT, globalTid INT, "
+    "endGlobalTid INT, textId INT, domainId INT",
+    "OSRT_API": "start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT",
+    "PROFILER_OVERHEAD": "start INT, end INT, globalTid INT, nameId INT, returnValue INT",
+    "TARGET_INFO_GPU": "vmId INT, id INT, name TEXT, totalMemory INT, smCount INT, computeMajor INT, computeMinor INT, "
+    "threadsPerWarp INT, maxWarpsPerSm INT, cuDevice INT",
+    "TARGET_INFO_SYSTEM_ENV": "globalVid INT, devStateName TEXT, name TEXT, nameEnum INT, value TEXT",
+    "EXPORT_META_DATA": "name TEXT, value TEXT",
+    "ThreadNames": "nameId INT, priority INT, globalTid INT",
+}
+LATE: Mapping[str, str] = {
+    **{name: columns for name, columns in EARLY.items() if name != "EXPORT_META_DATA"},
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER, "
+    "greenContextId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER, "
+    "shortName INTEGER, mangledName INTEGER, gridX INTEGER, gridY INTEGER, gridZ INTEGER, blockX INTEGER, "
+    "blockY INTEGER, blockZ INTEGER, graphNodeId INTEGER, graphId INTEGER, clusterX INTEGER",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER, "
+    "greenContextId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER, deprecatedSyncType INTEGER, "
+    "syncType INTEGER, eventId INTEGER, eventSyncId INTEGER",
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": "timestamp INTEGER, deviceId INTEGER, contextId INTEGER, greenContextId INTEGER, "
+    "streamId INTEGER, correlationId INTEGER, globalPid INTEGER, eventId INTEGER, eventSyncId INTEGER",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER, "
+    "greenContextId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER, graphId INTEGER, "
+    "graphExecId INTEGER",
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, "
+    "correlationId INTEGER, nameId INTEGER, overheadType INTEGER",
+    "CUDNN_EVENTS": "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, nameId INTEGER",
+    "CUBLAS_EVENTS": "start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, nameId INTEGER",
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": "start INTEGER, globalPid INTEGER, deviceId INTEGER, contextId INTEGER, "
+    "address INTEGER, pc INTEGER, bytes INTEGER, memKind INTEGER, memoryOperationType INTEGER, name TEXT, "
+    "correlationId INTEGER, streamId INTEGER, localMemoryPoolAddress INTEGER, localMemoryPoolSize INTEGER",
+    "META_DATA_EXPORT": "name TEXT, value TEXT",
+    "META_DATA_CAPTURE": "name TEXT, value TEXT",
+    "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INTEGER, utcTime TEXT, localTime TEXT",
+    "TARGET_INFO_CUDA_DEVICE": "gpuId INTEGER, cudaId INTEGER, pid INTEGER, uuid TEXT, numMultiprocessors INTEGER",
+    "DIAGNOSTIC_EVENT": "timestamp INTEGER, timestampType INTEGER, source INTEGER, severity INTEGER, text TEXT, "
+    "globalPid INTEGER",
+}
+
+
+class Export:
+    """Builds a database row by row; strings are interned as the exporter does."""
+
+    def __init__(self, path: Path, schema: Mapping[str, str]) -> None:
+        self.path = path
+        self.schema = schema
+        self.strings: dict[str, int] = {}
+        self.database = sqlite3.connect(path)
+        for table, columns in schema.items():
+            self.database.execute(f"CREATE TABLE {table} ({columns})")
+
+    def text(self, value: str) -> int:
+        if value not in self.strings:
+            self.strings[value] = len(self.strings) + 1
+            self.database.execute("INSERT INTO StringIds VALUES (?, ?)", (self.strings[value], value))
+        return self.strings[value]
+
+    def add(self, table: str, **values: Any) -> None:
+        names = ", ".join(values)
+        marks = ", ".join("?" * len(values))
+        self.database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values()))
+
+    def call(self, name: str, start: int, end: int, correlation: int, thread: int = THREAD) -> None:
+        self.add(
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            start=start, end=end, eventClass=0, globalTid=thread, correlationId=correlation, nameId=self.text(name),
+            returnValue=0,
+        )  # fmt: skip
+
+    def kernel(self, name: str, start: int, end: int, correlation: int, **more: Any) -> None:
+        values = dict(
+            start=start, end=end, deviceId=0, contextId=1, streamId=7, correlationId=correlation, globalPid=PROCESS,
+            demangledName=self.text(name), shortName=self.text(name.split("(")[0]),
+            gridX=132, gridY=2, gridZ=1, blockX=256, blockY=1, blockZ=1,
+        )  # fmt: skip
+        self.add("CUPTI_ACTIVITY_KIND_KERNEL", **{**values, **more})
+
+    def nvtx(self, text: str | None, start: int | None, end: int | None, **more: Any) -> None:
+        values = dict(start=start, end=end, eventType=59, text=text, globalTid=THREAD, domainId=0)
+        self.add("NVTX_EVENTS", **{**values, **more})
+
+    def gpu(self, **more: Any) -> None:
+        values = dict(
+            id=0, name="NVIDIA H100", totalMemory=80 << 30, smCount=132, computeMajor=9, computeMinor=0,
+            threadsPerWarp=32, maxWarpsPerSm=64, cuDevice=0,
+        )  # fmt: skip
+        self.add("TARGET_INFO_GPU", **{**values, **more})
+
+    def close(self) -> Path:
+        self.database.commit()
+        self.database.close()
+        return self.path
+
+
+def fill_step(export: Export) -> None:
+    """One step: two ranges, a copy in, two kernels, a memset, a wait, and the calls that made them."""
+    export.gpu()
+    export.nvtx("step", 1000, 9000)
+    export.nvtx(None, 1100, 4000, textId=export.text("forward"))
+    export.call("cudaMemcpyAsync_v3020", 1200, 1300, 11)
+    export.add(
+        "CUPTI_ACTIVITY_KIND_MEMCPY",
+        start=1400, end=1500, deviceId=0, contextId=1, streamId=13, correlationId=11, globalPid=PROCESS, bytes=4096,
+        copyKind=1, srcKind=1, dstKind=2,
+    )  # fmt: skip
+    export.call("cudaLaunchKernel_v7000", 1600, 1650, 12)
+    export.kernel("void gemm<float>(float*)", 2000, 3000, 12)
+    export.call("cudaLaunchKernel_v7000", 4100, 4150, 13, BACKWARD_THREAD)
+    export.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 4200, 6200, 13, streamId=20)
+    export.call("cudaMemsetAsync_v3020", 6300, 6310, 14)
+    export.add(
+        "CUPTI_ACTIVITY_KIND_MEMSET",
+        start=6400, end=6450, deviceId=0, contextId=1, streamId=7, correlationId=14, globalPid=PROCESS, value=0,
+        bytes=512, memKind=2,
+    )  # fmt: skip
+    export.call("cudaDeviceSynchronize_v3020", 6500, 8000, 15)
+    export.add(
+        "OSRT_API", start=6510, end=7900, eventClass=27, globalTid=THREAD, nameId=export.text("pthread_cond_wait")
+    )
+    export.add("PROFILER_OVERHEAD", start=8100, end=8200, globalTid=THREAD, nameId=export.text("Buffer flush"))
+    export.add("ThreadNames", nameId=export.text("pt_autograd_0"), priority=0, globalTid=BACKWARD_THREAD)
+
+
+def make_early(path: Path) -> Path:
+    export = Export(path, EARLY)
+    fill_step(export)
+    export.add(
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+        start=6510, end=7990, deviceId=0, contextId=1, streamId=INVALID, correlationId=15, globalPid=PROCESS,
+        syncType=1, eventId=INVALID,
+    )  # fmt: skip
+    export.add("EXPORT_META_DATA", name="EXPORT_PRODUCT_VERSION", value="2021.5.1.117")
+    export.add("TARGET_INFO_SYSTEM_ENV", name="Hostname", value="node3")
+    return export.close()
+
+
+def make_late(path: Path) -> Path:
+    export = Export(path, LATE)
+    fill_step(export)
+    export.add(
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+        start=6510, end=7990, deviceId=0, contextId=1, streamId=INVALID, correlationId=15, globalPid=PROCESS,
+        syncType=4, eventId=INVALID,
+    )  # fmt: skip
+    for name, value in {
+        "EXPORT_PRODUCT_VERSION": "2025.5.2.266",
+        "EXPORT_SCHEMA_VERSION": "3.24.0",
+        "EXPORT_PARAM_TIME_SHIFT": "0",
+    }.items():
+        export.add("META_DATA_EXPORT", name=name, value=value)
+    for name, value in [
+        ("PROCESS_0:ENVIRONMENT_VARIABLE", 'WANDB_API_KEY="secret"'),
+        ("PROCESS_0:ENVIRONMENT_VARIABLE", 'RANK="3"'),
+        ("PROCESS_0:ENVIRONMENT_VARIABLE", 'WORLD_SIZE="8"'),
+        ("CUDA_GRAPH_TRACE_OPTIONS:MODE", "Graph"),
+    ]:
+        export.add("META_DATA_CAPTURE", name=name, value=value)
+    export.add("TARGET_INFO_SYSTEM_ENV", name="Hostname", value="node3")
+    export.add("TARGET_INFO_SYSTEM_ENV", name="DeviceEnvironment", value="HF_TOKEN=hf_secret;PATH=/bin")
+    export.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_750_000_000_000_000_000)
+    export.add("TARGET_INFO_CUDA_DEVICE", gpuId=0, cudaId=0, pid=PID)
+    return export.close()
+
+
+def read_one(path: Path) -> TraceColumns:
+    (trace,) = read_nsys(path)
+    return trace
+
+
+def rows_of(trace: TraceColumns, *categories: Category) -> list[tuple[Any, ...]]:
+    """(category, name, start, duration, thread label, stream label, correlation) on the file's own clock."""
+    return [
+        (
+            Category(int(trace.category[row])).name,
+            trace.names[trace.name[row]],
+            int(trace.start_ns[row]) + trace.facts.epoch_ns,
+            int(trace.duration_ns[row]),
+            trace.thread_labels[trace.thread[row]],
+            trace.stream_labels[trace.stream[row]] if trace.stream[row] >= 0 else None,
+            int(trace.correlation[row]),
+        )
+        for row in range(len(trace))
+        if not categories or Category(int(trace.category[row])) in categories
+    ]
+
+
+def facts_of(trace: TraceColumns, name: str) -> dict[str, Any]:
+    """Value of a sparse integer fact by the name of the event."""
+    rows, values = trace.integers(name)
+    return {trace.names[trace.name[row]]: value for row, value in zip(rows.tolist(), values.tolist(), strict=True)}
+
+
+@pytest.mark.parametrize("make", [make_early, make_late])
+def test_every_table_becomes_events(tmp_path: Path, make: Any) -> None:
+    trace = read_one(make(tmp_path / "r.sqlite"))
+    assert rows_of(trace) == [
+        ("ANNOTATION", "step", 1000, 8000, "4001", None, -1),
+        ("ANNOTATION", "forward", 1100, 2900, "4001", None, -1),
+        ("RUNTIME", "cudaMemcpyAsync", 1200, 100, "4001", None, 11),
+        ("MEMCPY", "Memcpy HtoD (Pinned -> Device)", 1400, 100, "stream 13", "13", 11),
+        ("RUNTIME", "cudaLaunchKernel", 1600, 50, "4001", None, 12),
+        ("KERNEL", "void gemm<float>(float*)", 2000, 1000, "stream 7", "7", 12),
+        ("RUNTIME", "cudaLaunchKernel", 4100, 50, "4050", None, 13),
+        ("KERNEL", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 4200, 2000, "stream 20", "20", 13),
+        ("RUNTIME", "cudaMemsetAsync", 6300, 10, "4001", None, 14),
+        ("MEMSET", "Memset (Device)", 6400, 50, "stream 7", "7", 14),
+        ("RUNTIME", "cudaDeviceSynchronize", 6500, 1500, "4001", None, 15),
+        ("SYNC", "Context Sync", 6510, 1480, "gpu", None, 15),
+        ("OTHER", "pthread_cond_wait", 6510, 1390, "4001", None, -1),
+        ("OVERHEAD", "Buffer flush", 8100, 100, "4001", None, -1),
+    ]
+    assert trace.processes == ("4001",)
+    assert trace.device.tolist().count(0) == 5
+    assert facts_of(trace, "bytes") == {"Memcpy HtoD (Pinned -> Device)": 4096, "Memset (Device)": 512}
+    assert trace.facts.threads == {trace.thread_labels.index("4050"): "pt_autograd_0"}
+    assert trace.facts.has_sync
+    assert not [note for note in trace.notes if note.level != "info"]
+
+
+def test_launch_shapes_and_bandwidth_are_told(tmp_path: Path) -> None:
+    trace = read_one(make_late(tmp_path / "r.sqlite"))
+    rows, values = trace.numbers("blocks_per_sm")
+    assert values.tolist() == [2.0, 2.0]
+    assert trace.numbers("warps_per_sm")[1].tolist() == [16.0, 16.0]
+    assert (trace.category[rows] == Category.KERNEL).all()
+    _, indices, table = trace.texts("grid")
+    assert [table[index] for index in indices] == ["[132,2,1]"] * 2
+    assert trace.texts("block")[2] == ("[256,1,1]",)
+    assert trace.numbers("bandwidth_bytes_per_s")[1].tolist() == pytest.approx([4096 / 100e-9])
+
+
+def test_what_the_export_says_about_itself(tmp_path: Path) -> None:
+    facts = read_one(make_late(tmp_path / "r.sqlite")).facts
+    assert (facts.format, facts.source, facts.host) == ("nsys", "r.sqlite", "node3")
+    assert (facts.rank, facts.rank_source, facts.world_size) == (3, "environment", 8)
+    assert (facts.epoch_ns, facts.unix_base_ns) == (1000, 1_750_000_000_000_000_000)
+    (device,) = facts.devices
+    assert (device.index, device.name, device.sm_count, device.max_threads_per_sm) == (0, "NVIDIA H100", 132, 2048)
+    assert facts.extra == {
+        "nsys_version": "2025.5.2.266",
+        "nsys_schema_version": "3.24.0",
+        "nsys_cuda_graph_trace_options_mode": "Graph",
+    }
+
+
+def test_no_secret_of_the_environment_is_kept(tmp_path: Path) -> None:
+    trace = read_one(make_late(tmp_path / "r.sqlite"))
+    assert "secret" not in repr(trace.facts) + repr(trace.notes) + repr(trace.names)
+
+
+def test_an_early_export_has_no_unix_time_and_takes_the_rank_from_its_name(tmp_path: Path) -> None:
+    facts = read_one(make_early(tmp_path / "job.rank5.sqlite")).facts
+    assert (facts.rank, facts.rank_source, facts.unix_base_ns) == (5, "file name", None)
+    assert facts.extra == {"nsys_version": "2021.5.1.117"}
+
+
+@pytest.mark.parametrize(
+    ("shift", "normalized", "expected"),
+    [("0", "false", 1_750_000_000_000_000_000), ("100", "false", 1_749_999_999_999_999_900), ("100", "true", -100)],
+)
+def test_times_that_the_exporter_moved_are_moved_back(
+    tmp_path: Path, shift: str, normalized: str, expected: int
+) -> None:
+    path = make_late(tmp_path / "r.sqlite")
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE META_DATA_EXPORT SET value = ? WHERE name = 'EXPORT_PARAM_TIME_SHIFT'", (shift,))
+        database.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PARAM_TIME_NORMALIZE', ?)", (normalized,))
+    database.close()
+    assert read_one(path).facts.unix_base_ns == expected
+
+
+def test_operators_that_torch_emits_are_operators(tmp_path: Path) -> None:
+    export = Export(tmp_path / "r.sqlite", LATE)
+    export.call("cudaLaunchKernel_v7000", 30, 40, 1)
+    export.kernel("k", 50, 60, 1)
+    export.nvtx("aten::mm, seq = 12, op_id = 34, sizes = [[2, 3], [3, 4], []], input_op_ids = [(1,0)]", 10, 90)
+    export.nvtx("aten::view, op_id = 35", 12, 13)
+    export.nvtx("MmBackward0, seq = 12", 100, 110, globalTid=BACKWARD_THREAD)
+    export.nvtx("aten::empty", 14, 15)
+    export.nvtx("epoch, part = 2", 1, 200)
+    trace = read_one(export.close())
+    assert [(kind, name) for kind, name, *_ in rows_of(trace, Category.CPU_OP, Category.ANNOTATION)] == [
+        ("ANNOTATION", "epoch, part = 2"),
+        ("CPU_OP", "aten::mm"),
+        ("CPU_OP", "aten::view"),
+        ("CPU_OP", "aten::empty"),
+        ("CPU_OP", "MmBackward0"),
+    ]
+    assert facts_of(trace, "sequence_number") == {"aten::mm": 12, "MmBackward0": 12}
+    rows, indices, table = trace.texts("shapes")
+    assert [table[index] for index in indices] == ["[[2,3],[3,4],[]]"]
+    assert trace.names[trace.name[rows[0]]] == "aten::mm"
+    assert trace.facts.has_shapes
+
+
+def test_ranges_domains_and_open_ranges(tmp_path: Path) -> None:
+    export = Export(tmp_path / "r.sqlite", LATE)
+    export.call("cudaLaunchKernel_v7000", 30, 40, 1)
+    export.kernel("k", 50, 60, 1)
+    export.nvtx("NCCL", 0, None, eventType=75, domainId=2)
+    export.nvtx("ncclAllReduce", 20, 45, domainId=2)
+    export.nvtx("across threads", 10, 70, eventType=60, endGlobalTid=BACKWARD_THREAD, rangeId=9)
+    export.nvtx("never closed", 15, None)
+    export.nvtx("a point", 16, None, eventType=34)
+    export.nvtx("a category", None, None, eventType=33)
+    trace = read_one(export.close())
+    assert [name for _, name, *_ in rows_of(trace, Category.ANNOTATION)] == ["across threads", "ncclAllReduce"]
+    rows, indices, table = trace.texts("domain")
+    assert [(trace.names[trace.name[row]], table[index]) for row, index in zip(rows, indices, strict=True)] == [
+        ("ncclAllReduce", "NCCL")
+    ]
+    assert {note.code: note.count for note in trace.notes} == {"open-ranges": 1, "nvtx-marks": 1}
+
+
+def test_waits_for_events_name_the_record_that_they_wait_for(tmp_path: Path) -> None:
+    """By number in late files; in early ones by the last record before, whatever syncType says."""
+    for schema in (EARLY, LATE):
+        export = Export(tmp_path / f"{len(schema)}.sqlite", schema)
+        export.kernel("k", 50, 60, 1)
+        late = schema is LATE
+        for correlation, stream, number in ((5, 20, 1), (9, 21, 2), (30, 22, 3)):
+            record = dict(
+                deviceId=0, contextId=1, streamId=stream, correlationId=correlation, globalPid=PROCESS, eventId=4
+            )
+            export.add("CUPTI_ACTIVITY_KIND_CUDA_EVENT", **record, **({"eventSyncId": number} if late else {}))
+        for start, stream, event, correlation, number in (
+            (100, 7, 4, 10, 2),
+            (110, INVALID, 4, 6, 1),
+            (120, 7, INVALID, 11, None),
+            (130, 7, 4, 4, None),
+            (140, 7, 99, 12, None),
+        ):
+            wait = dict(start=start, end=start + 5, deviceId=0, contextId=1, streamId=stream, correlationId=correlation)
+            wait |= dict(globalPid=PROCESS, syncType=2, eventId=event)
+            export.add("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", **wait, **({"eventSyncId": number} if late else {}))
+        trace = read_one(export.close())
+        syncs = np.flatnonzero(trace.category == Category.SYNC)
+        assert [trace.names[trace.name[row]] for row in syncs] == [
+            "Stream Wait Event", "Event Sync", "Stream Sync", "Stream Wait Event", "Stream Wait Event",
+        ]  # fmt: skip
+        rows, correlations = trace.integers("wait_on_record_correlation")
+        assert dict(zip(rows.tolist(), correlations.tolist(), strict=True)) == {syncs[0]: 9, syncs[1]: 5}
+        assert trace.integers("wait_on_stream")[1].tolist() == [21, 20]
+
+
+def test_whole_graphs_are_device_work_with_a_warning(tmp_path: Path) -> None:
+    export = Export(tmp_path / "r.sqlite", LATE)
+    export.call("cudaGraphLaunch_v10000", 10, 20, 1)
+    export.add(
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+        start=30, end=90, deviceId=0, contextId=1, streamId=7, correlationId=1, globalPid=PROCESS, graphId=5,
+        graphExecId=6,
+    )  # fmt: skip
+    export.call("cudaGraphLaunch_v10000", 100, 120, 2)
+    export.kernel("inside", 130, 140, 2, graphNodeId=77, graphId=5)
+    trace = read_one(export.close())
+    assert [row[1:4] for row in rows_of(trace, Category.KERNEL)] == [("CUDA graph 5", 30, 60), ("inside", 130, 10)]
+    assert facts_of(trace, "graph_node_id") == {"inside": 77}
+    assert facts_of(trace, "graph_id") == {"inside": 5, "CUDA graph 5": 5}
+    (note,) = [note for note in trace.notes if note.level == "warning"]
+    assert (note.code, note.count) == ("whole-graphs", 1)
+    assert "--cuda-graph-trace=node" in note.message
+
+
+def test_libraries_and_overhead_are_on_their_threads(tmp_path: Path) -> None:
+    export = Export(tmp_path / "r.sqlite", LATE)
+    export.kernel("k", 50, 60, 1)
+    export.add(
+        "CUDNN_EVENTS", start=1, end=9, eventClass=28, globalTid=THREAD, nameId=export.text("cudnnConvolutionForward")
+    )
+    export.add("CUBLAS_EVENTS", start=11, end=19, eventClass=29, globalTid=THREAD, nameId=export.text("cublasSgemm_v2"))
+    export.add(
+        "CUPTI_ACTIVITY_KIND_OVERHEAD", start=20, end=30, eventClass=103, globalTid=THREAD, nameId=999, overheadType=8
+    )
+    trace = read_one(export.close())
+    assert [row[:5] for row in rows_of(trace, Category.OTHER, Category.OVERHEAD)] == [
+        ("OTHER", "cudnnConvolutionForward", 1, 8, "4001"),
+        ("OTHER", "cublasSgemm_v2", 11, 8, "4001"),
+        ("OVERHEAD", "(cupti_activity_kind_overhead)", 20, 10, "4001"),
+    ]
+
+
+def test_memory_taken_from_the_driver_is_reserved_memory(tmp_path: Path) -> None:
+    export = Export(tmp_path / "r.sqlite", LATE)
+    export.kernel("k", 50, 60, 1)
+    for start, device, kind, operation, size, pool in (
+        (100, 0, 2, 0, 1000, None),
+        (110, 1, 2, 0, 70, None),
+        (120, 0, 1, 0, 5000, None),  # pinned host memory
+        (130, 0, 2, 0, 300, 0xABC),  # inside a pool of the driver
+        (140, 0, 2, 1, 1000, None),
+        (0, 0, 2, 0, 9000, None),  # some versions lose the time
+    ):
+        export.add(
+            "CUDA_GPU_MEMORY_USAGE_EVENTS",
+            start=start, globalPid=PROCESS, deviceId=device, contextId=1, address=start, pc=0, bytes=size, memKind=kind,
+            memoryOperationType=operation, localMemoryPoolAddress=pool,
+        )  # fmt: skip
+    memory = read_one(export.close()).memory
+    assert memory is not None
+    assert (memory.time_ns + 50).tolist() == [100, 110, 140]
+    assert memory.bytes.tolist() == [1000, 70, -1000]
+    assert memory.reserved_bytes.tolist() == [1000, 70, 0]
+    assert memory.allocated_bytes.tolist() == [-1, -1, -1]
+    assert memory.device_index.tolist() == [0, 1, 0]
+
+
+def test_each_process_with_a_gpu_is_a_trace_of_its_own(tmp_path: Path) -> None:
+    export = Export(tmp_path / "r.sqlite", LATE)
+    export.gpu()
+    export.gpu(id=1, cuDevice=1, name="NVIDIA A40", smCount=84)
+    export.add("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value='RANK="0"')  # of the launcher
+    for number, (pid, card) in enumerate(((600, 1), (500, 0))):
+        thread = HOST_ID | pid << 24 | pid
+        export.add("TARGET_INFO_CUDA_DEVICE", gpuId=card, cudaId=0, pid=pid)
+        export.call("cudaLaunchKernel_v7000", 10, 20, 7, thread)
+        export.kernel(f"k{pid}", 30 + number, 40, 7, globalPid=HOST_ID | pid << 24)
+        export.add("ThreadNames", nameId=export.text(f"MPI Rank {card}"), priority=0, globalTid=thread)
+    loader = HOST_ID | 700 << 24 | 700
+    export.add("OSRT_API", start=1, end=2, eventClass=27, globalTid=loader, nameId=export.text("read"))
+    traces = read_nsys(export.close())
+    assert [trace.processes for trace in traces] == [("600",), ("500",)]
+    assert [[row[1] for row in rows_of(trace)] for trace in traces] == [
+        ["cudaLaunchKernel", "k600"],
+        ["cudaLaunchKernel", "k500"],
+    ]
+    assert [(trace.facts.rank, trace.facts.rank_source) for trace in traces] == [(1, "thread name"), (0, "thread name")]
+    assert [trace.facts.devices[0].name for trace in traces] == ["NVIDIA A40", "NVIDIA H100"]
+    assert [(note.code, note.count) for note in traces[0].notes if note.code == "other-processes"] == [
+        ("other-processes", 1)
+    ]
+
+
+def test_a_global_id_of_any_machine_is_decoded(tmp_path: Path) -> None:
+    """The upper bits may make it a negative number."""
+    upper = -(1 << 63) + (3 << 56)
+    export = Export(tmp_path / "r.sqlite", LATE)
+    export.call("cudaLaunchKernel_v7000", 10, 20, 7, upper | 0xFFFFFF << 24 | 0xABCDEF)
+    export.kernel("k", 30, 40, 7, globalPid=upper | 0xFFFFFF << 24)
+    trace = read_one(export.close())
+    assert trace.processes == (str(0xFFFFFF),)
+    assert rows_of(trace, Category.RUNTIME)[0][4] == str(0xABCDEF)
+
+
+def test_missing_tables_and_columns_are_said(tmp_path: Path) -> None:
+    schema = {
+        "StringIds": "id INTEGER, value TEXT",
+        "CUPTI_ACTIVITY_KIND_KERNEL": "start INTEGER, end INTEGER, demangledName INTEGER",
+        "CUPTI_ACTIVITY_KIND_MEMCPY": "start INTEGER, bytes INTEGER",
+    }
+    export = Export(tmp_path / "r.sqlite", schema)
+    export.add("CUPTI_ACTIVITY_KIND_KERNEL", start=10, end=30, demangledName=export.text("k"))
+    export.add("CUPTI_ACTIVITY_KIND_KERNEL", start=40, end=50, demangledName=12345)
+    trace = read_one(export.close())
+    assert [row[1:4] for row in rows_of(trace)] == [("k", 10, 20), ("(unnamed kernel)", 40, 10)]
+    assert {note.code for note in trace.notes} == {"missing-columns", "no-runtime-events"}
+    texts = " ".join(note.message for note in trace.notes)
+    assert "CUPTI_ACTIVITY_KIND_MEMCPY has no start and end" in texts
+    assert "deviceId, streamId, correlationId, globalPid" in texts
+
+
+def test_an_export_without_device_work_gives_its_busiest_process(tmp_path: Path) -> None:
+    export = Export(tmp_path / "r.sqlite", EARLY)
+    export.nvtx("busy", 1, 2)
+    export.nvtx("busier", 3, 4)
+    export.nvtx("other", 5, 6, globalTid=HOST_ID | 9 << 24 | 9)
+    trace = read_one(export.close())
+    assert [row[1] for row in rows_of(trace)] == ["busy", "busier"]
+    assert {"no-device-events", "no-runtime-events", "other-processes"} == {note.code for note in trace.notes}
+
+
+def test_complaints_of_nsys_about_lost_events_are_passed_on(tmp_path: Path) -> None:
+    export = Export(tmp_path / "r.sqlite", LATE)
+    export.kernel("k", 1, 2, 1)
+    for severity, text in (
+        (2, "Not all CUDA events might have been collected."),
+        (2, "Unable to collect CPU kernel IP samples.\nTry\nsudo"),
+        (1, "Number of CUDA events lost: 0"),
+    ):
+        export.add("DIAGNOSTIC_EVENT", severity=severity, text=text)
+    notes = read_one(export.close()).notes
+    assert [note.message for note in notes if note.code == "nsys-diagnostic"] == [
+        "nsys says: Not all CUDA events might have been collected."
+    ]
+
+
+@pytest.mark.parametrize("name", ["run 1.nsys-rep", "old.qdrep", "BIG.NSYS-REP"])
+def test_a_report_in_nvidias_format_names_the_command(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"anything")
+    with pytest.raises(RecordingError, match="nsys export --type sqlite --output") as caught:
+        read_nsys(path)
+    assert str(caught.value) == str(refuse_report(path))
+    assert str(path.with_suffix(".sqlite")) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# Hostile and damaged files
+
+
+def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
+    text = tmp_path / "a.sqlite"
+    text.write_bytes(b"hello")
+    nothing = Export(tmp_path / "b.sqlite", {"people": "name TEXT"}).close()
+    empty = Export(tmp_path / "c.sqlite", EARLY).close()
+    for path, message in (
+        (text, "no sqlite database"),
+        (nothing, "without any table"),
+        (empty, "without any event"),
+        (tmp_path / "missing.sqlite", "cannot be read"),
+    ):
+        with pytest.raises(RecordingError, match=message) as caught:
+            read_nsys(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_view_in_place_of_a_table_is_not_read(tmp_path: Path) -> None:
+    export = Export(tmp_path / "r.sqlite", {key: EARLY[key] for key in ("StringIds", "NVTX_EVENTS")})
+    export.nvtx("fine", 1, 2)
+    export.database.execute(
+        "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE forever(start) AS "
+        "(SELECT 1 UNION ALL SELECT start + 1 FROM forever) SELECT start, start + 1 AS end FROM forever"
+    )
+    trace = read_one(export.close())
+    assert [row[1] for row in rows_of(trace)] == ["fine"]
+
+
+def test_a_view_that_calls_itself_a_table_is_not_read(tmp_path: Path) -> None:
+    export = Export(tmp_path / "r.sqlite", {key: EARLY[key] for key in ("StringIds", "NVTX_EVENTS")})
+    export.nvtx("fine", 1, 2)
+    export.database.execute(
+        "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT a.start, b.end, a.globalTid AS globalPid "
+        "FROM NVTX_EVENTS a, NVTX_EVENTS b"
+    )
+    export.database.execute("PRAGMA writable_schema=ON")
+    export.database.execute("UPDATE sqlite_master SET type = 'table', rootpage = 2 WHERE type = 'view'")
+    try:
+        trace = read_one(export.close())
+    except RecordingError as error:
+        text = str(error)
+        assert "not authorized" in text or "malformed" in text
+        return
+    assert [row[1] for row in rows_of(trace)] == ["fine"]
+
+
+def test_generated_columns_are_not_computed(tmp_path: Path) -> None:
+    export = Export(
+        tmp_path / "r.sqlite",
+        {
+            "StringIds": "id INTEGER, value TEXT",
+            "NVTX_EVENTS": "start INTEGER, end INTEGER, text TEXT AS (hex(zeroblob(100000000))) VIRTUAL",
+        },
+    )
+    export.add("NVTX_EVENTS", start=1, end=2)
+    trace = read_one(export.close())
+    assert [row[1] for row in rows_of(trace)] == ["(unnamed range)"]
+
+
+def test_values_of_another_type_are_missing(tmp_path: Path) -> None:
+    export = Export(
+        tmp_path / "r.sqlite", {**EARLY, "CUPTI_ACTIVITY_KIND_KERNEL": "start, end, globalPid, streamId, demangledName"}
+    )
+    for start, end, stream in (
+        (10, 20, 7),
+        ("soon", 5, 7),
+        (b"\x00", 6, 7),
+        (30, 40, "x" * 1000),
+        (1.5, 9, 7),
+        (50, 45, 7),
+    ):
+        export.add(
+            "CUPTI_ACTIVITY_KIND_KERNEL", start=start, end=end, globalPid=PROCESS, streamId=stream, demangledName=1.0
+        )
+    trace = read_one(export.close())
+    assert [row[2:] for row in rows_of(trace)] == [(10, 10, "stream 7", "7", -1), (30, 10, "gpu", None, -1)]
+    assert [note.count for note in trace.notes if note.code == "no-times"] == [4]
+
+
+def test_huge_text_is_cut_and_bad_text_is_read(tmp_path: Path) -> None:
+    export = Export(tmp_path / "r.sqlite", EARLY)
+    export.nvtx("x" * 1_000_000, 1, 5)
+    export.database.execute(
+        "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, text) "
+        f"VALUES (2, 3, 59, {THREAD}, CAST(x'ff41' AS TEXT))"
+    )
+    trace = read_one(export.close())
+    assert [row[1] for row in rows_of(trace)] == ["x" * 4096, "\N{REPLACEMENT CHARACTER}A"]
+
+
+def test_rows_text_size_and_time_are_bounded(tmp_path: Path) -> None:
+    path = make_late(tmp_path / "r.sqlite")
+    for limits, message in (
+        (NsysLimits(rows=10), "more rows"),
+        (NsysLimits(text_bytes=10), "more text"),
+        (NsysLimits(file_bytes=10), "GiB"),
+    ):
+        with pytest.raises(RecordingError, match=message):
+            read_nsys(path, limits)
+    export = Export(tmp_path / "long.sqlite", EARLY)
+    export.database.executemany(
+        "INSERT INTO NVTX_EVENTS (start, end, eventType, text) VALUES (?, ?, 59, 'a')",
+        ((n, n + 1) for n in range(50_000)),
+    )
+    with pytest.raises(RecordingError, match=r"too long|interrupted"):
+        read_nsys(export.close(), NsysLimits(seconds=-1e6))
+
+
+def test_reading_writes_nothing_beside_the_file(tmp_path: Path) -> None:
+    path = make_late(tmp_path / "it's #1 100%?.sqlite")
+    before = path.read_bytes()
+    path.chmod(0o444)
+    read_one(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == before
+
+
+def test_a_file_cut_off_anywhere_is_salvaged_or_one_clear_error(tmp_path: Path) -> None:
+    export = Export(tmp_path / "whole.sqlite", LATE)
+    fill_step(export)
+    for number in range(3000):
+        export.kernel("k", 10_000 + number * 10, 10_005 + number * 10, 100 + number)
+    data = export.close().read_bytes()
+    path = tmp_path / "cut.sqlite"
+    salvaged = 0
+    for length in range(0, len(data), max(len(data) // 40, 1)):
+        path.write_bytes(data[:length])
+        try:
+            traces = read_nsys(path)
+        except RecordingError as error:
+            message = str(error)
+            assert len(message.splitlines()) == 1
+            continue
+        assert all("truncated" in {note.code for note in trace.notes} for trace in traces)
+        if length < len(data) * 0.9:
+            salvaged = max(salvaged, *(len(trace) for trace in traces))
+    assert salvaged > 1000
+
+
+@given(changes=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=20))
+def test_a_damaged_file_never_crashes(
+    tmp_path_factory: pytest.TempPathFactory, changes: Sequence[tuple[int, int]]
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    whole = folder / "nsys-whole.sqlite"
+    if not whole.exists():
+        make_late(whole)
+    data = bytearray(whole.read_bytes())
+    for at, byte in changes:
+        data[at % len(data)] = byte
+    path = folder / "nsys-damaged.sqlite"
+    path.write_bytes(bytes(data))
+    try:
+        traces: Iterable[TraceColumns] = read_nsys(path)
+    except RecordingError:
+        return
+    for trace in traces:
+        assert (np.diff(trace.start_ns) >= 0).all()
+        assert (trace.duration_ns >= 0).all()
+
+
+def test_a_database_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    assert is_sqlite(make_early(tmp_path / "r.sqlite").read_bytes()[:16])
+    assert not is_sqlite(b"{")
