@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hotloop.core.findings import Finding, Kind, Severity
 from hotloop.core.phases import Breakdown
 from hotloop.core.report import Device, StepSummary
+from hotloop.core.timeline import IdleCauses
 
 _SERIOUS = (Severity.HIGH, Severity.MEDIUM)
 
@@ -24,12 +25,27 @@ def describe_verdict(findings: Sequence[Finding], breakdown: Breakdown, step: St
     return f"no serious fault found{few}; the step is {_largest_phases(breakdown)}"
 
 
-def describe_trace_verdict(findings: Sequence[Finding], breakdown: Breakdown | None, device: Device | None) -> str:
-    """The same for a profiler's files: without a serious finding, what the device and the host did."""
+IDLE_RATIO = 0.3
+"""A device that idles more than this is not called healthy, whether or not a rule can name the fault."""
+
+
+def describe_trace_verdict(
+    findings: Sequence[Finding],
+    breakdown: Breakdown | None,
+    device: Device | None,
+    idle: IdleCauses | None = None,
+) -> str:
+    """The same for a profiler's files: without a serious finding, what the device and the host did.
+
+    ``idle`` has the causes of the lead rank's idle time.
+    """
     serious = _first_serious(findings)
     if serious is not None:
         return serious
     parts = []
+    if device is not None and device.idle.share_ratio > IDLE_RATIO:
+        why = "" if idle is None else f", {_main_cause(idle)}"
+        return f"the device idles {device.idle.share_ratio:.0%} of the trace{why}; no rule can name a fault for it"
     if device is not None:
         named = (
             ("compute", device.compute),
@@ -42,6 +58,17 @@ def describe_trace_verdict(findings: Sequence[Finding], breakdown: Breakdown | N
     if breakdown is not None:
         parts.append(f"the step: {_largest_phases(breakdown)}")
     return f"no serious fault found; {'; '.join(parts)}" if parts else "the trace shows no steps and no device work"
+
+
+def _main_cause(idle: IdleCauses) -> str:
+    causes = {
+        "most of it after the host had waited for the device": idle.sync_drained_ns,
+        "most of it because the next launch came late": idle.launch_late_ns,
+        "most of it behind an event, a stream or another rank": idle.queue_dependent_ns,
+        "most of it for the latency of launches": idle.launch_latency_ns,
+        "most of it for a cause that the trace does not show": idle.unknown_ns,
+    }
+    return max(causes, key=lambda cause: causes[cause])
 
 
 def _first_serious(findings: Sequence[Finding]) -> str | None:

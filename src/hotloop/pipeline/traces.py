@@ -87,7 +87,7 @@ def report_trace_analysis(
         command=command,
         environment={},
         outcome=None,
-        verdict=describe_trace_verdict(findings, breakdown, device),
+        verdict=describe_trace_verdict(findings, breakdown, device, analysis.lead.timeline.idle),
         step=summarize_trace_steps(analysis),
         breakdown=breakdown,
         device=device,

@@ -141,9 +141,9 @@ def _write_notes(
             "info", "no-steps", "no steps are marked (ProfilerStep, optimizer or loader): the whole trace is one window"
         )
     elif steps.source != "ProfilerStep":
-        note("info", "inferred-steps", f"the steps were found by {steps.source}: the trace has no ProfilerStep")
+        note("info", "no-steps", f"the steps were found by {steps.source}: the trace has no ProfilerStep")
     if not covers:
-        note("info", "no-device-work", "the trace shows no device work: nothing is said about a device")
+        note("info", "no-device-events", "the trace shows no device work: nothing is said about a device")
     unlinked = int(np.count_nonzero(links.launch_row < 0))
     if unlinked:
         note(
@@ -177,7 +177,7 @@ def _write_notes(
     if phases.main_thread is None and len(trace.start_ns):
         note("info", "no-host", "the trace shows no host ranges: nothing is said about phases")
     if links.work_count and not np.any(trace.category == Category.PYTHON):
-        note("info", "no-python", "no Python stacks were recorded: idle time is blamed on operators, not on lines")
+        note("info", "no-stacks", "no Python stacks were recorded: idle time is blamed on operators, not on lines")
     return tuple(notes)
 
 

@@ -1,0 +1,859 @@
+"""Trace -> StepGraph: what had to end before what could begin, in a window of consecutive steps of one rank.
+
+A node is an instant: where something on a host thread begins or ends, and where a piece of device work begins and ends.
+An edge says that its target comes at least ``weight_ns`` after its source. Nothing else moves a node, so replaying the
+graph with other weights re-times the steps (what_if), and walking back along the edges that hold finds what the step
+waited for (critical_path).
+
+    thread         one node after the other; the weight is the time that it took. A call that waits for the device
+                   weighs only what it took after the device was done.
+    launch         start of the launching call -> begin of the work
+    stream         end of the work -> begin of the next one on the stream
+    stream wait    last work before the recorded event -> first work after the wait
+    host wait      last work of the stream, event or device -> end of the call that waits for it
+    pass           the main thread stands still while a backward thread works: -> its first operator, its last ->
+    collective     operator of a host collective -> its range on the library's thread -> who waits for it
+    forward        forward operator -> backward operator of the same sequence number
+
+Where the recording lacks the waits (no cuda_sync events), targets are inferred from times, and counted as such. What
+no edge explains within JITTER_NS stays unexplained: it is reported, not made up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.core.graph import BOUND_KINDS, EdgeCounts
+from hotloop.core.trace import Category, Trace
+
+from .classes import COMM, COMPUTE, Classes
+from .collectives import count_elements
+from .idle import SYNC_CALL
+from .intervals import Int64s
+from .links import Links, find_categories, nest_rows
+from .names import match_names
+from .nesting import NONE, Nesting
+from .steps import LOADER_NEXT, Steps
+
+Bools = NDArray[np.bool_]
+Int8s = NDArray[np.int8]
+
+KIND = {name: i for i, name in enumerate(BOUND_KINDS)}
+ROLES = (
+    "host",
+    "input",
+    "call",
+    "sync_call",
+    "latency",
+    "work",
+    "gap",
+    "host_wait",
+    "stream_wait",
+    "fork",
+    "join",
+    "forward",
+    "anchor",
+    "idle",
+)
+"""What an edge stands for. idle: a thread that waits; the edge only keeps its order."""
+ROLE = {name: i for i, name in enumerate(ROLES)}
+_KIND_OF_ROLE = {
+    "host": "host", "input": "input", "call": "launch", "sync_call": "sync", "latency": "launch", "gap": "launch",
+    "host_wait": "sync", "stream_wait": "sync", "fork": "host", "join": "host", "forward": "host", "anchor": "host",
+    "idle": "sync",
+}  # fmt: skip
+
+JITTER_NS = 20_000
+"""Delays up to this are the usual way from cause to effect; longer ones need a cause of their own."""
+DEFAULT_LATENCY_NS = 3_000
+CALL_TAIL_NS = 10_000
+"""What a call takes at most that waits for nothing."""
+HANDOVER_NS = 300_000
+"""A host thread that waits for another one goes on within this."""
+MAX_GRAPH_ROWS = 400_000
+
+_MOVING_CALL = re.compile(r"Launch|Memcpy|Memset|MemPrefetch", re.IGNORECASE)
+_EVENT_RECORD = re.compile(r"EventRecord")
+_HOST_COMM = re.compile(r"^(?:gloo|mpi|ucc):")
+_C10D = re.compile(r"^c10d::(?!wait)")
+_DEVICE_WIDE = re.compile(r"(?:Device|Ctx)Synchronize")
+
+
+@dataclass(frozen=True, slots=True)
+class StepGraph:
+    """The graph of a window. Node 0 is the window's beginning on the main thread."""
+
+    low_ns: int
+    high_ns: int
+    time_ns: Int64s
+    """Measured instant of each node."""
+    source: Int64s
+    target: Int64s
+    weight_ns: Int64s
+    role: Int8s
+    kind: Int8s
+    """Index into BOUND_KINDS."""
+    row: Int64s
+    """Row of the trace whose time the edge is; -1 without."""
+    order: Int64s
+    """Nodes in an order in which every edge goes forward."""
+    by_target: Int64s
+    """Edges by the place of their target in ``order``."""
+    work: Int64s
+    """Work numbers of Links in the graph."""
+    work_begin: Int64s
+    work_end: Int64s
+    work_step: Int64s
+    """Step that launched each work; -1 for work that was launched before the window."""
+    host_comm_rows: Int64s
+    """Rows of collectives on the host, with their nodes."""
+    host_comm_begin: Int64s
+    host_comm_end: Int64s
+    boundaries: Int64s
+    """Node of the end of each step of the window on the main thread."""
+    loader_ends: Int64s
+    """Nodes where the main thread has got its next batch."""
+    loader_ns: Int64s
+    """How long each of those took."""
+    unexplained: Int64s
+    """Per node: the time by which it came later than every edge explains."""
+    edges: EdgeCounts
+    notes_unlinked: int
+
+
+class _Nodes:
+    def __init__(self) -> None:
+        self.parts: list[Int64s] = []
+        self.count = 0
+
+    def add(self, time_ns: Int64s) -> Int64s:
+        numbers = np.arange(self.count, self.count + len(time_ns), dtype=np.int64)
+        self.parts.append(time_ns)
+        self.count += len(time_ns)
+        return numbers
+
+    @property
+    def time_ns(self) -> Int64s:
+        return np.concatenate(self.parts) if self.parts else np.empty(0, dtype=np.int64)
+
+
+class _Edges:
+    def __init__(self) -> None:
+        self.parts: list[tuple[Int64s, Int64s, Int64s, Int8s, Int8s, Int64s]] = []
+
+    def add(
+        self,
+        source: Int64s | Sequence[int],
+        target: Int64s | Sequence[int],
+        weight: Int64s | Sequence[int],
+        role: str | Int8s,
+        kind: Int8s | None = None,
+        row: Int64s | None = None,
+    ) -> None:
+        start = np.asarray(source, dtype=np.int64)
+        size = len(start)
+        roles = np.full(size, ROLE[role], dtype=np.int8) if isinstance(role, str) else role
+        kinds = (
+            kind
+            if kind is not None
+            else np.array([KIND[_KIND_OF_ROLE.get(name, "host")] for name in ROLES], dtype=np.int8)[roles]
+        )
+        rows = np.full(size, NONE, dtype=np.int64) if row is None else row
+        self.parts.append(
+            (start, np.asarray(target, dtype=np.int64), np.asarray(weight, dtype=np.int64), roles, kinds, rows)
+        )
+
+    def columns(self) -> tuple[Int64s, Int64s, Int64s, Int8s, Int8s, Int64s]:
+        if not self.parts:
+            e = np.empty(0, dtype=np.int64)
+            return e, e, e, e.astype(np.int8), e.astype(np.int8), e
+        a, b, c, d, f, g = (np.concatenate(column) for column in zip(*self.parts, strict=True))
+        return a, b, c, d, f, g
+
+
+@dataclass(slots=True)
+class _Thread:
+    """The nodes of one host thread and what was open between them."""
+
+    thread: int
+    time_ns: Int64s
+    node: Int64s
+    place: Int64s
+    """Innermost range of ``_Builder.host`` in each segment; -1 without."""
+    weight: Int64s
+    role: Int8s
+    row: Int64s
+
+    def node_at(self, time_ns: int) -> int:
+        """Node of an instant that is one of the thread's."""
+        return int(self.node[np.searchsorted(self.time_ns, time_ns)])
+
+
+def build_graph(trace: Trace, links: Links, classes: Classes, steps: Steps, first: int, last: int) -> StepGraph:
+    """The graph of the steps at places ``first`` to ``last``, both included."""
+    return _Builder(trace, links, classes, steps, first, last).build()
+
+
+def count_rows(trace: Trace, steps: Steps, first: int, last: int) -> int:
+    """Rows that begin in the window: what a graph of it costs."""
+    low, high = np.searchsorted(trace.start_ns, [int(steps.start_ns[first]), int(steps.end_ns[last])])
+    return int(high - low)
+
+
+class _Builder:
+    def __init__(self, trace: Trace, links: Links, classes: Classes, steps: Steps, first: int, last: int) -> None:
+        self.trace, self.links, self.classes, self.steps = trace, links, classes, steps
+        self.first, self.last = first, last
+        self.low, self.high = int(steps.start_ns[first]), int(steps.end_ns[last])
+        self.nodes, self.edges = _Nodes(), _Edges()
+        self.threads: dict[int, _Thread] = {}
+        self.counts = dict.fromkeys(
+            ("program", "launch", "sync", "forward_backward", "inferred_threads", "inferred_syncs", "contradicted"), 0
+        )
+
+    def build(self) -> StepGraph:
+        self._lay_threads()
+        self._lay_work()
+        self._link_streams()
+        self._link_host_waits()
+        self._link_launches()
+        self._link_passes()
+        self._link_host_collectives()
+        self._link_forward_backward()
+        self._close_threads()
+        return self._finish()
+
+    # ---- host threads
+
+    def _lay_threads(self) -> None:
+        trace = self.trace
+        rows = find_categories(trace, (Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME))
+        low, high = np.searchsorted(trace.start_ns[rows], [self.low, self.high])
+        rows = rows[low:high]
+        self.host: Nesting = nest_rows(trace, rows)
+        name = trace.name[self.host.rows]
+        category = trace.category[self.host.rows]
+        is_call = category == Category.RUNTIME
+        self.is_sync = is_call & match_names(trace, name, SYNC_CALL)
+        is_moving = is_call & match_names(trace, name, _MOVING_CALL) & ~self.is_sync
+        is_loader = match_names(trace, name, LOADER_NEXT)
+        self.loaders = np.flatnonzero(is_loader)
+        inside_loader = self.host.find_nearest(is_loader) >= 0 if len(self.host) else np.zeros(0, dtype=bool)
+        role = np.where(
+            self.is_sync,
+            ROLE["sync_call"],
+            np.where(inside_loader, ROLE["input"], np.where(is_moving, ROLE["call"], ROLE["host"])),
+        ).astype(np.int8)
+        self.is_soft = category == Category.ANNOTATION
+        self.main = self.steps.main_thread if self.steps.main_thread is not None else NONE
+        places = {thread: bounds for thread, bounds in self.host.bounds.items()}
+        for thread in sorted(set(places) | {self.main}, key=lambda t: (t != self.main, t)):
+            a, b = places.get(thread, (0, 0))
+            edges = [self.host.start_ns[a:b], np.minimum(self.host.end_ns[a:b], self.high)]
+            if thread == self.main:
+                bounds = np.concatenate(
+                    [self.steps.start_ns[self.first : self.last + 1], self.steps.end_ns[self.first : self.last + 1]]
+                )
+                edges.append(bounds)
+            time = np.unique(np.concatenate(edges))
+            node = self.nodes.add(time)
+            place = self.host.find_innermost(np.full(len(time) - 1, thread, dtype=np.int32), time[:-1])
+            held = np.maximum(place, 0)
+            if len(self.host):
+                segment_role = np.where(place >= 0, role[held], ROLE["host"]).astype(np.int8)
+                row = np.where(place >= 0, self.host.rows[held], NONE)
+            else:
+                segment_role = np.full(len(place), ROLE["host"], dtype=np.int8)
+                row = np.full(len(place), NONE, dtype=np.int64)
+            self.threads[thread] = _Thread(thread, time, node, place, np.diff(time), segment_role, row)
+
+    def _close_threads(self) -> None:
+        for one in self.threads.values():
+            self.counts["program"] += len(one.weight)
+            self.edges.add(one.node[:-1], one.node[1:], one.weight, one.role, row=one.row)
+
+    # ---- device work
+
+    def _lay_work(self) -> None:
+        links, trace = self.links, self.trace
+        call = links.launch_row
+        called = np.where(call >= 0, trace.start_ns[np.maximum(call, 0)], links.start_ns)
+        inside = (called >= self.low) & (called < self.high)
+        carried = (called < self.low) & (links.end_ns > self.low)
+        self.work = np.flatnonzero(inside | carried)
+        work = self.work
+        self.called = called[work]
+        self.start, self.end = links.start_ns[work], links.end_ns[work]
+        self.carried = carried[work]
+        self.known = (call[work] >= 0) & ~self.carried
+        self.stream = trace.stream[links.device_rows[work]].astype(np.int64)
+        both = self.nodes.add(np.stack([self.start, self.end], axis=1).reshape(-1))
+        self.begin_node, self.end_node = both[0::2], both[1::2]
+        kind = np.where(
+            classes_kind := self.classes.kind[work] == COMM,
+            KIND["comm"],
+            np.where(self.classes.kind[work] == COMPUTE, KIND["device_compute"], KIND["memcpy"]),
+        ).astype(np.int8)
+        del classes_kind
+        self.edges.add(
+            self.begin_node,
+            self.end_node,
+            self.end - self.start,
+            "work",
+            kind,
+            self.links.device_rows[work],
+        )
+        # In the order of each stream; work that the trace draws over the previous one only keeps its order.
+        order = np.lexsort((self.end, self.start, self.stream))
+        self.by_stream = order
+        after, before = order[1:], order[:-1]
+        same = self.stream[after] == self.stream[before]
+        self.previous = np.full(len(work), NONE, dtype=np.int64)
+        self.previous[after[same]] = before[same]
+
+    def _measure_latencies(self) -> tuple[int, int]:
+        """(usual way from a call to its work on an idle stream, usual gap between queued work), ns."""
+        previous = np.maximum(self.previous, 0)
+        has = self.previous >= 0
+        prior_end = np.where(has, self.end[previous] if len(self.end) else 0, np.iinfo(np.int64).min // 4)
+        delay = self.start - self.called
+        idle = self.known & (prior_end <= self.called) & (delay >= 0)
+        latency = int(np.sort(delay[idle])[np.count_nonzero(idle) // 10]) if idle.any() else DEFAULT_LATENCY_NS
+        gap = self.start - prior_end
+        queued = self.known & has & (gap >= 0) & (self.called + latency <= prior_end) & (gap <= JITTER_NS)
+        usual = int(np.sort(gap[queued])[np.count_nonzero(queued) // 2]) if queued.any() else 0
+        return min(latency, JITTER_NS), usual
+
+    def _link_launches(self) -> None:
+        """Launches, streams and stream waits of every work, with the weight that explains its start."""
+        latency, usual_gap = self._measure_latencies()
+        size = len(self.work)
+        self.late = np.zeros(size, dtype=np.int64)
+        if size == 0:
+            return
+        far = np.iinfo(np.int64).min // 4
+        previous = np.maximum(self.previous, 0)
+        has = self.previous >= 0
+        overlapping = has & (self.end[previous] > self.start)
+        chained = has & ~overlapping
+        # Weights that are feasible (never later than measured), then the one that binds takes what is missing.
+        prior_end = np.where(chained, self.end[previous], far)
+        gap = np.where(chained, np.minimum(usual_gap, self.start - prior_end), 0)
+        launchable = self.known & (self.called <= self.start)
+        self.counts["contradicted"] += int(np.count_nonzero(self.known & ~launchable))
+        way = np.where(launchable, np.minimum(latency, self.start - self.called), 0)
+        ready_launch = np.where(launchable, self.called + way, far)
+        ready_stream = np.where(chained, prior_end + gap, far)
+        waits = [(s, t, min(usual_gap, int(self.start[t] - self.end[s]))) for s, t in self.stream_waits]
+        ready_wait = np.full(size, far, dtype=np.int64)
+        for s, t, weight in waits:
+            ready_wait[t] = max(int(ready_wait[t]), int(self.end[s]) + weight)
+        ready = np.maximum(np.maximum(ready_launch, ready_stream), ready_wait)
+        explained = ready > far // 2
+        missing = np.where(explained, self.start - ready, 0)
+        found = self._infer_stream_waits(np.flatnonzero(explained & (missing > JITTER_NS)))
+        for t, s in found.items():
+            waits.append((s, t, int(self.start[t] - self.end[s])))
+            missing[t] = 0
+        self.counts["inferred_syncs"] += len(found)
+        small = explained & (missing > 0) & (missing <= JITTER_NS)
+        by_launch = small & (ready_launch >= ready_stream) & (ready_launch >= ready_wait)
+        by_stream = small & ~by_launch & (ready_stream >= ready_wait)
+        way = way + np.where(by_launch, missing, 0)
+        gap = gap + np.where(by_stream, missing, 0)
+        by_wait = small & ~by_launch & ~by_stream
+        self.late = np.where(explained & (missing > JITTER_NS), missing, 0)
+        rows = self.links.device_rows[self.work]
+        at = np.flatnonzero(launchable)
+        self.counts["launch"] += len(at)
+        sources = self._nodes_of_calls(self.links.launch_row[self.work[at]])
+        placed = sources >= 0
+        self.edges.add(sources[placed], self.begin_node[at[placed]], way[at[placed]], "latency", row=rows[at[placed]])
+        at = np.flatnonzero(chained)
+        self.counts["program"] += len(at)
+        self.edges.add(self.end_node[previous[at]], self.begin_node[at], gap[at], "gap", row=rows[at])
+        at = np.flatnonzero(overlapping)
+        self.counts["program"] += len(at)
+        self.edges.add(
+            self.begin_node[previous[at]], self.begin_node[at], self.start[at] - self.start[previous[at]], "gap"
+        )
+        for s, t, weight in waits:
+            extra = int(missing[t]) if by_wait[t] and int(self.end[s]) + weight == int(ready_wait[t]) else 0
+            self.edges.add([int(self.end_node[s])], [int(self.begin_node[t])], [weight + extra], "stream_wait")
+        # What was launched before the window, or by nobody that the trace shows, and follows nothing, stays in place.
+        alone = np.flatnonzero(~explained & ~overlapping)
+        self.edges.add(np.zeros(len(alone), dtype=np.int64), self.begin_node[alone], self.start[alone] - self.low, "anchor")
+
+    def _nodes_of_calls(self, rows: Int64s) -> Int64s:
+        """Node of the start of each call; -1 where its thread has none."""
+        found = np.full(len(rows), NONE, dtype=np.int64)
+        thread = self.trace.thread[rows]
+        for one in self.threads.values():
+            mine = np.flatnonzero(thread == one.thread)
+            if len(mine) == 0 or len(one.time_ns) == 0:
+                continue
+            start = self.trace.start_ns[rows[mine]]
+            at = np.minimum(np.searchsorted(one.time_ns, start), len(one.time_ns) - 1)
+            hit = one.time_ns[at] == start
+            found[mine[hit]] = one.node[at[hit]]
+        return found
+
+    def _infer_stream_waits(self, delayed: Int64s) -> dict[int, int]:
+        """For work that begins late: what ended on another stream just before, and was launched before it."""
+        found: dict[int, int] = {}
+        if len(delayed) == 0:
+            return found
+        order = np.argsort(self.end, kind="stable")
+        ends = self.end[order]
+        device = self.trace.device[self.links.device_rows[self.work]]
+        at = np.searchsorted(ends, self.start[delayed], side="right") - 1
+        for target, last in zip(delayed.tolist(), at.tolist(), strict=True):
+            for back in range(last, max(-1, last - 16), -1):
+                source = int(order[back])
+                if self.start[target] - self.end[source] > JITTER_NS:
+                    break
+                other = self.stream[source] != self.stream[target] and device[source] == device[target]
+                if other and self.called[source] <= self.called[target] and self.start[source] < self.start[target]:
+                    found[target] = source
+                    break
+        return found
+
+    # ---- recorded and inferred synchronisation
+
+    def _read_syncs(self) -> None:
+        """The cuda_sync rows by correlation, and the calls that recorded events."""
+        trace = self.trace
+        rows = np.flatnonzero(trace.category == Category.SYNC)
+        kinds_rows, kinds, table = trace.texts("sync_kind")
+        kind_of = dict(zip(kinds_rows.tolist(), (table[i] for i in kinds.tolist()), strict=True))
+        waited = dict(zip(*(c.tolist() for c in trace.integers("wait_on_stream")), strict=True))
+        recorded = dict(zip(*(c.tolist() for c in trace.integers("wait_on_record_correlation")), strict=True))
+        self.syncs: dict[int, tuple[str, int, int, int]] = {}
+        labels: dict[tuple[int, str], int] = {}
+        device_rows = self.links.device_rows
+        for stream, row in zip(*np.unique(trace.stream[device_rows], return_index=True), strict=True):
+            number = int(trace.device[device_rows[row]])
+            labels[(number, trace.stream_labels[int(stream)])] = int(stream)
+        for row in rows.tolist():
+            label = str(waited.get(row, NONE))
+            number = int(trace.device[row])
+            target = labels.get((number, label), NONE)
+            kind = kind_of.get(row, trace.names[trace.name[row]])
+            self.syncs[int(trace.correlation[row])] = (kind, int(trace.stream[row]), target, recorded.get(row, NONE))
+        calls = np.flatnonzero((trace.category == Category.RUNTIME) & match_names(trace, trace.name, _EVENT_RECORD))
+        self.records = dict(zip(trace.correlation[calls].tolist(), trace.start_ns[calls].tolist(), strict=True))
+
+    def _last_called(self, stream: int, until_ns: int) -> int:
+        """The work on a stream that was called last until then; -1 without."""
+        called, order = self.queues.get(stream, (None, None))
+        if called is None or order is None:
+            return NONE
+        at = int(np.searchsorted(called, until_ns, side="right")) - 1
+        return int(order[at]) if at >= 0 else NONE
+
+    def _link_streams(self) -> None:
+        """Waits of streams for events: (work that is waited for, work that waits)."""
+        self._read_syncs()
+        self.queues: dict[int, tuple[Int64s, Int64s]] = {}
+        for stream in np.unique(self.stream).tolist():
+            mine = np.flatnonzero(self.stream == stream)
+            order = mine[np.lexsort((self.start[mine], self.called[mine]))]
+            self.queues[stream] = (self.called[order], order)
+        waits: dict[tuple[int, int], None] = {}
+        trace = self.trace
+        rows = np.flatnonzero(trace.category == Category.RUNTIME)
+        rows = rows[np.isin(trace.correlation[rows], np.array(list(self.syncs), dtype=np.int64))]
+        for row in rows.tolist():
+            kind, waiting, target, record = self.syncs[int(trace.correlation[row])]
+            called = int(trace.start_ns[row])
+            if "Wait" not in kind or waiting not in self.queues or target not in self.queues:
+                continue
+            source = self._last_called(target, self.records.get(record, called))
+            queue, order = self.queues[waiting]
+            at = int(np.searchsorted(queue, called, side="right"))
+            if source < 0 or at >= len(order):
+                continue
+            next_one = int(order[at])
+            if self.end[source] > self.start[next_one]:
+                self.counts["contradicted"] += 1
+            else:
+                waits[(source, next_one)] = None
+        self.stream_waits = list(waits)
+        self.counts["sync"] += len(self.stream_waits)
+
+    def _link_host_waits(self) -> None:
+        """Calls that return when the device is done."""
+        trace, host = self.trace, self.host
+        thread_of = host.thread
+        own_last = self._last_of_threads()
+        unit = trace.facts.time_unit_ns
+        for place in np.flatnonzero(self.is_sync).tolist():
+            row, begin, end = int(host.rows[place]), int(host.start_ns[place]), int(host.end_ns[place])
+            if end > self.high:
+                continue
+            name = trace.names[trace.name[row]]
+            correlation = int(trace.correlation[row])
+            targets, recorded = self._find_waited(name, correlation, begin, end, int(thread_of[place]), own_last)
+            kept = []
+            for target in targets:
+                if self.end[target] > end + unit:
+                    self.counts["contradicted"] += 1
+                else:
+                    kept.append(target)
+            self.counts["sync" if recorded else "inferred_syncs"] += len(kept)
+            self._hold(int(thread_of[place]), begin, end, kept, row)
+        # A copy from or to pageable memory is done, or at least begun and staged, when its call returns.
+        copies = trace.category[self.links.device_rows[self.work]] == Category.MEMCPY
+        pageable = copies & match_names(trace, trace.name[self.links.device_rows[self.work]], re.compile("Pageable"))
+        for work in np.flatnonzero(pageable & self.known).tolist():
+            row = int(self.links.launch_row[self.work[work]])
+            begin, end = int(trace.start_ns[row]), int(trace.start_ns[row] + trace.duration_ns[row])
+            if self.end[work] <= end <= self.high:
+                self.counts["inferred_syncs"] += 1
+                self._hold(int(trace.thread[row]), begin, end, [work], row)
+
+    def _last_of_threads(self) -> dict[int, tuple[Int64s, Int64s]]:
+        """(instants of calls, works) of each thread that launched something, in order of the calls."""
+        known = np.flatnonzero(self.known)
+        thread = self.trace.thread[self.links.launch_row[self.work[known]]]
+        found = {}
+        for one in np.unique(thread).tolist():
+            mine = known[thread == one]
+            order = mine[np.argsort(self.called[mine], kind="stable")]
+            found[one] = (self.called[order], order)
+        return found
+
+    def _find_waited(
+        self,
+        name: str,
+        correlation: int,
+        begin: int,
+        end: int,
+        thread: int,
+        own_last: dict[int, tuple[Int64s, Int64s]],
+    ) -> tuple[list[int], bool]:
+        """(works that the call waits for, whether the trace records that)."""
+        everything = [w for w in (self._last_called(s, begin) for s in self.queues) if w >= 0]
+        kind, stream, waited, record = self.syncs.get(correlation, ("", NONE, NONE, NONE))
+        if _DEVICE_WIDE.search(name) or "Context" in kind or "Device" in kind:
+            return everything, True
+        if "Stream" in kind and stream >= 0:
+            work = self._last_called(stream, begin)
+            return ([work] if work >= 0 else []), True
+        if "Event" in kind and waited >= 0:
+            work = self._last_called(waited, self.records.get(record, begin))
+            return ([work] if work >= 0 else []), True
+        # Nothing is recorded: most likely the stream that this thread used last, else what ended within the call.
+        called, order = own_last.get(thread, (None, None))
+        if called is not None and order is not None:
+            at = int(np.searchsorted(called, begin, side="right")) - 1
+            if at >= 0 and self.end[order[at]] <= end:
+                return [int(order[at])], False
+        ended = [w for w in everything if self.end[w] <= end]
+        return ([max(ended, key=lambda w: int(self.end[w]))] if ended else []), False
+
+    def _hold(self, thread: int, begin: int, end: int, works: list[int], row: int) -> None:
+        """The call [begin, end) cannot return before the works have ended."""
+        one = self.threads[thread]
+        at = int(np.searchsorted(one.time_ns, end)) - 1
+        if at < 0 or one.time_ns[at + 1] != end:
+            return
+        last = max((int(self.end[w]) for w in works), default=begin)
+        before = int(one.time_ns[at])
+        if last > before:
+            one.weight[at] = min(int(one.weight[at]), max(0, end - last))
+        for w in works:
+            done = int(self.end[w])
+            tail = max(0, end - done) if done > begin else min(end - begin, CALL_TAIL_NS)
+            weight = min(tail, end - done)
+            if done <= begin or done == last:
+                self.edges.add([int(self.end_node[w])], [int(one.node[at + 1])], [weight], "host_wait", row=np.array([row]))
+            else:
+                # Another stream held the call longer: this one would have let it go after the same tail.
+                self.edges.add(
+                    [int(self.end_node[w])], [int(one.node[at + 1])], [max(0, end - last)], "host_wait", row=np.array([row])
+                )
+
+    # ---- host threads among each other
+
+    def _soft_segments(self, one: _Thread) -> Int64s:
+        """Segments of a thread in which nothing but ranges of the user is open."""
+        held = np.maximum(one.place, 0)
+        soft = (one.place < 0) | (self.is_soft[held] if len(self.host) else True)
+        return np.flatnonzero(soft)
+
+    def _link_passes(self) -> None:
+        """Backward passes on their own threads, while the main thread stands still."""
+        main = self.threads[self.main]
+        soft = self._soft_segments(main)
+        self.idle_threads: dict[int, _Thread] = {}
+        for thread, one in self.threads.items():
+            if thread == self.main or len(one.time_ns) == 0 or self._is_comm_thread(thread):
+                continue
+            a, b = self.host.bounds[thread]
+            top = np.flatnonzero(self.host.parent[a:b] < 0) + a
+            start, end = self.host.start_ns[top], np.minimum(self.host.end_ns[top], self.high)
+            segment = soft[np.maximum(np.searchsorted(main.time_ns[soft], start, side="right") - 1, 0)]
+            inside = (main.time_ns[segment] <= start) & (end <= main.time_ns[segment + 1])
+            # One pass for each segment of the main thread that holds some of this thread's work.
+            for s in np.unique(segment[inside]).tolist():
+                mine = np.flatnonzero(inside & (segment == s))
+                begun, done = int(start[mine[0]]), int(end[mine].max())
+                first, last = one.node_at(begun), one.node_at(done)
+                went, came = int(main.time_ns[s]), int(main.time_ns[s + 1])
+                self.counts["inferred_threads"] += 2
+                self.edges.add([int(main.node[s])], [first], [begun - went], "fork")
+                self.edges.add([last], [int(main.node[s + 1])], [came - done], "join")
+                main.weight[s] = 0
+                main.role[s] = ROLE["idle"]
+                self._rest_before(one, begun)
+
+    def _rest_before(self, one: _Thread, time_ns: int) -> None:
+        """The thread had nothing to do until then: only its order counts."""
+        at = int(np.searchsorted(one.time_ns, time_ns)) - 1
+        if at >= 0 and one.place[at] < 0:
+            one.weight[at] = 0
+            one.role[at] = ROLE["idle"]
+
+    def _is_comm_thread(self, thread: int) -> bool:
+        a, b = self.host.bounds.get(thread, (0, 0))
+        rows = self.host.rows[a:b][self.host.parent[a:b] < 0]
+        return len(rows) > 0 and bool(match_names(self.trace, self.trace.name[rows], _HOST_COMM).all())
+
+    def _link_host_collectives(self) -> None:
+        """Collectives of gloo, MPI and UCC: begun by an operator, run on a thread of the library, waited for later."""
+        trace, host = self.trace, self.host
+        name = trace.name[host.rows]
+        comm = np.flatnonzero(match_names(trace, name, _HOST_COMM)) if len(host) else np.empty(0, dtype=np.int64)
+        parent = host.parent[comm]
+        comm = comm[(parent < 0) & (host.end_ns[comm] <= self.high)]
+        self.host_comm_rows = host.rows[comm]
+        begins, ends = [], []
+        callers = self._find_callers(comm)
+        for place, caller in zip(comm.tolist(), callers, strict=True):
+            one = self.threads[int(host.thread[place])]
+            start, end = int(host.start_ns[place]), int(host.end_ns[place])
+            begin_node, end_node = one.node_at(start), one.node_at(end)
+            begins.append(begin_node)
+            ends.append(end_node)
+            a, b = int(np.searchsorted(one.time_ns, start)), int(np.searchsorted(one.time_ns, end))
+            # One edge for the whole of it; the thread's own nodes inside only keep their order.
+            one.weight[a:b] = 0
+            one.role[a:b] = ROLE["idle"]
+            self.edges.add(
+                [begin_node],
+                [end_node],
+                [end - start],
+                "work",
+                np.array([KIND["comm"]], dtype=np.int8),
+                np.array([host.rows[place]]),
+            )
+            self._rest_before(one, start)
+            if caller is not None:
+                holder = self.threads[caller[0]]
+                self.counts["inferred_threads"] += 1
+                self.edges.add([holder.node_at(caller[1])], [begin_node], [start - caller[1]], "fork")
+        self.host_comm_begin = np.array(begins, dtype=np.int64)
+        self.host_comm_end = np.array(ends, dtype=np.int64)
+        self._link_waiters(comm, ends)
+
+    def _find_callers(self, comm: Int64s) -> list[tuple[int, int] | None]:
+        """(thread, instant) of the c10d operator that began each host collective: the next one of the same size."""
+        trace, host = self.trace, self.host
+        if len(comm) == 0:
+            return []
+        calls = np.flatnonzero(match_names(trace, trace.name[host.rows], _C10D))
+        calls = calls[np.argsort(host.start_ns[calls], kind="stable")]
+        shape_rows, shape_at, table = trace.texts("shapes")
+        shape_of = dict(zip(shape_rows.tolist(), shape_at.tolist(), strict=True))
+
+        def elements(place: int) -> int:
+            index = shape_of.get(int(host.rows[place]))
+            return NONE if index is None else count_elements(table[index])
+
+        waiting: dict[int, list[int]] = {}
+        for place in calls.tolist():
+            waiting.setdefault(elements(place), []).append(place)
+        found: list[tuple[int, int] | None] = [None] * len(comm)
+        for i in np.argsort(host.start_ns[comm], kind="stable").tolist():
+            place = int(comm[i])
+            queue = waiting.get(elements(place), [])
+            if queue and host.start_ns[queue[0]] <= host.start_ns[place]:
+                caller = queue.pop(0)
+                found[i] = (int(host.thread[caller]), int(host.start_ns[caller]))
+        return found
+
+    def _link_waiters(self, comm: Int64s, end_nodes: list[int]) -> None:
+        """A thread that rests and goes on right after a collective of the host has ended, waited for it."""
+        ends = np.minimum(self.host.end_ns[comm], self.high)
+        order = np.argsort(ends, kind="stable")
+        ends = ends[order]
+        for one in self.threads.values():
+            if self._is_comm_thread(one.thread) or len(ends) == 0 or len(one.time_ns) < 2:
+                continue
+            for s in self._soft_segments(one).tolist():
+                begun, done = int(one.time_ns[s]), int(one.time_ns[s + 1])
+                at = int(np.searchsorted(ends, done, side="right")) - 1
+                if done - begun <= JITTER_NS or at < 0 or ends[at] <= begun or one.role[s] == ROLE["idle"]:
+                    continue
+                tail = done - int(ends[at])
+                if tail > HANDOVER_NS:
+                    continue
+                self.counts["inferred_threads"] += 1
+                one.weight[s] = tail
+                self.edges.add([end_nodes[int(order[at])]], [int(one.node[s + 1])], [tail], "join")
+
+    def _link_forward_backward(self) -> None:
+        """Operators of one sequence number on two threads."""
+        rows, sequence = self.trace.integers("sequence_number")
+        thread_rows, forward_thread = self.trace.integers("forward_thread")
+        inside = np.isin(rows, self.host.rows)
+        rows, sequence = rows[inside], sequence[inside]
+        backward = np.isin(rows, thread_rows[forward_thread > 0])
+        first: dict[int, int] = {}
+        for row, number in zip(rows[~backward].tolist(), sequence[~backward].tolist(), strict=True):
+            first[number] = row
+        sources, targets = [], []
+        trace = self.trace
+        for row, number in zip(rows[backward].tolist(), sequence[backward].tolist(), strict=True):
+            forward = first.get(number)
+            if forward is None or trace.thread[forward] == trace.thread[row]:
+                continue
+            done = int(trace.start_ns[forward] + trace.duration_ns[forward])
+            if done > trace.start_ns[row] or done > self.high:
+                continue
+            sources.append(self.threads[int(trace.thread[forward])].node_at(done))
+            targets.append(self.threads[int(trace.thread[row])].node_at(int(trace.start_ns[row])))
+        self.counts["forward_backward"] += len(sources)
+        self.edges.add(sources, targets, [0] * len(sources), "forward")
+
+    # ---- the whole
+
+    def _finish(self) -> StepGraph:
+        time = self.nodes.time_ns
+        source, target, weight, role, kind, row = self.edges.columns()
+        feasible = time[source] + weight <= time[target]
+        self.counts["contradicted"] += int(np.count_nonzero(~feasible))
+        loose = np.ones(len(time), dtype=bool)
+        loose[target[feasible]] = False
+        loose[0] = False
+        alone = np.flatnonzero(loose)
+        source = np.concatenate([source[feasible], np.zeros(len(alone), dtype=np.int64)])
+        target = np.concatenate([target[feasible], alone])
+        weight = np.concatenate([weight[feasible], time[alone] - self.low])
+        role = np.concatenate([role[feasible], np.full(len(alone), ROLE["anchor"], dtype=np.int8)])
+        kind = np.concatenate([kind[feasible], np.full(len(alone), KIND["host"], dtype=np.int8)])
+        row = np.concatenate([row[feasible], np.full(len(alone), NONE, dtype=np.int64)])
+        order, kept = order_nodes(len(time), source, target)
+        if not kept.all():
+            self.counts["contradicted"] += int(np.count_nonzero(~kept))
+            source, target, weight, role, kind, row = (
+                c[kept] for c in (source, target, weight, role, kind, row)
+            )
+        position = np.empty(len(time), dtype=np.int64)
+        position[order] = np.arange(len(time))
+        by_target = np.argsort(position[target], kind="stable")
+        main = self.threads[self.main]
+        ends = self.steps.end_ns[self.first : self.last + 1]
+        boundaries = main.node[np.searchsorted(main.time_ns, ends)]
+        mine = self.loaders[self.host.thread[self.loaders] == self.main] if len(self.host) else self.loaders
+        mine = mine[self.host.end_ns[mine] <= self.high]
+        loader_ends = main.node[np.searchsorted(main.time_ns, self.host.end_ns[mine])]
+        reach = np.full(len(time), np.iinfo(np.int64).min // 4, dtype=np.int64)
+        np.maximum.at(reach, target, time[source] + weight)
+        reach[0] = time[0]
+        work_step = self.steps.find_step(self.called)
+        work_step = np.where(self.carried | (work_step < 0), NONE, work_step - self.first)
+        return StepGraph(
+            self.low,
+            self.high,
+            time,
+            source,
+            target,
+            weight,
+            role,
+            kind,
+            row,
+            order,
+            by_target,
+            self.work,
+            self.begin_node,
+            self.end_node,
+            work_step,
+            self.host_comm_rows,
+            self.host_comm_begin,
+            self.host_comm_end,
+            boundaries,
+            loader_ends,
+            (self.host.end_ns - self.host.start_ns)[mine],
+            time - reach,
+            EdgeCounts(**self.counts),
+            int(np.count_nonzero(~self.known & ~self.carried)),
+        )
+
+
+def order_nodes(count: int, source: Int64s, target: Int64s) -> tuple[Int64s, Bools]:
+    """(nodes in an order in which every kept edge goes forward, which edges are kept).
+
+    Edges never go back in time, so only edges between simultaneous nodes can form a ring; such a ring is cut.
+    """
+    out = np.argsort(source, kind="stable")
+    first = np.searchsorted(source[out], np.arange(count + 1)).tolist()
+    targets = target[out].tolist()
+    waiting = np.bincount(target, minlength=count).tolist()
+    ready = [node for node in range(count) if waiting[node] == 0]
+    order = []
+    is_placed = [False] * count
+    rest = 0
+    while True:
+        while ready:
+            node = ready.pop()
+            is_placed[node] = True
+            order.append(node)
+            for at in range(first[node], first[node + 1]):
+                t = targets[at]
+                waiting[t] -= 1
+                if waiting[t] == 0 and not is_placed[t]:
+                    ready.append(t)
+        while rest < count and is_placed[rest]:
+            rest += 1
+        if rest == count:
+            break
+        ready.append(rest)
+        waiting[rest] = 0
+    placed = np.empty(count, dtype=np.int64)
+    numbers = np.array(order, dtype=np.int64)
+    placed[numbers] = np.arange(count)
+    return numbers, placed[source] < placed[target]
+
+
+def replay(graph: StepGraph, weight_ns: Int64s, late_ns: Int64s | None = None) -> Int64s:
+    """Instants of all nodes when every edge weighs ``weight_ns``; ``late_ns`` is added to each node on top."""
+    time = [0] * len(graph.time_ns)
+    known = np.full(len(graph.time_ns), False)
+    known[graph.target] = True
+    far = -(1 << 62)
+    for node in np.flatnonzero(known).tolist():
+        time[node] = far
+    time[0] = graph.low_ns
+    late = None if late_ns is None else late_ns.tolist()
+    edges = graph.by_target
+    previous = -1
+    for s, t, w in zip(
+        graph.source[edges].tolist(), graph.target[edges].tolist(), weight_ns[edges].tolist(), strict=True
+    ):
+        if t != previous:
+            if late is not None and previous >= 0:
+                time[previous] += late[previous]
+            previous = t
+        ready = time[s] + w
+        if ready > time[t]:
+            time[t] = ready
+    if late is not None and previous >= 0:
+        time[previous] += late[previous]
+    return np.array(time, dtype=np.int64)

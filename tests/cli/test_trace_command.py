@@ -1,0 +1,124 @@
+"""hotloop trace, from files to text, JSON and page."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.cli import main
+
+TRACES = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
+KEPT = ("--no-cache",)
+
+
+def event(category: str, name: str, start_us: float, length_us: float, tid: Any = 1, **args: Any) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 7,
+        "tid": tid,
+        "ts": start_us,
+        "dur": length_us,
+        "args": args,
+    }
+
+
+def two_steps(rank: int | None = None, wait_us: float = 400.0, kernel: str = "gemm") -> dict[str, Any]:
+    """Two steps of 1 ms: a wait for data, then one kernel that fills the rest."""
+    events = []
+    for step in range(2):
+        at = 1000.0 * step
+        events += [
+            event("user_annotation", f"ProfilerStep#{step}", at, 1000.0),
+            event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, wait_us),
+            event("cuda_runtime", "cudaLaunchKernel", at + wait_us, 5.0, correlation=step + 1),
+            event("kernel", kernel, at + wait_us + 10, 980.0 - wait_us, 7, device=0, stream=7, correlation=step + 1),
+        ]
+    trace: dict[str, Any] = {"schemaVersion": 1, "traceEvents": events}
+    if rank is not None:
+        trace["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 2}
+    return trace
+
+
+def write(path: Path, trace: Any) -> Path:
+    path.write_text(json.dumps(trace, indent=1))
+    return path
+
+
+def test_a_wait_for_data_is_named_and_the_exit_code_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.json", two_steps())
+    assert main(["trace", str(path), *KEPT, "--json", str(tmp_path / "r.json")]) == 1
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["outcome"] is None
+    first = report["findings"][0]
+    assert first["rule"] == "input-bound"
+    assert first["cost_ratio"] == pytest.approx(0.4)
+    assert report["device"]["compute"]["share_ratio"] + report["device"]["idle"]["share_ratio"] == pytest.approx(1.0)
+    assert report["trace"]["ranks"][0]["timeline"]["steps"][0]["partition"]["compute_ns"] == 580_000
+    text = capsys.readouterr().out
+    assert text.index("HEALTH") < text.index("input-bound: every step waits 400 us (40%)".replace("400 us", "400 µs"))
+    assert text.rstrip().endswith("hotloop rule input-bound")
+    assert main(["trace", str(path), *KEPT, "-q", "--exit-zero"]) == 0
+
+
+def test_a_healthy_trace_ends_with_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.json", two_steps(wait_us=1.0))
+    assert main(["trace", str(path), *KEPT]) == 0
+    assert "no serious fault found" in capsys.readouterr().out
+
+
+def test_a_folder_of_ranks_is_one_report(tmp_path: Path) -> None:
+    for rank in (1, 0):
+        with gzip.open(tmp_path / f"worker{rank}.pt.trace.json.gz", "wt") as file:
+            json.dump(two_steps(rank), file)
+    assert main(["trace", str(tmp_path), *KEPT, "-q", "--json", str(tmp_path / "r.out")]) == 1
+    report = json.loads((tmp_path / "r.out").read_text())
+    assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
+    assert report["trace"]["ranks"][0]["facts"]["rank_source"] == "distributedInfo"
+
+
+def test_names_from_a_file_are_escaped_on_the_page(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", two_steps(kernel="<script>alert(1)</script>"))
+    page = tmp_path / "a.html"
+    main(["trace", str(path), *KEPT, "-q", "--html", str(page)])
+    text = page.read_text()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "<script>alert(1)" not in text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "does not exist"), (b"", "empty"), (b"\x80\x04cos\nsystem\n", ""), (b'{"traceEvents": 3}', "")],
+)
+def test_bad_input_is_one_clear_line(
+    content: bytes | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["trace", str(path), *KEPT]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("hotloop: ")
+    assert words in lines[0]
+
+
+def test_a_number_that_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.json", two_steps())
+    assert main(["trace", str(path), "--top", "0"]) == 2
+    assert "--top 0" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie beside the repository, in ../shared/traces")
+def test_resnet50_without_loader_workers_waits_for_data(tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    assert main(["trace", str(TRACES / "resnet50_workers_0"), *KEPT, "-q", "--json", str(target)]) == 1
+    first = json.loads(target.read_text())["findings"][0]
+    assert first["rule"] == "input-bound"
+    assert first["cost_ratio"] == pytest.approx(0.40, abs=0.02)
+    assert first["evidence"]["loads_in_main_process"] is True
