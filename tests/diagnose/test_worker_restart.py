@@ -59,3 +59,15 @@ def test_a_restart_within_the_burst_of_a_validation_is_the_validations() -> None
         loaders=(make_loader(num_workers=2),),
     )
     assert worker_restart.judge(analysis) is None
+
+
+def test_steps_that_wait_for_the_queue_to_fill_count_as_the_restart() -> None:
+    starts = [1 if i % 20 == 0 else 0 for i in range(100)]
+    waits = [(30_000_000, 20_000_000, 10_000_000)[i % 20] if i % 20 < 3 else 200_000 for i in range(100)]
+    analysis = make_analysis(
+        columns={"iterators": starts, "iterator_ns": [40_000_000 * s for s in starts], "input_wait_ns": waits},
+        loaders=(make_loader(num_workers=2, fetch_ns=0.0, collate_ns=0.0),),
+    )
+    one = worker_restart.judge(analysis)
+    assert isinstance(one, Finding)
+    assert one.cost_ns == pytest.approx((40e6 + 60e6 - 3 * 0.2e6) / 20, rel=0.01)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
 from hotloop.diagnose.measured import known_mean
@@ -47,24 +50,40 @@ def waiting_rank(analysis: Analysis) -> RankAnalysis:
 def restart_ns(rank: RankAnalysis) -> float:
     """Mean time per step, in ns, that new iterators of a loader with workers cost beyond a usual step's wait.
 
-    Zero when the loader has no workers, when the workers persist, or when the steady steps saw fewer than two
-    iterators.
+    A restart is over when the queue is full again: the steps that take the first ``num_workers * prefetch_factor``
+    batches count with what they wait longer than later steps do. Zero when the loader has no workers, when the
+    workers persist, or when the steady steps saw fewer than two iterators.
     """
     loader = main_loader(rank)
     if loader is None or not loader.num_workers or loader.persistent_workers:
         return 0.0
     iterators, waits = rank.columns["iterators"], rank.columns["input_wait_ns"]
     creations, bursts = rank.columns["iterator_ns"], rank.columns["burst_input_ns"]
-    usual = [waits[i] for i, count in enumerate(iterators) if count == 0]
-    if sum(iterators) < 2 or not iterators:
+    starts = [i for i, count in enumerate(iterators) if count > 0]
+    if sum(iterators) < 2:
         return 0.0
-    usual_ns = statistics.median(usual) if usual else 0.0
+    filling = _steps_to_fill(loader, starts, len(waits))
+    usual = [waits[i] for i in range(len(waits)) if _is_settled(i, starts, filling)]
+    usual_ns = statistics.fmean(usual) if usual else 0.0
     lost_ns = 0.0
-    for i, count in enumerate(iterators):
-        if count > 0:
-            # A validation loader starts inside the burst of no-grad forwards; that part is validation's.
-            lost_ns += max(0.0, float(creations[i]) + max(0.0, waits[i] - usual_ns) - max(0, bursts[i]))
+    for i, end in zip(starts, [*starts[1:], len(waits)], strict=True):
+        longer_ns = sum(waits[j] - usual_ns for j in range(i, min(i + filling, end)))
+        # A validation loader starts inside the burst of no-grad forwards; that part is validation's.
+        lost_ns += max(0.0, float(creations[i]) + max(0.0, longer_ns) - max(0, bursts[i]))
     return lost_ns / len(iterators)
+
+
+def _steps_to_fill(loader: LoaderFacts, starts: Sequence[int], steps_count: int) -> int:
+    """Steps after a restart that may wait for a queue that is not full yet; at most half of a pass."""
+    batches = (loader.num_workers or 0) * (loader.prefetch_factor or 2)
+    passes = [later - earlier for earlier, later in pairwise(starts)] or [steps_count]
+    return max(1, min(batches, int(statistics.median(passes)) // 2))
+
+
+def _is_settled(step: int, starts: Sequence[int], filling: int) -> bool:
+    """Whether a step lies behind the filling of the queue that came before it (steps before the first one do)."""
+    before = bisect_right(starts, step) - 1
+    return before < 0 or step - starts[before] >= filling
 
 
 def loading_work(rank: RankAnalysis, loader: LoaderFacts, wait_ns: float) -> LoadingWork | None:

@@ -11,6 +11,8 @@ waited for (critical_path).
     stream         end of the work -> begin of the next one on the stream
     stream wait    last work before the recorded event -> first work after the wait
     host wait      last work of the stream, event or device -> end of the call that waits for it
+    full queue     begin of the work that made room -> end of the launching call that found no place
+    full device    work that fills the device -> begin of a kernel on another stream that found no room beside it
     pass           the main thread stands still while a backward thread works: -> its first operator, its last ->
     collective     operator of a host collective -> its range on the library's thread -> who waits for it
     forward        forward operator -> backward operator of the same sequence number
@@ -73,6 +75,12 @@ JITTER_NS = 20_000
 DEFAULT_LATENCY_NS = 3_000
 CALL_TAIL_NS = 10_000
 """What a call takes at most that waits for nothing."""
+INFERRED_WAIT_NS = 50_000
+"""Work that waited for another stream begins within this after that one's work ended."""
+FULL_DEVICE_NS = 200_000
+"""Work that found no room beside another stream's begins at most this before that one's last blocks end."""
+QUEUE_COUNT = 1000
+"""Launched and not yet begun: from about here on CUDA makes the launching call wait."""
 HANDOVER_NS = 300_000
 """A host thread that waits for another one goes on within this."""
 MAX_GRAPH_ROWS = 400_000
@@ -123,7 +131,8 @@ class StepGraph:
     unexplained: Int64s
     """Per node: the time by which it came later than every edge explains."""
     edges: EdgeCounts
-    notes_unlinked: int
+    unlinked_count: int
+    """Work that began in the window without a launching call in the trace."""
 
 
 class _Nodes:
@@ -222,6 +231,7 @@ class _Builder:
         self._link_streams()
         self._link_host_waits()
         self._link_launches()
+        self._link_full_queues()
         self._link_passes()
         self._link_host_collectives()
         self._link_forward_backward()
@@ -295,11 +305,10 @@ class _Builder:
         both = self.nodes.add(np.stack([self.start, self.end], axis=1).reshape(-1))
         self.begin_node, self.end_node = both[0::2], both[1::2]
         kind = np.where(
-            classes_kind := self.classes.kind[work] == COMM,
+            self.classes.kind[work] == COMM,
             KIND["comm"],
             np.where(self.classes.kind[work] == COMPUTE, KIND["device_compute"], KIND["memcpy"]),
         ).astype(np.int8)
-        del classes_kind
         self.edges.add(
             self.begin_node,
             self.end_node,
@@ -356,11 +365,24 @@ class _Builder:
         ready = np.maximum(np.maximum(ready_launch, ready_stream), ready_wait)
         explained = ready > far // 2
         missing = np.where(explained, self.start - ready, 0)
-        found = self._infer_stream_waits(np.flatnonzero(explained & (missing > JITTER_NS)))
+        # A long call did something else first: its work cannot have been queued later than at its end.
+        call = np.maximum(self.links.launch_row[self.work], 0)
+        lasted = np.where(launchable, self.trace.duration_ns[call] if len(self.trace) else 0, 0)
+        slow_call = launchable & (missing > JITTER_NS) & (self.called + lasted + latency + JITTER_NS >= self.start)
+        found = self._infer_stream_waits(np.flatnonzero(explained & (missing > JITTER_NS) & ~slow_call))
         for t, s in found.items():
-            waits.append((s, t, int(self.start[t] - self.end[s])))
+            if self.end[s] <= self.start[t]:
+                waits.append((s, t, int(self.start[t] - self.end[s])))
+            else:
+                # The other work's last blocks made room: it counts up to there.
+                kind = np.array([KIND["device_compute"]], dtype=np.int8)
+                part = [int(self.start[t] - self.start[s])]
+                row = self.links.device_rows[self.work[s : s + 1]]
+                self.edges.add([int(self.begin_node[s])], [int(self.begin_node[t])], part, "work", kind, row)
             missing[t] = 0
         self.counts["inferred_syncs"] += len(found)
+        way = way + np.where(slow_call, missing, 0)
+        missing[slow_call] = 0
         small = explained & (missing > 0) & (missing <= JITTER_NS)
         by_launch = small & (ready_launch >= ready_stream) & (ready_launch >= ready_wait)
         by_stream = small & ~by_launch & (ready_stream >= ready_wait)
@@ -404,24 +426,70 @@ class _Builder:
         return found
 
     def _infer_stream_waits(self, delayed: Int64s) -> dict[int, int]:
-        """For work that begins late: what ended on another stream just before, and was launched before it."""
+        """For work that begins late, the work on another stream that it waited for: what ended just before and was
+        launched earlier, else what filled the device and was about to end."""
         found: dict[int, int] = {}
         if len(delayed) == 0:
             return found
         order = np.argsort(self.end, kind="stable")
         ends = self.end[order]
-        device = self.trace.device[self.links.device_rows[self.work]]
+        rows = self.links.device_rows[self.work]
+        device, is_kernel = self.trace.device[rows], self.trace.category[rows] == Category.KERNEL
+        fills = is_kernel & (self.classes.kind[self.work] == COMPUTE)
         at = np.searchsorted(ends, self.start[delayed], side="right") - 1
-        for target, last in zip(delayed.tolist(), at.tolist(), strict=True):
+        until = np.searchsorted(ends, self.start[delayed] + FULL_DEVICE_NS, side="right")
+        for target, last, stop in zip(delayed.tolist(), at.tolist(), until.tolist(), strict=True):
+            start = int(self.start[target])
             for back in range(last, max(-1, last - 16), -1):
                 source = int(order[back])
-                if self.start[target] - self.end[source] > JITTER_NS:
+                if start - self.end[source] > INFERRED_WAIT_NS:
                     break
                 other = self.stream[source] != self.stream[target] and device[source] == device[target]
-                if other and self.called[source] <= self.called[target] and self.start[source] < self.start[target]:
+                if other and self.called[source] <= self.called[target] and self.start[source] < start:
+                    found[target] = source
+                    break
+            if target in found or not is_kernel[target]:
+                continue
+            for after in range(last + 1, min(stop, last + 17)):
+                source = int(order[after])
+                other = self.stream[source] != self.stream[target] and device[source] == device[target]
+                if other and fills[source] and start - self.start[source] > self.end[source] - start:
                     found[target] = source
                     break
         return found
+
+    def _link_full_queues(self) -> None:
+        """Launching calls that found no place in the queue return when earlier work begins."""
+        known = np.flatnonzero(self.known)
+        if len(known) <= QUEUE_COUNT:
+            return
+        trace = self.trace
+        calls, first = np.unique(self.links.launch_row[self.work[known]], return_index=True)
+        begin, lasted = trace.start_ns[calls], trace.duration_ns[calls]
+        usual = int(np.sort(lasted)[(len(lasted) - 1) // 2])
+        device = trace.device[self.links.device_rows[self.work]]
+        for one in np.unique(device).tolist():
+            mine = np.flatnonzero(device == one)
+            called = np.sort(self.called[mine])
+            by_start = mine[np.argsort(self.start[mine], kind="stable")]
+            started = self.start[by_start]
+            depth = np.searchsorted(called, begin, side="right") - np.searchsorted(started, begin, side="right")
+            full = (lasted > 5 * usual) & (depth >= QUEUE_COUNT) & (device[known[first]] == one)
+            for i in np.flatnonzero(full).tolist():
+                end = int(begin[i] + lasted[i])
+                at = int(np.searchsorted(started, end, side="right")) - 1
+                if end > self.high or at < 0 or started[at] <= begin[i]:
+                    continue
+                holder = self.threads[int(trace.thread[calls[i]])]
+                place = int(np.searchsorted(holder.time_ns, end)) - 1
+                if place < 0 or holder.time_ns[place + 1] != end:
+                    continue
+                made_room = int(by_start[at])
+                weight = end - int(self.start[made_room])
+                holder.weight[place] = min(int(holder.weight[place]), max(usual, weight))
+                self.counts["inferred_syncs"] += 1
+                source, target = [int(self.begin_node[made_room])], [int(holder.node[place + 1])]
+                self.edges.add(source, target, [weight], "host_wait", row=calls[i : i + 1])
 
     # ---- recorded and inferred synchronisation
 
@@ -591,12 +659,13 @@ class _Builder:
         """Backward passes on their own threads, while the main thread stands still."""
         main = self.threads[self.main]
         soft = self._soft_segments(main)
-        self.idle_threads: dict[int, _Thread] = {}
         for thread, one in self.threads.items():
             if thread == self.main or len(one.time_ns) == 0 or self._is_comm_thread(thread):
                 continue
             a, b = self.host.bounds[thread]
             top = np.flatnonzero(self.host.parent[a:b] < 0) + a
+            if len(soft) == 0:
+                continue
             start, end = self.host.start_ns[top], np.minimum(self.host.end_ns[top], self.high)
             segment = soft[np.maximum(np.searchsorted(main.time_ns[soft], start, side="right") - 1, 0)]
             inside = (main.time_ns[segment] <= start) & (end <= main.time_ns[segment + 1])
