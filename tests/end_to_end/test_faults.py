@@ -133,6 +133,63 @@ def test_signals_to_hotloop_alone_reach_the_training(tmp_path: Path) -> None:
     assert (parent.returncode, out) == (5, "told to stop\n")
 
 
+COUNTING = """
+import os, signal, sys, time
+got = []
+signal.signal(signal.{name}, lambda *_: got.append(1))
+print(os.getpid(), signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, flush=True)
+deadline = time.monotonic() + 60
+while not got and time.monotonic() < deadline:
+    time.sleep(0.01)
+time.sleep(1.0)
+print(len(got), flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("to_group", [True, False])
+def test_a_signal_reaches_the_training_once(name: str, to_group: bool, tmp_path: Path) -> None:
+    (tmp_path / "count.py").write_text(COUNTING.format(name=name))
+    number = getattr(signal, name)
+    parent = subprocess.Popen(
+        [*HOTLOOP, "run", "-q", "--", sys.executable, "count.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    time.sleep(0.2)
+    if to_group:
+        os.killpg(parent.pid, number)
+    else:
+        parent.send_signal(number)
+    assert parent.communicate(timeout=90)[0] == "1\n"
+    assert parent.returncode == 0
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
+    (tmp_path / "count.py").write_text(COUNTING.format(name="SIGUSR1"))
+    command = " ".join([*HOTLOOP, "run", "-q", "--", sys.executable, "count.py"])
+    parent = subprocess.Popen(
+        ["/bin/sh", "-c", f"trap '' HUP; exec {command}"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    child, ignored = parent.stdout.readline().split()
+    assert ignored == "True"
+    os.killpg(parent.pid, signal.SIGHUP)
+    os.kill(int(child), signal.SIGUSR1)
+    assert parent.communicate(timeout=90)[0] == "1\n"
+    assert parent.returncode == 0
+
+
 def test_a_run_folder_deleted_meanwhile(tmp_path: Path) -> None:
     ran = run_script(
         tmp_path,

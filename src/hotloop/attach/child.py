@@ -19,6 +19,8 @@ from typing import Any
 
 from hotloop.core.errors import CommandNotStarted
 
+from .witness import Witness
+
 ATTACH_VARIABLE = "HOTLOOP_ATTACH"
 SOURCE = Path(__file__).resolve().parent.parent
 SITE = SOURCE / "attach" / "site"
@@ -82,13 +84,17 @@ def resolve_command(command: Sequence[str], search_path: str | None) -> list[str
 def run_child(
     command: Sequence[str], environment: Mapping[str, str], on_tick: Callable[[], None] | None = None
 ) -> ChildEnd:
-    """Start the command and wait. Signals that were sent to us alone are passed on; the terminal's are not repeated.
+    """Start the command and wait. Signals that were sent to us alone are passed on; those that the terminal or a
+    supervisor sent to all of us are not repeated. A signal that we were told to ignore (nohup) the child ignores too.
 
     ``on_tick`` is called about once a second while the command runs.
     """
     import time
 
-    numbers = [getattr(signal, name) for name in FORWARDED if hasattr(signal, name)]
+    known = [getattr(signal, name) for name in FORWARDED if hasattr(signal, name)]
+    numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
+    can_wait = hasattr(signal, "sigtimedwait")
+    witness = Witness(numbers) if can_wait else None
     before = {number: signal.signal(number, _ignore) for number in numbers}  # caught, so that the child has defaults
     start_s = time.monotonic()
     try:
@@ -97,11 +103,13 @@ def run_child(
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             raise CommandNotStarted(f"{command[0]}: {error.strerror}", exit_code=code) from error
-        if hasattr(signal, "sigtimedwait"):
-            _wait_passing_signals(child, numbers, on_tick)
+        if witness is not None:
+            _wait_passing_signals(child, numbers, on_tick, witness)
         else:
             child.wait()
     finally:
+        if witness is not None:
+            witness.end()
         for number, handler in before.items():
             signal.signal(number, handler)
     code = child.returncode
@@ -117,7 +125,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def _wait_passing_signals(
-    child: subprocess.Popen[bytes], numbers: Sequence[int], on_tick: Callable[[], None] | None
+    child: subprocess.Popen[bytes], numbers: Sequence[int], on_tick: Callable[[], None] | None, witness: Witness
 ) -> None:
     watched = {signal.SIGCHLD, *numbers}
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -127,7 +135,7 @@ def _wait_passing_signals(
             if info is None:
                 if on_tick is not None:
                     on_tick()
-            elif info.si_signo != signal.SIGCHLD and info.si_code != _SI_KERNEL:
+            elif info.si_signo != signal.SIGCHLD and info.si_code != _SI_KERNEL and not witness.saw(info.si_signo):
                 child.send_signal(info.si_signo)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
