@@ -10,6 +10,7 @@ of the repeats beside all of them; memory is the process's own high-water mark (
 from __future__ import annotations
 
 import argparse
+import datetime
 import gzip
 import json
 import os
@@ -44,6 +45,43 @@ print(json.dumps({
     "work_ns": int(trace.duration_ns.sum()), "notes": [note.code for note in trace.notes],
 }))
 """
+
+_ANALYSE = """
+import json, resource, sys
+from pathlib import Path
+from hotloop.pipeline.traces import report_traces
+report = report_traces([sys.argv[1]], write_cache=False)
+used = resource.getrusage(resource.RUSAGE_SELF)
+status = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
+print(json.dumps({
+    "cpu_s": used.ru_utime + used.ru_stime, "peak_bytes": int(status) * 1024,
+    "idle_ns": report.device.idle.total_ns, "compute_ns": report.device.compute.total_ns,
+}))
+"""
+"""Everything that hotloop trace does before it draws: more than the peer's six analyses."""
+
+_PEER = """
+import contextlib, io, json, resource, sys, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    from hta.trace_analysis import TraceAnalysis
+    peer = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="")
+    parts = peer.get_temporal_breakdown(visualize=False)
+    peer.get_gpu_kernel_breakdown(visualize=False)
+    peer.get_comm_comp_overlap(visualize=False)
+    peer.get_idle_time_breakdown(ranks=[0], visualize=False)
+    peer.get_cuda_kernel_launch_stats(ranks=[0], visualize=False)
+    peer.get_queue_length_summary(ranks=[0])
+used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+status = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
+print(json.dumps({
+    "cpu_s": sum(u.ru_utime + u.ru_stime for u in used),
+    "peak_bytes": max(int(status) * 1024, used[1].ru_maxrss * 1024),
+    "idle_us": float(parts["idle_time(us)"].sum()), "compute_us": float(parts["compute_time(us)"].sum()),
+}))
+"""
+"""HolisticTraceAnalysis: load, temporal, kernel, overlap, idle, launch and queue."""
 
 
 def enlarge_trace(source: Path, target: Path, size_bytes: int) -> int:
@@ -85,14 +123,28 @@ def _split_numbers(events: bytes, shift_us: int) -> tuple[list[bytes], list[int]
     return [*literals, events[at:]], numbers, steps
 
 
-def run_fresh(code: str, *arguments: str) -> dict[str, Any]:
+def run_fresh(code: str, *arguments: str, python: str = sys.executable) -> dict[str, Any]:
     """What a fresh interpreter prints as JSON."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([python, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
+
+
+def measure_beside(path: Path, repeats: int, peer_python: str) -> dict[str, Any]:
+    """The whole command and HolisticTraceAnalysis on the same file, in turns; whole processes with their imports."""
+    ours, peers = [], []
+    for _ in range(repeats):
+        ours.append(run_fresh(_ANALYSE, str(path)))
+        peers.append(run_fresh(_PEER, str(path), python=peer_python))
+    size_bytes = path.stat().st_size
+    mine, theirs = _summarise(ours, size_bytes), _summarise(peers, size_bytes)
+    return {
+        "hotloop": mine,
+        "peer": theirs,
+        "cpu_ratio": round(theirs["min_cpu_s"] / mine["min_cpu_s"], 2),
+        "memory_ratio": round(theirs["peak_bytes"] / mine["peak_bytes"], 2),
+    }
 
 
 def measure_reading(path: Path, repeats: int) -> dict[str, Any]:
@@ -125,12 +177,18 @@ def _summarise(runs: Sequence[dict[str, Any]], size_bytes: int) -> dict[str, Any
     }
 
 
-def measure(sizes_mb: Sequence[int], repeats: int, folder: Path, source: Path) -> Iterator[dict[str, Any]]:
+def measure(
+    sizes_mb: Sequence[int], repeats: int, folder: Path, source: Path, peer_python: str | None
+) -> Iterator[dict[str, Any]]:
     """One row per size, each trace made, measured and removed."""
     for size_mb in sizes_mb:
         path = folder / f"trace_{size_mb}mb.json"
         repetitions = enlarge_trace(source, path, size_mb * 10**6)
-        yield {"size_mb": size_mb, "repetitions": repetitions, **measure_reading(path, repeats)}
+        row = {"size_mb": size_mb, "repetitions": repetitions, **measure_reading(path, repeats)}
+        if peer_python is not None:
+            path.with_name(f".{path.name}.hlcols").unlink(missing_ok=True)
+            row["beside"] = measure_beside(path, repeats, peer_python)
+        yield row
         path.unlink()
         path.with_name(f".{path.name}.hlcols").unlink(missing_ok=True)
 
@@ -141,11 +199,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--source", type=Path, default=REAL_TRACE)
     parser.add_argument("--folder", type=Path, help="where the traces are made (a temporary folder)")
+    parser.add_argument("--peer", metavar="PYTHON", help="an interpreter with HolisticTraceAnalysis 0.5.0, pandas < 3")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        for row in measure(given.sizes, given.repeats, Path(folder), given.source):
+        for row in measure(given.sizes, given.repeats, Path(folder), given.source, given.peer):
             rows.append(row)
             read, opened = row["read"], row["open_cache"]
             print(
@@ -158,8 +217,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 ),
                 flush=True,
             )
+            if "beside" in row:
+                beside = row["beside"]
+                print(
+                    f"    hotloop trace {beside['hotloop']['min_cpu_s']:.2f} CPU-s, "
+                    f"{beside['hotloop']['peak_bytes'] / 1e6:.0f} MB · HolisticTraceAnalysis "
+                    f"{beside['peer']['min_cpu_s']:.2f} CPU-s, {beside['peer']['peak_bytes'] / 1e6:.0f} MB: "
+                    f"{beside['cpu_ratio']:.1f}x CPU, {beside['memory_ratio']:.1f}x memory",
+                    flush=True,
+                )
     if given.json:
-        result = {"python": platform.python_version(), "machine": platform.machine(), "source": given.source.name}
+        result = {
+            "date": datetime.date.today().isoformat(),
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "cores": len(os.sched_getaffinity(0)),
+            "source": given.source.name,
+        }
         given.json.write_text(json.dumps({**result, "rows": rows}, indent=1) + "\n")
 
 

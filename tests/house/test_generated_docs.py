@@ -1,6 +1,7 @@
 """The generated pages say what the code says, and every technique that a rule prescribes is explained."""
 
 import ast
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Skipped
 from hotloop.core.rules import rule
+from hotloop.core.techniques import ACTS
 
 from .load_script import ROOT, load_script
 
@@ -113,6 +115,12 @@ def technique_ids(source: str) -> set[str]:
 def unexplained_techniques(folder: Path, page: str) -> set[str]:
     used = set().union(*(technique_ids(path.read_text()) for path in folder.glob("*.py")))
     return {technique for technique in used if f"| `{technique}` |" not in page}
+
+
+def test_the_acts_of_the_report_are_those_of_the_vocabulary() -> None:
+    page = (ROOT / "docs" / "vocabulary.md").read_text()
+    rows = dict(re.findall(r"^\| `([a-z0-9-]+)` \| (.*?) \| .*\|$", page, re.MULTILINE))
+    assert rows == dict(ACTS), "docs/vocabulary.md and core/techniques.py say different things"
 
 
 def test_every_technique_that_a_rule_prescribes_is_in_the_vocabulary() -> None:

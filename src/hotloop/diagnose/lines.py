@@ -142,6 +142,13 @@ def field_lines(rank: RankAnalysis, field_name: str) -> tuple[tuple[Line, str], 
     return tuple(settled)
 
 
+SHORTEST_STEP_NS = 1_000_000
+"""Below this a sampler sees little of what C code does and lands on loops and calls: lines tell where, not how much.
+(The same holds of a line with several statements, of which one may take all of the time.)"""
+FEWEST_SAMPLES = 3
+"""Fewer samples than this are an accident, not a part of the step."""
+
+
 def time_of_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShare:
     """The part of a time field that lines of these kinds account for."""
     return _time_of(rank, field_name, tuple(line for line, kind in field_lines(rank, field_name) if kind in kinds))
@@ -186,6 +193,10 @@ def _time_of(rank: RankAnalysis, field_name: str, lines: tuple[Line, ...]) -> Fi
     shares_sum = sum(line.share_ratio for line in all_lines)
     total = sum(line.samples for line in all_lines) / shares_sum if shares_sum > 0 else 0.0
     low, high = share_bounds(share, total)
+    if rank.step_mean_ns < SHORTEST_STEP_NS or any(";" in line.text for line in lines):
+        low = 0.0
+    if sum(line.samples for line in lines) < FEWEST_SAMPLES:
+        return NOTHING
     return FieldShare(
         mean_ns=share * field_ns,
         low_ns=low * field_ns,

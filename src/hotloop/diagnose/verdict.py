@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from hotloop.core.findings import Finding, Kind, Severity
 from hotloop.core.phases import Breakdown
-from hotloop.core.report import Device, StepSummary
+from hotloop.core.report import Device, LineShare, StepSummary
 from hotloop.core.timeline import IdleCauses
 
 _SERIOUS = (Severity.HIGH, Severity.MEDIUM)
 
 
-def describe_verdict(findings: Sequence[Finding], breakdown: Breakdown, step: StepSummary) -> str:
-    """The first serious fault, else the first serious opportunity, else where the time of a healthy step goes."""
+LARGE_OTHER_RATIO = 0.3
+"""From this share on, time outside the model is not passed over, whether or not a rule has a name for it."""
+MOST_RATIO = 0.5
+
+
+def describe_verdict(
+    findings: Sequence[Finding], breakdown: Breakdown, step: StepSummary, lines: Sequence[LineShare] = ()
+) -> str:
+    """The first serious fault, else the first serious opportunity, else where the time of the step goes.
+
+    ``lines`` are the lines of every phase, largest share first.
+    """
     serious = _first_serious(findings)
     if serious is not None:
         return serious
+    other = breakdown.share("other")
+    if other >= LARGE_OTHER_RATIO:
+        line = next((one for one in lines if one.phase == "other" and one.share_ratio >= MOST_RATIO), None)
+        place = "" if line is None else f", most of it at {os.path.basename(line.file)}:{line.line}"
+        return f"{other:.0%} of every step is spent outside the model{place}; no rule can say whether it is needed"
     few = (
         f" (only {step.steady_count} steady step{'s' if step.steady_count != 1 else ''})"
         if step.steady_count < 10

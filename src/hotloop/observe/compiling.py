@@ -68,7 +68,7 @@ def wrap_graph_call(session: Session) -> Callable[[Any], Any]:
 def compile_facts(where: Place | None, graph_calls: GraphCalls | None = None) -> dict[str, Any] | None:
     """Graphs, breaks and recompiles so far, with reasons and places; None while nothing was compiled."""
     utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
+    if utils is None or not hasattr(utils, "counters"):  # it may be half imported by another thread
         return None
     counters = utils.counters
     graphs = int(counters["stats"].get("unique_graphs", 0)) if "stats" in counters else 0

@@ -183,7 +183,7 @@ class Session:
         self._ddp_classes: set[type] = set()
         self._pending_facts: list[dict[str, Any]] = []
         self._told: deque[dict[str, Any]] = deque()
-        self._seen_inputs: list[tuple[int, weakref.ref[Any], bool, int]] = []
+        self._seen_inputs: list[tuple[int, weakref.ref[Any], bool, int, bool]] = []
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._facts_told: set[str] = set()
         self._compile_place: Place | None = None
@@ -629,15 +629,20 @@ class Session:
                 break
         if tensor is None:
             return None
-        known = False
-        row = self.recorder.rows
-        for root, reference, was_nograd, seen_row in self._seen_inputs:
+        row, mode = self.recorder.rows, module.training
+        seen = [entry[2:] for entry in self._seen_inputs if entry[0] == id(module) and entry[1]() is tensor]
+        # What every step trains on (a graph, a full batch) is no batch that comes back: a forward of it after the
+        # optimizer's step looks at new weights, and one in the other mode computes something else.
+        is_lasting = len({seen_row for was_nograd, seen_row, _ in seen if not was_nograd}) > 1
+        known = any(
+            was_nograd != nograd
             # A forward for metrics often comes after the optimizer's step: the previous row counts too.
-            if root == id(module) and was_nograd != nograd and row - seen_row <= 1 and reference() is tensor:
-                known = True
+            and ((seen_row == row and seen_mode == mode) if is_lasting else 0 <= row - seen_row <= int(nograd))
+            for was_nograd, seen_row, seen_mode in seen
+        )
         if len(self._seen_inputs) >= 64:
             self._seen_inputs = [seen for seen in self._seen_inputs if row - seen[3] <= 1][-32:]
-        self._seen_inputs.append((id(module), weakref.ref(tensor), nograd, row))
+        self._seen_inputs.append((id(module), weakref.ref(tensor), nograd, row, mode))
         return time.perf_counter_ns() if known else None
 
     def _count_direct(self, args: Any, kwargs: Any) -> None:

@@ -79,7 +79,7 @@ def _report_training(
         command=redact_command(manifest.get("command", training.lead.argv)),
         environment=_environment(run) | _describe_precision(analysis),
         outcome=_outcome(run, training),
-        verdict=describe_verdict(findings, breakdown, summarize_steps(training)),
+        verdict=describe_verdict(findings, breakdown, summarize_steps(training), summarize_lines(training)),
         step=summarize_steps(training),
         breakdown=breakdown,
         device=None,

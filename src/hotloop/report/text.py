@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Saving, Severity, Value, Where
 from hotloop.core.report import Outcome, Report, ScorecardRow
+from hotloop.core.techniques import ACTS
 
 UNKNOWN = "unknown"
 
@@ -336,6 +337,13 @@ def format_share(ratio: float) -> str:
     ('46.0%', '0.0%', '<0.1%')
     """
     return "<0.1%" if 0 < ratio < 0.0005 else f"{ratio * 100:.1f}%"
+
+
+def describe_act(finding: Finding, manuals: Mapping[str, str]) -> str | None:
+    """What the fix of this very finding asks for; without one, the first advice of the rule's manual."""
+    if finding.fix is not None and finding.fix.technique in ACTS:
+        return ACTS[finding.fix.technique].replace("`", "")
+    return first_advice(manuals.get(finding.rule, ""))
 
 
 def first_advice(manual: str) -> str | None:

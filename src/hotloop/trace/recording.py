@@ -395,7 +395,10 @@ def _read_json(path: Path, health: list[str]) -> dict[str, Any] | None:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / "run.json").is_file() or (folder / "processes").is_dir()
+    try:
+        return (folder / "run.json").is_file() or (folder / "processes").is_dir()
+    except OSError:  # a folder that may not be read
+        return False
 
 
 def _list_runs(runs: Path) -> list[Path]:

@@ -246,7 +246,12 @@ def _forecast(
             saving_within(cost_ratio, 0.0, 0.4 * cost_ratio, 0.9 * cost_ratio, Basis.RULE_OF_THUMB),
             Fix(
                 technique="loader-workers",
-                settings={"num_workers": workers + 1, "persistent_workers": True, "prefetch_factor": factor},
+                settings={
+                    # More workers than cores only take them from each other.
+                    "num_workers": max(1, min(workers + 1, int(cores_per_rank(rank) or workers))),
+                    "persistent_workers": True,
+                    "prefetch_factor": factor,
+                },
                 safety=Safety.ASK,
                 numerics=Numerics.RESAMPLED,
             ),

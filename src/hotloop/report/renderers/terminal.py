@@ -229,7 +229,7 @@ def _write_finding(page: Page, finding: Finding, history: str | None) -> None:
     _write_evidence(page, finding)
     if finding.fix is not None:
         page.labelled("fix", t.format_fix(finding.fix))
-    advice = t.first_advice(page.manuals.get(finding.rule, ""))
+    advice = t.describe_act(finding, page.manuals)
     if advice is not None:
         page.labelled("to do" if finding.fix is not None else "fix", advice)
     if finding.next is not None:
