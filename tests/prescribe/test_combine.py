@@ -34,10 +34,11 @@ def test_different_phases_are_disjoint_and_add() -> None:
     assert both.techniques == ("x", "y")
 
 
-def test_two_fixes_of_one_phase_win_its_time_once() -> None:
+def test_two_fixes_of_one_phase_win_more_than_the_larger_and_less_than_both() -> None:
     both = combine_savings([make_finding("a", "forward", 0.5, 0.3, "x"), make_finding("b", "backward", 0.4, 0.2, "y")])
     assert both is not None
-    assert both.mid_ratio == pytest.approx(0.3)
+    # Between the larger alone (0.3) and one after the other (1 - 0.7 x 0.8 = 0.44).
+    assert both.mid_ratio == pytest.approx(0.37)
 
 
 def test_two_rules_between_the_phases_have_different_lines() -> None:

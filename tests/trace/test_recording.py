@@ -248,6 +248,11 @@ def test_a_recording_that_is_a_folder_is_unreadable(run: Path) -> None:
     assert refusal(run) == f"cannot read {path}: Is a directory"
 
 
+def test_a_pipe_in_place_of_a_recording_is_not_waited_for(run: Path) -> None:
+    os.mkfifo(run / "processes" / "host-9-9-0.hlr")
+    assert any("host-9-9-0.hlr is a pipe" in line for line in read_run(run).health)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_without_permission_is_unreadable(run: Path) -> None:
     path = run / "processes" / "host-1-0-0.hlr"

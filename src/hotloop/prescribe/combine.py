@@ -15,9 +15,10 @@ _SHARED = {"forward": _COMPUTATION, "backward": _COMPUTATION, None: _COMPUTATION
 def combine_savings(findings: Iterable[Finding]) -> CombinedSaving | None:
     """What the fixes of these findings save together, as fractions of the time per unit; None when nothing has a fix.
 
-    Savings do not add up. Within a phase only the largest counts, because two fixes there win the same time twice;
-    what different phases lose are disjoint parts of one step, so their savings add. The sum never exceeds what the
-    findings say is lost.
+    Savings do not add up. Within a phase two fixes may win the same time twice: at least the largest counts, at most
+    each wins its share of what the ones before it left, and the middle between the two is the most likely. What
+    different phases lose are disjoint parts of one step, so their savings add. The sum never exceeds what the findings
+    say is lost.
     """
     groups: dict[str, list[tuple[Finding, Saving]]] = {}
     techniques: list[str] = []
@@ -28,11 +29,10 @@ def combine_savings(findings: Iterable[Finding]) -> CombinedSaving | None:
         techniques.append(finding.fix.technique)
     if not groups:
         return None
-    best = [max(group, key=lambda pair: pair[1].mid_ratio) for group in groups.values()]
-    most = min(1.0, sum(max(_cost(finding, saving) for finding, saving in group) for group in groups.values()))
-    low = _together(saving.low_ratio for _, saving in best)
-    mid = _together(saving.mid_ratio for _, saving in best)
-    high = _together(max(saving.high_ratio for _, saving in group) for group in groups.values())
+    most = min(1.0, sum(_in_turn(_cost(finding, saving) for finding, saving in group) for group in groups.values()))
+    low = _together(max(group, key=lambda pair: pair[1].mid_ratio)[1].low_ratio for group in groups.values())
+    mid = _together(_middle([saving.mid_ratio for _, saving in group]) for group in groups.values())
+    high = _together(_in_turn(saving.high_ratio for _, saving in group) for group in groups.values())
     high = min(high, most)
     mid = min(mid, high)
     return CombinedSaving(
@@ -52,6 +52,22 @@ def _group_of(finding: Finding) -> str:
 
 def _cost(finding: Finding, saving: Saving) -> float:
     return saving.high_ratio if finding.cost_ratio is None else finding.cost_ratio
+
+
+def _in_turn(ratios: Iterable[float]) -> float:
+    """Each wins its share of what is left.
+
+    >>> round(_in_turn([0.5, 0.2]), 3)
+    0.6
+    """
+    left = 1.0
+    for ratio in ratios:
+        left *= 1.0 - ratio
+    return 1.0 - left
+
+
+def _middle(ratios: list[float]) -> float:
+    return 0.5 * (max(ratios) + _in_turn(ratios))
 
 
 def _together(ratios: Iterable[float]) -> float:

@@ -365,7 +365,14 @@ def _process_paths(folder: Path, health: list[str]) -> list[Path]:
     if not folder.is_dir():
         return []
     names = sorted(os.listdir(folder))
-    paths = [folder / name for name in names if name.endswith(FILE_SUFFIX)]
+    paths = []
+    for name in names:
+        if not name.endswith(FILE_SUFFIX):
+            continue
+        if (folder / name).is_fifo():  # reading it would wait for ever
+            health.append(f"{name} is a pipe, no recording; left out")
+        else:
+            paths.append(folder / name)
     for name in names:
         if not name.endswith(FILE_SUFFIX + POINTER_SUFFIX) or name.removesuffix(POINTER_SUFFIX) in names:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
@@ -97,7 +98,7 @@ def _describe_report(report: Report) -> Shown:
     combined = report.combined_saving
     return {
         "version": report.tool_version,
-        "command": " ".join(report.command),
+        "command": shlex.join(report.command),
         "verdict": report.verdict,
         "training_seen": training_seen,
         "outcome": t.format_outcome(report.outcome) if report.outcome is not None else None,

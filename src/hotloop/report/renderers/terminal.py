@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -170,7 +171,7 @@ def _write_verdict(page: Page, report: Report) -> None:
     page.paragraph((t.clean(report.verdict), style), (f" ({stake})" if stake else "", "bold"))
     parts = [f"hotloop {t.clean(report.tool_version)}"]
     if report.command:
-        parts.append(t.shorten(" ".join(report.command), max(30, page.width - 30), page.glyphs.ellipsis))
+        parts.append(t.shorten(shlex.join(report.command), max(30, page.width - 30), page.glyphs.ellipsis))
     ended_well = report.outcome is None or (
         report.outcome.ended in ("completed", "running") and not report.outcome.exit_code
     )
