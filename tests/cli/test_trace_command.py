@@ -122,3 +122,15 @@ def test_resnet50_without_loader_workers_waits_for_data(tmp_path: Path) -> None:
     assert first["rule"] == "input-bound"
     assert first["cost_ratio"] == pytest.approx(0.40, abs=0.02)
     assert first["evidence"]["loads_in_main_process"] is True
+    assert first["saving"]["basis"] == "simulated"
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie beside the repository, in ../shared/traces")
+def test_eight_ranks_wait_for_the_one_that_arrives_last(tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    main(["trace", str(TRACES / "dlrm_8ranks_v100"), *KEPT, "-q", "--json", str(target)])
+    report = json.loads(target.read_text())
+    straggler = next(finding for finding in report["findings"] if finding["rule"] == "straggler")
+    assert straggler["ranks"] == [7]
+    assert straggler["evidence"]["last_arrivals"] == 5
+    assert len(report["trace"]["waits"]) == 8

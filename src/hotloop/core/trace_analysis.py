@@ -11,6 +11,21 @@ from .trace import TraceFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepPath:
+    """The critical path of one step, summed up: what would have to be faster for the step to be shorter."""
+
+    step: int
+    paced_by: str
+    """'host' or 'device': whose end makes the step end."""
+    bound_ns: Mapping[str, int]
+    """Time by what bounds it (core.graph.BOUND_KINDS); sums to the step."""
+    parts: tuple[tuple[str, str, int], ...]
+    """(name, kind, ns), the longest first."""
+    has_sync_events: bool
+    """False: waits for the device were inferred, and the path is a guess where they matter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRank:
     """One file: one process, nearly always one rank."""
 
@@ -18,6 +33,9 @@ class TraceRank:
     timeline: RankTimeline
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
     """By change ('no-input-wait', 'no-host-syncs', ...): what the re-timed graph of a step says of it."""
+
+    path: StepPath | None = None
+    """Of the complete step of median length; None where there is none or it is too large."""
 
     @property
     def complete_steps_count(self) -> int:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from hotloop import __version__
-from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
+from hotloop.analyze.timeline.collectives import collect_collectives
+from hotloop.analyze.timeline.critical_path import summarize_path
+from hotloop.analyze.timeline.ranks import compare_ranks, list_rank_waits
+from hotloop.analyze.timeline.reduce import ReduceOptions, lay_groundwork, reduce_trace
 from hotloop.analyze.timeline.summary import (
     summarize_trace_breakdown,
     summarize_trace_device,
     summarize_trace_ranks,
     summarize_trace_steps,
 )
+from hotloop.analyze.timeline.what_if import forecast_for_rules
+from hotloop.core.graph import RankCollectives
 from hotloop.core.redact import redact_text
 from hotloop.core.report import Health, Report
+from hotloop.core.timeline import TimelineNote
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose import find_problems_in_trace
@@ -26,9 +32,27 @@ from hotloop.trace.inputs import ReducedTraces, map_traces
 from hotloop.trace.source import Progress
 
 
-def reduce_rank(trace: Trace, options: ReduceOptions) -> TraceRank:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReducedRank:
+    """What a worker sends back of one file."""
+
+    rank: TraceRank
+    collectives: RankCollectives
+    notes: tuple[TimelineNote, ...]
+
+
+def reduce_rank(trace: Trace, options: ReduceOptions) -> ReducedRank:
     """One file alone; everything that needs the other ranks comes after."""
-    return TraceRank(facts=trace.facts, timeline=reduce_trace(trace, options))
+    ground = lay_groundwork(trace, options.definitions)
+    parts = (trace, ground.links, ground.classes, ground.steps)
+    timeline = reduce_trace(trace, options, ground)
+    forecasts, notes = forecast_for_rules(*parts)
+    path = None if timeline.step_source == "whole trace" else summarize_path(*parts)
+    return ReducedRank(
+        rank=TraceRank(facts=trace.facts, timeline=timeline, forecasts=forecasts, path=path),
+        collectives=collect_collectives(*parts),
+        notes=notes,
+    )
 
 
 def report_traces(
@@ -50,15 +74,30 @@ def report_traces(
         cache_folder=cache_folder,
         write_cache=write_cache,
     )
-    ranks = tuple(replace(one.result, facts=one.facts) for one in reduced.traces)
-    return report_trace_analysis(TraceAnalysis(ranks=ranks), merge_notes(reduced), command)
+    ranks = tuple(replace(one.result.rank, facts=one.facts) for one in reduced.traces)
+    together = compare_ranks([replace(one.result.collectives, rank=one.facts.rank) for one in reduced.traces])
+    notes = merge_notes(reduced)
+    if together is None:
+        return report_trace_analysis(TraceAnalysis(ranks=ranks), notes, command)
+    analysis = TraceAnalysis(
+        ranks=ranks,
+        waits=list_rank_waits(together),
+        matched_count=together.matched_count,
+        transfer_ns=together.transfer_ns,
+        span_ns=together.span_ns,
+    )
+    notes += tuple(TraceNote(level=n.level, code=n.code, message=n.message) for n in together.notes)
+    return report_trace_analysis(analysis, notes, command)
 
 
-def merge_notes(reduced: ReducedTraces[TraceRank]) -> tuple[TraceNote, ...]:
+def merge_notes(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceNote, ...]:
     """The notes of all files, worst first; what several files have in common is said once, with their number."""
     groups: dict[tuple[str, str], list[TraceNote]] = {}
     for one in reduced.traces:
-        own = (TraceNote(level=n.level, code=n.code, message=n.message) for n in one.result.timeline.notes)
+        own = (
+            TraceNote(level=n.level, code=n.code, message=n.message)
+            for n in (*one.result.rank.timeline.notes, *one.result.notes)
+        )
         # Both ends may count the same thing; what the analyses say names its consequence.
         known = {note.code: note for note in (*one.notes, *own)}
         for note in known.values():

@@ -37,7 +37,7 @@ def trace_tables(report: Report, top: int = 10) -> tuple[Table, ...]:
         made += [_tell_idle(lead.idle, whose), _tell_blame(lead.idle, whose, top)]
     if lead.launch is not None:
         made.append(_tell_launches(lead.launch, whose))
-    made += [_tell_waits(report), _tell_forecasts(ranks[0], whose)]
+    made += [_tell_waits(report), _tell_path(ranks[0], whose, top), _tell_forecasts(ranks[0], whose)]
     made += [_tell_kernels(lead, whose, top), _tell_comm(lead, whose, top), _tell_ops(lead, whose, top)]
     made += [_tell_modules(lead, whose, top), _tell_ranges(lead, whose, top), _tell_ratios(lead, whose)]
     return tuple(table for table in made if table is not None and table.rows)
@@ -167,6 +167,21 @@ def _tell_waits(report: Report) -> Table | None:
     return Table(
         title="Waiting for other ranks", note=note, header=("rank", "waits", "share", "arrived last"), rows=rows
     )
+
+
+def _tell_path(rank: TraceRank, whose: str, top: int) -> Table | None:
+    path = rank.path
+    if path is None:
+        return None
+    total = max(1, sum(path.bound_ns.values()))
+    bound = [(kind.replace("_", " "), ns) for kind, ns in path.bound_ns.items() if ns]
+    parts = [(f"  {_cut(name)} ({kind.replace('_', ' ')})", ns) for name, kind, ns in path.parts[: top // 2]]
+    rows = tuple((name, t.format_duration(ns), t.format_share(ns / total)) for name, ns in [*bound, *parts])
+    notes = [f"step {path.step}, paced by the {path.paced_by}"]
+    if not path.has_sync_events:
+        notes.append("without synchronisation events its waits are inferred")
+    notes += [whose] if whose else []
+    return Table(title="Critical path", note="; ".join(notes), header=("bound by", "time", "share"), rows=rows)
 
 
 def _tell_forecasts(rank: TraceRank, whose: str) -> Table:

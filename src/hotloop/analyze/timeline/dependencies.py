@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.core.graph import BOUND_KINDS, EdgeCounts
+from hotloop.core.graph import EdgeCounts
 from hotloop.core.trace import Category, Trace
 
 from .classes import COMM, COMPUTE, Classes
@@ -40,30 +40,12 @@ from .intervals import Int64s
 from .links import Links, find_categories, nest_rows
 from .names import match_names
 from .nesting import NONE, Nesting
+from .step_graph import KIND, ROLE, ROLES, StepGraph, order_nodes
 from .steps import LOADER_NEXT, Steps
 
 Bools = NDArray[np.bool_]
 Int8s = NDArray[np.int8]
 
-KIND = {name: i for i, name in enumerate(BOUND_KINDS)}
-ROLES = (
-    "host",
-    "input",
-    "call",
-    "sync_call",
-    "latency",
-    "work",
-    "gap",
-    "host_wait",
-    "stream_wait",
-    "fork",
-    "join",
-    "forward",
-    "anchor",
-    "idle",
-)
-"""What an edge stands for. idle: a thread that waits; the edge only keeps its order."""
-ROLE = {name: i for i, name in enumerate(ROLES)}
 _KIND_OF_ROLE = {
     "host": "host", "input": "input", "call": "launch", "sync_call": "sync", "latency": "launch", "gap": "launch",
     "host_wait": "sync", "stream_wait": "sync", "fork": "host", "join": "host", "forward": "host", "anchor": "host",
@@ -90,49 +72,6 @@ _EVENT_RECORD = re.compile(r"EventRecord")
 _HOST_COMM = re.compile(r"^(?:gloo|mpi|ucc):")
 _C10D = re.compile(r"^c10d::(?!wait)")
 _DEVICE_WIDE = re.compile(r"(?:Device|Ctx)Synchronize")
-
-
-@dataclass(frozen=True, slots=True)
-class StepGraph:
-    """The graph of a window. Node 0 is the window's beginning on the main thread."""
-
-    low_ns: int
-    high_ns: int
-    time_ns: Int64s
-    """Measured instant of each node."""
-    source: Int64s
-    target: Int64s
-    weight_ns: Int64s
-    role: Int8s
-    kind: Int8s
-    """Index into BOUND_KINDS."""
-    row: Int64s
-    """Row of the trace whose time the edge is; -1 without."""
-    order: Int64s
-    """Nodes in an order in which every edge goes forward."""
-    by_target: Int64s
-    """Edges by the place of their target in ``order``."""
-    work: Int64s
-    """Work numbers of Links in the graph."""
-    work_begin: Int64s
-    work_end: Int64s
-    work_step: Int64s
-    """Step that launched each work; -1 for work that was launched before the window."""
-    host_comm_rows: Int64s
-    """Rows of collectives on the host, with their nodes."""
-    host_comm_begin: Int64s
-    host_comm_end: Int64s
-    boundaries: Int64s
-    """Node of the end of each step of the window on the main thread."""
-    loader_ends: Int64s
-    """Nodes where the main thread has got its next batch."""
-    loader_ns: Int64s
-    """How long each of those took."""
-    unexplained: Int64s
-    """Per node: the time by which it came later than every edge explains."""
-    edges: EdgeCounts
-    unlinked_count: int
-    """Work that began in the window without a launching call in the trace."""
 
 
 class _Nodes:
@@ -342,7 +281,6 @@ class _Builder:
         """Launches, streams and stream waits of every work, with the weight that explains its start."""
         latency, usual_gap = self._measure_latencies()
         size = len(self.work)
-        self.late = np.zeros(size, dtype=np.int64)
         if size == 0:
             return
         far = np.iinfo(np.int64).min // 4
@@ -382,14 +320,12 @@ class _Builder:
             missing[t] = 0
         self.counts["inferred_syncs"] += len(found)
         way = way + np.where(slow_call, missing, 0)
-        missing[slow_call] = 0
         small = explained & (missing > 0) & (missing <= JITTER_NS)
         by_launch = small & (ready_launch >= ready_stream) & (ready_launch >= ready_wait)
         by_stream = small & ~by_launch & (ready_stream >= ready_wait)
         way = way + np.where(by_launch, missing, 0)
         gap = gap + np.where(by_stream, missing, 0)
         by_wait = small & ~by_launch & ~by_stream
-        self.late = np.where(explained & (missing > JITTER_NS), missing, 0)
         rows = self.links.device_rows[self.work]
         at = np.flatnonzero(launchable)
         self.counts["launch"] += len(at)
@@ -409,7 +345,9 @@ class _Builder:
             self.edges.add([int(self.end_node[s])], [int(self.begin_node[t])], [weight + extra], "stream_wait")
         # What was launched before the window, or by nobody that the trace shows, and follows nothing, stays in place.
         alone = np.flatnonzero(~explained & ~overlapping)
-        self.edges.add(np.zeros(len(alone), dtype=np.int64), self.begin_node[alone], self.start[alone] - self.low, "anchor")
+        self.edges.add(
+            np.zeros(len(alone), dtype=np.int64), self.begin_node[alone], self.start[alone] - self.low, "anchor"
+        )
 
     def _nodes_of_calls(self, rows: Int64s) -> Int64s:
         """Node of the start of each call; -1 where its thread has none."""
@@ -496,11 +434,12 @@ class _Builder:
     def _read_syncs(self) -> None:
         """The cuda_sync rows by correlation, and the calls that recorded events."""
         trace = self.trace
-        rows = np.flatnonzero(trace.category == Category.SYNC)
-        kinds_rows, kinds, table = trace.texts("sync_kind")
-        kind_of = dict(zip(kinds_rows.tolist(), (table[i] for i in kinds.tolist()), strict=True))
-        waited = dict(zip(*(c.tolist() for c in trace.integers("wait_on_stream")), strict=True))
-        recorded = dict(zip(*(c.tolist() for c in trace.integers("wait_on_record_correlation")), strict=True))
+        rows = find_categories(trace, (Category.SYNC,))
+        rows = rows[(trace.start_ns[rows] >= self.low) & (trace.start_ns[rows] < self.high)]
+        kind_rows, kind_at, table = trace.texts("sync_kind")
+        kind_of = {row: table[i] for row, i in _pick(kind_rows, kind_at, rows).items()}
+        waited = _pick(*trace.integers("wait_on_stream"), rows)
+        recorded = _pick(*trace.integers("wait_on_record_correlation"), rows)
         self.syncs: dict[int, tuple[str, int, int, int]] = {}
         labels: dict[tuple[int, str], int] = {}
         device_rows = self.links.device_rows
@@ -508,12 +447,13 @@ class _Builder:
             number = int(trace.device[device_rows[row]])
             labels[(number, trace.stream_labels[int(stream)])] = int(stream)
         for row in rows.tolist():
-            label = str(waited.get(row, NONE))
-            number = int(trace.device[row])
-            target = labels.get((number, label), NONE)
+            target = labels.get((int(trace.device[row]), str(waited.get(row, NONE))), NONE)
             kind = kind_of.get(row, trace.names[trace.name[row]])
             self.syncs[int(trace.correlation[row])] = (kind, int(trace.stream[row]), target, recorded.get(row, NONE))
-        calls = np.flatnonzero((trace.category == Category.RUNTIME) & match_names(trace, trace.name, _EVENT_RECORD))
+        wanted = np.unique(np.array([c for c in recorded.values() if c >= 0], dtype=np.int64))
+        calls = find_categories(trace, (Category.RUNTIME,))
+        calls = calls[np.isin(trace.correlation[calls], wanted)]
+        calls = calls[match_names(trace, trace.name[calls], _EVENT_RECORD)]
         self.records = dict(zip(trace.correlation[calls].tolist(), trace.start_ns[calls].tolist(), strict=True))
 
     def _last_called(self, stream: int, until_ns: int) -> int:
@@ -534,8 +474,9 @@ class _Builder:
             self.queues[stream] = (self.called[order], order)
         waits: dict[tuple[int, int], None] = {}
         trace = self.trace
-        rows = np.flatnonzero(trace.category == Category.RUNTIME)
-        rows = rows[np.isin(trace.correlation[rows], np.array(list(self.syncs), dtype=np.int64))]
+        waiting_calls = [c for c, (kind, *_) in self.syncs.items() if "Wait" in kind]
+        rows = find_categories(trace, (Category.RUNTIME,))
+        rows = rows[np.isin(trace.correlation[rows], np.array(waiting_calls, dtype=np.int64))]
         for row in rows.tolist():
             kind, waiting, target, record = self.syncs[int(trace.correlation[row])]
             called = int(trace.start_ns[row])
@@ -640,11 +581,17 @@ class _Builder:
             tail = max(0, end - done) if done > begin else min(end - begin, CALL_TAIL_NS)
             weight = min(tail, end - done)
             if done <= begin or done == last:
-                self.edges.add([int(self.end_node[w])], [int(one.node[at + 1])], [weight], "host_wait", row=np.array([row]))
+                self.edges.add(
+                    [int(self.end_node[w])], [int(one.node[at + 1])], [weight], "host_wait", row=np.array([row])
+                )
             else:
                 # Another stream held the call longer: this one would have let it go after the same tail.
                 self.edges.add(
-                    [int(self.end_node[w])], [int(one.node[at + 1])], [max(0, end - last)], "host_wait", row=np.array([row])
+                    [int(self.end_node[w])],
+                    [int(one.node[at + 1])],
+                    [max(0, end - last)],
+                    "host_wait",
+                    row=np.array([row]),
                 )
 
     # ---- host threads among each other
@@ -739,7 +686,7 @@ class _Builder:
         calls = np.flatnonzero(match_names(trace, trace.name[host.rows], _C10D))
         calls = calls[np.argsort(host.start_ns[calls], kind="stable")]
         shape_rows, shape_at, table = trace.texts("shapes")
-        shape_of = dict(zip(shape_rows.tolist(), shape_at.tolist(), strict=True))
+        shape_of = _pick(shape_rows, shape_at, host.rows[np.concatenate([comm, calls])])
 
         def elements(place: int) -> int:
             index = shape_of.get(int(host.rows[place]))
@@ -821,9 +768,8 @@ class _Builder:
         order, kept = order_nodes(len(time), source, target)
         if not kept.all():
             self.counts["contradicted"] += int(np.count_nonzero(~kept))
-            source, target, weight, role, kind, row = (
-                c[kept] for c in (source, target, weight, role, kind, row)
-            )
+            source, target, weight, row = source[kept], target[kept], weight[kept], row[kept]
+            role, kind = role[kept], kind[kept]
         position = np.empty(len(time), dtype=np.int64)
         position[order] = np.arange(len(time))
         by_target = np.argsort(position[target], kind="stable")
@@ -866,63 +812,7 @@ class _Builder:
         )
 
 
-def order_nodes(count: int, source: Int64s, target: Int64s) -> tuple[Int64s, Bools]:
-    """(nodes in an order in which every kept edge goes forward, which edges are kept).
-
-    Edges never go back in time, so only edges between simultaneous nodes can form a ring; such a ring is cut.
-    """
-    out = np.argsort(source, kind="stable")
-    first = np.searchsorted(source[out], np.arange(count + 1)).tolist()
-    targets = target[out].tolist()
-    waiting = np.bincount(target, minlength=count).tolist()
-    ready = [node for node in range(count) if waiting[node] == 0]
-    order = []
-    is_placed = [False] * count
-    rest = 0
-    while True:
-        while ready:
-            node = ready.pop()
-            is_placed[node] = True
-            order.append(node)
-            for at in range(first[node], first[node + 1]):
-                t = targets[at]
-                waiting[t] -= 1
-                if waiting[t] == 0 and not is_placed[t]:
-                    ready.append(t)
-        while rest < count and is_placed[rest]:
-            rest += 1
-        if rest == count:
-            break
-        ready.append(rest)
-        waiting[rest] = 0
-    placed = np.empty(count, dtype=np.int64)
-    numbers = np.array(order, dtype=np.int64)
-    placed[numbers] = np.arange(count)
-    return numbers, placed[source] < placed[target]
-
-
-def replay(graph: StepGraph, weight_ns: Int64s, late_ns: Int64s | None = None) -> Int64s:
-    """Instants of all nodes when every edge weighs ``weight_ns``; ``late_ns`` is added to each node on top."""
-    time = [0] * len(graph.time_ns)
-    known = np.full(len(graph.time_ns), False)
-    known[graph.target] = True
-    far = -(1 << 62)
-    for node in np.flatnonzero(known).tolist():
-        time[node] = far
-    time[0] = graph.low_ns
-    late = None if late_ns is None else late_ns.tolist()
-    edges = graph.by_target
-    previous = -1
-    for s, t, w in zip(
-        graph.source[edges].tolist(), graph.target[edges].tolist(), weight_ns[edges].tolist(), strict=True
-    ):
-        if t != previous:
-            if late is not None and previous >= 0:
-                time[previous] += late[previous]
-            previous = t
-        ready = time[s] + w
-        if ready > time[t]:
-            time[t] = ready
-    if late is not None and previous >= 0:
-        time[previous] += late[previous]
-    return np.array(time, dtype=np.int64)
+def _pick(rows: Int64s, values: Int64s, wanted: Int64s) -> dict[int, int]:
+    """A sparse fact of some rows only."""
+    kept = np.isin(rows, wanted)
+    return dict(zip(rows[kept].tolist(), values[kept].tolist(), strict=True))

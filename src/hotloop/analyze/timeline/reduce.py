@@ -18,7 +18,7 @@ from .anatomy import (
     split_steps,
     sum_by_phase,
 )
-from .classes import classify_work, list_comm_groups
+from .classes import Classes, classify_work, list_comm_groups
 from .idle import explain_idle
 from .intervals import Int64s
 from .launch import measure_launches
@@ -43,14 +43,28 @@ class ReduceOptions:
     kernel_sort: str = "device_time"
 
 
-def reduce_trace(trace: Trace, options: ReduceOptions | None = None) -> RankTimeline:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groundwork:
+    """What nearly every analysis of a trace begins with."""
+
+    links: Links
+    classes: Classes
+    steps: Steps
+
+
+def lay_groundwork(trace: Trace, definitions: str = "default") -> Groundwork:
+    """Launches joined with device work, its classes, and the steps. Raises UsageError for unknown definitions."""
+    links = link_device_work(trace)
+    return Groundwork(links=links, classes=classify_work(trace, links, definitions), steps=find_steps(trace, links))
+
+
+def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Groundwork | None = None) -> RankTimeline:
     """The timeline of one rank. Raises UsageError for an unknown definition or sort."""
     chosen = options or ReduceOptions()
-    links = link_device_work(trace)
-    classes = classify_work(trace, links, chosen.definitions)
+    ground = ground or lay_groundwork(trace, chosen.definitions)
+    links, classes, steps = ground.links, ground.classes, ground.steps
     covers = cover_devices(trace, links, classes)
     cover = covers[0] if covers else None
-    steps = find_steps(trace, links)
     phases = find_host_phases(trace, links, steps)
     step_phases = split_steps(phases, steps)
     work_phase = find_work_phases(trace, links, classes, phases)

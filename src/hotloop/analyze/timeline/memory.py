@@ -1,0 +1,178 @@
+"""Memory events of a trace -> DeviceMemoryTimeline for every device; a memory timeline of torch -> its categories.
+
+The events tell the allocator's totals after each of them where torch recorded those; else levels are relative to the
+beginning of the trace. An allocation belongs to the innermost operator that was open on any thread, the latest begun:
+the events name no thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.analyze.stats import fit_slope
+from hotloop.core.graph import CategoryMemory, DeviceMemoryTimeline, OpMemory
+from hotloop.core.memory_snapshot import TIMELINE_CATEGORIES, MemoryTimeline
+from hotloop.core.trace import MemoryEvents, Trace
+
+from .intervals import Int64s
+from .links import Links
+from .nesting import NONE
+from .steps import Steps
+
+DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 14: "meta", 20: "privateuseone"}
+OPS_COUNT = 40
+LEVELS_COUNT = 400
+OUTSIDE = "outside of operators"
+
+
+def describe_memory(trace: Trace, links: Links, steps: Steps) -> tuple[DeviceMemoryTimeline, ...]:
+    """One value for each device with memory events, accelerators first; empty when the trace has none."""
+    memory = trace.memory
+    if memory is None or len(memory.time_ns) == 0:
+        return ()
+    holder = find_holders(links, memory.time_ns)
+    keys = memory.device_type.astype(np.int64) * 4096 + memory.device_index
+    found = []
+    for key in np.unique(keys).tolist():
+        found.append(_describe_device(trace, links, steps, memory, holder, np.flatnonzero(keys == key)))
+    return tuple(sorted(found, key=lambda d: (d.device_type == "cpu", d.device_type, d.device)))
+
+
+def find_holders(links: Links, time_ns: Int64s) -> Int64s:
+    """Place in ``links.ranges`` of the innermost range at each instant; -1 outside of all."""
+    ranges = links.ranges
+    best = np.full(len(time_ns), NONE, dtype=np.int64)
+    for thread in ranges.bounds:
+        place = ranges.find_innermost(np.full(len(best), thread, dtype=np.int32), time_ns)
+        better = (place >= 0) & (
+            (best < 0) | (ranges.start_ns[np.maximum(place, 0)] > ranges.start_ns[np.maximum(best, 0)])
+        )
+        best = np.where(better, place, best)
+    return best
+
+
+def _describe_device(
+    trace: Trace, links: Links, steps: Steps, memory: MemoryEvents, holder: Int64s, mine: Int64s
+) -> DeviceMemoryTimeline:
+    time, change = memory.time_ns[mine], memory.bytes[mine]
+    told = memory.allocated_bytes[mine]
+    absolute = bool((told >= 0).all())
+    level = told if absolute else np.cumsum(change)
+    reserved = memory.reserved_bytes[mine]
+    kind = int(memory.device_type[mine[0]])
+    # The CPU reserves nothing; torch writes 0 there.
+    knows_reserved = kind != 0 and absolute and bool((reserved >= 0).all()) and bool((reserved > 0).any())
+    peak = int(np.argmax(level))
+    held = find_held(memory.address[mine], change, peak)
+    slope = _growth(steps, time, level)
+    return DeviceMemoryTimeline(
+        device_type=DEVICE_TYPES.get(kind, str(kind)),
+        device=int(memory.device_index[mine[0]]),
+        events_count=len(mine),
+        is_absolute=absolute,
+        peak_ns=int(time[peak]),
+        peak_allocated_bytes=int(level[peak]),
+        peak_reserved_bytes=int(reserved[peak]) if knows_reserved else None,
+        max_reserved_bytes=int(reserved.max()) if knows_reserved else None,
+        first_allocated_bytes=int(level[0] - change[0]),
+        last_allocated_bytes=int(level[-1]),
+        growth_bytes_per_step=None if slope is None else slope[0],
+        growth_noise_bytes_per_step=None if slope is None else slope[1],
+        held_at_peak_bytes=int(change[held].sum()),
+        ops=_list_ops(trace, links, holder[mine], change, held),
+        levels=thin_levels(time, level, reserved if knows_reserved else None),
+    )
+
+
+def find_held(address: Int64s, change: Int64s, peak: int) -> Int64s:
+    """Events up to the peak whose allocation was not freed until then.
+
+    An address is held when the last event of it up to the peak is an allocation.
+    """
+    until = np.arange(peak + 1, dtype=np.int64)
+    order = np.lexsort((until, address[: peak + 1]))
+    sorted_address = address[order]
+    last = np.ones(len(order), dtype=bool)
+    last[:-1] = sorted_address[1:] != sorted_address[:-1]
+    at = order[last]
+    result: Int64s = np.sort(at[change[at] > 0])
+    return result
+
+
+def _growth(steps: Steps, time: Int64s, level: Int64s) -> tuple[float, float] | None:
+    """(slope, its noise) of the level at the ends of the complete steps, bytes per step."""
+    if steps.source == "whole trace" or len(steps) == 0:
+        return None
+    ends = steps.end_ns[steps.is_complete]
+    at = np.searchsorted(time, ends, side="right") - 1
+    values = level[at[at >= 0]].astype(np.float64)
+    slope = fit_slope(np.arange(len(values), dtype=np.float64), values)
+    return None if slope is None else (slope.per_x, slope.noise_per_x)
+
+
+def _list_ops(trace: Trace, links: Links, holder: Int64s, change: Int64s, held: Int64s) -> tuple[OpMemory, ...]:
+    name = np.full(len(holder), NONE, dtype=np.int64)
+    inside = holder >= 0
+    name[inside] = trace.name[links.ranges.rows[holder[inside]]]
+    found, group = np.unique(name, return_inverse=True)
+
+    def total(values: Int64s) -> NDArray[np.int64]:
+        result = np.zeros(len(found), dtype=np.int64)
+        np.add.at(result, group, values)
+        return result
+
+    at_peak = np.zeros(len(change), dtype=np.int64)
+    at_peak[held] = change[held]
+    allocated, net, peak = total(np.maximum(change, 0)), total(change), total(at_peak)
+    count = total((change > 0).astype(np.int64))
+    ops = [
+        OpMemory(
+            name=trace.names[number] if number >= 0 else OUTSIDE,
+            allocated_bytes=int(allocated[i]),
+            net_bytes=int(net[i]),
+            count=int(count[i]),
+            at_peak_bytes=int(peak[i]),
+        )
+        for i, number in enumerate(found.tolist())
+        if count[i]
+    ]
+    return tuple(sorted(ops, key=lambda o: (-o.at_peak_bytes, -o.allocated_bytes, o.name))[:OPS_COUNT])
+
+
+def thin_levels(
+    time: Int64s, level: Int64s, reserved: Int64s | None, count: int = LEVELS_COUNT
+) -> tuple[tuple[int, int, int], ...]:
+    """At most ``count`` points that keep the first, the last, and the highest and lowest of each stretch."""
+    size = len(time)
+    if size <= count:
+        kept: Sequence[int] = range(size)
+    else:
+        edges = np.unique(np.linspace(0, size, max(1, (count - 2) // 2) + 1).astype(np.int64))
+        picked = {0, size - 1}
+        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            picked.add(low + int(np.argmax(level[low:high])))
+            picked.add(low + int(np.argmin(level[low:high])))
+        kept = sorted(picked)
+    return tuple((int(time[i]), int(level[i]), int(reserved[i]) if reserved is not None else NONE) for i in kept)
+
+
+def list_categories(timeline: MemoryTimeline) -> tuple[CategoryMemory, ...]:
+    """The categories of a memory timeline that ever held anything, most at the peak first."""
+    found = []
+    for number, category in enumerate(TIMELINE_CATEGORIES):
+        mine = timeline.category == number
+        if not mine.any():
+            continue
+        level = np.cumsum(timeline.bytes[mine])
+        found.append(
+            CategoryMemory(
+                category=category,
+                at_peak_bytes=int(timeline.peak_by_category.get(category, 0)),
+                own_peak_bytes=max(0, int(level.max())),
+                final_bytes=int(timeline.final_by_category.get(category, 0)),
+            )
+        )
+    return tuple(sorted(found, key=lambda c: (-c.at_peak_bytes, c.category)))

@@ -1,0 +1,626 @@
+"""The dependency graph edge kind by edge kind, and the path that it makes, all worked out by hand; then real traces."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotloop.analyze.timeline.classes import classify_work
+from hotloop.analyze.timeline.collectives import collect_collectives
+from hotloop.analyze.timeline.critical_path import (
+    choose_step,
+    cut_at_collectives,
+    falls_behind,
+    find_critical_path,
+    find_device_ends,
+    join_paths,
+)
+from hotloop.analyze.timeline.dependencies import build_graph
+from hotloop.analyze.timeline.links import link_device_work
+from hotloop.analyze.timeline.ranks import compare_ranks
+from hotloop.analyze.timeline.step_graph import ROLE, StepGraph, order_nodes, replay
+from hotloop.analyze.timeline.steps import find_steps
+from hotloop.core.errors import UsageError
+from hotloop.core.graph import BOUND_KINDS, CriticalPath, PathSegment, RankSegments
+from hotloop.core.trace import Category
+from hotloop.trace.columns import TraceColumns
+from hotloop.trace.inputs import find_traces, read_trace_file
+
+from .plain_trace import TRACES, US, PlainTrace, Row, call, copy, frame, kernel, mark, op
+from .rank_columns import rank
+
+needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the public traces are not at {TRACES}")
+
+
+NODE = "autograd::engine::evaluate_function: "
+
+
+def sync(name: str, start_us: int, length_us: int, correlation: int, stream: str = "", **facts: object) -> Row:
+    return Row(Category.SYNC, name, start_us * US, length_us * US, "gpu", 0, stream, correlation, facts=dict(facts))
+
+
+def path_of(rows: list[Row], place: int | None = None) -> CriticalPath:
+    trace = PlainTrace(rows)
+    links = link_device_work(trace)
+    return find_critical_path(trace, links, classify_work(trace, links), find_steps(trace, links), place)
+
+
+def graph_of(trace: PlainTrace | TraceColumns, first: int = 0, last: int = 0) -> StepGraph:
+    links = link_device_work(trace)
+    return build_graph(trace, links, classify_work(trace, links), find_steps(trace, links), first, last)
+
+
+def bound(path: CriticalPath) -> dict[str, int]:
+    """us by kind, without what is 0."""
+    return {k: ns // US for k, ns in zip(BOUND_KINDS, path.bound_ns, strict=True) if ns}
+
+
+def stretches(path: CriticalPath, trace: PlainTrace) -> list[tuple[str, int]]:
+    """(name, us) along the path."""
+    names = [trace.names[i] for i in trace.name.tolist()]
+    ends = [*path.from_ns[1:].tolist(), path.end_ns]
+    return [
+        (names[row] if row >= 0 else "", (end - begin) // US)
+        for row, begin, end in zip(path.rows.tolist(), path.from_ns.tolist(), ends, strict=True)
+    ]
+
+
+def test_a_host_that_never_waits_is_the_path() -> None:
+    """10 us of an operator, 5 of its launch, the rest Python; the kernel runs beside it."""
+    path = path_of(
+        [
+            mark("ProfilerStep#0", 0, 100),
+            op("aten::mm", 20, 15),
+            call("cudaLaunchKernel", 25, 5, 1),
+            kernel("gemm", 32, 40, 1),
+        ]
+    )
+    assert path.step_ns == 100 * US
+    assert bound(path) == {"host": 95, "launch": 5}
+    assert path.bound_by == "host"
+    assert path.unexplained_ns == 0
+    assert path.edges.launch == 1
+
+
+def test_a_device_wide_wait_leads_into_the_device() -> None:
+    """Launch at 10, kernel 15..75, the wait begins at 20 and ends 5 us after the kernel: 10 host, 5 from the start of
+    the call to the kernel, 60 kernel, 5 until the call returns, 20 host."""
+    path = path_of(
+        [
+            mark("ProfilerStep#0", 0, 100),
+            op("aten::mm", 8, 7),
+            call("cudaLaunchKernel", 10, 4, 1),
+            kernel("gemm", 15, 60, 1),
+            call("cudaDeviceSynchronize", 20, 60),
+        ]
+    )
+    assert bound(path) == {"host": 30, "launch": 5, "device_compute": 60, "sync": 5}
+    assert path.edges.sync == 1
+    assert path.edges.inferred == 0
+    # A wait for the whole device needs no record of what it is for, but the trace as a whole lacks them.
+    assert [n.code for n in path.notes] == ["no-sync-events"]
+
+
+def test_a_wait_that_the_device_was_ready_for_is_host_time() -> None:
+    """The kernel ended at 30, the call at 40..46 waits for nothing."""
+    path = path_of(
+        [
+            mark("ProfilerStep#0", 0, 100),
+            call("cudaLaunchKernel", 10, 4, 1),
+            kernel("gemm", 15, 15, 1),
+            call("cudaDeviceSynchronize", 40, 6),
+        ]
+    )
+    assert bound(path) == {"host": 90, "launch": 4, "sync": 6}
+
+
+def test_kernels_on_a_stream_follow_each_other() -> None:
+    """Both are launched at once; the second begins 2 us after the first: 2 us of launch, not of compute."""
+    rows = [
+        mark("ProfilerStep#0", 0, 100),
+        call("cudaLaunchKernel", 0, 4, 1),
+        call("cudaLaunchKernel", 5, 4, 2),
+        kernel("first", 5, 40, 1),
+        kernel("second", 47, 30, 2),
+        call("cudaDeviceSynchronize", 10, 70),
+    ]
+    path = path_of(rows)
+    assert bound(path) == {"host": 20, "launch": 7, "device_compute": 70, "sync": 3}
+    assert stretches(path, PlainTrace(rows)) == [
+        ("first", 5), ("first", 40), ("second", 2), ("second", 30), ("cudaDeviceSynchronize", 3),
+        ("ProfilerStep#0", 20),
+    ]  # fmt: skip
+
+
+def test_a_recorded_stream_wait_joins_two_streams() -> None:
+    """Stream 8 waits for the event that was recorded after 'first' and before 'other': 'first' holds it, although
+    'other' on the same stream is queued before the wait is."""
+    rows = [
+        mark("ProfilerStep#0", 0, 200),
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("first", 5, 50, 1),
+        call("cudaEventRecord", 3, 1, 50),
+        call("cudaLaunchKernel", 5, 2, 2),
+        kernel("other", 56, 80, 2),
+        call("cudaStreamWaitEvent", 8, 1, 51),
+        sync("Stream Wait Event", 8, 1, 51, "8", sync_kind="Stream Wait Event", wait_on_stream=7,
+             wait_on_record_correlation=50),
+        call("cudaLaunchKernel", 10, 2, 3),
+        kernel("second", 58, 30, 3, stream="8"),
+        call("cudaStreamSynchronize", 13, 80, 52),
+        sync("Stream Sync", 13, 80, 52, "8", sync_kind="Stream Sync"),
+    ]  # fmt: skip
+    path = path_of(rows)
+    # 5 to the kernel, 50 first, 3 from stream to stream (sync), 30 second, 5 until the call returns (sync), 107 host.
+    assert bound(path) == {"host": 107, "launch": 5, "device_compute": 80, "sync": 8}
+    assert path.has_sync_events
+    assert (path.edges.sync, path.edges.inferred_syncs) == (2, 0)
+    assert path.notes == ()
+
+
+def test_an_event_synchronize_waits_for_the_recorded_work_only() -> None:
+    rows = [
+        mark("ProfilerStep#0", 0, 200),
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("first", 5, 50, 1),
+        call("cudaEventRecord", 3, 1, 50),
+        call("cudaLaunchKernel", 5, 2, 2),
+        kernel("other", 56, 100, 2),
+        call("cudaEventSynchronize", 8, 50, 51),
+        sync("Event Sync", 8, 50, 51, "", sync_kind="Event Sync", wait_on_stream=7, wait_on_record_correlation=50),
+    ]
+    path = path_of(rows)
+    assert bound(path) == {"host": 142, "launch": 5, "device_compute": 50, "sync": 3}
+
+
+def test_without_records_the_thread_s_last_stream_is_inferred() -> None:
+    rows = [
+        mark("ProfilerStep#0", 0, 100),
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("gemm", 5, 50, 1),
+        call("cudaStreamSynchronize", 10, 50),
+    ]
+    path = path_of(rows)
+    assert bound(path) == {"host": 40, "launch": 5, "device_compute": 50, "sync": 5}
+    assert (path.edges.sync, path.edges.inferred_syncs) == (0, 1)
+    assert [n.code for n in path.notes] == ["no-sync-events"]
+    assert path.notes[0].count == 1
+
+
+def test_a_pageable_copy_holds_its_call() -> None:
+    path = path_of(
+        [
+            mark("ProfilerStep#0", 0, 100),
+            call("cudaMemcpyAsync", 10, 50, 1),
+            copy("Memcpy DtoH (Device -> Pageable)", 14, 40, 1),
+        ]
+    )
+    assert bound(path) == {"host": 50, "launch": 4, "memcpy": 40, "sync": 6}
+
+
+def test_work_of_an_earlier_step_counts_from_the_step_on() -> None:
+    """A kernel of step 0 runs until 160, 60 us into step 1, which waits for it."""
+    path = path_of(
+        [
+            mark("ProfilerStep#0", 0, 100),
+            call("cudaLaunchKernel", 10, 2, 1),
+            kernel("long", 20, 140, 1),
+            mark("ProfilerStep#1", 100, 100),
+            call("cudaDeviceSynchronize", 110, 55),
+        ],
+        1,
+    )
+    assert bound(path) == {"host": 35, "device_compute": 60, "sync": 5}
+
+
+def test_a_backward_pass_on_another_thread() -> None:
+    """The main thread stands still from 30 to 80; autograd works from 35 to 75."""
+    rows = [
+        mark("ProfilerStep#0", 0, 100),
+        op("aten::linear", 10, 20, sequence_number=5, forward_thread=0),
+        op(f"{NODE}AddmmBackward0", 35, 20, "autograd", sequence_number=5, forward_thread=1),
+        op(f"{NODE}TBackward0", 60, 15, "autograd", sequence_number=6, forward_thread=1),
+        op("aten::zero_", 80, 5),
+    ]  # fmt: skip
+    trace = PlainTrace(rows)
+    path = path_of(rows)
+    assert bound(path) == {"host": 100}
+    assert path.edges.inferred_threads == 2
+    assert path.edges.forward_backward == 1
+    graph = graph_of(trace)
+    # A faster operator of the pass makes the step shorter, though it is on another thread: 20 us less.
+    weight = graph.weight_ns.copy()
+    row = int(np.flatnonzero(trace.name == trace.names.index(f"{NODE}AddmmBackward0"))[0])
+    weight[graph.row == row] = 0
+    assert replay(graph, weight)[graph.boundaries[-1]] == 80 * US
+
+
+def test_a_host_collective_is_waited_for() -> None:
+    """DDP on gloo: the operator at 10 begins a collective on the library's thread, 12..60; the main thread has nothing
+    to do from 20 and goes on at 62."""
+    rows = [
+        mark("ProfilerStep#0", 0, 100),
+        op("c10d::allreduce_", 10, 10, shapes="[[8]]"),
+        Row(Category.ANNOTATION, "gloo:all_reduce", 12 * US, 48 * US, "pool", facts={"shapes": "[[8]]"}),
+        op("aten::div", 62, 5),
+    ]
+    path = path_of(rows)
+    # 10 host, 2 from the operator to the collective (host), 48 communication, 40 host.
+    assert bound(path) == {"host": 52, "comm": 48}
+    assert path.edges.inferred_threads == 2
+
+
+def test_input_and_launches_are_told_apart() -> None:
+    path = path_of(
+        [
+            mark("ProfilerStep#0", 0, 100),
+            mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 5, 30),
+            op("aten::stack", 10, 10),
+            call("cudaLaunchKernel", 50, 20, 1),
+            kernel("k", 71, 1, 1),
+        ]
+    )
+    assert bound(path) == {"input": 30, "launch": 20, "host": 50}
+
+
+def test_a_full_queue_leads_into_the_device() -> None:
+    """1400 kernels of 10 us, launched in 1 us each until 1000 are queued; from then on a call returns 1 us after a
+    kernel begins. The host does nothing but launch, and yet the path is the device."""
+    rows, now, begins = [], 0, [5 + 10 * i for i in range(1400)]
+    for i, begin in enumerate(begins):
+        room = i - 1000
+        length = 1 if room < 0 or begins[room] <= now else begins[room] + 1 - now
+        rows += [call("cudaLaunchKernel", now, length, i + 1), kernel("k", begin, 10, i + 1)]
+        now += length
+    # A second step of one operator shows that the device does not fall behind for long.
+    path = path_of([mark("ProfilerStep#0", 0, now), *rows, mark("ProfilerStep#1", now, 11_000), op("x", now, 9)], 0)
+    assert path.step_ns == (begins[399] + 1) * US
+    # 5 to the first kernel, 399 kernels until the 400th begins, 1 until the last call returns.
+    assert bound(path) == {"launch": 5, "device_compute": 3990, "sync": 1}
+    assert path.edges.inferred_syncs > 250
+
+
+def test_a_wait_that_nothing_explains_is_said() -> None:
+    """The kernel begins 60 us after its launch on an idle device."""
+    path = path_of(
+        [
+            mark("ProfilerStep#0", 0, 200),
+            call("cudaLaunchKernel", 10, 2, 1),
+            kernel("early", 14, 4, 1),
+            call("cudaLaunchKernel", 20, 2, 2),
+            kernel("late", 80, 50, 2, stream="9"),
+            call("cudaDeviceSynchronize", 30, 102),
+        ]
+    )
+    assert path.unexplained_ns == 56 * US
+    assert "unexplained-waits" in [n.code for n in path.notes]
+    # 20 until the launch, 4 usual way, 56 unexplained, 50 kernel, 2 until the call returns, 68 host.
+    assert bound(path) == {"host": 86, "launch": 6, "device_compute": 50, "sync": 58}
+
+
+def test_a_call_that_loads_a_module_first_explains_its_late_kernel() -> None:
+    """The first launch takes 500 us; its kernel begins 505 us after it, and the second one's 4 after its own."""
+    path = path_of(
+        [
+            mark("ProfilerStep#0", 0, 700),
+            call("cudaLaunchKernel", 10, 500, 1),
+            kernel("first", 515, 100, 1),
+            call("cudaDeviceSynchronize", 511, 106),
+            call("cudaLaunchKernel", 650, 2, 2),
+            kernel("second", 654, 9, 2),
+        ]
+    )
+    assert path.unexplained_ns == 0
+    assert bound(path) == {"host": 91, "launch": 507, "device_compute": 100, "sync": 2}
+
+
+def test_a_stream_that_goes_on_when_another_one_is_done_waited_for_it() -> None:
+    """No record of a wait; but 'second' begins 3 us after 'first' ends on another stream, and was launched after it."""
+    path = path_of(
+        [
+            mark("ProfilerStep#0", 0, 200),
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("first", 5, 100, 1),
+            call("cudaLaunchKernel", 10, 2, 2),
+            kernel("second", 108, 50, 2, stream="9"),
+            call("cudaDeviceSynchronize", 20, 142),
+        ]
+    )
+    assert path.unexplained_ns == 0
+    assert bound(path) == {"host": 38, "launch": 5, "device_compute": 150, "sync": 7}
+    assert path.edges.inferred_syncs == 1
+
+
+def test_a_kernel_that_finds_no_room_waits_for_the_one_that_fills_the_device() -> None:
+    """'small' begins 20 us before 'huge' on another stream ends, 480 us after its launch."""
+    path = path_of(
+        [
+            mark("ProfilerStep#0", 0, 1000),
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("huge", 5, 520, 1),
+            call("cudaLaunchKernel", 25, 2, 2),
+            kernel("small", 505, 10, 2, stream="9"),
+            call("cudaStreamSynchronize", 30, 487, 3),
+            sync("Stream Sync", 30, 487, 3, "9", sync_kind="Stream Sync"),
+        ]
+    )
+    assert path.unexplained_ns == 0
+    assert bound(path) == {"host": 483, "launch": 5, "device_compute": 510, "sync": 2}
+    assert path.edges.inferred_syncs == 1
+
+
+def test_a_device_that_falls_behind_sets_the_pace() -> None:
+    """Steps of 100 us on the host, of 200 us on the device: the path of a step leads over the device's 200."""
+    rows: list[Row] = []
+    for i in range(6):
+        rows.append(mark(f"ProfilerStep#{i}", 100 * i, 100))
+        rows.append(call("cudaLaunchKernel", 100 * i + 10, 2, i + 1))
+        rows.append(kernel("k", 14 + 200 * i, 200, i + 1))
+    trace = PlainTrace(rows)
+    links = link_device_work(trace)
+    steps = find_steps(trace, links)
+    ends = find_device_ends(links, trace, steps)
+    assert ends.tolist() == [(214 + 200 * i) * US for i in range(6)]
+    assert falls_behind(trace, links, steps)
+    path = path_of(rows, 3)
+    assert path.paced_by == "device"
+    assert path.step_ns == 200 * US
+    assert bound(path) == {"device_compute": 200}
+    assert "device-behind" in [n.code for n in path.notes]
+
+
+def test_a_single_step_ends_with_its_device_where_that_needs_longer() -> None:
+    """The host is done at 50, the kernel at 164: the path is 10 host, 4 to the kernel, 150 of it."""
+    path = path_of(
+        [mark("ProfilerStep#0", 0, 50), call("cudaLaunchKernel", 10, 2, 1), kernel("long", 14, 150, 1)],
+    )
+    assert (path.paced_by, path.step_ns) == ("device", 164 * US)
+    assert bound(path) == {"host": 10, "launch": 4, "device_compute": 150}
+
+
+def test_python_frames_and_device_ranges_are_no_nodes() -> None:
+    path = path_of([mark("ProfilerStep#0", 0, 100), frame("train.py(3): main", 0, 100), op("aten::mm", 10, 5)])
+    assert [(p.name, p.total_ns // US) for p in path.parts] == [("ProfilerStep#0", 95), ("aten::mm", 5)]
+
+
+def test_the_median_step_is_looked_at() -> None:
+    rows = [mark(f"ProfilerStep#{i}", s, n) for i, (s, n) in enumerate([(0, 50), (50, 90), (140, 70)])]
+    trace = PlainTrace(rows)
+    steps = find_steps(trace, link_device_work(trace))
+    assert choose_step(steps) == 2
+    assert path_of(rows).step == 2
+
+
+def test_an_empty_trace_has_no_path() -> None:
+    with pytest.raises(UsageError, match="nothing"):
+        path_of([])
+
+
+def test_rings_of_simultaneous_nodes_are_cut() -> None:
+    order, kept = order_nodes(3, np.array([0, 1, 2]), np.array([1, 2, 1]))
+    assert sorted(order.tolist()) == [0, 1, 2]
+    assert int(np.count_nonzero(~kept)) == 1
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_order_of_events_keeps_the_laws(data: st.DataObject) -> None:
+    """The path sums to the step, the replay is never later than what was measured, edges are never late."""
+    draw = data.draw
+    rows = [mark("ProfilerStep#0", 0, 400)]
+    now, device_end = 0, {"7": 0, "8": 0}
+    for i in range(draw(st.integers(1, 12))):
+        now += draw(st.integers(0, 30))
+        length = draw(st.integers(0, 6))
+        if now + length > 390:
+            break
+        what = draw(st.sampled_from(["launch", "sync", "op", "wait"]))
+        if what == "launch":
+            stream = draw(st.sampled_from(["7", "8"]))
+            begin = max(now, device_end[stream]) + draw(st.integers(0, 40))
+            rows += [call("cudaLaunchKernel", now, length, i + 1)]
+            rows += [kernel("k", begin, draw(st.integers(0, 40)), i + 1, stream=stream)]
+            device_end[stream] = begin + rows[-1].duration_ns // US
+        elif what == "sync":
+            end = max(now + length, min(390, draw(st.sampled_from([*device_end.values(), 0]))))
+            rows.append(call(draw(st.sampled_from(["cudaDeviceSynchronize", "cudaStreamSynchronize"])), now, end - now))
+            length = end - now
+        elif what == "wait":
+            rows.append(call("cudaStreamWaitEvent", now, length, 100 + i))
+            rows.append(sync("w", now, length, 100 + i, "8", sync_kind="Stream Wait Event", wait_on_stream=7))
+        else:
+            rows.append(op("aten::x", now, length, draw(st.sampled_from(["main", "other"]))))
+        now += length
+    trace = PlainTrace(rows)
+    graph = graph_of(trace)
+    path = path_of(rows)
+    assert sum(path.bound_ns) == 400 * US
+    assert (np.diff(path.from_ns) > 0).all()
+    assert (replay(graph, graph.weight_ns) <= graph.time_ns).all()
+    assert (graph.time_ns[graph.source] + graph.weight_ns <= graph.time_ns[graph.target]).all()
+    late = np.maximum(graph.unexplained, 0)
+    assert (replay(graph, graph.weight_ns, late) == graph.time_ns).all()
+
+
+# ---- across ranks
+
+
+def two_ranks() -> list[PlainTrace]:
+    """An all-reduce that rank 1 reaches 40 us late, because of 60 us of input; after it rank 0 has more to do."""
+    found = []
+    for input_us, rest_us in ((20, 60), (60, 30)):
+        launch = input_us + 10
+        end = 60 + 10 + 5 + 25
+        found.append(
+            PlainTrace(
+                [
+                    mark("ProfilerStep#0", 0, end + rest_us),
+                    mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, input_us),
+                    op("c10d::allreduce_", launch, 5, shapes="[[8]]"),
+                    Row(
+                        Category.ANNOTATION, "gloo:all_reduce", (launch + 5) * US, (end - launch - 5) * US, "pool",
+                        facts={"shapes": "[[8]]", "dtypes": '["float"]'},
+                    ),
+                    op("aten::div", end, rest_us),
+                ]
+            )
+        )  # fmt: skip
+    return found
+
+
+def test_the_path_goes_over_to_the_rank_that_came_last() -> None:
+    """Rank 1: 60 input, 15 host; then 25 of transfer; then 60 on rank 0, which ends last, at 160."""
+    traces = two_ranks()
+    collectives, segments = [], []
+    for trace in traces:
+        links = link_device_work(trace)
+        classes, steps = classify_work(trace, links), find_steps(trace, links)
+        collectives.append(collect_collectives(trace, links, classes, steps))
+        segments.append(cut_at_collectives(trace, links, classes, steps, collectives[-1], 0))
+    report = compare_ranks(collectives)
+    assert report is not None
+    path = join_paths(collectives, segments, report.clocks)
+    assert path is not None
+    assert path.end_ns - path.start_ns == 160 * US
+    assert {k: v // US for k, v in zip(BOUND_KINDS, path.bound_ns, strict=True) if v} == {
+        "host": 75, "input": 60, "comm": 25,
+    }  # fmt: skip
+    assert [(s.rank, s.what, (s.end_ns - s.start_ns) // US) for s in path.stretches] == [
+        (1, "work", 75), (1, "all_reduce", 25), (0, "work", 60),
+    ]  # fmt: skip
+    assert path.rank_ns == (60 * US, 100 * US)
+    assert join_paths([], [], report.clocks) is None
+
+
+def segment(previous: int, start_us: int, end_us: int) -> PathSegment:
+    bounds = [0] * len(BOUND_KINDS)
+    bounds[0] = (end_us - start_us) * US
+    return PathSegment(previous=previous, start_ns=start_us * US, end_ns=end_us * US, bound_ns=tuple(bounds))
+
+
+def crossing(last_start_us: int) -> tuple[list[tuple[int, int]], int]:
+    """((rank, us) of the path's stretches, collectives that it stayed in): rank 0 leaves the collective at 20."""
+    ranks = [rank(0, [("all_reduce", 10, 20, 8)], host="a"), rank(1, [("all_reduce", last_start_us, 40, 8)], host="a")]
+    parts = [
+        RankSegments(
+            step=0, start_ns=0, end_ns=end * US, arrivals={0: segment(-1, 0, came)}, final=segment(0, left, end)
+        )
+        for came, left, end in ((10, 20, 100), (last_start_us, 40, 50))
+    ]
+    report = compare_ranks(ranks)
+    assert report is not None
+    path = join_paths(ranks, parts, report.clocks)
+    assert path is not None
+    return [(s.rank, (s.end_ns - s.start_ns) // US) for s in path.stretches], path.stayed_count
+
+
+def test_a_rank_that_came_after_this_one_had_left_was_not_waited_for() -> None:
+    """At 15 rank 1 is the last; at 30 rank 0 has left: the clocks or the match are wrong, and the path stays."""
+    assert crossing(15) == ([(1, 15), (1, 5), (0, 80)], 0)
+    assert crossing(30) == ([(0, 10), (0, 10), (0, 80)], 0)
+
+
+# ---- real traces
+
+
+@cache
+def read(name: str) -> TraceColumns:
+    (file,) = find_traces([TRACES / name]).files
+    (trace,) = read_trace_file(file, write_cache=False)
+    return trace
+
+
+@cache
+def real_path(name: str) -> CriticalPath:
+    trace = read(name)
+    links = link_device_work(trace)
+    return find_critical_path(trace, links, classify_work(trace, links), find_steps(trace, links))
+
+
+def edges_between(name: str, source: str, target: str, role: str) -> int:
+    """Edges of a role from the end of device work to a host call or to the begin of other work, by names."""
+    trace = read(name)
+    links = link_device_work(trace)
+    steps = find_steps(trace, links)
+    graph = build_graph(trace, links, classify_work(trace, links), steps, 0, len(steps) - 1)
+    ends = {int(n): int(links.device_rows[w]) for n, w in zip(graph.work_end, graph.work, strict=True)}
+    begins = {int(n): int(links.device_rows[w]) for n, w in zip(graph.work_begin, graph.work, strict=True)}
+    count = 0
+    for edge in np.flatnonzero(graph.role == ROLE[role]).tolist():
+        before = ends.get(int(graph.source[edge]))
+        after = begins.get(int(graph.target[edge]), int(graph.row[edge]))
+        if before is not None and after >= 0:
+            names = trace.names[trace.name[before]], trace.names[trace.name[after]]
+            count += source in names[0] and target in names[1]
+    return count
+
+
+@needs_traces
+def test_event_synchronisation_of_a_real_trace() -> None:
+    """A spin kernel is waited for by an event and by the whole device; HolisticTraceAnalysis finds the same two."""
+    assert edges_between("cp_event_sync", "spin_kernel", "cudaEventSynchronize", "host_wait") == 1
+    assert edges_between("cp_event_sync", "spin_kernel", "cudaDeviceSynchronize", "host_wait") == 1
+    assert edges_between("cp_event_sync", "spin_kernel", "cudaEventQuery", "host_wait") == 0
+    path = real_path("cp_event_sync")
+    assert path.step == 100
+    assert path.step_ns == 3154 * US
+    # The wait for the event: the kernel (36 us) is on the path, and what follows until its call returns.
+    assert bound(path)["device_compute"] == 36
+    assert path.has_sync_events
+    assert path.unexplained_ns == 0
+
+
+@needs_traces
+def test_a_stream_waits_for_the_stream_of_the_recorded_event() -> None:
+    """The event is recorded on stream 20 while 28 was used last: the copy on 24 waits for the kernel on 20."""
+    assert edges_between("cp_event_sync_multi", "ampere_sgemm_128x64_nn", "Memset (Device)", "stream_wait") == 1
+    trace = read("cp_event_sync_multi")
+    links = link_device_work(trace)
+    graph = build_graph(trace, links, classify_work(trace, links), find_steps(trace, links), 0, 0)
+    (edge,) = np.flatnonzero(graph.role == ROLE["stream_wait"]).tolist()
+    source = int(graph.work[np.flatnonzero(graph.work_end == graph.source[edge])[0]])
+    target = int(graph.work[np.flatnonzero(graph.work_begin == graph.target[edge])[0]])
+    label = [trace.stream_labels[trace.stream[links.device_rows[w]]] for w in (source, target)]
+    assert label == ["20", "24"]
+    assert trace.correlation[links.device_rows[source]] == 27
+
+
+@needs_traces
+def test_streams_join_over_events_without_a_record() -> None:
+    """An FFT convolution hands over from stream 7 to 20 and back; the last wait is for the whole device."""
+    name = "a100_cp_simple_add"
+    assert edges_between(name, "fft2d_c2r_32x32", "elementwise_kernel", "stream_wait") >= 1
+    assert edges_between(name, "epilogue::impl::globalKernel", "cudaDeviceSynchronize", "host_wait") >= 1
+    assert edges_between(name, "fft2d_r2c_32x32", "ampere_gcgemm", "gap") >= 1
+
+
+@needs_traces
+@pytest.mark.parametrize(
+    ("name", "paced_by", "bound_by"),
+    [
+        ("resnet50_workers_0", "host", "host"),
+        ("resnet50_workers_4", "host", "host"),
+        ("v100_ns_resolution", "device", "device_compute"),
+        ("mi300x_resnet_rccl", "device", "comm"),
+        ("a100_ddp_rank3of8", "host", "host"),
+        ("cpu/plain.pt.trace.json.gz", "host", "host"),
+    ],
+)
+def test_what_bounds_the_real_traces(name: str, paced_by: str, bound_by: str) -> None:
+    """The V100 spends three quarters of its host time in launching calls, because the queue is full: the device is what
+    holds it. The MI300X waits in all-reduce."""
+    path = real_path(name)
+    assert (path.paced_by, path.bound_by) == (paced_by, bound_by)
+    assert sum(path.bound_ns) == path.step_ns
+    assert path.unexplained_ns <= 0.02 * path.step_ns
+
+
+@needs_traces
+def test_input_is_two_fifths_of_the_resnet_path() -> None:
+    path = real_path("resnet50_workers_0")
+    assert path.bound_ns[BOUND_KINDS.index("input")] / path.step_ns == pytest.approx(0.40, abs=0.02)
+    assert [n.code for n in path.notes] == ["no-sync-events"]

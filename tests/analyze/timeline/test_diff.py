@@ -1,0 +1,183 @@
+"""Two timelines -> terms that sum to the change exactly, with intervals, and rows by kernel and operator."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotloop.analyze.timeline.diff import (
+    T_95,
+    apportion,
+    diff_timelines,
+    half_width,
+    normalize_name,
+    student_95,
+    sum_terms,
+)
+from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
+from hotloop.core.timeline import RankTimeline
+from hotloop.trace.inputs import find_traces, read_trace_file
+
+from .plain_trace import TRACES, US, PlainTrace, Row, call, kernel, mark, op
+
+needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the public traces are not at {TRACES}")
+
+
+def timeline(kernels: list[tuple[str, int]], loader_us: int = 20, steps: int = 3, top: int = 200) -> RankTimeline:
+    """Per step: the loader, then one operator per kernel (name, us) on a stream, and a wait for it."""
+    rows: list[Row] = []
+    at = 0
+    for i in range(steps):
+        begin = at
+        rows.append(mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, loader_us))
+        at += loader_us
+        for number, (name, length) in enumerate(kernels):
+            rows.append(op(f"aten::{name}", at, 4, shapes=f"[[{len(name)}]]"))
+            rows.append(call("cudaLaunchKernel", at + 1, 2, 100 * i + number + 1))
+            rows.append(kernel(name, at + 2, length, 100 * i + number + 1))
+            at += 5 + length
+        rows.append(mark(f"ProfilerStep#{i}", begin, at - begin))
+    return reduce_trace(PlainTrace(rows), ReduceOptions(top=top))
+
+
+def test_terms_sum_to_the_change() -> None:
+    """20 us of loader more and 10 us of a kernel more are 30 us, whatever else there is."""
+    found = diff_timelines(timeline([("gemm", 30), ("relu", 5)]), timeline([("gemm", 40), ("relu", 5)], loader_us=40))
+    assert found.host is not None
+    assert found.host.whole.delta_ns == 30 * US
+    assert sum(t.delta_ns for t in found.host.terms) == 30 * US
+    (waited,) = [t for t in found.host.terms if t.name == "input_wait"]
+    assert (waited.before_ns, waited.after_ns, waited.delta_ns, waited.half_width_ns) == (20 * US, 40 * US, 20 * US, 0)
+    assert waited.is_certain
+    assert found.device is not None
+    terms = {t.name: t.delta_ns for t in found.device.terms}
+    assert terms == {"compute": 10 * US, "exposed_comm": 0, "exposed_mem": 0, "idle": 20 * US}
+    assert found.device.whole.delta_ns == 30 * US
+
+
+def test_kernels_are_told_by_status() -> None:
+    before = timeline([("gemm", 30), ("relu", 5), ("gone", 7), ("copy", 10), ("quick", 9)])
+    after = timeline([("gemm", 40), ("relu", 5), ("new", 8), ("copy", 10), ("copy", 10), ("quick", 3)])
+    rows = {r.name: r for r in diff_timelines(before, after).kernels}
+    assert {name: row.status for name, row in rows.items()} == {
+        "gemm": "slower", "relu": "same", "gone": "gone", "new": "new", "copy": "more calls", "quick": "faster",
+    }  # fmt: skip
+    assert rows["gemm"].delta_ns == 10 * US
+    assert (rows["copy"].before_count, rows["copy"].after_count, rows["copy"].count_effect_ns) == (1, 2, 10 * US)
+    assert (rows["new"].before_ns, rows["gone"].after_ns) == (None, None)
+    assert sum(r.delta_ns for r in rows.values()) == pytest.approx((76 - 61) * US)
+
+
+def test_ops_match_by_name_and_shape() -> None:
+    rows = diff_timelines(timeline([("gemm", 30)]), timeline([("gemm", 60)])).ops
+    (gemm,) = [r for r in rows if r.name == "aten::gemm"]
+    assert (gemm.shapes, gemm.status, gemm.delta_ns) == ("[[4]]", "slower", 30 * US)
+
+
+def test_what_may_only_be_small_is_not_called_gone() -> None:
+    found = diff_timelines(timeline([("gemm", 30), ("relu", 5)]), timeline([("gemm", 30), ("relu", 5)], top=1))
+    assert {r.name: r.status for r in found.kernels} == {"gemm": "same", "relu": "not listed after"}
+    assert "rows-left-out" in [n.code for n in found.notes]
+
+
+def test_equal_timelines_differ_in_nothing() -> None:
+    one = timeline([("gemm", 30), ("relu", 5)])
+    found = diff_timelines(one, one)
+    assert found.host is not None
+    assert found.host.whole.delta_ns == 0
+    assert not found.host.whole.is_certain
+    assert {r.status for r in (*found.kernels, *found.ops)} == {"same"}
+    assert found.notes == ()
+
+
+def test_a_side_without_a_device_has_no_device_terms() -> None:
+    host_only = reduce_trace(PlainTrace([mark("ProfilerStep#0", 0, 50), mark("FORWARD", 0, 20)]))
+    found = diff_timelines(host_only, timeline([("gemm", 30)]))
+    assert found.device is None
+    assert found.host is not None
+    assert found.host.whole.half_width_ns is None
+
+
+def test_without_steps_it_says_so() -> None:
+    found = diff_timelines(reduce_trace(PlainTrace([op("aten::x", 0, 20)])), timeline([("gemm", 30)]))
+    assert {"no-steps", "other-steps"} <= {n.code for n in found.notes}
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 10**12), min_size=9, max_size=9), min_size=1, max_size=8),
+    st.lists(st.lists(st.integers(0, 10**12), min_size=9, max_size=9), min_size=1, max_size=8),
+)
+def test_terms_sum_exactly_whatever_the_steps(before: list[list[int]], after: list[list[int]]) -> None:
+    columns = [(str(i), [s[i] for s in before], [s[i] for s in after]) for i in range(9)]
+    found = sum_terms("step", [sum(s) for s in before], [sum(s) for s in after], columns)
+    assert sum(t.delta_ns for t in found.terms) == found.whole.delta_ns
+    assert found.before_ns == sum(sum(s) for s in before) // len(before)
+    assert all(abs(t.before_ns - sum(c[1]) / len(before)) <= 1 for t, c in zip(found.terms, columns, strict=True))
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=12), st.integers(1, 9))
+def test_apportioned_parts_sum_to_the_whole(totals: list[int], parts: int) -> None:
+    shares = apportion(totals, parts)
+    assert sum(shares) == sum(totals) // parts
+    assert all(total // parts <= share <= -(-total // parts) for total, share in zip(totals, shares, strict=True))
+
+
+def test_intervals_are_welch_s() -> None:
+    """Means 12 and 20, variances 4 and 40/3 of 3 and 4 steps: the error is sqrt(4/3 + 10/3), with
+    (14/3)^2 / ((4/3)^2/2 + (10/3)^2/3) = 4.74 degrees of freedom, of which 4 count: t is 2.78."""
+    before, after = [10, 12, 14], [16, 18, 22, 24]
+    assert half_width(before, after) == math.ceil(2.78 * math.sqrt(14 / 3)) == 7
+    assert half_width([5], after) is None
+    assert half_width([5, 5], [7, 7]) == 0
+
+
+def test_student_s_t_is_never_too_narrow() -> None:
+    """Against the table of the distribution: 12.706, 2.228 (10), 2.042 (30), 2.000 (60), 1.960."""
+    for freedom, exact in ((1, 12.706), (10, 2.228), (30, 2.042), (60, 2.000), (10**9, 1.960)):
+        assert student_95(freedom) == pytest.approx(exact, abs=0.006)
+    assert student_95(4.9) == student_95(4)
+    assert student_95(0.5) == T_95[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("triton_poi_fused_add_relu_12", "triton_poi_fused_add_relu"),
+        ("triton_red_fused_native_layer_norm_3_0d1d2d", "triton_red_fused_native_layer_norm"),
+        ("kernel_0d1f9abc77", "kernel"),
+        ("void gemm<float, 128>(int)", "void gemm<float, 128>(int)"),
+        ("volta_sgemm_64x64_nt", "volta_sgemm_64x64_nt"),
+        ("Optimizer.step#SGD.step", "Optimizer.step#SGD.step"),
+        ("ProfilerStep#12", "ProfilerStep"),
+    ],
+)
+def test_names_lose_what_differs_between_builds(name: str, short: str) -> None:
+    assert normalize_name(name) == short
+
+
+@cache
+def real(name: str) -> RankTimeline:
+    (file,) = find_traces([TRACES / name]).files
+    (trace,) = read_trace_file(file, write_cache=False)
+    return reduce_trace(trace)
+
+
+@needs_traces
+def test_why_four_workers_won_less_than_the_input_wait() -> None:
+    """67.9 ms of waiting went, but 32.7 ms came back: every phase of the host was slower, while the device computed
+    for as long as before."""
+    found = diff_timelines(real("resnet50_workers_0"), real("resnet50_workers_4"))
+    assert found.host is not None
+    terms = {t.name: t.delta_ns / 1e6 for t in found.host.terms}
+    assert found.host.whole.delta_ns == pytest.approx(-35.1e6, abs=0.1e6)
+    assert terms["input_wait"] == pytest.approx(-67.9, abs=0.1)
+    assert sum(v for k, v in terms.items() if k != "input_wait") == pytest.approx(32.7, abs=0.1)
+    assert min(terms[p] for p in ("h2d", "forward", "backward", "optimizer")) > 4
+    assert found.device is not None
+    device = {t.name: t for t in found.device.terms}
+    assert device["compute"].delta_ns == pytest.approx(0.6e6, abs=0.1e6)
+    assert device["idle"].is_certain

@@ -1,0 +1,169 @@
+"""Memory events -> peak, fragmentation, growth and who allocated; torch's memory timeline -> peak by category."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotloop.analyze.timeline.links import link_device_work
+from hotloop.analyze.timeline.memory import OUTSIDE, describe_memory, find_held, list_categories, thin_levels
+from hotloop.analyze.timeline.steps import find_steps
+from hotloop.core.graph import DeviceMemoryTimeline
+from hotloop.core.trace import MemoryEvents
+from hotloop.trace.formats.memory_snapshot import read_memory_timeline
+from hotloop.trace.inputs import find_traces, read_trace_file
+
+from .plain_trace import TRACES, US, PlainTrace, Row, mark, op
+
+needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the public traces are not at {TRACES}")
+
+Event = tuple[int, int, int, int, int]
+"""(us, address, bytes, allocated after, reserved after)."""
+
+
+def events(rows: list[Event], device_type: int = 1, index: int = 0) -> MemoryEvents:
+    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
+    return MemoryEvents(
+        time_ns=table[:, 0] * US,
+        address=table[:, 1],
+        bytes=table[:, 2],
+        allocated_bytes=table[:, 3],
+        reserved_bytes=table[:, 4],
+        device_type=np.full(len(table), device_type, dtype=np.int32),
+        device_index=np.full(len(table), index, dtype=np.int32),
+    )
+
+
+def describe(memory: MemoryEvents | None, rows: list[Row]) -> tuple[DeviceMemoryTimeline, ...]:
+    trace = PlainTrace(rows, memory=memory)
+    links = link_device_work(trace)
+    return describe_memory(trace, links, find_steps(trace, links))
+
+
+ROWS = [mark("ProfilerStep#0", 0, 100), op("aten::mm", 10, 20), op("aten::empty", 12, 5), op("aten::relu", 40, 10)]
+ALLOCATIONS: list[Event] = [
+    (13, 1, 100, 600, 1000),
+    (20, 2, 50, 650, 1000),
+    (25, 2, -50, 600, 1000),
+    (45, 3, 400, 1000, 2048),
+    (60, 1, -100, 900, 2048),
+    (70, 3, -400, 500, 2048),
+]
+
+
+def test_peak_and_fragmentation_by_hand() -> None:
+    (found,) = describe(events(ALLOCATIONS), ROWS)
+    assert (found.device_type, found.device, found.events_count, found.is_absolute) == ("cuda", 0, 6, True)
+    assert (found.peak_ns, found.peak_allocated_bytes, found.peak_reserved_bytes) == (45 * US, 1000, 2048)
+    assert found.fragmentation_bytes == 1048
+    assert (found.first_allocated_bytes, found.last_allocated_bytes) == (500, 500)
+    assert found.held_at_peak_bytes == 500
+    assert found.levels == tuple((t * US, a, r) for t, _, _, a, r in ALLOCATIONS)
+
+
+def test_allocations_belong_to_the_innermost_operator() -> None:
+    """The block that is freed before the peak is not held there; the one of 'aten::mm' itself is."""
+    (found,) = describe(events([*ALLOCATIONS, (200, 9, 8, 508, 2048)]), ROWS)
+    assert [(o.name, o.allocated_bytes, o.net_bytes, o.count, o.at_peak_bytes) for o in found.ops] == [
+        ("aten::relu", 400, 400, 1, 400),
+        ("aten::empty", 100, 100, 1, 100),
+        ("aten::mm", 50, 0, 1, 0),
+        (OUTSIDE, 8, 8, 1, 0),
+    ]
+
+
+def test_unknown_totals_make_levels_relative_and_the_cpu_reserves_nothing() -> None:
+    rows: list[Event] = [(10, 1, 100, -1, -1), (20, 2, 30, -1, -1), (30, 1, -100, -1, -1)]
+    (found,) = describe(events(rows), ROWS)
+    assert not found.is_absolute
+    assert (found.peak_allocated_bytes, found.peak_reserved_bytes, found.fragmentation_bytes) == (130, None, None)
+    (cpu,) = describe(events([(10, 1, 100, 100, 0)], device_type=0, index=-1), ROWS)
+    assert (cpu.device_type, cpu.peak_reserved_bytes, cpu.max_reserved_bytes) == ("cpu", None, None)
+
+
+def test_devices_are_apart_and_accelerators_first() -> None:
+    a, b = events(ALLOCATIONS, 0, -1), events(ALLOCATIONS, 1, 3)
+    both = MemoryEvents(**{f: np.concatenate([getattr(a, f), getattr(b, f)]) for f in a.__slots__})
+    assert [(d.device_type, d.device, d.events_count) for d in describe(both, ROWS)] == [("cuda", 3, 6), ("cpu", -1, 6)]
+
+
+def test_growth_is_the_slope_over_the_steps() -> None:
+    """Every step leaves 64 bytes behind; what comes and goes within does not count."""
+    marks = [mark(f"ProfilerStep#{i}", 100 * i, 100) for i in range(12)]
+    rows: list[Event] = []
+    for i in range(12):
+        base = 1000 + 64 * i
+        rows += [
+            (100 * i + 10, 10 * i, 5000, base + 5000, 9000),
+            (100 * i + 50, 10 * i + 1, 64, base + 5064, 9000),
+            (100 * i + 90, 10 * i, -5000, base + 64, 9000),
+        ]
+    (found,) = describe(events(rows), marks)
+    assert found.growth_bytes_per_step == pytest.approx(64)
+    (few,) = describe(events(rows[:9]), marks[:3])
+    assert few.growth_bytes_per_step is None
+
+
+def test_no_memory_events() -> None:
+    assert describe(None, ROWS) == ()
+    assert describe(events([]), ROWS) == ()
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 50)), min_size=1, max_size=40), st.data())
+def test_what_is_held_at_the_peak_is_what_a_walk_finds(steps: list[tuple[int, int]], data: st.DataObject) -> None:
+    """An address is freed when it is met again, so every second meeting is a free of the same size."""
+    live: dict[int, int] = {}
+    addresses, changes = [], []
+    for address, size in steps:
+        addresses.append(address)
+        changes.append(-live.pop(address) if address in live else size)
+        if changes[-1] > 0:
+            live[address] = size
+    peak = data.draw(st.integers(0, len(steps) - 1))
+    held: dict[int, int] = {}
+    for i in range(peak + 1):
+        if changes[i] > 0:
+            held[addresses[i]] = i
+        else:
+            held.pop(addresses[i], None)
+    found = find_held(np.array(addresses), np.array(changes), peak)
+    assert found.tolist() == sorted(held.values())
+
+
+@given(st.lists(st.integers(-100, 100), min_size=1, max_size=2000), st.integers(10, 100))
+def test_thinned_levels_keep_the_extremes(values: list[int], count: int) -> None:
+    time, level = np.arange(len(values), dtype=np.int64), np.array(values, dtype=np.int64)
+    kept = thin_levels(time, level, None, count)
+    assert len(kept) <= max(count, 4)
+    assert {max(values), min(values)} <= {point[1] for point in kept}
+    assert kept[0][:2] == (0, values[0])
+    assert kept[-1][:2] == (len(values) - 1, values[-1])
+    assert [point[0] for point in kept] == sorted(point[0] for point in kept)
+
+
+@needs_traces
+def test_a_real_cpu_trace() -> None:
+    (file,) = find_traces([TRACES / "cpu" / "mem.pt.trace.json.gz"]).files
+    (trace,) = read_trace_file(file, write_cache=False)
+    links = link_device_work(trace)
+    (found,) = describe_memory(trace, links, find_steps(trace, links))
+    memory = trace.memory
+    assert memory is not None
+    assert found.events_count == len(memory.time_ns)
+    assert found.device_type == "cpu"
+    assert found.peak_allocated_bytes == int(memory.allocated_bytes.max())
+    assert found.fragmentation_bytes is None
+    assert sum(o.at_peak_bytes for o in found.ops) == found.held_at_peak_bytes
+    assert len(found.levels) <= 400
+
+
+@needs_traces
+def test_categories_of_a_real_memory_timeline() -> None:
+    timeline = read_memory_timeline(TRACES / "memory" / "memory_timeline.raw.gz")
+    found = list_categories(timeline)
+    assert sum(c.at_peak_bytes for c in found) == timeline.peak_bytes == 3_082_832_104
+    assert (found[0].category, found[0].at_peak_bytes) == ("activation", 2_592_465_920)
+    assert all(c.own_peak_bytes >= c.at_peak_bytes for c in found)
+    assert all(c.own_peak_bytes >= c.final_bytes for c in found)
