@@ -31,11 +31,30 @@ def test_own_collectives_per_tensor_are_a_high_fault_with_their_lines() -> None:
 
 
 def test_one_huge_bucket_is_a_fault_that_smaller_ones_treat() -> None:
-    found = judge_exposed_communication.judge(two(ONE_BUCKET | {"comm_ns": 10e6, "overlap_ns": 0.5e6}))
+    idle = {"torch_threads": 1}
+    found = judge_exposed_communication.judge(two(ONE_BUCKET | {"comm_ns": 10e6, "overlap_ns": 0.5e6}, **idle))
     assert isinstance(found, Finding)
     assert found.severity is Severity.MEDIUM
     assert found.fix is not None
     assert found.fix.technique == "ddp-buckets"
+
+
+def test_splitting_a_bucket_hides_nothing_where_ranks_compute_on_all_cores() -> None:
+    full = {"cores": 2, "torch_threads": 1, "network_bytes_per_s": {"eth0": 1e3}}
+    found = judge_exposed_communication.judge(two(ONE_BUCKET | {"comm_ns": 10e6, "overlap_ns": 0.5e6}, **full))
+    assert isinstance(found, Finding)
+    assert found.severity in (Severity.LOW, Severity.INFO)
+    assert found.fix is not None
+    assert found.fix.technique == "fewer-synchronisations"
+
+
+def test_one_call_in_place_of_many_leaves_one_latency_and_the_bytes() -> None:
+    model = {"model_parameters": 250_000}
+    found = judge_exposed_communication.judge(two(None, communication=0.5, fields={"collectives": 100}, **model))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    # Of 10 ms, 0.1 ms of latency and 1 ms of bytes stay.
+    assert found.saving.mid_ratio == pytest.approx(0.95 * 0.89 * 0.5, rel=0.02)
 
 
 def test_ordinary_ddp_on_a_slow_host_is_never_more_than_low() -> None:

@@ -1,3 +1,7 @@
+from dataclasses import replace
+
+import pytest
+
 from hotloop.core.analysis import CompileFacts
 from hotloop.core.findings import Basis, Finding, Severity, Where
 from hotloop.diagnose.rules.graph_break import judge_graph_break
@@ -35,3 +39,26 @@ def test_one_whole_graph_is_no_finding() -> None:
 
 def test_an_eager_model_is_no_finding() -> None:
     assert judge_graph_break.judge(make_analysis()) is None
+
+
+def test_time_between_the_graphs_of_forward_and_backward_is_the_cost() -> None:
+    timed = replace(
+        BROKEN,
+        graph_calls_per_forward=4.0,
+        graph_ns_per_forward=2e6,
+        graph_backward_calls_per_forward=4.0,
+        graph_backward_ns_per_forward=5e6,
+    )
+    # 6 ms of forward and 9 ms of backward, of which 4 and 4 lie between the graphs; one graph would keep a quarter.
+    found = judge_graph_break.judge(make_analysis(compile=timed, forward=0.3, backward=0.45))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.basis is Basis.SIMULATED
+    assert found.cost_ns == pytest.approx(0.75 * 8e6, rel=0.01)
+
+
+def test_backwards_that_run_on_another_thread_add_nothing() -> None:
+    timed = replace(BROKEN, graph_calls_per_forward=4.0, graph_ns_per_forward=2e6, graph_backward_calls_per_forward=0.0)
+    found = judge_graph_break.judge(make_analysis(compile=timed, forward=0.3, backward=0.45))
+    assert isinstance(found, Finding)
+    assert found.cost_ns == pytest.approx(0.75 * 4e6, rel=0.01)

@@ -2,7 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.diagnose.loading import LoadingWork, best_overlap, loading_work, restart_ns, simulate_workers
+from hotloop.diagnose.loading import (
+    LoadingWork,
+    best_overlap,
+    loading_work,
+    restart_ns,
+    restart_slowdown_ns,
+    simulate_workers,
+)
 
 from .build_analysis import make_analysis, make_loader
 
@@ -76,6 +83,21 @@ def restarts(**loader: object) -> float:
 
 def test_restarts_cost_the_creation_and_the_longer_first_wait() -> None:
     assert restarts() == pytest.approx((30e6 + 9e6) / 20)
+
+
+def test_the_step_after_a_fork_computes_slower_by_the_pages_it_copies() -> None:
+    starts = [1 if i % 20 == 0 else 0 for i in range(100)]
+    rank = make_analysis(
+        columns={
+            "iterators": starts,
+            "iterator_ns": [30_000_000 * s for s in starts],
+            "forward_ns": [2_000_000 + 4_000_000 * s for s in starts],
+            "optimizer_ns": [500_000 + 5_000_000 * s for s in starts],
+        },
+        loaders=(make_loader(num_workers=2),),
+    ).lead
+    assert restart_slowdown_ns(rank) == pytest.approx(9e6 / 20)
+    assert restart_ns(rank) == pytest.approx(30e6 / 20)
 
 
 def test_persistent_workers_do_not_restart() -> None:

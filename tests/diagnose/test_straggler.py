@@ -119,7 +119,19 @@ def test_the_same_work_on_a_core_that_is_a_sixth_slower_is_no_loud_fault() -> No
 def test_the_same_gap_with_more_samples_is_a_fault() -> None:
     found = judge_straggler.judge(make_ranks(uneven(0.42, samples_per_step=32.0), uneven(0.49, samples_per_step=40.0)))
     assert isinstance(found, Finding)
-    assert found.severity is Severity.MEDIUM
+    assert found.saving is not None
+    assert found.saving.low_ratio > 0.0
+
+
+def test_more_samples_are_evened_out_over_the_ranks_and_not_made_away_with() -> None:
+    more = judge_straggler.judge(make_ranks(uneven(0.30, samples_per_step=32.0), uneven(0.49, samples_per_step=64.0)))
+    slower = judge_straggler.judge(make_ranks(uneven(0.30, host="a"), uneven(0.49, host="b")))
+    assert isinstance(more, Finding)
+    assert isinstance(slower, Finding)
+    assert more.saving is not None
+    assert slower.saving is not None
+    assert more.saving.mid_ratio == pytest.approx(0.5 * slower.saving.mid_ratio)
+    assert more.severity is Severity.MEDIUM
 
 
 def test_the_same_gap_between_hosts_is_a_fault() -> None:

@@ -25,12 +25,20 @@ def test_synchronising_every_micro_batch_costs_all_but_one() -> None:
 
 def test_waiting_beyond_the_transfer_is_not_promised() -> None:
     small = make_ddp(comm_ns=3e6, overlap_ns=1e6, parameter_bytes=100_000, bucket_sizes=(100_000,))
-    found = judge_sync_every_microstep.judge(two(small, EVERY))
+    found = judge_sync_every_microstep.judge(two(small, EVERY, device_type="cuda"))
     assert isinstance(found, Finding)
     assert found.saving is not None
     # 0.1 ms of bytes and 0.25 ms of latency out of 2 ms exposed, three times.
     assert found.saving.low_ratio == pytest.approx(0.85 * 3 * 0.35e6 / 20e6)
     assert found.saving.mid_ratio == pytest.approx(0.5 * 3 * (0.35e6 + 2e6) / 20e6)
+
+
+def test_on_a_cpu_what_seems_hidden_takes_the_cores_that_compute() -> None:
+    found = judge_sync_every_microstep.judge(two(make_ddp(comm_ns=3e6, overlap_ns=1e6), EVERY))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.mid_ratio == pytest.approx(0.9 * 3 * 3e6 / 20e6)
+    assert found.cost_ratio == pytest.approx(3 * 3e6 / 20e6)
 
 
 def test_without_statistics_it_is_a_rule_of_thumb_and_at_most_low() -> None:

@@ -121,12 +121,23 @@ def test_the_wilson_interval_is_the_textbook_one() -> None:
     assert accuracy.wilson_interval(10, 10)[1] == pytest.approx(1.0)
 
 
-def test_the_realised_saving_comes_from_medians() -> None:
+def test_the_realised_saving_comes_from_the_fastest_runs() -> None:
     import accuracy
 
-    assert accuracy.realised_saving([50.0, 60.0, 900.0], [100.0, 100.0, 1.0]) == pytest.approx(0.4)
+    assert accuracy.realised_saving([60.0, 80.0, 900.0], [170.0, 100.0, 101.0]) == pytest.approx(0.4)
     assert accuracy.realised_saving([], [1.0]) is None
     assert accuracy.realised_spread([50.0, 60.0], [100.0]) == pytest.approx(0.1)
+
+
+def test_a_twin_runs_until_the_fastest_runs_of_both_sides_repeat() -> None:
+    import harness
+
+    assert not harness.is_settled([], [])
+    assert not harness.is_settled([10.0], [20.0])
+    assert harness.is_settled([10.0, 10.2], [20.0, 20.2])
+    assert not harness.is_settled([10.0, 10.2], [20.0, 31.0])
+    assert harness.is_settled([10.0, 10.2, 14.0], [20.0, 31.0, 20.1])
+    assert harness.is_settled([10.0, 12.0, 14.0, 16.0, 18.0], [20.0, 31.0, 25.0, 40.0, 60.0])
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,8 @@ def build_compile(facts: Sequence[Fact], steady_compile_ns: float) -> CompileFac
         recompiles=read_count(fact, "recompiles"),
         graph_calls_per_forward=_per_forward(fact, "graph_calls"),
         graph_ns_per_forward=_per_forward(fact, "graph_calls_ns"),
+        graph_backward_calls_per_forward=_per_forward(fact, "graph_backward_calls"),
+        graph_backward_ns_per_forward=_per_forward(fact, "graph_backward_calls_ns"),
         recompile_reasons=_reasons(fact, "recompile_reasons"),
         steady_compile_ns=steady_compile_ns if used else None,
     )

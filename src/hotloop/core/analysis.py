@@ -110,6 +110,9 @@ class CompileFacts:
     """Compiled graphs that one forward runs, in the mean; None where it was not seen (other backends than inductor)."""
     graph_ns_per_forward: float | None = None
     """Time inside them; the rest of the forward is guards, Python and eager operators between them."""
+    graph_backward_calls_per_forward: float | None = None
+    """Graphs that the backward of one forward runs; 0 where backwards run on another thread than the training's."""
+    graph_backward_ns_per_forward: float | None = None
     steady_compile_ns: float | None = None
     """Mean time per steady step in which torch.compile was at work."""
 

@@ -15,6 +15,7 @@ HANDOVER_NS = 200_000.0
 """Taking one batch out of a worker's queue: unpickling, mapping its shared memory (0.1 to 0.3 ms measured on CPUs)."""
 
 MOST_WORKERS_COUNT = 16
+COMPUTE_FIELDS = ("forward_ns", "backward_ns", "optimizer_ns", "after_input_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,24 @@ def restart_ns(rank: RankAnalysis) -> float:
         # A validation loader starts inside the burst of no-grad forwards; that part is validation's.
         lost_ns += max(0.0, float(creations[i]) + max(0.0, longer_ns) - max(0, bursts[i]))
     return lost_ns / len(iterators)
+
+
+def restart_slowdown_ns(rank: RankAnalysis) -> float:
+    """Mean time per step, in ns, by which computing takes longer in the step right after the workers were started.
+
+    A fork leaves every page of the parent to be copied at its next write, so that the first step faults through all
+    that it touches. From the median over the restarts; zero where `restart_ns` is.
+    """
+    if restart_ns(rank) <= 0:
+        return 0.0
+    iterators = rank.columns["iterators"]
+    work = [sum(values) for values in zip(*(rank.columns[field] for field in COMPUTE_FIELDS), strict=True)]
+    starts = [i for i, count in enumerate(iterators) if count > 0]
+    others = [work[i] for i, count in enumerate(iterators) if count == 0]
+    if not others:
+        return 0.0
+    longer_ns = float(statistics.median(work[i] for i in starts) - statistics.median(others))
+    return max(0.0, longer_ns) * len(starts) / len(iterators)
 
 
 def _steps_to_fill(loader: LoaderFacts, starts: Sequence[int], steps_count: int) -> int:

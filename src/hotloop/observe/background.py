@@ -75,7 +75,8 @@ class Background:
                 if now_ns >= jobs_due_ns:
                     for job, period_ns in _JOBS_NS.items():
                         if now_ns >= due_ns[job]:
-                            due_ns[job] = now_ns + period_ns
+                            is_young = now_ns - start_ns < FAST_FOR_S * 1e9
+                            due_ns[job] = now_ns + (_EARLY_JOBS_NS.get(job, period_ns) if is_young else period_ns)
                             getattr(self, job)()
                     jobs_due_ns = min(due_ns.values())
                     self.cpu_ns = time.thread_time_ns()
@@ -183,6 +184,8 @@ _JOBS_NS = {
     "write_totals": 2_000_000_000,
 }
 """ns between two runs of each job."""
+_EARLY_JOBS_NS = {"write_network": 250_000_000}
+"""The same in the first FAST_FOR_S, so that a run of two seconds has rates too."""
 
 
 def next_interval_s(interval_s: float, share_ratio: float, slowest_s: float) -> float:

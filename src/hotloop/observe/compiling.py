@@ -19,16 +19,20 @@ if TYPE_CHECKING:
 MAX_REASONS = 16
 FORWARDS = FIELD["forwards"]
 FORWARD = FIELD["forward_ns"]
+BACKWARD = FIELD["backward_ns"]
 
 
 class GraphCalls:
-    """Inductor's graphs as the training thread ran them inside forwards with gradients; times in ns, all totals."""
+    """Inductor's graphs as the training thread ran them inside forwards with gradients and their backwards; times in
+    ns, all totals. With an accelerator backwards run on a thread of their own, and none of theirs is counted."""
 
-    __slots__ = ("_last", "calls", "forwards", "ns")
+    __slots__ = ("_last", "backward_calls", "backward_ns", "calls", "forwards", "ns")
 
     def __init__(self) -> None:
         self.calls = 0
         self.ns = 0
+        self.backward_calls = 0
+        self.backward_ns = 0
         self.forwards = 0
         """Outermost forwards that ran at least one graph."""
         self._last: tuple[int, int] | None = None
@@ -51,13 +55,22 @@ def wrap_graph_call(session: Session) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def __call__(self: Any, inputs: Any) -> Any:
             # Of the training thread alone: active is 0 while hotloop observes nothing.
-            if session.active != get_ident() or FORWARD not in recorder.stack:
+            if session.active != get_ident():
+                return original(self, inputs)
+            stack, calls = recorder.stack, session.graph_calls
+            is_backward = BACKWARD in stack
+            if not is_backward and FORWARD not in stack:
                 return original(self, inputs)
             started_ns = recorder.clock()
             try:
                 return original(self, inputs)
             finally:
-                session.graph_calls.count((recorder.rows, recorder.row[FORWARDS]), recorder.clock() - started_ns)
+                ns = recorder.clock() - started_ns
+                if is_backward:
+                    calls.backward_calls += 1
+                    calls.backward_ns += ns
+                else:
+                    calls.count((recorder.rows, recorder.row[FORWARDS]), ns)
 
         return __call__
 
@@ -75,6 +88,7 @@ def compile_facts(where: Place | None, graph_calls: GraphCalls | None = None) ->
     frames = int(counters["frames"].get("total", 0)) if "frames" in counters else 0
     if not graphs and not frames:
         return None
+    calls = graph_calls if graph_calls is not None and graph_calls.calls else None
     breaks = dict(counters["graph_break"]) if "graph_break" in counters else {}
     recompiles: list[list[Any]] = []
     count = 0
@@ -94,9 +108,11 @@ def compile_facts(where: Place | None, graph_calls: GraphCalls | None = None) ->
         "graph_breaks": sum(int(n) for n in breaks.values()),
         "break_reasons": [[str(reason)[:400], _place_in(str(reason))] for reason in list(breaks)[:MAX_REASONS]],
         "recompiles": count,
-        "graph_calls": graph_calls.calls if graph_calls is not None and graph_calls.calls else None,
-        "graph_calls_ns": graph_calls.ns if graph_calls is not None and graph_calls.calls else None,
-        "graph_forwards": graph_calls.forwards if graph_calls is not None and graph_calls.calls else None,
+        "graph_calls": calls and calls.calls,
+        "graph_calls_ns": calls and calls.ns,
+        "graph_forwards": calls and calls.forwards,
+        "graph_backward_calls": calls and calls.backward_calls,
+        "graph_backward_calls_ns": calls and calls.backward_ns,
         "recompile_reasons": recompiles,
     }
 

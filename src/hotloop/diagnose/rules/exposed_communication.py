@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from hotloop.core.analysis import Analysis, DdpFacts
+from hotloop.core.analysis import Analysis, DdpFacts, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
-from hotloop.diagnose.comm import bucket_bytes, exposure_by_cause, is_distributed
+from hotloop.diagnose.comm import (
+    LOOPBACK_BYTES_PER_S,
+    bucket_bytes,
+    explicit_ns,
+    exposure_by_cause,
+    is_distributed,
+    shares_its_cores,
+)
 from hotloop.diagnose.measured import known_count, known_places, line_places
 from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, saving_from
@@ -74,7 +81,8 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
 
     ## When it is wrong
     The last bucket can never be hidden. Small models on slow hosts have communication as large as their computation;
-    that is a limit of the set-up more than a fault, and the forecast is low then.
+    that is a limit of the set-up more than a fault, and the forecast is low then. Where ranks compute on all cores of a
+    host and exchange through its memory, the exchange takes the cores that compute: splitting a bucket hides nothing.
     """
     if not is_distributed(analysis):
         return None
@@ -95,11 +103,12 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     collectives = known_count(rank, "collectives")
     unsplit = rank.ddp is not None and _is_unsplit(rank.ddp)
     # One call per tensor: latency adds up. A few per step: most need not be in every step.
-    own = (0.45, 0.75, 1.0) if collectives > 3.5 else (0.4, 0.8, 1.0)
-    rest = (0.2, 0.5, 0.9) if unsplit else (0.02, 0.15, 0.6)
+    own = (0.45, _merged_saving_ratio(rank, collectives), 1.0) if collectives > 3.5 else (0.4, 0.8, 1.0)
+    hideable = unsplit and not shares_its_cores(rank)
+    rest = (0.2, 0.5, 0.9) if hideable else (0.02, 0.15, 0.6)
     low, mid, high = (own_ratio * a + rest_ratio * b for a, b in zip(own, rest, strict=True))
     mostly_own = own_ratio >= rest_ratio
-    if not mostly_own and not unsplit:
+    if not mostly_own and not hideable:
         # Nothing is set wrong that could be named: never more than low.
         low = min(low, 0.04)
     evidence: dict[str, Value] = {
@@ -109,7 +118,7 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         "buckets": len(bucket_bytes(rank.ddp)) if rank.ddp is not None else None,
         "least_over_ranks": True,
     }
-    technique = "overlap-own-collectives" if mostly_own else ("ddp-buckets" if unsplit else "fewer-synchronisations")
+    technique = "overlap-own-collectives" if mostly_own else ("ddp-buckets" if hideable else "fewer-synchronisations")
     settings: dict[str, Value] = {"bucket_cap_mb": 25} if technique == "ddp-buckets" else {}
     where = (
         line_places(rank.lines.get("communication_ns", ()), 0.1, 3)
@@ -124,7 +133,7 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         cost_ns=round(cost_ns),
         cost_ratio=cost_ratio,
         saving=saving_within(
-            cost_ratio, low, mid, high, Basis.SIMULATED if mostly_own or unsplit else Basis.RULE_OF_THUMB
+            cost_ratio, low, mid, high, Basis.SIMULATED if mostly_own or hideable else Basis.RULE_OF_THUMB
         ),
         evidence=evidence,
         where=where,
@@ -138,6 +147,18 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         unit=analysis.unit,
         next="hotloop rule exposed-communication",
     )
+
+
+def _merged_saving_ratio(rank: RankAnalysis, collectives: float) -> float:
+    """Share of the time in one-by-one collectives that one call for all of them saves: what stays is one call's latency
+    and the bytes, which are taken for those of all gradients; 0.75 where their number is unknown."""
+    own_ns = explicit_ns(rank)
+    if rank.model_parameters is None or own_ns <= 0:
+        return 0.75
+    rate = LOOPBACK_BYTES_PER_S * (1 if rank.device_type == "cpu" else 10)
+    payload_bytes = 2.0 * (rank.world_size - 1) / rank.world_size * 4 * rank.model_parameters
+    stays_ns = own_ns / collectives + payload_bytes / rate * 1e9
+    return max(0.45, 0.95 * (1.0 - stays_ns / own_ns))
 
 
 def _is_unsplit(ddp: DdpFacts) -> bool:

@@ -52,6 +52,7 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
     if run_count is not None and between_ns is not None and run_count > 1.05:
         # What lies between the graphs was timed; one graph would leave the part of one.
         basis = Basis.SIMULATED
+        between_ns += _between_backward_graphs_ns(rank)
         cost_ns = between_ns * (1.0 - 1.0 / run_count) * forwards
     cost_ratio = min(share, cost_ns / analysis.step_ns)
     reasons = rank.compile.break_reasons
@@ -85,3 +86,11 @@ def _between_graphs_ns(rank: RankAnalysis) -> float | None:
     if inside_ns is None or forwards <= 0:
         return None
     return max(0.0, rank.mean["forward_ns"] / forwards - inside_ns)
+
+
+def _between_backward_graphs_ns(rank: RankAnalysis) -> float:
+    """The same of the backward of one forward; 0 where its graphs ran on another thread and were not seen."""
+    inside_ns = rank.compile.graph_backward_ns_per_forward
+    if not rank.compile.graph_backward_calls_per_forward or inside_ns is None:
+        return 0.0
+    return max(0.0, rank.mean["backward_ns"] / max(1.0, known_count(rank, "forwards")) - inside_ns)

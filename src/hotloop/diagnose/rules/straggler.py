@@ -49,6 +49,8 @@ class Gap:
     field: str
     """Time field in which the slow rank spends most of the difference."""
     field_ns: float
+    has_more_work: bool
+    """The program gives this rank more samples, tokens or passes than the others."""
     sure_ns: float
     """The part of its longer work that neither uneven cores nor the run's own unrest explains."""
 
@@ -139,6 +141,10 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         low_ns, mid_ns, basis = 0.75 * before_ns, 0.95 * before_ns, Basis.SIMULATED
     else:
         low_ns, mid_ns, basis = 0.6 * gap.by_waiting_ns, 0.85 * gap.by_waiting_ns, Basis.SIMULATED
+    if gap.has_more_work:
+        # Evened out, the others get what this rank loses.
+        share = 1.0 - 1.0 / len(analysis.ranks)
+        low_ns, mid_ns = share * low_ns, share * mid_ns
     low_ns = min(low_ns, gap.sure_ns)
     slow = gap.slow
     phase = PHASE_OF_FIELD.get(gap.field, "other")
@@ -204,6 +210,7 @@ def find_gap(analysis: Analysis) -> Gap:
         before_sync_ns=before_sync_ns,
         field=field,
         field_ns=differences[field],
+        has_more_work=_has_more_work(slow, others),
         sure_ns=max(0.0, _sure_ns(slow, others, differences) - _unrest_ns(slow, others)),
     )
 

@@ -22,7 +22,8 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
 
     ## How to tell
     Several backwards per optimizer step, and as many DDP forwards that asked for synchronisation. The cost is the
-    communication that backward does not hide, per exchange, times k-1.
+    communication that backward does not hide, per exchange, times k-1; on a CPU all of it, since the exchange works on
+    the cores that compute.
 
     ## What to do
     Wrap forward and backward of all micro-batches but the last in `with model.no_sync():` (in Accelerate:

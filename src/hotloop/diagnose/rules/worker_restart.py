@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.loading import main_loader, restart_ns
+from hotloop.diagnose.loading import main_loader, restart_ns, restart_slowdown_ns
 from hotloop.diagnose.measured import known_count, known_mean, known_places
 from hotloop.diagnose.noise import steps_between, threshold_ratio
 from hotloop.diagnose.wording import say_every, say_share, say_time
@@ -14,12 +14,13 @@ from hotloop.diagnose.wording import say_every, say_share, say_time
 @rule("worker-restart", "loader workers are started anew for every pass over the data")
 def worker_restart(analysis: Analysis) -> Finding | None:
     """## What it does
-    Measures what each new iterator of a DataLoader with workers costs: starting the processes, and the wait for the
-    first batch beyond a usual step's wait.
+    Measures what each new iterator of a DataLoader with workers costs: starting the processes, the wait for the first
+    batches beyond a usual step's wait, and how much slower the step right after it computes.
 
     ## Why it costs
     Without `persistent_workers` the workers end with the iterator. Each new pass forks or spawns them again, imports
-    what they need, copies the data set to them and starts with an empty queue, while the loop waits.
+    what they need, copies the data set to them and starts with an empty queue, while the loop waits. After a fork the
+    training writes into pages that it now shares with the workers: each one is copied at the first touch.
 
     ## How to tell
     Several iterators were created, `num_workers > 0`, `persistent_workers` is off, and the steps that begin a pass
@@ -35,8 +36,9 @@ def worker_restart(analysis: Analysis) -> Finding | None:
     """
     rank = max(analysis.ranks, key=restart_ns)
     loader = main_loader(rank)
-    lost_ns = restart_ns(rank)
-    if loader is None or lost_ns <= 0 or rank.step_mean_ns <= 0:
+    waited_ns, slowdown_ns = restart_ns(rank), restart_slowdown_ns(rank)
+    lost_ns = waited_ns + slowdown_ns
+    if loader is None or waited_ns <= 0 or rank.step_mean_ns <= 0:
         return None
     cost_ratio = min(1.0, lost_ns / rank.step_mean_ns)
     if cost_ratio < threshold_ratio(rank, judged_fields=("input_wait_ns", "iterator_ns")):
@@ -44,11 +46,11 @@ def worker_restart(analysis: Analysis) -> Finding | None:
     iterators = known_count(rank, "iterators")
     # Persistent workers still begin each pass with an empty queue: the first batch has to be made while the loop waits.
     first_batch_ns = iterators * ((loader.fetch_ns or 0.0) + (loader.collate_ns or 0.0))
-    start_ns = min(lost_ns, known_mean(rank, "iterator_ns") or 0.0)
-    first_batch_ns = min(first_batch_ns, lost_ns - start_ns)
+    start_ns = min(waited_ns, known_mean(rank, "iterator_ns") or 0.0)
+    first_batch_ns = min(first_batch_ns, waited_ns - start_ns)
     mid = 0.97 * (lost_ns - first_batch_ns) / rank.step_mean_ns
     # Starting the processes is certain to go; of the wait for the first batch only what exceeds making it.
-    low = min(mid, max(0.85 * start_ns, 0.75 * (lost_ns - first_batch_ns)) / rank.step_mean_ns)
+    low = min(mid, max(0.85 * start_ns, 0.75 * (waited_ns - first_batch_ns)) / rank.step_mean_ns)
     each_ns = lost_ns / iterators
     every = steps_between(rank.columns["iterators"]) or 1.0 / iterators
     return Finding(
@@ -67,6 +69,7 @@ def worker_restart(analysis: Analysis) -> Finding | None:
             "iterators": round(iterators * rank.steady_count),
             "steps_per_iterator": round(every, 1),
             "restart_ns": round(each_ns),
+            "slower_first_step_ns": round(slowdown_ns / iterators),
             "iterator_start_ns": None if loader.iterator_start_ns is None else round(loader.iterator_start_ns),
             "first_wait_ns": None if loader.first_wait_ns is None else round(loader.first_wait_ns),
         },
