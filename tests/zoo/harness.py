@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import fnmatch
 import json
 import os
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,9 @@ class Bench:
     commit: str
     machine: Mapping[str, Any]
     try_others: bool
+    turn: Path | None = None
+    """A lock file: each training runs while it is held, so that other work on the machine can take turns."""
+    others: Others = field(default_factory=lambda: Others())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         commit=commit,
         machine=describe_machine(),
         try_others=not options.no_try,
+        turn=options.turn,
     )
     pending = [
         (s, level)
@@ -111,6 +116,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "zoo")
     parser.add_argument("--commit", help="read and write results under this name (default: the checkout's)")
     parser.add_argument("--hotloop", default=str(Path(sys.executable).with_name("hotloop")), help="the command to use")
+    parser.add_argument("--turn", type=Path, metavar="FILE", help="hold this lock during each training (see flock(1))")
     parser.add_argument("--summarize", action="store_true", help="write the accuracy page from the results")
     parser.add_argument("--doc", type=Path, default=ROOT / "docs" / "accuracy.md")
     parser.add_argument("--list", action="store_true")
@@ -194,7 +200,8 @@ def _store(path: Path, result: Mapping[str, Any]) -> None:
 def run_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
     """Forecast, stored; then the twin; then opportunities that were not planted. The stored result."""
     path = result_path(bench.out, scenario, level)
-    others = Others()
+    others = bench.others
+    others.forget()
     result: dict[str, Any] = {
         "schema": SCHEMA,
         "scenario": scenario.id,
@@ -230,17 +237,31 @@ def run_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
 
 
 class Others:
-    """How much CPU time other programs use from now on, as a share of all cores' time."""
+    """How much CPU time other programs use while trainings run, as a share of all cores' time."""
 
     def __init__(self) -> None:
-        self._at_start = self._read()
+        self.forget()
+
+    def forget(self) -> None:
+        self._sum: list[float] | None = [0.0, 0.0, 0.0]
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        before = self._read()
+        try:
+            yield
+        finally:
+            after = self._read()
+            if before is None or after is None or self._sum is None:
+                self._sum = None
+            else:
+                self._sum = [s + b - a for s, a, b in zip(self._sum, before, after, strict=True)]
 
     def ratio(self) -> float | None:
         """0..1; None where it is not known. Whatever we and our children did not use, others did."""
-        now = self._read()
-        if now is None or self._at_start is None:
+        if self._sum is None:
             return None
-        used, total, own_s = (b - a for a, b in zip(self._at_start, now, strict=True))
+        used, total, own_s = self._sum
         return round(max(0.0, used - own_s * os.sysconf("SC_CLK_TCK")) / max(1, total), 3)
 
     @staticmethod
@@ -376,7 +397,8 @@ def run_under_hotloop(
             training = [sys.executable, *script]
         target = folder / "report.json"
         command = [*bench.hotloop, "run", *flags, "--json", str(target), "-q", "--", *training]
-        code, tail = run_command(command, folder, scenario.timeout_s)
+        with take_turn(bench.turn), bench.others.watch():
+            code, tail = run_command(command, folder, scenario.timeout_s)
         if code == NOT_APPLICABLE and launcher:
             raise NotApplicable
         if code != 0:
@@ -405,6 +427,17 @@ def scrub(value: Any, folder: Path) -> Any:
     if isinstance(value, (list, tuple)):
         return [scrub(v, folder) for v in value]
     return value
+
+
+@contextlib.contextmanager
+def take_turn(lock: Path | None) -> Iterator[None]:
+    """Hold the lock file, when there is one, as flock(1) does."""
+    if lock is None:
+        yield
+        return
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def run_command(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int | None, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -276,13 +277,26 @@ def test_the_time_of_other_programs_is_told_from_our_own() -> None:
 
     spin = [sys.executable, "-c", "import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass"]
     others = harness.Others()
-    subprocess.run(spin, check=True)
+    with others.watch():
+        subprocess.run(spin, check=True)
     alone = others.ratio()
-    others = harness.Others()
-    # A shell that does not wait for its child leaves it to be someone else's.
-    subprocess.run(["/bin/sh", "-c", f"{sys.executable} -c 'import time; e=time.time()+1.0\nwhile time.time()<e: 0' &"])
-    time.sleep(1.1)
+    others.forget()
+    with others.watch():
+        # A shell that does not wait for its child leaves it to be someone else's.
+        busy = "import time; e=time.time()+1.0\nwhile time.time()<e: 0"
+        subprocess.run(["/bin/sh", "-c", f"{sys.executable} -c '{busy}' &"], check=True)
+        time.sleep(1.1)
     beside = others.ratio()
     assert alone is not None
     assert beside is not None
     assert beside > 0.5 / (os.cpu_count() or 1)
+
+
+def test_a_turn_waits_for_whoever_holds_the_lock(tmp_path: Path) -> None:
+    import harness
+
+    lock = tmp_path / "turn"
+    with lock.open("a") as other:
+        with harness.take_turn(lock), pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
