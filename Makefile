@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check test browser golden docs zoo zoo-report overhead frameworks gpu clean
+.PHONY: setup demo check test browser golden docs zoo zoo-report what-if overhead frameworks gpu clean
 
 setup: $(VENV)/.ready
 
@@ -54,6 +54,9 @@ zoo: setup
 
 zoo-report: setup
 	$(BIN)/python tests/zoo/harness.py --summarize
+
+what-if: setup
+	$(BIN)/python benchmarks/what_if_pairs.py
 
 overhead: setup
 	$(BIN)/python benchmarks/overhead.py

@@ -230,9 +230,14 @@ def _error(run: Judged) -> float | None:
 
 
 def write_accuracy(
-    results: Sequence[Mapping[str, Any]], expected: Sequence[tuple[str, str, int]], *, commit: str
+    results: Sequence[Mapping[str, Any]],
+    expected: Sequence[tuple[str, str, int]],
+    *,
+    commit: str,
+    pairs: Mapping[str, Any] | None = None,
 ) -> str:
-    """The text of docs/accuracy.md. ``expected`` holds (split, scenario, level) of every run that should be there."""
+    """The text of docs/accuracy.md. ``expected`` holds (split, scenario, level) of every run that should be there,
+    ``pairs`` the results of benchmarks/what_if_pairs.py."""
     done = {(r["split"], r["scenario"], r["level"]): r for r in results if r["status"] == "done"}
     failed = {(r["split"], r["scenario"], r["level"]): r for r in results if r["status"] == "failed"}
     runs = [judge(done[key]) for key in sorted(done)]
@@ -247,8 +252,33 @@ def write_accuracy(
         out += _rates_table(part) if part else ["No finished runs.", ""]
         if part:
             out += _sections(part)
+    if pairs is not None:
+        out += _pairs_section(pairs)
     out += _missing_section([key for key in expected if key not in done], failed)
     return "\n".join(out).rstrip() + "\n"
+
+
+def _pairs_section(pairs: Mapping[str, Any]) -> list[str]:
+    """Forecasts from a trace alone, beside the trace of the same training with the fix."""
+    rows = pairs["pairs"]
+    errors = [row["forecast_saving_ratio"] - row["realised_saving_ratio"] for row in rows]
+    near = sum(abs(error) <= FORECAST_ERROR_RATIO for error in errors)
+    machine = pairs["machine"]
+    out = [
+        "## What-if: traces before and after a fix",
+        "",
+        f"Measured {pairs['date']}, commit {pairs['commit']}, {machine['cores']} cores, torch {machine['torch']}; "
+        f"fastest of {pairs['repeats']} traces a side, interleaved. Within 0.10: {near} of {len(rows)} "
+        f"({near / max(1, len(rows)):.0%}; promised 80%). Made by `make what-if`.",
+        "",
+        "| pair | fix | change of the graph | basis | forecast | realised | error |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row, error in zip(rows, errors, strict=True):
+        change = row["change"] + ("" if row["value"] is None else f" {row['value']}")
+        figures = (_number(row["forecast_saving_ratio"]), _number(row["realised_saving_ratio"]), f"{error:+.2f}")
+        out.append(_row((row["pair"], f"`{row['fix']}`", change, row["basis"], *figures)))
+    return [*out, ""]
 
 
 def _preamble(done: Sequence[Mapping[str, Any]], commit: str) -> str:

@@ -41,6 +41,7 @@ REPEATS_RATIO = 0.04
 script takes 18 ms a step in one process and 30 in the next, by page faults and by neighbours that /proc cannot see."""
 BUSY_RATIO = 0.10
 """Share of the machine's CPU time that others may use during the runs before a result is marked as disturbed."""
+PAIRS_RESULT = ROOT / "benchmarks" / "results" / "what_if_pairs.json"
 QUIET = ("--no-probe", "--no-deep")
 LINK_NET = "10.45.0"
 NOT_LINKED = "needs root, ip and tc for a shaped link"
@@ -71,7 +72,7 @@ class Bench:
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(argv)
     scenarios = choose_scenarios(options.split, options.only)
-    commit = options.commit or describe_commit()
+    commit = options.commit or (newest_results(options.out) if options.summarize else None) or describe_commit()
     folder = options.out / commit
     if options.list:
         for scenario in scenarios:
@@ -114,7 +115,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--redo-busy", action="store_true", help="also what was disturbed by other programs")
     parser.add_argument("--no-try", action="store_true", help="do not try opportunities that were not planted")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "zoo")
-    parser.add_argument("--commit", help="read and write results under this name (default: the checkout's)")
+    parser.add_argument("--commit", help="name of the results (default: the checkout's; to summarize, the newest)")
     parser.add_argument("--hotloop", default=str(Path(sys.executable).with_name("hotloop")), help="the command to use")
     parser.add_argument("--turn", type=Path, metavar="FILE", help="hold this lock during each training (see flock(1))")
     parser.add_argument("--summarize", action="store_true", help="write the accuracy page from the results")
@@ -138,6 +139,12 @@ def describe_commit() -> str:
     head = _git("rev-parse", "--short=12", "HEAD") or "no-commit"
     changed = _git("status", "--porcelain", "--", "src", "tests/zoo", "pyproject.toml")
     return f"{head}-dirty" if changed else head
+
+
+def newest_results(out: Path) -> str | None:
+    """Commit of the results that were written last: the page may be made again at a later commit."""
+    written = {p.parent.name: p.stat().st_mtime for p in sorted(out.glob("*/*.json"), key=lambda p: p.stat().st_mtime)}
+    return max(written, key=lambda name: written[name], default=None)
 
 
 def _git(*words: str) -> str:
@@ -585,7 +592,8 @@ def summarize(folder: Path, scenarios: Sequence[Scenario], commit: str, doc: Pat
     expected = [(s.split, s.id, level) for s in scenarios for level in s.levels]
     results = [r for r in stored if (r["split"], r["scenario"]) in wanted]
     doc.parent.mkdir(parents=True, exist_ok=True)
-    doc.write_text(write_accuracy(results, expected, commit=commit))
+    pairs = json.loads(PAIRS_RESULT.read_text()) if PAIRS_RESULT.is_file() else None
+    doc.write_text(write_accuracy(results, expected, commit=commit, pairs=pairs))
     print(f"{doc} written from {len(results)} results")
     return 0
 

@@ -178,6 +178,22 @@ def test_the_page_tells_tuned_from_blind_and_names_what_is_missing() -> None:
     assert "2 runs, in 1 of which other programs used more than a tenth" in page
     assert "- tuned c level 0: the training ended with code 1" in page
     assert "- tuned d level 1: not run" in page
+    assert "What-if" not in page
+
+
+def test_the_page_shows_forecasts_from_traces_beside_what_the_fix_gave() -> None:
+    import accuracy
+
+    row = {"pair": "input_transform 2", "fix": "--workers 2", "change": "loader-workers", "value": 2}
+    rows = [
+        row | {"basis": "simulated", "forecast_saving_ratio": 0.45, "realised_saving_ratio": 0.40},
+        row | {"basis": "simulated", "forecast_saving_ratio": 0.45, "realised_saving_ratio": 0.20, "value": None},
+    ]
+    machine = {"cores": 2, "torch": "2.13.0"}
+    pairs = {"date": "2026-01-01", "commit": "abc", "machine": machine, "repeats": 3, "pairs": rows}
+    page = accuracy.write_accuracy([], [], commit="abc", pairs=pairs)
+    assert "Within 0.10: 1 of 2" in page
+    assert "| input_transform 2 | `--workers 2` | loader-workers 2 | simulated | 0.45 | 0.40 | +0.05 |" in page
 
 
 @pytest.mark.parametrize("split", ["tuned", "blind"])
