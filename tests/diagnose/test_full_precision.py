@@ -13,6 +13,18 @@ def test_a_faster_replay_in_bfloat16_is_an_opportunity() -> None:
     assert found.fix.settings == {"dtype": "bfloat16", "device_type": "cpu"}
 
 
+def test_nothing_is_promised_for_batches_of_many_lengths_on_a_cpu() -> None:
+    lengths = {"tokens": [100 + i for i in range(100)], "padding_tokens": [5] * 100}
+    forecasts = {"bf16-autocast": make_forecast("bf16-autocast", 0.2, 0.3, 0.4)}
+    found = judge_full_precision.judge(make_analysis(forecasts=forecasts, columns=lengths))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.INFO
+    same = {"tokens": [100 + i for i in range(100)], "padding_tokens": [100 - i for i in range(100)]}
+    found = judge_full_precision.judge(make_analysis(forecasts=forecasts, columns=same))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.HIGH
+
+
 def test_a_slower_replay_is_no_finding() -> None:
     forecasts = {"bf16-autocast": make_forecast("bf16-autocast", 0.0, 0.0, 0.0)}
     assert judge_full_precision.judge(make_analysis(forecasts=forecasts)) is None

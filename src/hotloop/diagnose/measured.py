@@ -9,6 +9,8 @@ from hotloop.core.analysis import Analysis, Line, RankAnalysis
 from hotloop.core.findings import Where
 from hotloop.core.recording import TIME_FIELDS
 
+FEWEST_BATCHES = 5
+
 
 def known_mean(rank: RankAnalysis, field: str) -> float | None:
     """Mean per steady step of a row field over the steps in which it was known; None when it never was."""
@@ -23,6 +25,13 @@ def known_mean(rank: RankAnalysis, field: str) -> float | None:
 def known_count(rank: RankAnalysis, field: str) -> float:
     """Mean count per steady step of a row field; 0 when it is not there."""
     return known_mean(rank, field) or 0.0
+
+
+def batches_vary_in_length(rank: RankAnalysis) -> bool:
+    """Whether the sampled batches come in many lengths (tokens with padding), so that one step's shapes are not all."""
+    columns = (rank.columns.get("tokens", ()), rank.columns.get("padding_tokens", ()))
+    totals = [tokens + padding for tokens, padding in zip(*columns, strict=True) if tokens >= 0 and padding >= 0]
+    return len(totals) >= FEWEST_BATCHES and len(set(totals)) > 0.3 * len(totals)
 
 
 def phase_noise_ratio(rank: RankAnalysis, without: Iterable[str] = ()) -> float:

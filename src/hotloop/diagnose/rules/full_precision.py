@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import known_places, train_share
+from hotloop.diagnose.measured import batches_vary_in_length, known_places, train_share
 from hotloop.diagnose.noise import is_material
 
 LARGE_MODEL_PARAMETERS = 10_000_000
@@ -33,7 +33,8 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
 
     ## When it is wrong
     Autocast changes rounding: compare the loss curve before trusting it. Models with badly scaled activations, or
-    losses that subtract nearly equal numbers, may need parts kept in float32.
+    losses that subtract nearly equal numbers, may need parts kept in float32. On a CPU, batches of many lengths make a
+    bfloat16 kernel for each: the first pass over them can take twice as long, and nothing is promised for them.
     """
     rank = analysis.lead
     if rank.autocast_dtype is None and rank.model_dtype is None:
@@ -43,16 +44,18 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
     evidence: dict[str, Value] = {"model_dtype": "float32", "parameters_count": rank.model_parameters}
     forecast = rank.forecasts.get("bf16-autocast")
     if forecast is not None:
+        # On a CPU, bfloat16 kernels are made anew for every shape: a replay of one step's shapes promises nothing then.
+        is_sure = rank.device_type != "cpu" or not batches_vary_in_length(rank)
         saving = saving_within(
             max(train_share(analysis), forecast.saving_mid_ratio),
-            forecast.saving_low_ratio,
+            forecast.saving_low_ratio if is_sure else 0.0,
             forecast.saving_mid_ratio,
             forecast.saving_high_ratio,
             Basis.MEASURED,
         )
         if not is_material(analysis, saving.mid_ratio):
             return None
-        evidence |= dict(forecast.evidence)
+        evidence |= dict(forecast.evidence) | {"batches_vary_in_length": batches_vary_in_length(rank)}
         title = f"bfloat16 autocast would take {saving.mid_ratio:.0%} off the step"
     elif rank.device_type != "cpu" and (rank.model_parameters or 0) >= LARGE_MODEL_PARAMETERS:
         share = train_share(analysis)
