@@ -129,6 +129,9 @@ def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
             start_ns = recorder.last_ns
             try:
                 batch = original(self)
+            except StopIteration:
+                session.iterator_exhausted(state)
+                raise
             finally:
                 recorder.leave()
             session.after_batch(state, batch, recorder.last_ns - start_ns)
@@ -200,7 +203,7 @@ def wrap_module_call(session: Session) -> Callable[[Call], Call]:
             top = stack[-1]
             if top in _FORWARDS:
                 if session.learning:
-                    session.nested_call(self)
+                    session.nested_call(self, args)
                 return original(self, *args, **kwargs)
             if top == BACKWARD:
                 return _call_in_backward(session, original, self, args, kwargs)
