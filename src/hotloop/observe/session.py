@@ -22,6 +22,7 @@ from hotloop.core.recording import FIELD, UNKNOWN
 from . import batches, facts
 from .compiling import GraphCalls
 from .device_events import CaptureWatch, cuda_device_timer, time_device
+from .direct_forward import find_models_in_sight, find_running_forward
 from .guard import GUARD, guarded
 from .places import Place, caller_place, is_user_code, place_of
 from .recorder import AFTER_INPUT, AFTER_NOGRAD, COUNTED, Recorder, Row
@@ -59,6 +60,8 @@ RARELY_TIMED_FETCHES = 304
 """After so many timed ones, one in 16."""
 FETCH_GAPS = (2, 4, 1, 5)
 """Batches that are left out between two timed ones: not evenly, because what a batch costs may have a period."""
+MOST_LOOKS = 32
+"""So often the frames above are searched for a model whose forward is called directly."""
 MOST_FACTS_WAITING = 1_000
 WATCH_ROWS = 64
 """Once the root class is known, nested modules are watched again in every so many'th row."""
@@ -151,6 +154,7 @@ class Session:
         self.make_background: Callable[[Session, FrameWriter], Any] | None = None
         self.watch_ddp: Callable[[Any, Place | None], Any] = _watch_nothing
         self.patch_optimizer_class: Callable[[type], None] = _patch_nothing
+        self.patch_forward: Callable[[type], None] = _patch_nothing
         self.hook_costs_ns: dict[str, float] | None = None
         self.captures = CaptureWatch()
         self._begin()
@@ -204,7 +208,8 @@ class Session:
         self._ddp_classes: set[type] = set()
         self._pending_facts: list[dict[str, Any]] = []
         self._told: deque[dict[str, Any]] = deque()
-        self._seen_inputs: list[tuple[int, weakref.ref[Any], bool, int, bool]] = []
+        self._seen_inputs: list[tuple[int, weakref.ref[Any], bool, int, bool, int]] = []
+        self._looks = 0
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._facts_told: set[str] = set()
         self._compile_place: Place | None = None
@@ -691,7 +696,7 @@ class Session:
 
     @guarded
     def before_nograd(self, module: Any, args: Any, kwargs: Any) -> int | None:
-        """An outermost forward without gradients begins."""
+        """An outermost forward without gradients begins; its burst has begun."""
         self.roots.add(type(module))
         self.nograd_calls += 1
         self.matching_inputs = True
@@ -711,6 +716,11 @@ class Session:
         if learns and any(getattr(part, "batch_first", None) is False for part in module.modules()):
             self._time_first[id(module)] = None
             self._note_inner_batch(module, args)
+        if self._looks < MOST_LOOKS and not self.compile_used:
+            self._looks += 1
+            surrounding = find_running_forward(sys._getframe(2))
+            if surrounding is not None:
+                self.patch_forward(surrounding)
         return learns
 
     def _note_inner_batch(self, module: Any, args: Any) -> None:
@@ -728,21 +738,36 @@ class Session:
                 break
         if tensor is None:
             return None
-        row, mode = self.recorder.rows, module.training
-        seen = [entry[2:] for entry in self._seen_inputs if entry[0] == id(module) and entry[1]() is tensor]
+        key, row, mode, version = id(module), self.recorder.rows, module.training, 0
+        seen = [entry for entry in self._seen_inputs if entry[0] == key and entry[1]() is tensor]
+        if nograd and not mode and self._learners.get(key) is type(module):
+            version = 0 if tensor.is_inference() else tensor._version
+            self._note_evaluation(seen, row, version)
         # What every step trains on (a graph, a full batch) is no batch that comes back: a forward of it after the
         # optimizer's step looks at new weights, and one in the other mode computes something else.
-        is_lasting = len({seen_row for was_nograd, seen_row, _ in seen if not was_nograd}) > 1
+        is_lasting = len({entry[3] for entry in seen if not entry[2]}) > 1
         known = any(
             was_nograd != nograd
             # A forward for metrics often comes after the optimizer's step: the previous row counts too.
             and ((seen_row == row and seen_mode == mode) if is_lasting else 0 <= row - seen_row <= int(nograd))
-            for was_nograd, seen_row, seen_mode in seen
+            for _, _, was_nograd, seen_row, seen_mode, _ in seen
         )
         if len(self._seen_inputs) >= 64:
             self._seen_inputs = [seen for seen in self._seen_inputs if row - seen[3] <= 1][-32:]
-        self._seen_inputs.append((id(module), weakref.ref(tensor), nograd, row, mode))
+        self._seen_inputs.append((key, weakref.ref(tensor), nograd, row, mode, version))
         return time.perf_counter_ns() if known else None
+
+    def _note_evaluation(
+        self, seen: list[tuple[int, weakref.ref[Any], bool, int, bool, int]], row: int, v: int
+    ) -> None:
+        """The model that is trained, in eval mode: on data that stays the same, what it answers is only looked at."""
+        burst = self.recorder.burst
+        if burst is None:
+            return
+        for _, _, was_nograd, seen_row, seen_mode, version in reversed(seen):
+            if was_nograd and seen_row < row:
+                burst.own_data += not seen_mode and version == v
+                return
 
     def _count_direct(self, key: int, args: Any, kwargs: Any) -> None:
         """Samples and tokens of a training without a DataLoader: the largest model input before each backward."""
@@ -816,6 +841,8 @@ class Session:
             recorder = self.recorder
             if recorder.burst is not None:
                 recorder.end_burst()
+            if self.learning and self._last_root is _nobody:
+                self._look_for_models()
             if self._undecided is not None:
                 self._decide_sample_dim(*self._undecided)
             if self._direct_samples:
@@ -833,6 +860,13 @@ class Session:
                 self.flush_pending()
         except Exception as error:
             GUARD.record("Session.before_backward", error)
+
+    def _look_for_models(self) -> None:
+        """A backward, and no module with parameters was called: if there is one, its forward is called directly."""
+        if self._looks < MOST_LOOKS and not self.compile_used:
+            self._looks += 1
+            for cls in find_models_in_sight(sys._getframe(3)):
+                self.patch_forward(cls)
 
     def _found_feeding(self, state: LoaderState) -> None:
         """The loader that gave the last batch feeds backward."""

@@ -233,8 +233,8 @@ def wrap_module_call(session: Session) -> Callable[[Call], Call]:
 
 def _call_nograd(session: Session, original: Call, module: Any, args: Any, kwargs: Any) -> Any:
     recorder = session.recorder
-    known = session.before_nograd(module, args, kwargs)
     recorder.begin_nograd(not module.training)
+    known = session.before_nograd(module, args, kwargs)
     depth = len(recorder.stack)
     recorder.enter(NOGRAD)
     try:
