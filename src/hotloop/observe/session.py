@@ -20,6 +20,7 @@ import torch
 from hotloop.core.recording import FIELD, UNKNOWN
 
 from . import batches, facts
+from .at_exit import run_at_exit
 from .compiling import GraphCalls
 from .device_events import CaptureWatch, cuda_device_timer, time_device
 from .direct_forward import find_models_in_sight, find_running_forward
@@ -295,9 +296,7 @@ class Session:
         if self.make_background is not None:
             self.background = self.make_background(self, writer)
             self.background.start()
-        import atexit
-
-        atexit.register(self.end)
+        run_at_exit(self.end)
         return writer.write_row
 
     def now_ns(self) -> int:
