@@ -97,3 +97,12 @@ def test_percentages_have_one_style() -> None:
     report = report_of(40, *facts)
     assert any("98%" in finding.title for finding in report.findings)
     assert " %" not in render_terminal(report, width=200, color=False)
+
+
+def test_how_a_run_ended_is_unknown_when_its_outcome_is_lost() -> None:
+    run = RunRecording(
+        manifest={"command": ["t"]}, outcome=None, outcome_lost=True, probe=None, processes=(), health=("lost",)
+    )
+    report = report_run(run, folder=Path("r"))
+    assert report.outcome is not None
+    assert report.outcome.ended == "unknown"

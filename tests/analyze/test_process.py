@@ -344,3 +344,13 @@ def test_facts_of_any_junk_do_no_harm():
     found = analyze_process(FakeRecording(rows=plain().array(), process={"rank": "zero", "argv": 9}, facts=junk))
     assert found is not None
     assert (found.rank.rank, found.rank.world_size, found.argv, found.ended) == (None, 1, (), None)
+
+
+def test_batches_fetched_ahead_do_not_count_again_as_inputs():
+    rows = Rows()
+    for i in range(96):  # of 32 steps an epoch the first takes two batches, the last none
+        ahead = {0: {"samples": 32, "micro_batches": 2}, 31: {"batches": 0, "micro_batches": 0}}.get(i % 32, {})
+        rows.step(**ahead)
+    found = analyze_process(recording(rows))
+    assert found is not None
+    assert found.rank.samples_per_step == pytest.approx(16.0, rel=0.005)

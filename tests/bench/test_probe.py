@@ -107,7 +107,7 @@ def test_bfloat16_lies_between_casting_everything_and_nothing() -> None:
 def test_slower_bfloat16_forecasts_no_gain() -> None:
     forecast = make_forecasts({}, replayed(bf16_cast=5e6, bf16_flow=4e6), STEP)["bf16-autocast"]
     assert forecast.saving_mid_ratio == 0.0
-    assert forecast.evidence["worst_ratio"] < 0
+    assert forecast.evidence["least_saving_ratio"] < 0
 
 
 def test_a_replay_that_explains_too_little_promises_nothing() -> None:

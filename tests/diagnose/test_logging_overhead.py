@@ -45,3 +45,16 @@ def test_a_line_printed_now_and_then_is_nothing() -> None:
 
 def test_without_samples_the_gaps_cannot_be_judged() -> None:
     assert isinstance(logging_overhead.judge(make_analysis(other=0.3)), Skipped)
+
+
+def test_a_loop_that_logs_rarely_is_not_told_to_log_as_often_as_it_does() -> None:
+    lines = {"other_ns": (make_line(62, 1.0, "print(loss.item())"),)}
+    rare = {"other_ns": [200_000_000 if i % 20 == 19 else 0 for i in range(100)]}
+    often = {"other_ns": [10_000_000] * 100}
+    found = {}
+    for name, columns in (("rare", rare), ("often", often)):
+        one = logging_overhead.judge(make_analysis(other=0.1, lines=lines, columns=columns))
+        assert isinstance(one, Finding)
+        assert one.fix is not None
+        found[name] = (one.fix.settings["every"], "of every step" in one.title, "one of 20" in one.title)
+    assert found == {"rare": (200, False, True), "often": (10, True, False)}

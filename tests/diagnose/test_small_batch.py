@@ -46,3 +46,11 @@ def test_few_operators_in_a_long_step_are_no_small_batch() -> None:
 
 def test_without_probe_and_operators_it_is_skipped() -> None:
     assert isinstance(judge_small_batch.judge(make_analysis()), Skipped)
+
+
+def test_where_samples_could_not_be_counted_the_saving_is_still_of_each_of_them() -> None:
+    forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
+    found = judge_small_batch.judge(make_analysis(forecasts=forecasts, unit="step", units_per_step=None))
+    assert isinstance(found, Finding)
+    assert found.unit == "sample"
+    assert "per step" not in found.title

@@ -39,3 +39,19 @@ def test_a_compiled_model_is_no_finding() -> None:
 
 def test_without_operators_it_is_skipped() -> None:
     assert isinstance(judge_uncompiled_model.judge(make_analysis()), Skipped)
+
+
+def test_a_recurrent_model_is_only_told_of_it() -> None:
+    mixed = ops(6e6, 2e6)
+    mixed["ops"] = [
+        *mixed["ops"],  # type: ignore[misc]
+        {"name": "aten::lstm", "shapes": [[8, 8, 8]], "count": 1, "cpu_ns": 2e6, "backward": False},
+    ]
+    forecasts = {"compile-model": make_forecast("compile-model", 0.2, 0.3, 0.4)}
+    for found in (
+        judge_uncompiled_model.judge(make_analysis(ops=mixed)),
+        judge_uncompiled_model.judge(make_analysis(ops=mixed, forecasts=forecasts)),
+    ):
+        assert isinstance(found, Finding)
+        assert found.severity is Severity.INFO
+        assert "does not compile the LSTM or GRU layers (20% of the operator time)" in found.title

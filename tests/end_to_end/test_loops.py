@@ -372,3 +372,86 @@ def test_output_and_result_are_those_without_hotloop(tmp_path: Path) -> None:
     assert plain.returncode == 7
     assert ran.seen["outcome"]["exit_code"] == 7
     assert ran.seen["step"]["count"] == 80
+
+
+OWN_FORWARD = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(256, 256) * 0.05)
+        self.out = nn.Linear(256, 8) if {layers} else None
+    def forward(self, x):
+        for _ in range(8):
+            x = torch.tanh(x @ self.w)
+        return x[:, :8] if self.out is None else self.out(x)
+    def fit(self, x, y, optimizer):
+        optimizer.zero_grad()
+        loss_of(self.forward(x), y).backward()
+        optimizer.step()
+
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x, y = torch.randn(64, 256), torch.randint(0, 8, (64,))
+for epoch in range(3):
+    for step in range(20):
+        model.fit(x, y, optimizer)
+    model.eval()
+    with torch.no_grad():
+        for _ in range(20):
+            model.forward(x)
+    model.train()
+torch.jit.script(nn.Linear(2, 2))
+print(type(model).forward.__code__.co_name)
+"""
+
+
+@pytest.mark.parametrize("layers", [True, False])
+def test_a_forward_that_is_called_past_the_module(tmp_path: Path, layers: bool) -> None:
+    ran = run_script(tmp_path, OWN_FORWARD.replace("{layers}", str(layers)))
+    assert ran.stdout == "forward\n", ran.stderr  # scripting sees the class as it was
+    assert ran.seen["step"]["count"] == 60
+    assert ran.phase("forward")["share_ratio"] > 0.1
+    assert ran.phase("validation")["share_ratio"] > 0.1
+    assert ran.phase("other")["share_ratio"] < 0.1
+    assert not [line for line in ran.seen["health"] if "agent failed" in line["message"]]
+
+
+def test_the_trained_model_in_eval_mode_on_the_same_data_in_every_step_is_validation(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        model = nn.Sequential(nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 8))
+        x, y, held_out = torch.randn(256, 32), torch.randint(0, 8, (256,)), torch.randn(256, 32)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(60):
+            model.train()
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                model(x), model(held_out)
+        """,
+    )
+    assert ran.phase("validation")["share_ratio"] > ran.phase("forward")["share_ratio"] > 0
+
+
+def test_a_policy_in_eval_mode_that_acts_in_every_step_is_forward(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        observation = torch.zeros(4, 32)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(60):
+            model.eval()
+            with torch.no_grad():
+                for _ in range(8):
+                    observation.add_(model(observation).mean())
+            model.train()
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+        """,
+    )
+    assert ran.phase("validation")["share_ratio"] == 0
+    assert ran.phase("forward")["share_ratio"] > 0.2

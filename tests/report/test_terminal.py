@@ -20,9 +20,9 @@ import report_samples as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.core.findings import Basis, Saving, Severity, Where
+from hotloop.core.findings import Basis, Saving, Severity, Skipped, Where
 from hotloop.core.report import Health, Report, ScorecardRow
-from hotloop.report import render_html, render_terminal
+from hotloop.report import render_html, render_terminal, text
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES: dict[str, Callable[[], Report]] = {
@@ -195,3 +195,23 @@ def test_a_measure_that_guides_have_no_band_for_is_shown_without_one() -> None:
     row = ScorecardRow(name="exposed", measured_ratio=0.05, good="", bad="", verdict="unknown")
     text = render_terminal(replace(samples.healthy_report(), scorecard=(row,)), width=200, color=False)
     assert "   exposed     5.0%  no band\n" in text
+
+
+def test_an_exchange_that_is_counted_in_backward_says_so() -> None:
+    report = samples.straggler_report()
+    seen = replace(report, findings=(replace(report.findings[0], phase="communication"),))
+    assert text.describe_hidden_exchange(seen) is None
+    hidden = replace(report, findings=(replace(report.findings[0], phase="backward"),))
+    assert text.describe_hidden_exchange(hidden) == (
+        "waiting for DDP's exchange is counted in backward, where it happens: see straggler"
+    )
+    assert "is counted in backward" in render_terminal(hidden, width=100, color=False)
+
+
+def test_rules_that_only_an_accelerator_could_break_are_counted_in_one_line() -> None:
+    cpu = [Skipped(rule=f"rule-{i}", reason=f"the training ran on the CPU: no {i}") for i in range(6)]
+    others = [Skipped(rule=f"other-{i}", reason=f"reason {i}") for i in range(text.SHOWN_REASONS + 2)]
+    shown = text.describe_skipped([*cpu, *others])
+    assert len(shown) == text.SHOWN_REASONS + 2
+    assert ("6 rules about accelerators", "the training ran on the CPU") in shown
+    assert shown[-1][0] == "2 rules for other reasons"

@@ -316,3 +316,18 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordingError) as refused:
         find_run("src", tmp_path)
     assert str(refused.value) == "src holds no recording"
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[1]", "not JSON", '{"exit_code": "0"}', '{"exit_code": true}', '{"exit_code": 0, "signal": 9}']
+)
+def test_an_outcome_that_says_nothing_is_lost_and_told(run: Path, text: str) -> None:
+    (run / "outcome.json").write_text(text)
+    found = read_run(run)
+    assert found.outcome is None
+    assert found.outcome_lost
+    assert [line for line in found.health if "outcome.json is damaged" in line]
+
+
+def test_a_run_that_has_not_ended_has_lost_no_outcome(run: Path) -> None:
+    assert not read_run(run).outcome_lost

@@ -57,6 +57,8 @@ MAX_COLUMN_LENGTH = 100_000
 MAX_TIMELINE_BUCKETS = 200
 MIN_ALIKE_RATIO = 0.6
 """Samples are a fair unit of work when at least this share of the steps holds about the usual number of them."""
+MOSTLY_FED_RATIO = 0.5
+"""When more than this share of the steps takes batches from a loader, all samples come from it."""
 LONG_TAIL_RATIO = 0.5
 """More than this share of a recording behind the last step, and of that without any work that is seen, is told."""
 NOT_SUMMED_FIELDS = frozenset((*IDENTITY_FIELDS, *LEVEL_FIELDS))
@@ -361,6 +363,10 @@ def _samples_per_step(steps: Steps, base: BoolColumn, is_validating: BoolColumn)
     if (known & ~is_validating).any():
         known &= ~is_validating
     column, weight = steps.columns["samples"][known], steps.weight[known]
+    fed = steps.columns["micro_batches"][known] > 0
+    if int(weight[fed].sum()) > MOSTLY_FED_RATIO * int(weight.sum()):
+        # A loop that fetches ahead takes two batches in an epoch's first step and none in its last one.
+        column = np.where(fed, column, 0)
     if int(column.sum()) == 0:
         return None, False
     per_step = per_step_values(column, weight)

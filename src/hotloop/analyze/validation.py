@@ -15,6 +15,9 @@ RARE_ABOVE_NONE_RATIO = 0.5
 RARE_ABOVE_USUAL_RATIO = 0.2
 """The same where every step has bursts (a teacher) and some steps have more of them."""
 
+MIN_USUAL_RATIO = 0.1
+"""Fewer steps without validation than this do not say what the others would be without it."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValidationTime:
@@ -34,8 +37,9 @@ class ValidationTime:
 def find_validation(steps: Steps) -> ValidationTime:
     """The validation inside every step, zero where there is none.
 
-    A burst of no-grad forwards is validation when it reads batches of a loader that does not feed backward, or when
-    such bursts recur at intervals longer than a step with the module in eval mode. What no-grad forwards the other
+    A burst of no-grad forwards is validation when it works on data of its own (batches of a loader that does not feed
+    backward, or in eval mode the same tensors again and again), or when such bursts recur at intervals longer than a
+    step with the module in eval mode. What no-grad forwards the other
     steps have as well (a teacher beside the validation) stays where it is.
     """
     columns, weight = steps.columns, steps.weight
@@ -43,6 +47,8 @@ def find_validation(steps: Steps) -> ValidationTime:
         np.maximum(columns["bursts_eval_mode"], 0), weight
     )
     usual = ~is_validating
+    if int(weight[usual].sum()) < MIN_USUAL_RATIO * int(weight.sum()):
+        usual = np.zeros(len(weight), dtype=np.bool_)  # the first steps: nothing had recurred yet
 
     def moved_ns(name: str, whole_ns: IntColumn) -> IntColumn:
         column = np.maximum(columns[name], 0)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+from hotloop.attach.forwards import ForwardPatches
 from hotloop.attach.imports import ImportWatch
 from hotloop.attach.narrowing import ModulePatch
 from hotloop.attach.sites import COPY_SITES, SITES, Site, Wrap, install
@@ -64,6 +65,7 @@ def arm_agent(options: dict[str, Any]) -> Session:
         watch.after_import(site.module, lambda site=site, wrap=wrap: _install(session, site, wrap))  # type: ignore[misc]
     _when_cuda_starts(lambda: _install_copies(session, subscribers["copy"]))
     session.module_patch = ModulePatch(session)
+    session.patch_forward = ForwardPatches(session).patch
     _patch_optimizers(session)
     watch.after_import("torch._dynamo.eval_frame", _hide_from_dynamo)
     watch.after_import("torch._dynamo.callback", lambda: compiling.watch_compilation(session))

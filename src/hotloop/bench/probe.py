@@ -251,7 +251,10 @@ def _forecast_bf16(replay: Mapping[str, Any], step: StepTimes) -> Forecast | Non
         saving_high_ratio=high,
         settings={"dtype": "bfloat16"},
         evidence=_replay_evidence(replay, cover)
-        | {"worst_ratio": round(worst_ns / step.step_ns, 4), "best_ratio": round(best_ns / step.step_ns, 4)},
+        | {
+            "least_saving_ratio": round(low_ns / step.step_ns, 4),
+            "most_saving_ratio": round(high_ns / step.step_ns, 4),
+        },
     )
 
 

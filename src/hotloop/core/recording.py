@@ -44,7 +44,8 @@ STEP_FIELDS = (
     "burst_gap_ns",  # part of the gap fields inside such a burst
     "burst_h2d_ns",
     "bursts",  # how many bursts ended in this row
-    "bursts_other_loader",  # of these, with batches of a loader that does not feed backward
+    "bursts_other_loader",  # of these, on data of their own: batches of a loader that does not feed backward, or, of
+    # the model that is trained, in eval mode, tensors that it had in an earlier row too
     "bursts_eval_mode",  # of these, with the outermost module in eval mode
     "batches",  # batches fetched, from any loader
     "micro_batches",  # batches fetched from loaders that feed backward

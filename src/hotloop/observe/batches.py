@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -40,11 +41,44 @@ def count_samples(batch: Any) -> int:
     return 0 if tensor is None else int(tensor.shape[0])
 
 
-def count_tokens(batch: Any) -> tuple[int, int, int] | None:
+def leading_shape(batch: Any) -> tuple[int, int]:
+    """Lengths of the first two dimensions of the batch's first tensor; 0 for what is not there."""
+    tensor = first_tensor(batch)
+    if tensor is None:
+        return 0, 0
+    return int(tensor.shape[0]), int(tensor.shape[1]) if tensor.dim() > 1 else 0
+
+
+def find_sample_dim(shape: Sequence[int], batch_sizes: Collection[int]) -> int | None:
+    """Which of the two dimensions counts samples, 0 or 1: the one that is as long as a batch is known to be.
+
+    None when neither is, or when each of them is another known length. A second dimension of length one says nothing.
+    """
+    is_leading, is_second = shape[0] in batch_sizes, shape[1] > 1 and shape[1] in batch_sizes
+    if is_leading and is_second and shape[0] != shape[1] and len(batch_sizes) > 1:
+        return None
+    return 0 if is_leading else 1 if is_second else None
+
+
+def inner_batch_size(args: Sequence[Any]) -> int | None:
+    """Samples in the input of a torch module whose ``batch_first`` is False; None when it is not a batch of sequences.
+
+    Such a module takes (time, sample, feature), or sequences that are packed.
+    """
+    value = args[0] if args else None
+    if isinstance(value, torch.nn.utils.rnn.PackedSequence):
+        return int(value.batch_sizes[0])  # always on the host
+    if isinstance(value, torch.Tensor) and value.dim() == 3:
+        return int(value.shape[1])
+    return None
+
+
+def count_tokens(batch: Any, sample_dim: int = 0) -> tuple[int, int, int] | None:
     """(tokens, padding, elements if padded only to the longest sample) of a batch, or None when it holds no sequences.
 
-    Padding is read from an attention mask where the batch has one, else from equal trailing values of integer
-    rows (or all-zero trailing frames of float sequences). Only host tensors are read.
+    ``sample_dim`` says which dimension of a batch without a mask counts samples; the other one is time. Padding is read
+    from an attention mask where the batch has one, else from equal trailing values of integer rows (or all-zero
+    trailing frames of float sequences). Only host tensors are read.
     """
     mask = _named(batch, MASK_KEYS)
     if mask is not None and mask.dim() == 2 and _readable(mask):
@@ -55,6 +89,8 @@ def count_tokens(batch: Any) -> tuple[int, int, int] | None:
     tokens = _named(batch, TOKEN_KEYS)
     if tokens is None:
         tokens = first_tensor(batch)
+    if sample_dim == 1 and tokens is not None and tokens.dim() >= 2:
+        tokens = tokens.transpose(0, 1)
     if tokens is None or not _readable(tokens) or tokens.dim() < 2 or tokens.shape[1] < 2:
         return None
     if tokens.dim() == 2 and not tokens.is_floating_point() and tokens.dtype not in (torch.bool, torch.uint8):

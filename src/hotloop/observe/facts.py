@@ -169,6 +169,17 @@ def _read(path: str) -> str:
         return ""
 
 
+def first_batch_size(loader: Any) -> int | None:
+    """Samples in the first batch of a DataLoader that makes the batches itself; None when something else makes them."""
+    size = getattr(loader, "batch_size", None)
+    if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
+        return None
+    try:
+        return min(size, len(loader.sampler)) or None
+    except (TypeError, NotImplementedError):  # an endless data set has no length
+        return size
+
+
 def loader_facts(loader: Any, loader_id: int, where: Place | None) -> dict[str, Any]:
     """Settings of a torch DataLoader."""
     dataset = loader.dataset

@@ -278,6 +278,7 @@ class Recorder:
             return
         self.burst = None
         if burst.forwards:
+            burst.other_loader |= burst.own_data == burst.forwards
             burst.add_to(self.row)
 
     # -- rows -----------------------------------------------------------------------------------------------------
@@ -391,12 +392,14 @@ class Recorder:
 class _Burst:
     """Forwards without gradients in a row: what the fields held at its start and at its last forward's end."""
 
-    __slots__ = ("_gap_ns", "_h2d_ns", "_input_ns", "_start", "eval_mode", "forwards", "other_loader")
+    __slots__ = ("_gap_ns", "_h2d_ns", "_input_ns", "_start", "eval_mode", "forwards", "other_loader", "own_data")
 
     def __init__(self, row: Row[int]) -> None:
         self.eval_mode = False
         self.other_loader = False
         self.forwards = 0
+        self.own_data = 0
+        """How many of the forwards were evaluations of the model that is trained, on data that stays the same."""
         self._start = _burst_sums(row)
         self._input_ns = self._gap_ns = self._h2d_ns = 0
 

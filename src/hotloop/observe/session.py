@@ -17,14 +17,16 @@ from typing import Any
 
 import torch
 
-from hotloop.core.recording import FIELD
+from hotloop.core.recording import FIELD, UNKNOWN
 
 from . import batches, facts
+from .at_exit import run_at_exit
 from .compiling import GraphCalls
 from .device_events import CaptureWatch, cuda_device_timer, time_device
+from .direct_forward import find_models_in_sight, find_running_forward
 from .guard import GUARD, guarded
 from .places import Place, caller_place, is_user_code, place_of
-from .recorder import COUNTED, Recorder, Row
+from .recorder import AFTER_INPUT, AFTER_NOGRAD, COUNTED, Recorder, Row
 from .tracing import make_recorder
 from .workers import Totals, WorkerTable
 from .writer import FrameWriter
@@ -59,6 +61,8 @@ RARELY_TIMED_FETCHES = 304
 """After so many timed ones, one in 16."""
 FETCH_GAPS = (2, 4, 1, 5)
 """Batches that are left out between two timed ones: not evenly, because what a batch costs may have a period."""
+MOST_LOOKS = 32
+"""So often the frames above are searched for a model whose forward is called directly."""
 MOST_FACTS_WAITING = 1_000
 WATCH_ROWS = 64
 """Once the root class is known, nested modules are watched again in every so many'th row."""
@@ -70,6 +74,7 @@ class LoaderState:
     """What is known of one DataLoader object."""
 
     __slots__ = (
+        "batch_size",
         "batches",
         "facts",
         "feeds_backward",
@@ -79,17 +84,27 @@ class LoaderState:
         "id",
         "iterator_ns",
         "iterators",
+        "last_samples",
         "main",
         "pending",
+        "pending_samples",
+        "sample_dim",
         "wait_ns",
+        "whole_batch",
         "worker_pids",
     )
 
-    def __init__(self, loader_id: int, described: dict[str, Any] | None) -> None:
+    def __init__(self, loader_id: int, described: dict[str, Any] | None, batch_size: int | None) -> None:
         self.id = loader_id
         self.facts = described
+        self.batch_size = batch_size
+        """Samples of its first batch, where the loader makes the batches."""
+        self.sample_dim: int | None = None
+        self.whole_batch = 0
+        """Length of a leading dimension that needs no second look: the batch size, once it was seen there."""
+        self.last_samples = 0
         self.feeds_backward: bool | None = None
-        self.batches = self.iterators = self.pending = 0
+        self.batches = self.iterators = self.pending = self.pending_samples = 0
         self.iterator_ns = self.first_wait_ns = self.first_waits = self.wait_ns = 0
         self.fresh = False
         self.main = Totals()
@@ -116,6 +131,7 @@ class Session:
         "_others",
         "_pending_facts",
         "_told_root",
+        "_undecided",
         "_unknown_loaders",
         "active",
         "fetches_to_skip",
@@ -139,6 +155,7 @@ class Session:
         self.make_background: Callable[[Session, FrameWriter], Any] | None = None
         self.watch_ddp: Callable[[Any, Place | None], Any] = _watch_nothing
         self.patch_optimizer_class: Callable[[type], None] = _patch_nothing
+        self.patch_forward: Callable[[type], None] = _patch_nothing
         self.hook_costs_ns: dict[str, float] | None = None
         self.captures = CaptureWatch()
         self._begin()
@@ -180,10 +197,20 @@ class Session:
         self.matching_inputs = True
         self._direct_samples = 0
         self._direct_tokens: tuple[int, int, int] | None = None
+        self._taken_from: Callable[[], Any] = _nobody
+        """The iterator that the last batch came from, until it is exhausted."""
+        self._time_first: dict[int, int | None] = {}
+        """Of every outermost module that holds one with ``batch_first=False``: the dimension of its input that counts
+        samples, None while that is not decided, UNKNOWN where it cannot be told."""
+        self._undecided: tuple[int, tuple[int, int]] | None = None
+        """Such a module and the shape of its input, until a backward follows."""
+        self._inner_batches: set[int] = set()
+        """Batch sizes seen at modules with ``batch_first=False``, whose inputs say which dimension is which."""
         self._ddp_classes: set[type] = set()
         self._pending_facts: list[dict[str, Any]] = []
         self._told: deque[dict[str, Any]] = deque()
-        self._seen_inputs: list[tuple[int, weakref.ref[Any], bool, int, bool]] = []
+        self._seen_inputs: list[tuple[int, weakref.ref[Any], bool, int, bool, int]] = []
+        self._looks = 0
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._facts_told: set[str] = set()
         self._compile_place: Place | None = None
@@ -269,9 +296,7 @@ class Session:
         if self.make_background is not None:
             self.background = self.make_background(self, writer)
             self.background.start()
-        import atexit
-
-        atexit.register(self.end)
+        run_at_exit(self.end)
         return writer.write_row
 
     def now_ns(self) -> int:
@@ -463,18 +488,48 @@ class Session:
             loader_id = len(self._loader_refs)
             described = facts.loader_facts(loader, loader_id, self.place_of(loader))
             self._loader_refs[key] = weakref.ref(loader)
-            self._loaders[key] = LoaderState(loader_id, described)
+            self._loaders[key] = LoaderState(loader_id, described, facts.first_batch_size(loader))
             self._unknown_loaders.append(self._loaders[key])
             self.tell(described)
         return self._loaders[key]
 
     @guarded
     def iterator_begins(self, loader: Any) -> None:
+        self._forget_peeked()
         self._last_loader = state = self._state_of(loader)
         if loader.num_workers and self.table is None:
             self.table = WorkerTable.create()
         if self._is_other(state):
             self.recorder.other_loader()
+
+    def _forget_peeked(self) -> None:
+        """Take back a batch that was only looked at: its iterator was dropped and no training forward followed."""
+        taken_from, self._taken_from = self._taken_from, _nobody
+        state, row, stack = self._last_loader, self.recorder.row, self.recorder.stack
+        if taken_from is _nobody or taken_from() is not None or state is None or state.feeds_backward is False:
+            return
+        if len(stack) == 1 and stack[0] in (AFTER_INPUT, AFTER_NOGRAD) and row[BATCHES]:
+            row[SAMPLES] -= min(row[SAMPLES], state.last_samples)
+            row[TOKENS] = row[PADDING] = row[LONGEST] = UNKNOWN
+            if state.feeds_backward:
+                row[MICRO_BATCHES] -= min(row[MICRO_BATCHES], 1)
+            else:
+                state.pending -= min(state.pending, 1)
+                state.pending_samples -= min(state.pending_samples, state.last_samples)
+
+    def iterator_exhausted(self, state: LoaderState | None) -> None:
+        """A loader has no more batches. If forwards without gradients used them, they fed no backward."""
+        self._taken_from = _nobody
+        burst = self.recorder.burst
+        if state is None or state.feeds_backward or burst is None or not burst.forwards:
+            return
+        state.feeds_backward = False
+        row = self.recorder.row
+        row[SAMPLES] -= min(row[SAMPLES], state.pending_samples)
+        state.pending = state.pending_samples = 0
+        burst.other_loader = True
+        if self._last_loader is state:
+            self._last_loader = None
 
     def _is_other(self, state: LoaderState) -> bool:
         """True for a loader that does not feed backward, or has not yet while another one does."""
@@ -501,6 +556,7 @@ class Session:
     def before_batch(self, iterator: Any) -> LoaderState | None:
         """The state of the iterator's loader; tells the recorder when that loader does not feed backward."""
         self.iterator_ref = _nobody
+        self._taken_from = weakref.ref(iterator)
         state = self._iterators.get(iterator, self._last_loader)
         self._fetch_state = self.loader_state = state
         if state is not None and state.feeds_backward:
@@ -513,7 +569,8 @@ class Session:
         """A batch was taken by the training's loop."""
         try:
             row = self.recorder.row
-            row[BATCHES] += 1
+            row[BATCHES] = fetched = row[BATCHES] + 1
+            samples = batches.count_samples(batch)
             if state is not None:
                 state.batches += 1
                 state.wait_ns += waited_ns
@@ -522,21 +579,57 @@ class Session:
                     state.first_waits += 1
                     state.first_wait_ns += waited_ns
                 self._last_loader = state
+                if samples != state.whole_batch:
+                    samples = self._settle_samples(state, batch, samples)
                 if state.feeds_backward:
                     row[MICRO_BATCHES] += 1
+                    if fetched == 1 and (row[SAMPLES] or self._direct_samples):
+                        self._drop_direct()
                 elif state.feeds_backward is None:
                     state.pending += 1
+                    state.pending_samples += samples
                 else:
                     return
-            samples = batches.count_samples(batch)
+                state.last_samples = samples
             row[SAMPLES] += samples
             if self.sampling_tokens and samples:
-                self._count_tokens(batch)
+                self._count_tokens(batch, 0 if state is None else state.sample_dim)
         except Exception as error:
             GUARD.record("Session.after_batch", error)
 
-    def _count_tokens(self, batch: Any) -> None:
-        counted = batches.count_tokens(batch)
+    def _settle_samples(self, state: LoaderState, batch: Any, leading: int) -> int:
+        """Samples of a batch whose leading dimension is not known to count them; 0 when that cannot be told.
+
+        A loader that makes the batches says how many samples they hold, all but the last one. Where it does not say it,
+        the modules inside a model that takes time first do.
+        """
+        if state.batch_size is None and not self._time_first:
+            return leading
+        known: Any = self._inner_batches if state.batch_size is None else (state.batch_size,)
+        shape = batches.leading_shape(batch)
+        if state.sample_dim is None:
+            state.sample_dim = batches.find_sample_dim(shape, known)
+            if state.sample_dim is None:
+                return 0
+            if state.sample_dim == 0 and state.batch_size is not None:
+                state.whole_batch = state.batch_size
+        count = shape[state.sample_dim]
+        if state.batch_size is None or count <= state.batch_size:
+            return count
+        if shape[1] == state.batch_size:  # the first batches were as long as they were many
+            state.sample_dim, state.whole_batch = 1, 0
+            return state.batch_size
+        return 0
+
+    def _drop_direct(self) -> None:
+        """The first forward of this row was of a batch that had been fetched, and counted, in the row before."""
+        row = self.recorder.row
+        row[SAMPLES] = self._direct_samples = 0
+        row[TOKENS] = row[PADDING] = row[LONGEST] = UNKNOWN
+        self._direct_tokens = None
+
+    def _count_tokens(self, batch: Any, sample_dim: int | None) -> None:
+        counted = batches.count_tokens(batch, sample_dim or 0)
         if counted is not None:
             row = self.recorder.row
             row[TOKENS] = max(0, row[TOKENS]) + counted[0]
@@ -588,11 +681,11 @@ class Session:
                 recorder.end_burst()
             key, cls = id(module), type(module)
             if self._others.get(key) is not cls:
-                if self._learners.get(key) is cls or self._meet(module):
+                if self._learners.get(key) is cls or self._meet(module, args):
                     if self._last_root() is not module:
                         self._last_root = weakref.ref(module)
                     if not recorder.row[BATCHES]:
-                        self._count_direct(args, kwargs)
+                        self._count_direct(key, args, kwargs)
                 if cls in self._ddp_classes:
                     self._count_sync(module)
             return self._seen_before(module, args, kwargs, False) if self.matching_inputs else None
@@ -602,13 +695,13 @@ class Session:
 
     @guarded
     def before_nograd(self, module: Any, args: Any, kwargs: Any) -> int | None:
-        """An outermost forward without gradients begins."""
+        """An outermost forward without gradients begins; its burst has begun."""
         self.roots.add(type(module))
         self.nograd_calls += 1
         self.matching_inputs = True
         return self._seen_before(module, args, kwargs, True)
 
-    def _meet(self, module: Any) -> bool:
+    def _meet(self, module: Any, args: Any) -> bool:
         """An outermost module that was not known: whether it learns anything. Remembered by identity and class."""
         cls = type(module)
         self.roots.add(cls)
@@ -618,7 +711,22 @@ class Session:
             known.clear()
         known[id(module)] = cls
         (self._others if learns else self._learners).pop(id(module), None)
+        self._time_first.pop(id(module), None)
+        if learns and any(getattr(part, "batch_first", None) is False for part in module.modules()):
+            self._time_first[id(module)] = None
+            self._note_inner_batch(module, args)
+        if self._looks < MOST_LOOKS and not self.compile_used:
+            self._looks += 1
+            surrounding = find_running_forward(sys._getframe(2))
+            if surrounding is not None:
+                self.patch_forward(surrounding)
         return learns
+
+    def _note_inner_batch(self, module: Any, args: Any) -> None:
+        if getattr(module, "batch_first", None) is False and len(self._inner_batches) < 8:
+            size = batches.inner_batch_size(args)
+            if size is not None:
+                self._inner_batches.add(size)
 
     def _seen_before(self, module: Any, args: Any, kwargs: Any, nograd: bool) -> int | None:
         """Now, in ns, when this row already has a forward of the module on the same input in the other mode."""
@@ -629,28 +737,62 @@ class Session:
                 break
         if tensor is None:
             return None
-        row, mode = self.recorder.rows, module.training
-        seen = [entry[2:] for entry in self._seen_inputs if entry[0] == id(module) and entry[1]() is tensor]
+        key, row, mode, version = id(module), self.recorder.rows, module.training, 0
+        seen = [entry for entry in self._seen_inputs if entry[0] == key and entry[1]() is tensor]
+        if nograd and not mode and self._learners.get(key) is type(module):
+            version = 0 if tensor.is_inference() else tensor._version
+            self._note_evaluation(seen, row, version)
         # What every step trains on (a graph, a full batch) is no batch that comes back: a forward of it after the
         # optimizer's step looks at new weights, and one in the other mode computes something else.
-        is_lasting = len({seen_row for was_nograd, seen_row, _ in seen if not was_nograd}) > 1
+        is_lasting = len({entry[3] for entry in seen if not entry[2]}) > 1
         known = any(
             was_nograd != nograd
             # A forward for metrics often comes after the optimizer's step: the previous row counts too.
             and ((seen_row == row and seen_mode == mode) if is_lasting else 0 <= row - seen_row <= int(nograd))
-            for was_nograd, seen_row, seen_mode in seen
+            for _, _, was_nograd, seen_row, seen_mode, _ in seen
         )
         if len(self._seen_inputs) >= 64:
             self._seen_inputs = [seen for seen in self._seen_inputs if row - seen[3] <= 1][-32:]
-        self._seen_inputs.append((id(module), weakref.ref(tensor), nograd, row, mode))
+        self._seen_inputs.append((key, weakref.ref(tensor), nograd, row, mode, version))
         return time.perf_counter_ns() if known else None
 
-    def _count_direct(self, args: Any, kwargs: Any) -> None:
+    def _note_evaluation(
+        self, seen: list[tuple[int, weakref.ref[Any], bool, int, bool, int]], row: int, v: int
+    ) -> None:
+        """The model that is trained, in eval mode: on data that stays the same, what it answers is only looked at."""
+        burst = self.recorder.burst
+        if burst is None:
+            return
+        for _, _, was_nograd, seen_row, seen_mode, version in reversed(seen):
+            if was_nograd and seen_row < row:
+                burst.own_data += not seen_mode and version == v
+                return
+
+    def _count_direct(self, key: int, args: Any, kwargs: Any) -> None:
         """Samples and tokens of a training without a DataLoader: the largest model input before each backward."""
         batch = args if args else kwargs
-        self._direct_samples = max(self._direct_samples, batches.count_samples(batch))
+        sample_dim: int | None = 0
+        if key in self._time_first:
+            sample_dim = self._time_first[key]
+            if sample_dim is None:
+                self._undecided = (key, batches.leading_shape(batch))
+                return
+            if sample_dim == UNKNOWN:
+                return
+        samples = batches.leading_shape(batch)[1] if sample_dim else batches.count_samples(batch)
+        self._direct_samples = max(self._direct_samples, samples)
         if self.sampling_tokens and self._direct_tokens is None:
-            self._direct_tokens = batches.count_tokens(batch)
+            self._direct_tokens = batches.count_tokens(batch, sample_dim or 0)
+
+    def _decide_sample_dim(self, key: int, shape: tuple[int, int]) -> None:
+        """The forward is over: the modules inside have shown how many samples they got, unless they were not seen."""
+        self._undecided = None
+        dim = batches.find_sample_dim(shape, self._inner_batches)
+        if dim is not None:
+            self._direct_samples = max(self._direct_samples, shape[dim])
+        elif not self.learning:
+            dim = UNKNOWN
+        self._time_first[key] = dim
 
     def _add_direct(self) -> None:
         row = self.recorder.row
@@ -667,9 +809,11 @@ class Session:
         row[SYNCED] = max(0, row[SYNCED]) + bool(module.require_backward_grad_sync)
 
     @guarded
-    def nested_call(self, module: Any) -> None:
+    def nested_call(self, module: Any, args: Any) -> None:
         """In the first rows only: what holds inside the outermost module."""
         self.nested_calls += 1
+        if self._time_first:
+            self._note_inner_batch(module, args)
         if "autocast" not in self._facts_told:
             self._look_for_autocast(module)
         if type(module) in self._ddp_classes:
@@ -696,6 +840,10 @@ class Session:
             recorder = self.recorder
             if recorder.burst is not None:
                 recorder.end_burst()
+            if self.learning and self._last_root is _nobody:
+                self._look_for_models()
+            if self._undecided is not None:
+                self._decide_sample_dim(*self._undecided)
             if self._direct_samples:
                 self._add_direct()
             state = self._last_loader
@@ -712,12 +860,19 @@ class Session:
         except Exception as error:
             GUARD.record("Session.before_backward", error)
 
+    def _look_for_models(self) -> None:
+        """A backward, and no module with parameters was called: if there is one, its forward is called directly."""
+        if self._looks < MOST_LOOKS and not self.compile_used:
+            self._looks += 1
+            for cls in find_models_in_sight(sys._getframe(3)):
+                self.patch_forward(cls)
+
     def _found_feeding(self, state: LoaderState) -> None:
         """The loader that gave the last batch feeds backward."""
         state.feeds_backward = True
         self._training_loaders += 1
         self.recorder.row[MICRO_BATCHES] += state.pending
-        state.pending = 0
+        state.pending = state.pending_samples = 0
         self.iterator_ref = _nobody
 
     def _sort_out_loaders(self, feeding: LoaderState | None) -> None:

@@ -18,6 +18,7 @@ import torch
 from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD, STEP_FIELDS
 from hotloop.core.trace_plan import SAVE, WAIT, TracePlan, parse_trace_plan, parse_trace_ranks
 
+from .at_exit import run_at_exit
 from .guard import guarded
 from .profiling import quiet_profiler, supported_activities, torch_schedule, write_trace
 from .ranks import current_rank, worker_name
@@ -74,6 +75,7 @@ class Tracing:
         self._over = False
         self._foreign = False
         self._restore: Callable[[], None] = _nothing
+        self._at_exit: Callable[[], None] = _nothing
         self._session: Session | None = None
 
     @guarded
@@ -138,7 +140,7 @@ class Tracing:
         if not self._over:
             self._over = True
             self._restore()
-            atexit.unregister(self.finish)
+            atexit.unregister(self._at_exit)
 
     def _begin(self, session: Session, step: int) -> None:
         if self.plan.act_in(step - 1) not in (WAIT, SAVE) and step != FIRST_STEP:
@@ -160,7 +162,7 @@ class Tracing:
         self._profiler = profiler
         self._first_recorded = step
         self._flagged = True
-        atexit.register(self.finish)
+        self._at_exit = run_at_exit(self.finish)
 
     def _save(self) -> None:
         profiler, self._profiler = self._profiler, None

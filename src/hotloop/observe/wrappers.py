@@ -129,6 +129,9 @@ def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
             start_ns = recorder.last_ns
             try:
                 batch = original(self)
+            except StopIteration:
+                session.iterator_exhausted(state)
+                raise
             finally:
                 recorder.leave()
             session.after_batch(state, batch, recorder.last_ns - start_ns)
@@ -200,7 +203,7 @@ def wrap_module_call(session: Session) -> Callable[[Call], Call]:
             top = stack[-1]
             if top in _FORWARDS:
                 if session.learning:
-                    session.nested_call(self)
+                    session.nested_call(self, args)
                 return original(self, *args, **kwargs)
             if top == BACKWARD:
                 return _call_in_backward(session, original, self, args, kwargs)
@@ -230,8 +233,8 @@ def wrap_module_call(session: Session) -> Callable[[Call], Call]:
 
 def _call_nograd(session: Session, original: Call, module: Any, args: Any, kwargs: Any) -> Any:
     recorder = session.recorder
-    known = session.before_nograd(module, args, kwargs)
     recorder.begin_nograd(not module.training)
+    known = session.before_nograd(module, args, kwargs)
     depth = len(recorder.stack)
     recorder.enter(NOGRAD)
     try:

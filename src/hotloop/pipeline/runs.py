@@ -152,7 +152,7 @@ def _outcome(run: RunRecording, training: Training | None) -> Outcome:
     outcome = run.outcome
     said = training.lead.ended if training is not None else None
     if outcome is None:
-        ended = said if said is not None else "running"
+        ended = said if said is not None else "unknown" if run.outcome_lost else "running"
         return Outcome(ended=ended, exit_code=None, signal=None, training_seen=training is not None)
     number = outcome.get("signal")
     name = signal.Signals(number).name if isinstance(number, int) and number in set(signal.Signals) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Saving, Severity, Value, Where
+from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Saving, Severity, Skipped, Value, Where
 from hotloop.core.report import Outcome, Report, ScorecardRow
 from hotloop.core.techniques import ACTS
 
@@ -52,6 +52,15 @@ DEVICE_PHASES_NOTE = (
     "and the rest of a step is not idle time"
 )
 
+EXCHANGE_RULES = frozenset({"exposed-communication", "slow-link", "small-buckets", "sync-every-microstep", "straggler"})
+"""Rules about waiting for other ranks."""
+
+NO_NEWS = "the training ran on the CPU"
+"""How the reasons of rules begin that only an accelerator's training can break."""
+
+SHOWN_REASONS = 4
+"""More reasons for not judging than this are counted; JSON and HTML hold them all."""
+
 OUTCOME_TEXT = {
     "completed": "completed",
     "exception": "ended by an uncaught exception",
@@ -59,6 +68,7 @@ OUTCOME_TEXT = {
     "killed": "killed",
     "oom": "ran out of memory",
     "running": "still running",
+    "unknown": "how it ended is unknown",
 }
 
 
@@ -337,6 +347,39 @@ def format_share(ratio: float) -> str:
     ('46.0%', '0.0%', '<0.1%')
     """
     return "<0.1%" if 0 < ratio < 0.0005 else f"{ratio * 100:.1f}%"
+
+
+def describe_hidden_exchange(report: Report) -> str | None:
+    """Where an exchange between ranks is counted that a finding names and the phase ``communication`` does not hold."""
+    if report.breakdown is None:
+        return None
+    for finding in report.findings:
+        if finding.rule in EXCHANGE_RULES and finding.phase not in (None, "communication"):
+            return (
+                f"waiting for DDP's exchange is counted in {finding.phase}, where it happens: see {clean(finding.rule)}"
+            )
+    return None
+
+
+def describe_skipped(skipped: Sequence[Skipped]) -> list[tuple[str, str]]:
+    """(reason, rules) of what a person may want to act on, and one pair that counts the others.
+
+    That a training on the CPU has no accelerator is no news; the JSON and HTML reports list it all.
+    """
+    by_reason: dict[str, list[str]] = {}
+    left_out = 0
+    for one in skipped:
+        if one.reason.startswith(NO_NEWS):
+            left_out += 1
+        else:
+            by_reason.setdefault(clean(one.reason), []).append(clean(one.rule))
+    shown = [(reason, ", ".join(rules)) for reason, rules in list(by_reason.items())[:SHOWN_REASONS]]
+    more = sum(len(rules) for rules in list(by_reason.values())[SHOWN_REASONS:])
+    if left_out:
+        shown.append((f"{format_counted(left_out, 'rule')} about accelerators", "the training ran on the CPU"))
+    if more:
+        shown.append((f"{format_counted(more, 'rule')} for other reasons", "the JSON and HTML reports list them"))
+    return shown
 
 
 def describe_act(finding: Finding, manuals: Mapping[str, str]) -> str | None:

@@ -74,7 +74,8 @@ class ProcessRecording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecording:
-    """A run folder. ``manifest``, ``outcome`` and ``probe`` are None when their file is missing or unreadable.
+    """A run folder. ``manifest``, ``outcome`` and ``probe`` are None when their file is missing or unreadable;
+    ``outcome_lost`` is True when there is an outcome.json that does not say how the command ended.
 
     ``health`` says in one line each what could not be read or was lost.
     """
@@ -84,6 +85,7 @@ class RunRecording:
     probe: dict[str, Any] | None
     processes: tuple[ProcessRecording, ...]
     health: tuple[str, ...]
+    outcome_lost: bool = False
 
 
 def find_run(name_or_path: str, root: Path) -> Path:
@@ -118,6 +120,10 @@ def read_run(folder: Path) -> RunRecording:
     manifest, outcome, probe = (
         _read_json(folder / name, health) for name in ("run.json", "outcome.json", "probe.json")
     )
+    outcome_lost = outcome is None and (folder / "outcome.json").exists()
+    if outcome is not None and not _says_how_it_ended(outcome):
+        health.append("outcome.json is damaged: it holds neither an exit code nor a signal")
+        outcome, outcome_lost = None, True
     processes: list[ProcessRecording] = []
     refused: list[RecordingError] = []
     for path in paths:
@@ -137,7 +143,12 @@ def read_run(folder: Path) -> RunRecording:
     if manifest is None and not processes:
         raise RecordingError(f"{folder} holds no recording")
     return RunRecording(
-        manifest=manifest, outcome=outcome, probe=probe, processes=tuple(processes), health=tuple(health)
+        manifest=manifest,
+        outcome=outcome,
+        probe=probe,
+        processes=tuple(processes),
+        health=tuple(health),
+        outcome_lost=outcome_lost,
     )
 
 
@@ -399,6 +410,12 @@ def _read_json(path: Path, health: list[str]) -> dict[str, Any] | None:
     if value is None:
         health.append(f"{path.name} is damaged: it holds no JSON object")
     return value
+
+
+def _says_how_it_ended(outcome: dict[str, Any]) -> bool:
+    """One whole number: the exit code or the signal, and null for the other."""
+    given = [outcome[name] for name in ("exit_code", "signal") if outcome.get(name) is not None]
+    return len(given) == 1 and type(given[0]) is int
 
 
 def _is_run(folder: Path) -> bool:

@@ -57,7 +57,7 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
         evidence |= dict(forecast.evidence)
         settings = dict(forecast.settings)
         cost_ratio = saving.high_ratio
-        title = f"twice the batch would take {saving.mid_ratio:.0%} less time per {analysis.unit}"
+        title = f"twice the batch would take {saving.mid_ratio:.0%} less time per {_unit_of(analysis)}"
     else:
         estimate = _estimate(rank, train_share(analysis))
         if estimate is None:
@@ -85,9 +85,14 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
             safety=Safety.ASK,
             numerics=Numerics.REORDERED if accumulated else Numerics.LOSSY,
         ),
-        unit=analysis.unit,
+        unit=_unit_of(analysis),
         next="hotloop rule small-batch",
     )
+
+
+def _unit_of(analysis: Analysis) -> str:
+    """A larger batch makes no step shorter: where samples could not be counted, the saving is of each of them still."""
+    return "sample" if analysis.unit == "step" else analysis.unit
 
 
 def _estimate(rank: RankAnalysis, train_ratio: float) -> tuple[float, Saving, float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hotloop.core.analysis import Analysis
@@ -10,6 +11,13 @@ from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, S
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_places, train_share
 from hotloop.diagnose.noise import is_material
+
+RECURRENT = frozenset(
+    ("lstm", "gru", "rnn_tanh", "rnn_relu", "_cudnn_rnn", "_cudnn_rnn_backward", "mkldnn_rnn_layer",
+     "mkldnn_rnn_layer_backward", "miopen_rnn", "miopen_rnn_backward")
+)  # fmt: skip
+"""Operators of torch's recurrent layers, at which torch.compile breaks the graph."""
+LEAST_RECURRENT_RATIO = 0.05
 
 FUSABLE = frozenset(
     (
@@ -109,6 +117,13 @@ def fusable_share(ops: Mapping[str, Any]) -> float:
     return fusable / total if total > 0 else 0.0
 
 
+def recurrent_share(ops: Mapping[str, Any]) -> float:
+    """Share of the recorded operator time in torch's own recurrent layers, 0..1."""
+    times = [(str(op["name"]).split("::")[-1], float(op["cpu_ns"])) for op in ops.get("ops", ())]
+    total = sum(cpu_ns for _, cpu_ns in times)
+    return sum(cpu_ns for name, cpu_ns in times if name in RECURRENT) / total if total > 0 else 0.0
+
+
 @rule("uncompiled-model", "an eager model whose operators torch.compile could fuse")
 def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     """
@@ -129,7 +144,9 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
 
     ## When it is wrong
     Shapes that change every batch recompile, code that prints or branches on tensor values breaks the graph, and short
-    runs never win back the compile time. On a CPU, models dominated by matrix products gain a few per cent at best.
+    runs never win back the compile time. LSTM, GRU and RNN layers of torch are left as they are (the graph breaks
+    there), so where they take part of the time the finding is only information. On a CPU, models dominated by matrix
+    products gain a few per cent at best.
     """
     rank = analysis.lead
     if rank.compile.used:
@@ -163,6 +180,12 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
             return None
         evidence["fusable_ratio"] = round(fusable, 3)
         title = f"{fusable:.0%} of the operator time is in operators that torch.compile could fuse"
+    recurrent = recurrent_share(rank.ops) if rank.ops is not None else 0.0
+    if recurrent >= LEAST_RECURRENT_RATIO:
+        # The graph breaks at such a layer, which runs as before: a forecast from the other operators is no promise.
+        saving = replace(saving, low_ratio=0.0)
+        evidence["recurrent_ratio"] = round(recurrent, 3)
+        title += f"; it does not compile the LSTM or GRU layers ({recurrent:.0%} of the operator time)"
     return Finding(
         rule="uncompiled-model",
         kind=Kind.OPPORTUNITY,

@@ -117,6 +117,7 @@ def _describe_report(report: Report) -> Shown:
         else None,
         "facts": _describe_steps(report.step) + _describe_memory(report.memory, t.describe_shared_memory(report)),
         "phases": _describe_phases(report),
+        "exchange_note": t.describe_hidden_exchange(report),
         "device": _describe_device(report.device),
         "device_phases": [
             {

@@ -267,11 +267,13 @@ def _write_breakdown(page: Page, report: Report) -> None:
     page.heading(
         "WHERE THE TIME GOES", "share and mean per step" + (", mean over ranks" if len(report.ranks) > 1 else "")
     )
-    breakdown = report.breakdown
+    breakdown, exchange = report.breakdown, t.describe_hidden_exchange(report)
     for name in PHASES:
         _write_bar(page, name, breakdown.share(name), t.format_duration(breakdown.mean_ns(name)))
         if breakdown.share(name) >= LARGE_PHASE_RATIO:
             _write_lines(page, [line for line in report.lines if line.phase == name])
+        if name == "communication" and exchange is not None:
+            page.paragraph((exchange, "dim"), head="     ")
 
 
 def _describe_steps(step: StepSummary, dot: str) -> str:
@@ -442,12 +444,9 @@ def _write_scorecard(page: Page, report: Report) -> None:
 def _write_skipped(page: Page, report: Report) -> None:
     if not report.skipped:
         return
-    by_reason: dict[str, list[str]] = {}
-    for skipped in report.skipped:
-        by_reason.setdefault(t.clean(skipped.reason), []).append(t.clean(skipped.rule))
     page.heading("NOT JUDGED")
-    for reason, rules in by_reason.items():
-        page.paragraph((f"{reason}: ", "dim"), ", ".join(rules), head=INDENT)
+    for reason, rules in t.describe_skipped(report.skipped):
+        page.paragraph((f"{reason}: ", "dim"), rules, head=INDENT)
 
 
 def _write_health(page: Page, report: Report) -> None:

@@ -1,0 +1,199 @@
+"""How many samples a step holds: from loaders and model inputs of every layout, and unknown where nothing says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hotloop.core.recording import FIELD
+from hotloop.observe import wrappers
+from hotloop.observe.session import Session
+
+
+class Hooks:
+    """The hooks of one session around plain calls; nothing of torch is patched but the modules that are asked for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.session = session = Session({"run": ""})
+        self.rows: list[list[int]] = []
+        session.recorder.on_start = lambda: lambda row: self.rows.append(list(row))
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        self.begin = wrappers.wrap_loader_iter(session)(lambda loader: iter(loader))
+        self.advance = wrappers.wrap_loader_next(session)(lambda iterator: next(iterator))
+        self.call = wrappers.wrap_module_call(session)(lambda module, *values: module.forward(*values))
+        self.run_backward = wrappers.wrap_run_backward(session)(lambda outputs, *rest: outputs.backward())
+        self.optimize = wrappers.wrap_optimizer_step(session)(lambda optimizer: optimizer.step())
+
+    def take(self, loader: Any) -> Iterator[Any]:
+        iterator = self.begin(loader)
+        while True:
+            try:
+                yield self.advance(iterator)
+            except StopIteration:
+                return
+
+    def peek(self, loader: Any) -> Any:
+        return self.advance(self.begin(loader))
+
+    def backward(self, x: Any) -> None:
+        self.run_backward(self.call(self.model, x).sum())
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.optimize(self.optimizer)
+
+    def samples(self) -> list[int]:
+        """Of every row but the first two, which no step has: until an optimizer was seen a backward closes a row."""
+        return [row[FIELD["samples"]] for row in self.rows[2:]]
+
+
+class Sequences(nn.Module):
+    """A model whose LSTM takes (time, sample, feature); ``call`` is how its parts are called."""
+
+    def __init__(self, *, transposes: bool) -> None:
+        super().__init__()
+        self.inner = nn.LSTM(3, 4)
+        self.transposes = transposes
+        self.call: Callable[..., Any] = lambda module, *values: module(*values)
+
+    def forward(self, x: Any) -> Any:
+        return self.call(self.inner, x.transpose(0, 1) if self.transposes else x)[0]
+
+
+def make_hooks(model: Sequences) -> Hooks:
+    hooks = Hooks(model)
+    model.call = hooks.call
+    return hooks
+
+
+def loader_of(count: int = 96, size: int = 4, **options: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.randn(count, 7, 3)), batch_size=size, **options)
+
+
+def time_first(samples: Any) -> Any:
+    return torch.stack([x for (x,) in samples], 1)
+
+
+def test_a_loader_that_puts_time_first_is_counted_by_its_second_dimension() -> None:
+    hooks = Hooks(nn.Linear(3, 2))
+    for x in hooks.take(loader_of(90, collate_fn=time_first)):
+        assert x.shape[0] == 7
+        hooks.backward(x)
+        hooks.step()
+    assert hooks.samples() == [*[4] * 21, 2]
+
+
+def test_a_short_last_batch_counts_what_it_holds() -> None:
+    hooks = Hooks(nn.Linear(3, 2))
+    for (x,) in hooks.take(loader_of(90)):
+        hooks.backward(x)
+        hooks.step()
+    assert hooks.samples() == [*[4] * 21, 2]
+
+
+def test_a_batch_without_a_dimension_of_the_loaders_size_is_unknown() -> None:
+    hooks = Hooks(nn.Linear(3, 2))
+    for x in hooks.take(loader_of(collate_fn=lambda samples: torch.cat([x for (x,) in samples]))):
+        assert x.shape[0] == 28
+        hooks.backward(x)
+        hooks.step()
+    assert set(hooks.samples()) == {0}
+
+
+def test_inputs_of_a_model_that_takes_time_first() -> None:
+    hooks = make_hooks(Sequences(transposes=False))
+    for length in (9, 9, 9, 9, 9, 9, 5):
+        hooks.backward(torch.randn(length, 6, 3))
+        hooks.step()
+    assert hooks.samples() == [6] * 6
+
+
+def test_inputs_of_a_model_that_turns_them_itself() -> None:
+    hooks = make_hooks(Sequences(transposes=True))
+    for count in (6, 6, 6, 6, 6, 6, 5):
+        hooks.backward(torch.randn(count, 9, 3))
+        hooks.step()
+    assert hooks.samples() == [6, 6, 6, 6, 6, 5]
+
+
+def test_inputs_whose_layout_nothing_shows_are_unknown() -> None:
+    hooks = Hooks(Sequences(transposes=False))  # as when it is compiled: calls inside it are not seen
+    for _ in range(8):
+        hooks.backward(torch.randn(9, 6, 3))
+        hooks.step()
+    assert set(hooks.samples()) == {0}
+
+
+def test_tokens_of_sequences_that_lie_along_the_first_dimension() -> None:
+    from hotloop.observe.batches import count_tokens
+
+    ids = torch.randint(1, 9, (6, 8))
+    ids[:, 5:] = 0
+    assert count_tokens(ids) == count_tokens(ids.t(), 1) == (30, 18, 30)
+
+
+def test_a_batch_that_was_only_looked_at_is_not_counted() -> None:
+    hooks = Hooks(nn.Linear(3, 2))
+    loader = loader_of(32)
+    for _ in range(3):
+        hooks.peek(loader)
+        for (x,) in hooks.take(loader):
+            hooks.backward(x)
+            hooks.step()
+    assert set(hooks.samples()) == {4}
+    assert {row[FIELD["micro_batches"]] for row in hooks.rows[2:]} == {1}
+
+
+def test_batches_of_two_iterators_at_once_are_all_counted() -> None:
+    hooks = Hooks(nn.Linear(3, 2))
+    loader = loader_of(32)
+    for _ in range(2):
+        for (x,), (other,) in zip(hooks.take(loader), hooks.take(loader), strict=True):
+            hooks.backward(torch.cat([x, other]))
+            hooks.step()
+    assert set(hooks.samples()) == {8}
+
+
+def test_one_batch_from_a_new_iterator_in_every_step_is_counted() -> None:
+    hooks = Hooks(nn.Linear(3, 2))
+    loader = loader_of(32)
+    for _ in range(9):
+        (x,) = hooks.peek(loader)
+        hooks.backward(x)
+        hooks.step()
+    assert set(hooks.samples()) == {4}
+
+
+def test_a_loader_that_only_evaluates_feeds_no_backward_of_other_data() -> None:
+    hooks = Hooks(nn.Linear(3, 2))
+    for _ in range(4):
+        for _ in range(3):
+            hooks.backward(torch.randn(5, 3))
+            hooks.step()
+        with torch.no_grad():
+            for (x,) in hooks.take(loader_of(32)):
+                hooks.call(hooks.model, x)
+    (state, *_) = hooks.session._loaders.values()
+    assert state.feeds_backward is False
+    assert {n for n in hooks.samples() if n} == {5}
+    evaluated = [row for row in hooks.rows if row[FIELD["nograd_forwards"]]]
+    assert [row[FIELD["bursts_other_loader"]] for row in evaluated] == [1] * 3
+
+
+def test_batches_fetched_while_the_one_before_is_computed_are_counted_once() -> None:
+    hooks = Hooks(nn.Linear(3, 2))
+    batches = hooks.take(loader_of(400))
+    (x,) = next(batches)
+    for _ in range(12):
+        for _ in range(8):
+            out = hooks.call(hooks.model, x)
+            (x,) = next(batches)
+            hooks.run_backward(out.sum())
+        hooks.step()
+    closed = [row[FIELD["samples"]] for row in hooks.rows[-10:]]
+    assert set(closed) == {32}
