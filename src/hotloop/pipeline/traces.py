@@ -18,14 +18,15 @@ from hotloop.analyze.timeline.summary import (
     summarize_trace_ranks,
     summarize_trace_steps,
 )
-from hotloop.analyze.timeline.what_if import forecast_for_rules
+from hotloop.analyze.timeline.what_if import FEW_STEPS, can_replay, forecast_for_rules, open_window
+from hotloop.core.errors import UsageError
 from hotloop.core.graph import RankCollectives
 from hotloop.core.redact import redact_text
 from hotloop.core.report import Health, Report
 from hotloop.core.timeline import TimelineNote
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
-from hotloop.diagnose import find_problems_in_trace
+from hotloop.diagnose import RULES, find_problems_in_trace
 from hotloop.diagnose.verdict import describe_trace_verdict
 from hotloop.prescribe import combine_savings, rank_findings
 from hotloop.trace.inputs import ReducedTraces, map_traces
@@ -45,14 +46,25 @@ def reduce_rank(trace: Trace, options: ReduceOptions) -> ReducedRank:
     """One file alone; everything that needs the other ranks comes after."""
     ground = lay_groundwork(trace, options.definitions)
     parts = (trace, ground.links, ground.classes, ground.steps)
-    timeline = reduce_trace(trace, options, ground)
-    forecasts, notes = forecast_for_rules(*parts)
-    path = None if timeline.step_source == "whole trace" else summarize_path(*parts)
-    return ReducedRank(
-        rank=TraceRank(facts=trace.facts, timeline=timeline, forecasts=forecasts, path=path),
-        collectives=collect_collectives(*parts),
-        notes=notes,
-    )
+    rank = TraceRank(facts=trace.facts, timeline=reduce_trace(trace, options, ground))
+    asked, window, notes = list_asked(rank), None, []
+    if asked and can_replay(ground.links, ground.steps):
+        try:
+            window = open_window(*parts, FEW_STEPS)
+        except UsageError as error:
+            notes.append(TimelineNote(level="info", code="not-replayed", message=str(error)))
+    if window is not None:
+        forecasts, told = forecast_for_rules(*parts, asked, window)
+        rank, notes = replace(rank, forecasts=forecasts), [*notes, *told]
+    if rank.timeline.step_source != "whole trace":
+        rank = replace(rank, path=summarize_path(*parts, window))
+    return ReducedRank(rank=rank, collectives=collect_collectives(*parts), notes=tuple(notes))
+
+
+def list_asked(rank: TraceRank) -> frozenset[str]:
+    """What must be forecast: what the rules ask for that find something in this file alone."""
+    found, _ = find_problems_in_trace(TraceAnalysis(ranks=(rank,)))
+    return frozenset(name for finding in found for name in RULES[finding.rule].asks)
 
 
 def report_traces(
