@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from hotloop.core.graph import (
 )
 from hotloop.core.timeline import TimelineNote
 from hotloop.core.trace import Trace
-from hotloop.core.trace_analysis import StepPath
+from hotloop.core.trace_analysis import RankOnPath, RanksPath, StepPath
 
 from .classes import Classes
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
@@ -341,6 +342,58 @@ def cut_at_collectives(
         end_ns=graph.high_ns,
         arrivals=arrivals,
         final=_segment(graph, holders, int(graph.boundaries[-1]), end_of),
+    )
+
+
+MAX_ARRIVALS = 2000
+"""Collectives of a step up to which it is cut: their segments stay far below 2 MB."""
+
+
+def cut_middle_step(
+    trace: Trace, links: Links, classes: Classes, steps: Steps, collectives: RankCollectives
+) -> RankSegments | None:
+    """The segments of the step in the middle, which every rank chooses alike; None where it cannot be cut.
+
+    Ranks know nothing of each other here: the step of median length could be another one on each of them.
+    """
+    complete = np.flatnonzero(steps.is_complete)
+    if len(complete) == 0 or len(collectives) == 0:
+        return None
+    place = int(complete[(len(complete) - 1) // 2])
+    low, high = np.searchsorted(collectives.start_ns, [int(steps.start_ns[place]), int(steps.end_ns[place])])
+    if high - low > MAX_ARRIVALS or count_rows(trace, steps, place, place) > MAX_GRAPH_ROWS:
+        return None
+    return cut_at_collectives(trace, links, classes, steps, collectives, place)
+
+
+def summarize_ranks_path(
+    ranks: Sequence[RankCollectives], segments: Sequence[RankSegments | None], clocks: Clocks, has_sync_events: bool
+) -> RanksPath | None:
+    """The path through the middle step of all ranks, summed up by rank; None unless all ranks cut the same step."""
+    known = [one for one in segments if one is not None]
+    if len(known) < 2 or len(known) != len(segments) or len({one.step for one in known}) != 1:
+        return None
+    path = join_paths(ranks, known, clocks)
+    if path is None:
+        return None
+    bound = np.zeros((len(ranks), len(BOUND_KINDS)), dtype=np.int64)
+    for stretch in path.stretches:
+        bound[stretch.rank] += np.array(stretch.bound_ns, dtype=np.int64)
+    order = [stretch.rank for stretch in path.stretches]
+    return RanksPath(
+        step=path.step,
+        total_ns=path.end_ns - path.start_ns,
+        ranks=tuple(
+            RankOnPath(
+                rank=one.rank,
+                total_ns=int(bound[place].sum()),
+                bound_ns=dict(zip(BOUND_KINDS, bound[place].tolist(), strict=True)),
+            )
+            for place, one in enumerate(ranks)
+        ),
+        changes_count=sum(a != b for a, b in pairwise(order)),
+        stayed_count=path.stayed_count,
+        has_sync_events=has_sync_events,
     )
 
 

@@ -22,6 +22,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, CHANGES, Change, WhatIf
 from hotloop.core.timeline import TimelineNote
 from hotloop.core.trace import Category, Trace
+from hotloop.core.trace_analysis import AskedChange
 
 from .classes import Classes
 from .critical_path import choose_step, falls_behind, split_retimed
@@ -62,6 +63,102 @@ class Situation:
     graph: StepGraph
     waits_by_row: Mapping[int, int] | None
     """What this rank waits in its collectives, ns by row of the first event; None when nobody looked at the others."""
+
+
+DEFAULT_FACTOR = 2.0
+
+
+def parse_change(text: str) -> Change:
+    """The change that a user wrote as CHANGE[=VALUE]. Raises UsageError, which lists the kinds, for any other text.
+
+    >>> parse_change("faster=3:gemm").factor, parse_change("loader-workers=4").workers_count
+    (3.0, 4)
+    """
+    kind, _, value = text.partition("=")
+    if kind not in CHANGES:
+        raise UsageError(f"--what-if {text}: no such change; there are {', '.join(VALUES[k] for k in CHANGES)}")
+    try:
+        change = _read_value(kind, value)
+        _check((change,))
+    except (UsageError, ValueError) as error:
+        raise UsageError(f"--what-if {text}: write {VALUES[kind]} ({error})") from None
+    return change
+
+
+def _read_value(kind: str, value: str) -> Change:
+    if kind == "loader-workers":
+        return Change(kind=kind, workers_count=int(value))
+    if kind == "faster":
+        factor, _, pattern = value.partition(":")
+        if not pattern:
+            raise ValueError("which names is missing")
+        return Change(kind=kind, factor=float(factor), pattern=pattern)
+    if kind in ("faster-matmuls", "fused-launches"):
+        return Change(kind=kind, factor=float(value) if value else DEFAULT_FACTOR)
+    if value:
+        raise ValueError("it takes no value")
+    return Change(kind=kind)
+
+
+VALUES = {
+    **{kind: kind for kind in CHANGES},
+    "loader-workers": "loader-workers=COUNT",
+    "faster": "faster=FACTOR:REGEX",
+    "faster-matmuls": "faster-matmuls[=FACTOR]",
+    "fused-launches": "fused-launches[=FACTOR]",
+}
+"""How each change is written."""
+
+
+def answer_asked(
+    trace: Trace, links: Links, classes: Classes, steps: Steps, asked: Sequence[str]
+) -> tuple[tuple[AskedChange, ...], tuple[TimelineNote, ...]]:
+    """(every change alone, then all together, on as many steps as fit; why some of them have no answer)."""
+    sets = [(one,) for one in asked] + ([tuple(asked)] if len(asked) > 1 else [])
+    told: list[AskedChange] = []
+    notes: list[TimelineNote] = []
+    try:
+        if steps.source == "whole trace":
+            raise UsageError("the trace shows no steps that could be re-timed")
+        window = open_window(trace, links, classes, steps)
+    except UsageError as error:
+        return (), (TimelineNote(level="warning", code="what-if", message=f"--what-if: {error}"),)
+    for one in sets:
+        changes = [parse_change(text) for text in one]
+        try:
+            (found,) = forecast_all(trace, links, classes, steps, [changes], window=window)
+        except UsageError as error:
+            notes.append(TimelineNote(level="warning", code=f"what-if {one}", message=f"--what-if: {error}"))
+            continue
+        told.append(_tell(trace, one, found))
+    return tuple(told), tuple(notes)
+
+
+def _tell(trace: Trace, asked: tuple[str, ...], found: WhatIf) -> AskedChange:
+    edges = found.edges
+    recorded = edges.program + edges.launch + edges.sync + edges.forward_backward
+    return AskedChange(
+        rank=trace.facts.rank,
+        source=trace.facts.source,
+        changes=asked,
+        basis=found.basis,
+        basis_reason=found.basis_reason,
+        steps_count=found.steps_count,
+        paced_by=found.paced_by,
+        measured_step_ns=found.measured_step_ns,
+        replayed_step_ns=found.replayed_step_ns,
+        step_ns=found.step_ns,
+        low_step_ns=found.low_step_ns,
+        high_step_ns=found.high_step_ns,
+        saving_low_ratio=found.saving_low_ratio,
+        saving_mid_ratio=found.saving_mid_ratio,
+        saving_high_ratio=found.saving_high_ratio,
+        bound_by=found.bound_by,
+        limits_ns=found.limits_ns,
+        bound_ns=dict(zip(BOUND_KINDS, found.bound_ns, strict=True)),
+        inferred_edges=edges.inferred,
+        edges_count=recorded + edges.inferred,
+    )
 
 
 def forecast(
