@@ -35,6 +35,14 @@ def add_parser(subparsers: Any, text: str) -> None:
         default="default",
         help="names: tell communication by kernel names alone, as HolisticTraceAnalysis does",
     )
+    parser.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="forecast the step after a change, such as no-input-wait, loader-workers=4, faster-matmuls=2, "
+        "free-communication, fused-launches=4 or faster=3:REGEX; may be repeated",
+    )
     parser.add_argument("--workers", type=int, metavar="N", help="processes that read (default: one for each core)")
     parser.add_argument("--cache", metavar="FOLDER", help="keep the decoded columns there, not beside the traces")
     parser.add_argument("--no-cache", action="store_true", help="leave no decoded columns behind")
@@ -44,6 +52,7 @@ def add_parser(subparsers: Any, text: str) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.analyze.timeline.reduce import ReduceOptions
+    from hotloop.analyze.timeline.what_if import parse_change
     from hotloop.cli.show import check_outputs, has_serious_fault, show_report
     from hotloop.core.errors import UsageError
     from hotloop.core.redact import redact_command
@@ -54,7 +63,14 @@ def execute(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name} {value}: give a number of at least 1")
-    options = ReduceOptions(definitions=arguments.definitions, top=max(200, arguments.top), op_sort=arguments.sort)
+    for change in arguments.what_if:
+        parse_change(change)
+    options = ReduceOptions(
+        definitions=arguments.definitions,
+        top=max(200, arguments.top),
+        op_sort=arguments.sort,
+        what_if=tuple(arguments.what_if),
+    )
     import tempfile
     from pathlib import Path
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .findings import Finding, Skipped, Value
 from .phases import PHASES, Breakdown
-from .trace_analysis import TraceAnalysis
+from .trace_analysis import TraceAnalysis, tell_device, tell_step_windows
 
 SCHEMA = "hotloop.report/1"
 
@@ -228,6 +228,10 @@ def report_to_json(report: Report) -> dict[str, Any]:
     }
     if report.trace is not None:
         out["trace"] = _plain(report.trace)
+        for told, rank in zip(out["ranks"], report.trace.ranks, strict=True):
+            device = tell_device(rank)
+            told["device"] = None if device is None else {**(told["device"] or {}), **device}
+            told["step_windows"] = tell_step_windows(rank)
     if report.runs:
         out["runs"] = [report_to_json(r) for r in report.runs]
     return out

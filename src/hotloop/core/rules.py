@@ -24,15 +24,22 @@ class Rule:
     judge: Callable[[Analysis], Judgement]
     judge_trace: Callable[[TraceAnalysis], Judgement] | None = None
     """The same fault in files that a profiler wrote; None when such a file cannot show it."""
+    asks: tuple[str, ...] = ()
+    """Forecasts of TraceRank that ``judge_trace`` looks at: re-timed only where the rule finds something."""
 
 
 def rule(
-    rule_id: str, summary: str, *, on_trace: Callable[[TraceAnalysis], Judgement] | None = None
+    rule_id: str,
+    summary: str,
+    *,
+    on_trace: Callable[[TraceAnalysis], Judgement] | None = None,
+    asks: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Analysis], Judgement]], Rule]:
-    """Make a Rule of a function; its docstring is the manual. ``on_trace`` judges a profiler's files."""
+    """Make a Rule of a function; its docstring is the manual. ``on_trace`` judges a profiler's files, and ``asks`` for
+    those forecasts."""
 
     def make(judge: Callable[[Analysis], Judgement]) -> Rule:
         manual = inspect.cleandoc(judge.__doc__ or "")
-        return Rule(id=rule_id, summary=summary, manual=manual, judge=judge, judge_trace=on_trace)
+        return Rule(id=rule_id, summary=summary, manual=manual, judge=judge, judge_trace=on_trace, asks=asks)
 
     return make

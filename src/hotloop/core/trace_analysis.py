@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from .analysis import Forecast
+from .errors import InvariantError
+from .graph import DeviceMemoryTimeline
 from .timeline import DevicePartition, RankTimeline
 from .trace import TraceFacts
 
@@ -36,6 +39,8 @@ class TraceRank:
 
     path: StepPath | None = None
     """Of the complete step of median length; None where there is none or it is too large."""
+    memory: tuple[DeviceMemoryTimeline, ...] = ()
+    """The allocators of its devices, accelerators first; empty where the file has no memory events."""
 
     @property
     def complete_steps_count(self) -> int:
@@ -74,6 +79,74 @@ class RankWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskedChange:
+    """What the user asked for, re-timed on one rank's steps."""
+
+    rank: int | None
+    source: str
+    """The file."""
+    changes: tuple[str, ...]
+    """As they were asked for, all made together."""
+    basis: str
+    """'simulated', or 'rule-of-thumb' where the unchanged replay does not give the measured step."""
+    basis_reason: str
+    steps_count: int
+    paced_by: str
+    measured_step_ns: int
+    replayed_step_ns: int
+    """Of the unchanged steps."""
+    step_ns: int
+    low_step_ns: int
+    high_step_ns: int
+    saving_low_ratio: float
+    saving_mid_ratio: float
+    saving_high_ratio: float
+    bound_by: str
+    """What sets the pace after the change: 'host', 'device' or 'loader'."""
+    limits_ns: Mapping[str, int]
+    """Period of each of them after the change."""
+    bound_ns: Mapping[str, int]
+    """The changed step by what it is made of (core.graph.BOUND_KINDS); sums to ``step_ns``."""
+    inferred_edges: int
+    edges_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOnPath:
+    """What of the path over all ranks lies on one of them."""
+
+    rank: int | None
+    total_ns: int
+    bound_ns: Mapping[str, int]
+    """By core.graph.BOUND_KINDS; sums to ``total_ns``."""
+
+    def __post_init__(self) -> None:
+        if sum(self.bound_ns.values()) != self.total_ns:
+            raise InvariantError(f"the parts of the path on rank {self.rank} do not sum to it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksPath:
+    """The longest path through one step of all ranks: whose work would have to be faster for the step to be shorter."""
+
+    step: int
+    total_ns: int
+    """On the aligned clock; the sum over ``ranks``."""
+    ranks: tuple[RankOnPath, ...]
+    """In the order of the files; what is transferred is on the rank that came last."""
+    changes_count: int
+    """How often the path goes from one rank to another."""
+    stayed_count: int
+    """Collectives that it went through without looking at the other ranks."""
+    has_sync_events: bool
+    """False: on some rank waits for the device were inferred, and the path is a guess where they matter."""
+
+    def __post_init__(self) -> None:
+        if sum(one.total_ns for one in self.ranks) != self.total_ns:
+            raise InvariantError(f"the ranks on the path of step {self.step} do not sum to it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceAnalysis:
     """The files of one training, sorted by rank. ``ranks[0]`` always exists."""
 
@@ -85,6 +158,10 @@ class TraceAnalysis:
     """Time from the last arrival to the end, over the matched collectives, mean over ranks."""
     span_ns: int | None = None
     """Time that the matched collectives lie apart, first start to last end."""
+    ranks_path: RanksPath | None = None
+    """None with a single rank, or where the ranks' steps cannot be joined."""
+    what_if: tuple[AskedChange, ...] = ()
+    """One for each change and rank, then all changes together; empty unless asked for."""
 
     @property
     def lead(self) -> TraceRank:
@@ -94,3 +171,48 @@ class TraceAnalysis:
     def step_ns(self) -> float:
         """Mean over ranks of the mean step."""
         return sum(r.step_ns for r in self.ranks) / len(self.ranks)
+
+
+PARTITION_KEYS = (
+    "window_ns",
+    "busy_ns",
+    "idle_ns",
+    "compute_ns",
+    "comm_ns",
+    "mem_ns",
+    "overlap_ns",
+    "exposed_comm_ns",
+    "exposed_mem_ns",
+)
+
+
+def tell_device(rank: TraceRank) -> dict[str, Any] | None:
+    """The busiest device over the whole trace, as the report's JSON has it; None without device work."""
+    if not rank.timeline.devices:
+        return None
+    device = rank.timeline.devices[0]
+    return {
+        **_tell_partition(device.partition),
+        "gpu_events": device.gpu_events,
+        "unlinked_events": device.unlinked_events,
+    }
+
+
+def tell_step_windows(rank: TraceRank) -> list[dict[str, Any]]:
+    """The device windows of the steps, as the report's JSON has them; none where the file shows no steps."""
+    if rank.timeline.step_source == "whole trace":
+        return []
+    return [
+        {
+            "index": step.index,
+            "start_ns": step.device_start_ns,
+            **_tell_partition(step.partition),
+            "gpu_events": step.gpu_events,
+            "unlinked_events": step.unlinked_events,
+        }
+        for step in rank.timeline.steps
+    ]
+
+
+def _tell_partition(partition: DevicePartition | None) -> dict[str, int | None]:
+    return {key: None if partition is None else getattr(partition, key) for key in PARTITION_KEYS}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from hotloop import __version__
 from hotloop.analyze.timeline.collectives import collect_collectives
-from hotloop.analyze.timeline.critical_path import summarize_path
+from hotloop.analyze.timeline.critical_path import cut_middle_step, summarize_path, summarize_ranks_path
+from hotloop.analyze.timeline.memory import describe_memory
 from hotloop.analyze.timeline.ranks import compare_ranks, list_rank_waits
 from hotloop.analyze.timeline.reduce import ReduceOptions, lay_groundwork, reduce_trace
 from hotloop.analyze.timeline.summary import (
@@ -18,17 +19,18 @@ from hotloop.analyze.timeline.summary import (
     summarize_trace_ranks,
     summarize_trace_steps,
 )
-from hotloop.analyze.timeline.what_if import forecast_for_rules
-from hotloop.core.graph import RankCollectives
+from hotloop.analyze.timeline.what_if import FEW_STEPS, answer_asked, can_replay, forecast_for_rules, open_window
+from hotloop.core.errors import UsageError
+from hotloop.core.graph import RankCollectives, RankSegments
 from hotloop.core.redact import redact_text
 from hotloop.core.report import Health, Report
 from hotloop.core.timeline import TimelineNote
 from hotloop.core.trace import Trace, TraceNote
-from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
-from hotloop.diagnose import find_problems_in_trace
+from hotloop.core.trace_analysis import AskedChange, TraceAnalysis, TraceRank
+from hotloop.diagnose import RULES, find_problems_in_trace
 from hotloop.diagnose.verdict import describe_trace_verdict
 from hotloop.prescribe import combine_savings, rank_findings
-from hotloop.trace.inputs import ReducedTraces, map_traces
+from hotloop.trace.inputs import ReducedTraces, is_remote, map_traces
 from hotloop.trace.source import Progress
 
 
@@ -38,6 +40,9 @@ class ReducedRank:
 
     rank: TraceRank
     collectives: RankCollectives
+    segments: RankSegments | None
+    """Of the step in the middle; None where it is not cut."""
+    what_if: tuple[AskedChange, ...]
     notes: tuple[TimelineNote, ...]
 
 
@@ -45,14 +50,34 @@ def reduce_rank(trace: Trace, options: ReduceOptions) -> ReducedRank:
     """One file alone; everything that needs the other ranks comes after."""
     ground = lay_groundwork(trace, options.definitions)
     parts = (trace, ground.links, ground.classes, ground.steps)
-    timeline = reduce_trace(trace, options, ground)
-    forecasts, notes = forecast_for_rules(*parts)
-    path = None if timeline.step_source == "whole trace" else summarize_path(*parts)
+    rank = TraceRank(facts=trace.facts, timeline=reduce_trace(trace, options, ground))
+    asked, window, notes = list_asked(rank), None, []
+    if asked and can_replay(ground.links, ground.steps):
+        try:
+            window = open_window(*parts, FEW_STEPS)
+        except UsageError as error:
+            notes.append(TimelineNote(level="info", code="not-replayed", message=str(error)))
+    if window is not None:
+        forecasts, told = forecast_for_rules(*parts, asked, window)
+        rank, notes = replace(rank, forecasts=forecasts), [*notes, *told]
+    if rank.timeline.step_source != "whole trace":
+        rank = replace(rank, path=summarize_path(*parts, window))
+    rank = replace(rank, memory=describe_memory(trace, ground.links, ground.steps))
+    answers, refusals = answer_asked(*parts, options.what_if) if options.what_if else ((), ())
+    collectives = collect_collectives(*parts)
     return ReducedRank(
-        rank=TraceRank(facts=trace.facts, timeline=timeline, forecasts=forecasts, path=path),
-        collectives=collect_collectives(*parts),
-        notes=notes,
+        rank=rank,
+        collectives=collectives,
+        segments=cut_middle_step(*parts, collectives) if options.beside_others else None,
+        what_if=answers,
+        notes=(*notes, *refusals),
     )
+
+
+def list_asked(rank: TraceRank) -> frozenset[str]:
+    """What must be forecast: what the rules ask for that find something in this file alone."""
+    found, _ = find_problems_in_trace(TraceAnalysis(ranks=(rank,)))
+    return frozenset(name for finding in found for name in RULES[finding.rule].asks)
 
 
 def report_traces(
@@ -66,25 +91,36 @@ def report_traces(
     command: tuple[str, ...] = (),
 ) -> Report:
     """Read, reduce, judge and prescribe. Raises TraceError when no file can be read."""
+    several = len(paths) > 1 or any(is_remote(path) or Path(path).is_dir() for path in paths)
     reduced = map_traces(
         paths,
-        partial(reduce_rank, options=options or ReduceOptions()),
+        partial(reduce_rank, options=replace(options or ReduceOptions(), beside_others=several)),
         workers,
         progress=progress,
         cache_folder=cache_folder,
         write_cache=write_cache,
     )
     ranks = tuple(replace(one.result.rank, facts=one.facts) for one in reduced.traces)
-    together = compare_ranks([replace(one.result.collectives, rank=one.facts.rank) for one in reduced.traces])
+    answers = tuple(
+        replace(answer, rank=rank.facts.rank)
+        for one, rank in zip(reduced.traces, ranks, strict=True)
+        for answer in one.result.what_if
+    )
+    collectives = [replace(one.result.collectives, rank=one.facts.rank) for one in reduced.traces]
+    together = compare_ranks(collectives)
     notes = merge_notes(reduced)
     if together is None:
-        return report_trace_analysis(TraceAnalysis(ranks=ranks), notes, command)
+        return report_trace_analysis(TraceAnalysis(ranks=ranks, what_if=answers), notes, command)
+    recorded = all(rank.facts.has_sync or not rank.timeline.devices for rank in ranks)
+    segments = [one.result.segments for one in reduced.traces]
     analysis = TraceAnalysis(
         ranks=ranks,
         waits=list_rank_waits(together),
         matched_count=together.matched_count,
         transfer_ns=together.transfer_ns,
         span_ns=together.span_ns,
+        ranks_path=summarize_ranks_path(collectives, segments, together.clocks, recorded),
+        what_if=answers,
     )
     notes += tuple(TraceNote(level=n.level, code=n.code, message=n.message) for n in together.notes)
     return report_trace_analysis(analysis, notes, command)

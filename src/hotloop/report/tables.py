@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hotloop.core.report import Report
 from hotloop.core.timeline import IdleCauses, LaunchStats, RankTimeline
-from hotloop.core.trace_analysis import TraceRank
+from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.report import text as t
 
 NAME_LENGTH = 72
@@ -37,7 +37,9 @@ def trace_tables(report: Report, top: int = 10) -> tuple[Table, ...]:
         made += [_tell_idle(lead.idle, whose), _tell_blame(lead.idle, whose, top)]
     if lead.launch is not None:
         made.append(_tell_launches(lead.launch, whose))
-    made += [_tell_waits(report), _tell_path(ranks[0], whose, top), _tell_forecasts(ranks[0], whose)]
+    made += [_tell_waits(report), _tell_ranks_path(report.trace)]
+    made += [_tell_path(ranks[0], whose, top), _tell_forecasts(ranks[0], whose), _tell_asked(report.trace)]
+    made += [_tell_memory(ranks), _tell_memory_ops(ranks[0], whose, top)]
     made += [_tell_kernels(lead, whose, top), _tell_comm(lead, whose, top), _tell_ops(lead, whose, top)]
     made += [_tell_modules(lead, whose, top), _tell_ranges(lead, whose, top), _tell_ratios(lead, whose)]
     return tuple(table for table in made if table is not None and table.rows)
@@ -191,6 +193,94 @@ def _tell_forecasts(rank: TraceRank, whose: str) -> Table:
     )
     note = f"a step of {t.format_duration(rank.step_ns)}, re-timed" + (f"; {whose}" if whose else "")
     return Table(title="What if", note=note, header=("change", "step", "saves"), rows=rows)
+
+
+def _tell_asked(trace: TraceAnalysis) -> Table | None:
+    if not trace.what_if:
+        return None
+    several = len({one.source for one in trace.what_if}) > 1
+    rows = tuple(
+        (
+            " + ".join(one.changes) + (f" (rank {one.rank})" if several else ""),
+            t.format_duration(one.step_ns),
+            f"{t.format_duration(one.low_step_ns)} .. {t.format_duration(one.high_step_ns)}",
+            t.format_percent(one.saving_mid_ratio),
+            one.bound_by,
+            one.basis,
+            f"{one.inferred_edges} of {one.edges_count}",
+        )
+        for one in trace.what_if[:SHOWN_RANKS]
+    )
+    first = trace.what_if[0]
+    note = (
+        f"measured step {t.format_duration(first.measured_step_ns)},"
+        f" replayed {t.format_duration(first.replayed_step_ns)}"
+        f" (mean of {first.steps_count} steps around the median one); "
+    )
+    reasons = dict.fromkeys(one.basis_reason for one in trace.what_if)
+    header = ("change", "step", "range", "saves", "then bound by", "basis", "inferred edges")
+    return Table(title="What if, as asked", note=note + "; ".join(reasons), header=header, rows=rows)
+
+
+def _tell_ranks_path(trace: TraceAnalysis) -> Table | None:
+    path = trace.ranks_path
+    if path is None:
+        return None
+    rows = []
+    for one in sorted(path.ranks, key=lambda one: -one.total_ns)[:SHOWN_RANKS]:
+        if not one.total_ns:
+            continue
+        kinds = sorted((kind for kind, ns in one.bound_ns.items() if ns), key=lambda kind: -one.bound_ns[kind])
+        bound = ", ".join(f"{k.replace('_', ' ')} {t.format_share(one.bound_ns[k] / one.total_ns)}" for k in kinds[:3])
+        share = t.format_share(one.total_ns / max(1, path.total_ns))
+        rows.append((f"rank {one.rank}", t.format_duration(one.total_ns), share, bound))
+    notes = [f"step {path.step}, {t.format_duration(path.total_ns)} over all ranks"]
+    notes.append(f"it changes ranks {t.format_counted(path.changes_count, 'time')}")
+    if path.stayed_count:
+        notes.append(f"{t.format_counted(path.stayed_count, 'collective')} could not be followed to other ranks")
+    if not path.has_sync_events:
+        notes.append("without synchronisation events its waits are inferred")
+    header = ("on", "time", "share", "bound by")
+    return Table(title="Critical path over ranks", note="; ".join(notes), header=header, rows=tuple(rows))
+
+
+def _tell_memory(ranks: Sequence[TraceRank]) -> Table | None:
+    rows = []
+    for rank in ranks[:SHOWN_RANKS]:
+        for one in rank.memory:
+            fragmented = one.fragmentation_bytes
+            growth = one.growth_bytes_per_step
+            rows.append(
+                (
+                    f"{_name_rank(rank)}, {one.device_type} {max(0, one.device)}",
+                    t.format_bytes(one.peak_allocated_bytes),
+                    t.UNKNOWN if one.peak_reserved_bytes is None else t.format_bytes(one.peak_reserved_bytes),
+                    t.UNKNOWN if fragmented is None else t.format_bytes(fragmented),
+                    t.format_bytes(one.held_at_peak_bytes),
+                    t.UNKNOWN if growth is None else t.format_bytes(round(growth)),
+                )
+            )
+    relative = any(not one.is_absolute for rank in ranks for one in rank.memory)
+    note = "levels are relative to the beginning of the trace" if relative else ""
+    header = ("device", "peak", "reserved then", "not in use then", "of the trace's own", "growth per step")
+    return Table(title="Memory", note=note, header=header, rows=tuple(rows)) if rows else None
+
+
+def _tell_memory_ops(rank: TraceRank, whose: str, top: int) -> Table | None:
+    if not rank.memory:
+        return None
+    rows = tuple(
+        (
+            _cut(one.name),
+            t.format_bytes(one.at_peak_bytes),
+            t.format_bytes(one.allocated_bytes),
+            t.format_count(one.count),
+        )
+        for one in rank.memory[0].ops[:top]
+        if one.at_peak_bytes
+    )
+    header = ("operator", "held at the peak", "allocated", "allocations")
+    return Table(title="Memory at the peak", note=whose, header=header, rows=rows)
 
 
 def _tell_kernels(line: RankTimeline, whose: str, top: int) -> Table:

@@ -22,10 +22,10 @@ from hotloop.analyze.timeline.critical_path import (
 from hotloop.analyze.timeline.dependencies import build_graph
 from hotloop.analyze.timeline.links import link_device_work
 from hotloop.analyze.timeline.ranks import compare_ranks
-from hotloop.analyze.timeline.step_graph import ROLE, StepGraph, order_nodes, replay
+from hotloop.analyze.timeline.step_graph import ROLE, StepGraph, make_skeleton, order_by_time, order_nodes, replay
 from hotloop.analyze.timeline.steps import find_steps
 from hotloop.core.errors import UsageError
-from hotloop.core.graph import BOUND_KINDS, CriticalPath, PathSegment, RankSegments
+from hotloop.core.graph import BOUND_KINDS, CriticalPath, EdgeCounts, PathSegment, RankSegments
 from hotloop.core.trace import Category
 from hotloop.trace.columns import TraceColumns
 from hotloop.trace.inputs import find_traces, read_trace_file
@@ -624,3 +624,51 @@ def test_input_is_two_fifths_of_the_resnet_path() -> None:
     path = real_path("resnet50_workers_0")
     assert path.bound_ns[BOUND_KINDS.index("input")] / path.step_ns == pytest.approx(0.40, abs=0.02)
     assert [n.code for n in path.notes] == ["no-sync-events"]
+
+
+def walk_naively(graph: StepGraph, weight: np.ndarray, late: np.ndarray | None) -> list[int]:
+    """The instants of a graph without its skeleton: every node after all that leads to it, until nothing moves."""
+    time = [0] * len(graph.time_ns)
+    time[0] = graph.low_ns
+    edges = list(zip(graph.source.tolist(), graph.target.tolist(), weight.tolist(), strict=True))
+    led_to = set(graph.target.tolist())
+    for _ in range(len(time)):
+        now = list(time)
+        for node in led_to:
+            now[node] = max(time[s] + w for s, t, w in edges if t == node) + (0 if late is None else int(late[node]))
+        if now == time:
+            return time
+        time = now
+    raise AssertionError("the graph has a ring")
+
+
+@given(
+    times=st.lists(st.integers(0, 12), min_size=2, max_size=14),
+    pairs=st.lists(st.tuples(st.integers(0, 13), st.integers(0, 13), st.integers(0, 4), st.booleans()), max_size=24),
+    late=st.none() | st.lists(st.integers(0, 5), min_size=14, max_size=14),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_skeleton_replays_like_the_whole_graph(
+    times: list[int], pairs: list[tuple[int, int, int, bool]], late: list[int] | None
+) -> None:
+    """Any graph, in numbers that follow no order, with ties and edges back by a tick."""
+    count = len(times)
+    time = np.array([0, *times[1:]], dtype=np.int64)
+    near = [(s, t, w, h) for s, t, w, h in pairs if s < count and 0 < t < count and s != t and times[s] <= times[t] + 1]
+    source = np.array([s for s, *_ in near], dtype=np.int64)
+    target = np.array([t for _, t, *_ in near], dtype=np.int64)
+    role = np.array([ROLE["host_wait"] if h else ROLE["host"] for *_, h in near], dtype=np.int8)
+    place, kept = order_by_time(time, source, target)
+    assert sorted(place.tolist()) == list(range(count))
+    source, target, role = source[kept], target[kept], role[kept]
+    assert (place[source] < place[target]).all()
+    weight = np.array([w for _, _, w, _ in near], dtype=np.int64)[kept]
+    empty = np.empty(0, dtype=np.int64)
+    graph = StepGraph(
+        0, 20, time, source, target, weight, role, role, empty, make_skeleton(source, target, role, place),
+        empty, empty, empty, empty, empty, empty, empty, empty, empty, empty, empty,
+        EdgeCounts(program=0, launch=0, sync=0, forward_backward=0, inferred_threads=0, inferred_syncs=0,
+                   contradicted=0), 0,
+    )  # fmt: skip
+    behind = None if late is None else np.array(late[:count], dtype=np.int64)
+    assert replay(graph, weight, behind).tolist() == walk_naively(graph, weight, behind)

@@ -9,15 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.classes import classify_work
+from hotloop.analyze.timeline.critical_path import choose_step
 from hotloop.analyze.timeline.links import link_device_work
 from hotloop.analyze.timeline.steps import find_steps
 from hotloop.analyze.timeline.what_if import (
     ASKED,
+    FEW_STEPS,
     MAX_REPLAY_MISS_RATIO,
     choose_steps,
     forecast,
     forecast_all,
     forecast_for_rules,
+    open_window,
 )
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, CHANGES, Change, WhatIf
@@ -410,3 +413,25 @@ def test_rules_get_simulated_forecasts_or_none() -> None:
 def test_all_complete_steps_are_replayed() -> None:
     trace, _, _, steps = load("resnet50_workers_0")
     assert choose_steps(trace, steps) == (0, 5)  # type: ignore[arg-type]
+
+
+@needs_traces
+@pytest.mark.parametrize(("name", "names"), [
+    ("resnet50_workers_0", ("no-input-wait", "free-launches")),
+    ("mi300x_resnet_rccl", ("hidden-communication",)),
+    ("a100_ddp_rank3of8", ("hidden-communication", "no-host-syncs")),
+])  # fmt: skip
+def test_a_few_steps_say_what_all_of_them_say(name: str, names: tuple[str, ...]) -> None:
+    """The median step and its neighbours: their forecast lies within the range that all steps give, or they give."""
+    parts = load(name)
+    few = open_window(*parts, FEW_STEPS)  # type: ignore[arg-type]
+    assert few.last - few.first + 1 == min(FEW_STEPS, few.last + 1)
+    assert few.first <= choose_step(parts[3]) <= few.last  # type: ignore[arg-type]
+    quick, _ = forecast_for_rules(*parts, names, few)  # type: ignore[arg-type]
+    whole, _ = forecast_for_rules(*parts, names)  # type: ignore[arg-type]
+    assert set(quick) == set(whole) == set(names)
+    for one in names:
+        a, b = quick[one], whole[one]
+        assert abs(a.saving_mid_ratio - b.saving_mid_ratio) < 0.02 or (
+            a.saving_low_ratio <= b.saving_mid_ratio <= a.saving_high_ratio
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from hotloop.core.graph import (
 )
 from hotloop.core.timeline import TimelineNote
 from hotloop.core.trace import Trace
-from hotloop.core.trace_analysis import StepPath
+from hotloop.core.trace_analysis import RankOnPath, RanksPath, StepPath
 
 from .classes import Classes
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
@@ -34,7 +35,7 @@ from .intervals import Int64s
 from .links import Links
 from .nesting import NONE
 from .ranks import SYNCHRONISING, match_collectives
-from .step_graph import KIND, ROLE, StepGraph
+from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph
 from .steps import Steps
 
 PARTS_COUNT = 40
@@ -42,14 +43,24 @@ NOTHING = "nothing recorded"
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
-    """One edge on a path, and the part of it in which nothing explains the delay (at its end)."""
+class _Walk:
+    """The pieces of a path in time order, none empty; each begins where the one before it ends."""
 
-    from_ns: int
-    to_ns: int
-    kind: int
-    row: int
+    begin_ns: Int64s
+    end_ns: Int64s
+    kind: Int64s
+    """Index into BOUND_KINDS."""
+    row: Int64s
     unexplained_ns: int
+    """Sum of the pieces of sync in which nothing explains the delay."""
+    stop: int
+    """Node at which the walk ended before its time; -1 without."""
+
+    def sum_kinds(self) -> tuple[int, ...]:
+        """Time by BOUND_KINDS."""
+        total = np.zeros(len(BOUND_KINDS), dtype=np.int64)
+        np.add.at(total, self.kind, self.end_ns - self.begin_ns)
+        return tuple(total.tolist())
 
 
 def choose_step(steps: Steps) -> int:
@@ -63,10 +74,15 @@ def choose_step(steps: Steps) -> int:
     return int(ordered[(len(ordered) - 1) // 2])
 
 
-def summarize_path(trace: Trace, links: Links, classes: Classes, steps: Steps, top: int = 20) -> StepPath | None:
-    """The critical path of the usual step without its rows; None where there is none or it is too large."""
+def summarize_path(
+    trace: Trace, links: Links, classes: Classes, steps: Steps, window: StepWindowGraph | None = None, top: int = 20
+) -> StepPath | None:
+    """The critical path of the usual step without its rows; None where there is none or it is too large.
+
+    A graph of several steps around that one saves making another.
+    """
     try:
-        path = find_critical_path(trace, links, classes, steps)
+        path = find_critical_path(trace, links, classes, steps, window=window)
     except UsageError:
         return None
     return StepPath(
@@ -79,25 +95,37 @@ def summarize_path(trace: Trace, links: Links, classes: Classes, steps: Steps, t
 
 
 def find_critical_path(
-    trace: Trace, links: Links, classes: Classes, steps: Steps, place: int | None = None
+    trace: Trace,
+    links: Links,
+    classes: Classes,
+    steps: Steps,
+    place: int | None = None,
+    window: StepWindowGraph | None = None,
 ) -> CriticalPath:
     """The path through the step at ``place`` (of median length by default). Raises UsageError for a step too large."""
     at = choose_step(steps) if place is None else place
     rows = count_rows(trace, steps, at, at)
     if rows > MAX_GRAPH_ROWS:
         raise UsageError(f"the step has {rows} events; a path is searched through at most {MAX_GRAPH_ROWS}")
+
+    def open_at(first: int) -> StepWindowGraph:
+        if window is not None and window.first <= first and at <= window.last:
+            return window
+        return StepWindowGraph(first, at, build_graph(trace, links, classes, steps, first, at))
+
     if falls_behind(trace, links, steps):
         seen = find_device_ends(links, trace, steps)
-        first = max(0, at - 1)
-        graph = build_graph(trace, links, classes, steps, first, at)
-        mine = np.flatnonzero(graph.work_step == at - first)
+        shown = open_at(max(0, at - 1))
+        graph = shown.graph
+        mine = np.flatnonzero(graph.work_step == at - shown.first)
         # The work of a step that begins the trace has nothing before it: its own beginning counts.
         start = int(seen[at - 1]) if at > 0 else graph.low_ns
         if len(mine) and int(seen[at]) > start >= 0:
             end_node = int(graph.work_end[mine[np.argmax(graph.time_ns[graph.work_end[mine]])]])
             return describe_path(trace, graph, steps.index[at], "device", end_node, start)
-    graph = build_graph(trace, links, classes, steps, at, at)
-    return describe_path(trace, graph, steps.index[at], "host", int(graph.boundaries[-1]), graph.low_ns)
+    shown = open_at(at)
+    end_node = int(shown.graph.boundaries[at - shown.first])
+    return describe_path(trace, shown.graph, steps.index[at], "host", end_node, int(steps.start_ns[at]))
 
 
 BEHIND_RATIO = 0.05
@@ -133,51 +161,37 @@ def describe_path(
     trace: Trace, graph: StepGraph, step: int, paced_by: str, end_node: int, start_ns: int
 ) -> CriticalPath:
     """The path from ``start_ns`` to a node of the graph."""
-    stretches, _ = _walk_back(graph, _index_targets(graph), end_node, (), start_ns)
-    bound = [0] * len(BOUND_KINDS)
-    unexplained = 0
-    names: dict[tuple[str, int], list[int]] = {}
-    pieces: list[tuple[int, int, int]] = []
-    for one in stretches:
-        for begin, end, kind, row in _split(one):
-            bound[kind] += end - begin
-            name = trace.names[trace.name[row]] if row >= 0 else NOTHING
-            total = names.setdefault((name, kind), [0, 0])
-            total[0] += end - begin
-            total[1] += 1
-            if pieces and pieces[-1][1:] == (kind, row):
-                continue
-            pieces.append((begin, kind, row))
-        unexplained += one.unexplained_ns
-    parts = [
-        PathPart(name=name, kind=BOUND_KINDS[kind], total_ns=total, count=count)
-        for (name, kind), (total, count) in names.items()
-        if total
-    ]
+    walk = _walk_back(graph, _find_holders(graph), end_node, (), start_ns)
+    name = np.where(walk.row >= 0, trace.name[np.maximum(walk.row, 0)] if len(trace.name) else NONE, NONE)
+    keys, group, count = np.unique(
+        name.astype(np.int64) * len(BOUND_KINDS) + walk.kind, return_inverse=True, return_counts=True
+    )
+    total = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(total, group, walk.end_ns - walk.begin_ns)
+    parts = []
+    for key, total_ns, times in zip(keys.tolist(), total.tolist(), count.tolist(), strict=True):
+        number, kind = divmod(key, len(BOUND_KINDS))
+        label = trace.names[number] if number >= 0 else NOTHING
+        parts.append(PathPart(name=label, kind=BOUND_KINDS[kind], total_ns=total_ns, count=times))
     parts.sort(key=lambda p: (-p.total_ns, p.name))
+    changed = np.ones(len(walk.row), dtype=bool)
+    changed[1:] = (walk.row[1:] != walk.row[:-1]) | (walk.kind[1:] != walk.kind[:-1])
     return CriticalPath(
         step=step,
         paced_by=paced_by,
         start_ns=start_ns,
         end_ns=int(graph.time_ns[end_node]),
-        bound_ns=tuple(bound),
-        unexplained_ns=unexplained,
+        bound_ns=walk.sum_kinds(),
+        unexplained_ns=walk.unexplained_ns,
         parts=tuple(parts[:PARTS_COUNT]),
         parts_left_out_ns=sum(p.total_ns for p in parts[PARTS_COUNT:]),
-        rows=np.array([p[2] for p in pieces], dtype=np.int64),
-        from_ns=np.array([p[0] for p in pieces], dtype=np.int64),
-        kinds=np.array([p[1] for p in pieces], dtype=np.int8),
+        rows=walk.row[changed],
+        from_ns=walk.begin_ns[changed],
+        kinds=walk.kind[changed].astype(np.int8),
         edges=graph.edges,
         has_sync_events=trace.facts.has_sync,
-        notes=_write_notes(trace, graph, unexplained, paced_by),
+        notes=_write_notes(trace, graph, walk.unexplained_ns, paced_by),
     )
-
-
-def _split(one: _Stretch) -> list[tuple[int, int, int, int]]:
-    """(begin, end, kind, row) of the explained and the unexplained part, empty ones left out."""
-    middle = one.to_ns - one.unexplained_ns
-    parts = [(one.from_ns, middle, one.kind, one.row), (middle, one.to_ns, KIND["sync"], NONE)]
-    return [p for p in parts if p[1] > p[0]]
 
 
 def _write_notes(trace: Trace, graph: StepGraph, unexplained: int, paced_by: str) -> tuple[TimelineNote, ...]:
@@ -225,53 +239,71 @@ def _write_notes(trace: Trace, graph: StepGraph, unexplained: int, paced_by: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Incoming:
-    """Edges of a graph by their target."""
+class _Holders:
+    """What held each node of a graph back."""
 
-    edges: Int64s
-    bounds: Int64s
+    edge: Int64s
+    """The edge that holds longest; of several the first that does more than keep an order. -1 without."""
+    before: list[int]
+    """Its source."""
+    time_ns: list[int]
+    """Instant of each node."""
 
-    def of(self, node: int) -> Int64s:
-        return self.edges[self.bounds[node] : self.bounds[node + 1]]
+
+def _find_holders(graph: StepGraph) -> _Holders:
+    reach = graph.time_ns[graph.source] + graph.weight_ns
+    latest = np.full(len(graph.time_ns), np.iinfo(np.int64).min, dtype=np.int64)
+    np.maximum.at(latest, graph.target, reach)
+    holder = np.full(len(graph.time_ns), NONE, dtype=np.int64)
+    # Of edges that are assigned to one node the last one stays, so the first comes last.
+    holding = np.flatnonzero(reach == latest[graph.target])[::-1]
+    holder[graph.target[holding]] = holding
+    holding = holding[graph.role[holding] != ROLE["idle"]]
+    holder[graph.target[holding]] = holding
+    before = np.where(holder >= 0, graph.source[holder] if len(graph.source) else NONE, NONE)
+    return _Holders(holder, before.tolist(), graph.time_ns.tolist())
 
 
-def _walk_back(
-    graph: StepGraph, incoming: _Incoming, node: int, stops: Collection[int], floor_ns: int
-) -> tuple[list[_Stretch], int]:
-    """(stretches from ``floor_ns`` or a stop to ``node``, in time order; the stop, -1 without one)."""
-    time, source, weight = graph.time_ns, graph.source, graph.weight_ns
-    found: list[_Stretch] = []
+def _walk_back(graph: StepGraph, holders: _Holders, node: int, stops: Collection[int], floor_ns: int) -> _Walk:
+    """From ``node`` back along what held each node, to ``floor_ns`` or to the first node of ``stops``."""
+    time, before = holders.time_ns, holders.before
+    visited = []
     at = node
-    while at != 0 and int(time[at]) > floor_ns and (at == node or at not in stops):
-        mine = incoming.of(at)
-        reach = time[source[mine]] + weight[mine]
-        # Of several that hold it, one that does more than keep an order.
-        edge = int(mine[np.lexsort((graph.role[mine] == ROLE["idle"], -reach))[0]])
-        before = int(source[edge])
-        late = int(time[at]) - int(time[before]) - int(weight[edge])
-        begin = max(int(time[before]), floor_ns)
-        late = min(late, int(time[at]) - begin)
-        found.append(_Stretch(begin, int(time[at]), int(graph.kind[edge]), int(graph.row[edge]), late))
-        at = before
-    if at == 0 and int(time[0]) > floor_ns:
-        found.append(_Stretch(floor_ns, int(time[0]), KIND["sync"], NONE, int(time[0]) - floor_ns))
-    return found[::-1], at if at in stops and at != node else NONE
+    while at != 0 and time[at] > floor_ns and (at == node or at not in stops):
+        visited.append(at)
+        at = before[at]
+    nodes = np.array(visited[::-1], dtype=np.int64)
+    edges = holders.edge[nodes]
+    source = graph.time_ns[graph.source[edges]]
+    end = graph.time_ns[nodes]
+    begin = np.maximum(source, floor_ns)
+    late = np.minimum(end - source - graph.weight_ns[edges], end - begin)
+    kind, row = graph.kind[edges].astype(np.int64), graph.row[edges]
+    if at == 0 and time[0] > floor_ns:
+        # What lies before the graph is not explained by it.
+        first, none = np.array([floor_ns]), np.array([NONE])
+        begin, end = np.concatenate([first, begin]), np.concatenate([np.array([time[0]]), end])
+        late, kind = np.concatenate([end[:1] - first, late]), np.concatenate([np.array([KIND["sync"]]), kind])
+        row = np.concatenate([none, row])
+    middle = end - late
+    starts, ends = np.stack([begin, middle], axis=1).reshape(-1), np.stack([middle, end], axis=1).reshape(-1)
+    kinds = np.stack([kind, np.full(len(kind), KIND["sync"])], axis=1).reshape(-1)
+    rows = np.stack([row, np.full(len(row), NONE)], axis=1).reshape(-1)
+    full = ends > starts
+    return _Walk(
+        starts[full],
+        ends[full],
+        kinds[full],
+        rows[full],
+        unexplained_ns=int(late.sum()),
+        stop=at if at in stops and at != node else NONE,
+    )
 
 
 def split_retimed(graph: StepGraph, end_node: int, start_ns: int) -> tuple[int, ...]:
     """Time by BOUND_KINDS along the path to a node of a graph whose nodes and weights were changed; sums to the time
     from ``start_ns``."""
-    stretches, _ = _walk_back(graph, _index_targets(graph), end_node, (), start_ns)
-    bound = [0] * len(BOUND_KINDS)
-    for one in stretches:
-        for begin, end, kind, _ in _split(one):
-            bound[kind] += end - begin
-    return tuple(bound)
-
-
-def _index_targets(graph: StepGraph) -> _Incoming:
-    edges = np.argsort(graph.target, kind="stable")
-    return _Incoming(edges, np.searchsorted(graph.target[edges], np.arange(len(graph.time_ns) + 1)))
+    return _walk_back(graph, _find_holders(graph), end_node, (), start_ns).sum_kinds()
 
 
 # ---- across ranks
@@ -298,9 +330,9 @@ def cut_at_collectives(
     for row, begin, end in comm:
         if row in by_row:
             begin_of[by_row[row]], end_of[end] = begin, by_row[row]
-    incoming = _index_targets(graph)
+    holders = _find_holders(graph)
     arrivals = {
-        i: _segment(graph, incoming, node, end_of)
+        i: _segment(graph, holders, node, end_of)
         for i, node in begin_of.items()
         if int(graph.time_ns[node]) >= graph.low_ns
     }
@@ -309,22 +341,71 @@ def cut_at_collectives(
         start_ns=graph.low_ns,
         end_ns=graph.high_ns,
         arrivals=arrivals,
-        final=_segment(graph, incoming, int(graph.boundaries[-1]), end_of),
+        final=_segment(graph, holders, int(graph.boundaries[-1]), end_of),
     )
 
 
-def _segment(graph: StepGraph, incoming: _Incoming, node: int, end_of: dict[int, int]) -> PathSegment:
-    stretches, stop = _walk_back(graph, incoming, node, end_of.keys(), graph.low_ns)
-    bound = [0] * len(BOUND_KINDS)
-    for one in stretches:
-        for begin, end, kind, _ in _split(one):
-            bound[kind] += end - begin
+MAX_ARRIVALS = 2000
+"""Collectives of a step up to which it is cut: their segments stay far below 2 MB."""
+
+
+def cut_middle_step(
+    trace: Trace, links: Links, classes: Classes, steps: Steps, collectives: RankCollectives
+) -> RankSegments | None:
+    """The segments of the step in the middle, which every rank chooses alike; None where it cannot be cut.
+
+    Ranks know nothing of each other here: the step of median length could be another one on each of them.
+    """
+    complete = np.flatnonzero(steps.is_complete)
+    if len(complete) == 0 or len(collectives) == 0:
+        return None
+    place = int(complete[(len(complete) - 1) // 2])
+    low, high = np.searchsorted(collectives.start_ns, [int(steps.start_ns[place]), int(steps.end_ns[place])])
+    if high - low > MAX_ARRIVALS or count_rows(trace, steps, place, place) > MAX_GRAPH_ROWS:
+        return None
+    return cut_at_collectives(trace, links, classes, steps, collectives, place)
+
+
+def summarize_ranks_path(
+    ranks: Sequence[RankCollectives], segments: Sequence[RankSegments | None], clocks: Clocks, has_sync_events: bool
+) -> RanksPath | None:
+    """The path through the middle step of all ranks, summed up by rank; None unless all ranks cut the same step."""
+    known = [one for one in segments if one is not None]
+    if len(known) < 2 or len(known) != len(segments) or len({one.step for one in known}) != 1:
+        return None
+    path = join_paths(ranks, known, clocks)
+    if path is None:
+        return None
+    bound = np.zeros((len(ranks), len(BOUND_KINDS)), dtype=np.int64)
+    for stretch in path.stretches:
+        bound[stretch.rank] += np.array(stretch.bound_ns, dtype=np.int64)
+    order = [stretch.rank for stretch in path.stretches]
+    return RanksPath(
+        step=path.step,
+        total_ns=path.end_ns - path.start_ns,
+        ranks=tuple(
+            RankOnPath(
+                rank=one.rank,
+                total_ns=int(bound[place].sum()),
+                bound_ns=dict(zip(BOUND_KINDS, bound[place].tolist(), strict=True)),
+            )
+            for place, one in enumerate(ranks)
+        ),
+        changes_count=sum(a != b for a, b in pairwise(order)),
+        stayed_count=path.stayed_count,
+        has_sync_events=has_sync_events,
+    )
+
+
+def _segment(graph: StepGraph, holders: _Holders, node: int, end_of: dict[int, int]) -> PathSegment:
+    walk = _walk_back(graph, holders, node, end_of.keys(), graph.low_ns)
+    bound = walk.sum_kinds()
     end = int(graph.time_ns[node])
     return PathSegment(
-        previous=NONE if stop < 0 else end_of[stop],
+        previous=NONE if walk.stop < 0 else end_of[walk.stop],
         start_ns=end - sum(bound),
         end_ns=end,
-        bound_ns=tuple(bound),
+        bound_ns=bound,
     )
 
 

@@ -39,8 +39,8 @@ from .idle import SYNC_CALL
 from .intervals import Int64s
 from .links import Links, find_categories, nest_rows
 from .names import match_names
-from .nesting import NONE, Nesting
-from .step_graph import KIND, ROLE, ROLES, StepGraph, order_nodes
+from .nesting import NONE, Nesting, split_by_thread
+from .step_graph import KIND, ROLE, ROLES, StepGraph, make_skeleton, order_by_time
 from .steps import LOADER_NEXT, Steps
 
 Bools = NDArray[np.bool_]
@@ -731,22 +731,32 @@ class _Builder:
         inside = np.isin(rows, self.host.rows)
         rows, sequence = rows[inside], sequence[inside]
         backward = np.isin(rows, thread_rows[forward_thread > 0])
-        first: dict[int, int] = {}
-        for row, number in zip(rows[~backward].tolist(), sequence[~backward].tolist(), strict=True):
-            first[number] = row
-        sources, targets = [], []
+        if not backward.any() or backward.all():
+            return
         trace = self.trace
-        for row, number in zip(rows[backward].tolist(), sequence[backward].tolist(), strict=True):
-            forward = first.get(number)
-            if forward is None or trace.thread[forward] == trace.thread[row]:
-                continue
-            done = int(trace.start_ns[forward] + trace.duration_ns[forward])
-            if done > trace.start_ns[row] or done > self.high:
-                continue
-            sources.append(self.threads[int(trace.thread[forward])].node_at(done))
-            targets.append(self.threads[int(trace.thread[row])].node_at(int(trace.start_ns[row])))
-        self.counts["forward_backward"] += len(sources)
-        self.edges.add(sources, targets, [0] * len(sources), "forward")
+        # The last forward operator of each number: of equal keys the stable order keeps the last one last.
+        order = np.argsort(sequence[~backward], kind="stable")
+        forward, numbers = rows[~backward][order], sequence[~backward][order]
+        rows, sequence = rows[backward], sequence[backward]
+        at = np.searchsorted(numbers, sequence, side="right") - 1
+        known = (at >= 0) & (numbers[np.maximum(at, 0)] == sequence)
+        rows, forward = rows[known], forward[at[known]]
+        done = trace.start_ns[forward] + trace.duration_ns[forward]
+        across = trace.thread[forward] != trace.thread[rows]
+        kept = across & (done <= trace.start_ns[rows]) & (done <= self.high)
+        rows, forward, done = rows[kept], forward[kept], done[kept]
+        sources = self._find_nodes(trace.thread[forward], done)
+        targets = self._find_nodes(trace.thread[rows], trace.start_ns[rows])
+        self.counts["forward_backward"] += len(rows)
+        self.edges.add(sources, targets, np.zeros(len(rows), dtype=np.int64), "forward")
+
+    def _find_nodes(self, thread: NDArray[np.int32], time_ns: Int64s) -> Int64s:
+        """Node of each (thread, instant), where every instant is one of its thread's."""
+        found = np.full(len(time_ns), NONE, dtype=np.int64)
+        for number, mine in split_by_thread(thread):
+            one = self.threads[number]
+            found[mine] = one.node[np.searchsorted(one.time_ns, time_ns[mine])]
+        return found
 
     # ---- the whole
 
@@ -765,14 +775,12 @@ class _Builder:
         role = np.concatenate([role[feasible], np.full(len(alone), ROLE["anchor"], dtype=np.int8)])
         kind = np.concatenate([kind[feasible], np.full(len(alone), KIND["host"], dtype=np.int8)])
         row = np.concatenate([row[feasible], np.full(len(alone), NONE, dtype=np.int64)])
-        order, kept = order_nodes(len(time), source, target)
+        place, kept = order_by_time(time, source, target)
         if not kept.all():
             self.counts["contradicted"] += int(np.count_nonzero(~kept))
             source, target, weight, row = source[kept], target[kept], weight[kept], row[kept]
             role, kind = role[kept], kind[kept]
-        position = np.empty(len(time), dtype=np.int64)
-        position[order] = np.arange(len(time))
-        by_target = np.argsort(position[target], kind="stable")
+        skeleton = make_skeleton(source, target, role, place)
         main = self.threads[self.main]
         ends = self.steps.end_ns[self.first : self.last + 1]
         boundaries = main.node[np.searchsorted(main.time_ns, ends)]
@@ -794,8 +802,7 @@ class _Builder:
             role,
             kind,
             row,
-            order,
-            by_target,
+            skeleton,
             self.work,
             self.begin_node,
             self.end_node,

@@ -41,6 +41,10 @@ class ReduceOptions:
     blame_top: int = 30
     op_sort: str = "device_time"
     kernel_sort: str = "device_time"
+    what_if: tuple[str, ...] = ()
+    """Changes to re-time, as a user writes them."""
+    beside_others: bool = False
+    """Other ranks' files are read too: keep what a path over all ranks needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

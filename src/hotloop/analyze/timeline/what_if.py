@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, CHANGES, Change, WhatIf
 from hotloop.core.timeline import TimelineNote
 from hotloop.core.trace import Category, Trace
+from hotloop.core.trace_analysis import AskedChange
 
 from .classes import Classes
 from .critical_path import choose_step, falls_behind, split_retimed
@@ -29,7 +30,7 @@ from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
 from .intervals import Int64s
 from .links import Links
 from .names import match_names
-from .step_graph import KIND, ROLE, StepGraph, replay
+from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph, replay
 from .steps import LOADER_NEXT, Steps
 from .tables import MATRIX_KERNEL, NO_MATRIX_KERNEL
 
@@ -43,6 +44,9 @@ MATRIX_OP = re.compile(
 """Operators that multiply matrices or convolve, with their backward."""
 GRAPH_ROWS = 60_000
 """Steps are added to a graph up to this many events; a single step may have more."""
+MAX_STEPS = 1000
+FEW_STEPS = 3
+"""What every report re-times: the median step and its neighbours, of which the first one only leads in."""
 GRACE_RATIO = 0.25
 """How much slower a batch of a worker may be than one of the main process, for the worst case: it shares the cores and
 hands the batch over."""
@@ -59,6 +63,102 @@ class Situation:
     graph: StepGraph
     waits_by_row: Mapping[int, int] | None
     """What this rank waits in its collectives, ns by row of the first event; None when nobody looked at the others."""
+
+
+DEFAULT_FACTOR = 2.0
+
+
+def parse_change(text: str) -> Change:
+    """The change that a user wrote as CHANGE[=VALUE]. Raises UsageError, which lists the kinds, for any other text.
+
+    >>> parse_change("faster=3:gemm").factor, parse_change("loader-workers=4").workers_count
+    (3.0, 4)
+    """
+    kind, _, value = text.partition("=")
+    if kind not in CHANGES:
+        raise UsageError(f"--what-if {text}: no such change; there are {', '.join(VALUES[k] for k in CHANGES)}")
+    try:
+        change = _read_value(kind, value)
+        _check((change,))
+    except (UsageError, ValueError) as error:
+        raise UsageError(f"--what-if {text}: write {VALUES[kind]} ({error})") from None
+    return change
+
+
+def _read_value(kind: str, value: str) -> Change:
+    if kind == "loader-workers":
+        return Change(kind=kind, workers_count=int(value))
+    if kind == "faster":
+        factor, _, pattern = value.partition(":")
+        if not pattern:
+            raise ValueError("which names is missing")
+        return Change(kind=kind, factor=float(factor), pattern=pattern)
+    if kind in ("faster-matmuls", "fused-launches"):
+        return Change(kind=kind, factor=float(value) if value else DEFAULT_FACTOR)
+    if value:
+        raise ValueError("it takes no value")
+    return Change(kind=kind)
+
+
+VALUES = {
+    **{kind: kind for kind in CHANGES},
+    "loader-workers": "loader-workers=COUNT",
+    "faster": "faster=FACTOR:REGEX",
+    "faster-matmuls": "faster-matmuls[=FACTOR]",
+    "fused-launches": "fused-launches[=FACTOR]",
+}
+"""How each change is written."""
+
+
+def answer_asked(
+    trace: Trace, links: Links, classes: Classes, steps: Steps, asked: Sequence[str]
+) -> tuple[tuple[AskedChange, ...], tuple[TimelineNote, ...]]:
+    """(every change alone, then all together, on as many steps as fit; why some of them have no answer)."""
+    sets = [(one,) for one in asked] + ([tuple(asked)] if len(asked) > 1 else [])
+    told: list[AskedChange] = []
+    notes: list[TimelineNote] = []
+    try:
+        if steps.source == "whole trace":
+            raise UsageError("the trace shows no steps that could be re-timed")
+        window = open_window(trace, links, classes, steps)
+    except UsageError as error:
+        return (), (TimelineNote(level="warning", code="what-if", message=f"--what-if: {error}"),)
+    for one in sets:
+        changes = [parse_change(text) for text in one]
+        try:
+            (found,) = forecast_all(trace, links, classes, steps, [changes], window=window)
+        except UsageError as error:
+            notes.append(TimelineNote(level="warning", code=f"what-if {one}", message=f"--what-if: {error}"))
+            continue
+        told.append(_tell(trace, one, found))
+    return tuple(told), tuple(notes)
+
+
+def _tell(trace: Trace, asked: tuple[str, ...], found: WhatIf) -> AskedChange:
+    edges = found.edges
+    recorded = edges.program + edges.launch + edges.sync + edges.forward_backward
+    return AskedChange(
+        rank=trace.facts.rank,
+        source=trace.facts.source,
+        changes=asked,
+        basis=found.basis,
+        basis_reason=found.basis_reason,
+        steps_count=found.steps_count,
+        paced_by=found.paced_by,
+        measured_step_ns=found.measured_step_ns,
+        replayed_step_ns=found.replayed_step_ns,
+        step_ns=found.step_ns,
+        low_step_ns=found.low_step_ns,
+        high_step_ns=found.high_step_ns,
+        saving_low_ratio=found.saving_low_ratio,
+        saving_mid_ratio=found.saving_mid_ratio,
+        saving_high_ratio=found.saving_high_ratio,
+        bound_by=found.bound_by,
+        limits_ns=found.limits_ns,
+        bound_ns=dict(zip(BOUND_KINDS, found.bound_ns, strict=True)),
+        inferred_edges=edges.inferred,
+        edges_count=recorded + edges.inferred,
+    )
 
 
 def forecast(
@@ -82,10 +182,11 @@ def forecast_all(
     sets: Sequence[Sequence[Change]],
     *,
     waits_by_row: Mapping[int, int] | None = None,
+    window: StepWindowGraph | None = None,
 ) -> tuple[WhatIf, ...]:
     """One forecast for each set of changes, all on one graph."""
-    first, last = choose_steps(trace, steps)
-    graph = build_graph(trace, links, classes, steps, first, last)
+    window = window or open_window(trace, links, classes, steps)
+    graph = window.graph
     at = Situation(trace, links, graph, waits_by_row)
     paced_by = "device" if falls_behind(trace, links, steps) else "host"
     base = replay(graph, graph.weight_ns)
@@ -101,15 +202,32 @@ ASKED: Mapping[str, Change] = {
 """What rules ask for, by the name under which they do."""
 
 
+def can_replay(links: Links, steps: Steps) -> bool:
+    """Whether there are steps to re-time, and work of a device that something launched."""
+    return steps.source != "whole trace" and bool(np.any(links.launch_row >= 0))
+
+
+def open_window(trace: Trace, links: Links, classes: Classes, steps: Steps, most: int = MAX_STEPS) -> StepWindowGraph:
+    """The graph of the steps around the median one. Raises UsageError when even that one is too large."""
+    first, last = choose_steps(trace, steps, most)
+    return StepWindowGraph(first, last, build_graph(trace, links, classes, steps, first, last))
+
+
 def forecast_for_rules(
-    trace: Trace, links: Links, classes: Classes, steps: Steps
+    trace: Trace,
+    links: Links,
+    classes: Classes,
+    steps: Steps,
+    asked: Collection[str] = tuple(ASKED),
+    window: StepWindowGraph | None = None,
 ) -> tuple[Mapping[str, Forecast], tuple[TimelineNote, ...]]:
     """(forecasts of what the rules ask for, why there are none). Only simulated ones: a rule has its own rule of
     thumb."""
+    wanted = {name: change for name, change in ASKED.items() if name in asked}
     try:
-        if steps.source == "whole trace" or not np.any(links.launch_row >= 0):
+        if not wanted or not can_replay(links, steps):
             return {}, ()
-        found = forecast_all(trace, links, classes, steps, [(change,) for change in ASKED.values()])
+        found = forecast_all(trace, links, classes, steps, [(one,) for one in wanted.values()], window=window)
     except UsageError as error:
         return {}, (TimelineNote(level="info", code="not-replayed", message=str(error)),)
     told = {
@@ -127,7 +245,7 @@ def forecast_for_rules(
                 "inferred_edges": one.edges.inferred,
             },
         )
-        for name, one in zip(ASKED, found, strict=True)
+        for name, one in zip(wanted, found, strict=True)
         if one.basis == "simulated"
     }
     if told:
@@ -135,23 +253,25 @@ def forecast_for_rules(
     return {}, (TimelineNote(level="info", code="not-replayed", message=found[0].basis_reason),)
 
 
-def choose_steps(trace: Trace, steps: Steps) -> tuple[int, int]:
+def choose_steps(trace: Trace, steps: Steps, most: int = MAX_STEPS) -> tuple[int, int]:
     """First and last place of the complete steps to replay: all of them, or as many around the median one as make
-    GRAPH_ROWS. Raises UsageError when even one is too large."""
+    GRAPH_ROWS, at most ``most``. Raises UsageError when even one is too large."""
     middle = choose_step(steps)
     first = last = middle
     if count_rows(trace, steps, middle, middle) > MAX_GRAPH_ROWS:
         raise UsageError(f"one step has more than {MAX_GRAPH_ROWS} events: it is not replayed")
-    while True:
-        grown = False
-        for low, high in ((first, last + 1), (first - 1, last)):
+    while last - first + 1 < most:
+        wider = [(first, last + 1), (first - 1, last)]
+        # The shorter side first, so that the median step stays in the middle.
+        for low, high in wider if last - middle <= middle - first else wider[::-1]:
             inside = low >= 0 and high < len(steps)
             whole = inside and steps.is_complete[low] and steps.is_complete[high]
             if whole and count_rows(trace, steps, low, high) <= GRAPH_ROWS:
-                first, last, grown = low, high, True
+                first, last = low, high
                 break
-        if not grown:
-            return first, last
+        else:
+            break
+    return first, last
 
 
 def _forecast_one(at: Situation, steps: Steps, changes: tuple[Change, ...], base: Int64s, paced_by: str) -> WhatIf:

@@ -59,6 +59,7 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
     "exposed-communication",
     "the ranks exchange data while nothing computes",
     on_trace=exposed_communication_on_trace,
+    asks=("hidden-communication",),
 )
 def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     """

@@ -49,7 +49,12 @@ def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     )
 
 
-@rule("host-sync", "the host waits for the device in the middle of a step", on_trace=host_sync_on_trace)
+@rule(
+    "host-sync",
+    "the host waits for the device in the middle of a step",
+    on_trace=host_sync_on_trace,
+    asks=("no-host-syncs",),
+)
 def host_sync(analysis: Analysis) -> Skipped:
     """## What it does
     Finds calls that make the host wait for the device within a step: `.item()`, `.cpu()`, `print` of a tensor,

@@ -87,7 +87,7 @@ def _loads_in_main(rank: TraceRank) -> bool | None:
     return False if any("_MultiProcessing" in name for name in iterators) else None
 
 
-@rule("input-bound", "the step waits for the next batch", on_trace=input_bound_on_trace)
+@rule("input-bound", "the step waits for the next batch", on_trace=input_bound_on_trace, asks=("no-input-wait",))
 def input_bound(analysis: Analysis) -> Finding | None:
     """## What it does
     Measures how long the training loop stands inside its DataLoader (`input_wait`), and tells apart why: samples that

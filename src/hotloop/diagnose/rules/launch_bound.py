@@ -69,6 +69,7 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     "launch-bound",
     "the device idles because the host cannot launch kernels fast enough",
     on_trace=launch_bound_on_trace,
+    asks=("free-launches",),
 )
 def launch_bound(analysis: Analysis) -> Skipped:
     """## What it does
