@@ -200,7 +200,8 @@ def note_ranks(facts: Sequence[TraceFacts]) -> list[TraceNote]:
     notes: list[TraceNote] = []
     sources = Counter(fact.rank_source for fact in facts if fact.rank is not None)
     for source in ("file name", "order"):
-        if sources[source]:
+        # Of a single trace nothing hangs on its rank, and the table of files says where it came from.
+        if sources[source] and len(facts) > 1:
             notes.append(
                 TraceNote(
                     level="info" if source == "file name" else "warning", code="guessed-ranks", count=sources[source],
