@@ -42,7 +42,7 @@ browser:
 	    --no-install-recommends chromium > /dev/null; } || echo "chromium was not installed: its tests will skip" >&2
 
 golden: setup
-	HOTLOOP_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/report
+	HOTLOOP_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/report tests/golden
 
 docs: setup
 	$(BIN)/python scripts/generate_docs.py

@@ -179,7 +179,7 @@ def test_a_remote_folder_is_copied_with_its_traces(tmp_path: Path) -> None:
     assert sorted(str(path.relative_to(place)) for path in place.rglob("*.json")) == ["inner/rank1.json", "rank0.json"]
     assert not list(place.rglob("*.txt"))
     assert fetch_remote("memory://run/rank0.json", tmp_path / "one").read_bytes() == b"[]"
-    with pytest.raises(TraceError, match="cannot be read"):
+    with pytest.raises(TraceError, match="does not exist"):
         fetch_remote("memory://run/nowhere.json", tmp_path)
 
 

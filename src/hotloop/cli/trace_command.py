@@ -1,4 +1,4 @@
-"""hotloop trace: the same diagnosis from files that a profiler wrote."""
+"""hotloop trace: the same diagnosis from files that a profiler wrote, an excerpt of them, or an answer to a query."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from hotloop.core.trace import TraceFacts
     from hotloop.trace.source import Progress
 
 SORTS = ("device_time", "host_self", "self_memory", "flops", "count")
@@ -43,6 +44,19 @@ def add_parser(subparsers: Any, text: str) -> None:
         help="forecast the step after a change, such as no-input-wait, loader-workers=4, faster-matmuls=2, "
         "free-communication, fused-launches=4 or faster=3:REGEX; may be repeated",
     )
+    parser.add_argument("--export", metavar="FILE", help="write some steps as a Chrome trace (.json or .json.gz)")
+    parser.add_argument(
+        "--export-steps",
+        metavar="A:B",
+        help="numbers of the steps to export (default: the complete step of median length and its neighbours)",
+    )
+    parser.add_argument("--sql", metavar="QUERY", help="answer an SQL query over the traces instead of reporting")
+    parser.add_argument(
+        "--sql-format", choices=("table", "csv", "json"), default="table", help="form of the answer (default: table)"
+    )
+    parser.add_argument(
+        "--sql-rows", type=int, metavar="N", help="rows of the answer, 0 for all (default: 50 of a table, else all)"
+    )
     parser.add_argument("--workers", type=int, metavar="N", help="processes that read (default: one for each core)")
     parser.add_argument("--cache", metavar="FOLDER", help="keep the decoded columns there, not beside the traces")
     parser.add_argument("--no-cache", action="store_true", help="leave no decoded columns behind")
@@ -51,40 +65,51 @@ def add_parser(subparsers: Any, text: str) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.analyze.timeline.reduce import ReduceOptions
-    from hotloop.analyze.timeline.what_if import parse_change
-    from hotloop.cli.show import check_outputs, has_serious_fault, show_report
+    from hotloop.cli.show import check_outputs
     from hotloop.core.errors import UsageError
-    from hotloop.core.redact import redact_command
-    from hotloop.pipeline.traces import report_traces
 
-    check_outputs(arguments.json, arguments.html)
+    check_outputs(arguments.json, arguments.html, arguments.export)
     for name in ("top", "workers"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name} {value}: give a number of at least 1")
-    for change in arguments.what_if:
-        parse_change(change)
-    options = ReduceOptions(
-        definitions=arguments.definitions,
-        top=max(200, arguments.top),
-        op_sort=arguments.sort,
-        what_if=tuple(arguments.what_if),
-    )
+    _check_export(arguments)
+    _check_query(arguments)
+    _check_changes(arguments)
     import tempfile
     from pathlib import Path
 
     with tempfile.TemporaryDirectory(prefix="hotloop-") as fetched:
         progress = _show_progress() if sys.stderr.isatty() and not arguments.quiet else None
-        report = report_traces(
-            [_fetch(path, Path(fetched), progress) for path in arguments.paths],
-            options=options,
-            workers=arguments.workers or _count_cores(),
-            progress=progress,
-            cache_folder=Path(arguments.cache) if arguments.cache else None,
-            write_cache=not arguments.no_cache,
-            command=redact_command(("hotloop", "trace", *arguments.paths)),
-        )
+        paths = [_fetch(path, Path(fetched) / str(at), progress) for at, path in enumerate(arguments.paths)]
+        if arguments.sql is not None:
+            return _answer(arguments, paths, progress)
+        return _report(arguments, paths, progress)
+
+
+def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
+    from pathlib import Path
+
+    from hotloop.analyze.timeline.reduce import ReduceOptions
+    from hotloop.cli.show import has_serious_fault, show_report
+    from hotloop.core.redact import redact_command
+    from hotloop.pipeline.traces import report_traces
+
+    cache_folder = Path(arguments.cache) if arguments.cache else None
+    report = report_traces(
+        paths,
+        options=ReduceOptions(
+            definitions=arguments.definitions,
+            top=max(200, arguments.top),
+            op_sort=arguments.sort,
+            what_if=tuple(arguments.what_if),
+        ),
+        workers=arguments.workers or _count_cores(),
+        progress=progress,
+        cache_folder=cache_folder,
+        write_cache=not arguments.no_cache,
+        command=redact_command(("hotloop", "trace", *arguments.paths)),
+    )
     quiet = arguments.quiet or arguments.json == "-"
     show_report(
         report,
@@ -94,7 +119,118 @@ def execute(arguments: argparse.Namespace) -> int:
         stream=sys.stdout,
         top=arguments.top,
     )
+    if arguments.export is not None and report.trace is not None:
+        _export(arguments, paths, report.trace.lead.facts)
     return 1 if has_serious_fault(report) and not arguments.exit_zero else 0
+
+
+def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceFacts) -> None:
+    from pathlib import Path
+
+    from hotloop.pipeline.export import export_steps
+
+    done = export_steps(
+        paths,
+        lead,
+        Path(arguments.export),
+        wanted=None if arguments.export_steps is None else _read_steps(arguments.export_steps),
+        definitions=arguments.definitions,
+        cache_folder=Path(arguments.cache) if arguments.cache else None,
+        write_cache=not arguments.no_cache,
+    )
+    if arguments.quiet:
+        return
+    which = "everything" if not done.steps else f"step {done.steps[0]}"
+    if len(done.steps) > 1:
+        which = f"steps {done.steps[0]} to {done.steps[-1]}"
+    line = f"{arguments.export}: {which} of {done.source}, {done.events_count:,} events; open it in ui.perfetto.dev"
+    if done.pathless is not None:
+        line += f"; without a critical path for {done.pathless}"
+    print(line, file=sys.stderr)
+
+
+def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
+    from pathlib import Path
+
+    from hotloop.cli.answer import print_answer
+    from hotloop.pipeline.query import query_traces
+
+    with query_traces(
+        paths,
+        arguments.sql,
+        definitions=arguments.definitions,
+        progress=progress,
+        cache_folder=Path(arguments.cache) if arguments.cache else None,
+        write_cache=not arguments.no_cache,
+    ) as answer:
+        print_answer(answer, form=arguments.sql_format, rows=arguments.sql_rows, stream=sys.stdout)
+    return 0
+
+
+def _check_export(arguments: argparse.Namespace) -> None:
+    """Raises UsageError before any work is done. An output must not replace a trace or become one of a folder's."""
+    from pathlib import Path
+
+    from hotloop.core.errors import UsageError
+
+    for option in ("json", "html", "export"):
+        given = getattr(arguments, option)
+        if given is None or given == "-":
+            continue
+        target = Path(given).resolve()
+        for path in map(Path, arguments.paths):
+            if path.resolve() == target:
+                raise UsageError(f"--{option} {given} is the trace itself, which is not overwritten: give another name")
+            if option == "export" and path.is_dir() and path.resolve() in (target.parent, target.parent.parent):
+                raise UsageError(
+                    f"--export {given} lies in {path}, where it would be read as one of the traces the next time: give "
+                    "another folder"
+                )
+    if arguments.export is None:
+        if arguments.export_steps is not None:
+            raise UsageError("--export-steps chooses what --export FILE writes: give both")
+        return
+    if not arguments.export.lower().endswith((".json", ".json.gz")):
+        raise UsageError(f"--export {arguments.export}: give a name that ends with .json or .json.gz")
+    if arguments.export_steps is not None:
+        _read_steps(arguments.export_steps)
+
+
+def _read_steps(text: str) -> tuple[int, int]:
+    """First and last number of 'A:B', or of 'A' alone."""
+    from hotloop.core.errors import UsageError
+
+    first, _, last = text.partition(":")
+    numbers = (first, last if ":" in text else first)
+    if not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
+        raise UsageError(f"--export-steps {text}: give two step numbers, such as 5:8")
+    if int(numbers[0]) > int(numbers[1]):
+        raise UsageError(f"--export-steps {text}: the first step comes after the last")
+    return int(numbers[0]), int(numbers[1])
+
+
+def _check_query(arguments: argparse.Namespace) -> None:
+    from hotloop.core.errors import UsageError
+
+    if arguments.sql is None:
+        return
+    for option in ("json", "html", "export"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--sql answers a query and makes no report: leave out --{option}")
+    if arguments.sql_rows is not None and arguments.sql_rows < 0:
+        raise UsageError(f"--sql-rows {arguments.sql_rows}: give a number of at least 0")
+
+
+def _check_changes(arguments: argparse.Namespace) -> None:
+    if not arguments.what_if:
+        return
+    from hotloop.analyze.timeline.what_if import parse_change
+    from hotloop.core.errors import UsageError
+
+    if arguments.sql is not None:
+        raise UsageError("--sql answers a query and makes no report: leave out --what-if")
+    for change in arguments.what_if:
+        parse_change(change)
 
 
 def _fetch(path: str, folder: Path, progress: Progress | None) -> str | Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hotloop.core.report import Report
 from hotloop.core.timeline import IdleCauses, LaunchStats, RankTimeline
@@ -101,7 +101,7 @@ def _tell_device(ranks: Sequence[TraceRank]) -> Table:
                 )
             )
     return Table(
-        title="Device",
+        title="Devices",
         note="whole trace; compute, exposed communication, exposed copies and idle sum to the window exactly",
         header=("device", "window", "compute", "exposed comm", "exposed copies", "idle", "comm hidden"),
         rows=tuple(rows),
@@ -112,9 +112,9 @@ def _tell_idle(idle: IdleCauses, whose: str) -> Table:
     causes = (
         ("the host had waited for the device (sync-drained)", idle.sync_drained_ns, idle.sync_drained_count),
         ("the next launch came late (launch-late)", idle.launch_late_ns, idle.launch_late_count),
-        ("  of which waiting for the next batch", idle.late_data_wait_ns, None),
-        ("  of which garbage collection", idle.late_gc_ns, None),
-        ("  of which the allocator", idle.late_allocator_ns, None),
+        ("of which waiting for the next batch", idle.late_data_wait_ns, None),
+        ("of which garbage collection", idle.late_gc_ns, None),
+        ("of which the allocator", idle.late_allocator_ns, None),
         ("queued behind an event, a stream or a rank", idle.queue_dependent_ns, idle.queue_dependent_count),
         ("the latency of launching itself (< 10 us)", idle.launch_latency_ns, idle.launch_latency_count),
         ("unknown: the launch is not in the trace", idle.unknown_ns, idle.unknown_count),
@@ -165,7 +165,8 @@ def _tell_waits(report: Report) -> Table | None:
         )
         for one in trace.waits[:SHOWN_RANKS]
     )
-    note = f"over {t.format_counted(trace.matched_count, 'collective')} that all ranks share"
+    collectives = t.format_counted(trace.matched_count, "collective")
+    note = f"over {collectives} that all ranks share; shares of the time from the first to the last of them"
     return Table(
         title="Waiting for other ranks", note=note, header=("rank", "waits", "share", "arrived last"), rows=rows
     )
@@ -177,7 +178,7 @@ def _tell_path(rank: TraceRank, whose: str, top: int) -> Table | None:
         return None
     total = max(1, sum(path.bound_ns.values()))
     bound = [(kind.replace("_", " "), ns) for kind, ns in path.bound_ns.items() if ns]
-    parts = [(f"  {_cut(name)} ({kind.replace('_', ' ')})", ns) for name, kind, ns in path.parts[: top // 2]]
+    parts = [(f"of which {_cut(name)} ({kind.replace('_', ' ')})", ns) for name, kind, ns in path.parts[: top // 2]]
     rows = tuple((name, t.format_duration(ns), t.format_share(ns / total)) for name, ns in [*bound, *parts])
     notes = [f"step {path.step}, paced by the {path.paced_by}"]
     if not path.has_sync_events:
@@ -288,7 +289,8 @@ def _tell_kernels(line: RankTimeline, whose: str, top: int) -> Table:
     rows = tuple(
         (
             _cut(row.name),
-            row.kind,
+            # Rows of one name differ in what told that they are communication.
+            f"{row.kind} (by name)" if row.comm_source == "name" else row.kind,
             t.format_count(row.count),
             t.format_duration(row.total_ns),
             t.format_share(row.total_ns / total),
@@ -298,7 +300,7 @@ def _tell_kernels(line: RankTimeline, whose: str, top: int) -> Table:
         for row in line.kernels[:top]
     )
     header = ("kernel", "kind", "count", "time", "share", "mean", "occupancy")
-    return Table(title="Kernels", note=whose, header=header, rows=rows)
+    return _drop_blank(Table(title="Kernels", note=whose, header=header, rows=rows))
 
 
 def _tell_comm(line: RankTimeline, whose: str, top: int) -> Table:
@@ -320,7 +322,7 @@ def _tell_ops(line: RankTimeline, whose: str, top: int) -> Table:
             yield (name, t.format_count(row.count), *map(t.format_duration, times), rate)
 
     header = ("operator", "count", "host self", "device self", "device total", "TFLOP/s")
-    return Table(title="Operators", note=whose, header=header, rows=tuple(tell()))
+    return _drop_blank(Table(title="Operators", note=whose, header=header, rows=tuple(tell())))
 
 
 def _tell_modules(line: RankTimeline, whose: str, top: int) -> Table:
@@ -349,14 +351,21 @@ def _tell_ranges(line: RankTimeline, whose: str, top: int) -> Table:
 def _tell_ratios(line: RankTimeline, whose: str) -> Table:
     ratios = line.ratios
     known = (
-        ("all-reduce over backward", ratios.allreduce_over_backward_ratio),
+        ("all-reduce (waits for ranks included) over backward", ratios.allreduce_over_backward_ratio),
         ("copies to the device over the window", ratios.h2d_ratio),
         ("copies from the device over the window", ratios.d2h_ratio),
         ("waiting for data over the step", ratios.data_wait_ratio),
-        ("computed again in backward over the step", ratios.recompute_ratio),
+        (f"computed again in backward over the {'window' if line.devices else 'step'}", ratios.recompute_ratio),
     )
     rows = tuple((name, t.format_percent(value)) for name, value in known if value is not None)
     return Table(title="Key ratios", note=whose, header=("ratio", "value"), rows=rows)
+
+
+def _drop_blank(table: Table) -> Table:
+    """The table without a last column that nothing is known for."""
+    if any(row[-1] not in ("", t.UNKNOWN) for row in table.rows):
+        return table
+    return replace(table, header=table.header[:-1], rows=tuple(row[:-1] for row in table.rows))
 
 
 def _name_rank(one: TraceRank) -> str:

@@ -237,9 +237,13 @@ def format_forecast(saving: Saving) -> str:
     >>> from hotloop.core.findings import Basis
     >>> format_forecast(Saving(low_ratio=0.35, mid_ratio=0.42, high_ratio=0.46, basis=Basis.SIMULATED))
     '35..46%, most likely 42% (simulated)'
+    >>> format_forecast(Saving(low_ratio=0.1497, mid_ratio=0.15, high_ratio=0.1504, basis=Basis.SIMULATED))
+    '15% (simulated)'
     """
-    middle = f", most likely {format_percent(saving.mid_ratio)}" if saving.low_ratio < saving.high_ratio else ""
-    return f"{format_range(saving.low_ratio, saving.high_ratio)}{middle} ({saving.basis.value})"
+    ends = format_range(saving.low_ratio, saving.high_ratio)
+    middle = format_percent(saving.mid_ratio)
+    likely = "" if ends == middle else f", most likely {middle}"
+    return f"{ends}{likely} ({saving.basis.value})"
 
 
 def describe_stake(findings: Sequence[Finding]) -> str | None:

@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 
 from hotloop.core.catalogue import Catalogue
 from hotloop.core.errors import RecordingError, TraceError
+from hotloop.core.redact import redact_text
 from hotloop.core.trace import TraceFacts, TraceNote
 
 from .cache import MIN_TRACE_BYTES, cache_places, load_columns, make_key, store_columns, trim_folder
@@ -199,7 +200,8 @@ def note_ranks(facts: Sequence[TraceFacts]) -> list[TraceNote]:
     notes: list[TraceNote] = []
     sources = Counter(fact.rank_source for fact in facts if fact.rank is not None)
     for source in ("file name", "order"):
-        if sources[source]:
+        # Of a single trace nothing hangs on its rank, and the table of files says where it came from.
+        if sources[source] and len(facts) > 1:
             notes.append(
                 TraceNote(
                     level="info" if source == "file name" else "warning", code="guessed-ranks", count=sources[source],
@@ -262,10 +264,20 @@ def fetch_remote(url: str, folder: Path, progress: Progress | None = None) -> Pa
     except ImportError as error:
         raise TraceError(f"{url} needs a driver that is not installed: {error}.") from None
     except Exception as error:  # every driver has its own errors, and none of them is ours
-        raise TraceError(f"{url} cannot be read: {type(error).__name__}: {error}.") from error
+        raise TraceError(_tell_remote_error(url, error)) from error
     if not chosen:
-        raise TraceError(f"{url} holds no file that looks like a trace.")
+        raise TraceError(f"{redact_text(url)} holds no file that looks like a trace.")
     return folder if len(targets) > 1 else folder / chosen[0].rsplit("/", 1)[-1]
+
+
+def _tell_remote_error(url: str, error: Exception) -> str:
+    """One line that says which of the three it is: nothing there, no leave to read it, or something else."""
+    shown, words = redact_text(url), redact_text(" ".join(str(error).split())).rstrip(".")
+    if isinstance(error, FileNotFoundError):
+        return f"{shown} does not exist ({words}); give the URL of a trace file or of a folder of them."
+    if isinstance(error, PermissionError) or "Credential" in type(error).__name__:
+        return f"{shown} may not be read: {words}; give credentials as for any other program that reads it."
+    return f"{shown} cannot be read: {type(error).__name__}: {words}."
 
 
 def rank_of_name(path: Path) -> int | None:

@@ -84,7 +84,7 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         devices=tuple(describe_device(trace, links, c) for c in covers),
         comm_groups=tuple(replace(g, name=_shorten(g.name)) for g in list_comm_groups(trace, links, classes)),
         step_source=steps.source,
-        steps=_describe_steps(steps, step_phases, cover, seen),
+        steps=describe_steps(steps, step_phases, cover, seen),
         anatomy=Anatomy(
             breakdown=build_breakdown(step_phases, steps.is_complete) if len(phases.phase) else None,
             device_ns=device_ns,
@@ -110,9 +110,10 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
     return timeline
 
 
-def _describe_steps(
+def describe_steps(
     steps: Steps, step_phases: Int64s, cover: DeviceCover | None, seen: DeviceSteps | None
 ) -> tuple[StepWindow, ...]:
+    """The steps on the host and, where there is a device, on the one of ``cover``."""
     partitions: dict[int, DevicePartition] = {}
     if cover is not None and seen is not None:
         at = np.flatnonzero(seen.has_window)

@@ -23,15 +23,18 @@ NO_MEMORY = MemorySummary(
 
 
 def summarize_trace_steps(analysis: TraceAnalysis) -> StepSummary | None:
-    """The complete steps of the lead rank, on the host where it was recorded; None when the file shows no steps."""
+    """The complete steps of all ranks, on the host where it was recorded; None when the lead rank shows no steps.
+
+    How many there are is told of the lead rank: a step of the training is one step of every rank.
+    """
     lead = analysis.lead
-    lengths = step_lengths(lead)
-    if not lengths:
+    if not step_lengths(lead):
         return None
+    lengths = [length for rank in analysis.ranks for length in step_lengths(rank)]
     mean_ns = statistics.fmean(lengths)
     return StepSummary(
         count=len(lead.timeline.steps),
-        steady_count=len(lengths),
+        steady_count=len(step_lengths(lead)),
         unit="step",
         units_per_step=1.0,
         mean_ns=round(analysis.step_ns),

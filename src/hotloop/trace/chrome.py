@@ -1,0 +1,378 @@
+"""Rows of a trace and tracks of our own -> a Chrome trace, for Perfetto and for hotloop itself.
+
+Events keep their names, threads and exact times: a time is written as the decimal text of its nanoseconds, never
+through a float. Everything is text of a JSON string before it is written, so that no name can end the string.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.core.errors import UsageError
+from hotloop.core.trace import DEVICE_WORK, Category, DeviceFacts, MemoryEvents, Trace, TraceFacts
+
+Int64s = NDArray[np.int64]
+
+OWN_CATEGORY = "hotloop"
+"""No profiler's: a reader takes the tracks for no work of the trace."""
+
+BLOCK_ROWS = 8192
+"""So many events are in memory as text at a time."""
+
+_OWN_PROCESS = 90_000_000
+"""The first pid that is tried for our tracks: no system has one as high."""
+
+_CATEGORY_NAMES: Mapping[Category, str] = {
+    Category.OTHER: "other",
+    Category.CPU_OP: "cpu_op",
+    Category.RUNTIME: "cuda_runtime",
+    Category.KERNEL: "kernel",
+    Category.MEMCPY: "gpu_memcpy",
+    Category.MEMSET: "gpu_memset",
+    Category.SYNC: "cuda_sync",
+    Category.ANNOTATION: "user_annotation",
+    Category.DEVICE_ANNOTATION: "gpu_user_annotation",
+    Category.PYTHON: "python_function",
+    Category.OVERHEAD: "overhead",
+}
+
+_INTEGER_NAMES: Mapping[str, str] = {
+    "sequence_number": "Sequence number",
+    "forward_thread": "Fwd thread id",
+    "python_id": "Python id",
+    "python_parent_id": "Python parent id",
+    "bytes": "bytes",
+    "graph_id": "graph id",
+    "graph_node_id": "graph node id",
+    "wait_on_stream": "wait_on_stream",
+    "wait_on_record_correlation": "wait_on_cuda_event_record_corr_id",
+    "group_size": "Group size",
+    "in_elements": "In msg nelems",
+    "out_elements": "Out msg nelems",
+    "collective_sequence": "Seq",
+    "flops": "kernel_flop",
+    "queued_ns": "queued",
+}
+_NUMBER_NAMES: Mapping[str, tuple[str, float]] = {
+    "blocks_per_sm": ("blocks per SM", 1.0),
+    "warps_per_sm": ("warps per SM", 1.0),
+    "occupancy_ratio": ("est. achieved occupancy %", 100.0),
+    "bandwidth_bytes_per_s": ("memory bandwidth (GB/s)", 1e-9),
+}
+_TEXT_NAMES: Mapping[str, str] = {
+    "shapes": "Input Dims",
+    "dtypes": "Input type",
+    "concrete_inputs": "Concrete Inputs",
+    "call_stack": "Call stack",
+    "module": "Module Hierarchy",
+    "grid": "grid",
+    "block": "block",
+    "sync_kind": "cuda_sync_kind",
+    "collective": "Collective name",
+    "process_group": "Process Group Name",
+    "process_group_ranks": "Process Group Ranks",
+    "dtype": "dtype",
+    "kernel_file": "kernel_file",
+    "domain": "domain",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """One stretch of a track, on the trace's clock."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """A line of slices that do not overlap."""
+
+    name: str
+    slices: Iterable[Slice]
+
+
+def write_chrome(
+    target: Path, trace: Trace, rows: Int64s, tracks: Iterable[Track], links: tuple[Int64s, Int64s], about: str
+) -> None:
+    """Write the rows (ascending) and the tracks to ``target``, packed when its name ends with .gz.
+
+    ``links`` are rows of calls and of the device work that they launched, drawn as arrows. The file appears whole or
+    not at all. Raises UsageError when it cannot be written.
+    """
+    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with partial.open("wb") as file:
+            if target.name.lower().endswith(".gz"):
+                # Without name and time the same trace gives the same file.
+                with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
+                    _write_parts(packed, _tell_file(trace, rows, tracks, links, about))
+            else:
+                _write_parts(file, _tell_file(trace, rows, tracks, links, about))
+        partial.replace(target)
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_parts(file: Any, parts: Iterator[str]) -> None:
+    for part in parts:
+        file.write(part.encode("ascii"))
+
+
+def _tell_file(
+    trace: Trace, rows: Int64s, tracks: Iterable[Track], links: tuple[Int64s, Int64s], about: str
+) -> Iterator[str]:
+    head = _describe_facts(trace.facts)
+    head["exported"] = about
+    yield json.dumps(head)[:-1] + ',\n"traceEvents": ['
+    separator = "\n"
+    for block in _tell_events(trace, rows, tracks, links):
+        if block:
+            yield separator + ",\n".join(block)
+            separator = ",\n"
+    yield "\n]}\n"
+
+
+def _tell_events(
+    trace: Trace, rows: Int64s, tracks: Iterable[Track], links: tuple[Int64s, Int64s]
+) -> Iterator[list[str]]:
+    clock = _Clock(trace.facts.epoch_ns, trace.facts.time_unit_ns)
+    own = _find_free_process(trace)
+    yield _name_processes(trace, own)
+    for number, track in enumerate(tracks, start=1):
+        yield [_name_it("thread_name", own, number, track.name), _sort_it(own, number)]
+        block = []
+        for one in track.slices:
+            block.append(_tell_slice(one, own, number, clock))
+            if len(block) == BLOCK_ROWS:
+                yield block
+                block = []
+        yield block
+    for at in range(0, len(rows), BLOCK_ROWS):
+        yield _tell_rows(trace, rows[at : at + BLOCK_ROWS], clock)
+    yield from _tell_arrows(trace, links, clock)
+    if trace.memory is not None and len(rows):
+        yield from _tell_memory(trace, trace.memory, rows, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    epoch_ns: int
+    unit_ns: int
+
+    def at(self, time_ns: int) -> str:
+        return self.length(self.epoch_ns + time_ns)
+
+    def length(self, duration_ns: int) -> str:
+        """Microseconds as decimal text, with as many digits as the source had.
+
+        >>> _Clock(0, 1).length(1_234_005), _Clock(0, 1000).length(7000), _Clock(0, 1).length(-5)
+        ('1234.005', '7', '-0.005')
+        """
+        if self.unit_ns == 1000 and duration_ns % 1000 == 0:
+            return str(duration_ns // 1000)
+        whole, rest = divmod(abs(duration_ns), 1000)
+        return f"{'-' if duration_ns < 0 else ''}{whole}.{rest:03d}"
+
+
+def _tell_slice(one: Slice, process: int, thread: int, clock: _Clock) -> str:
+    return (
+        f'{{"ph": "X", "cat": "{OWN_CATEGORY}", "name": {json.dumps(one.name)}, "pid": {process}, "tid": {thread}, '
+        f'"ts": {clock.at(one.start_ns)}, "dur": {clock.length(one.end_ns - one.start_ns)}, '
+        f'"args": {json.dumps(dict(one.args))}}}'
+    )
+
+
+def _tell_rows(trace: Trace, rows: Int64s, clock: _Clock) -> list[str]:
+    args = _collect_args(trace, rows)
+    columns = (trace.start_ns, trace.duration_ns, trace.name, trace.category, trace.thread, trace.process)
+    told = []
+    for at, (start_ns, duration_ns, name, category, thread, process) in enumerate(
+        zip(*(column[rows].tolist() for column in columns), strict=True)
+    ):
+        pid = _identify(trace.processes[process]) if process >= 0 else '""'
+        tid = _identify(trace.thread_labels[thread]) if thread >= 0 else '""'
+        told.append(
+            f'{{"ph": "X", "cat": "{_CATEGORY_NAMES[Category(category)]}", "name": {json.dumps(trace.names[name])}, '
+            f'"pid": {pid}, "tid": {tid}, "ts": {clock.at(start_ns)}, "dur": {clock.length(duration_ns)}'
+            + (f', "args": {json.dumps(args[at])}}}' if args[at] else "}")
+        )
+    return told
+
+
+def _collect_args(trace: Trace, rows: Int64s) -> list[dict[str, Any]]:
+    args: list[dict[str, Any]] = [{} for _ in range(len(rows))]
+    on_device = np.isin(trace.category[rows], [int(c) for c in (*DEVICE_WORK, Category.SYNC)])
+    dense = (
+        ("External id", trace.external_id[rows], True),
+        ("correlation", trace.correlation[rows], True),
+        ("device", trace.device[rows], on_device),
+    )
+    for name, values, wanted in dense:
+        for at in np.flatnonzero((values >= 0) & wanted).tolist():
+            args[at][name] = int(values[at])
+    for at in np.flatnonzero((trace.stream[rows] >= 0) & on_device).tolist():
+        label = trace.stream_labels[int(trace.stream[rows[at]])]
+        digits = label.removeprefix("stream ").strip()
+        args[at]["stream"] = int(digits) if _is_number(digits) else label
+    for fact, key in _INTEGER_NAMES.items():
+        for at, value in _find_facts(rows, *trace.integers(fact)):
+            args[at][key] = int(value)
+    for fact, (key, factor) in _NUMBER_NAMES.items():
+        for at, value in _find_facts(rows, *trace.numbers(fact)):
+            args[at][key] = float(value) * factor
+    for fact, key in _TEXT_NAMES.items():
+        holders, indices, table = trace.texts(fact)
+        for at, index in _find_facts(rows, holders, indices):
+            args[at][key] = table[int(index)]
+    return args
+
+
+def _find_facts(rows: Int64s, holders: Int64s, values: NDArray[Any]) -> Iterator[tuple[int, Any]]:
+    """(place in ``rows``, value) of a sparse fact; rows and holders ascend."""
+    low, high = np.searchsorted(holders, [rows[0], rows[-1] + 1]) if len(rows) else (0, 0)
+    place = np.searchsorted(rows, holders[low:high])
+    held = rows[np.minimum(place, len(rows) - 1)] == holders[low:high] if high > low else np.empty(0, dtype=bool)
+    yield from zip(place[held].tolist(), values[low:high][held].tolist(), strict=True)
+
+
+def _tell_arrows(trace: Trace, links: tuple[Int64s, Int64s], clock: _Clock) -> Iterator[list[str]]:
+    """From each launching call to its work, as torch.profiler draws them."""
+    calls, work = (part.tolist() for part in links)
+    told = []
+    for number, (call, done) in enumerate(zip(calls, work, strict=True), start=1):
+        for phase, row in (("s", call), ("f", done)):
+            pid = _identify(trace.processes[int(trace.process[row])]) if trace.process[row] >= 0 else '""'
+            tid = _identify(trace.thread_labels[int(trace.thread[row])]) if trace.thread[row] >= 0 else '""'
+            told.append(
+                f'{{"ph": "{phase}", "id": {number}, "cat": "ac2g", "name": "ac2g", "pid": {pid}, "tid": {tid}, '
+                f'"ts": {clock.at(int(trace.start_ns[row]))}' + (', "bp": "e"}' if phase == "f" else "}")
+            )
+        if len(told) >= BLOCK_ROWS:
+            yield told
+            told = []
+    yield told
+
+
+def _tell_memory(trace: Trace, memory: MemoryEvents, rows: Int64s, clock: _Clock) -> Iterator[list[str]]:
+    """The instants of the allocators between the first and the last of the host's rows."""
+    host = rows[~np.isin(trace.category[rows], [int(c) for c in DEVICE_WORK])]
+    if not len(host):
+        return
+    low, high = int(trace.start_ns[host].min()), int(trace.start_ns[host].max())
+    first, last = np.searchsorted(memory.time_ns, [low, high + 1]).tolist()
+    row = int(host[0])
+    pid = _identify(trace.processes[int(trace.process[row])]) if trace.process[row] >= 0 else '""'
+    tid = _identify(trace.thread_labels[int(trace.thread[row])]) if trace.thread[row] >= 0 else '""'
+    names = (
+        ("Total Reserved", memory.reserved_bytes, True),
+        ("Total Allocated", memory.allocated_bytes, True),
+        ("Bytes", memory.bytes, False),
+        ("Device Id", memory.device_index, False),
+        ("Device Type", memory.device_type, False),
+        ("Addr", memory.address, True),
+    )
+    for begin in range(first, last, BLOCK_ROWS):
+        told = []
+        for at in range(begin, min(last, begin + BLOCK_ROWS)):
+            args = {key: int(column[at]) for key, column, optional in names if not optional or column[at] >= 0}
+            told.append(
+                f'{{"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": {pid}, "tid": {tid}, '
+                f'"ts": {clock.at(int(memory.time_ns[at]))}, "args": {json.dumps(args)}}}'
+            )
+        yield told
+
+
+def _identify(label: str) -> str:
+    """A pid or tid as the file had it: a number where it is one, else a string."""
+    return label if _is_number(label) else json.dumps(label)
+
+
+def _is_number(label: str) -> bool:
+    digits = label.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) < 19 and str(int(label)) == label
+
+
+def _find_free_process(trace: Trace) -> int:
+    taken = set(trace.processes)
+    return next(pid for pid in range(_OWN_PROCESS, _OWN_PROCESS + len(taken) + 1) if str(pid) not in taken)
+
+
+def _name_processes(trace: Trace, own: int) -> list[str]:
+    told = [_name_it("process_name", own, 0, "hotloop"), _sort_it(own, None)]
+    named = trace.facts.extra.get("process_names")
+    for label, name in named.items() if isinstance(named, dict) else ():
+        if label in trace.processes:
+            told.append(_tell_meta("process_name", _identify(label), "0", {"name": str(name)}))
+    for thread, name in trace.facts.threads.items():
+        rows = np.flatnonzero(trace.thread == thread)[:1]
+        if len(rows) and trace.process[rows[0]] >= 0:
+            pid = _identify(trace.processes[int(trace.process[rows[0]])])
+            told.append(_tell_meta("thread_name", pid, _identify(trace.thread_labels[thread]), {"name": name}))
+    return told
+
+
+def _name_it(kind: str, process: int, thread: int, name: str) -> str:
+    return _tell_meta(kind, str(process), str(thread), {"name": name})
+
+
+def _sort_it(process: int, thread: int | None) -> str:
+    """Our process above all others, its tracks in their order."""
+    kind = "process_sort_index" if thread is None else "thread_sort_index"
+    return _tell_meta(kind, str(process), str(thread or 0), {"sort_index": -1000 if thread is None else thread})
+
+
+def _tell_meta(kind: str, pid: str, tid: str, args: Mapping[str, Any]) -> str:
+    return f'{{"ph": "M", "name": "{kind}", "pid": {pid}, "tid": {tid}, "ts": 0, "args": {json.dumps(dict(args))}}}'
+
+
+def _describe_facts(facts: TraceFacts) -> dict[str, Any]:
+    """The head of the file, under the names that torch.profiler gives its parts."""
+    head: dict[str, Any] = {key: value for key, value in facts.extra.items() if isinstance(value, str | int | float)}
+    head.pop("traceName", None)
+    head["schemaVersion"] = head.get("schemaVersion", 1)
+    if facts.devices:
+        head["deviceProperties"] = [_describe_device(device) for device in facts.devices]
+    # A rank that was guessed from names or their order is no fact of the file.
+    rank = facts.rank if facts.rank_source == "distributedInfo" else None
+    if rank is not None or facts.world_size is not None:
+        distributed: dict[str, Any] = {"backend": facts.backend, "rank": rank, "world_size": facts.world_size}
+        if facts.process_groups:
+            distributed["pg_config"] = [
+                {"pg_name": name, "ranks": list(ranks)} for name, ranks in facts.process_groups.items()
+            ]
+        head["distributedInfo"] = {key: value for key, value in distributed.items() if value is not None}
+    if facts.host is not None:
+        head["host_name"] = facts.host
+    if facts.unix_base_ns is not None:
+        head["baseTimeNanoseconds"] = facts.unix_base_ns
+    head["displayTimeUnit"] = "ms"
+    return head
+
+
+def _describe_device(device: DeviceFacts) -> dict[str, Any]:
+    told = {
+        "id": device.index,
+        "name": device.name,
+        "totalGlobalMem": device.total_bytes,
+        "computeMajor": device.compute_major,
+        "computeMinor": device.compute_minor,
+        "numSms": device.sm_count,
+        "warpSize": device.warp_size,
+        "maxThreadsPerMultiprocessor": device.max_threads_per_sm,
+    }
+    return {key: value for key, value in told.items() if value is not None}
