@@ -340,7 +340,6 @@ def _with_timed_closure(recorder: Recorder, args: Any, kwargs: Any) -> tuple[Any
     if not callable(closure):
         return args, kwargs
 
-    @functools.wraps(closure, updated=())
     def timed(*values: Any, **named: Any) -> Any:
         depth = len(recorder.stack)
         recorder.enter(OTHER)
