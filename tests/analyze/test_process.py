@@ -354,3 +354,14 @@ def test_batches_fetched_ahead_do_not_count_again_as_inputs():
     found = analyze_process(recording(rows))
     assert found is not None
     assert found.rank.samples_per_step == pytest.approx(16.0, rel=0.005)
+
+
+def test_a_step_that_fetches_ahead_counts_all_its_batches_with_validation_in_it_too():
+    rows = Rows()
+    validation = {"nograd_ns": MS, "bursts": 1, "bursts_other_loader": 1}
+    for i in range(96):
+        ahead = {0: {"samples": 32, "micro_batches": 2, **validation}, 31: {"batches": 0, "micro_batches": 0}}
+        rows.step(**ahead.get(i % 32, {}))
+    found = analyze_process(recording(rows))
+    assert found is not None
+    assert found.rank.samples_per_step == pytest.approx(16.0, rel=0.005)

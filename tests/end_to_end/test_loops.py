@@ -455,3 +455,26 @@ def test_a_policy_in_eval_mode_that_acts_in_every_step_is_forward(tmp_path: Path
     )
     assert ran.phase("validation")["share_ratio"] == 0
     assert ran.phase("forward")["share_ratio"] > 0.2
+
+
+def test_what_a_closure_does_besides_computing_is_not_the_optimizers_time(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        import time
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)
+            loss.backward()
+            time.sleep(0.005)
+            return loss
+        for step in range(20):
+            optimizer.step(closure)
+        for step in range(20):
+            optimizer.step(closure=closure)
+        """,
+    )
+    assert ran.seen["step"]["count"] == 40
+    assert ran.phase("other")["mean_ns"] > 5_000_000 > 10 * ran.phase("optimizer")["mean_ns"]
+    check_sums(ran.seen)

@@ -357,13 +357,18 @@ def _tokens_per_step(padding: _Padding, samples_per_step: float | None, steps: S
 def _samples_per_step(steps: Steps, base: BoolColumn, is_validating: BoolColumn) -> tuple[float | None, bool]:
     """Mean samples per step where they are known, and whether they differ much from step to step.
 
-    Steps with validation may hold its samples as well; they count only where there are no others.
+    Steps with validation may hold its samples as well: where there are others, they count only with no more samples
+    a micro-batch than those.
     """
-    known = base & (steps.columns["samples"] >= 0)
-    if (known & ~is_validating).any():
-        known &= ~is_validating
-    column, weight = steps.columns["samples"][known], steps.weight[known]
-    fed = steps.columns["micro_batches"][known] > 0
+    samples, micro_batches = steps.columns["samples"], steps.columns["micro_batches"]
+    known = base & (samples >= 0)
+    training = known & ~is_validating
+    if training.any():
+        fed = training & (micro_batches > 0)
+        most = float((samples[fed] / micro_batches[fed]).max()) if fed.any() else 0.0
+        known &= ~is_validating | ((micro_batches > 0) & (samples <= most * micro_batches))
+    column, weight = samples[known], steps.weight[known]
+    fed = micro_batches[known] > 0
     if int(weight[fed].sum()) > MOSTLY_FED_RATIO * int(weight.sum()):
         # A loop that fetches ahead takes two batches in an epoch's first step and none in its last one.
         column = np.where(fed, column, 0)
@@ -371,6 +376,11 @@ def _samples_per_step(steps: Steps, base: BoolColumn, is_validating: BoolColumn)
         return None, False
     per_step = per_step_values(column, weight)
     mean, _ = weighted_mean_std(per_step, weight)
+    taken, count = int(micro_batches[known].sum()), int(weight.sum())
+    (usual_taken,) = weighted_quantiles(per_step_values(micro_batches[known], weight), weight, (0.5,))
+    if usual_taken >= 1 and abs(taken - usual_taken * count) <= 1:
+        # One batch that was fetched before the first of these steps, or for the first one behind them.
+        mean = usual_taken * int(column.sum()) / taken
     (usual,) = weighted_quantiles(per_step, weight, (0.5,))
     alike = np.abs(per_step - usual) <= 0.5 * usual
     return mean, int(weight[alike].sum()) < MIN_ALIKE_RATIO * int(weight.sum())

@@ -26,6 +26,7 @@ from .recorder import (
     ITERATOR,
     NOGRAD,
     OPTIMIZER,
+    OTHER,
     Recorder,
 )
 from .session import Session
@@ -313,6 +314,8 @@ def wrap_optimizer_step(session: Session) -> Callable[[Call], Call]:
                 return original(self, *args, **kwargs)
             if _ident() != session.active and not session.claim_owner():
                 return original(self, *args, **kwargs)
+            if args or kwargs:
+                args, kwargs = _with_timed_closure(recorder, args, kwargs)
             depth = len(recorder.stack)
             recorder.optimizer_began()
             try:
@@ -329,6 +332,23 @@ def wrap_optimizer_step(session: Session) -> Callable[[Call], Call]:
         return step
 
     return wrap
+
+
+def _with_timed_closure(recorder: Recorder, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of a step, whose closure leaves the optimizer: what it does between its phases is not its work."""
+    closure = args[0] if args else kwargs.get("closure")
+    if not callable(closure):
+        return args, kwargs
+
+    def timed(*values: Any, **named: Any) -> Any:
+        depth = len(recorder.stack)
+        recorder.enter(OTHER)
+        try:
+            return closure(*values, **named)
+        finally:
+            recorder.unwind(depth)
+
+    return ((timed, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": timed})
 
 
 def wrap_optimizer_init(session: Session) -> Callable[[Call], Call]:
