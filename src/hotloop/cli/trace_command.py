@@ -21,7 +21,7 @@ def add_parser(subparsers: Any, text: str) -> None:
         "trace",
         help=text,
         description="Read the traces of one training: torch.profiler's Kineto JSON (plain or .gz) or the SQLite export "
-        "of Nsight Systems, one file, several, or a folder with a file for each rank.",
+        "of Nsight Systems, one file, several, or a folder with a file for each rank; or a memory snapshot (.pickle).",
     )
     from hotloop.cli.show import add_output_options
 
@@ -56,6 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.cli.show import check_outputs, has_serious_fault, show_report
     from hotloop.core.errors import UsageError
     from hotloop.core.redact import redact_command
+    from hotloop.pipeline.memory import is_memory_file
     from hotloop.pipeline.traces import report_traces
 
     check_outputs(arguments.json, arguments.html)
@@ -63,6 +64,8 @@ def execute(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name} {value}: give a number of at least 1")
+    if any(is_memory_file(path) for path in arguments.paths):
+        return _report_memory(arguments)
     for change in arguments.what_if:
         parse_change(change)
     options = ReduceOptions(
@@ -95,6 +98,33 @@ def execute(arguments: argparse.Namespace) -> int:
         top=arguments.top,
     )
     return 1 if has_serious_fault(report) and not arguments.exit_zero else 0
+
+
+def _report_memory(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from hotloop.cli.show import show_report
+    from hotloop.core.errors import UsageError
+    from hotloop.core.redact import redact_command
+    from hotloop.pipeline.memory import is_memory_file, report_memory_files
+
+    others = [path for path in arguments.paths if not is_memory_file(path)]
+    if others:
+        raise UsageError(f"{others[0]} is no memory snapshot or timeline: give it to a command of its own")
+    missing = [path for path in arguments.paths if not Path(path).is_file()]
+    if missing:
+        raise UsageError(f"{missing[0]} is no file; give a snapshot (.pickle) or a memory timeline (.raw.json.gz)")
+    if arguments.what_if:
+        raise UsageError("--what-if: a memory file has no steps that could be re-timed")
+    show_report(
+        report_memory_files(list(map(Path, arguments.paths)), redact_command(("hotloop", "trace", *arguments.paths))),
+        json_path=arguments.json,
+        html_path=arguments.html,
+        quiet=arguments.quiet or arguments.json == "-",
+        stream=sys.stdout,
+        top=arguments.top,
+    )
+    return 0
 
 
 def _fetch(path: str, folder: Path, progress: Progress | None) -> str | Path:
