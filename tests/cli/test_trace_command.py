@@ -229,7 +229,7 @@ def test_the_path_over_ranks_leads_through_the_late_one(tmp_path: Path, capsys: 
 def test_a_memory_timeline_is_told_by_category(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows of (time, action, bytes, category): 3 MiB of parameters from before, 5 MiB of activations come and go."""
     path = tmp_path / "m.raw.json"
-    path.write_text(json.dumps([[-1, 1, 3 << 20, 0], [10**18, 2, 5 << 20, 4], [10**18 + 5, 4, 5 << 20, 4]]))
+    path.write_text(json.dumps([[-1, 1, 3 << 20, 0], [10**18, 2, 5 << 20, 4], [10**18 + 5, 4, -(5 << 20), 4]]))
     assert main(["trace", str(path), "--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")]) == 0
     (told,) = json.loads((tmp_path / "r.json").read_text())["memory_files"]
     assert (told["kind"], told["peak_bytes"]) == ("timeline", 8 << 20)
