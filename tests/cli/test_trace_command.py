@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,131 @@ def test_only_what_a_rule_asks_for_is_forecast(tmp_path: Path) -> None:
     assert forecasts == {"no-input-wait"}
     assert {finding["rule"] for finding in findings} == {"input-bound"}
     assert findings[0]["saving"]["basis"] == "simulated"
+
+
+def test_what_if_tells_the_step_its_range_and_its_basis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of steps of 1 ms 400 us are waits for data; together with a free launch both are gone."""
+    path = write(tmp_path / "a.json", two_steps())
+    asked = ("--what-if", "no-input-wait", "--what-if", "free-launches")
+    main(["trace", str(path), *KEPT, "--exit-zero", *asked, "--json", str(tmp_path / "r.json")])
+    told = json.loads((tmp_path / "r.json").read_text())["trace"]["what_if"]
+    assert [one["changes"] for one in told] == [
+        ["no-input-wait"], ["free-launches"], ["no-input-wait", "free-launches"],
+    ]  # fmt: skip
+    for one in told:
+        assert one["measured_step_ns"] == one["replayed_step_ns"] == 1_000_000
+        assert one["low_step_ns"] <= one["step_ns"] <= one["high_step_ns"]
+        assert sum(one["bound_ns"].values()) == one["step_ns"]
+        assert one["basis"] == "simulated"
+        assert 0 <= one["inferred_edges"] <= one["edges_count"]
+    assert told[0]["step_ns"] == 600_000
+    assert told[0]["saving_mid_ratio"] == pytest.approx(0.4)
+    text = capsys.readouterr().out
+    assert "WHAT IF, AS ASKED" in text
+    assert "no-input-wait + free-launches" in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["magic", "loader-workers", "loader-workers=x", "faster=2", "faster=2:(", "faster-matmuls=0", "no-host-time=3"],
+)
+def test_a_bad_what_if_is_refused_before_anything_is_read(change: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "no/such/file.json", "--what-if", change]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert change in line
+    if change == "magic":
+        assert "no-input-wait" in line
+        assert "loader-workers=COUNT" in line
+
+
+def test_the_path_over_ranks_leads_through_the_late_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rank 1 reaches the collective of each step 300 us after rank 0: until there the path is on rank 1."""
+    for rank, own_us in ((0, 300.0), (1, 600.0)):
+        events = []
+        for step in range(3):
+            at = 1000.0 * step
+            number = 10 * step
+            meta = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2, "In msg nelems": 64}
+            meta |= {"Out msg nelems": 64, "dtype": "Float"}
+            events += [
+                event("user_annotation", f"ProfilerStep#{step}", at, 1000.0),
+                event("cuda_runtime", "cudaLaunchKernel", at + 5, 5.0, correlation=number + 1),
+                event("kernel", "gemm", at + 20, own_us - 20, 7, device=0, stream=7, correlation=number + 1),
+                event("cuda_runtime", "cudaLaunchKernel", at + 15, 5.0, correlation=number + 2),
+                event("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + own_us, 800 - own_us, 7, device=0,
+                      stream=7, correlation=number + 2, **meta),
+                event("cuda_runtime", "cudaDeviceSynchronize", at + 30, 775.0, correlation=number + 3),
+            ]  # fmt: skip
+        trace = {"schemaVersion": 1, "traceEvents": events}
+        trace["distributedInfo"] = {
+            "backend": "nccl", "rank": rank, "world_size": 2,
+            "pg_config": [{"pg_name": "0", "ranks": [0, 1], "pg_size": 2}],
+        }  # fmt: skip
+        write(tmp_path / f"rank{rank}.json", trace)
+    assert (
+        main(["trace", str(tmp_path), *KEPT, "--exit-zero", "--workers", "1", "--json", str(tmp_path / "r.out")]) == 0
+    )
+    path = json.loads((tmp_path / "r.out").read_text())["trace"]["ranks_path"]
+    assert path["step"] == 1
+    assert path["total_ns"] == 1_000_000
+    assert sum(one["total_ns"] for one in path["ranks"]) == path["total_ns"]
+    assert path["ranks"][1]["bound_ns"]["device_compute"] == 580_000
+    assert path["ranks"][0]["bound_ns"]["device_compute"] == 0
+    assert path["has_sync_events"] is False
+    text = capsys.readouterr().out
+    assert "CRITICAL PATH OVER RANKS" in text
+    assert "without synchronisation events" in " ".join(text.split())
+
+
+def test_a_memory_timeline_is_told_by_category(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of (time, action, bytes, category): 3 MiB of parameters from before, 5 MiB of activations come and go."""
+    path = tmp_path / "m.raw.json"
+    path.write_text(json.dumps([[-1, 1, 3 << 20, 0], [10**18, 2, 5 << 20, 4], [10**18 + 5, 4, -(5 << 20), 4]]))
+    assert main(["trace", str(path), "--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")]) == 0
+    (told,) = json.loads((tmp_path / "r.json").read_text())["memory_files"]
+    assert (told["kind"], told["peak_bytes"]) == ("timeline", 8 << 20)
+    assert [(one["category"], one["at_peak_bytes"]) for one in told["categories"]] == [
+        ("activation", 5 << 20), ("parameter", 3 << 20),
+    ]  # fmt: skip
+    text = capsys.readouterr().out
+    assert text.startswith("memory peaks at 8.0 MiB, most of it activation")
+    assert "MEMORY BY CATEGORY" in text
+    assert "5.00 MiB" in text
+
+
+def test_a_snapshot_is_told_with_the_user_s_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "s.pickle"
+    frames = [{"filename": "/home/me/model.py", "line": 12, "name": "forward"}]
+    blocks = [
+        {"address": 0, "size": 3 << 20, "requested_size": 3 << 20, "state": "active_allocated", "frames": frames},
+        {"address": 3 << 20, "size": 1 << 20, "requested_size": 0, "state": "inactive", "frames": []},
+    ]
+    segment = {"device": 0, "address": 0, "total_size": 4 << 20, "allocated_size": 3 << 20, "active_size": 3 << 20,
+               "stream": 0, "segment_type": "large", "blocks": blocks}  # fmt: skip
+    path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
+    assert main(["trace", str(path), "--json", str(tmp_path / "r.json")]) == 0
+    (told,) = json.loads((tmp_path / "r.json").read_text())["memory_files"]
+    assert told["devices"][0]["reserved_bytes"] == 4 << 20
+    assert told["largest_blocks"][0]["where"]["line"] == 12
+    text = capsys.readouterr().out
+    assert text.startswith("device 0 has 3.0 MiB in use of 4.0 MiB reserved")
+    assert "MEMORY IN USE BY LINE" in text
+    assert "model.py:12" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "said"),
+    [
+        (pickle.dumps(Path("x")), (), "run code"),
+        (b"", (), "is empty"),
+        (pickle.dumps({}), ("--what-if", "no-input-wait"), "no steps"),
+        (pickle.dumps({}), ("a.json",), "of its own"),
+    ],
+)
+def test_a_memory_file_that_cannot_be_told_is_one_line(
+    content: bytes, arguments: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.pickle").write_bytes(content)
+    assert main(["trace", str(tmp_path / "s.pickle"), *arguments]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert said in line

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,24 +42,14 @@ def test_a_guess_never_outranks_what_was_simulated() -> None:
 
 
 def test_a_measured_saving_outranks_a_simulated_one_of_nearly_the_same_size() -> None:
-    measured = make_finding("small-batch", 0.32, Basis.MEASURED, Kind.OPPORTUNITY)
-    assert order_of(make_finding("input-bound", 0.33), measured) == ["small-batch", "input-bound"]
+    measured = make_finding("small-batch", 0.29, Basis.MEASURED, Kind.OPPORTUNITY)
+    assert order_of(make_finding("input-bound", 0.3), measured) == ["small-batch", "input-bound"]
 
 
 def test_memory_that_is_soon_full_stands_among_the_large_savings() -> None:
     leak = make_finding("memory-growth", None, severity_override=Severity.HIGH)
     slow = make_finding("input-bound", 0.6)
     assert order_of(make_finding("gc-pause", 0.2), leak, slow) == ["input-bound", "memory-growth", "gc-pause"]
-
-
-def test_no_finding_stands_behind_one_of_less_severity() -> None:
-    careful = replace(
-        make_finding("gc-pause", 0.3),
-        saving=Saving(low_ratio=0.02, mid_ratio=0.3, high_ratio=0.4, basis=Basis.SIMULATED),
-    )
-    sure = make_finding("input-bound", 0.12)
-    assert (careful.severity, sure.severity) == (Severity.LOW, Severity.MEDIUM)
-    assert order_of(careful, sure) == ["input-bound", "gc-pause"]
 
 
 def test_findings_without_a_saving_come_last() -> None:

@@ -22,7 +22,7 @@ def add_parser(subparsers: Any, text: str) -> None:
         "trace",
         help=text,
         description="Read the traces of one training: torch.profiler's Kineto JSON (plain or .gz) or the SQLite export "
-        "of Nsight Systems, one file, several, or a folder with a file for each rank.",
+        "of Nsight Systems, one file, several, or a folder with a file for each rank; or a memory snapshot (.pickle).",
     )
     from hotloop.cli.show import add_output_options
 
@@ -67,6 +67,7 @@ def add_parser(subparsers: Any, text: str) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.cli.show import check_outputs
     from hotloop.core.errors import UsageError
+    from hotloop.pipeline.memory import is_memory_file
 
     check_outputs(arguments.json, arguments.html, arguments.export)
     for name in ("top", "workers"):
@@ -76,6 +77,8 @@ def execute(arguments: argparse.Namespace) -> int:
     _check_export(arguments)
     _check_query(arguments)
     _check_changes(arguments)
+    if any(is_memory_file(path) for path in arguments.paths):
+        return _report_memory(arguments)
     import tempfile
     from pathlib import Path
 
@@ -231,6 +234,34 @@ def _check_changes(arguments: argparse.Namespace) -> None:
         raise UsageError("--sql answers a query and makes no report: leave out --what-if")
     for change in arguments.what_if:
         parse_change(change)
+
+
+def _report_memory(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from hotloop.cli.show import show_report
+    from hotloop.core.errors import UsageError
+    from hotloop.core.redact import redact_command
+    from hotloop.pipeline.memory import is_memory_file, report_memory_files
+
+    others = [path for path in arguments.paths if not is_memory_file(path)]
+    if others:
+        raise UsageError(f"{others[0]} is no memory snapshot or timeline: give it to a command of its own")
+    missing = [path for path in arguments.paths if not Path(path).is_file()]
+    if missing:
+        raise UsageError(f"{missing[0]} is no file; give a snapshot (.pickle) or a memory timeline (.raw.json.gz)")
+    for option in ("what_if", "sql", "export"):
+        if getattr(arguments, option):
+            raise UsageError(f"--{option.replace('_', '-')}: a memory file has no steps and no events of a trace")
+    show_report(
+        report_memory_files(list(map(Path, arguments.paths)), redact_command(("hotloop", "trace", *arguments.paths))),
+        json_path=arguments.json,
+        html_path=arguments.html,
+        quiet=arguments.quiet or arguments.json == "-",
+        stream=sys.stdout,
+        top=arguments.top,
+    )
+    return 0
 
 
 def _fetch(path: str, folder: Path, progress: Progress | None) -> str | Path:

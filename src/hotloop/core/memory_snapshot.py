@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import InvariantError
 from .findings import Where
+from .graph import CategoryMemory
 from .trace import TraceNote
 
 if TYPE_CHECKING:
@@ -214,3 +215,20 @@ class MemoryTimeline:
             raise InvariantError("the peak's categories do not sum to the peak")
         if sum(self.final_by_category.values()) != self.final_bytes:
             raise InvariantError("the final categories do not sum to the final level")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFile:
+    """A snapshot or a memory timeline, as a report tells it."""
+
+    source: str
+    kind: str
+    """'snapshot' or 'timeline'."""
+    devices: tuple[DeviceMemory, ...]
+    """Of a snapshot."""
+    largest_blocks: tuple[MemoryBlock, ...]
+    out_of_memory: tuple[OutOfMemory, ...]
+    peak_bytes: int | None
+    """Of a timeline; a snapshot has one for each device."""
+    categories: tuple[CategoryMemory, ...]
+    """Of a timeline; a snapshot knows lines, not categories."""

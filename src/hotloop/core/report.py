@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .findings import Finding, Skipped, Value
+from .memory_snapshot import MemoryFile
 from .phases import PHASES, Breakdown
 from .trace_analysis import TraceAnalysis, tell_device, tell_step_windows
 
@@ -197,6 +198,8 @@ class Report:
     trace: TraceAnalysis | None = None
     """The files of a profiler that the report was made from; None for a recorded run."""
     device_phases: tuple[DevicePhase, ...] = ()
+    memory_files: tuple[MemoryFile, ...] = ()
+    """Memory snapshots and timelines that the report was made from."""
 
 
 def report_to_json(report: Report) -> dict[str, Any]:
@@ -232,6 +235,8 @@ def report_to_json(report: Report) -> dict[str, Any]:
             device = tell_device(rank)
             told["device"] = None if device is None else {**(told["device"] or {}), **device}
             told["step_windows"] = tell_step_windows(rank)
+    if report.memory_files:
+        out["memory_files"] = [_plain(one) for one in report.memory_files]
     if report.runs:
         out["runs"] = [report_to_json(r) for r in report.runs]
     return out

@@ -11,24 +11,19 @@ BASIS_WEIGHT = {Basis.MEASURED: 1.0, Basis.SIMULATED: 0.9, Basis.RULE_OF_THUMB: 
 
 SEVERITY_AS_SAVING_RATIO = {Severity.HIGH: 0.40, Severity.MEDIUM: 0.15, Severity.LOW: 0.05, Severity.INFO: 0.0}
 """Place of a finding whose harm is no loss of time (memory that fills up): among savings of its severity."""
-_SEVERITIES = tuple(Severity)
 
 
 def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings by severity, then by expected saving, weighted by its basis; ties in the order of rule ids.
+    """Findings by their expected saving, weighted by its basis; ties in the order of rule ids.
 
     What rests on a rule of thumb stands behind every fault that was measured or simulated, however large the guess.
     """
-    found = sorted(findings, key=_place)
+    found = sorted(findings, key=lambda finding: (-_weight(finding), finding.rule))
     guesses = [finding for finding in found if _is_guess(finding)]
     known = [finding for finding in found if not _is_guess(finding)]
     last_fault = max((i for i, finding in enumerate(known) if finding.kind is Kind.FAULT), default=-1)
-    behind = sorted([*known[last_fault + 1 :], *guesses], key=_place)
+    behind = sorted([*known[last_fault + 1 :], *guesses], key=lambda finding: (-_weight(finding), finding.rule))
     return (*known[: last_fault + 1], *behind)
-
-
-def _place(finding: Finding) -> tuple[int, float, str]:
-    return _SEVERITIES.index(finding.severity), -_weight(finding), finding.rule
 
 
 def _is_guess(finding: Finding) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.report import Report
 from hotloop.core.timeline import IdleCauses, LaunchStats, RankTimeline
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
@@ -28,7 +29,7 @@ class Table:
 def trace_tables(report: Report, top: int = 10) -> tuple[Table, ...]:
     """Tables of the files that a report was made from; none for a recorded run. ``top`` rows of the long ones."""
     if report.trace is None:
-        return ()
+        return tuple(table for one in report.memory_files for table in _tell_memory_file(one, top) if table.rows)
     ranks = report.trace.ranks
     lead = ranks[0].timeline
     whose = "" if len(ranks) == 1 else f"of {_name_rank(ranks[0])}; the JSON report has every rank"
@@ -265,6 +266,59 @@ def _tell_memory(ranks: Sequence[TraceRank]) -> Table | None:
     note = "levels are relative to the beginning of the trace" if relative else ""
     header = ("device", "peak", "reserved then", "not in use then", "of the trace's own", "growth per step")
     return Table(title="Memory", note=note, header=header, rows=tuple(rows)) if rows else None
+
+
+def _tell_memory_file(file: MemoryFile, top: int) -> Iterator[Table]:
+    devices, sites = [], []
+    for one in file.devices:
+        peak = one.peak
+        devices.append(
+            (
+                f"device {one.device}",
+                t.UNKNOWN if peak is None else t.format_bytes(peak.requested_bytes),
+                *map(t.format_bytes, (one.reserved_bytes, one.active_bytes, one.fragmentation_bytes)),
+                *map(t.format_bytes, (one.split_bytes, one.largest_free_block_bytes)),
+            )
+        )
+        # Without recorded events there is no peak: what is in use now stands for it.
+        for site in (one.sites if peak is None else peak.by_site)[:top]:
+            where = "no line is known" if site.where is None else t.format_where(site.where)
+            rows = (t.format_bytes(site.bytes), t.UNKNOWN if site.count is None else t.format_count(site.count))
+            sites.append((where, f"{one.device}", *rows))
+    header = ("device", "peak requested", "reserved", "in use", "not in use", "between blocks", "largest free")
+    yield Table(title="Memory", note=file.source, header=header, rows=tuple(devices))
+    total = max(1, file.peak_bytes or 0)
+    yield Table(
+        title="Memory by category",
+        note=f"{file.source}; peak {t.format_bytes(file.peak_bytes)}",
+        header=("category", "at the peak", "share", "its own peak", "at the end"),
+        rows=tuple(
+            (
+                one.category.replace("_", " "),
+                t.format_bytes(one.at_peak_bytes),
+                t.format_share(one.at_peak_bytes / total),
+                t.format_bytes(one.own_peak_bytes),
+                t.format_bytes(one.final_bytes),
+            )
+            for one in file.categories
+        ),
+    )
+    recorded = all(one.peak is not None for one in file.devices)
+    title = "Memory at the peak by line" if recorded else "Memory in use by line"
+    yield Table(title=title, note="", header=("line", "device", "bytes", "allocations"), rows=tuple(sites))
+    yield Table(
+        title="Largest allocations",
+        note="",
+        header=("line", "device", "bytes"),
+        rows=tuple(
+            (
+                "no line is known" if one.where is None else t.format_where(one.where),
+                f"{one.device}",
+                t.format_bytes(one.bytes),
+            )
+            for one in file.largest_blocks[:top]
+        ),
+    )
 
 
 def _tell_memory_ops(rank: TraceRank, whose: str, top: int) -> Table | None:

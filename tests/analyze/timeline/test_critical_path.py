@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from hotloop.analyze.timeline.classes import classify_work
 from hotloop.analyze.timeline.collectives import collect_collectives
 from hotloop.analyze.timeline.critical_path import (
+    MAX_ARRIVALS,
     choose_step,
     cut_at_collectives,
     falls_behind,
@@ -22,11 +25,13 @@ from hotloop.analyze.timeline.critical_path import (
 from hotloop.analyze.timeline.dependencies import build_graph
 from hotloop.analyze.timeline.links import link_device_work
 from hotloop.analyze.timeline.ranks import compare_ranks
+from hotloop.analyze.timeline.reduce import ReduceOptions
 from hotloop.analyze.timeline.step_graph import ROLE, StepGraph, make_skeleton, order_by_time, order_nodes, replay
 from hotloop.analyze.timeline.steps import find_steps
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, CriticalPath, EdgeCounts, PathSegment, RankSegments
 from hotloop.core.trace import Category
+from hotloop.pipeline.traces import reduce_rank
 from hotloop.trace.columns import TraceColumns
 from hotloop.trace.inputs import find_traces, read_trace_file
 
@@ -672,3 +677,18 @@ def test_the_skeleton_replays_like_the_whole_graph(
     )  # fmt: skip
     behind = None if late is None else np.array(late[:count], dtype=np.int64)
     assert replay(graph, weight, behind).tolist() == walk_naively(graph, weight, behind)
+
+
+@needs_traces
+def test_what_a_rank_sends_stays_small() -> None:
+    """Everything that is joined over ranks, and the rest of the rank with it."""
+    (file,) = find_traces([TRACES / "a100_ddp_rank3of8"]).files
+    (trace,) = read_trace_file(file, write_cache=False)
+    sent = reduce_rank(trace, ReduceOptions(beside_others=True))
+    assert sent.segments is not None
+    assert len(sent.segments.arrivals) > 1
+    assert len(pickle.dumps(sent)) < 2_000_000
+    # The largest step that is cut at all.
+    one = next(iter(sent.segments.arrivals.values()))
+    many = replace(sent.segments, arrivals={i: replace(one, start_ns=i, end_ns=i) for i in range(MAX_ARRIVALS)})
+    assert len(pickle.dumps(many)) < 1_000_000

@@ -3,11 +3,46 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Skipped
+from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Skipped
 from hotloop.core.rules import rule
+from hotloop.core.trace_analysis import TraceAnalysis
+from hotloop.diagnose.on_trace import MATERIAL_RATIO, device_ranks, named_ranks, saving_from, window_ns
+from hotloop.diagnose.wording import say_share
+
+FEWEST_STEPS_COUNT = 3
+"""A first step asks for its memory; what two steps show may be that."""
 
 
-@rule("allocator-thrash", "the caching allocator frees and asks for device memory in the middle of steps")
+def allocator_thrash_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
+    """Idle time of the device in which the host was in a call that allocates or frees device or pinned memory."""
+    ranks = [one for one in device_ranks(analysis) if one.complete_steps_count >= FEWEST_STEPS_COUNT]
+    if not ranks:
+        reason = f"the trace shows no device work over at least {FEWEST_STEPS_COUNT} complete steps"
+        return Skipped(rule="allocator-thrash", reason=reason)
+    ratios = [(one.timeline.idle.late_allocator_ns if one.timeline.idle else 0) / window_ns(one) for one in ranks]
+    cost_ratio = max(ratios)
+    rank = ranks[ratios.index(cost_ratio)]
+    if cost_ratio < MATERIAL_RATIO:
+        return None
+    return Finding(
+        rule="allocator-thrash",
+        kind=Kind.FAULT,
+        title=f"the device idles {say_share(cost_ratio)} of the time while the host allocates or frees memory",
+        phase=None,
+        cost_ns=round(cost_ratio * rank.step_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_from(None, cost_ratio, 0.2, 0.6, 1.0),
+        evidence={"steps": rank.complete_steps_count},
+        fix=Fix(technique="expandable-segments", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        ranks=named_ranks(tuple(r for r, x in zip(ranks, ratios, strict=True) if x >= 0.6 * cost_ratio), len(ranks)),
+    )
+
+
+@rule(
+    "allocator-thrash",
+    "the caching allocator frees and asks for device memory in the middle of steps",
+    on_trace=allocator_thrash_on_trace,
+)
 def allocator_thrash(analysis: Analysis) -> Skipped:
     """## What it does
     Finds steps in which the caching allocator returns its blocks to the device and requests new ones.

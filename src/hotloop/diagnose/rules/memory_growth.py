@@ -10,6 +10,7 @@ from itertools import groupby, pairwise
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Severity, Skipped
 from hotloop.core.rules import rule
+from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose.wording import say_bytes
 
 SMALLEST_GROWTH_BYTES = 16 << 20
@@ -31,7 +32,53 @@ HIGH_STEPS_COUNT = 1_000
 MEDIUM_STEPS_COUNT = 10_000
 
 
-@rule("memory-growth", "memory grows from step to step")
+def memory_growth_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
+    """The slope of an accelerator's allocated memory at the ends of the complete steps."""
+    known = [
+        (rank, one)
+        for rank in analysis.ranks
+        for one in rank.memory
+        if one.device_type != "cpu" and one.growth_bytes_per_step is not None
+    ]
+    if not known:
+        return Skipped(
+            rule="memory-growth", reason="the trace holds no memory events of an accelerator over at least 8 steps"
+        )
+    rank, worst = max(known, key=lambda pair: pair[1].growth_bytes_per_step or 0.0)
+    slope, noise = worst.growth_bytes_per_step or 0.0, worst.growth_noise_bytes_per_step or 0.0
+    steps = rank.complete_steps_count
+    if slope <= NOISE_MULTIPLE * noise or slope * steps < SMALLEST_GROWTH_BYTES:
+        return None
+    total = _total_bytes(rank, worst.device)
+    # Levels that begin at an unknown height say nothing of what is left.
+    left = None if total is None or not worst.is_absolute else max(0.0, (total - worst.last_allocated_bytes) / slope)
+    then = "" if left is None else f"; {say_bytes(total or 0)} are full in about {_say_count(left)} steps"
+    return Finding(
+        rule="memory-growth",
+        kind=Kind.FAULT,
+        title=f"memory of the device grows by {say_bytes(slope)} a step over {steps} recorded steps{then}",
+        phase=None,
+        cost_ns=None,
+        cost_ratio=None,
+        saving=None,
+        evidence={
+            "growth_bytes_per_step": round(slope),
+            "noise_bytes_per_step": round(noise),
+            "used_bytes": worst.last_allocated_bytes if worst.is_absolute else None,
+            "total_bytes": total,
+            "steps_left": None if left is None else round(left),
+        },
+        fix=Fix(technique="detach-kept-tensors", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        ranks=() if len(analysis.ranks) == 1 or rank.facts.rank is None else (rank.facts.rank,),
+        severity_override=_severity_of(left),
+    )
+
+
+def _total_bytes(rank: TraceRank, device: int) -> int | None:
+    return next((one.total_bytes for one in rank.facts.devices if one.index == device), None)
+
+
+@rule("memory-growth", "memory grows from step to step", on_trace=memory_growth_on_trace)
 def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
     Fits a line to the memory of each process over its steady steps, and says in how many steps it would be full.

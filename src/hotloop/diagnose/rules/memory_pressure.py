@@ -5,13 +5,47 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Severity, Skipped
 from hotloop.core.rules import rule
+from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.wording import say_bytes, say_share
 
 FULL_RATIO = 0.90
 NEARLY_FULL_RATIO = 0.97
 
 
-@rule("memory-pressure", "the device's memory is nearly full")
+def memory_pressure_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
+    """The allocator's own peak against the memory of the device; other programs on it are not seen."""
+    known = []
+    for rank in analysis.ranks:
+        totals = {one.index: one.total_bytes for one in rank.facts.devices}
+        for one in rank.memory:
+            total = totals.get(one.device)
+            if one.device_type != "cpu" and one.is_absolute and total:
+                known.append((one.peak_allocated_bytes / total, rank, one.peak_allocated_bytes, total))
+    if not known:
+        return Skipped(
+            rule="memory-pressure",
+            reason="the trace lacks memory events with totals (profile_memory=True), or the size of the device",
+        )
+    peak_ratio, rank, peak_bytes, total_bytes = max(known, key=lambda one: one[0])
+    if peak_ratio <= FULL_RATIO:
+        return None
+    where = f" on rank {rank.facts.rank}" if len(analysis.ranks) > 1 else ""
+    return Finding(
+        rule="memory-pressure",
+        kind=Kind.FAULT,
+        title=f"device memory peaks at {say_share(peak_ratio)} of {say_bytes(total_bytes)}{where}",
+        phase=None,
+        cost_ns=None,
+        cost_ratio=None,
+        saving=None,
+        evidence={"peak_bytes": peak_bytes, "total_bytes": total_bytes},
+        fix=Fix(technique="activation-checkpointing", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        ranks=() if rank.facts.rank is None or len(analysis.ranks) == 1 else (rank.facts.rank,),
+        severity_override=Severity.MEDIUM if peak_ratio >= NEARLY_FULL_RATIO else Severity.LOW,
+    )
+
+
+@rule("memory-pressure", "the device's memory is nearly full", on_trace=memory_pressure_on_trace)
 def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
     Compares the peak of the device memory with what the device has.

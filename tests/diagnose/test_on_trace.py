@@ -1,0 +1,268 @@
+"""Every rule that judges a profiler's files: a synthetic trace with its fault planted, and a healthy one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.core.graph import DeviceMemoryTimeline
+from hotloop.core.report import report_to_json
+from hotloop.core.trace import DeviceFacts, MemoryEvents
+from hotloop.core.trace_analysis import PARTITION_KEYS, RankWait, TraceAnalysis
+from hotloop.diagnose import RULES
+from hotloop.pipeline.traces import ReduceOptions, reduce_rank, report_trace_analysis
+from tests.analyze.timeline.plain_trace import US, PlainTrace, Row, call, copy, kernel, mark, op
+
+STEP_US = 1000
+GIB = 1 << 30
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+Plant = Callable[[int, int], list[Row]]
+
+
+def gemm(at: int, step: int) -> list[Row]:
+    """One kernel that keeps the device busy from the start of the step to its end."""
+    launch = call("cudaLaunchKernel", at + 2, 5, 100 * step + 1)
+    return [op("aten::mm", at + 1, 7), launch, kernel("gemm", at + 10, 988, 100 * step + 1)]
+
+
+def waits_for_data(at: int, step: int) -> list[Row]:
+    return [
+        mark(LOADER, at, 400),
+        call("cudaLaunchKernel", at + 400, 5, 100 * step + 1),
+        kernel("gemm", at + 410, 585, 100 * step + 1),
+    ]
+
+
+def loads_quickly(at: int, step: int) -> list[Row]:
+    return [mark(LOADER, at, 1), *gemm(at, step)]
+
+
+def syncs(at: int, step: int) -> list[Row]:
+    """The host waits for a first kernel, then works 300 us before it launches the next."""
+    return [
+        call("cudaLaunchKernel", at + 2, 5, 100 * step + 1),
+        kernel("first", at + 10, 290, 100 * step + 1),
+        call("cudaStreamSynchronize", at + 10, 292),
+        op("aten::item", at + 310, 280),
+        call("cudaLaunchKernel", at + 600, 5, 100 * step + 2),
+        kernel("gemm", at + 610, 385, 100 * step + 2),
+    ]
+
+
+def launches_late(at: int, step: int) -> list[Row]:
+    """A kernel of 4 us every 50: each ends long before the next is launched."""
+    rows = []
+    for i in range(20):
+        rows += [op("aten::add", at + 50 * i, 48), call("cudaLaunchKernel", at + 50 * i + 40, 6, 100 * step + i + 1)]
+        rows += [kernel("add", at + 50 * i + 45, 4, 100 * step + i + 1)]
+    return rows
+
+
+def communicates_alone(at: int, step: int) -> list[Row]:
+    return [
+        call("cudaLaunchKernel", at + 2, 5, 100 * step + 1),
+        kernel("gemm", at + 10, 590, 100 * step + 1),
+        call("cudaLaunchKernel", at + 12, 5, 100 * step + 2),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 600, 395, 100 * step + 2, stream="9"),
+    ]
+
+
+def copies_pageable(at: int, step: int) -> list[Row]:
+    return [
+        call("cudaMemcpyAsync", at + 2, 400, 100 * step + 1),
+        copy("Memcpy HtoD (Pageable -> Device)", at + 10, 390, 100 * step + 1),
+        call("cudaLaunchKernel", at + 405, 5, 100 * step + 2),
+        kernel("gemm", at + 412, 583, 100 * step + 2),
+    ]
+
+
+def copies_pinned(at: int, step: int) -> list[Row]:
+    return [*gemm(at, step), copy("Memcpy HtoD (Pinned -> Device)", at + 50, 390, 100 * step + 1, stream="9")]
+
+
+def allocates(at: int, step: int) -> list[Row]:
+    """The next kernel is launched only after 400 us in cudaMalloc."""
+    return [
+        call("cudaLaunchKernel", at + 2, 5, 100 * step + 1),
+        kernel("first", at + 10, 290, 100 * step + 1),
+        call("cudaMalloc", at + 305, 380),
+        call("cudaLaunchKernel", at + 690, 5, 100 * step + 2),
+        kernel("gemm", at + 700, 295, 100 * step + 2),
+    ]
+
+
+def allocations(steps: int, before_bytes: int, kept_bytes: int, peak_bytes: int, device_type: int = 1) -> MemoryEvents:
+    """Per step: up to the peak, back, and ``kept_bytes`` that stay."""
+    rows, level = [], before_bytes
+    for step in range(steps):
+        at = step * STEP_US
+        for when, change in ((100, peak_bytes - before_bytes), (800, before_bytes - peak_bytes), (810, kept_bytes)):
+            if change:
+                level += change
+                rows.append((at + when, 1000 * step + when, change, level, max(level, peak_bytes)))
+    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
+    # What is freed was allocated under the same address.
+    table[table[:, 2] < 0, 1] -= 700
+    return MemoryEvents(
+        time_ns=table[:, 0] * US,
+        address=table[:, 1],
+        bytes=table[:, 2],
+        allocated_bytes=table[:, 3],
+        reserved_bytes=table[:, 4],
+        device_type=np.full(len(table), device_type, dtype=np.int32),
+        device_index=np.zeros(len(table), dtype=np.int32),
+    )
+
+
+def analyse(
+    plant: Plant, steps: int = 4, memory: MemoryEvents | None = None, total: int | None = None
+) -> TraceAnalysis:
+    rows = []
+    for step in range(steps):
+        rows += [mark(f"ProfilerStep#{step}", step * STEP_US, STEP_US), *plant(step * STEP_US, step)]
+    trace = PlainTrace(rows, devices=(DeviceFacts(index=0, total_bytes=total),), memory=memory)
+    return TraceAnalysis(ranks=(reduce_rank(trace, ReduceOptions()).rank,))
+
+
+def judge(rule_id: str, analysis: TraceAnalysis) -> Finding | Skipped | None:
+    judged = RULES[rule_id].judge_trace
+    assert judged is not None
+    found = judged(analysis)
+    assert found is None or isinstance(found, (Finding, Skipped))
+    return found
+
+
+PLANTED: dict[str, tuple[Plant, float]] = {
+    "input-bound": (waits_for_data, 0.4),
+    "host-sync": (syncs, 0.31),
+    "launch-bound": (launches_late, 0.82),
+    "exposed-communication": (communicates_alone, 0.395),
+    "pageable-transfer": (copies_pageable, 0.39),
+    "allocator-thrash": (allocates, 0.38),
+}
+"""The fault that a rule must find, and the share of the time that it costs."""
+HEALTHY: dict[str, Plant] = dict.fromkeys(PLANTED, gemm) | {
+    "pageable-transfer": copies_pinned,
+    "input-bound": loads_quickly,
+}
+ELSEWHERE = {"straggler", "memory-growth", "memory-pressure"}
+"""Rules whose evidence is no kernel of one rank."""
+
+
+def test_every_rule_of_a_trace_is_here() -> None:
+    assert {one.id for one in RULES.values() if one.judge_trace is not None} == set(PLANTED) | ELSEWHERE
+
+
+@pytest.mark.parametrize("rule_id", sorted(PLANTED))
+def test_a_planted_fault_is_found_with_its_cost(rule_id: str) -> None:
+    plant, share = PLANTED[rule_id]
+    found = judge(rule_id, analyse(plant))
+    assert isinstance(found, Finding)
+    assert found.rule == rule_id
+    assert found.cost_ratio == pytest.approx(share, abs=0.03)
+    assert found.saving is not None
+    assert 0 <= found.saving.low_ratio <= found.saving.mid_ratio <= found.saving.high_ratio <= found.cost_ratio
+
+
+@pytest.mark.parametrize("rule_id", sorted(HEALTHY))
+def test_a_healthy_trace_has_no_such_fault(rule_id: str) -> None:
+    assert judge(rule_id, analyse(HEALTHY[rule_id])) is None
+
+
+def test_what_a_rule_asks_for_is_forecast() -> None:
+    for one in RULES.values():
+        if one.asks:
+            forecasts = analyse(PLANTED[one.id][0]).lead.forecasts
+            assert set(one.asks) <= set(forecasts), one.id
+
+
+def test_a_host_without_a_device_is_skipped() -> None:
+    analysis = analyse(lambda at, step: [op("aten::mm", at + 10, 900)])
+    for rule_id in sorted(set(PLANTED) - {"input-bound"}):
+        assert isinstance(judge(rule_id, analysis), Skipped), rule_id
+
+
+def test_the_rank_that_others_wait_for() -> None:
+    lead = analyse(gemm).lead
+    ranks = tuple(replace(lead, facts=replace(lead.facts, rank=i)) for i in range(3))
+
+    def waits(*ns: int) -> TraceAnalysis:
+        told = tuple(RankWait(rank=i, wait_ns=one, last_arrivals_count=0) for i, one in enumerate(ns))
+        return TraceAnalysis(ranks=ranks, waits=told, matched_count=8, transfer_ns=10, span_ns=1000)
+
+    found = judge("straggler", waits(300, 10, 310))
+    assert isinstance(found, Finding)
+    assert found.ranks == (1,)
+    assert judge("straggler", waits(100, 95, 105)) is None
+    assert isinstance(judge("straggler", TraceAnalysis(ranks=ranks[:1])), Skipped)
+
+
+def test_memory_that_grows() -> None:
+    """64 MiB a step stay; the device of 8 GiB would be full in 110 more steps."""
+    memory = allocations(12, GIB, 64 << 20, 2 * GIB)
+    found = judge("memory-growth", analyse(gemm, 12, memory, 8 * GIB))
+    assert isinstance(found, Finding)
+    assert found.evidence["growth_bytes_per_step"] == 64 << 20
+    assert found.evidence["steps_left"] == (8 * GIB - GIB - 12 * (64 << 20)) // (64 << 20)
+    assert found.severity is Severity.HIGH
+    # Without totals the slope is known, but not what is left.
+    relative = replace(memory, allocated_bytes=np.full_like(memory.allocated_bytes, -1))
+    found = judge("memory-growth", analyse(gemm, 12, relative, 8 * GIB))
+    assert isinstance(found, Finding)
+    assert (found.evidence["steps_left"], found.severity) == (None, Severity.LOW)
+
+
+def test_memory_that_comes_back() -> None:
+    assert judge("memory-growth", analyse(gemm, 12, allocations(12, GIB, 0, 2 * GIB), 8 * GIB)) is None
+    for memory, steps in ((None, 12), (allocations(4, GIB, 64 << 20, 2 * GIB), 4)):
+        assert isinstance(judge("memory-growth", analyse(gemm, steps, memory, 8 * GIB)), Skipped)
+    # What grows on the host is not the device's.
+    host = allocations(12, GIB, 64 << 20, 2 * GIB, device_type=0)
+    assert isinstance(judge("memory-growth", analyse(gemm, 12, host, 8 * GIB)), Skipped)
+
+
+@pytest.mark.parametrize(("total_gib", "severity"), [(10.0, None), (2.1, Severity.LOW), (2.01, Severity.MEDIUM)])
+def test_memory_close_to_the_device_s_own(total_gib: float, severity: Severity | None) -> None:
+    memory = allocations(4, GIB, 0, 2 * GIB)
+    found = judge("memory-pressure", analyse(gemm, 4, memory, round(total_gib * GIB)))
+    assert (found.severity if isinstance(found, Finding) else found) == severity
+
+
+def test_pressure_is_not_guessed() -> None:
+    memory = allocations(4, GIB, 0, 2 * GIB)
+    relative = replace(memory, allocated_bytes=np.full_like(memory.allocated_bytes, -1))
+    for one, total in ((memory, None), (relative, 2 * GIB), (None, 2 * GIB)):
+        assert isinstance(judge("memory-pressure", analyse(gemm, 4, one, total)), Skipped)
+
+
+def test_the_partition_of_the_trace_and_of_every_step_is_in_the_report() -> None:
+    analysis = analyse(communicates_alone)
+    told = report_to_json(report_trace_analysis(analysis))["ranks"][0]
+    keys = {*PARTITION_KEYS, "gpu_events", "unlinked_events"}
+    assert keys <= set(told["device"])
+    assert (told["device"]["gpu_events"], told["device"]["unlinked_events"]) == (8, 0)
+    assert [step["index"] for step in told["step_windows"]] == [0, 1, 2, 3]
+    for step in told["step_windows"]:
+        assert set(step) == {*keys, "index", "start_ns"}
+        assert step["gpu_events"] == 2
+    for one in (told["device"], *told["step_windows"]):
+        assert one["compute_ns"] + one["exposed_comm_ns"] + one["exposed_mem_ns"] == one["busy_ns"]
+        assert one["busy_ns"] + one["idle_ns"] == one["window_ns"]
+        assert one["overlap_ns"] + one["exposed_comm_ns"] == one["comm_ns"]
+    starts = [step["start_ns"] for step in told["step_windows"]]
+    assert starts == [(1000 * i + 10) * US for i in range(4)]
+    # The windows of the steps lie end to end over the whole of the device's.
+    assert sum(step["window_ns"] for step in told["step_windows"]) == told["device"]["window_ns"]
+
+
+def test_memory_is_in_the_report() -> None:
+    analysis = analyse(gemm, 4, allocations(4, GIB, 0, 2 * GIB), 8 * GIB)
+    (one,) = analysis.lead.memory
+    assert isinstance(one, DeviceMemoryTimeline)
+    assert (one.peak_allocated_bytes, one.fragmentation_bytes) == (2 * GIB, 0)
+    told = report_to_json(report_trace_analysis(analysis))["trace"]["ranks"][0]["memory"]
+    assert told[0]["peak_allocated_bytes"] == 2 * GIB
