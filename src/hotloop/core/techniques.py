@@ -19,6 +19,8 @@ ACTS: Mapping[str, str] = {
     "drop-scaler": "train without the GradScaler",
     "cuda-graphs": 'record the launches of a step once and replay them (`torch.compile(mode="reduce-overhead")`)',
     "dynamic-shapes": "compile once for all shapes",
+    "expandable-segments": "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, so that blocks of other sizes need no "
+    "new segments",
     "fewer-host-syncs": "keep values on the device and read them back every N steps",
     "fewer-synchronisations": "exchange gradients less often, or larger batches",
     "foreach-clipping": "handle all gradients in one call, not one by one",

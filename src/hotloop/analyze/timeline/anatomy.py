@@ -515,7 +515,7 @@ def _infer_forward(trace: Trace, links: Links, main: int, steps: Steps, marks: _
     operators = unite(ranges.start_ns[at], ranges.end_ns[at])
     marked = unite(marks.start_ns, marks.end_ns)
     free = subtract(operators, marked)
-    if len(free) == 0:
+    if len(free) == 0 or len(steps) == 0:
         return _no_marks()
     last_backward = np.sort(marks.start_ns[backward])
     step = steps.find_step(free.start_ns)
