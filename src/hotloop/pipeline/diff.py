@@ -124,12 +124,11 @@ def _compare_traces(names: tuple[str, str], root: Path, options: DiffOptions, pr
     growth = None
     if max(len(side.traces) for side in reduced) > 1:
         one, two = (_side_work(side) for side in reduced)
-        growth = None if one is None or two is None else split_growth(one, two)
+        why = "not every rank shows a device, or a backward pass on the host"
+        if one is not None and two is not None:
+            growth, why = split_growth(one, two)
         if growth is None:
-            notes.append(
-                "wait, transfer and overlap slow-down cannot be told: not every rank shows the same kind of work"
-                " (a device, or a backward pass on the host)"
-            )
+            notes.append(f"wait, transfer and overlap slow-down cannot be told apart: {why}")
     elif any(one.facts.world_size and one.facts.world_size > 1 for side in reduced for one in side.traces):
         notes.append("one rank of several: waits for the others cannot be told from transfers without their files")
     notes.append("traces do not say how many samples a step holds: check that it is the same on both sides")

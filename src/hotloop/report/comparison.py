@@ -71,7 +71,8 @@ def render_comparison(
         lines.append("")
     lead = comparison.lead
     unit = _choose_unit(max(lead.before_ns, lead.after_ns))
-    lines.append(style(_headline(lead, unit), "1"))
+    headline = f"{lead.name} {_short(lead, unit)}" if comparison.is_same else _headline(lead, unit)
+    lines.append(style(headline, "1"))
     if comparison.per_unit is not None:
         lines.append(style(_unit_line(comparison.per_unit), "1"))
     if comparison.is_same:

@@ -36,6 +36,8 @@ from .steps import Steps, assign_device_work
 
 MAX_PIECES = 500_000
 """Kernels (or operators) of one rank whose times are compared one by one; more are left out of the slow-down."""
+MAX_UNMATCHED_RATIO = 0.1
+"""Where more of the exposed communication of a side than this is not matched, its wait and transfer are not known."""
 LEAVES = ("wait", "transfer", "overlap_slowdown", *REST_TERMS)
 
 
@@ -158,11 +160,12 @@ def _build(
     )
 
 
-def split_growth(before: SideWork, after: SideWork) -> GrowthSplit | None:
-    """Why the window of ``after`` is longer or shorter; None unless both sides have the same kind of window."""
+def split_growth(before: SideWork, after: SideWork) -> tuple[GrowthSplit | None, str]:
+    """Why the window of ``after`` is longer or shorter; None, and why, where that cannot be told: windows of different
+    kinds, or a side whose exposed communication is for the larger part not matched over its ranks."""
     every = (*before.work, *after.work)
-    if not before.work or not after.work or len({one.window for one in every}) > 1:
-        return None
+    if len({one.window for one in every}) > 1:
+        return None, "one side shows a device and the other does not"
     usual = _learn_durations(before, after)
     sides, counts = [], []
     overlapped = judged = 0
@@ -179,10 +182,16 @@ def split_growth(before: SideWork, after: SideWork) -> GrowthSplit | None:
             entries = sum(len(one.steps.weight) for one in measured)
             overlapped = sum(one.overlapped_ns for one in measured) // entries
             judged = sum(one.judged_ns for one in measured) // entries
+    for which, side, (matched, unmatched) in zip(("before", "after"), sides, counts, strict=True):
+        totals = dict(zip(LEAVES, side.parts_ns.sum(axis=0).tolist(), strict=True))
+        exposed = totals["wait"] + totals["transfer"] + totals["unmatched_comm"]
+        if totals["unmatched_comm"] > MAX_UNMATCHED_RATIO * exposed:
+            why = f"{which}: {unmatched} of {matched + unmatched} collectives could not be matched over the ranks"
+            return None, f"{why}{'; only one rank is there' if side.ranks_count == 1 else ''}"
     first, second = sides
     leaves = sum_terms(every[0].window, LEAVES, first, second)
     change, rest = _fold_rest(leaves, first, second)
-    return GrowthSplit(
+    split = GrowthSplit(
         window=every[0].window,
         change=change,
         rest=rest,
@@ -194,6 +203,7 @@ def split_growth(before: SideWork, after: SideWork) -> GrowthSplit | None:
         judged_ns=judged,
         notes=tuple(_write_notes(before, after, sides, counts, (overlapped, judged))),
     )
+    return split, ""
 
 
 def _fold_rest(leaves: DiffTerms, before: SideSteps, after: SideSteps) -> tuple[DiffTerms, DiffTerms]:
