@@ -109,8 +109,8 @@ def _compare_traces(names: tuple[str, str], root: Path, options: DiffOptions, pr
     found = diff_ranks(*timelines)
     if found.host is None and found.device is None:
         raise RecordingError(
-            f"{names[0]} and {names[1]} have nothing in common that could be compared: one shows only the host, the"
-            " other only a device (or neither shows any work)"
+            f"{names[0]} and {names[1]} cannot be compared: they do not both show steps on the host, and not both work"
+            " of a device; `hotloop trace` says what each of them holds"
         )
     sides = [_describe_traces(name, side) for name, side in zip(names, reduced, strict=True)]
     warnings = [note.message for note in found.notes if note.level == "warning"]

@@ -182,12 +182,12 @@ def split_growth(before: SideWork, after: SideWork) -> tuple[GrowthSplit | None,
             entries = sum(len(one.steps.weight) for one in measured)
             overlapped = sum(one.overlapped_ns for one in measured) // entries
             judged = sum(one.judged_ns for one in measured) // entries
-    for which, side, (matched, unmatched) in zip(("before", "after"), sides, counts, strict=True):
-        totals = dict(zip(LEAVES, side.parts_ns.sum(axis=0).tolist(), strict=True))
+    for which, joined, (matched, unmatched) in zip(("before", "after"), sides, counts, strict=True):
+        totals = dict(zip(LEAVES, joined.parts_ns.sum(axis=0).tolist(), strict=True))
         exposed = totals["wait"] + totals["transfer"] + totals["unmatched_comm"]
         if totals["unmatched_comm"] > MAX_UNMATCHED_RATIO * exposed:
             why = f"{which}: {unmatched} of {matched + unmatched} collectives could not be matched over the ranks"
-            return None, f"{why}{'; only one rank is there' if side.ranks_count == 1 else ''}"
+            return None, f"{why}{'; only one rank is there' if joined.ranks_count == 1 else ''}"
     first, second = sides
     leaves = sum_terms(every[0].window, LEAVES, first, second)
     change, rest = _fold_rest(leaves, first, second)
