@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.collectives import collect_collectives
+from hotloop.analyze.timeline.diff import diff_ranks
 from hotloop.analyze.timeline.growth import RankWork, SideWork, collect_work, split_growth
 from hotloop.analyze.timeline.intervals import unite, unite_sets
-from hotloop.analyze.timeline.reduce import lay_groundwork
+from hotloop.analyze.timeline.reduce import lay_groundwork, reduce_trace
 from hotloop.core.comparison import GROWTH_TERMS, REST_TERMS, GrowthSplit
 from hotloop.core.trace import Trace
 from hotloop.trace.inputs import find_traces, read_trace_file
@@ -134,8 +135,7 @@ def test_a_few_unmatched_collectives_stand_in_the_rest() -> None:
 
 
 def test_the_same_side_twice_grows_by_nothing() -> None:
-    both = side([FAST, SLOW], 1000)
-    assert set(parts(split(both, both)).values()) == {0}
+    assert set(parts(split(side([FAST, SLOW], 1000), side([FAST, SLOW], 1000))).values()) == {0}
 
 
 SPAN = st.tuples(st.integers(0, 900), st.integers(1, 400)).map(lambda p: (p[0], p[0] + p[1]))
@@ -184,3 +184,26 @@ def test_the_backward_of_gloo_on_the_host_is_split() -> None:
     assert named["wait"] > 0
     assert named["transfer"] > 0
     assert found.before_matched_count == found.before_unmatched_count == found.after_unmatched_count == 0
+
+
+@needs_traces
+def test_wait_and_transfer_of_eight_ranks_are_their_exposed_communication() -> None:
+    """Against the partition of the same windows, which knows nothing of ranks; the side is as itself."""
+    found, timelines = [], []
+    for file in find_traces([TRACES / "dlrm_8ranks_v100"]).files:
+        (trace,) = read_trace_file(file, write_cache=False)
+        found.append(collect(trace))
+        timelines.append(reduce_trace(trace))
+    eight = SideWork([one for one, _ in found if one is not None], [collectives for _, collectives in found])
+    assert len(eight.work) == 8
+    itself = split(eight, SideWork(eight.work, eight.collectives))
+    assert set(parts(itself).values()) == {0}
+    after = {t.name: t.after_ns for t in (*itself.change.terms, *itself.rest.terms)}
+    device = diff_ranks(timelines, timelines).device
+    assert device is not None
+    known = {t.name: t.after_ns for t in device.terms}
+    assert after["wait"] + after["transfer"] + after["unmatched_comm"] == pytest.approx(known["exposed_comm"], abs=3)
+    assert after["compute"] + after["overlap_slowdown"] == pytest.approx(known["compute"], abs=3)
+    assert after["idle"] == pytest.approx(known["idle"], abs=3)
+    assert after["wait"] > 0.5 * known["exposed_comm"]
+    assert itself.after_unmatched_count == 0

@@ -4,8 +4,8 @@ Of every window of a step (on the device; without one, the backward pass on the 
 
 * wait: communication ran, no own work did, and every collective that ran was waiting for another rank to come;
 * transfer: communication ran, no own work did, and at least one collective had all its ranks;
-* overlap slow-down: how much longer own work took than the same work of ``before``, as far as communication ran
-  during it (never more than that time);
+* overlap slow-down: how much longer own work took than the mean of the same work of ``before``, as far as communication
+  ran during it (never more than that time); measured so on both sides, so that equal sides differ in nothing;
 * the rest: all other own work, communication that could not be matched, copies, and time in which nothing ran.
 
 They sum to the window, on each side and in the change.
@@ -169,16 +169,16 @@ def split_growth(before: SideWork, after: SideWork) -> tuple[GrowthSplit | None,
     usual = _learn_durations(before, after)
     sides, counts = [], []
     overlapped = judged = 0
-    for side in (before, after):
+    for which, side in (("before", before), ("after", after)):
         waits = list_waits(side.collectives)
         measured = [
-            _measure(work, collectives, wait, usual if side is after else None)
+            _measure(work, collectives, wait, usual)
             for work, collectives, wait in zip(side.work, side.collectives, waits, strict=True)
         ]
         joined = join_ranks([one.steps for one in measured])
         sides.append(joined)
         counts.append([sum(int((w >= 0).sum()) for w in waits), sum(int((w < 0).sum()) for w in waits)])
-        if side is after:
+        if which == "after":
             entries = sum(len(one.steps.weight) for one in measured)
             overlapped = sum(one.overlapped_ns for one in measured) // entries
             judged = sum(one.judged_ns for one in measured) // entries
@@ -254,8 +254,8 @@ class _Measured:
     judged_ns: int
 
 
-def _measure(work: RankWork, collectives: RankCollectives, wait: Int64s, usual: dict[str, Int64s] | None) -> _Measured:
-    """The leaves of every step of one rank. Without ``usual`` durations nothing is slower than usual."""
+def _measure(work: RankWork, collectives: RankCollectives, wait: Int64s, usual: dict[str, Int64s]) -> _Measured:
+    """The leaves of every step of one rank."""
     low, high = work.low_ns, work.high_ns
     start, end = collectives.start_ns, collectives.end_ns
     known = wait >= 0
@@ -292,7 +292,7 @@ def _measure(work: RankWork, collectives: RankCollectives, wait: Int64s, usual: 
     return _Measured(rank_steps, overlapped, judged)
 
 
-def _find_slowdown(work: RankWork, steps: Int64s, usual: dict[str, Int64s] | None) -> tuple[Int64s, int, int]:
+def _find_slowdown(work: RankWork, steps: Int64s, usual: dict[str, Int64s]) -> tuple[Int64s, int, int]:
     """(slow-down of each step, overlapped durations, part of them that could be judged), ns."""
     slower = np.zeros(len(steps), dtype=np.int64)
     length = work.piece_end_ns - work.piece_start_ns
@@ -301,8 +301,6 @@ def _find_slowdown(work: RankWork, steps: Int64s, usual: dict[str, Int64s] | Non
     of_step = np.searchsorted(steps, work.piece_step)
     inside = (of_step < len(steps)) & (steps[np.minimum(of_step, len(steps) - 1)] == work.piece_step)
     touched = inside & (beside > 0)
-    if usual is None:
-        return slower, int(length[touched].sum()), 0
     expected = np.full(len(length), -1, dtype=np.int64)
     number = _number_calls(work)
     for i, name in enumerate(work.names):
