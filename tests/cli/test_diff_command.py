@@ -332,7 +332,7 @@ def test_ranks_of_a_run_are_averaged_and_counted(tmp_path: Path, capsys: pytest.
     assert term(found["step"], "forward")["delta_ns"] == pytest.approx(MS, abs=0.02 * MS)
     assert main(["diff", str(first), str(second)]) == 0
     text = capsys.readouterr().out
-    assert text.index("! 1 processes before and 2 after") < text.index("\nstep ")
+    assert text.index("! ranks: 1 before and 2 after") < text.index("\nstep ")
     assert "does not tell waiting for other ranks from transferring" in " ".join(text.split())
 
 

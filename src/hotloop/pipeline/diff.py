@@ -245,7 +245,9 @@ def _compare_runs(names: tuple[str, str], folders: tuple[Path, Path]) -> Compari
             )
             per_unit = per_unit or change_per_unit(unit, joined, (one, two))
     if before.ranks_count != after.ranks_count:
-        warnings.append(f"{before.ranks_count} processes before and {after.ranks_count} after: means over processes")
+        warnings.append(
+            f"ranks: {before.ranks_count} before and {after.ranks_count} after; every time is the mean over them"
+        )
     if first.lead.rank.anchor != second.lead.rank.anchor:
         warnings.append(
             f"steps end with {first.lead.rank.anchor} before and with {second.lead.rank.anchor} after: they may not be"

@@ -123,10 +123,10 @@ def _choose_unit(value_ns: float) -> _Unit:
 
 
 def _ratio(before: float, after: float) -> str:
-    if before <= 0:
+    if before <= 0 or before == after:
         return ""
     change = (after - before) / before * 100
-    return f" ({change:+.0f} %)" if abs(change) >= 9.5 or change == 0 else f" ({change:+.1f} %)"
+    return f" ({change:+.0f} %)" if abs(change) >= 9.5 else f" ({change:+.1f} %)"
 
 
 def _interval(delta: float, half: float | None, unit: _Unit) -> str:
@@ -166,10 +166,12 @@ def _unit_line(change: UnitChange) -> str:
 
 def _tell_terms(title: str, note: str, terms: DiffTerms, unit: _Unit, style: Style) -> list[str]:
     rows = [_term_row(term, unit, TERM_TEXT) for term in _by_size(terms.terms)]
-    left_out = [t.clean(term.name) for term in terms.terms if not (term.before_ns or term.after_ns)]
+    left_out = [
+        TERM_TEXT.get(term.name, t.clean(term.name)) for term in terms.terms if not (term.before_ns or term.after_ns)
+    ]
     lines = ["", f"{style(title, '1')}  {note}", *_columns(("", "before", "after", "change", "95 %", ""), rows, unit)]
     if left_out:
-        lines.append(f"   0 on both sides: {', '.join(name.replace('_', ' ') for name in left_out)}")
+        lines.append(f"   0 on both sides: {', '.join(left_out)}")
     return lines
 
 
