@@ -14,6 +14,7 @@ from hotloop.core.phases import PHASES
 from hotloop.core.recording import DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS
 from hotloop.core.report import DevicePhase, Health, MemorySummary, Overhead, Timeline
 
+from .changes import RankSteps
 from .facts import (
     Fact,
     build_compile,
@@ -115,6 +116,8 @@ class ProcessAnalysis:
     argv: tuple[str, ...]
     trained_ns: int
     """Time of all its steps."""
+    phase_steps: RankSteps
+    """The steady steps by PHASES; their means are those of the breakdown."""
 
 
 def analyze_process(recording: Recording, files: SourceFiles | None = None) -> ProcessAnalysis | None:
@@ -224,6 +227,11 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         parent_pid=read_int(process, "ppid"),
         argv=tuple(a for a in read_items(process, "argv") if isinstance(a, str)),
         trained_ns=trained_ns,
+        phase_steps=RankSteps(
+            index=steps.first_row[base],
+            weight=weight,
+            parts_ns=np.stack([phases[name][base] for name in PHASES], axis=1),
+        ),
     )
 
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "run": "run a training command and say what its steps wait for",
     "report": "show the report of a recorded run again",
     "trace": "diagnose a training from the files of a profiler",
+    "diff": "say why a step takes longer or shorter than it did",
     "rule": "explain a rule, or list all rules",
     "doctor": "check whether this machine is set up well for training",
 }

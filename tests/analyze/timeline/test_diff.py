@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.diff import (
-    T_95,
-    apportion,
-    diff_timelines,
-    half_width,
-    normalize_name,
-    student_95,
-    sum_terms,
-)
+from hotloop.analyze.timeline.diff import diff_ranks, diff_timelines, normalize_name
 from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
 from hotloop.core.timeline import RankTimeline
 from hotloop.trace.inputs import find_traces, read_trace_file
@@ -107,40 +96,18 @@ def test_without_steps_it_says_so() -> None:
     assert {"no-steps", "other-steps"} <= {n.code for n in found.notes}
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 10**12), min_size=9, max_size=9), min_size=1, max_size=8),
-    st.lists(st.lists(st.integers(0, 10**12), min_size=9, max_size=9), min_size=1, max_size=8),
-)
-def test_terms_sum_exactly_whatever_the_steps(before: list[list[int]], after: list[list[int]]) -> None:
-    columns = [(str(i), [s[i] for s in before], [s[i] for s in after]) for i in range(9)]
-    found = sum_terms("step", [sum(s) for s in before], [sum(s) for s in after], columns)
-    assert sum(t.delta_ns for t in found.terms) == found.whole.delta_ns
-    assert found.before_ns == sum(sum(s) for s in before) // len(before)
-    assert all(abs(t.before_ns - sum(c[1]) / len(before)) <= 1 for t, c in zip(found.terms, columns, strict=True))
-
-
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=12), st.integers(1, 9))
-def test_apportioned_parts_sum_to_the_whole(totals: list[int], parts: int) -> None:
-    shares = apportion(totals, parts)
-    assert sum(shares) == sum(totals) // parts
-    assert all(total // parts <= share <= -(-total // parts) for total, share in zip(totals, shares, strict=True))
-
-
-def test_intervals_are_welch_s() -> None:
-    """Means 12 and 20, variances 4 and 40/3 of 3 and 4 steps: the error is sqrt(4/3 + 10/3), with
-    (14/3)^2 / ((4/3)^2/2 + (10/3)^2/3) = 4.74 degrees of freedom, of which 4 count: t is 2.78."""
-    before, after = [10, 12, 14], [16, 18, 22, 24]
-    assert half_width(before, after) == math.ceil(2.78 * math.sqrt(14 / 3)) == 7
-    assert half_width([5], after) is None
-    assert half_width([5, 5], [7, 7]) == 0
-
-
-def test_student_s_t_is_never_too_narrow() -> None:
-    """Against the table of the distribution: 12.706, 2.228 (10), 2.042 (30), 2.000 (60), 1.960."""
-    for freedom, exact in ((1, 12.706), (10, 2.228), (30, 2.042), (60, 2.000), (10**9, 1.960)):
-        assert student_95(freedom) == pytest.approx(exact, abs=0.006)
-    assert student_95(4.9) == student_95(4)
-    assert student_95(0.5) == T_95[0]
+def test_ranks_count_as_their_mean() -> None:
+    """Kernels of 30 and 50 us are 40 us; each kernel that one of two ranks runs once is half a call a rank."""
+    ranks = (timeline([("gemm", 30)]), timeline([("gemm", 50), ("relu", 10)]))
+    found = diff_ranks((timeline([("gemm", 30)]),), ranks)
+    assert found.host is not None
+    assert found.device is not None
+    assert found.device.whole.before_ns == (20 + 5 + 30) * US
+    assert found.device.whole.after_ns == (20 + 5 + 30 + 20 + 5 + 50 + 5 + 10) * US // 2
+    assert sum(t.delta_ns for t in found.host.terms) == found.host.whole.delta_ns == 35 * US // 2
+    rows = {r.name: r for r in found.kernels}
+    assert (rows["gemm"].after_ns, rows["gemm"].after_count) == (pytest.approx(40 * US), pytest.approx(1))
+    assert (rows["relu"].after_count, rows["relu"].status) == (0.5, "new")
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,24 @@
-"""Two RankTimelines -> TimelineDiff: terms that sum to the change of a step exactly, and what changed by kernel and op.
+"""Timelines of the ranks of two sides -> TimelineDiff: terms that sum to the change of a step exactly, and what changed
+by kernel and operator.
 
-A term is the change of the mean time per step of one phase of the host, or of one part of the device window. Its
-interval is Welch's over the steps: they count as independent of each other, which neighbouring steps are not quite.
+A term is the change of the mean time per step and rank of one phase of the host, or of one part of the device window.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotloop.core.graph import DiffRow, DiffTerm, DiffTerms, TimelineDiff
+import numpy as np
+
+from hotloop.analyze.changes import RankSteps, SideSteps, join_ranks, sum_terms
+from hotloop.core.graph import DiffRow, TimelineDiff
 from hotloop.core.phases import PHASES
 from hotloop.core.timeline import RankTimeline, StepWindow, TimelineNote
 
 SAME_RATIO = 0.02
 """Kernels and operators whose time per step changes by less of itself are the same."""
-T_95 = (
-    12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09,
-    2.09, 2.08, 2.07, 2.07, 2.06, 2.06, 2.06, 2.05, 2.05, 2.05, 2.04,
-)  # fmt: skip
-"""Two-sided 95 % points of Student's t for 1, 2, ... degrees of freedom, rounded; 2.04 at 30, 1.96 at infinity."""
 DEVICE_PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
 
 _HASH = re.compile(r"(?:_[0-9a-f]{8,})+(?=_|$)|0x[0-9a-f]+", re.IGNORECASE)
@@ -42,11 +39,28 @@ def normalize_name(name: str) -> str:
 
 
 def diff_timelines(before: RankTimeline, after: RankTimeline) -> TimelineDiff:
-    """Why the step of ``after`` takes longer or shorter than that of ``before``."""
+    """Why the step of ``after`` takes longer or shorter than that of ``before``; one rank each."""
+    return diff_ranks((before,), (after,))
+
+
+def diff_ranks(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) -> TimelineDiff:
+    """Why the mean step of the ranks ``after`` takes longer or shorter than that of the ranks ``before``."""
+    host, device = (host_steps(before), host_steps(after)), (device_steps(before), device_steps(after))
+    return TimelineDiff(
+        host=None if host[0] is None or host[1] is None else sum_terms("step", PHASES, host[0], host[1]),
+        device=None
+        if device[0] is None or device[1] is None
+        else sum_terms("device window", DEVICE_PARTS, device[0], device[1]),
+        kernels=_diff_kernels(before, after),
+        ops=_diff_ops(before, after),
+        notes=_write_notes(before, after),
+    )
+
+
+def _write_notes(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) -> tuple[TimelineNote, ...]:
     notes: list[TimelineNote] = []
-    counts = (max(1, len(before.steps)), max(1, len(after.steps)))
-    for which, timeline in (("before", before), ("after", after)):
-        if timeline.step_source == "whole trace":
+    for which, ranks in (("before", before), ("after", after)):
+        if any(one.step_source == "whole trace" for one in ranks):
             notes.append(
                 TimelineNote(
                     level="warning",
@@ -54,7 +68,7 @@ def diff_timelines(before: RankTimeline, after: RankTimeline) -> TimelineDiff:
                     message=f"{which}: no steps are marked; the whole trace counts as one",
                 )
             )
-        if timeline.kernels_left_out_count or timeline.ops_left_out_count:
+        if any(one.kernels_left_out_count or one.ops_left_out_count for one in ranks):
             notes.append(
                 TimelineNote(
                     level="info",
@@ -63,108 +77,48 @@ def diff_timelines(before: RankTimeline, after: RankTimeline) -> TimelineDiff:
                     " shows as not listed",
                 )
             )
-    if before.step_source != after.step_source:
+    sources = [sorted({one.step_source for one in ranks}) for ranks in (before, after)]
+    if sources[0] != sources[1]:
         notes.append(
             TimelineNote(
                 level="warning",
                 code="other-steps",
-                message=f"steps were found in different ways: {before.step_source} and {after.step_source}",
+                message=f"steps were found in different ways: {', '.join(sources[0])} and {', '.join(sources[1])}",
             )
         )
-    return TimelineDiff(
-        host=_diff_host(_complete(before), _complete(after), before, after),
-        device=_diff_device(before, after),
-        kernels=_diff_kernels(before, after, counts),
-        ops=_diff_ops(before, after, counts),
-        notes=tuple(notes),
-    )
+    return tuple(notes)
 
 
-def _complete(timeline: RankTimeline) -> tuple[StepWindow, ...]:
-    return tuple(s for s in timeline.steps if s.is_complete) or timeline.steps
-
-
-def _diff_host(
-    before: Sequence[StepWindow], after: Sequence[StepWindow], first: RankTimeline, second: RankTimeline
-) -> DiffTerms | None:
-    if not before or not after or first.anatomy.breakdown is None or second.anatomy.breakdown is None:
-        return None
-    columns = [
-        (name, [s.phases_ns[i] for s in before], [s.phases_ns[i] for s in after]) for i, name in enumerate(PHASES)
-    ]
-    return sum_terms("step", [s.host_ns for s in before], [s.host_ns for s in after], columns)
-
-
-def _diff_device(before: RankTimeline, after: RankTimeline) -> DiffTerms | None:
-    sides = []
-    for timeline in (before, after):
-        # The last window ends with the step's own last event, not with the next step: it is shorter than the others.
-        windows = [s.partition for s in timeline.steps if s.partition is not None and not s.is_tail_inclusive]
-        windows = windows or [s.partition for s in timeline.steps if s.partition is not None]
-        if not windows:
+def host_steps(ranks: Sequence[RankTimeline]) -> SideSteps | None:
+    """The complete steps by phase of the host; None where a rank shows no host activity."""
+    found = []
+    for one in ranks:
+        steps = tuple(s for s in one.steps if s.is_complete) or one.steps
+        if not steps or one.anatomy.breakdown is None:
             return None
-        sides.append([w for w in windows if w is not None])
-    one, two = sides
-    columns = [
-        (part, [getattr(w, f"{part}_ns") for w in one], [getattr(w, f"{part}_ns") for w in two])
-        for part in DEVICE_PARTS
-    ]
-    return sum_terms("device window", [w.window_ns for w in one], [w.window_ns for w in two], columns)
+        found.append(_rank_steps(steps, [s.phases_ns for s in steps]))
+    return join_ranks(found)
 
 
-def sum_terms(
-    name: str, before: Sequence[int], after: Sequence[int], columns: Iterable[tuple[str, Sequence[int], Sequence[int]]]
-) -> DiffTerms:
-    """The change of the mean of a whole, and of its parts, per step; the parts' means are rounded so that they sum to
-    the whole's on both sides."""
-    listed = list(columns)
-    first = apportion([sum(values) for _, values, _ in listed], len(before))
-    second = apportion([sum(values) for _, _, values in listed], len(after))
-    whole_before, whole_after = sum(first), sum(second)
+def device_steps(ranks: Sequence[RankTimeline]) -> SideSteps | None:
+    """The device windows by part; None where a rank has none."""
+    found = []
+    for one in ranks:
+        held = [s for s in one.steps if s.partition is not None]
+        # The last window ends with the step's own last event, not with the next step: it is shorter than the others.
+        held = [s for s in held if not s.is_tail_inclusive] or held
+        if not held:
+            return None
+        found.append(_rank_steps(held, [[getattr(s.partition, f"{part}_ns") for part in DEVICE_PARTS] for s in held]))
+    return join_ranks(found)
 
-    def term(label: str, a: int, b: int, one: Sequence[int], two: Sequence[int]) -> DiffTerm:
-        return DiffTerm(name=label, before_ns=a, after_ns=b, delta_ns=b - a, half_width_ns=half_width(one, two))
 
-    return DiffTerms(
-        before_ns=whole_before,
-        after_ns=whole_after,
-        whole=term(name, whole_before, whole_after, before, after),
-        terms=tuple(term(label, a, b, one, two) for (label, one, two), a, b in zip(listed, first, second, strict=True)),
+def _rank_steps(steps: Sequence[StepWindow], parts: Sequence[Sequence[int]]) -> RankSteps:
+    return RankSteps(
+        index=np.array([s.index for s in steps], dtype=np.int64),
+        weight=np.ones(len(steps), dtype=np.int64),
+        parts_ns=np.array(parts, dtype=np.int64),
     )
-
-
-def apportion(totals: Sequence[int], parts: int) -> list[int]:
-    """Each total over ``parts``, rounded to whole ns so that the results sum to the sum of the totals over ``parts``,
-    rounded down: the largest remainders are rounded up."""
-    whole = sum(totals) // parts
-    shares = [total // parts for total in totals]
-    missing = whole - sum(shares)
-    by_remainder = sorted(range(len(totals)), key=lambda i: (-(totals[i] % parts), i))
-    for i in by_remainder[:missing]:
-        shares[i] += 1
-    return shares
-
-
-def half_width(before: Sequence[int], after: Sequence[int]) -> int | None:
-    """Half of Welch's 95 % interval of the difference of the means, ns; None with fewer than two steps on a side."""
-    if len(before) < 2 or len(after) < 2:
-        return None
-    parts = []
-    for values in (before, after):
-        mean = sum(values) / len(values)
-        parts.append(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
-    variance = sum(parts)
-    if variance == 0:
-        return 0
-    freedom = variance**2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (before, after), strict=True))
-    return math.ceil(student_95(freedom) * math.sqrt(variance))
-
-
-def student_95(freedom: float) -> float:
-    """Two-sided 95 % point of Student's t; rounded towards wide between the tabled degrees of freedom."""
-    if freedom < len(T_95) + 1:
-        return T_95[max(0, int(freedom) - 1)]
-    return 1.96 + (T_95[-1] - 1.96) * len(T_95) / freedom
 
 
 # ---- kernels and operators
@@ -176,32 +130,36 @@ class _Sum:
     total_ns: float = 0.0
 
 
-def _diff_kernels(before: RankTimeline, after: RankTimeline, steps: tuple[int, int]) -> tuple[DiffRow, ...]:
+def _diff_kernels(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) -> tuple[DiffRow, ...]:
     sides = []
-    for timeline, count in zip((before, after), steps, strict=True):
+    for ranks in (before, after):
         table: dict[tuple[str, str | None], _Sum] = {}
-        for row in timeline.kernels:
-            one = table.setdefault((normalize_name(row.name), None), _Sum())
-            one.count += row.count / count
-            one.total_ns += row.total_ns / count
+        for timeline in ranks:
+            count = max(1, len(timeline.steps)) * len(ranks)
+            for row in timeline.kernels:
+                one = table.setdefault((normalize_name(row.name), None), _Sum())
+                one.count += row.count / count
+                one.total_ns += row.total_ns / count
         sides.append(table)
-    return _compare(sides[0], sides[1], before.kernels_left_out_count > 0, after.kernels_left_out_count > 0)
+    return _compare(sides[0], sides[1], *(any(t.kernels_left_out_count for t in side) for side in (before, after)))
 
 
-def _diff_ops(before: RankTimeline, after: RankTimeline, steps: tuple[int, int]) -> tuple[DiffRow, ...]:
+def _diff_ops(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) -> tuple[DiffRow, ...]:
     """By self time: of the device where both sides have one, else of the host."""
-    on_device = bool(before.devices) and bool(after.devices)
+    on_device = all(t.devices for t in (*before, *after))
     # Without shapes on one side, names must do on both.
-    shaped = all(any(row.shapes is not None for row in t.ops) for t in (before, after))
+    shaped = all(any(row.shapes is not None for row in t.ops) for t in (*before, *after))
     sides = []
-    for timeline, count in zip((before, after), steps, strict=True):
+    for ranks in (before, after):
         table: dict[tuple[str, str | None], _Sum] = {}
-        for row in timeline.ops:
-            one = table.setdefault((normalize_name(row.name), row.shapes if shaped else None), _Sum())
-            one.count += row.count / count
-            one.total_ns += (row.device_self_ns if on_device else row.host_self_ns) / count
+        for timeline in ranks:
+            count = max(1, len(timeline.steps)) * len(ranks)
+            for row in timeline.ops:
+                one = table.setdefault((normalize_name(row.name), row.shapes if shaped else None), _Sum())
+                one.count += row.count / count
+                one.total_ns += (row.device_self_ns if on_device else row.host_self_ns) / count
         sides.append(table)
-    return _compare(sides[0], sides[1], before.ops_left_out_count > 0, after.ops_left_out_count > 0)
+    return _compare(sides[0], sides[1], *(any(t.ops_left_out_count for t in side) for side in (before, after)))
 
 
 def _compare(

@@ -535,18 +535,28 @@ def _name_cause(
     return ("both", f"{reason}; {why}") if slow else ("slow-rank", reason)
 
 
-def compute_waits_by_row(ranks: Sequence[RankCollectives], place: int) -> dict[int, int]:
-    """What one rank waits in each of its matched collectives, ns, by row of the first device event or range."""
+def list_waits(ranks: Sequence[RankCollectives]) -> tuple[Int64s, ...]:
+    """What each rank waits in each of its collectives, ns; -1 where it could not be matched, or stands in no sum."""
+    waits = tuple(np.full(len(one), NONE, dtype=np.int64) for one in ranks)
     matches = match_collectives(ranks)
     synchronising = _are_synchronising(ranks, matches)
     clocks = align_clocks(ranks, matches.rank, matches.at, matches.first, synchronising)
     start, end = _aligned(ranks, matches, clocks)
     latest, _, _ = _latest(matches, start, end)
     doubtful = _find_doubtful(ranks, matches, clocks, end, latest, synchronising)
-    counted = (synchronising & ~doubtful)[matches.of_entry] & (matches.rank == place)
+    counted = (synchronising & ~doubtful)[matches.of_entry]
     wait = latest[matches.of_entry] - start
-    rows = ranks[place].first_row[matches.at[counted]]
-    return dict(zip(rows.tolist(), wait[counted].tolist(), strict=True))
+    for place, column in enumerate(waits):
+        mine = counted & (matches.rank == place)
+        column[matches.at[mine]] = wait[mine]
+    return waits
+
+
+def compute_waits_by_row(ranks: Sequence[RankCollectives], place: int) -> dict[int, int]:
+    """What one rank waits in each of its matched collectives, ns, by row of the first device event or range."""
+    wait = list_waits(ranks)[place]
+    known = wait >= 0
+    return dict(zip(ranks[place].first_row[known].tolist(), wait[known].tolist(), strict=True))
 
 
 def list_rank_waits(report: CollectiveReport) -> tuple[RankWait, ...]:

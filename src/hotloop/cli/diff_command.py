@@ -1,0 +1,80 @@
+"""hotloop diff: why a step takes longer or shorter than it did."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+
+def add_parser(subparsers: Any, summary: str) -> None:
+    parser = subparsers.add_parser(
+        "diff",
+        help=summary,
+        description="Compare the steps of two trainings: two recorded runs, or two traces of a profiler (a file, or a "
+        "folder with a file for each rank). The terms sum to the change of the step.",
+    )
+    side = "a trace file, a folder of ranks, a run folder, a name under .hotloop/, or 'last'"
+    parser.add_argument("before", metavar="A", help=side)
+    parser.add_argument("after", metavar="B", help="the same, to compare with A")
+    parser.add_argument("--json", metavar="FILE", help="write the comparison as JSON to FILE, or - for standard output")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of kernels and operators (default: 10)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no comparison")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes that read (default: one for each core)")
+    parser.add_argument("--cache", metavar="FOLDER", help="keep the decoded columns there, not beside the traces")
+    parser.add_argument("--no-cache", action="store_true", help="leave no decoded columns behind")
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from hotloop.cli.show import check_outputs, write_text
+    from hotloop.core.errors import UsageError
+    from hotloop.pipeline.diff import DiffOptions, compare
+    from hotloop.report.comparison import render_comparison_json
+
+    check_outputs(arguments.json)
+    for name in ("top", "workers"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} {value}: give a number of at least 1")
+    comparison = compare(
+        arguments.before,
+        arguments.after,
+        options=DiffOptions(
+            workers=arguments.workers or _count_cores(),
+            cache_folder=Path(arguments.cache) if arguments.cache else None,
+            write_cache=not arguments.no_cache,
+        ),
+    )
+    if arguments.json is not None:
+        text = render_comparison_json(comparison) + "\n"
+        if arguments.json == "-":
+            sys.stdout.write(text)
+        else:
+            write_text(arguments.json, text)
+    if not arguments.quiet and arguments.json != "-":
+        sys.stdout.write(_draw(comparison, arguments.top))
+    sys.stdout.flush()
+    return 0
+
+
+def _draw(comparison: Any, top: int) -> str:
+    import shutil
+
+    from hotloop.report.comparison import render_comparison
+
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size((100, 24)).columns if is_terminal else 100
+    color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
+    return render_comparison(comparison, width=width, color=color, unicode=encoding.startswith("utf"), top=top)
+
+
+def _count_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,130 @@
+"""Comparison: why a step of one side takes longer or shorter than one of the other; the contract hotloop.diff/1.
+
+Times are int nanoseconds per step, means over steps and ranks. None means that the sides do not tell; it never stands
+for zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .errors import InvariantError
+from .graph import DiffRow, DiffTerm, DiffTerms
+
+COMPARISON_SCHEMA = "hotloop.diff/1"
+"""Version of the contract. Fields are added, never changed."""
+
+GROWTH_TERMS = ("wait", "transfer", "overlap_slowdown", "rest")
+REST_TERMS = ("compute", "unmatched_comm", "copies", "idle")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffSide:
+    """What was compared on one side."""
+
+    name: str
+    """As the user gave it."""
+    kind: str
+    """'run' or 'traces'."""
+    ranks_count: int
+    """Processes that the means are over."""
+    world_size: int | None
+    steps_count: int
+    """Steps of each rank that the means are over."""
+    step_source: str
+    """What begins or ends a step."""
+    device: str | None
+    """Type of the device: 'cpu', 'cuda', ...; of traces 'cpu' where no device work was recorded, else 'device'."""
+    samples_per_step: float | None
+    """Of all ranks together."""
+    tokens_per_step: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitChange:
+    """The time of a step over the work that it holds."""
+
+    unit: str
+    """'sample' or 'token'."""
+    before_count: float
+    """Per step, of all ranks together."""
+    after_count: float
+    before_ns: float
+    after_ns: float
+    delta_ns: float
+    half_width_ns: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthSplit:
+    """The change of one window, split by what several ranks do to it."""
+
+    window: str
+    """'device window' or 'backward' (on the host, with the communication that follows it)."""
+    change: DiffTerms
+    """Terms GROWTH_TERMS, which sum to the change of the window exactly."""
+    rest: DiffTerms
+    """The term 'rest' by REST_TERMS, exactly."""
+    before_matched_count: int
+    """Entries of collectives (one for every rank that takes part) that could be matched over the ranks."""
+    before_unmatched_count: int
+    after_matched_count: int
+    after_unmatched_count: int
+    overlapped_ns: int
+    """Own work of ``after`` that ran while communication ran, durations summed, mean per step."""
+    judged_ns: int
+    """Part of it whose like is in ``before``, so that a slow-down can be told."""
+    notes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        (rest,) = (term for term in self.change.terms if term.name == "rest")
+        if (rest.before_ns, rest.after_ns) != (self.rest.before_ns, self.rest.after_ns):
+            raise InvariantError("the parts of the rest of a growth do not sum to it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two sides compared. At least one of ``step`` and ``device`` is there."""
+
+    tool_version: str
+    before: DiffSide
+    after: DiffSide
+    warnings: tuple[str, ...]
+    """What has to be known before any number is read."""
+    step: DiffTerms | None
+    """The step on the host, by phase (core.phases.PHASES); None where a side shows no host activity."""
+    per_unit: UnitChange | None
+    """None unless samples or tokens per step are known and differ."""
+    device: DiffTerms | None
+    """The device window of a step by part; None where a side shows no device."""
+    growth: GrowthSplit | None
+    """None unless a side has several ranks whose traces tell it."""
+    kernels: tuple[DiffRow, ...]
+    ops: tuple[DiffRow, ...]
+    notes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.step is None and self.device is None:
+            raise InvariantError("a comparison of nothing")
+
+    @property
+    def lead(self) -> DiffTerm:
+        """The change that the comparison is about: of the step, else of the device window."""
+        terms = self.step or self.device
+        assert terms is not None
+        return terms.whole
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing at all differs: every term, and every kernel and operator."""
+        sets = [terms for terms in (self.step, self.device) if terms is not None]
+        moved = any(term.delta_ns for terms in sets for term in (terms.whole, *terms.terms))
+        return not moved and not any(row.delta_ns for row in (*self.kernels, *self.ops))
+
+
+def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as plain JSON values; docs/diff.md describes them."""
+    fields = asdict(comparison)
+    version = fields.pop("tool_version")
+    return {"schema": COMPARISON_SCHEMA, "tool": {"version": version}, **fields}

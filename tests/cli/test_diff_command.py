@@ -1,0 +1,417 @@
+"""hotloop diff, from files and run folders to text and JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.cli import main
+from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKNOWN
+from hotloop.observe.writer import FrameWriter
+
+TRACES = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
+needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie in ../shared/traces")
+KEPT = ("--no-cache", "--workers", "1")
+MS = 1_000_000
+
+
+def event(category: str, name: str, start_us: float, length_us: float, tid: Any = 1, **args: Any) -> dict[str, Any]:
+    at = {"pid": 7, "tid": tid, "ts": start_us, "dur": length_us}
+    return {"ph": "X", "cat": category, "name": name, **at, "args": args}
+
+
+def trace(wait_us: float = 400.0, steps: int = 4, device: bool = True, rank: int | None = None) -> dict[str, Any]:
+    """Steps of a wait for data and a kernel of 500 us."""
+    events, at = [], 0.0
+    for step in range(steps):
+        length = wait_us + 600.0
+        events += [
+            event("user_annotation", f"ProfilerStep#{step}", at, length),
+            event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, wait_us),
+            event("cpu_op", "aten::mm", at + wait_us, 20.0),
+        ]
+        if device:
+            events += [
+                event("cuda_runtime", "cudaLaunchKernel", at + wait_us, 5.0, correlation=step + 1),
+                event("kernel", "gemm", at + wait_us + 10, 500, 7, device=0, stream=7, correlation=step + 1),
+            ]
+        at += length
+    found: dict[str, Any] = {"schemaVersion": 1, "traceEvents": events}
+    if rank is not None:
+        found["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 2}
+    return found
+
+
+def write(path: Path, content: Any) -> Path:
+    path.write_text(json.dumps(content, indent=1))
+    return path
+
+
+def record(
+    folder: Path,
+    forward_ms: list[float],
+    *,
+    ranks: int = 1,
+    samples: int = UNKNOWN,
+    device: str = "cpu",
+    slower_by_rank_ms: float = 0.0,
+) -> Path:
+    """A run folder whose steps have these forwards, a backward of 6 ms and a wait of 1 ms; 60 warm steps come first."""
+    (folder / "processes").mkdir(parents=True)
+    (folder / "run.json").write_text('{"schema": "hotloop.run/1", "started_wall_s": 10.0}')
+    (folder / "outcome.json").write_text('{"exit_code": 0}')
+    for rank in range(ranks):
+        writer = FrameWriter(str(folder / "processes" / f"box-{rank + 1}-0-0.hlr"))
+        about = {"host": "box", "pid": rank + 1, "ppid": 99, "rank": rank, "world_size": ranks}
+        writer.write_fact({"kind": "process", "t": 0, "argv": ["t.py"], "anchor_wall_s": 5.0, **about})
+        writer.write_fact({"kind": "model", "t": 0, "id": 1, "class": "Net", "device": device, "parameters": 9})
+        at = 0
+        for index, forward in enumerate(forward_ms):
+            times = {
+                "forward_ns": round((forward + slower_by_rank_ms * rank) * MS),
+                "backward_ns": 6 * MS,
+                "input_wait_ns": MS,
+            }
+            row = [0] * len(STEP_FIELDS)
+            values = {
+                "index": index, "rows_merged": 1, "closed_by": CLOSED_BY_OPTIMIZER, "start_ns": at,
+                "end_ns": at + sum(times.values()), "samples": samples, "tokens": UNKNOWN, "batches": 1,
+                "micro_batches": 1, "forwards": 1, "backwards": 1, **times,
+            }  # fmt: skip
+            for name, value in values.items():
+                row[FIELD[name]] = value
+            writer.write_row(row)
+            at = values["end_ns"]
+        writer.close()
+    return folder
+
+
+STEADY = [4.0, 4.2, 3.9, 4.1] * 25
+SLOWER = [9.0, 9.2, 8.9, 9.1] * 25
+
+
+def compare(*words: object) -> dict[str, Any]:
+    """The JSON of a comparison that ends with 0, its sums checked."""
+    target = Path(str(words[0])).parent / "diff.out"
+    assert main(["diff", *map(str, words), "-q", "--json", str(target)]) == 0
+    found: dict[str, Any] = json.loads(target.read_text())
+    assert found["schema"] == "hotloop.diff/1"
+    for terms in (found["step"], found["device"], *(found["growth"] or {}).values()):
+        if isinstance(terms, dict) and "terms" in terms:
+            assert sum(t["delta_ns"] for t in terms["terms"]) == terms["whole"]["delta_ns"]
+            assert sum(t["before_ns"] for t in terms["terms"]) == terms["before_ns"]
+            assert sum(t["after_ns"] for t in terms["terms"]) == terms["after_ns"]
+    return found
+
+
+def term(terms: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = (t for t in terms["terms"] if t["name"] == name)
+    return found
+
+
+def test_two_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = write(tmp_path / "a.json", trace()), write(tmp_path / "b.json", trace(wait_us=100))
+    found = compare(before, after, *KEPT)
+    assert term(found["step"], "input_wait")["delta_ns"] == -300_000
+    assert term(found["device"], "idle")["delta_ns"] == -300_000
+    assert found["growth"] is None
+    assert capsys.readouterr().out == ""
+    assert main(["diff", str(before), str(after), *KEPT]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"before  {before} (1 rank, 4 steps)"
+    assert lines[3] == "step 1.00 -> 0.70 ms, -0.30 ms (-30 %) [95 % -0.30 .. -0.30]"
+    rows = [line.split() for line in lines]
+    assert ["waiting", "for", "input", "0.40", "0.10", "-0.30", "-0.30", "..", "-0.30"] in rows
+    assert lines.index("KERNELS  no change in 1 name") > lines.index("DEVICE  mean of a step's window on the device;"
+        " 1.00 -> 0.70 ms, -0.30 ms (-30 %)")  # fmt: skip
+
+
+def test_json_goes_to_standard_output_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "a.json", trace())
+    assert main(["diff", str(path), str(path), *KEPT, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"]["whole"]["delta_ns"] == 0
+
+
+def test_equal_sides_are_said_to_be_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = write(tmp_path / "a.json", trace()), write(tmp_path / "b.json", trace())
+    assert main(["diff", str(first), str(second), *KEPT]) == 0
+    text = capsys.readouterr().out
+    assert "nothing changed: every term is 0" in text
+    assert "same file" not in text
+    assert main(["diff", str(first), str(first), *KEPT]) == 0
+    text = capsys.readouterr().out
+    assert text.index("! both sides are the same file or folder") < text.index("step 1.00 -> 1.00 ms, 0.00 ms")
+
+
+def test_one_step_has_no_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = write(tmp_path / "a.json", trace(steps=1)), write(tmp_path / "b.json", trace(100))
+    assert compare(first, second, *KEPT)["step"]["whole"]["half_width_ns"] is None
+    assert main(["diff", str(first), str(second), *KEPT]) == 0
+    assert "[no interval: fewer than two steps on a side]" in capsys.readouterr().out
+
+
+def test_a_trace_without_steps_is_one_step_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = trace()
+    plain["traceEvents"] = [one for one in plain["traceEvents"] if one["cat"] != "user_annotation"]
+    assert main(["diff", str(write(tmp_path / "a.json", plain)), str(write(tmp_path / "b.json", trace())), *KEPT]) == 0
+    text = capsys.readouterr().out
+    assert text.index("! before: no steps are marked; the whole trace counts as one") < text.index("\ndevice window ")
+
+
+def test_sides_without_anything_in_common_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A lone operator has no phases, and no device either."""
+    lone = {"schemaVersion": 1, "traceEvents": [event("cpu_op", "aten::mm", 0, 900)]}
+    first, second = write(tmp_path / "a.json", lone), write(tmp_path / "b.json", trace())
+    assert main(["diff", str(first), str(second), *KEPT]) == 2
+    assert "cannot be compared: they do not both show" in capsys.readouterr().err
+
+
+def test_a_side_without_a_device_is_said_before_any_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = write(tmp_path / "a.json", trace(device=False)), write(tmp_path / "b.json", trace())
+    found = compare(first, second, *KEPT)
+    assert found["device"] is None
+    assert main(["diff", str(first), str(second), *KEPT]) == 0
+    text = capsys.readouterr().out
+    assert text.index("! before shows no device work: only the host can be compared") < text.index("\nstep ")
+    assert "KERNELS" in text
+    assert " new" in text
+
+
+def test_names_from_files_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    foreign = json.loads(json.dumps(trace()).replace('"gemm"', '"ge\\u001b[2Jmm"'))
+    first, second = write(tmp_path / "a.json", foreign), write(tmp_path / "b.json", trace())
+    assert main(["diff", str(first), str(second), *KEPT]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x80\x04cos\nsystem\n", b'{"traceEvents": 3}', b"\x1f\x8b\x08\x00"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_bad_input_is_one_clear_line(
+    content: bytes | None, is_first: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, good = tmp_path / "bad.json", write(tmp_path / "good.json", trace())
+    if content is not None:
+        bad.write_bytes(content)
+    sides = [str(bad), str(good)] if is_first else [str(good), str(bad)]
+    assert main(["diff", *sides, *KEPT]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("hotloop: ")
+    assert captured.err.count("\n") == 1
+    assert "bad.json" in captured.err
+
+
+def test_a_truncated_trace_is_compared_and_said_to_be_truncated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = write(tmp_path / "a.json", trace())
+    cut = tmp_path / "b.json"
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size * 3 // 4])
+    assert main(["diff", str(whole), str(cut), *KEPT]) == 0
+    text = capsys.readouterr().out
+    assert "! after: " in text
+    assert text.index("! after: ") < text.index("\nstep ")
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "none").mkdir()
+    path = write(tmp_path / "a.json", trace())
+    assert main(["diff", str(tmp_path / "none"), str(path), *KEPT]) == 2
+    assert "no trace was found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--top", "0"), ("--workers", "0"), ("--json", "nowhere/x.json")])
+def test_what_makes_no_sense_is_refused_before_reading(
+    words: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", "a", "b", *words]) == 2
+    assert words[1] in capsys.readouterr().err
+
+
+# ---- several ranks
+
+
+def allreduce(start: float, length: float, number: int) -> list[dict[str, Any]]:
+    about = {"Collective name": "allreduce", "In msg nelems": 64, "Out msg nelems": 64, "dtype": "Float",
+             "Group size": 2, "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}  # fmt: skip
+    placed = {"device": 0, "stream": 9, "correlation": number}
+    return [
+        event("cuda_runtime", "cudaLaunchKernel", start - 8, 5.0, correlation=number),
+        event("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", start, length, 9, **placed, **about),
+    ]
+
+
+def rank_trace(number: int, late_us: float) -> dict[str, Any]:
+    """Steps of 1 ms: a kernel, then an all-reduce that both ranks leave 700 us after the step began."""
+    found = trace(wait_us=400.0, rank=number)
+    for one in found["traceEvents"]:
+        if one["name"] == "gemm":
+            one["dur"] = 100.0 + late_us
+    for step in range(4):
+        start = 1000.0 * step + 510 + late_us
+        found["traceEvents"] += allreduce(start, 1000.0 * step + 700 - start, 50 + step)
+    return found
+
+
+def test_one_rank_against_two_is_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The late rank computes 60 us longer; the other waits for it that long; the transfer is 130 us on both."""
+    alone = trace(wait_us=400.0)
+    for one in alone["traceEvents"]:
+        if one["name"] == "gemm":
+            one["dur"] = 100.0
+    first = write(tmp_path / "one.json", alone)
+    (tmp_path / "two").mkdir()
+    for number, late in ((0, 0.0), (1, 60.0)):
+        write(tmp_path / "two" / f"rank{number}.json", rank_trace(number, late))
+    growth = compare(first, tmp_path / "two", *KEPT)["growth"]
+    assert growth["after_matched_count"] == 8
+    named = {t["name"]: t["delta_ns"] for t in (*growth["change"]["terms"], *growth["rest"]["terms"])}
+    assert named == {
+        "wait": 30_000, "transfer": 130_000, "overlap_slowdown": 0, "rest": -160_000,
+        "compute": 30_000, "unmatched_comm": 0, "copies": 0, "idle": -190_000,
+    }  # fmt: skip
+    assert main(["diff", str(first), str(tmp_path / "two"), *KEPT]) == 0
+    text = capsys.readouterr().out
+    assert "RANKS  the device window, mean over ranks: 1.00 -> 1.00 ms" in text
+    assert "wait (arriving early)" in text
+
+
+def test_one_of_two_ranks_cannot_tell_wait_from_transfer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write(tmp_path / "rank0.json", rank_trace(0, 0.0))
+    (tmp_path / "two").mkdir()
+    for number, late in ((0, 0.0), (1, 60.0)):
+        write(tmp_path / "two" / f"rank{number}.json", rank_trace(number, late))
+    assert compare(first, tmp_path / "two", *KEPT)["growth"] is None
+    assert main(["diff", str(first), str(tmp_path / "two"), *KEPT]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "cannot be told apart: before: 4 of 4 collectives could not be matched" in text
+
+
+# ---- runs
+
+
+def test_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = record(tmp_path / ".hotloop" / "first", STEADY)
+    record(tmp_path / ".hotloop" / "second", SLOWER)
+    monkeypatch.chdir(tmp_path)
+    found = compare(first, "second")
+    assert [found["before"]["kind"], found["after"]["name"]] == ["run", "second"]
+    # The mean of 3.9, 4.0, 4.1 and 4.2 over any whole number of their rounds, as the report says it.
+    assert term(found["step"], "forward")["delta_ns"] == pytest.approx(5 * MS, abs=0.02 * MS)
+    assert term(found["step"], "backward") == {
+        "name": "backward", "before_ns": 6 * MS, "after_ns": 6 * MS, "delta_ns": 0, "half_width_ns": 0,
+    }  # fmt: skip
+    assert main(["diff", "first", "second"]) == 0
+    text = capsys.readouterr().out
+    assert "\nstep 11.0" in text
+    assert "n = 1" in text
+    forward, backward = (next(line for line in text.splitlines() if line.strip().startswith(w)) for w in
+                         ("forward", "backward"))  # fmt: skip
+    assert "not certain" not in forward
+    assert backward.endswith("same")
+
+
+def test_means_of_a_run_are_those_of_its_report(tmp_path: Path) -> None:
+    first, second = record(tmp_path / "a", STEADY), record(tmp_path / "b", SLOWER)
+    assert main(["report", str(first), "-q", "--exit-zero", "--json", str(tmp_path / "report.json")]) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    found = compare(first, second)
+    assert found["step"]["before_ns"] == pytest.approx(report["step"]["mean_ns"], abs=1)
+    for name, phase in report["breakdown"].items():
+        assert term(found["step"], name)["before_ns"] == pytest.approx(phase["mean_ns"], abs=1)
+
+
+def test_ranks_of_a_run_are_averaged_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = record(tmp_path / "a", STEADY)
+    second = record(tmp_path / "b", STEADY, ranks=2, slower_by_rank_ms=2.0)
+    found = compare(first, second)
+    assert (found["before"]["ranks_count"], found["after"]["ranks_count"]) == (1, 2)
+    assert term(found["step"], "forward")["delta_ns"] == pytest.approx(MS, abs=0.02 * MS)
+    assert main(["diff", str(first), str(second)]) == 0
+    text = capsys.readouterr().out
+    assert text.index("! ranks: 1 before and 2 after") < text.index("\nstep ")
+    assert "does not tell waiting for other ranks from transferring" in " ".join(text.split())
+
+
+def test_other_batches_are_said_first_and_counted_per_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Steps of 11.05 ms with 8 samples against 16.05 ms with 16: slower steps, faster samples."""
+    first, second = record(tmp_path / "a", STEADY, samples=8), record(tmp_path / "b", SLOWER, samples=16)
+    change = compare(first, second)["per_unit"]
+    assert (change["unit"], change["before_count"], change["after_count"]) == ("sample", 8, 16)
+    assert change["delta_ns"] == pytest.approx((16.05 / 16 - 11.05 / 8) * MS, rel=0.01)
+    assert 0 < change["half_width_ns"] < -change["delta_ns"]
+    assert main(["diff", str(first), str(second)]) == 0
+    text = capsys.readouterr().out
+    said, step, per = (
+        text.index(w) for w in ("! a step holds 8 samples before and 16 after", "\nstep ", "per sample ")
+    )
+    assert said < step < text.rindex("\nper sample 1.38")
+    assert per
+
+
+def test_equal_runs_have_nothing_to_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = record(tmp_path / "a", STEADY), record(tmp_path / "b", STEADY)
+    assert main(["diff", str(first), str(second)]) == 0
+    assert "nothing changed: every term is 0" in capsys.readouterr().out
+    assert main(["diff", str(first), str(first)]) == 0
+    assert "! both sides are the same run" in capsys.readouterr().out
+
+
+def test_a_run_on_the_cpu_against_one_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = record(tmp_path / "a", STEADY), record(tmp_path / "b", SLOWER, device="cuda:0")
+    assert main(["diff", str(first), str(second)]) == 0
+    text = capsys.readouterr().out
+    assert text.index("! before trains on cpu, after on cuda") < text.index("\nstep ")
+
+
+def test_a_run_of_one_step_has_no_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = record(tmp_path / "a", [4.0]), record(tmp_path / "b", STEADY)
+    assert main(["diff", str(first), str(second)]) == 0
+    text = capsys.readouterr().out
+    assert "! before: only one step was recorded" in text
+    assert "[no interval: fewer than two steps on a side]" in text
+
+
+def test_a_run_without_steps_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = record(tmp_path / "a", []), record(tmp_path / "b", STEADY)
+    assert main(["diff", str(first), str(second)]) == 2
+    assert "holds no step" in capsys.readouterr().err
+
+
+def test_a_trace_against_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, path = record(tmp_path / "a", STEADY), write(tmp_path / "a.json", trace())
+    for sides in ([run, path], [path, run]):
+        assert main(["diff", *map(str, sides), *KEPT]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"hotloop: {run} is a recorded run and {path} is a trace")
+        assert error.count("\n") == 1
+
+
+def test_a_name_that_is_nothing_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path / ".hotloop" / "first", STEADY)
+    monkeypatch.chdir(tmp_path)
+    assert main(["diff", "frist", "first"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("hotloop: frist is no file, no folder and no run")
+    assert "first" in error.split("known under")[1]
+
+
+# ---- real traces
+
+
+@needs_traces
+def test_workers_win_less_than_the_wait(tmp_path: Path) -> None:
+    target = tmp_path / "d.json"
+    sides = [str(TRACES / name) for name in ("resnet50_workers_0", "resnet50_workers_4")]
+    assert main(["diff", *sides, *KEPT, "-q", "--json", str(target)]) == 0
+    found = json.loads(target.read_text())
+    assert found["step"]["whole"]["delta_ns"] == pytest.approx(-35.1 * MS, abs=0.1 * MS)
+    assert term(found["step"], "input_wait")["delta_ns"] == pytest.approx(-67.9 * MS, abs=0.1 * MS)
+    assert abs(term(found["device"], "compute")["delta_ns"]) < term(found["device"], "compute")["half_width_ns"]
