@@ -104,6 +104,16 @@ def test_bfloat16_lies_between_casting_everything_and_nothing() -> None:
     assert forecast.saving_mid_ratio < forecast.saving_high_ratio <= 0.6
 
 
+def test_bfloat16_copies_of_the_weights_may_need_fresh_memory_in_every_step() -> None:
+    result = replayed(bf16_cast=2e6, bf16_flow=1e6)
+    result["replay"]["first_touch_ns_per_byte"] = 0.25
+    forecast = make_forecasts({"parameters": 2_000_000}, result, STEP)["bf16-autocast"]
+    # 8 MB at 0.25 ns a byte: 2 ms of a step of 10 ms at worst, half of them in the middle.
+    assert forecast.evidence["fresh_memory_ns"] == 2_000_000
+    assert forecast.saving_mid_ratio == pytest.approx(0.2)
+    assert forecast.saving_low_ratio == pytest.approx(0.0)
+
+
 def test_slower_bfloat16_forecasts_no_gain() -> None:
     forecast = make_forecasts({}, replayed(bf16_cast=5e6, bf16_flow=4e6), STEP)["bf16-autocast"]
     assert forecast.saving_mid_ratio == 0.0

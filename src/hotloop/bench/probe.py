@@ -92,6 +92,7 @@ def make_request(
         "memory_bytes": memory_bytes,
         "batch_size": _batch_size(loaders.values()),
         "arms": ["base", "double"],
+        "parameters": max((int(fact.get("parameters") or 0) for fact in optimizers.values()), default=0),
     }
     ops = newest.get("ops")
     if ops is not None and ops.get("ops") and not compiled:
@@ -176,7 +177,8 @@ def make_forecasts(request: Mapping[str, Any], result: Mapping[str, Any], step: 
     """Forecasts by technique id, as fractions of the step (per sample for a larger batch)."""
     found: list[Forecast | None] = []
     if replay := result.get("replay"):
-        found += [_forecast_bf16(replay, step), _forecast_batch(replay, step)]
+        parameters = int(request.get("parameters") or 0)
+        found += [_forecast_bf16(replay, step, parameters), _forecast_batch(replay, step)]
     if threads := result.get("threads"):
         found.append(_forecast_threads(threads, result.get("replay"), step))
     if optimizer := result.get("optimizer"):
@@ -229,13 +231,20 @@ def _clamp(value: float, most: float = 1.0) -> float:
     return min(max(value, 0.0), most)
 
 
-def _forecast_bf16(replay: Mapping[str, Any], step: StepTimes) -> Forecast | None:
-    """bfloat16 autocast: activations arrive in float32 at worst, and in bfloat16 at best."""
+def _forecast_bf16(replay: Mapping[str, Any], step: StepTimes, parameters: int) -> Forecast | None:
+    """bfloat16 autocast: activations arrive in float32 at worst, and in bfloat16 at best.
+
+    At worst, too, the copies of all weights and of their gradients (2 bytes each, for every micro-batch) lie in memory
+    that is fresh from the system each time, as the allocator gives large blocks back. Measured on an MLP of 3.1 million
+    parameters and batches of 24: 11.3 ms a step in bfloat16 against 7.3, where the replay alone said 5.8.
+    """
     ops = replay["ops"]
     if not any("bf16_cast" in op or "bf16_flow" in op for op in ops):
         return None
     cover = _cover(replay, step)
     worst_ns = sum(op["count"] * (op["base"] - op.get("bf16_cast", op["base"])) for op in ops) * cover.scale
+    fresh_ns = 4 * parameters * step.micro_batches * (replay.get("first_touch_ns_per_byte") or 0.0)
+    worst_ns -= fresh_ns
     best_ns = sum(op["count"] * (op["base"] - op.get("bf16_flow", op.get("bf16_cast", op["base"]))) for op in ops)
     best_ns *= cover.scale
     low_ns, high_ns = sorted((worst_ns, best_ns))
@@ -254,6 +263,7 @@ def _forecast_bf16(replay: Mapping[str, Any], step: StepTimes) -> Forecast | Non
         | {
             "least_saving_ratio": round(low_ns / step.step_ns, 4),
             "most_saving_ratio": round(high_ns / step.step_ns, 4),
+            "fresh_memory_ns": round(fresh_ns),
         },
     )
 

@@ -24,6 +24,7 @@ import torch
 
 SHORT_NS = 100_000
 """Calls shorter than this are timed several in a row."""
+FRESH_BYTES = 48 << 20
 DTYPES = {
     "float": torch.float32,
     "double": torch.float64,
@@ -426,9 +427,22 @@ def replay_ops(request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
         "ops": replayed,
         "skipped": skipped,
         "engine_ns": round(_engine_ns()) if gradients else 0,
+        "first_touch_ns_per_byte": round(_first_touch_ns_per_byte(), 4) if "bf16" in arms else None,
         "recorded_forward_ns": sum(op["cpu_ns"] for op in forward),
         "recorded_backward_ns": sum(op["cpu_ns"] for op in recorded if op["backward"]),
     }
+
+
+def _first_touch_ns_per_byte() -> float:
+    """What a byte of memory that is fresh from the system costs at its first use, beyond writing it."""
+    found = []
+    for _ in range(3):
+        # Larger than any block that the allocator keeps.
+        fresh = torch.empty(FRESH_BYTES, dtype=torch.uint8)
+        first, again = (time_call(fresh.zero_, 1) for _ in range(2))
+        found.append(max(0.0, first - again) / FRESH_BYTES)
+        del fresh
+    return min(found)
 
 
 def _engine_ns() -> float:
