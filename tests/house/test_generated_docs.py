@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.acts import ACTS
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Skipped
 from hotloop.core.rules import rule
-from hotloop.core.techniques import ACTS
 
 from .load_script import ROOT, load_script
 
@@ -120,7 +120,7 @@ def unexplained_techniques(folder: Path, page: str) -> set[str]:
 def test_the_acts_of_the_report_are_those_of_the_vocabulary() -> None:
     page = (ROOT / "docs" / "vocabulary.md").read_text()
     rows = dict(re.findall(r"^\| `([a-z0-9-]+)` \| (.*?) \| .*\|$", page, re.MULTILINE))
-    assert rows == dict(ACTS), "docs/vocabulary.md and core/techniques.py say different things"
+    assert rows == dict(ACTS), "docs/vocabulary.md and core/acts.py say different things"
 
 
 def test_every_technique_that_a_rule_prescribes_is_in_the_vocabulary() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hotloop.core.analysis import CompileFacts, DdpFacts, LoaderFacts, OptimizerFacts
 from hotloop.core.findings import Where
-from hotloop.core.report import Health, Overhead
+from hotloop.core.report import AppliedTechnique, Health, Overhead
 
 Fact = Mapping[str, Any]
 
@@ -305,3 +305,25 @@ def read_health(facts: Sequence[Fact]) -> tuple[Health, ...]:
         if message:
             found.append(Health(level=level if level in ("info", "warning", "error") else "warning", message=message))
     return tuple(dict.fromkeys(found))
+
+
+def read_applied(facts: Sequence[Fact]) -> tuple[AppliedTechnique, ...]:
+    """What the techniques of a strategy did in this process, in the order in which they did it."""
+    found = []
+    for fact in of_kind(facts, "applied"):
+        technique, status = read_text(fact, "technique"), read_text(fact, "status")
+        if technique is None or status is None:
+            continue
+        settings = fact.get("settings")
+        found.append(
+            AppliedTechnique(
+                technique=technique,
+                settings=dict(settings) if isinstance(settings, Mapping) else {},
+                status=status,
+                detail=read_text(fact, "detail") or "",
+                target=read_text(fact, "target"),
+                where=read_where(fact.get("where")),
+                numerics=read_text(fact, "numerics"),
+            )
+        )
+    return tuple(found)

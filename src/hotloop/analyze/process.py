@@ -12,7 +12,7 @@ import numpy as np
 from hotloop.core.analysis import OptimizerFacts, RankAnalysis
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS
-from hotloop.core.report import DevicePhase, Health, MemorySummary, Overhead, Timeline
+from hotloop.core.report import AppliedTechnique, DevicePhase, Health, MemorySummary, Overhead, Timeline
 
 from .changes import RankSteps
 from .facts import (
@@ -24,6 +24,7 @@ from .facts import (
     find_main_model,
     last_of_kind,
     of_kind,
+    read_applied,
     read_bool,
     read_count,
     read_float,
@@ -109,6 +110,8 @@ class ProcessAnalysis:
     device_phases: tuple[DevicePhase, ...]
     """Phases whose time on the device was measured in some of the steady steps."""
     health: tuple[Health, ...]
+    applied: tuple[AppliedTechnique, ...]
+    """What a strategy changed in this process."""
     begin_wall_s: float | None
     """Wall clock when its first row began; None when unknown."""
     end_wall_s: float | None
@@ -222,6 +225,7 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         overhead=read_overhead(facts, trained_ns),
         device_phases=_device_phases(steps, base),
         health=_health(steps, steady, anchor, rank, facts),
+        applied=read_applied(facts),
         begin_wall_s=None if anchor_wall_s is None else anchor_wall_s + int(steps.columns["start_ns"][0]) * 1e-9,
         end_wall_s=None if anchor_wall_s is None else anchor_wall_s + int(steps.columns["end_ns"][-1]) * 1e-9,
         parent_pid=read_int(process, "ppid"),

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hotloop.core.phases import PHASES, Breakdown, PhaseStats
-from hotloop.core.report import DevicePhase, LineShare, MemorySummary, Overhead, RankSummary, StepSummary, Timeline
+from hotloop.core.report import (
+    AppliedTechnique,
+    DevicePhase,
+    LineShare,
+    MemorySummary,
+    Overhead,
+    RankSummary,
+    StepSummary,
+    Timeline,
+)
 
 from .hosts import measure_hosts
 from .partition import FIELD_PHASE
@@ -199,3 +209,16 @@ def _mean_known(values: Sequence[float | None]) -> float | None:
 def _sum_known(values: Sequence[int | None]) -> int | None:
     known = [v for v in values if v is not None]
     return sum(known) if known else None
+
+
+def summarize_strategy(training: Training) -> tuple[AppliedTechnique, ...]:
+    """What the run's strategy changed; what several ranks say alike stands once, with their ranks."""
+    ranks: dict[str, list[int]] = {}
+    first: dict[str, AppliedTechnique] = {}
+    for process in training.processes:
+        for one in process.applied:
+            key = repr(one)
+            first.setdefault(key, one)
+            if process.rank.rank is not None:
+                ranks.setdefault(key, []).append(process.rank.rank)
+    return tuple(replace(one, ranks=tuple(ranks.get(key, ()))) for key, one in first.items())

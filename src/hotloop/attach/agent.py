@@ -60,9 +60,12 @@ def arm_agent(options: dict[str, Any]) -> Session:
     session = _session = Session(options)
     watch = ImportWatch()
     subscribers = subscribers_of(session)
+    changes = _changes(options, session)
     for site in SITES:
-        wrap = subscribers.get(site.id) or subscribers[site.id.partition("-")[0]]
-        watch.after_import(site.module, lambda site=site, wrap=wrap: _install(session, site, wrap))  # type: ignore[misc]
+        wraps = [subscribers.get(site.id) or subscribers[site.id.partition("-")[0]]]
+        if site.id in changes:
+            wraps.append(changes[site.id])  # what changes a call goes outside what times it
+        watch.after_import(site.module, lambda site=site, wraps=wraps: _install(session, site, *wraps))  # type: ignore[misc]
     _when_cuda_starts(lambda: _install_copies(session, subscribers["copy"]))
     session.module_patch = ModulePatch(session)
     session.patch_forward = ForwardPatches(session).patch
@@ -80,6 +83,18 @@ def arm_agent(options: dict[str, Any]) -> Session:
     return session
 
 
+def _changes(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
+    if not options.get("strategy"):
+        return {}
+    try:
+        from hotloop.attach.applying import apply_to_process
+
+        return apply_to_process(options, session)
+    except Exception as error:
+        GUARD.record("applying a strategy", error)
+        return {}
+
+
 def _install_copies(session: Session, wrap: Wrap) -> None:
     for site in COPY_SITES:
         _install(session, site, wrap)
@@ -92,9 +107,9 @@ def _when_cuda_starts(then: Callable[[], Any]) -> None:
         lazy_call(then)
 
 
-def _install(session: Session, site: Site, wrap: Wrap) -> None:
+def _install(session: Session, site: Site, *wraps: Wrap) -> None:
     try:
-        problem = install(site, (wrap,))
+        problem = install(site, wraps)
     except Exception as error:
         GUARD.record(f"patching {site.id}", error)
         return

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from hotloop.core.strategy import Strategy
+
 
 def add_parser(subparsers: Any, summary: str) -> None:
     parser = subparsers.add_parser(
@@ -26,6 +28,9 @@ def add_parser(subparsers: Any, summary: str) -> None:
     add_output_options(parser, json_help="write the report as JSON to FILE")
     parser.add_argument(
         "--name", metavar="NAME", help="name of the run folder under .hotloop/ (default: time and command)"
+    )
+    parser.add_argument(
+        "--strategy", metavar="FILE", help="apply the techniques of this TOML file to the training, without changing it"
     )
     parser.add_argument("--live", action="store_true", help="print a line with rate, shares and verdict while training")
     parser.add_argument("--no-deep", action="store_true", help="do not record the operators of one step")
@@ -57,6 +62,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.trace is not None:
         parse_trace_ranks(arguments.trace_ranks)
         print(f"hotloop: the profiler {parse_trace_plan(arguments.trace).describe()}", file=sys.stderr)
+    strategy = _load_strategy(arguments.strategy) if arguments.strategy is not None else None
     folder, notes = create_run_folder(arguments.name, command)
     if child.ignores_pythonpath(resolved):
         notes.append(
@@ -64,13 +70,20 @@ def execute(arguments: argparse.Namespace) -> int:
             "environment has hotloop installed can be observed so"
         )
     write_manifest(folder, command, notes)
-    options = {
+    options: dict[str, Any] = {
         "deep": not arguments.no_deep,
         "trace": arguments.trace,
         "trace_ranks": arguments.trace_ranks,
         "nvtx": arguments.nvtx,
     }
-    environment = child.attach_environment(os.environ, folder, options)
+    variables: dict[str, str] = dict(os.environ)
+    if strategy is not None:
+        from hotloop.apply.environment import set_variables
+        from hotloop.core.strategy import strategy_to_mapping
+
+        variables, options["variables"] = set_variables(strategy, variables)
+        options["strategy"] = strategy_to_mapping(strategy)
+    environment = child.attach_environment(variables, folder, options)
     kills_before = child.oom_kills()
     live = _live_line(folder) if arguments.live else None
     try:
@@ -109,6 +122,14 @@ def execute(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return end.shell_code
+
+
+def _load_strategy(path: str) -> Strategy:
+    """The strategy, checked before anything starts."""
+    from hotloop.apply import TECHNIQUES, check_strategy
+    from hotloop.core.strategy import load_strategy
+
+    return check_strategy(load_strategy(path), TECHNIQUES, source=path)
 
 
 def _report(arguments: argparse.Namespace, folder: Path) -> None:

@@ -133,5 +133,6 @@ FACT_KINDS = (
     "overhead",
     "metric",
     "trace",
+    "applied",
 )
 """Kinds of facts; docs/formats.md says what each holds. A reader ignores kinds that it does not know."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .findings import Finding, Skipped, Value
+from .findings import Finding, Skipped, Value, Where
 from .memory_snapshot import MemoryFile
 from .phases import PHASES, Breakdown
 from .trace_analysis import TraceAnalysis, tell_device, tell_step_windows
@@ -172,6 +172,24 @@ class ScorecardRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedTechnique:
+    """What one technique of the run's strategy did to one object. ``status``: applied, not applicable or failed.
+
+    ``numerics`` is that of the change as it was made here (None when nothing was changed). ``ranks`` is empty where the
+    processes have no rank.
+    """
+
+    technique: str
+    settings: Mapping[str, Value]
+    status: str
+    detail: str
+    target: str | None
+    where: Where | None
+    numerics: str | None
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     tool_version: str
     command: tuple[str, ...]
@@ -200,6 +218,8 @@ class Report:
     device_phases: tuple[DevicePhase, ...] = ()
     memory_files: tuple[MemoryFile, ...] = ()
     """Memory snapshots and timelines that the report was made from."""
+    strategy: tuple[AppliedTechnique, ...] = ()
+    """What the strategy of the run changed; empty without a strategy."""
 
 
 def report_to_json(report: Report) -> dict[str, Any]:
@@ -227,6 +247,7 @@ def report_to_json(report: Report) -> dict[str, Any]:
         "lines": [_plain(line) for line in report.lines],
         "scorecard": [_plain(row) for row in report.scorecard],
         "device_phases": [_plain(phase) for phase in report.device_phases],
+        "strategy": [_plain(one) for one in report.strategy],
         "next": report.next_command,
     }
     if report.trace is not None:

@@ -1,50 +1,179 @@
-"""Techniques: the act that each id stands for, in one line (docs/vocabulary.md has the same table)."""
+"""Technique: one optimisation in one file, which changes a training's objects where it can prove that it may.
+
+A technique file (``apply/techniques/<name>.py``) defines one subclass of Technique and one instance of it. Importing it
+must not import torch: hooks do that themselves, because the command line knows every technique without torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Protocol
 
-ACTS: Mapping[str, str] = {
-    "activation-checkpointing": "keep fewer activations and compute them again in backward",
-    "async-checkpoint": "copy the state inside the step and write it from a thread or process",
-    "balance-ranks": "give every rank the same work, or move work off the slow one",
-    "batch-size": "use memory that lies idle for a larger batch",
-    "bf16-autocast": "run forward and loss under `torch.autocast(dtype=torch.bfloat16)`",
-    "calmer-scaler": "set the GradScaler so that it skips fewer steps",
-    "compile-model": "`torch.compile`",
-    "compress-gradients": "send gradients with fewer bits",
-    "ddp-buckets": "send gradients in buckets of another size",
-    "ddp-settings": "other options of DistributedDataParallel",
-    "detach-kept-tensors": "keep numbers or detached tensors, not tensors with their graph",
-    "drop-scaler": "train without the GradScaler",
-    "cuda-graphs": 'record the launches of a step once and replay them (`torch.compile(mode="reduce-overhead")`)',
-    "dynamic-shapes": "compile once for all shapes",
-    "expandable-segments": "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, so that blocks of other sizes need no "
-    "new segments",
-    "fewer-host-syncs": "keep values on the device and read them back every N steps",
-    "fewer-synchronisations": "exchange gradients less often, or larger batches",
-    "foreach-clipping": "handle all gradients in one call, not one by one",
-    "foreach-optimizer": "one update for all tensors (`foreach=True`)",
-    "fused-optimizer": "one kernel for all tensors (`fused=True`)",
-    "gc-freeze": "keep Python's garbage collector from visiting what lives on",
-    "keep-activations": "do not recompute what there is memory for",
-    "larger-batch": "more samples a step",
-    "larger-micro-batch": "more samples a micro-batch, and fewer of them",
-    "length-bucketing": "put samples of like length into a batch",
-    "loader-workers": "load in other processes: `num_workers`, `persistent_workers`, `prefetch_factor`",
-    "log-less-often": "write logs and metrics every N steps",
-    "no-sync-accumulation": "average gradients once a step, not after every micro-batch",
-    "overlap-own-collectives": "let own collectives run beside computation, or send fewer of them",
-    "pad-to-longest": "pad to the longest sample of the batch",
-    "pinned-memory": "copy batches to the device from pinned memory, without waiting for the copy",
-    "precompute-samples": "decode and tokenise once, ahead of the training",
-    "preprocess-in-workers": "move work from the loop body into the data set or `collate_fn`",
-    "repair-link": "find out why the network is slower than it should be",
-    "reuse-outputs": "use the outputs of the forward that was made anyway",
-    "stable-guards": "keep Python values that change out of compiled code",
-    "sum-losses": "one backward for the sum of the losses",
-    "thread-count": "as many compute threads as there are cores for this process",
-    "validate-less-often": "validate every N times only",
-    "whole-graph": "remove what makes `torch.compile` leave the graph",
-}
-"""By technique id, in Markdown without links; what a report says beside a fix."""
+from .analysis import Analysis
+from .findings import Numerics, Safety, Saving, Value
+from .strategy import Strategy
+
+
+class Stage(IntEnum):
+    """When a technique acts on an object that several of them change: lower ones first.
+
+    A model is laid out, cast and given its recomputation before it is compiled; what wraps it for several ranks comes
+    where torch wants it (DDP first, then compile: Dynamo splits at DDP's buckets; FSDP shards what is compiled).
+    """
+
+    RUNTIME = 0
+    LOADER = 10
+    LAYOUT = 20
+    PRECISION = 30
+    ATTENTION = 40
+    ACTIVATIONS = 50
+    PARALLEL = 60
+    COMPILE = 70
+    OPTIMIZER = 80
+    LOOP = 90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A key of a technique's table. ``default`` None means that hotloop chooses (``help`` says how)."""
+
+    name: str
+    kind: type[bool] | type[int] | type[float] | type[str]
+    default: Value
+    help: str
+    choices: tuple[Value, ...] = ()
+    least: float | None = None
+    most: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """The technique changed its object. ``detail`` says what, in a few words with values; ``undo`` takes it back.
+
+    ``numerics`` is set where the change is better than the technique's own class (no random draw in the data set).
+    ``replacement`` is the new object where it could not be changed in place (by API and in the Trainer only).
+    """
+
+    detail: str
+    numerics: Numerics | None = None
+    undo: Callable[[], None] | None = None
+    replacement: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotApplicable:
+    """The technique left its object as it was. ``why`` is shown to the user: the fact, with its value."""
+
+    why: str
+
+
+Effect = Applied | NotApplicable | None
+"""None: this object is not the technique's business (a second loader of a validation, a loss without parameters)."""
+
+
+class Context(Protocol):
+    """What a technique may know about the process that it acts in."""
+
+    strategy: Strategy
+    from_outside: bool
+    """True when an unmodified script is being changed: objects are changed in place or not at all."""
+    rank: int
+    world_size: int
+    local_world_size: int
+    cores: int
+    """Cores of this process: min(affinity, cgroup quota), shared by all ranks of the host."""
+
+    def memory(self, technique: str) -> dict[str, Any]:
+        """A place of this process where the technique keeps what it must remember between its hooks."""
+        ...
+
+    def optimizers(self) -> list[Any]:
+        """Optimizers that were built so far and still live."""
+        ...
+
+    def models(self) -> list[Any]:
+        """Outermost modules that were called with gradients so far and still live (by API: the one given)."""
+        ...
+
+
+class Technique:
+    """One optimisation. The class docstring is its manual, with the headings of ``MANUAL_HEADINGS``.
+
+    A hook answers an Effect. It checks first and changes last; what it raises is recorded, and the training goes on.
+    Objects of the training never keep a reference to the technique that would change how they pickle.
+    """
+
+    MANUAL_HEADINGS: ClassVar[tuple[str, ...]] = ("What it does", "When it helps", "When it does not", "Numerics")
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    """The act in a few words, as a report shows it."""
+    numerics: ClassVar[Numerics]
+    safety: ClassVar[Safety]
+    stage: ClassVar[Stage]
+    treats: ClassVar[tuple[str, ...]] = ()
+    """Rule ids whose fault it treats."""
+    settings: ClassVar[tuple[Setting, ...]] = ()
+    conflicts: ClassVar[tuple[str, ...]] = ()
+    """Technique ids that must not be chosen beside it."""
+
+    @property
+    def manual(self) -> str:
+        return inspect.cleandoc(type(self).__doc__ or "")
+
+    def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
+        """What is wrong with settings whose types and ranges are right, naming the key; None when nothing."""
+        return None
+
+    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
+        """What it would win on this training, as fractions of the time per unit; None where nothing is known."""
+        return None
+
+    # -- hooks, in the order in which a training meets them ------------------------------------------------------------
+
+    def set_environment(
+        self, settings: Mapping[str, Value], environment: Mapping[str, str]
+    ) -> tuple[Mapping[str, str], Effect]:
+        """Variables to set before the command starts. What the user has set stays. Runs without torch."""
+        return {}, None
+
+    def start(self, settings: Mapping[str, Value], context: Context) -> Effect:
+        """torch has been imported, nothing is built yet."""
+        return None
+
+    def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        """A DataLoader was built; no iterator of it exists yet."""
+        return None
+
+    def change_ddp(self, arguments: dict[str, Any], settings: Mapping[str, Value], context: Context) -> Effect:
+        """DistributedDataParallel is about to be built with these arguments (``module`` too); change the dict."""
+        return None
+
+    def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        """An outermost module with parameters is about to make its first forward with gradients.
+
+        It may be a DistributedDataParallel (its own module inside). It is changed in place; by API an
+        ``Applied.replacement`` may stand for it.
+        """
+        return None
+
+    def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        """An optimizer is about to be used for the first time: no state exists unless a checkpoint was loaded."""
+        return None
+
+    def change_scaler(self, scaler: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        """A GradScaler was built."""
+        return None
+
+    def after_step(self, context: Context) -> None:
+        """After every step; only for techniques that ``watch_steps``."""
+
+    watch_steps: ClassVar[bool] = False
+
+
+def has_hook(technique: Technique, hook: str) -> bool:
+    """Whether the technique's class defines this hook itself."""
+    return getattr(type(technique), hook) is not getattr(Technique, hook)

@@ -156,6 +156,9 @@ class Session:
         self.watch_ddp: Callable[[Any, Place | None], Any] = _watch_nothing
         self.patch_optimizer_class: Callable[[type], None] = _patch_nothing
         self.patch_forward: Callable[[type], None] = _patch_nothing
+        self.meets_model: Callable[[Any], Any] = _meet_nobody
+        """Called with every outermost module with parameters, before its first forward with gradients."""
+        self.before_end: Callable[[], None] = _end_nothing
         self.hook_costs_ns: dict[str, float] | None = None
         self.captures = CaptureWatch()
         self._begin()
@@ -319,6 +322,13 @@ class Session:
         else:
             self.writer.write_fact(fact)
 
+    def tell_when_started(self, fact: dict[str, Any]) -> None:
+        """As ``tell``, for facts that are known before anything is recorded."""
+        if self.writer is None:
+            self._pending_facts.append(fact)
+        else:
+            self.tell(fact)
+
     def write_told(self) -> None:
         """Write the facts that the training thread left; on the background thread, and at the end."""
         while self._told and self.writer is not None:
@@ -391,6 +401,7 @@ class Session:
         background = self.background
         if background is not None:
             background.stop()
+        self.before_end()
         self.write_told()
         if threading.get_ident() == self.owner:
             self.recorder.close_tail()
@@ -706,6 +717,8 @@ class Session:
         cls = type(module)
         self.roots.add(cls)
         learns = next(module.parameters(), None) is not None
+        if learns:
+            self.meets_model(module)
         known = self._learners if learns else self._others
         if len(known) > 1_000:
             known.clear()
@@ -965,6 +978,14 @@ def _nobody() -> None:
 
 def _patch_nothing(cls: type) -> None:
     """Until attach says how optimizer classes are patched."""
+
+
+def _meet_nobody(model: Any) -> Any:
+    """Without a strategy models stay what they are."""
+
+
+def _end_nothing() -> None:
+    """Without a strategy there is nothing to say at the end."""
 
 
 def _watch_nothing(ddp: Any, where: Place | None) -> Any:

@@ -61,7 +61,7 @@ _tracing: Any = torch.compiler if hasattr(torch.compiler, "_is_compiling_flag") 
 Call = Callable[..., Any]
 
 
-def _unseen(wrapper: Call) -> Call:
+def unseen(wrapper: Call) -> Call:
     """The wrapper, for whose frame ``warnings`` does not count: a warning names the line that it names without us.
 
     ``warnings`` passes over frames of the import machinery, which it knows by their file's name. Not for functions
@@ -84,7 +84,7 @@ def wrap_loader_init(session: Session) -> Callable[[Call], Call]:
             original(self, *args, **kwargs)
             session.loader_built(self)
 
-        return _unseen(__init__)
+        return unseen(__init__)
 
     return wrap
 
@@ -361,7 +361,7 @@ def wrap_optimizer_init(session: Session) -> Callable[[Call], Call]:
             session.remember_place(self)
             session.patch_optimizer_class(type(self))
 
-        return _unseen(__init__)
+        return unseen(__init__)
 
     return wrap
 
@@ -426,7 +426,7 @@ def wrap_scaler_init(session: Session) -> Callable[[Call], Call]:
             original(self, *args, **kwargs)
             session.scaler_built(self)
 
-        return _unseen(__init__)
+        return unseen(__init__)
 
     return wrap
 
@@ -522,7 +522,7 @@ def wrap_ddp_init(session: Session) -> Callable[[Call], Call]:
             original(self, *args, **kwargs)
             session.ddp_built(self)
 
-        return _unseen(__init__)
+        return unseen(__init__)
 
     return wrap
 

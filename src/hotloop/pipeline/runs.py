@@ -18,6 +18,7 @@ from hotloop.analyze.summary import (
     summarize_overhead,
     summarize_ranks,
     summarize_steps,
+    summarize_strategy,
     summarize_timelines,
 )
 from hotloop.analyze.trainings import Training, analyze_run
@@ -97,6 +98,7 @@ def _report_training(
         lines=summarize_lines(training),
         scorecard=build_scorecard(analysis),
         run_folder=str(folder),
+        strategy=summarize_strategy(training),
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 
+from hotloop.core.acts import ACTS
 from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Saving, Severity, Skipped, Value, Where
 from hotloop.core.report import Outcome, Report, ScorecardRow
-from hotloop.core.techniques import ACTS
 
 UNKNOWN = "unknown"
 

@@ -135,6 +135,7 @@ def _write(page: Page, report: Report) -> None:
         _write_health(page, report)
         page.add("")
     _write_verdict(page, report)
+    _write_strategy(page, report)
     _write_findings(page, report)
     _write_breakdown(page, report)
     _write_device(page, report.device)
@@ -439,6 +440,19 @@ def _write_scorecard(page: Page, report: Report) -> None:
             (f"  {t.format_band_verdict(row).ljust(7)}", LEVEL_STYLE.get(row.verdict, "dim")),
             (f"  {t.format_bands(row)}", "dim"),
         )
+
+
+def _write_strategy(page: Page, report: Report) -> None:
+    if not report.strategy:
+        return
+    page.heading("STRATEGY", "what it changed in this run")
+    for one in report.strategy:
+        head = f"{t.clean(one.technique)}: " + ("" if one.status == "applied" else f"{t.clean(one.status)}: ")
+        place = "" if one.where is None else f" ({t.clean(one.where.file)}:{one.where.line})"
+        target = "" if one.target is None else f" · {t.clean(one.target)}{place}"
+        numerics = "" if one.numerics is None else f" · {t.clean(one.numerics)}"
+        style = "bold" if one.status == "applied" else "yellow"
+        page.paragraph((head, style), f"{t.clean(one.detail)}{target}{numerics}", head=INDENT)
 
 
 def _write_skipped(page: Page, report: Report) -> None:

@@ -1,0 +1,261 @@
+"""Strategy -> its techniques called at the right moment, each effect recorded. Nothing here raises into a training."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hotloop.apply.check import settings_of
+from hotloop.core.findings import Value, Where
+from hotloop.core.strategy import Choice, Strategy
+from hotloop.core.techniques import Applied, Effect, NotApplicable, Technique, has_hook
+
+APPLIED, NOT_APPLICABLE, FAILED = "applied", "not applicable", "failed"
+
+MEETINGS = {
+    "start": "the process",
+    "change_loader": "no DataLoader was built",
+    "change_ddp": "no DistributedDataParallel was built",
+    "change_model": "no module was called with gradients",
+    "change_optimizer": "no optimizer was used",
+    "change_scaler": "no GradScaler was built",
+}
+"""Hooks that a technique may define, and what to say when none of them was ever reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What one technique did to one object. ``status`` is 'applied', 'not applicable' or 'failed'."""
+
+    technique: str
+    settings: Mapping[str, Value]
+    status: str
+    detail: str
+    target: str | None
+    where: Where | None
+    numerics: str | None
+
+    def as_fact(self) -> dict[str, Any]:
+        where = None if self.where is None else [self.where.file, self.where.line, self.where.function]
+        return {"kind": "applied", **asdict(self), "where": where}
+
+
+@dataclass(slots=True)
+class ProcessContext:
+    """The Context of hotloop.core.techniques, read from this process's environment."""
+
+    strategy: Strategy
+    from_outside: bool
+    rank: int
+    world_size: int
+    local_world_size: int
+    cores: int
+    known_models: list[weakref.ref[Any]]
+    known_optimizers: list[weakref.ref[Any]]
+    _memories: dict[str, dict[str, Any]]
+
+    def memory(self, technique: str) -> dict[str, Any]:
+        return self._memories.setdefault(technique, {})
+
+    def optimizers(self) -> list[Any]:
+        return [one for one in (reference() for reference in self.known_optimizers) if one is not None]
+
+    def models(self) -> list[Any]:
+        return [one for one in (reference() for reference in self.known_models) if one is not None]
+
+
+def make_context(
+    strategy: Strategy, *, from_outside: bool, environment: Mapping[str, str] | None = None
+) -> ProcessContext:
+    """The context of this process; ranks are torchrun's variables."""
+    variables = os.environ if environment is None else environment
+    return ProcessContext(
+        strategy=strategy,
+        from_outside=from_outside,
+        rank=_integer(variables.get("RANK"), 0),
+        world_size=_integer(variables.get("WORLD_SIZE"), 1),
+        local_world_size=_integer(variables.get("LOCAL_WORLD_SIZE"), 1),
+        cores=_cores(),
+        known_models=[],
+        known_optimizers=[],
+        _memories={},
+    )
+
+
+class Applier:
+    """Calls the techniques of a strategy, in the order of their stages.
+
+    ``tell(record)`` receives what happened; ``find_place()`` answers the user's line that is running now.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        techniques: Mapping[str, Technique],
+        context: ProcessContext,
+        *,
+        tell: Callable[[Record], None] = lambda record: None,
+        find_place: Callable[[], Where | None] = lambda: None,
+    ) -> None:
+        self.context = context
+        self.records: list[Record] = []
+        self._tell = tell
+        self._find_place = find_place
+        self._plan: list[tuple[Technique, dict[str, Value], Choice]] = sorted(
+            (
+                (techniques[choice.technique], settings_of(techniques[choice.technique], choice), choice)
+                for choice in strategy.choices
+            ),
+            key=lambda entry: (entry[0].stage, entry[0].id),
+        )
+        self._undo: list[Callable[[], None]] = []
+        self._met: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self._places: weakref.WeakKeyDictionary[Any, Where] = weakref.WeakKeyDictionary()
+        self.waiting: list[weakref.ref[Any]] = []
+        """Optimizers that were built and not used yet."""
+        self.step_watchers = [technique for technique, _, _ in self._plan if technique.watch_steps]
+
+    def has(self, hook: str) -> bool:
+        """Whether any chosen technique defines the hook."""
+        return any(has_hook(technique, hook) for technique, _, _ in self._plan)
+
+    def start(self) -> None:
+        self._call("start", None, "the process", None)
+
+    def loader_built(self, loader: Any) -> Any:
+        return self._call("change_loader", loader, type(loader).__name__, self._find_place())
+
+    def ddp_arguments(self, arguments: dict[str, Any]) -> None:
+        """``arguments`` of DistributedDataParallel by name are changed in place."""
+        self._call("change_ddp", arguments, "DistributedDataParallel", self._find_place())
+
+    def scaler_built(self, scaler: Any) -> Any:
+        return self._call("change_scaler", scaler, type(scaler).__name__, self._find_place())
+
+    def optimizer_built(self, optimizer: Any) -> None:
+        """Remember it: its own constructor is still running."""
+        place = self._find_place()
+        reference = weakref.ref(optimizer)
+        self.waiting.append(reference)
+        self.context.known_optimizers.append(reference)
+        if place is not None:
+            self._places[optimizer] = place
+
+    def model_met(self, model: Any) -> Any:
+        """An outermost module with parameters is about to be called with gradients; every module is met once."""
+        if self._met.get(model):
+            return model
+        self._met[model] = True
+        self.context.known_models.append(weakref.ref(model))
+        changed = self._call("change_model", model, type(model).__name__, self._find_place())
+        if changed is not model:
+            self._met[changed] = True
+        return changed
+
+    def optimizers_first_used(self) -> None:
+        """Everything is built: change the optimizers that wait for it."""
+        waiting, self.waiting = self.waiting, []
+        for reference in waiting:
+            optimizer = reference()
+            if optimizer is not None:
+                self.change_optimizer(optimizer)
+
+    def change_optimizer(self, optimizer: Any) -> Any:
+        return self._call("change_optimizer", optimizer, type(optimizer).__name__, self._places.get(optimizer))
+
+    def after_step(self) -> None:
+        for technique in self.step_watchers:
+            try:
+                technique.after_step(self.context)
+            except Exception as error:
+                self.step_watchers.remove(technique)
+                self._record(technique, {}, FAILED, f"{type(error).__name__}: {error}", None, None, None)
+                return
+
+    def finish(self) -> None:
+        """Say of every technique that met no object of its own why nothing happened."""
+        told = {record.technique for record in self.records}
+        for technique, settings, _ in self._plan:
+            if technique.id in told:
+                continue
+            hooks = [hook for hook in MEETINGS if hook != "start" and has_hook(technique, hook)]
+            if hooks:
+                self._record(technique, settings, NOT_APPLICABLE, MEETINGS[hooks[0]], None, None, None)
+
+    def undo(self) -> None:
+        """Take everything back that can be taken back, last first."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _call(self, hook: str, target: Any, name: str, where: Where | None) -> Any:
+        for technique, settings, choice in self._plan:
+            if not has_hook(technique, hook) or not _is_meant(choice, where):
+                continue
+            try:
+                arguments = (settings, self.context) if hook == "start" else (target, settings, self.context)
+                effect: Effect = getattr(technique, hook)(*arguments)
+            except Exception as error:
+                self._record(technique, settings, FAILED, f"{type(error).__name__}: {error}", name, where, None)
+                continue
+            if isinstance(effect, NotApplicable):
+                self._record(technique, settings, NOT_APPLICABLE, effect.why, name, where, None)
+            elif isinstance(effect, Applied):
+                numerics = (effect.numerics or technique.numerics).value
+                self._record(technique, settings, APPLIED, effect.detail, name, where, numerics)
+                if effect.undo is not None:
+                    self._undo.append(effect.undo)
+                if effect.replacement is not None:
+                    target = effect.replacement
+        return target
+
+    def _record(
+        self,
+        technique: Technique,
+        settings: Mapping[str, Value],
+        status: str,
+        detail: str,
+        target: str | None,
+        where: Where | None,
+        numerics: str | None,
+    ) -> None:
+        record = Record(
+            technique=technique.id,
+            settings=dict(settings),
+            status=status,
+            detail=detail,
+            target=target,
+            where=where,
+            numerics=numerics,
+        )
+        if record not in self.records:
+            self.records.append(record)
+            self._tell(record)
+
+
+def _is_meant(choice: Choice, where: Where | None) -> bool:
+    """A choice with places acts on objects that were built there, by the end of the file's path and the line."""
+    if not choice.where or where is None:
+        return not choice.where
+    for place in choice.where:
+        file, _, line = place.rpartition(":")
+        if line == str(where.line) and ("/" + where.file).endswith("/" + file.lstrip("./")):
+            return True
+    return False
+
+
+def _integer(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isdigit() else default
+
+
+def _cores() -> int:
+    """min(affinity, cgroup quota), at least 1."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))

@@ -1,0 +1,112 @@
+"""Options with a strategy -> an Applier that this process's sites call, outside of what times them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hotloop.apply import TECHNIQUES
+from hotloop.apply.applier import Applier, Record, make_context
+from hotloop.core.findings import Where
+from hotloop.core.strategy import strategy_from_mapping
+from hotloop.observe.guard import GUARD
+from hotloop.observe.places import caller_place
+from hotloop.observe.session import Session
+from hotloop.observe.wrappers import unseen
+
+from .sites import Wrap
+
+Call = Callable[..., Any]
+
+
+def apply_to_process(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
+    """Begin to apply the options' strategy; answers the wrappers to install, by site id."""
+    strategy = strategy_from_mapping(options["strategy"])
+    applier = Applier(
+        strategy,
+        TECHNIQUES,
+        make_context(strategy, from_outside=True),
+        tell=lambda record: _tell(session, record),
+        find_place=_find_place,
+    )
+    for fact in options.get("variables") or ():
+        session.tell_when_started(dict(fact))
+    applier.start()
+    if applier.has("change_model"):
+        session.meets_model = applier.model_met
+    if applier.step_watchers:
+        session.subscribe(lambda session, row: applier.after_step())
+    session.before_end = applier.finish
+    return {
+        "loader-init": _after_init(applier.loader_built),
+        "optimizer-init": _after_init(applier.optimizer_built),
+        "scaler-init": _after_init(applier.scaler_built),
+        "ddp-init": _change_ddp(applier),
+        "run-backward": _before_first_use(applier),
+    }
+
+
+def _tell(session: Session, record: Record) -> None:
+    session.tell_when_started(record.as_fact())
+
+
+def _find_place() -> Where | None:
+    place = caller_place(2)
+    return None if place is None else Where(file=place[0], line=place[1], function=place[2])
+
+
+def _after_init(then: Callable[[Any], Any]) -> Wrap:
+    """A constructor: ``then`` gets the object when it is built."""
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            try:
+                then(self)
+            except Exception as error:
+                GUARD.record("applying a strategy", error)
+
+        return unseen(__init__)
+
+    return wrap
+
+
+def _change_ddp(applier: Applier) -> Wrap:
+    def wrap(original: Call) -> Call:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                bound = signature.bind(self, *args, **kwargs)
+                arguments = {name: value for name, value in bound.arguments.items() if name != "self"}
+                applier.ddp_arguments(arguments)
+            except Exception as error:  # also for arguments that the original refuses itself
+                GUARD.record("applying a strategy", error)
+                original(self, *args, **kwargs)
+                return
+            original(self, **arguments)
+
+        return unseen(__init__)
+
+    return wrap
+
+
+def _before_first_use(applier: Applier) -> Wrap:
+    """Backward: by then every optimizer is built, and none of them has stepped."""
+
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+            if applier.waiting and not torch.compiler.is_compiling():
+                applier.optimizers_first_used()
+            return original(*args, **kwargs)
+
+        return _engine_run_backward
+
+    return wrap

@@ -1,0 +1,192 @@
+"""Strategy: every performance choice of a training run as one value, and its TOML and JSON forms.
+
+    schema = "hotloop.strategy/1"
+    name = "fast"
+
+    [techniques.fused-optimizer]
+
+    [techniques.loader-workers]
+    num_workers = 2
+    where = ["train.py:42"]          # only the loader that this line builds
+
+A table under ``techniques`` switches a technique on; its keys are that technique's settings. What is not said keeps the
+technique's default. The order in the file means nothing: every technique knows its own stage.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError
+from .findings import Value
+
+SCHEMA = "hotloop.strategy/1"
+MOST_BYTES = 1 << 20
+
+
+class StrategyError(UsageError):
+    """A strategy is malformed: the text names the file, the key and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One technique that is switched on. ``where`` limits it to objects built at these places (``file:line``)."""
+
+    technique: str
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    where: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """Choices, one per technique, sorted by technique id. Equal content makes equal strategies."""
+
+    choices: tuple[Choice, ...] = ()
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        ids = [choice.technique for choice in self.choices]
+        twice = sorted({one for one in ids if ids.count(one) > 1})
+        if twice:
+            raise StrategyError(f"technique {twice[0]} is chosen twice; name it once, with all its settings")
+        object.__setattr__(self, "choices", tuple(sorted(self.choices, key=lambda choice: choice.technique)))
+
+    def __bool__(self) -> bool:
+        return bool(self.choices)
+
+    def get(self, technique: str) -> Choice | None:
+        return next((choice for choice in self.choices if choice.technique == technique), None)
+
+
+def chain(*strategies: Strategy, name: str | None = None) -> Strategy:
+    """The strategies one after the other: later ones add techniques and replace settings key by key.
+
+    >>> a = Strategy(choices=(Choice(technique="x", settings={"k": 1, "l": 2}),))
+    >>> chain(a, Strategy(choices=(Choice(technique="x", settings={"k": 3}),))).choices[0].settings
+    {'k': 3, 'l': 2}
+    """
+    found: dict[str, Choice] = {}
+    for strategy in strategies:
+        for choice in strategy.choices:
+            before = found.get(choice.technique)
+            settings = {**before.settings, **choice.settings} if before is not None else dict(choice.settings)
+            where = choice.where or (before.where if before is not None else ())
+            found[choice.technique] = Choice(technique=choice.technique, settings=settings, where=where)
+    return Strategy(choices=tuple(found.values()), name=name)
+
+
+def load_strategy(path: str | Path) -> Strategy:
+    """Read a strategy file (TOML). Raises StrategyError with the file's name."""
+    source = str(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise StrategyError(
+            f"{source}: cannot read the strategy: {error.strerror}; give the path of a TOML file"
+        ) from error
+    if len(data) > MOST_BYTES:
+        raise StrategyError(f"{source}: larger than {MOST_BYTES} bytes; a strategy is a short TOML file")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise StrategyError(f"{source}: byte {error.start} is not UTF-8; a strategy is a TOML file") from error
+    return parse_strategy(text, source=source)
+
+
+def parse_strategy(text: str, *, source: str = "strategy") -> Strategy:
+    """TOML text -> Strategy. Ids and settings are checked where techniques are known (``hotloop.apply.check``)."""
+    if sys.version_info >= (3, 11):
+        import tomllib as toml
+    else:
+        import tomli as toml
+    try:
+        content = toml.loads(text)
+    except (toml.TOMLDecodeError, RecursionError) as error:
+        raise StrategyError(f"{source}: not TOML: {error}") from error
+    return strategy_from_mapping(content, source=source)
+
+
+def strategy_from_mapping(content: Any, *, source: str = "strategy") -> Strategy:
+    """The parsed form of TOML or JSON -> Strategy."""
+    if not isinstance(content, dict):
+        raise StrategyError(f"{source}: a strategy is a table, not {type(content).__name__}")
+    schema = content.get("schema")
+    if schema != SCHEMA:
+        raise StrategyError(f'{source}: schema is {schema!r}; the first line must be: schema = "{SCHEMA}"')
+    for key in content:
+        if key not in ("schema", "name", "techniques"):
+            raise StrategyError(f"{source}: unknown key {key!r}; known: schema, name, techniques")
+    name = content.get("name")
+    if name is not None and not isinstance(name, str):
+        raise StrategyError(f"{source}: name is {name!r}; write a string")
+    techniques = content.get("techniques", {})
+    if not isinstance(techniques, dict):
+        raise StrategyError(
+            f"{source}: techniques is {techniques!r}; write tables such as [techniques.fused-optimizer]"
+        )
+    choices = []
+    for technique, settings in techniques.items():
+        if not isinstance(settings, dict):
+            raise StrategyError(f"{source}: techniques.{technique} is {settings!r}; write a table of its settings")
+        where = settings.get("where", [])
+        if not isinstance(where, list) or not all(isinstance(place, str) and ":" in place for place in where):
+            raise StrategyError(f'{source}: techniques.{technique}.where is {where!r}; write places: ["train.py:42"]')
+        rest = {key: value for key, value in settings.items() if key != "where"}
+        choices.append(Choice(technique=technique, settings=rest, where=tuple(where)))
+    return Strategy(choices=tuple(choices), name=name)
+
+
+def strategy_to_mapping(strategy: Strategy) -> dict[str, Any]:
+    """What JSON carries to the training's processes, and what TOML holds."""
+    content: dict[str, Any] = {"schema": SCHEMA}
+    if strategy.name is not None:
+        content["name"] = strategy.name
+    content["techniques"] = {
+        choice.technique: {**choice.settings, **({"where": list(choice.where)} if choice.where else {})}
+        for choice in strategy.choices
+    }
+    return content
+
+
+def strategy_to_toml(strategy: Strategy) -> str:
+    """TOML text; ``parse_strategy`` gives the same strategy back.
+
+    >>> print(strategy_to_toml(Strategy(choices=(Choice(technique="a", settings={"k": True}),))), end="")
+    schema = "hotloop.strategy/1"
+    <BLANKLINE>
+    [techniques.a]
+    k = true
+    """
+    content = strategy_to_mapping(strategy)
+    lines = [f"{key} = {_toml_value(content[key])}" for key in ("schema", "name") if key in content]
+    for technique, settings in content["techniques"].items():
+        lines += ["", f"[techniques.{_toml_key(technique)}]"]
+        lines += [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in settings.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_key(key: str) -> str:
+    bare = key.replace("-", "").replace("_", "")
+    return key if bare.isalnum() and bare.isascii() else json.dumps(key)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value)  # JSON's escapes are TOML's, but for one: DEL
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(one) for one in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(one)}" for key, one in value.items()) + "}"
+    raise StrategyError(
+        f"{value!r} cannot be a setting: settings are strings, numbers, true or false, and lists of these"
+    )

@@ -1,0 +1,1 @@
+"""The training library on top of apply: Trainer, checkpoints, loader, prefetch."""

@@ -1,0 +1,72 @@
+"""Strategies read, written and chained; every mistake names its key."""
+
+import pytest
+
+from hotloop.core.strategy import (
+    Choice,
+    Strategy,
+    StrategyError,
+    chain,
+    load_strategy,
+    parse_strategy,
+    strategy_from_mapping,
+    strategy_to_mapping,
+    strategy_to_toml,
+)
+
+HEAD = 'schema = "hotloop.strategy/1"\n'
+
+
+def test_toml_and_json_give_the_same_strategy_back() -> None:
+    strategy = Strategy(
+        name='quote " and \\ and é',
+        choices=(
+            Choice(technique="b", settings={"n": 2, "x": 0.5, "on": True, "mode": "a\nb"}, where=("train.py:4",)),
+            Choice(technique="a"),
+        ),
+    )
+    assert parse_strategy(strategy_to_toml(strategy)) == strategy
+    assert strategy_from_mapping(strategy_to_mapping(strategy)) == strategy
+    assert [choice.technique for choice in strategy.choices] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "schema is None"),
+        ('schema = "hotloop.strategy/2"', "hotloop.strategy/2"),
+        (HEAD + "tecniques = 1", "unknown key 'tecniques'"),
+        (HEAD + "techniques = 3", "techniques is 3"),
+        (HEAD + "[techniques]\nfused-optimizer = true", "techniques.fused-optimizer is True"),
+        (HEAD + "[techniques.a]\nwhere = 4", "techniques.a.where is 4"),
+        (HEAD + "name = 4", "name is 4"),
+        (HEAD + "[techniques.a", "not TOML"),
+        (HEAD + "[techniques.a]\n[techniques.a]", "not TOML"),
+    ],
+)
+def test_a_mistake_is_named_with_its_file_and_key(text: str, said: str) -> None:
+    with pytest.raises(StrategyError, match=r"fast\.toml") as raised:
+        parse_strategy(text, source="fast.toml")
+    assert said in str(raised.value)
+
+
+def test_files_that_cannot_be_read(tmp_path) -> None:
+    with pytest.raises(StrategyError, match="cannot read"):
+        load_strategy(tmp_path / "none.toml")
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"schema = \xff")
+    with pytest.raises(StrategyError, match="UTF-8"):
+        load_strategy(binary)
+    large = tmp_path / "large.toml"
+    large.write_bytes(b"#" * (1 << 21))
+    with pytest.raises(StrategyError, match="larger"):
+        load_strategy(large)
+
+
+def test_chain_adds_techniques_and_replaces_settings_key_by_key() -> None:
+    first = Strategy(choices=(Choice(technique="a", settings={"k": 1, "l": 2}), Choice(technique="b")))
+    second = Strategy(choices=(Choice(technique="a", settings={"k": 3}), Choice(technique="c")))
+    both = chain(first, second)
+    assert [choice.technique for choice in both.choices] == ["a", "b", "c"]
+    assert dict(both.choices[0].settings) == {"k": 3, "l": 2}
+    assert chain(chain(first, second), Strategy()) == chain(first, chain(second, Strategy()))
