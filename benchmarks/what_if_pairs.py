@@ -101,6 +101,7 @@ def measure_pair(pair: Pair, level: int, matmul_factor: float, repeats: int) -> 
     change = Change(
         kind=pair.change,
         workers_count=pair.value if pair.change == "loader-workers" else 0,
+        cores_count=len(os.sched_getaffinity(0)) if pair.change == "loader-workers" else 0,
         factor=matmul_factor if pair.change == "faster-matmuls" else 1.0,
     )
     before: list[WhatIf] = []

@@ -353,6 +353,8 @@ class Change:
     """Regular expression for names of kernels and operators (kind 'faster')."""
     workers_count: int = 0
     """Kind 'loader-workers'."""
+    cores_count: int = 0
+    """Kind 'loader-workers': cores that the workers share with a training that computes on the CPU; 0 when unknown."""
 
 
 CHANGES: Mapping[str, str] = {
@@ -389,7 +391,7 @@ class WhatIf:
     paced_by: str
     """'host' or 'device': which of them the unchanged steps are counted on."""
     bound_by: str
-    """'host', 'device' or 'loader': which period the changed steps have."""
+    """'host', 'device', 'loader' or 'cores': which period the changed steps have."""
     limits_ns: Mapping[str, int]
     """Period of each of them after the change."""
     bound_ns: tuple[int, ...]

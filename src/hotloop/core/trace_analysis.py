@@ -102,7 +102,7 @@ class AskedChange:
     saving_mid_ratio: float
     saving_high_ratio: float
     bound_by: str
-    """What sets the pace after the change: 'host', 'device' or 'loader'."""
+    """What sets the pace after the change: 'host', 'device', 'loader' or 'cores'."""
     limits_ns: Mapping[str, int]
     """Period of each of them after the change."""
     bound_ns: Mapping[str, int]

@@ -21,6 +21,7 @@ from hotloop.analyze.timeline.what_if import (
     forecast_all,
     forecast_for_rules,
     open_window,
+    parse_change,
 )
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, CHANGES, Change, WhatIf
@@ -93,6 +94,26 @@ def test_workers_take_the_loader_off_until_they_are_the_bottleneck() -> None:
     assert found[1].limits_ns == {"host": 52 * US, "device": 52 * US, "loader": 60 * US}
     # In the worst case a worker is a quarter slower than the main process was.
     assert found[1].high_step_ns == 75 * US
+
+
+def test_workers_share_the_cores_of_a_training_that_computes_on_the_cpu() -> None:
+    """120 us of loading and 52 of computing on two cores: 86 us, however many workers there are."""
+    rows = [
+        row
+        for i in range(6)
+        for row in (
+            mark(f"ProfilerStep#{i}", 172 * i, 172),
+            mark(LOADER, 172 * i, 120),
+            op("aten::mm", 172 * i + 120, 52),
+        )
+    ]
+    changes = [Change(kind="loader-workers", workers_count=n, cores_count=c) for n, c in ((4, 0), (4, 2), (1, 2))]
+    found = [ask(rows, change) for change in changes]
+    assert [(f.step_ns // US, f.bound_by) for f in found] == [(52, "host"), (86, "cores"), (120, "loader")]
+    # Where a device computes, the host's cores are free for workers.
+    on_device = ask(training(loader_us=120), Change(kind="loader-workers", workers_count=4, cores_count=1))
+    assert on_device.bound_by == "host"
+    assert parse_change("loader-workers=4:2") == Change(kind="loader-workers", workers_count=4, cores_count=2)
 
 
 def test_workers_of_a_loader_that_has_them_already_cannot_be_forecast() -> None:

@@ -87,7 +87,8 @@ def parse_change(text: str) -> Change:
 
 def _read_value(kind: str, value: str) -> Change:
     if kind == "loader-workers":
-        return Change(kind=kind, workers_count=int(value))
+        workers, _, cores = value.partition(":")
+        return Change(kind=kind, workers_count=int(workers), cores_count=int(cores) if cores else 0)
     if kind == "faster":
         factor, _, pattern = value.partition(":")
         if not pattern:
@@ -102,7 +103,7 @@ def _read_value(kind: str, value: str) -> Change:
 
 VALUES = {
     **{kind: kind for kind in CHANGES},
-    "loader-workers": "loader-workers=COUNT",
+    "loader-workers": "loader-workers=COUNT[:CORES]",
     "faster": "faster=FACTOR:REGEX",
     "faster-matmuls": "faster-matmuls[=FACTOR]",
     "fused-launches": "fused-launches[=FACTOR]",
@@ -334,6 +335,8 @@ def _check(changes: Sequence[Change]) -> None:
             raise UsageError(f"{change.kind}: a factor of {change.factor} makes no sense")
         if change.kind == "loader-workers" and change.workers_count < 1:
             raise UsageError("loader-workers: at least one worker")
+        if change.cores_count < 0:
+            raise UsageError(f"loader-workers: {change.cores_count} cores make no sense")
         if change.kind == "faster":
             try:
                 re.compile(change.pattern)
@@ -370,12 +373,24 @@ def _measure(graph: StepGraph, time: Int64s) -> _Periods:
     return _Periods(ends - graph.low_ns, device)
 
 
-def _slowest(after: _Periods, loader: int | None, behind: int) -> tuple[int, dict[str, int], str]:
+@dataclass(frozen=True, slots=True)
+class _Loader:
+    """Workers beside the training: the period that they allow, and their work per step on so many shared cores."""
+
+    period_ns: int
+    work_ns: float
+    cores_count: int
+
+
+def _slowest(after: _Periods, loader: _Loader | None, behind: int) -> tuple[int, dict[str, int], str]:
     limits = {"host": after.period("host")}
     if len(after.device_ns):
         limits["device"] = max(0, after.period("device") - behind)
     if loader is not None:
-        limits["loader"] = loader
+        limits["loader"] = loader.period_ns
+        if loader.cores_count and not len(after.device_ns):
+            # The training computes on the same cores, on one of them at least.
+            limits["cores"] = round((loader.work_ns + limits["host"]) / loader.cores_count)
     bound_by = max(limits, key=lambda name: limits[name])
     return limits[bound_by], limits, bound_by
 
@@ -394,7 +409,7 @@ def _spread(unchanged: _Periods, after: _Periods, bound_by: str) -> float:
 def _split_step(graph: StepGraph, weight: Int64s, time: Int64s, bound_by: str, step: int) -> tuple[int, ...]:
     """The kinds on the path through the changed steps, in proportion scaled to one step, exactly."""
     parts = [0] * len(BOUND_KINDS)
-    if bound_by == "loader" or step == 0:
+    if bound_by in ("loader", "cores") or step == 0:
         parts[KIND["input"]] = step
         return tuple(parts)
     retimed = replace(graph, time_ns=time, weight_ns=weight)
@@ -419,10 +434,10 @@ def _split_step(graph: StepGraph, weight: Int64s, time: Int64s, bound_by: str, s
 
 def _apply(
     at: Situation, changes: Sequence[Change], notes: list[TimelineNote], grace: float
-) -> tuple[Int64s, int | None]:
-    """(weights after the changes, period that the loader allows or None)."""
+) -> tuple[Int64s, _Loader | None]:
+    """(weights after the changes, what the loader allows or None)."""
     weight = at.graph.weight_ns.astype(np.float64)
-    loader: int | None = None
+    loader: _Loader | None = None
     for change in changes:
         if change.kind == "loader-workers":
             loader = _free_loader(at, weight, change, notes, grace)
@@ -437,8 +452,8 @@ def _no_input_wait(at: Situation, weight: NDArray[np.float64], change: Change) -
 
 def _free_loader(
     at: Situation, weight: NDArray[np.float64], change: Change, notes: list[TimelineNote], grace: float
-) -> int | None:
-    """The main thread waits no longer than workers of the same speed make it wait; the period that they allow."""
+) -> _Loader | None:
+    """The main thread waits no longer than workers of the same speed make it wait; what they allow."""
     trace, graph = at.trace, at.graph
     rows = graph.row[graph.role == ROLE["input"]]
     names = {trace.names[i] for i in np.unique(trace.name[rows[rows >= 0]]).tolist()}
@@ -457,8 +472,8 @@ def _free_loader(
     if len(graph.loader_ns) == 0:
         return None
     batches = len(graph.loader_ns) / len(graph.boundaries)
-    one = float(graph.loader_ns.mean()) * (1 + grace)
-    return round(one * batches / change.workers_count)
+    work = float(graph.loader_ns.mean()) * (1 + grace) * batches
+    return _Loader(round(work / change.workers_count), work, change.cores_count)
 
 
 def _scale_matrix(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
