@@ -59,7 +59,7 @@ what-if: setup
 	$(BIN)/python benchmarks/what_if_pairs.py
 
 overhead: setup
-	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/overhead.py --with-traceml
 
 # Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py (skipped without).
 frameworks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from hotloop import __version__
 from hotloop.analyze.timeline.collectives import collect_collectives
 from hotloop.analyze.timeline.critical_path import cut_middle_step, summarize_path, summarize_ranks_path
 from hotloop.analyze.timeline.memory import describe_memory
-from hotloop.analyze.timeline.ranks import compare_ranks, list_rank_waits
+from hotloop.analyze.timeline.ranks import compare_ranks, compute_waits_by_row, list_rank_waits
 from hotloop.analyze.timeline.reduce import ReduceOptions, lay_groundwork, reduce_trace
 from hotloop.analyze.timeline.summary import (
     summarize_trace_breakdown,
@@ -74,6 +74,15 @@ def reduce_rank(trace: Trace, options: ReduceOptions) -> ReducedRank:
     )
 
 
+def answer_beside_others(
+    trace: Trace, options: ReduceOptions, waits: Mapping[str, Mapping[int, int]]
+) -> tuple[tuple[AskedChange, ...], tuple[TimelineNote, ...]]:
+    """What was asked of one file, when the waits of its collectives are known (by the file's name)."""
+    ground = lay_groundwork(trace, options.definitions)
+    parts = (trace, ground.links, ground.classes, ground.steps)
+    return answer_asked(*parts, options.what_if, waits.get(trace.facts.source))
+
+
 def list_asked(rank: TraceRank) -> frozenset[str]:
     """What must be forecast: what the rules ask for that find something in this file alone."""
     found, _ = find_problems_in_trace(TraceAnalysis(ranks=(rank,)))
@@ -92,14 +101,11 @@ def report_traces(
 ) -> Report:
     """Read, reduce, judge and prescribe. Raises TraceError when no file can be read."""
     several = len(paths) > 1 or any(is_remote(path) or Path(path).is_dir() for path in paths)
-    reduced = map_traces(
-        paths,
-        partial(reduce_rank, options=replace(options or ReduceOptions(), beside_others=several)),
-        workers,
-        progress=progress,
-        cache_folder=cache_folder,
-        write_cache=write_cache,
-    )
+    chosen = replace(options or ReduceOptions(), beside_others=several)
+    needs_others = several and any(one.partition("=")[0] == "no-straggler" for one in chosen.what_if)
+    read = partial(map_traces, paths, workers=workers, cache_folder=cache_folder, write_cache=write_cache)
+    first = replace(chosen, what_if=()) if needs_others else chosen
+    reduced = read(reduce=partial(reduce_rank, options=first), progress=progress)
     ranks = tuple(replace(one.result.rank, facts=one.facts) for one in reduced.traces)
     answers = tuple(
         replace(answer, rank=rank.facts.rank)
@@ -108,6 +114,18 @@ def report_traces(
     )
     collectives = [replace(one.result.collectives, rank=one.facts.rank) for one in reduced.traces]
     together = compare_ranks(collectives)
+    if needs_others:
+        # The other ranks' collectives are known only now: the files are looked at once more, from their cache.
+        waits = {
+            one.facts.source: compute_waits_by_row(collectives, place) for place, one in enumerate(reduced.traces)
+        }
+        asked = read(reduce=partial(answer_beside_others, options=chosen, waits=waits))
+        answers = tuple(
+            replace(answer, rank=rank.facts.rank)
+            for one, rank in zip(asked.traces, ranks, strict=True)
+            for answer in one.result[0]
+        )
+        reduced = add_notes(reduced, [one.result[1] for one in asked.traces])
     notes = merge_notes(reduced)
     if together is None:
         return report_trace_analysis(TraceAnalysis(ranks=ranks, what_if=answers), notes, command)
@@ -124,6 +142,17 @@ def report_traces(
     )
     notes += tuple(TraceNote(level=n.level, code=n.code, message=n.message) for n in together.notes)
     return report_trace_analysis(analysis, notes, command)
+
+
+def add_notes(
+    reduced: ReducedTraces[ReducedRank], notes: Sequence[tuple[TimelineNote, ...]]
+) -> ReducedTraces[ReducedRank]:
+    """The same files, each with some more notes."""
+    traces = tuple(
+        replace(one, result=replace(one.result, notes=(*one.result.notes, *more)))
+        for one, more in zip(reduced.traces, notes, strict=True)
+    )
+    return replace(reduced, traces=traces)
 
 
 def merge_notes(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceNote, ...]:

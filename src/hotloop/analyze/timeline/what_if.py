@@ -112,7 +112,12 @@ VALUES = {
 
 
 def answer_asked(
-    trace: Trace, links: Links, classes: Classes, steps: Steps, asked: Sequence[str]
+    trace: Trace,
+    links: Links,
+    classes: Classes,
+    steps: Steps,
+    asked: Sequence[str],
+    waits_by_row: Mapping[int, int] | None = None,
 ) -> tuple[tuple[AskedChange, ...], tuple[TimelineNote, ...]]:
     """(every change alone, then all together, on as many steps as fit; why some of them have no answer)."""
     sets = [(one,) for one in asked] + ([tuple(asked)] if len(asked) > 1 else [])
@@ -127,7 +132,9 @@ def answer_asked(
     for one in sets:
         changes = [parse_change(text) for text in one]
         try:
-            (found,) = forecast_all(trace, links, classes, steps, [changes], window=window)
+            (found,) = forecast_all(
+                trace, links, classes, steps, [changes], waits_by_row=waits_by_row, window=window
+            )
         except UsageError as error:
             notes.append(TimelineNote(level="warning", code=f"what-if {one}", message=f"--what-if: {error}"))
             continue
