@@ -446,7 +446,8 @@ def draw_table(found: Result) -> str:
         f"| {start['help_limit_ratio']:.0f}x | {verdict(start['help_met'])} |",
         "",
         f"Hooks: calls of each hook in a real step, times its cost around an empty call (the smallest mean of 64 calls "
-        f"in a row, of {hooks['n']} calls, in the best of {HOOK_ROUNDS} processes), on a live session with its file, facts and subscribers. "
+        f"in a row, of {hooks['n']} calls, in the best of {HOOK_ROUNDS} processes), "
+        "on a live session with its file, facts and subscribers. "
         f"In place: the same hooks between torch's operators, "
         "which leave the caches cold, less the clock readings around them. Whole run: CPU time of the "
         f"sampler's thread and of the hooks in place over wall time; in {whole['processes']['pairs']} pairs of "

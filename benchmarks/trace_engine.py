@@ -30,6 +30,10 @@ _NUMBER = re.compile(
     rb'(?P<key>"(?:ts|id|correlation|External id|Sequence number|Profiler Event Index)"\s*:\s*"?|"ProfilerStep#)'
     rb"(?P<number>\d+)"
 )
+_RANK = re.compile(rb'"rank"\s*:\s*\d+')
+_WORLD = re.compile(rb'"world_size"\s*:\s*\d+')
+PEER_MOST_MB = 1000
+"""Beyond it the peer needs more memory than usual machines have."""
 _TIME = re.compile(rb'"ts"\s*:\s*"?(\d+)')
 
 _READ = """
@@ -44,6 +48,60 @@ print(json.dumps({
     "cpu_s": used.ru_utime + used.ru_stime, "peak_bytes": int(status) * 1024, "events": len(trace),
     "work_ns": int(trace.duration_ns.sum()), "notes": [note.code for note in trace.notes],
 }))
+"""
+
+_SAME = """
+import json, resource, sys
+from pathlib import Path
+from hotloop.analyze.timeline.idle import explain_idle
+from hotloop.analyze.timeline.launch import measure_launches
+from hotloop.analyze.timeline.anatomy import find_host_phases
+from hotloop.analyze.timeline.reduce import lay_groundwork
+from hotloop.analyze.timeline.partition import cover_devices, describe_device
+from hotloop.analyze.timeline.tables import tabulate_kernels
+from hotloop.trace.inputs import find_traces, read_trace_file
+(file,) = find_traces([sys.argv[1]]).files
+(trace,) = read_trace_file(file, write_cache=False)
+ground = lay_groundwork(trace)
+parts = (trace, ground.links, ground.classes)
+covers = cover_devices(*parts)
+device = describe_device(trace, ground.links, covers[0])
+tabulate_kernels(*parts, top=20, sort="device_time")
+phases = find_host_phases(trace, ground.links, ground.steps)
+idle = explain_idle(trace, ground.links, covers[0], phases.main_thread, 10)
+measure_launches(trace, ground.links, covers[0], idle, 10)
+used = resource.getrusage(resource.RUSAGE_SELF)
+status = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
+print(json.dumps({"cpu_s": used.ru_utime + used.ru_stime, "peak_bytes": int(status) * 1024}))
+"""
+"""The analyses that the peer has too: partition and overlap, kernels, causes of idle time, launches and queue depth."""
+
+_RANKS = """
+import json, pickle, resource, sys
+from functools import partial
+from pathlib import Path
+import hotloop.pipeline.traces as traces
+from hotloop.analyze.timeline.reduce import ReduceOptions
+
+def main():
+    sizes = []
+    whole = traces.map_traces
+    def measured(*paths, **options):
+        reduced = whole(*paths, **options)
+        sizes.extend(len(pickle.dumps(one.result)) for one in reduced.traces)
+        return reduced
+    traces.map_traces = measured
+    report = traces.report_traces([sys.argv[1]], workers=int(sys.argv[2]), write_cache=False)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    status = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
+    print(json.dumps({
+        "cpu_s": sum(u.ru_utime + u.ru_stime for u in used), "own_cpu_s": used[0].ru_utime + used[0].ru_stime,
+        "peak_bytes": int(status) * 1024, "worker_peak_bytes": used[1].ru_maxrss * 1024,
+        "ranks": len(report.ranks), "matched": report.trace.matched_count, "most_bytes_a_rank": max(sizes),
+    }))
+
+if __name__ == "__main__":
+    main()
 """
 
 _ANALYSE = """
@@ -132,10 +190,10 @@ def run_fresh(code: str, *arguments: str, python: str = sys.executable) -> dict[
 
 
 def measure_beside(path: Path, repeats: int, peer_python: str) -> dict[str, Any]:
-    """The whole command and HolisticTraceAnalysis on the same file, in turns; whole processes with their imports."""
+    """The same analyses by hotloop and HolisticTraceAnalysis on one file, in turns; whole processes with imports."""
     ours, peers = [], []
     for _ in range(repeats):
-        ours.append(run_fresh(_ANALYSE, str(path)))
+        ours.append(run_fresh(_SAME, str(path)))
         peers.append(run_fresh(_PEER, str(path), python=peer_python))
     size_bytes = path.stat().st_size
     mine, theirs = _summarise(ours, size_bytes), _summarise(peers, size_bytes)
@@ -145,6 +203,44 @@ def measure_beside(path: Path, repeats: int, peer_python: str) -> dict[str, Any]
         "cpu_ratio": round(theirs["min_cpu_s"] / mine["min_cpu_s"], 2),
         "memory_ratio": round(theirs["peak_bytes"] / mine["peak_bytes"], 2),
     }
+
+
+def measure_analyses(path: Path, repeats: int, load_cpu_s: float) -> dict[str, Any]:
+    """The analyses that the peer has, and everything that `hotloop trace` does before it draws; what the second has
+    over the first, against the load."""
+    same, all_of_them = [], []
+    for _ in range(repeats):
+        same.append(run_fresh(_SAME, str(path)))
+        all_of_them.append(run_fresh(_ANALYSE, str(path)))
+    size_bytes = path.stat().st_size
+    few, many = _summarise(same, size_bytes), _summarise(all_of_them, size_bytes)
+    further_cpu_s = round(many["min_cpu_s"] - few["min_cpu_s"], 3)
+    return {
+        "same_as_peer": few,
+        "whole_report": many,
+        "further_cpu_s": further_cpu_s,
+        "further_over_load_ratio": round(further_cpu_s / load_cpu_s, 2),
+    }
+
+
+def measure_ranks(counts: Sequence[int], folder: Path, source: Path) -> Iterator[dict[str, Any]]:
+    """The real trace as so many ranks of one job; two workers."""
+    raw = source.read_bytes()
+    text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    for count in counts:
+        ranks = folder / f"ranks_{count}"
+        ranks.mkdir()
+        for rank in range(count):
+            own = _RANK.sub(b'"rank": %d' % rank, text, count=1)
+            (ranks / f"rank_{rank}.json").write_bytes(_WORLD.sub(b'"world_size": %d' % count, own, count=1))
+        script = folder / "read_ranks.py"
+        script.write_text(_RANKS)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(script), str(ranks), "2"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        yield {"bytes": len(text) * count, **json.loads(done.stdout)}
+        for path in ranks.iterdir():
+            path.unlink()
 
 
 def measure_reading(path: Path, repeats: int) -> dict[str, Any]:
@@ -185,7 +281,9 @@ def measure(
         path = folder / f"trace_{size_mb}mb.json"
         repetitions = enlarge_trace(source, path, size_mb * 10**6)
         row = {"size_mb": size_mb, "repetitions": repetitions, **measure_reading(path, repeats)}
-        if peer_python is not None:
+        path.with_name(f".{path.name}.hlcols").unlink(missing_ok=True)
+        row |= measure_analyses(path, repeats, row["read"]["min_cpu_s"])
+        if peer_python is not None and size_mb <= PEER_MOST_MB:
             path.with_name(f".{path.name}.hlcols").unlink(missing_ok=True)
             row["beside"] = measure_beside(path, repeats, peer_python)
         yield row
@@ -200,6 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--source", type=Path, default=REAL_TRACE)
     parser.add_argument("--folder", type=Path, help="where the traces are made (a temporary folder)")
     parser.add_argument("--peer", metavar="PYTHON", help="an interpreter with HolisticTraceAnalysis 0.5.0, pandas < 3")
+    parser.add_argument("--ranks", type=int, nargs="*", default=[], help="also the trace as so many ranks of one job")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
@@ -217,15 +316,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 ),
                 flush=True,
             )
+            print(
+                f"    the peer's analyses {row['same_as_peer']['min_cpu_s']:.2f} CPU-s, the whole report "
+                f"{row['whole_report']['min_cpu_s']:.2f} CPU-s, {row['whole_report']['peak_bytes'] / 1e6:.0f} MB: "
+                f"further analyses {row['further_over_load_ratio']:.2f}x the load",
+                flush=True,
+            )
             if "beside" in row:
                 beside = row["beside"]
                 print(
-                    f"    hotloop trace {beside['hotloop']['min_cpu_s']:.2f} CPU-s, "
+                    f"    the same analyses {beside['hotloop']['min_cpu_s']:.2f} CPU-s, "
                     f"{beside['hotloop']['peak_bytes'] / 1e6:.0f} MB · HolisticTraceAnalysis "
                     f"{beside['peer']['min_cpu_s']:.2f} CPU-s, {beside['peer']['peak_bytes'] / 1e6:.0f} MB: "
                     f"{beside['cpu_ratio']:.1f}x CPU, {beside['memory_ratio']:.1f}x memory",
                     flush=True,
                 )
+        by_ranks = []
+        for row in measure_ranks(given.ranks, Path(folder), given.source):
+            by_ranks.append(row)
+            print(json.dumps(row), flush=True)
     if given.json:
         result = {
             "date": datetime.date.today().isoformat(),
@@ -234,7 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "cores": len(os.sched_getaffinity(0)),
             "source": given.source.name,
         }
-        given.json.write_text(json.dumps({**result, "rows": rows}, indent=1) + "\n")
+        given.json.write_text(json.dumps({**result, "rows": rows, "ranks": by_ranks}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
