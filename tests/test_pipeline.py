@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def make_rows(steps: int, tail_ns: int = 0) -> np.ndarray[Any, np.dtype[np.int64
     return rows
 
 
-def report_of(steps: int, *facts: dict[str, Any], tail_ns: int = 0, **process: Any) -> Report:
+def report_of(steps: int, *facts: dict[str, Any], tail_ns: int = 0, folder: Path = Path("r"), **process: Any) -> Report:
     about = {"host": "box", "pid": 1, "rank": 0, "world_size": 1, "argv": ["t.py"], "accelerator": "cuda", **process}
     one = ProcessRecording(
         path=Path("box-1-0-0.hlr"),
@@ -49,7 +50,7 @@ def report_of(steps: int, *facts: dict[str, Any], tail_ns: int = 0, **process: A
     run = RunRecording(
         manifest={"command": ["python", "t.py"]}, outcome={"exit_code": 0}, probe=None, processes=(one,), health=()
     )
-    return report_run(run, folder=Path("r"))
+    return report_run(run, folder=folder)
 
 
 def test_device_time_reaches_the_report_beside_the_host_time() -> None:
@@ -106,3 +107,45 @@ def test_how_a_run_ended_is_unknown_when_its_outcome_is_lost() -> None:
     report = report_run(run, folder=Path("r"))
     assert report.outcome is not None
     assert report.outcome.ended == "unknown"
+
+
+def write_trace_of_late_launches(path: Path, steps: int = 6) -> None:
+    """A GPU that computes 4 us out of every 50, because the host launches no faster."""
+    events: list[dict[str, Any]] = []
+    for step in range(steps):
+        at = 1_000.0 * step
+        events.append(_event("user_annotation", f"ProfilerStep#{step}", at, 1_000.0))
+        for i in range(20):
+            begin, number = at + 50 * i, 100 * step + i + 1
+            events.append(_event("cpu_op", "aten::add", begin, 48.0))
+            events.append(_event("cuda_runtime", "cudaLaunchKernel", begin + 40, 6.0, correlation=number))
+            where = {"tid": 7, "pid": 0}
+            kernel = _event("kernel", "add", begin + 47, 4.0, correlation=number, device=0, stream=7)
+            events.append(kernel | where)
+    header = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "A100"}], "distributedInfo": {"rank": 0}}
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({**header, "traceEvents": events}))
+
+
+def _event(category: str, name: str, ts_us: float, dur_us: float, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": ts_us, "dur": dur_us, "args": args}
+
+
+def test_what_only_a_kept_trace_shows_reaches_the_run_s_report(tmp_path: Path) -> None:
+    write_trace_of_late_launches(tmp_path / "traces" / "rank0.json")
+    without, report = report_of(40), report_of(40, folder=tmp_path)
+    assert "launch-bound" in {one.rule for one in without.skipped}
+    assert "launch-bound" in {one.rule for one in report.findings}
+    assert "launch-bound" not in {one.rule for one in report.skipped}
+    assert report.device is not None
+    assert report.ranks[0].device == report.device
+    assert report.breakdown == without.breakdown
+    assert any("6 recorded steps" in one.message for one in report.health)
+
+
+def test_a_kept_trace_that_cannot_be_read_costs_a_line(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "rank0.json").write_text("{")
+    report = report_of(40, folder=tmp_path)
+    assert report.device is None
+    assert any("the kept traces were not judged" in one.message for one in report.health)

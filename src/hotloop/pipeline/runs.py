@@ -31,6 +31,8 @@ from hotloop.diagnose.verdict import describe_verdict
 from hotloop.prescribe import combine_savings, rank_findings
 from hotloop.trace.recording import RunRecording, find_run, read_run
 
+from .kept import Timelines, add_devices, add_findings, read_kept_traces
+
 Forecasts = Mapping[str, Forecast]
 Probe = Callable[[RunRecording, Training], Forecasts]
 """Measures what techniques would win for this training, in a child process."""
@@ -58,8 +60,11 @@ def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> R
     if not trainings:
         return _report_nothing(run, manifest, health, folder)
     reports = []
+    timelines = read_kept_traces(folder)
     for training in trainings:
-        reports.append(_report_training(run, manifest, training, health, folder, probe(run, training)))
+        # With several trainings nothing tells whose traces were kept.
+        own = timelines if len(trainings) == 1 else Timelines()
+        reports.append(_report_training(run, manifest, training, health, folder, probe(run, training), own))
     return replace(reports[0], runs=tuple(reports) if len(reports) > 1 else ())
 
 
@@ -70,9 +75,10 @@ def _report_training(
     health: tuple[Health, ...],
     folder: Path,
     forecasts: Forecasts,
+    timelines: Timelines,
 ) -> Report:
     analysis = _with_forecasts(training.analysis, forecasts)
-    found, skipped = find_problems(analysis)
+    found, skipped = add_findings(*find_problems(analysis), timelines)
     findings = tuple(replace(f, next=f"hotloop rule {f.rule}") for f in rank_findings(found))
     breakdown = summarize_breakdown(training)
     return Report(
@@ -83,15 +89,15 @@ def _report_training(
         verdict=describe_verdict(findings, breakdown, summarize_steps(training), summarize_lines(training)),
         step=summarize_steps(training),
         breakdown=breakdown,
-        device=None,
+        device=timelines.device,
         device_phases=summarize_device_phases(training),
         memory=summarize_memory(training),
-        ranks=_with_outcome(run, summarize_ranks(training)),
+        ranks=add_devices(_with_outcome(run, summarize_ranks(training)), timelines),
         findings=findings,
         combined_saving=combine_savings(findings),
         forecast_history={"n": 0, "median_abs_error": None},
         skipped=skipped,
-        health=(*health, *(replace(h, message=redact_text(h.message)) for h in training.health)),
+        health=(*health, *timelines.health, *(replace(h, message=redact_text(h.message)) for h in training.health)),
         overhead=summarize_overhead(training),
         next_command=_next_command(findings, folder),
         timelines=summarize_timelines(training),
