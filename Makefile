@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check test browser golden docs zoo zoo-report what-if overhead frameworks gpu clean
+.PHONY: setup demo check test browser golden docs zoo treated zoo-report what-if overhead frameworks gpu clean
 
 setup: $(VENV)/.ready
 
@@ -51,6 +51,10 @@ docs: setup
 zoo: setup
 	$(BIN)/python tests/zoo/harness.py --split all
 	$(BIN)/python tests/zoo/harness.py --summarize
+
+treated: setup
+	$(BIN)/python tests/zoo/treat.py
+	$(BIN)/python tests/zoo/treat.py --summarize
 
 zoo-report: setup
 	$(BIN)/python tests/zoo/harness.py --summarize

@@ -419,6 +419,7 @@ def run_under_hotloop(
             raise RunFailed("hotloop saw no training")
         for drawing in ("timelines", "runs"):
             report.pop(drawing, None)
+        report["stdout_tail"] = (folder / "stdout").read_text(errors="replace")[-500:]
         clean: dict[str, Any] = scrub(report, folder)
         return clean
 
