@@ -176,8 +176,8 @@ def draw_page(results: Sequence[Mapping[str, Any]]) -> str:
         "# Faults treated from outside",
         "",
         "Made by `make treated`. The zoo's scripts with a planted fault, run unmodified with `hotloop run --strategy`",
-        "and exactly the fix that their report prescribes, beside the same script with the fix written into it (its",
-        "twin). Three sides in turn, 2 to 5 runs each until a side's two fastest differ by less than 4 %; times are the",
+        "and exactly the fix that their report prescribes, beside the same script with the fix written into it.",
+        "Three sides in turn, 2 to 5 runs each until the two fastest of a side differ by less than 4 %; times are the",
         "fastest.",
         "",
         f"{', '.join(dates)} · {machine.get('cpu')}, {machine.get('cores')} cores, torch {machine.get('torch')} · "
