@@ -116,9 +116,7 @@ def report_traces(
     together = compare_ranks(collectives)
     if needs_others:
         # The other ranks' collectives are known only now: the files are looked at once more, from their cache.
-        waits = {
-            one.facts.source: compute_waits_by_row(collectives, place) for place, one in enumerate(reduced.traces)
-        }
+        waits = {one.facts.source: compute_waits_by_row(collectives, place) for place, one in enumerate(reduced.traces)}
         asked = read(reduce=partial(answer_beside_others, options=chosen, waits=waits))
         answers = tuple(
             replace(answer, rank=rank.facts.rank)

@@ -132,9 +132,7 @@ def answer_asked(
     for one in sets:
         changes = [parse_change(text) for text in one]
         try:
-            (found,) = forecast_all(
-                trace, links, classes, steps, [changes], waits_by_row=waits_by_row, window=window
-            )
+            (found,) = forecast_all(trace, links, classes, steps, [changes], waits_by_row=waits_by_row, window=window)
         except UsageError as error:
             notes.append(TimelineNote(level="warning", code=f"what-if {one}", message=f"--what-if: {error}"))
             continue
