@@ -189,7 +189,7 @@ class Applier:
             hooks = [hook for hook in MEETINGS if hook != "start" and has_hook(technique, hook)]
             if hooks:
                 self._record(technique, settings, NOT_APPLICABLE, MEETINGS[hooks[0]], None, None, None)
-            elif technique.watch_steps:
+            elif technique.watch_steps and self.context.from_outside:  # by API the steps are still to come
                 self._record(technique, settings, NOT_APPLICABLE, "too few steps were made", None, None, None)
 
     def undo(self) -> None:

@@ -59,19 +59,17 @@ def _kind(forward: Any, cls: type) -> str | None:
 
 
 def _is_by_hand(code: CodeType) -> bool:
-    """A product, a softmax, another product, all in one function."""
-    order = []
+    """A softmax and at least two matrix products in one function. Bytecode names a function before its arguments, so
+    the order of the three tells nothing."""
+    products = softmaxes = 0
     for instruction in dis.get_instructions(code):
-        text = instruction.argrepr
-        name = text.split(" + ")[0].strip()
-        if name in PRODUCTS or instruction.opname == "BINARY_MATRIX_MULTIPLY" or text in ("@", "@="):
-            order.append("product")
+        name = instruction.argval if isinstance(instruction.argval, str) else ""
+        is_operator = instruction.opname == "BINARY_MATRIX_MULTIPLY" or instruction.argrepr in ("@", "@=")
+        if name in PRODUCTS or is_operator:
+            products += 1
         elif name.lower() == "softmax":
-            order.append("softmax")
-    if "softmax" not in order or "product" not in order:
-        return False
-    first, last = order.index("product"), len(order) - 1 - order[::-1].index("product")
-    return any(first < index < last for index, one in enumerate(order) if one == "softmax")
+            softmaxes += 1
+    return softmaxes >= 1 and products >= 2
 
 
 def _reached(function: Any, cls: type, depth: int, seen: set[Any]) -> Iterator[FunctionType]:

@@ -81,7 +81,7 @@ class DropScaler(Technique):
             return call(*args, **kwargs)
 
         undo = wrap_forward(model, around)
-        return None
+        return Applied(detail="decided at the first forward, when autocast's dtype can be seen", undo=undo)
 
     def _decide(self, model: Any, scalers: list[Any], memory: dict[str, Any]) -> Effect:
         import torch

@@ -25,7 +25,7 @@ class GcFreeze(Technique):
 
     ## When it helps
     Data sets held as Python objects: a full collection visits each of them, again and again, and frees next to nothing.
-    With 100,000 small objects in a list a full collection takes 85 ms, and less than 0.1 ms once they are frozen (Python
+    With 100,000 small objects in a list a full collection takes 85 ms, less than 0.1 ms once they are frozen (Python
     3.11 on one core of an AMD EPYC, least of 7). In a training on several ranks each pauses at another moment and all
     wait; `every` lets them pause together.
 

@@ -21,8 +21,8 @@ class SdpaBackend(Technique):
     """
     ## What it does
     Runs the model's forward under `torch.nn.attention.sdpa_kernel`, with the named backend first and 'math', which can
-    do everything, behind it: calls that the named one cannot do still work. A model whose attention is written by hand
-    (a product, a softmax, another product) is left alone, and the report names its place: torch's
+    do everything, behind it: calls that the named one cannot do still work. A model whose attention seems to be written
+    by hand (a softmax and two matrix products in one function) is left alone, and the report names its place: torch's
     `scaled_dot_product_attention` would compute it without storing the scores, but whether it is the same formula, only
     the author can say.
 
@@ -76,7 +76,7 @@ class SdpaBackend(Technique):
         undo = wrap_forward(model, around)
         behind = "" if name == "math" else ", 'math' where it cannot"
         by_hand = [one for one in attentions if one.kind == "by-hand"]
-        beside = f"; {by_hand[0].module} computes attention by hand and stays" if by_hand else ""
+        beside = f"; {by_hand[0].module} seems to compute attention by hand and stays" if by_hand else ""
         return Applied(detail=f"scaled_dot_product_attention by {name!r}{behind}{beside}", undo=undo)
 
 
@@ -86,8 +86,8 @@ def _say_none(attentions: tuple[Any, ...]) -> str:
             return f"{one.module} calls flash_attn itself ({one.file}:{one.line})"
     for one in attentions:
         return (
-            f"{one.module} computes attention by hand ({one.file}:{one.line}): scaled_dot_product_attention in its "
-            "place would not store the scores; hotloop cannot prove that it is the same formula"
+            f"{one.module} seems to compute attention by hand ({one.file}:{one.line}): "
+            "scaled_dot_product_attention in its place would not store the scores; hotloop cannot prove that it is the same formula"
         )
     return "no module is seen to call scaled_dot_product_attention"
 
