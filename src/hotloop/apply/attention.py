@@ -39,6 +39,9 @@ def find_attention(model: Any) -> tuple[Attention, ...]:
         elif cls.__module__.split(".")[0] != "torch":
             forward = getattr(cls, "forward", None)
             kind = _kind(forward, cls)
+            chosen = getattr(getattr(module, "config", None), "_attn_implementation", None)
+            if kind is not None and isinstance(chosen, str):  # Transformers looks the function up by this name
+                kind = "sdpa" if chosen == "sdpa" else "flash-attn" if chosen.startswith("flash") else kind
             if kind is not None and forward is not None:
                 code = inspect.unwrap(forward).__code__
                 found[cls] = Attention(kind=kind, module=cls.__name__, file=code.co_filename, line=code.co_firstlineno)

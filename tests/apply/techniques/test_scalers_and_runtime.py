@@ -352,6 +352,10 @@ def test_the_backend_of_attention_is_chosen_and_handwritten_attention_is_only_na
     assert status == "not applicable"
     assert f"ByHand seems to compute attention by hand ({__file__}:" in detail
     assert "no module is seen" in said(apply("sdpa-backend", model=Classifier()))[0][1]
+    chosen = ByHand()
+    chosen.config = PreTrainedModel.Config()  # type: ignore[assignment]
+    chosen.config._attn_implementation = "sdpa"  # type: ignore[union-attr]
+    assert said(apply("sdpa-backend", model=chosen))[0][0] == "applied"
     assert "has no cudnn backend" in said(apply("sdpa-backend", {"backend": "cudnn"}, model=Fast()))[0][1]
 
 

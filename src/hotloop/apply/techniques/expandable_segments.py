@@ -9,7 +9,7 @@ from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Stage, Technique
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The first is read by torch from 2.9 on, before the second; older ones know the second only."""
+"""torch 2.13 knows both names; older ones know the second only, which is therefore set where neither is."""
 OPTION = "expandable_segments"
 
 

@@ -87,7 +87,8 @@ def _say_none(attentions: tuple[Any, ...]) -> str:
     for one in attentions:
         return (
             f"{one.module} seems to compute attention by hand ({one.file}:{one.line}): "
-            "scaled_dot_product_attention in its place would not store the scores; hotloop cannot prove that it is the same formula"
+            "scaled_dot_product_attention in its place would not store the scores; hotloop cannot prove that it is the "
+            "same formula"
         )
     return "no module is seen to call scaled_dot_product_attention"
 
