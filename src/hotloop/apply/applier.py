@@ -56,6 +56,10 @@ class ProcessContext:
     known_models: list[weakref.ref[Any]]
     known_optimizers: list[weakref.ref[Any]]
     _memories: dict[str, dict[str, Any]]
+    on_report: Callable[[str, Effect], None] = lambda technique, effect: None
+
+    def report(self, technique: str, effect: Effect) -> None:
+        self.on_report(technique, effect)
 
     def memory(self, technique: str) -> dict[str, Any]:
         return self._memories.setdefault(technique, {})
@@ -101,6 +105,7 @@ class Applier:
         find_place: Callable[[], Where | None] = lambda: None,
     ) -> None:
         self.context = context
+        context.on_report = self._report
         self.records: list[Record] = []
         self._tell = tell
         self._find_place = find_place
@@ -184,6 +189,8 @@ class Applier:
             hooks = [hook for hook in MEETINGS if hook != "start" and has_hook(technique, hook)]
             if hooks:
                 self._record(technique, settings, NOT_APPLICABLE, MEETINGS[hooks[0]], None, None, None)
+            elif technique.watch_steps and self.context.from_outside:  # by API the steps are still to come
+                self._record(technique, settings, NOT_APPLICABLE, "too few steps were made", None, None, None)
 
     def undo(self) -> None:
         """Take everything back that can be taken back, last first."""
@@ -200,16 +207,27 @@ class Applier:
             except Exception as error:
                 self._record(technique, settings, FAILED, f"{type(error).__name__}: {error}", name, where, None)
                 continue
-            if isinstance(effect, NotApplicable):
-                self._record(technique, settings, NOT_APPLICABLE, effect.why, name, where, None)
-            elif isinstance(effect, Applied):
-                numerics = (effect.numerics or technique.numerics).value
-                self._record(technique, settings, APPLIED, effect.detail, name, where, numerics)
-                if effect.undo is not None:
-                    self._undo.append(effect.undo)
-                if effect.replacement is not None:
-                    target = effect.replacement
+            self._note(technique, settings, effect, name, where)
+            if isinstance(effect, Applied) and effect.replacement is not None:
+                target = effect.replacement
         return target
+
+    def _report(self, technique_id: str, effect: Effect) -> None:
+        """What a technique says on its own account."""
+        for technique, settings, _ in self._plan:
+            if technique.id == technique_id:
+                self._note(technique, settings, effect, "the process", None)
+
+    def _note(
+        self, technique: Technique, settings: Mapping[str, Value], effect: Effect, name: str, where: Where | None
+    ) -> None:
+        if isinstance(effect, NotApplicable):
+            self._record(technique, settings, NOT_APPLICABLE, effect.why, name, where, None)
+        elif isinstance(effect, Applied):
+            numerics = (effect.numerics or technique.numerics).value
+            self._record(technique, settings, APPLIED, effect.detail, name, where, numerics)
+            if effect.undo is not None:
+                self._undo.append(effect.undo)
 
     def _record(
         self,

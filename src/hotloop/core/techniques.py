@@ -98,6 +98,10 @@ class Context(Protocol):
         """Outermost modules that were called with gradients so far and still live (by API: the one given)."""
         ...
 
+    def report(self, technique: str, effect: Effect) -> None:
+        """Say what came of a technique after its hook had answered: it acted at a later step, or was taken back."""
+        ...
+
 
 class Technique:
     """One optimisation. The class docstring is its manual, with the headings of ``MANUAL_HEADINGS``.

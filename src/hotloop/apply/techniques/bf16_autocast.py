@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from hotloop.apply.forecasts import measured_forecast
+from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
-from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Stage, Technique
+from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+MANY_LENGTHS_RATIO = 0.3
+FEWEST_BATCHES = 5
 
 
 class Bf16Autocast(Technique):
     """
     ## What it does
     Runs the model's forward under `torch.autocast(dtype=torch.bfloat16)`: matrix products and convolutions compute in
-    bfloat16, sums and normalisations stay in float32. Parameters, gradients and optimizer state stay float32, and the
-    model's outputs are given back as float32, so that a loss outside the model computes as before.
+    bfloat16, sums and normalisations stay in float32. Parameters, gradients, optimizer state and checkpoints stay
+    float32, and the model's outputs are given back as float32, so that a loss outside the model computes as before. A
+    copy or a pickle of the model does not carry it.
+
+    Every outermost module that is called with gradients is treated by itself. A forward that fails under autocast and
+    succeeds without is run again without, from the same random numbers, and from then on the model is left alone; the
+    report says so.
 
     ## When it helps
-    Matrix units compute bfloat16 several times faster. A 10 million parameter transformer went from 328 to 169 ms a
-    step on 2 CPU cores with AMX, together with a fused optimizer (docs/claims.md).
+    Matrix units compute bfloat16 several times faster. A 10 million parameter transformer went from 273 to 169 CPU-ms a
+    step on a core with AMX, both with a fused optimizer, and from 328 with the default one (torch 2.13, n = 7,
+    interleaved; docs/claims.md has what was measured since).
 
     ## When it does not
-    Small matrices: the casts cost more than they win (14 to 20 ms on a small model on a CPU). Hardware without
-    bfloat16 units. Models that already run under autocast or in another precision.
+    Small matrices: the casts cost more than they win (14 to 20 ms a step on a small model on a CPU). Hardware without
+    bfloat16 units: it is refused on such a GPU, and said on such a CPU. On a CPU, batches of many lengths: each makes
+    kernels of its own. Models that run under the script's own autocast, also one that it switched off, and models in
+    another dtype or with mixed precision of FSDP are left as they are.
 
     ## Numerics
-    Lossy: eight bits of mantissa in matrix products. Compare the loss curve.
+    Lossy: eight bits of mantissa in matrix products. Compare the loss curve. `evaluation = false` leaves forwards
+    without gradients in float32.
     """
 
     id = "bf16-autocast"
@@ -35,51 +50,56 @@ class Bf16Autocast(Technique):
     stage = Stage.PRECISION
     treats = ("full-precision",)
     conflicts = ("fp16-autocast", "bf16-parameters")
+    settings = (
+        Setting(name="dtype", kind=str, default="bfloat16", choices=("bfloat16",), help="what autocast computes in"),
+        Setting(name="device_type", kind=str, default=None, help="act on models of this device only (default: on any)"),
+        Setting(name="evaluation", kind=bool, default=True, help="forwards without gradients too"),
+    )
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         import torch
 
-        from hotloop.apply.forward import wrap_forward
+        from hotloop.apply.precision import autocast_forward, device_of, why_not_autocast
 
-        parameters = list(model.parameters())
-        other = next((p.dtype for p in parameters if p.is_floating_point() and p.dtype != torch.float32), None)
-        if other is not None:
-            return NotApplicable(why=f"the model has parameters of {other}")
-        device = parameters[0].device.type
-        if torch.is_autocast_enabled(device):
-            return NotApplicable(why="the script uses autocast itself")
-        if device == "cuda" and not torch.cuda.is_bf16_supported():
+        named = settings["device_type"]
+        why = why_not_autocast(model, None if named is None else str(named))
+        if why is not None:
+            return NotApplicable(why=why)
+        device = device_of(model)
+        if device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
             return NotApplicable(why="this GPU has no bfloat16 units")
 
-        def around(call: Any, args: Any, kwargs: Any) -> Any:
-            with torch.autocast(device, dtype=torch.bfloat16):
-                return to_float32(call(*args, **kwargs))
+        def give_up(why: str) -> None:
+            undo()
+            context.report(self.id, NotApplicable(why=f"taken back, the forward failed under autocast: {why}"))
 
-        undo = wrap_forward(model, around)
-        return Applied(detail=f"forward under autocast({device!r}, bfloat16), outputs in float32", undo=undo)
+        undo = autocast_forward(model, torch.bfloat16, give_up, evaluation=bool(settings["evaluation"]))
+        slow = "; this CPU has no bfloat16 units: expect no gain" if device == "cpu" and not _has_units() else ""
+        return Applied(detail=f"forward under autocast({device!r}, bfloat16), outputs in float32{slow}", undo=undo)
 
-    def forecast(self, analysis: Any, settings: Mapping[str, Value]) -> Saving | None:
-        return None
+    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
+        saving = measured_forecast(analysis, self.id)
+        if saving is not None and analysis.lead.device_type == "cpu" and _has_many_lengths(analysis):
+            return replace(saving, low_ratio=0.0)  # one step's shapes, replayed, promise nothing for the others
+        return saving
 
 
-def to_float32(value: Any) -> Any:
-    """The same nested value with its bfloat16 and float16 tensors in float32."""
+def _has_units() -> bool:
+    """Whether this CPU multiplies bfloat16 in hardware; True where torch cannot tell."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
-    if isinstance(value, dict):
-        changed = {key: to_float32(one) for key, one in value.items()}
-        if type(value) is dict:
-            return changed
-        for key, one in changed.items():  # model outputs of Hugging Face are dictionaries with attributes
-            value[key] = one
-        return value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(to_float32(one) for one in value))
-    if type(value) in (list, tuple):
-        return type(value)(to_float32(one) for one in value)
-    return value
+    ask = getattr(torch.cpu, "get_capabilities", None)
+    found = ask() if ask is not None else {}
+    if found.get("architecture") != "x86_64":
+        return True
+    return any(found.get(name, True) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def _has_many_lengths(analysis: Analysis) -> bool:
+    columns = analysis.lead.columns
+    pairs = zip(columns.get("tokens", ()), columns.get("padding_tokens", ()), strict=False)
+    totals = [tokens + padding for tokens, padding in pairs if tokens >= 0 and padding >= 0]
+    return len(totals) >= FEWEST_BATCHES and len(set(totals)) > MANY_LENGTHS_RATIO * len(totals)
 
 
 TECHNIQUE = Bf16Autocast()

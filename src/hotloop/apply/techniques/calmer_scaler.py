@@ -1,0 +1,91 @@
+"""calmer-scaler: a GradScaler that tries larger factors less often, so that fewer steps are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.core.findings import Numerics, Safety
+from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+USUAL_INTERVAL = 2000
+"""growth_interval of torch's GradScaler, where the script sets none."""
+
+
+class CalmerScaler(Technique):
+    """
+    ## What it does
+    Sets `growth_interval`, and `init_scale` where it is named, of the script's GradScaler when it is built. Without
+    settings, an interval below torch's own 2000 is raised to that. A number that the strategy names is set as it is,
+    and the report says what the script had chosen.
+
+    ## When it helps
+    A float16 training that loses steps again and again after its start: each time the scaler doubles its factor beyond
+    what the gradients bear, a whole step is computed and thrown away. With an interval of 2 that is up to every third
+    step, with 2000 one in 2001: the rule `loss-scaler-overhead` counts them.
+
+    ## When it does not
+    bfloat16 and float32 need no scaler at all (`drop-scaler`). Skips of the first steps are how the scaler finds its
+    factor; a smaller `init_scale` spares a few of them, once. A checkpoint that is loaded brings the interval with
+    which it was saved. Overflows that come from the model itself stay.
+
+    ## Numerics
+    Lossy: steps that were skipped are made, so that the training takes another path. A smaller factor loses more of the
+    smallest gradients.
+    """
+
+    id = "calmer-scaler"
+    title = "a loss scaler that skips fewer steps"
+    numerics = Numerics.LOSSY
+    safety = Safety.ASK
+    stage = Stage.LOOP
+    treats = ("loss-scaler-overhead",)
+    conflicts = ("drop-scaler",)
+    settings = (
+        Setting(
+            name="init_scale",
+            kind=float,
+            default=None,
+            least=1,
+            most=2.0**32,
+            help="first factor of the scaler (default: the script's)",
+        ),
+        Setting(
+            name="growth_interval",
+            kind=int,
+            default=None,
+            least=1,
+            most=1_000_000_000,
+            help="steps without overflow after which the factor doubles (default: the script's, at least 2000)",
+        ),
+    )
+
+    def change_scaler(self, scaler: Any, settings: Mapping[str, Any], context: Context) -> Effect:
+        if not scaler.is_enabled():
+            return NotApplicable(why="the scaler is disabled")
+        interval, scale = scaler.get_growth_interval(), scaler._init_scale
+        named = settings["growth_interval"]
+        wanted = max(int(interval), USUAL_INTERVAL) if named is None else int(named)
+        wanted_scale = scale if settings["init_scale"] is None else float(settings["init_scale"])
+        if scaler._scale is not None and wanted_scale != scale:
+            return NotApplicable(why="the scaler has scaled already: its first factor is past")
+        changes = []
+        if wanted != interval:
+            changes.append(f"growth_interval={wanted} in place of {interval}")
+        if wanted_scale != scale:
+            changes.append(f"init_scale={wanted_scale:g} in place of {scale:g}")
+        if not changes:
+            return NotApplicable(
+                why=f"growth_interval is {interval} and init_scale {scale:g} already; name smaller or larger ones"
+            )
+        scaler.set_growth_interval(wanted)
+        scaler._init_scale = wanted_scale
+
+        def undo() -> None:
+            scaler.set_growth_interval(interval)
+            scaler._init_scale = scale
+
+        return Applied(detail=", ".join(changes), undo=undo)
+
+
+TECHNIQUE = CalmerScaler()

@@ -1,0 +1,128 @@
+"""comm-variables: variables of NCCL and gloo that the strategy names, set before the training starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.strategy import Strategy
+from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+VARIABLES: Mapping[str, str] = {
+    "debug": "NCCL_DEBUG",
+    "ib_disable": "NCCL_IB_DISABLE",
+    "socket_ifname": "NCCL_SOCKET_IFNAME",
+    "gloo_socket_ifname": "GLOO_SOCKET_IFNAME",
+    "p2p_level": "NCCL_P2P_LEVEL",
+    "net_gdr_level": "NCCL_NET_GDR_LEVEL",
+}
+INTERFACES = re.compile(r"\^?=?[A-Za-z0-9_.:@-]+(,[A-Za-z0-9_.:@-]+)*")
+
+
+class CommVariables(Technique):
+    """
+    ## What it does
+    Sets these variables, and only those that the strategy names. None has a default: NCCL's own choice is right unless
+    a measurement says otherwise. A variable that is set in the environment stays.
+
+    - `debug` (NCCL_DEBUG): log lines about topology and errors. It acts always and costs little below TRACE.
+    - `ib_disable` (NCCL_IB_DISABLE): true sends traffic between hosts over TCP although there is InfiniBand or RoCE. It
+      acts only between hosts with such a device, where it is usually many times slower.
+    - `socket_ifname` (NCCL_SOCKET_IFNAME): the interfaces of NCCL's bootstrap, and of its data where there is no
+      InfiniBand: prefixes, `=` for exact names, `^` for all but these. It acts in jobs over several hosts.
+    - `gloo_socket_ifname` (GLOO_SOCKET_IFNAME): the same for gloo, exact names only.
+    - `p2p_level` (NCCL_P2P_LEVEL): up to which distance GPUs of one host copy directly. LOC switches it off.
+    - `net_gdr_level` (NCCL_NET_GDR_LEVEL): up to which distance a network card reads GPU memory directly. It acts only
+      between hosts with InfiniBand or RoCE and GPUDirect.
+
+    ## When it helps
+    A host with several interfaces whose first one is the slow one, or is not reachable from the others; a machine whose
+    direct copies between GPUs are broken. Measure before and after with the real job. `hotloop doctor` says which of
+    them are set, and harmful, now. No gain of any of them was measured here.
+
+    ## When it does not
+    On a CPU with gloo only `gloo_socket_ifname` acts. On one host, `ib_disable`, `net_gdr_level` and usually
+    `socket_ifname` do nothing. Values that were copied from another cluster slow a training down more often than they
+    speed it up.
+
+    ## Numerics
+    Reordered: another path may bring another order of additions. `debug` changes nothing.
+    """
+
+    id = "comm-variables"
+    title = "variables of NCCL and gloo"
+    numerics = Numerics.REORDERED
+    safety = Safety.SHOW
+    stage = Stage.RUNTIME
+    settings = (
+        Setting(name="debug", kind=str, default=None, choices=("VERSION", "WARN", "INFO", "TRACE"), help="NCCL_DEBUG"),
+        Setting(name="ib_disable", kind=bool, default=None, help="NCCL_IB_DISABLE"),
+        Setting(name="socket_ifname", kind=str, default=None, help="NCCL_SOCKET_IFNAME"),
+        Setting(name="gloo_socket_ifname", kind=str, default=None, help="GLOO_SOCKET_IFNAME"),
+        Setting(
+            name="p2p_level",
+            kind=str,
+            default=None,
+            choices=("LOC", "NVL", "PIX", "PXB", "PHB", "SYS"),
+            help="NCCL_P2P_LEVEL",
+        ),
+        Setting(
+            name="net_gdr_level",
+            kind=str,
+            default=None,
+            choices=("LOC", "PIX", "PXB", "PHB", "SYS"),
+            help="NCCL_NET_GDR_LEVEL",
+        ),
+    )
+
+    def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
+        if all(settings[name] is None for name in VARIABLES):
+            return f"debug: name at least one variable ({', '.join(VARIABLES)}); none has a default"
+        for name in ("socket_ifname", "gloo_socket_ifname"):
+            value = settings[name]
+            if value is not None and INTERFACES.fullmatch(str(value)) is None:
+                return f"{name} is {value!r}: write interfaces such as 'eth0' or 'eth0,eth1'"
+        own = settings["gloo_socket_ifname"]
+        if own is not None and str(own)[:1] in "^=":
+            return f"gloo_socket_ifname is {own!r}: gloo knows exact names only, without ^ and ="
+        return None
+
+    def set_environment(
+        self, settings: Mapping[str, Value], environment: Mapping[str, str]
+    ) -> tuple[Mapping[str, str], Effect]:
+        wanted = _wanted(settings)
+        kept = {name: environment[name] for name in wanted if name in environment}
+        new = {name: value for name, value in wanted.items() if name not in kept}
+        said = "; ".join(f"{name}={value} was set already and stays" for name, value in kept.items())
+        if not new:
+            return {}, NotApplicable(why=said)
+        return new, Applied(detail=" ".join(f"{n}={v}" for n, v in new.items()) + (f" ({said})" if said else ""))
+
+    def start(self, settings: Mapping[str, Value], context: Context) -> Effect:
+        import os
+
+        import torch.distributed
+
+        if context.from_outside:
+            return None  # set before this process was started
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return NotApplicable(why="the process group exists: its variables were read when it was made")
+        new, effect = self.set_environment(settings, os.environ)
+        if not isinstance(effect, Applied):
+            return effect
+        os.environ.update(new)
+
+        def undo() -> None:
+            for name in new:
+                os.environ.pop(name, None)
+
+        return Applied(detail=effect.detail, undo=undo)
+
+
+def _wanted(settings: Mapping[str, Value]) -> dict[str, str]:
+    named = {VARIABLES[name]: settings[name] for name in VARIABLES if settings[name] is not None}
+    return {name: str(int(value)) if isinstance(value, bool) else str(value) for name, value in named.items()}
+
+
+TECHNIQUE = CommVariables()

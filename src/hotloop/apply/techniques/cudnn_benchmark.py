@@ -1,0 +1,75 @@
+"""cudnn-benchmark: cuDNN times its convolution algorithms once for each shape and keeps the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.core.findings import Numerics, Safety
+from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+
+class CudnnBenchmark(Technique):
+    """
+    ## What it does
+    `torch.backends.cudnn.benchmark = True` at the first forward of a model with convolutions on a CUDA device. For each
+    new shape cuDNN then times several algorithms, and keeps the fastest for the rest of the process.
+
+    ## When it helps
+    Convolutional networks with inputs of one size, or a few. No figure of it was measured here yet.
+
+    ## When it does not
+    Models on a CPU or without convolutions. Images of ever new sizes: each is timed anew, which takes longer than it
+    wins. Where the script asked for determinism (`torch.use_deterministic_algorithms`, `cudnn.deterministic`), it
+    stays off.
+
+    ## Numerics
+    Reordered, and not the same from run to run: which algorithm wins may change with the load of the GPU.
+    """
+
+    id = "cudnn-benchmark"
+    title = "the fastest convolution for each shape (cuDNN benchmark)"
+    numerics = Numerics.REORDERED
+    safety = Safety.ASK
+    stage = Stage.RUNTIME
+    settings = (
+        Setting(
+            name="limit",
+            kind=int,
+            default=None,
+            least=0,
+            most=1000,
+            help="algorithms to try for each shape, 0 for all (default: torch's)",
+        ),
+    )
+
+    def change_model(self, model: Any, settings: Mapping[str, Any], context: Context) -> Effect:
+        import torch
+        from torch.nn.modules.conv import _ConvNd
+
+        if not any(isinstance(one, _ConvNd) for one in model.modules()):
+            return NotApplicable(why="the model has no convolution")
+        device = next(model.parameters()).device.type
+        if device != "cuda":
+            return NotApplicable(why=f"the model is on {device}: cuDNN acts on CUDA devices only")
+        cudnn = torch.backends.cudnn
+        if not cudnn.enabled:
+            return NotApplicable(why="cudnn.enabled=False was chosen in the script")
+        if cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
+            return NotApplicable(why="deterministic algorithms were chosen in the script")
+        if cudnn.benchmark:
+            return NotApplicable(why="cudnn.benchmark is on already")
+        limit = cudnn.benchmark_limit
+        cudnn.benchmark = True
+        if settings["limit"] is not None:
+            cudnn.benchmark_limit = int(settings["limit"])
+
+        def undo() -> None:
+            cudnn.benchmark = False
+            if settings["limit"] is not None:
+                cudnn.benchmark_limit = limit
+
+        return Applied(detail="cudnn.benchmark=True", undo=undo)
+
+
+TECHNIQUE = CudnnBenchmark()

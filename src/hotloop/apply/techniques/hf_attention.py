@@ -1,0 +1,96 @@
+"""hf-attention: the attention implementation of a Hugging Face model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+SUPPORT = {"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"}
+ATTENTION = "_attn_implementation"
+"""Where a configuration of Transformers holds the name."""
+
+
+class HfAttention(Technique):
+    """
+    ## What it does
+    Calls `set_attn_implementation` of a Hugging Face model before its first forward, where the model's class says that
+    it supports the implementation. What it was before is in the report.
+
+    ## When it helps
+    Models that were loaded with `attn_implementation="eager"`, or whose configuration says so: eager attention stores
+    the scores of every head, and reads them back; `scaled_dot_product_attention` does not. No figure of it was measured
+    here yet.
+
+    ## When it does not
+    Transformers takes 'sdpa' by itself where a class supports it. Models that give out attention weights
+    (`output_attentions`) need 'eager'. Models that are compiled already, and versions of Transformers whose models have
+    no `set_attn_implementation`.
+
+    ## Numerics
+    Reordered: the same formula with sums in another order.
+    """
+
+    id = "hf-attention"
+    title = "attention implementation of a Hugging Face model"
+    numerics = Numerics.REORDERED
+    safety = Safety.ASK
+    stage = Stage.ATTENTION
+    settings = (
+        Setting(
+            name="implementation",
+            kind=str,
+            default="sdpa",
+            choices=("sdpa", "flash_attention_2", "eager"),
+            help="attn_implementation",
+        ),
+    )
+
+    def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        found = next((one for one in _unwrapped(model) if _is_hugging_face(one)), None)
+        if found is None:
+            return NotApplicable(why="the model is not one of Hugging Face's Transformers")
+        wanted, name = str(settings["implementation"]), type(found).__name__
+        before = getattr(found.config, ATTENTION, None)
+        if before == wanted:
+            return NotApplicable(why=f"{name} uses {wanted!r} already")
+        if not callable(getattr(found, "set_attn_implementation", None)):
+            return NotApplicable(why=f"{name} has no set_attn_implementation: its Transformers is too old")
+        if getattr(model, "_orig_mod", None) is not None or getattr(model, "_compiled_call_impl", None) is not None:
+            return NotApplicable(why="the model is compiled already: choose it where the model is loaded")
+        if wanted != "eager":
+            if getattr(found.config, "output_attentions", False):
+                return NotApplicable(why="output_attentions=True was chosen in the script, which needs 'eager'")
+            support = SUPPORT[wanted]
+            if not (getattr(found, support, False) or getattr(found, f"{support}_2", False)):
+                return NotApplicable(why=f"{name} does not support {wanted!r}")
+        found.set_attn_implementation(wanted)
+        now = getattr(found.config, ATTENTION, None)
+        if now != wanted:
+            return NotApplicable(why=f"{name} kept {now!r}")
+
+        def undo() -> None:
+            found.set_attn_implementation(before)
+
+        return Applied(detail=f"attn_implementation={wanted!r} in place of {before!r}", undo=undo)
+
+
+def _unwrapped(model: Any) -> list[Any]:
+    """The module, and those that wrap it for several ranks or hold it as their only child."""
+    found = [model]
+    while True:
+        inner = getattr(found[-1], "module", None)
+        if inner is None or inner in found:
+            return found
+        found.append(inner)
+
+
+def _is_hugging_face(module: Any) -> bool:
+    return hasattr(getattr(module, "config", None), ATTENTION) and any(
+        cls.__name__ == "PreTrainedModel" for cls in type(module).__mro__
+    )
+
+
+TECHNIQUE = HfAttention()

@@ -1,0 +1,116 @@
+"""thread-count: as many compute threads as there are cores for this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.apply.forecasts import measured_forecast
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+VARIABLE = "OMP_NUM_THREADS"
+
+
+class ThreadCount(Technique):
+    """
+    ## What it does
+    `torch.set_num_threads(torch_threads)`, before the script's own code and once more at the model's first forward; and
+    OMP_NUM_THREADS for the other libraries of the process, where it is not set. A number that the strategy names wins
+    over OMP_NUM_THREADS and over `torch.set_num_threads` in the script, and the report says what it replaced. Without
+    a number, hotloop takes the cores of the process (the smaller of affinity and the container's quota) over the ranks
+    of the host, leaves what the script or OMP_NUM_THREADS chose, and only says that it does not fit.
+
+    ## When it helps
+    More compute threads than cores: the threads of an operator meet at a barrier, and some of them wait for a core
+    while the others spin. The rule `oversubscription` has a probe that times this model's own operators with both
+    numbers. In containers torch counts the cores of the host, not those of the quota. torchrun sets one thread per rank
+    where nothing is set, which leaves cores idle in a training on CPUs.
+
+    ## When it does not
+    Trainings on an accelerator hardly use these threads. Small operators run on one thread whatever the number. Workers
+    of a DataLoader have one thread each and are not changed.
+
+    ## Numerics
+    Reordered: sums are split over another number of threads.
+    """
+
+    id = "thread-count"
+    title = "as many compute threads as cores"
+    numerics = Numerics.REORDERED
+    safety = Safety.AUTO
+    stage = Stage.RUNTIME
+    treats = ("oversubscription",)
+    settings = (
+        Setting(
+            name="torch_threads",
+            kind=int,
+            default=None,
+            least=1,
+            most=4096,
+            help="compute threads of each process (default: its cores over the ranks of the host)",
+        ),
+    )
+
+    def set_environment(
+        self, settings: Mapping[str, Value], environment: Mapping[str, str]
+    ) -> tuple[Mapping[str, str], Effect]:
+        named = settings["torch_threads"]
+        if named is None or VARIABLE in environment:  # the ranks of each host are known to the processes only
+            return {}, None
+        return {VARIABLE: str(named)}, Applied(detail=f"{VARIABLE}={named}")
+
+    def start(self, settings: Mapping[str, Any], context: Context) -> Effect:
+        import os
+
+        import torch
+
+        named = settings["torch_threads"]
+        wanted = int(named) if named is not None else max(1, context.cores // max(1, context.local_world_size))
+        before = torch.get_num_threads()
+        chosen = os.environ.get(VARIABLE)
+        memory = context.memory(self.id)
+        if named is None and chosen:
+            return NotApplicable(why=f"{VARIABLE}={chosen} is set (name torch_threads to replace it)")
+        memory["wanted"] = wanted
+        if before == wanted and chosen == str(wanted):
+            return Applied(detail=f"{_threads(wanted)}, as {VARIABLE} says")
+        if before == wanted:
+            memory["as_it_was"] = True
+            return None
+        torch.set_num_threads(wanted)
+        source = f" of {VARIABLE}" if chosen else ""
+        return Applied(
+            detail=f"{_threads(wanted)} in place of {before}{source}, on {context.cores} cores for "
+            f"{context.local_world_size} ranks",
+            undo=lambda: torch.set_num_threads(before),
+        )
+
+    def change_model(self, model: Any, settings: Mapping[str, Any], context: Context) -> Effect:
+        import torch
+
+        memory = context.memory(self.id)
+        wanted = memory.pop("wanted", None)
+        if wanted is None:
+            return None
+        now = torch.get_num_threads()
+        if now == wanted:
+            return NotApplicable(why=f"{_threads(wanted)} already") if memory.get("as_it_was") else None
+        if settings["torch_threads"] is None:
+            return NotApplicable(why=f"{_threads(now)} were chosen in the script (name torch_threads to replace them)")
+        torch.set_num_threads(wanted)
+        return Applied(
+            detail=f"{_threads(wanted)} in place of {now} that the script had set",
+            undo=lambda: torch.set_num_threads(now),
+        )
+
+    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
+        return measured_forecast(analysis, self.id)
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread" + "s" * (count != 1)
+
+
+TECHNIQUE = ThreadCount()

@@ -1,0 +1,252 @@
+"""Autocast, matrix precision and bfloat16 weights: what acts, what is refused, and what leaves no trace."""
+
+import copy
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hotloop.apply.api import AppliedStrategy, apply_strategy
+from hotloop.core.strategy import Choice, Strategy
+
+
+def apply(technique: str, settings: Any = None, **objects: Any) -> AppliedStrategy:
+    return apply_strategy(Strategy(choices=(Choice(technique=technique, settings=settings or {}),)), **objects)
+
+
+def said(applied: AppliedStrategy) -> list[tuple[str, str]]:
+    return [(one.status, one.detail) for one in applied.applier.records]
+
+
+def small_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4))
+
+
+X = torch.linspace(-1, 1, 16).view(2, 8)
+
+
+class Regions(nn.Module):
+    def __init__(self, enabled: bool) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.forward = self.forward_on if enabled else self.forward_off  # type: ignore[method-assign]
+
+    def forward_on(self, x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.inner(x)
+
+    def forward_off(self, x: Any) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return self.inner(x)
+
+
+@dataclass(frozen=True)
+class Output:
+    logits: torch.Tensor
+    name: str
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        y = self.inner(x)
+        assert y.dtype == torch.bfloat16
+        return {"a": [y, (y, 3)], "b": Output(y, "n")}
+
+
+class Indexed(nn.Module):
+    """Fails under autocast: the two sides of the assignment have different dtypes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.drop, self.norm = nn.Linear(8, 8), nn.Dropout(), nn.BatchNorm1d(8)
+
+    def forward(self, x: Any) -> Any:
+        out = torch.zeros(3, 8)
+        out[torch.tensor([0, 1])] = self.inner(self.drop(self.norm(x)))
+        return out
+
+
+def test_outputs_are_float32_whatever_they_are_nested_in() -> None:
+    model = Nested()
+    assert said(apply("bf16-autocast", model=model))[0][0] == "applied"
+    out = model(X)
+    assert {out["a"][0].dtype, out["a"][1][0].dtype, out["b"].logits.dtype} == {torch.float32}
+    assert (out["a"][1][1], out["b"].name) == (3, "n")
+
+
+def test_copies_pickles_and_state_carry_nothing_and_undo_takes_it_back() -> None:
+    model = small_model()
+    plain = model(X)
+    keys = list(model.state_dict())
+    applied = apply("bf16-autocast", model=model)
+    assert not torch.equal(model(X), plain)
+    assert torch.equal(copy.deepcopy(model)(X), plain)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(X), plain)
+    assert b"hotloop" not in pickle.dumps(model)
+    assert list(model.state_dict()) == keys
+    applied.undo()
+    assert torch.equal(model(X), plain)
+
+
+def test_evaluation_may_stay_in_float32() -> None:
+    model = small_model()
+    plain = model(X)
+    apply("bf16-autocast", {"evaluation": False}, model=model)
+    with torch.no_grad():
+        assert torch.equal(model(X), plain)
+    assert not torch.equal(model(X), plain)
+
+
+def test_a_compiled_model_runs_under_autocast_outside_of_its_graph() -> None:
+    model = small_model()
+    plain = model(X)
+    for compiled in (torch.compile(copy.deepcopy(model), backend="eager"), copy.deepcopy(model)):
+        compiled.compile(backend="eager") if not hasattr(compiled, "_orig_mod") else None
+        apply("bf16-autocast", model=compiled)
+        assert compiled(X).dtype == torch.float32
+        assert not torch.equal(compiled(X), plain)
+
+
+def test_a_later_autocast_of_the_script_wins() -> None:
+    model = small_model()
+    apply("bf16-autocast", model=model)
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert model(X).dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "why"),
+    [
+        (lambda: small_model().double(), {}, "parameters of torch.float64"),
+        (lambda: Regions(True), {}, "Regions uses autocast in its own forward"),
+        (small_model, {"device_type": "cuda"}, "the model is on cpu"),
+    ],
+)
+def test_what_the_script_chose_stays(make: Any, settings: Any, why: str) -> None:
+    status, detail = said(apply("bf16-autocast", settings, model=make()))[0]
+    assert status == "not applicable"
+    assert why in detail
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_autocast_around_the_model_is_the_scripts_choice_also_when_it_is_off(enabled: bool) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        assert "uses autocast around the model itself" in said(apply("bf16-autocast", model=small_model()))[0][1]
+
+
+def test_a_region_without_autocast_inside_the_model_is_respected() -> None:
+    model = Regions(False)
+    plain = model(X)
+    assert said(apply("bf16-autocast", model=model))[0][0] == "applied"
+    assert torch.equal(model(X), plain)
+
+
+@pytest.mark.parametrize("technique", ["bf16-autocast", "bf16-parameters"])
+def test_a_forward_that_fails_is_repeated_as_it_was_with_the_same_random_numbers(technique: str) -> None:
+    torch.manual_seed(0)
+    model = Indexed()
+    twin = copy.deepcopy(model)
+    torch.manual_seed(1)
+    want = [twin(X), twin(X)]
+    applied = apply(technique, model=model)
+    torch.manual_seed(1)
+    assert [torch.equal(model(X), one) for one in want] == [True, True]
+    assert torch.equal(model.norm.running_mean, twin.norm.running_mean)
+    assert [status for status, _ in said(applied)] == ["applied", "not applicable"]
+    assert "destination dtypes match" in said(applied)[1][1]
+    assert "forward" not in vars(model)
+
+
+def test_an_error_of_the_script_itself_reaches_it() -> None:
+    model = small_model()
+    apply("bf16-autocast", model=model)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.zeros(2, 9))
+
+
+def test_fp16_makes_a_scaler_by_api_and_leaves_a_cpu_alone() -> None:
+    applied = apply("fp16-autocast", model=small_model())
+    assert "no faster than float32" in said(applied)[0][1]
+    assert applied.scaler is None
+
+
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.rnn, self.out = nn.Embedding(20, 16), nn.LSTM(16, 16, batch_first=True), nn.Linear(16, 20)
+        self.norm = nn.LayerNorm((4, 16))
+        self.table.weight = self.out.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.norm(self.rnn(self.table(x))[0]))
+
+
+def test_bf16_weights_train_and_keep_the_optimizers_hold_on_them() -> None:
+    torch.manual_seed(0)
+    model = Mixed()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    applied = apply("bf16-parameters", model=model, optimizer=optimizer)
+    x = torch.arange(16).view(4, 4)
+    losses = []
+    for _ in range(25):
+        loss = nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+    assert loss.dtype == torch.float32
+    assert optimizer.state[model.out.weight]["exp_avg"].dtype == torch.bfloat16
+    assert model.table.weight is model.out.weight
+    assert {p.dtype for p in (*model.rnn.parameters(), *model.norm.parameters(), model.out.bias)} == {torch.float32}
+    assert said(applied)[0][1].startswith("1 weight matrices in bfloat16")
+    applied.undo()
+    assert model.out.weight.dtype == torch.float32
+
+
+def test_bf16_weights_are_refused_once_there_is_float32_state() -> None:
+    model = small_model()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    model(X).sum().backward()
+    optimizer.step()
+    applied = apply("bf16-parameters", model=model, optimizer=optimizer)
+    assert said(applied) == [("not applicable", "AdamW has float32 state already")]
+    lbfgs = apply("bf16-parameters", model=model, optimizer=torch.optim.LBFGS(model.parameters()))
+    assert "LBFGS" in said(lbfgs)[0][1]
+
+
+@pytest.fixture
+def _full_precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("_full_precision")
+def test_matrix_precision_follows_the_device_and_the_script() -> None:
+    applied = apply("matmul-precision", model=small_model())
+    assert torch.get_float32_matmul_precision() == "medium"
+    assert [status for status, _ in said(applied)] == ["applied", "applied"]
+    applied.undo()
+    assert torch.get_float32_matmul_precision() == "highest"
+    torch.set_float32_matmul_precision("high")
+    assert "'high' already" in said(apply("matmul-precision", model=small_model()))[0][1]
+
+
+@pytest.mark.usefixtures("_full_precision")
+def test_a_matrix_precision_that_the_script_sets_later_stays() -> None:
+    applied = apply("matmul-precision", {"precision": "high"})
+    torch.set_float32_matmul_precision("highest")
+    applied.applier.model_met(small_model())
+    assert said(applied)[1] == ("not applicable", "set_float32_matmul_precision('highest') was chosen in the script")
+    assert torch.get_float32_matmul_precision() == "highest"

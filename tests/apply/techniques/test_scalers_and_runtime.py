@@ -1,0 +1,450 @@
+"""Scalers, threads, garbage, variables, layout and attention: what acts, what is refused, and exact numbers."""
+
+import ast
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hotloop.diagnose.rules as rules
+from hotloop.apply import TECHNIQUES, check_strategy
+from hotloop.apply.api import AppliedStrategy, apply_strategy
+from hotloop.apply.applier import Applier, make_context
+from hotloop.apply.environment import set_variables
+from hotloop.core.strategy import Choice, Strategy, StrategyError
+
+
+def strategy_of(technique: str, settings: Any = None) -> Strategy:
+    return check_strategy(Strategy(choices=(Choice(technique=technique, settings=settings or {}),)), TECHNIQUES)
+
+
+def apply(technique: str, settings: Any = None, **objects: Any) -> AppliedStrategy:
+    return apply_strategy(strategy_of(technique, settings), **objects)
+
+
+def said(applied: AppliedStrategy) -> list[tuple[str, str]]:
+    return [(one.status, one.detail) for one in applied.applier.records]
+
+
+def outside(technique: str, settings: Any = None) -> Applier:
+    strategy = strategy_of(technique, settings)
+    return Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
+
+
+# -- what the rules prescribe -----------------------------------------------------------------------------------------
+
+SAMPLES = {"device_type": "cpu", "torch_threads": 2}
+JUDGED = ("full_precision", "loss_scaler_overhead", "oversubscription", "gc_pause", "allocator_thrash")
+
+
+def branches(node: ast.expr, tree: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.IfExp):
+        return branches(node.body, tree) + branches(node.orelse, tree)
+    if isinstance(node, ast.Name):
+        found = [
+            one.value
+            for one in ast.walk(tree)
+            if isinstance(one, (ast.Assign, ast.AnnAssign))
+            and ast.unparse(one.targets[0] if isinstance(one, ast.Assign) else one.target) == node.id
+        ]
+        return [b for value in found if isinstance(value, (ast.Dict, ast.IfExp)) for b in branches(value, tree)]
+    return [node]
+
+
+def prescribed(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Every technique with settings that the rule's source can prescribe."""
+    tree = ast.parse(path.read_text())
+    found = []
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Fix":
+            given = {one.arg: one.value for one in call.keywords}
+            names = [one.value for one in branches(given["technique"], tree) if isinstance(one, ast.Constant)]
+            tables = [one for one in branches(given["settings"], tree) if isinstance(one, ast.Dict)]
+            names = names * len(tables) if len(names) == 1 else names
+            for name, table in zip(names, tables, strict=True):
+                keys = [key.value for key in table.keys if isinstance(key, ast.Constant)]
+                values = [one.value if isinstance(one, ast.Constant) else None for one in table.values]
+                found.append((name, {k: SAMPLES[k] if v is None else v for k, v in zip(keys, values, strict=True)}))
+    return found
+
+
+@pytest.mark.parametrize("rule", JUDGED)
+def test_what_a_rule_prescribes_is_a_strategy_as_it_is(rule: str) -> None:
+    found = prescribed(Path(rules.__path__[0]) / f"{rule}.py")
+    assert found
+    for technique, settings in found:
+        strategy_of(technique, settings)
+        assert rule.replace("_", "-") in TECHNIQUES[technique].treats
+
+
+# -- scalers ----------------------------------------------------------------------------------------------------------
+
+
+def train_scaled(scaler: Any, dtype: Any, model: nn.Module | None = None) -> list[float]:
+    torch.manual_seed(0)
+    model = model or nn.Linear(8, 8)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.linspace(-1, 1, p.numel()).view_as(p))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses = []
+    for _ in range(10):
+        with torch.autocast("cpu", dtype=dtype):
+            y = model(torch.ones(4, 8))
+        loss = y.float().pow(2).mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_dropped_scaler_gives_the_same_losses_and_a_state_to_resume_from() -> None:
+    want = train_scaled(torch.amp.GradScaler("cpu"), torch.bfloat16)
+    scaler, model = torch.amp.GradScaler("cpu"), nn.Linear(8, 8)
+    applied = apply("drop-scaler", {"enabled": False}, model=model, scaler=scaler)
+    assert train_scaled(scaler, torch.bfloat16, model) == want
+    assert not scaler.is_enabled()
+    assert said(applied)[1:] == [("applied", "enabled=False: bfloat16 needs no scaler")]
+    again = torch.amp.GradScaler("cpu", init_scale=2.0)
+    again.load_state_dict(scaler.state_dict())
+    assert again.get_scale() == 65536.0
+    applied.undo()
+    assert scaler.is_enabled()
+
+
+def test_float16_on_a_cpu_may_go_without_a_scaler_and_is_called_lossy() -> None:
+    applier = outside("drop-scaler")
+    scaler = torch.amp.GradScaler("cpu")
+    applier.scaler_built(scaler)
+    with torch.autocast("cpu", dtype=torch.float16):
+        applier.model_met(nn.Linear(2, 2))
+    assert applier.records[0].numerics == "lossy"
+    late = torch.amp.GradScaler("cpu")
+    applier.scaler_built(late)
+    assert not late.is_enabled()
+
+
+def test_a_scaler_whose_dtype_cannot_be_seen_is_kept() -> None:
+    class Own(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            with torch.autocast("cpu", dtype=torch.float16):
+                return super().forward(x)
+
+    applier = outside("drop-scaler")
+    scaler = torch.amp.GradScaler("cpu")
+    applier.scaler_built(scaler)
+    applier.model_met(Own(2, 2))
+    assert scaler.is_enabled()
+    assert "cannot be seen" in applier.records[0].detail
+
+
+def test_a_calmer_scaler_grows_less_often_and_never_more_often() -> None:
+    restless = torch.amp.GradScaler("cpu", growth_interval=2)
+    assert said(apply("calmer-scaler", scaler=restless)) == [("applied", "growth_interval=2000 in place of 2")]
+    assert restless.get_growth_interval() == 2000
+    calm = torch.amp.GradScaler("cpu", growth_interval=5000)
+    assert said(apply("calmer-scaler", scaler=calm))[0][0] == "not applicable"
+    apply("calmer-scaler", {"init_scale": 8.0, "growth_interval": 100}, scaler=calm)
+    assert (calm.get_growth_interval(), calm.get_scale()) == (100, 8.0)
+
+
+# -- the process ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads")
+def test_a_named_number_of_threads_wins_over_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    applier = outside("thread-count", {"torch_threads": 2})
+    applier.start()
+    torch.set_num_threads(5)  # the script
+    applier.model_met(nn.Linear(2, 2))
+    assert torch.get_num_threads() == 2
+    assert applier.records[-1].detail == "2 threads in place of 5 that the script had set"
+
+
+@pytest.mark.usefixtures("_threads")
+def test_without_a_number_what_the_script_or_the_environment_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    applier = outside("thread-count")
+    applier.start()
+    assert "OMP_NUM_THREADS=3 is set" in applier.records[0].detail
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    applier = outside("thread-count")
+    applier.start()
+    torch.set_num_threads(77)
+    applier.model_met(nn.Linear(2, 2))
+    assert "77 threads were chosen in the script" in applier.records[-1].detail
+    assert torch.get_num_threads() == 77
+
+
+@pytest.mark.parametrize(
+    ("technique", "settings", "before", "after"),
+    [
+        ("thread-count", {"torch_threads": 2}, {}, {"OMP_NUM_THREADS": "2"}),
+        ("thread-count", {"torch_threads": 2}, {"OMP_NUM_THREADS": "4"}, {"OMP_NUM_THREADS": "4"}),
+        ("thread-count", {}, {}, {}),
+        ("expandable-segments", {}, {}, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+        (
+            "expandable-segments",
+            {},
+            {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128"},
+            {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:True"},
+        ),
+        (
+            "expandable-segments",
+            {},
+            {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"},
+            {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"},
+        ),
+        (
+            "comm-variables",
+            {"debug": "INFO", "ib_disable": False, "socket_ifname": "^docker,lo"},
+            {"NCCL_DEBUG": "WARN"},
+            {"NCCL_DEBUG": "WARN", "NCCL_IB_DISABLE": "0", "NCCL_SOCKET_IFNAME": "^docker,lo"},
+        ),
+    ],
+)
+def test_variables_are_added_and_never_replaced(technique: str, settings: Any, before: Any, after: Any) -> None:
+    assert set_variables(strategy_of(technique, settings), before)[0] == after
+
+
+@pytest.mark.parametrize(
+    ("technique", "settings", "why"),
+    [
+        ("comm-variables", {}, "name at least one variable"),
+        ("comm-variables", {"socket_ifname": "eth0; rm"}, "socket_ifname is 'eth0; rm'"),
+        ("comm-variables", {"gloo_socket_ifname": "^lo"}, "exact names only"),
+        ("gc-freeze", {"freeze": False}, "nothing is left to do"),
+        ("drop-scaler", {"enabled": True}, "drop-scaler.enabled is True"),
+        ("sdpa-backend", {"backend": "fast"}, "'flash'"),
+    ],
+)
+def test_impossible_settings_are_named(technique: str, settings: Any, why: str) -> None:
+    with pytest.raises(StrategyError) as raised:
+        strategy_of(technique, settings)
+    assert why in str(raised.value)
+
+
+def test_garbage_is_frozen_after_the_warm_up_and_collected_on_schedule() -> None:
+    collect = gc.collect
+    counted: list[str] = []
+    applied = apply("gc-freeze", {"warmup_steps": 2, "every": 3, "remove_explicit": True})
+    gc.callbacks.append(lambda phase, info: counted.append(f"{phase} {info['generation']}"))
+    try:
+        applied.after_step()
+        assert gc.get_freeze_count() == 0
+        applied.after_step()
+        assert gc.get_freeze_count() > 1_000
+        assert not gc.isenabled()
+        counted.clear()
+        applied.after_step()
+        assert counted == ["start 2", "stop 2"]
+        gc.collect()
+        assert counted[2:] == ["start 1", "stop 1"]
+        counted.clear()
+        applied.after_step()
+        assert counted == []
+    finally:
+        gc.callbacks.pop()
+        applied.undo()
+    assert gc.collect is collect
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    assert said(applied)[0][1].startswith("after 2 steps: ")
+
+
+def test_a_run_that_ends_in_the_warm_up_says_so() -> None:
+    applier = outside("gc-freeze")
+    applier.start()
+    applier.after_step()
+    applier.finish()
+    assert [(one.status, one.detail) for one in applier.records] == [("not applicable", "too few steps were made")]
+
+
+# -- layout and attention ---------------------------------------------------------------------------------------------
+
+
+class Lenet(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.conv, self.out, self.how = nn.Conv2d(3, 8, 3), nn.Linear(8 * 36, 4), how
+
+    def forward(self, x: Any) -> Any:
+        y = self.conv(x)
+        return self.out(y.view(len(y), -1) if self.how == "view" else y.flatten(1))
+
+
+@pytest.mark.parametrize(("how", "statuses"), [("flatten", ["applied"]), ("view", ["applied", "not applicable"])])
+def test_channels_last_computes_the_same_or_is_taken_back(how: str, statuses: list[str]) -> None:
+    model, x = Lenet(how), torch.rand(2, 3, 8, 8)
+    want = model(x)
+    applied = apply("channels-last", model=model)
+    assert torch.allclose(model(x), want, atol=1e-6)
+    assert [status for status, _ in said(applied)] == statuses
+    is_laid = model.conv.weight.is_contiguous(memory_format=torch.channels_last)
+    assert is_laid is (how == "flatten")
+
+
+def test_outputs_of_channels_last_models_are_contiguous_and_others_are_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3))
+    apply("channels-last", model=model)
+    assert model(torch.rand(2, 3, 8, 8)).is_contiguous()
+    assert "already" in said(apply("channels-last", model=model))[0][1]
+    assert "no 2-dimensional convolution" in said(apply("channels-last", model=nn.Linear(2, 2)))[0][1]
+
+
+class ByHand(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return torch.softmax(q @ k.transpose(1, 2) / 8**0.5, -1) @ v
+
+
+class Fast(ByHand):
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+class Classifier(nn.Module):
+    """A softmax without a second product is no attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, x: Any) -> Any:
+        return torch.softmax(x @ self.weight, -1)
+
+
+def test_the_backend_of_attention_is_chosen_and_handwritten_attention_is_only_named() -> None:
+    from torch.nn.attention import _cur_sdpa_kernel_backends
+
+    model = Fast()
+    seen: list[Any] = []
+    model.qkv.register_forward_hook(lambda *_: seen.append(_cur_sdpa_kernel_backends()))
+    assert said(apply("sdpa-backend", {"backend": "math"}, model=model))[0][0] == "applied"
+    before = _cur_sdpa_kernel_backends()
+    model(torch.rand(1, 4, 8))
+    assert [one.name for one in seen[0]] == ["MATH"]
+    assert _cur_sdpa_kernel_backends() == before
+    status, detail = said(apply("sdpa-backend", model=ByHand()))[0]
+    assert status == "not applicable"
+    assert f"ByHand seems to compute attention by hand ({__file__}:" in detail
+    assert "no module is seen" in said(apply("sdpa-backend", model=Classifier()))[0][1]
+    chosen = ByHand()
+    chosen.config = PreTrainedModel.Config()  # type: ignore[assignment]
+    chosen.config._attn_implementation = "sdpa"  # type: ignore[union-attr]
+    assert said(apply("sdpa-backend", model=chosen))[0][0] == "applied"
+    assert "has no cudnn backend" in said(apply("sdpa-backend", {"backend": "cudnn"}, model=Fast()))[0][1]
+
+
+class PreTrainedModel(nn.Module):
+    """The parts of Transformers' class that hf-attention uses."""
+
+    _supports_sdpa = True
+
+    class Config:
+        _attn_implementation = "eager"
+        output_attentions = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config, self.inner = self.Config(), nn.Linear(2, 2)
+
+    def set_attn_implementation(self, name: str) -> None:
+        self.config._attn_implementation = name
+
+
+def test_attention_of_a_hugging_face_model_is_set_where_its_class_supports_it() -> None:
+    model = PreTrainedModel()
+    applied = apply("hf-attention", model=model)
+    assert said(applied) == [("applied", "attn_implementation='sdpa' in place of 'eager'")]
+    assert "already" in said(apply("hf-attention", model=model))[0][1]
+    applied.undo()
+    assert model.config._attn_implementation == "eager"
+    model.config.output_attentions = True
+    assert "output_attentions=True" in said(apply("hf-attention", model=model))[0][1]
+    refused = apply("hf-attention", {"implementation": "flash_attention_2"}, model=PreTrainedModel())
+    assert "does not support" in said(refused)[0][1]
+    assert "not one of Hugging Face" in said(apply("hf-attention", model=nn.Linear(2, 2)))[0][1]
+
+
+def test_cudnn_is_left_alone_on_a_cpu() -> None:
+    assert "cuDNN acts on CUDA devices only" in said(apply("cudnn-benchmark", model=Lenet("view")))[0][1]
+    assert "no convolution" in said(apply("cudnn-benchmark", model=nn.Linear(2, 2)))[0][1]
+
+
+# -- from outside -----------------------------------------------------------------------------------------------------
+
+SCRIPT = """\
+import gc, torch
+torch.manual_seed(0)
+torch.set_num_threads(3)
+model = torch.nn.Linear(16, 16)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+scaler = torch.amp.GradScaler("cpu", enabled=True)
+for i in range(10):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(torch.randn(8, 16)).float().pow(2).mean()
+    optimizer.zero_grad(); scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()
+    gc.collect()
+    print(loss.item().hex())
+print(torch.get_num_threads(), scaler.is_enabled(), gc.get_freeze_count() > 0)
+"""
+STRATEGY = """\
+schema = "hotloop.strategy/1"
+[techniques.thread-count]
+torch_threads = 1
+[techniques.drop-scaler]
+enabled = false
+[techniques.gc-freeze]
+remove_explicit = true
+[techniques.bf16-autocast]
+[techniques.expandable-segments]
+"""
+
+
+def test_an_unmodified_script_trains_with_them_and_its_losses_stay(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "fast.toml").write_text(STRATEGY)
+    plain = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "hotloop.cli.start", "run", "--no-probe", "--strategy", "fast.toml"]
+    treated = subprocess.run(
+        [*command, "--json", "out.json", "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert treated.stdout.splitlines()[:-1] == plain.stdout.splitlines()[:-1]
+    assert treated.stdout.splitlines()[-1] == "1 False True"
+    told = {
+        (one["technique"], one["status"]): one["detail"]
+        for one in json.loads((tmp_path / "out.json").read_text())["strategy"]
+    }
+    assert told["thread-count", "applied"] == "1 thread in place of 3 that the script had set"
+    assert told["drop-scaler", "applied"] == "enabled=False: bfloat16 needs no scaler"
+    assert "objects frozen" in told["gc-freeze", "applied"]
+    assert told["bf16-autocast", "not applicable"] == "the script uses autocast around the model itself"
+    assert told["expandable-segments", "not applicable"].startswith("this torch has no CUDA")
