@@ -18,6 +18,7 @@ COMMANDS = {
     "report": "show the report of a recorded run again",
     "trace": "diagnose a training from the files of a profiler",
     "diff": "say why a step takes longer or shorter than it did",
+    "check": "say whether a run became slower or larger than its baseline or limits allow",
     "rule": "explain a rule, or list all rules",
     "doctor": "check whether this machine is set up well for training",
 }
