@@ -198,7 +198,9 @@ def _decide(
     width: float | None = None
     if change is not None:
         known, width = _half_width(ours, theirs, scale, noise_ratio, level)
-    low = None if change is None or width is None else change - width
+    # Nothing gets better by more than all of it.
+    least = -_mean([one.value for one in theirs]) / scale if scale > 0 else 0.0
+    low = None if change is None or width is None else max(least, change - width)
     high = None if change is None or width is None else change + width
     if change is None:
         verdict, reason = Verdict.INCONCLUSIVE, "the baseline's value is 0"
