@@ -138,6 +138,25 @@ def test_a_hostile_baseline_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert base.read_text() == content
 
 
+@pytest.mark.parametrize(("key", "value"), [("step_ns", -1.0), ("step_ns", 1e300), ("backward_ns", True)])
+def test_a_baseline_of_impossible_numbers(tmp_path: Path, baseline: Path, key: str, value: Any) -> None:
+    content = json.loads(baseline.read_text())
+    content["launches"][0]["measures"][key]["value"] = value
+    baseline.write_text(json.dumps(content))
+    assert main(["check", record(tmp_path / "a", 4.0), "--baseline", str(baseline), "-q"]) == 2
+
+
+def test_zeros_in_a_baseline_are_judged_without_a_crash(tmp_path: Path, baseline: Path) -> None:
+    content = json.loads(baseline.read_text())
+    for launch in content["launches"]:
+        for key in ("step_ns", "samples_per_s", "forward_ns"):
+            launch["measures"].get(key, {})["value"] = 0
+    baseline.write_text(json.dumps(content))
+    run, out = record(tmp_path / "a", 4.0), tmp_path / "out.json"
+    assert main(["check", run, "--baseline", str(baseline), "-q", "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["verdict"] == "inconclusive"
+
+
 def test_usage_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = record(tmp_path / "a", 4.0)
     assert main(["check", run]) == 2

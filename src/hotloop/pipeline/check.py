@@ -194,7 +194,7 @@ def _parse_report(name: str, content: Mapping[str, Any]) -> Baseline:
     def spread(mean: float, std: float | None) -> Measure:
         known = std is not None and root is not None
         error = std / root if std is not None and root is not None else None
-        return Measure(value=_number(mean), error=error, freedom=count - 1 if known else None)
+        return Measure(value=_magnitude(mean), error=error, freedom=count - 1 if known else None)
 
     cv = step["cv_ratio"]
     measures = {"step_ns": spread(step["mean_ns"], None if cv is None else _number(cv) * _number(step["mean_ns"]))}
@@ -230,6 +230,14 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _magnitude(value: Any) -> float:
+    """A number of at least 0 with which arithmetic stays finite."""
+    number = _number(value)
+    if not 0 <= number < 1e30:
+        raise ValueError(f"{value!r} is out of range")
+    return number
+
+
 # ---- the baseline file
 
 
@@ -252,11 +260,12 @@ def _parse_baseline(name: str, content: Mapping[str, Any]) -> Baseline:
 def _parse_launch(content: Mapping[str, Any]) -> Launch:
     measures = {
         str(key): Measure(
-            value=_number(one["value"]),
-            error=None if one["error"] is None else abs(_number(one["error"])),
-            freedom=None if one["freedom"] is None else _number(one["freedom"]),
+            value=_magnitude(one["value"]),
+            error=None if one["error"] is None else _magnitude(one["error"]),
+            freedom=None if one["freedom"] is None else _magnitude(one["freedom"]),
         )
         for key, one in content["measures"].items()
+        if key not in RATES or _magnitude(one["value"]) > 0
     }
     for key in ("step_ns", *(f"{phase}_ns" for phase in PHASES)):
         if key not in measures:
