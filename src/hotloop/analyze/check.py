@@ -141,6 +141,9 @@ def _judge_measure(
     if name in RATES:
         # Time for a unit: twice the time is a worsening by 1, as for a step; the interval is then the step's, too.
         ours, theirs = [_invert(one) for one in ours], [_invert(one) for one in theirs]
+        shown = (1 / _mean([one.value for one in ours]), 1 / _mean([one.value for one in theirs]))
+    else:
+        shown = (_mean([one.value for one in ours]), _mean([one.value for one in theirs]))
     scale = _mean([one.value for one in theirs])
     return _decide(
         name=name,
@@ -151,10 +154,7 @@ def _judge_measure(
         tolerance=tolerance,
         noise_ratio=limits.launch_noise_ratio,
         level=SIDE_LEVEL,
-        shown=(
-            _mean([launch.measures[name].value for launch in runs]),
-            _mean([launch.measures[name].value for launch in baseline]),
-        ),
+        shown=shown,
         decides=True,
     )
 
@@ -460,8 +460,7 @@ def _own(launch: Launch, name: str) -> Measure:
 
 
 def _invert(one: Measure) -> Measure:
-    if one.value <= 0:
-        return Measure(value=math.inf)
+    """A rate (above 0) as time for a unit."""
     error = None if one.error is None else one.error / one.value**2
     return Measure(value=1 / one.value, error=error, freedom=one.freedom)
 
