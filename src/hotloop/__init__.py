@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hotloop.monitor import profile as profile
     from hotloop.monitor import watch as watch
     from hotloop.pipeline import read_report as read_report
+    from hotloop.train.benchmark import benchmark_training as benchmark_training
 
 __version__ = "0.1.0"
 
@@ -23,6 +24,7 @@ _HOME = {
     "Monitor": "hotloop.monitor",
     "Report": "hotloop.core.report",
     "Skipped": "hotloop.core.findings",
+    "benchmark_training": "hotloop.train.benchmark",
     "profile": "hotloop.monitor",
     "read_report": "hotloop.pipeline",
     "watch": "hotloop.monitor",

@@ -18,6 +18,8 @@ COMMANDS = {
     "report": "show the report of a recorded run again",
     "trace": "diagnose a training from the files of a profiler",
     "diff": "say why a step takes longer or shorter than it did",
+    "check": "say whether a run became slower or larger than its baseline or limits allow",
+    "bench": "measure parts of a training alone, its loader, its scaling, its matrix products",
     "rule": "explain a rule, or list all rules",
     "doctor": "check whether this machine is set up well for training",
 }

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from hotloop.core.catalogue import Catalogue
 from hotloop.core.report import Report
 
+from .check_renderer import CheckRenderer, CheckSurface
 from .renderer import Renderer, Surface, renderer
 
 __all__ = [
+    "CHECK_RENDERERS",
     "RENDERERS",
+    "CheckRenderer",
+    "CheckSurface",
     "Renderer",
     "Surface",
     "render_html",
@@ -20,6 +24,7 @@ __all__ = [
 ]
 
 RENDERERS: Catalogue[Renderer] = Catalogue(Renderer, "hotloop.report.renderers")
+CHECK_RENDERERS: Catalogue[CheckRenderer] = Catalogue(CheckRenderer, "hotloop.report.renderers")
 
 
 def render_terminal(

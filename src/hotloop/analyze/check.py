@@ -1,0 +1,469 @@
+"""Launches of a run and of its baseline, with limits -> what became worse beyond noise and tolerance.
+
+The unit of analysis is the launch: one script was seen to take 18 or 30 ms a step from process to process, so an
+interval over the steps of two launches says nothing about the code. The spread between launches is estimated from the
+side that was launched more than once. Without that, only a change larger than any such spread that we have measured is
+called a regression; everything else beyond the tolerance is inconclusive, and the text says what is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+
+from hotloop.core.check import Check, Judged, Launch, Measure, Verdict
+from hotloop.core.phases import PHASES
+
+SIDE_LEVEL = 0.01
+"""Chance of calling a regression where there is none, for each of time, memory and the phases together."""
+UNKNOWN_NOISE_RATIO = 1.0
+"""Worsening that no launch-to-launch noise explains that was measured (18 to 30 ms: 0.67), with room."""
+FEW_LAUNCHES = 5
+"""Fewer launches of a baseline leave an interval so wide that little can be told."""
+SAME_UNITS_RATIO = 0.01
+RATES = ("samples_per_s", "tokens_per_s", "batches_per_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is accepted. ``budgets`` maps a key of a limits file to its value in the unit that the key ends in."""
+
+    step_ratio: float = 0.05
+    phase_ratio: float = 0.05
+    memory_ratio: float = 0.05
+    launch_noise_ratio: float | None = None
+    """Standard deviation between launches over their mean, known from elsewhere."""
+    budgets: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A key of the limits file: which measure it bounds, its unit in the measure's own, and from which side."""
+
+    measure: str
+    scale: float
+    is_least: bool = False
+
+
+BUDGETS: dict[str, Budget] = {
+    "step_ms": Budget(measure="step_ns", scale=1e6),
+    "step_p95_ms": Budget(measure="step_p95_ns", scale=1e6),
+    "time_to_first_step_s": Budget(measure="time_to_first_step_ns", scale=1e9),
+    "memory_peak_mib": Budget(measure="memory_peak_bytes", scale=float(1 << 20)),
+    "samples_per_s": Budget(measure="samples_per_s", scale=1.0, is_least=True),
+    "tokens_per_s": Budget(measure="tokens_per_s", scale=1.0, is_least=True),
+    "batches_per_s": Budget(measure="batches_per_s", scale=1.0, is_least=True),
+    **{f"{phase}_ms": Budget(measure=f"{phase}_ns", scale=1e6) for phase in PHASES},
+    **{f"{phase}_share_ratio": Budget(measure=f"{phase}_share_ratio", scale=1.0) for phase in PHASES},
+}
+
+
+def judge(
+    runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limits, *, baseline_name: str | None, version: str
+) -> Check:
+    """Everything that can be judged of the run. An empty baseline leaves the budgets."""
+    judged: list[Judged] = []
+    skipped: list[tuple[str, str]] = []
+    warnings = [warning for launch in runs for warning in launch.warnings]
+    noise = "nothing was compared: no baseline was given"
+    if baseline:
+        noise = _tell_noise(runs, baseline, limits)
+        other = _tell_other_machine(runs, baseline)
+        found, missing = _judge_against(runs, baseline, limits)
+        if other is not None:
+            warnings.append(other)
+            found = [_doubt(one, other) for one in found]
+        judged += found
+        skipped += missing
+    for key, limit in limits.budgets.items():
+        one = _judge_budget(runs, key, limit)
+        if isinstance(one, str):
+            skipped.append((f"budget/{key}", one))
+        judged += [_unmeasured_budget(key, limit, one)] if isinstance(one, str) else [one]
+    return Check(
+        tool_version=version,
+        command=(),
+        runs=tuple(launch.name for launch in runs),
+        baseline=baseline_name,
+        baseline_count=len(baseline),
+        run_count=len(runs),
+        noise=noise,
+        confidence_ratio=1 - 2 * SIDE_LEVEL,
+        judged=tuple(judged),
+        skipped=tuple(skipped),
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+# ---- against the baseline
+
+
+def _judge_against(
+    runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limits
+) -> tuple[list[Judged], list[tuple[str, str]]]:
+    judged: list[Judged] = []
+    skipped: list[tuple[str, str]] = []
+    reason = _tell_other_work(runs, baseline)
+    if reason is None:
+        judged.append(_judge_measure("step_ns", "step_ns", runs, baseline, limits.step_ratio, limits))
+        step_ns = _mean([launch.measures["step_ns"].value for launch in baseline])
+        phases = [
+            _judge_phase(phase, step_ns, runs, baseline, limits)
+            for phase in PHASES
+            if _known(f"{phase}_ns", runs) and _known(f"{phase}_ns", baseline)
+        ]
+        judged += [_place(one, runs) for one in phases]
+        judged[0] = _place_step(judged[0], phases, runs)
+    else:
+        skipped += [("step_ns", reason), *((f"phase/{phase}", reason) for phase in PHASES)]
+    # The rate of a step with the same work is the step's time again; it decides only where the work differs.
+    rate = next((name for name in RATES if _known(name, runs) and _known(name, baseline)), None)
+    if reason is not None and rate is None:
+        skipped.append(("throughput", "neither samples nor tokens nor batches per second are known on both sides"))
+    elif rate is not None:
+        one = _judge_measure(rate, rate, runs, baseline, limits.step_ratio, limits)
+        judged.append(one if reason is not None else replace(one, decides=False))
+    name = "memory_peak_bytes"
+    if _known(name, runs) and _known(name, baseline):
+        judged.append(_judge_measure(name, name, runs, baseline, limits.memory_ratio, limits))
+    else:
+        skipped.append((name, "the peak is not known on both sides"))
+    return judged, skipped
+
+
+def _judge_measure(
+    name: str, judged_id: str, runs: Sequence[Launch], baseline: Sequence[Launch], tolerance: float, limits: Limits
+) -> Judged:
+    ours = [_own(launch, name) for launch in runs]
+    theirs = [_own(launch, name) for launch in baseline]
+    if name in RATES:
+        # Time for a unit: twice the time is a worsening by 1, as for a step; the interval is then the step's, too.
+        ours, theirs = [_invert(one) for one in ours], [_invert(one) for one in theirs]
+        shown = (1 / _mean([one.value for one in ours]), 1 / _mean([one.value for one in theirs]))
+    else:
+        shown = (_mean([one.value for one in ours]), _mean([one.value for one in theirs]))
+    scale = _mean([one.value for one in theirs])
+    return _decide(
+        name=name,
+        judged_id=judged_id,
+        ours=ours,
+        theirs=theirs,
+        scale=scale,
+        tolerance=tolerance,
+        noise_ratio=limits.launch_noise_ratio,
+        level=SIDE_LEVEL,
+        shown=shown,
+        decides=True,
+    )
+
+
+def _judge_phase(
+    phase: str, step_ns: float, runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limits
+) -> Judged:
+    name = f"{phase}_ns"
+    ours, theirs = [_own(launch, name) for launch in runs], [_own(launch, name) for launch in baseline]
+    shown = (_mean([one.value for one in ours]), _mean([one.value for one in theirs]))
+    return _decide(
+        name=name,
+        judged_id=f"phase/{phase}",
+        ours=ours,
+        theirs=theirs,
+        scale=step_ns,
+        tolerance=limits.phase_ratio,
+        noise_ratio=limits.launch_noise_ratio,
+        level=SIDE_LEVEL / len(PHASES),
+        shown=shown,
+        decides=False,
+    )
+
+
+def _decide(
+    *,
+    name: str,
+    judged_id: str,
+    ours: Sequence[Measure],
+    theirs: Sequence[Measure],
+    scale: float,
+    tolerance: float,
+    noise_ratio: float | None,
+    level: float,
+    shown: tuple[float, float],
+    decides: bool,
+) -> Judged:
+    """Where the worsening lies, and on which side of the tolerance that is."""
+    change = (_mean([one.value for one in ours]) - _mean([one.value for one in theirs])) / scale if scale > 0 else None
+    known = False
+    width: float | None = None
+    if change is not None:
+        known, width = _half_width(ours, theirs, scale, noise_ratio, level)
+    # Nothing gets better by more than all of it.
+    least = -_mean([one.value for one in theirs]) / scale if scale > 0 else 0.0
+    low = None if change is None or width is None else max(least, change - width)
+    high = None if change is None or width is None else change + width
+    if change is None:
+        verdict, reason = Verdict.INCONCLUSIVE, "the baseline's value is 0"
+    elif known:
+        verdict, reason = _judge_interval(low, high, tolerance)
+    elif (low if low is not None else change) > max(tolerance, UNKNOWN_NOISE_RATIO):
+        verdict = Verdict.REGRESSION
+        reason = f"worse by {change:.0%}: more than noise between launches was ever seen to make"
+    elif (high if high is not None else change) <= tolerance:
+        verdict = Verdict.PASS
+        reason = f"within the tolerance of {tolerance:.0%} in these two launches"
+    else:
+        verdict = Verdict.INCONCLUSIVE
+        reason = (
+            f"{change:+.1%} against a tolerance of {tolerance:.0%}, but one launch a side does not tell the noise"
+            " between launches"
+        )
+    return Judged(
+        id=judged_id,
+        kind="baseline",
+        name=name,
+        verdict=verdict,
+        value=shown[0],
+        reference=shown[1],
+        change_ratio=change,
+        low_ratio=low,
+        high_ratio=high,
+        tolerance_ratio=tolerance,
+        reason=reason,
+        decides=decides,
+    )
+
+
+def _judge_interval(low: float | None, high: float | None, tolerance: float) -> tuple[Verdict, str]:
+    assert low is not None
+    assert high is not None
+    text = f"worse by {low:+.1%} .. {high:+.1%}, tolerance {tolerance:.0%}"
+    if low > tolerance:
+        return Verdict.REGRESSION, text
+    if high <= tolerance:
+        return Verdict.PASS, text
+    return Verdict.INCONCLUSIVE, f"{text}: the noise between launches leaves both open"
+
+
+def _half_width(
+    ours: Sequence[Measure], theirs: Sequence[Measure], scale: float, noise_ratio: float | None, level: float
+) -> tuple[bool, float | None]:
+    """Whether the noise between launches is known, and half of the interval of the change over ``scale``.
+
+    The spread of a side is never taken for less than what its steps alone already leave open: launches that agree by
+    chance are no proof of silence.
+    """
+    freedom = len(ours) + len(theirs) - 2
+    within = [one.error for one in (*ours, *theirs)]
+    least = max((error for error in within if error is not None), default=0.0)
+    if freedom < 2 and noise_ratio is not None:
+        spread = max(noise_ratio * _mean([one.value for one in theirs]), least)
+        quantile = NormalDist().inv_cdf(1 - level)
+    elif freedom >= 1:
+        spread = max(math.sqrt((_squares(ours) + _squares(theirs)) / freedom), least)
+        quantile = student_quantile(1 - level, freedom)
+    else:
+        if any(error is None for error in within):
+            return False, None
+        pair = math.sqrt(sum(error * error for error in within if error is not None))
+        tails = [one.freedom for one in (*ours, *theirs) if one.freedom is not None]
+        return False, student_quantile(1 - level, max(1, int(min(tails, default=1.0)))) * pair / scale
+    return True, quantile * spread * math.sqrt(1 / len(ours) + 1 / len(theirs)) / scale
+
+
+def _squares(side: Sequence[Measure]) -> float:
+    mean = _mean([one.value for one in side])
+    return sum((one.value - mean) ** 2 for one in side)
+
+
+def student_quantile(probability: float, freedom: int) -> float:
+    """The point that Student's t with ``freedom`` degrees of freedom stays below with ``probability`` (above 0.5).
+
+    >>> [round(student_quantile(0.99, freedom), 2) for freedom in (1, 2, 4, 30, 1000)]
+    [31.82, 6.96, 3.75, 2.46, 2.33]
+    """
+    if freedom > 200:
+        z = NormalDist().inv_cdf(probability)
+        return z + (z**3 + z) / (4 * freedom)  # the next term of Cornish and Fisher's series is below 1e-4 here
+    low, high = 0.0, 1.0
+    while _student_below(high, freedom) < probability:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_below(middle, freedom) < probability else (low, middle)
+    return high
+
+
+def _student_below(t: float, freedom: int) -> float:
+    """The distribution of Student's t at ``t`` >= 0, as the finite sum that exists for a whole number of freedoms
+    (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine = math.cos(angle)
+    term, total = 1.0, 1.0
+    if freedom % 2:
+        if freedom == 1:
+            return 0.5 + angle / math.pi
+        for k in range(2, freedom - 1, 2):
+            term *= k / (k + 1) * cosine**2
+            total += term
+        return 0.5 + (angle + math.sin(angle) * cosine * total) / math.pi
+    for k in range(1, freedom - 1, 2):
+        term *= k / (k + 1) * cosine**2
+        total += term
+    return 0.5 + math.sin(angle) * total / 2
+
+
+# ---- against limits
+
+
+def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged | str:
+    """The budget judged, or why it cannot be.
+
+    A budget is about these launches, not about the code: the mean of a launch that was over it was over it. Only what
+    the launch's own steps leave open makes it inconclusive.
+    """
+    budget = BUDGETS[key]
+    if not _known(budget.measure, runs):
+        return f"{budget.measure} is not known of this run"
+    measures = [launch.measures[budget.measure] for launch in runs]
+    value = _mean([one.value for one in measures]) / budget.scale
+    errors = [one.error for one in measures]
+    width = 0.0
+    if all(error is not None for error in errors):
+        error = math.sqrt(sum(error * error for error in errors if error is not None)) / len(errors) / budget.scale
+        tails = [one.freedom for one in measures if one.freedom is not None]
+        width = student_quantile(1 - SIDE_LEVEL, max(1, int(min(tails, default=1.0)))) * error
+    sign = -1.0 if budget.is_least else 1.0
+    over = sign * (value - limit)
+    bound = "at least" if budget.is_least else "at most"
+    text = f"{value:,.4g} where {bound} {limit:,.4g} is allowed"
+    if over > width:
+        verdict = Verdict.REGRESSION
+    elif over <= -width or over <= 0 == width:
+        verdict = Verdict.PASS
+    else:
+        verdict, text = Verdict.INCONCLUSIVE, f"{text}: the steps vary by more than the difference"
+    ratio = over / limit if limit > 0 else None
+    spread = width / limit if limit > 0 else None
+    phase = budget.measure.removesuffix("_ns").removesuffix("_share_ratio")
+    return Judged(
+        id=f"budget/{key}",
+        kind="budget",
+        name=key,
+        verdict=verdict,
+        value=value,
+        reference=limit,
+        change_ratio=ratio,
+        low_ratio=None if ratio is None or spread is None else ratio - spread,
+        high_ratio=None if ratio is None or spread is None else ratio + spread,
+        tolerance_ratio=0.0,
+        reason=text,
+        where=runs[0].places.get(phase),
+    )
+
+
+def _unmeasured_budget(key: str, limit: float, reason: str) -> Judged:
+    """A budget that nobody can check is no pass."""
+    return Judged(
+        id=f"budget/{key}",
+        kind="budget",
+        name=key,
+        verdict=Verdict.INCONCLUSIVE,
+        value=None,
+        reference=limit,
+        change_ratio=None,
+        low_ratio=None,
+        high_ratio=None,
+        tolerance_ratio=0.0,
+        reason=reason,
+    )
+
+
+# ---- what to know beside the numbers
+
+
+def _tell_noise(runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limits) -> str:
+    freedom = len(runs) + len(baseline) - 2
+    count = f"{len(baseline)} baseline launch{'es' if len(baseline) > 1 else ''} and {len(runs)} of this run"
+    if freedom < 2 and limits.launch_noise_ratio is not None:
+        return f"{count}; the noise between launches is taken from the limits file: {limits.launch_noise_ratio:.1%}"
+    if freedom == 0:
+        return (
+            f"{count}: the noise between launches is not known, only that between the steps of a launch; record"
+            f" {FEW_LAUNCHES - 1} more baseline launches (hotloop check RUN --baseline FILE --add-to-baseline)"
+        )
+    text = f"{count} tell the noise between launches"
+    if len(baseline) < FEW_LAUNCHES:
+        text += f"; with fewer than {FEW_LAUNCHES} baseline launches the intervals are wide"
+    return text
+
+
+def _tell_other_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) -> str | None:
+    """What differs between the machines, so that a difference in time is not the code's; None when nothing is known."""
+    differing = []
+    for name in ("device_name", "accelerator", "device", "cores", "memory_total_bytes", "world_size"):
+        ours = {_rounded(launch.machine.get(name)) for launch in runs} - {None}
+        theirs = {_rounded(launch.machine.get(name)) for launch in baseline} - {None}
+        if ours and theirs and ours != theirs:
+            differing.append(f"{name} {_list(theirs)} -> {_list(ours)}")
+    if not differing:
+        return None
+    return f"the baseline is of another machine ({', '.join(differing)}): a difference is not the code's alone"
+
+
+def _rounded(value: object) -> object:
+    """Memory to 2 GiB: kernels and containers keep a little for themselves."""
+    return round(value / (1 << 31)) if isinstance(value, int) and value > 1 << 30 else value
+
+
+def _list(values: set[object]) -> str:
+    return "/".join(sorted(str(value) for value in values))
+
+
+def _doubt(one: Judged, reason: str) -> Judged:
+    """Neither better nor worse can be told of another machine's times."""
+    return replace(one, verdict=Verdict.INCONCLUSIVE, reason=reason)
+
+
+def _tell_other_work(runs: Sequence[Launch], baseline: Sequence[Launch]) -> str | None:
+    ours, theirs = [launch.units_per_step for launch in runs], [launch.units_per_step for launch in baseline]
+    known = [value for value in (*ours, *theirs) if value is not None]
+    if len({launch.unit for launch in (*runs, *baseline)}) > 1 or len(known) < len(ours) + len(theirs) or not known:
+        return None
+    if max(known) - min(known) <= SAME_UNITS_RATIO * max(known):
+        return None
+    return (
+        f"a step holds {min(known):,.6g} to {max(known):,.6g} {runs[0].unit}s: steps of different work do not compare;"
+        " the time per unit is judged"
+    )
+
+
+def _place(one: Judged, runs: Sequence[Launch]) -> Judged:
+    return replace(one, where=runs[0].places.get(one.id.removeprefix("phase/")))
+
+
+def _place_step(step: Judged, phases: Sequence[Judged], runs: Sequence[Launch]) -> Judged:
+    """The step's own place is that of the phase that grew most."""
+    grown = [one for one in phases if one.change_ratio is not None and one.change_ratio > 0]
+    if not grown:
+        return step
+    worst = max(grown, key=lambda one: one.change_ratio or 0.0)
+    return replace(step, where=runs[0].places.get(worst.id.removeprefix("phase/")))
+
+
+def _known(name: str, side: Sequence[Launch]) -> bool:
+    return all(name in launch.measures for launch in side)
+
+
+def _own(launch: Launch, name: str) -> Measure:
+    return launch.measures[name]
+
+
+def _invert(one: Measure) -> Measure:
+    """A rate (above 0) as time for a unit."""
+    error = None if one.error is None else one.error / one.value**2
+    return Measure(value=1 / one.value, error=error, freedom=one.freedom)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,89 @@
+"""Recorded runs with different numbers of ranks -> speed-up, efficiency and exposed communication."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SAME_RATIO = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRun:
+    """One launch. ``units_per_step`` is of all ranks together; None means unknown."""
+
+    ranks: int
+    step_ns: float
+    unit: str
+    units_per_step: float | None
+    exposed_ns: float | None
+    """Communication per step that no computation hides, mean over ranks."""
+    threads: int | None
+
+
+def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]], str, list[str]]:
+    """Rows by number of ranks, the kind of scaling, and notes.
+
+    Speed-up is of the rate of all ranks together over that of the fewest ranks, so that it means the same in weak
+    scaling (each rank keeps its batch) and strong (all together keep it). The fastest launch of each size is compared.
+    """
+    sizes = sorted({run.ranks for run in runs})
+    by_size = {size: [run for run in runs if run.ranks == size] for size in sizes}
+    kind, notes = _tell_kind(by_size), []
+    rows: list[dict[str, Any]] = []
+    base: float | None = None
+    for size in sizes:
+        held = by_size[size]
+        best = min(held, key=lambda run: run.step_ns)
+        rate = _rate(best, best.step_ns, kind)
+        base = rate if base is None else base
+        exposed = best.exposed_ns if size > 1 else 0.0
+        without = None if exposed is None else _rate(best, max(1.0, best.step_ns - exposed), kind)
+        rows.append(
+            {
+                "ranks": size,
+                "step_min_ns": round(best.step_ns),
+                "step_median_ns": round(statistics.median(run.step_ns for run in held)),
+                f"{best.unit if best.units_per_step else 'step'}s_per_s": rate,
+                "speedup": rate / base,
+                "efficiency_ratio": rate / base / (size / sizes[0]),
+                "exposed_comm_ns": None if exposed is None else round(exposed),
+                "efficiency_without_sync_ratio": None if without is None else without / base / (size / sizes[0]),
+                "threads": best.threads,
+                "n": len(held),
+            }
+        )
+    threads = {run.ranks: run.threads for run in runs if run.threads}
+    if len(set(threads.values())) > 1:
+        told = ", ".join(f"{count} in each of {size}" for size, count in sorted(threads.items()))
+        notes.append(f"threads differ ({told} ranks): set OMP_NUM_THREADS to compare the ranks alone")
+    if min(len(held) for held in by_size.values()) < 3:
+        notes.append("fewer than 3 launches of a size: what differs from launch to launch is not known (--repeats 3)")
+    notes.append("without sync: the step less the communication that was exposed in it, not a run without it")
+    if kind == "unknown":
+        notes.append("samples per step are not known: every rank is taken to keep its batch (weak scaling)")
+    return rows, kind, notes
+
+
+def _rate(run: ScalingRun, step_ns: float, kind: str) -> float:
+    """Units a second of all ranks; where units are unknown, steps of all ranks."""
+    units = run.units_per_step if run.units_per_step else float(run.ranks)
+    return units * 1e9 / step_ns
+
+
+def _tell_kind(by_size: dict[int, list[ScalingRun]]) -> str:
+    units = {size: held[0].units_per_step for size, held in by_size.items()}
+    known = {size: value for size, value in units.items() if value}
+    if len(known) < len(units):
+        return "unknown"
+    if len(known) == 1:
+        return "one size"
+    if _same(list(known.values())):
+        return "strong"
+    return "weak" if _same([value / size for size, value in known.items()]) else "mixed"
+
+
+def _same(values: list[float]) -> bool:
+    return max(values) - min(values) <= SAME_RATIO * max(values)

@@ -1,0 +1,160 @@
+"""hotloop check: did a training become slower or larger than its baseline, or than its limits allow? For CI."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from hotloop.core.check import Check, Launch
+
+
+def add_parser(subparsers: Any, summary: str) -> None:
+    parser = subparsers.add_parser(
+        "check",
+        help=summary,
+        description="Judge a recorded run against a baseline and against limits: pass, regression or inconclusive. "
+        "Exits with 1 on a regression. Several baseline launches make the noise between launches known.",
+    )
+    side = "a run folder, its name under .hotloop/, 'last', or a report JSON"
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=f"{side}; several launches of the same command may be")
+    parser.add_argument(
+        "--baseline",
+        metavar="BASE",
+        action="append",
+        default=[],
+        help="what to compare with: the same, or a file that --update-baseline wrote; repeat it for several launches",
+    )
+    parser.add_argument("--limits", metavar="FILE", help="tolerances and budgets (TOML; docs/check.md lists the keys)")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when inconclusive, too")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--update-baseline",
+        action="store_true",
+        help="after judging, make RUN the baseline: write it to the file BASE with a dated record of the change",
+    )
+    group.add_argument(
+        "--add-to-baseline",
+        action="store_true",
+        help="after judging, add RUN to the launches in the file BASE, unless it is a regression",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the check as JSON to FILE, or - for standard output")
+    parser.add_argument("--junit", metavar="FILE", help="write it as JUnit XML")
+    parser.add_argument("--sarif", metavar="FILE", help="write it as SARIF 2.1.0")
+    parser.add_argument("--github", action="store_true", help="print annotations of GitHub Actions")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no table")
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from hotloop.analyze.check import Limits
+    from hotloop.cli.show import check_outputs, write_text
+    from hotloop.core.check import Verdict
+    from hotloop.core.errors import UsageError
+    from hotloop.pipeline.check import check_runs, load_limits
+
+    check_outputs(arguments.json, arguments.junit, arguments.sarif)
+    if arguments.json == "-" and arguments.github:
+        raise UsageError("--json - and --github both write to standard output; give --json a file")
+    for option in ("junit", "sarif"):
+        if getattr(arguments, option) == "-":
+            raise UsageError(f"--{option} -: give the name of a file")
+    target = _find_target(arguments)
+    creates = target is not None and not target.exists()
+    if not arguments.baseline and arguments.limits is None:
+        raise UsageError("nothing to check against: give --baseline BASE, --limits FILE or both")
+    limits = load_limits(Path(arguments.limits)) if arguments.limits is not None else Limits()
+    check, launches = check_runs(arguments.runs, [] if creates else arguments.baseline, limits)
+    surface = _surface(arguments.strict)
+    texts = _render(check, surface)
+    for option, renderer in (("json", "check-json"), ("junit", "junit"), ("sarif", "sarif")):
+        path = getattr(arguments, option)
+        if path is not None and path != "-":
+            write_text(path, texts(renderer) + ("\n" if option == "json" else ""))
+    # The baseline is made before anything is printed: what cannot be written is one clear error and no verdict.
+    note = None
+    if target is not None:
+        note = _write_target(target, check, launches, keep=arguments.add_to_baseline)
+    if arguments.json == "-":
+        sys.stdout.write(texts("check-json") + "\n")
+    elif not arguments.quiet and not creates:
+        sys.stdout.write(texts("check-text"))
+    if arguments.github:
+        sys.stdout.write(texts("github"))
+    sys.stdout.flush()
+    if note is not None:
+        print(f"hotloop: {note}", file=sys.stderr)
+    if creates and arguments.limits is None:
+        return 0
+    if check.verdict is Verdict.REGRESSION:
+        return 0 if arguments.update_baseline and not _over_budget(check) else 1
+    return 1 if arguments.strict and check.verdict is Verdict.INCONCLUSIVE else 0
+
+
+def _over_budget(check: Check) -> bool:
+    from hotloop.core.check import Verdict
+
+    return any(one.kind == "budget" and one.verdict is Verdict.REGRESSION for one in check.judged)
+
+
+def _find_target(arguments: argparse.Namespace) -> Path | None:
+    """The baseline file that is to be written; None when none is."""
+    from pathlib import Path
+
+    from hotloop.core.errors import UsageError
+
+    option = "--update-baseline" if arguments.update_baseline else "--add-to-baseline"
+    if not arguments.update_baseline and not arguments.add_to_baseline:
+        return None
+    if len(arguments.baseline) != 1:
+        raise UsageError(f"{option} writes one file: name it with one --baseline FILE")
+    path = Path(arguments.baseline[0])
+    if path.is_dir() or (not path.exists() and path.suffix != ".json"):
+        raise UsageError(
+            f"{option}: {path} is no baseline file; give the name of a file that ends in .json, such as baseline.json"
+        )
+    if not path.resolve().parent.is_dir():
+        raise UsageError(f"cannot write {path}: the folder {path.resolve().parent} does not exist; create it first")
+    return path
+
+
+def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, keep: bool) -> str:
+    from hotloop.cli.show import write_text
+    from hotloop.core.check import Verdict
+    from hotloop.pipeline.check import write_baseline
+
+    if keep and check.verdict is Verdict.REGRESSION:
+        return f"{target} was not changed: a regression is not added; --update-baseline would accept it"
+    text, record = write_baseline(target, launches, check.command, keep=keep)
+    write_text(str(target), text)
+    step = next((one for one in record["changes"] if one["measure"] == "step_ns"), None)
+    moved = "" if step is None else f", mean step {step['change_ratio']:+.1%}"
+    return f"{target} {record['what']}: {', '.join(record['launches'])}{moved}"
+
+
+def _surface(is_strict: bool) -> Any:
+    import shutil
+
+    from hotloop.report.check_renderer import CheckSurface
+
+    is_terminal = sys.stdout.isatty()
+    return CheckSurface(
+        width=shutil.get_terminal_size((100, 24)).columns if is_terminal else 100,
+        color=is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
+        root=os.getcwd(),
+        is_strict=is_strict,
+    )
+
+
+def _render(check: Check, surface: Any) -> Any:
+    from hotloop.report import CHECK_RENDERERS
+
+    return lambda renderer: CHECK_RENDERERS[renderer].render(check, surface)

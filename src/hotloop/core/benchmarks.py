@@ -1,0 +1,42 @@
+"""BenchmarkResult: the tables of one benchmark; the contract hotloop.bench/1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .findings import Value
+
+BENCH_SCHEMA = "hotloop.bench/1"
+"""Version of the contract. Fields are added, never changed."""
+
+Row = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkResult:
+    """Rows are mappings from column to value; a column's name ends in its unit. None is unknown."""
+
+    tool_version: str
+    benchmark: str
+    """train, loader, scaling or gemm."""
+    subject: str
+    """What was measured, as the user named it."""
+    tables: tuple[tuple[Row, ...], ...]
+    facts: Row = field(default_factory=dict)
+    machine: Row = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def benchmark_to_json(result: BenchmarkResult) -> dict[str, Any]:
+    return {
+        "schema": BENCH_SCHEMA,
+        "tool": {"version": result.tool_version},
+        "benchmark": result.benchmark,
+        "subject": result.subject,
+        "machine": dict(result.machine),
+        "facts": dict(result.facts),
+        "tables": [[dict(row) for row in table] for table in result.tables],
+        "notes": list(result.notes),
+    }

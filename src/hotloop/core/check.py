@@ -1,0 +1,122 @@
+"""Check: launches of a training beside the launches of its baseline, and what was judged; the contract hotloop.check/1.
+
+A launch is one recorded run of a command in fresh processes. Values are means over its steady steps; None is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from .findings import Value, Where
+
+CHECK_SCHEMA = "hotloop.check/1"
+"""Version of the contract. Fields are added, never changed."""
+
+
+class Verdict(str, Enum):
+    """``INCONCLUSIVE``: the noise, or what is not known of it, leaves both open."""
+
+    PASS = "pass"
+    REGRESSION = "regression"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """A value of one launch in the unit that its name ends in; ``error`` is the standard error that its steps tell."""
+
+    value: float
+    error: float | None = None
+    freedom: float | None = None
+    """Degrees of freedom that the error was estimated with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What one run tells a gate."""
+
+    name: str
+    """As the user gave it, or as a baseline file keeps it."""
+    measures: Mapping[str, Measure]
+    """By name: step_ns, a phase as <phase>_ns, memory_peak_bytes, samples_per_s, ..."""
+    steps_count: int
+    unit: str
+    units_per_step: float | None
+    """Of all ranks together."""
+    machine: Mapping[str, Value] = field(default_factory=dict)
+    """What must be equal for times to compare: device, cores, memory, ranks."""
+    places: Mapping[str, Where] = field(default_factory=dict)
+    """The line of the user's code that held most of each phase; by phase."""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One value judged against the baseline (``kind`` 'baseline') or against a limit (``kind`` 'budget').
+
+    Ratios are of worsening: positive is slower, larger, or fewer per second. For a phase they are fractions of the
+    baseline's whole step, so that a tiny phase is not judged by its own size. ``low_ratio`` to ``high_ratio`` is where
+    the worsening lies at the confidence of the check; None where that cannot be told.
+    """
+
+    id: str
+    """Such as 'step_ns', 'phase/input_wait', 'budget/step_ms'."""
+    kind: str
+    name: str
+    """The measure's name; its end is the unit of ``value`` and ``reference``."""
+    verdict: Verdict
+    value: float | None
+    reference: float | None
+    """The baseline's mean, or the limit."""
+    change_ratio: float | None
+    low_ratio: float | None
+    high_ratio: float | None
+    tolerance_ratio: float | None
+    reason: str
+    """One sentence: what decided."""
+    decides: bool = True
+    """False: inconclusive here leaves the verdict of the whole as it is (a phase of a step that was judged)."""
+    where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The gate's answer. ``verdict`` follows from ``judged``."""
+
+    tool_version: str
+    command: tuple[str, ...]
+    runs: tuple[str, ...]
+    baseline: str | None
+    baseline_count: int
+    """Launches of the baseline."""
+    run_count: int
+    noise: str
+    """What is known of the noise between launches, in one sentence."""
+    confidence_ratio: float
+    judged: tuple[Judged, ...]
+    skipped: tuple[tuple[str, str], ...]
+    """What could not be judged: id and why."""
+    warnings: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Regression when one value is; else pass when every value that decides passed, and there is one."""
+        if any(one.verdict is Verdict.REGRESSION for one in self.judged):
+            return Verdict.REGRESSION
+        deciding = [one for one in self.judged if one.decides]
+        if deciding and all(one.verdict is Verdict.PASS for one in deciding):
+            return Verdict.PASS
+        return Verdict.INCONCLUSIVE
+
+
+def check_to_json(check: Check) -> dict[str, Any]:
+    """The check as plain JSON values; docs/check.md describes them."""
+    fields = asdict(check)
+    version = fields.pop("tool_version")
+    fields["skipped"] = [{"id": name, "reason": reason} for name, reason in check.skipped]
+    for told, one in zip(fields["judged"], check.judged, strict=True):
+        told["verdict"] = one.verdict.value
+    return {"schema": CHECK_SCHEMA, "tool": {"version": version}, "verdict": check.verdict.value, **fields}

@@ -1,0 +1,39 @@
+"""github: the Check as workflow commands, which GitHub shows as annotations at lines of a pull request."""
+
+from __future__ import annotations
+
+from hotloop.core.check import Check, Judged, Verdict
+from hotloop.report.check_renderer import CheckSurface, check_renderer, relative_path, sentence_of, title_of
+from hotloop.report.text import clean
+
+
+@check_renderer("github", "annotations of GitHub Actions")
+def render_github(check: Check, surface: CheckSurface) -> str:
+    """A line for each regression and for each inconclusive value that decides, then the verdict."""
+    lines = []
+    for one in check.judged:
+        if one.verdict is Verdict.REGRESSION:
+            lines.append(_command("error", one, surface))
+        elif one.verdict is Verdict.INCONCLUSIVE and one.decides:
+            lines.append(_command("error" if surface.is_strict else "warning", one, surface))
+    text = f"{check.verdict.value}: {len(check.judged)} values judged; noise: {check.noise}"
+    lines.append(f"::notice title=hotloop check::{_data(text)}")
+    return "\n".join(lines) + "\n"
+
+
+def _command(level: str, one: Judged, surface: CheckSurface) -> str:
+    properties = []
+    path = None if one.where is None else relative_path(one.where.file, surface.root)
+    if one.where is not None and path is not None:
+        properties += [f"file={_property(path)}", f"line={max(1, one.where.line)}"]
+    properties.append(f"title={_property(f'hotloop: {title_of(one)}')}")
+    return f"::{level} {','.join(properties)}::{_data(sentence_of(one))}"
+
+
+def _data(text: str) -> str:
+    """Escaped as a workflow command's message: a line break would begin a command of its own."""
+    return clean(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

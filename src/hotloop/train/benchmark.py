@@ -1,0 +1,425 @@
+"""A model, its batches and an optimizer -> what data, forward, backward, optimizer and all of them take, each alone.
+
+Everything that the measurement changes is put back, bit for bit: weights, gradients, buffers, optimizer state, random
+states, modes and the loader. The file stands alone (torch inside functions, nothing else of hotloop): a probe loads it
+in the user's Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+FEWEST_BLOCKS = 3
+KEPT_BATCHES = 4
+"""Batches that the compute parts take turns with."""
+
+
+@dataclass(frozen=True)
+class PartTime:
+    """One part alone: ``n`` timings in ``blocks`` blocks that took turns with those of the other parts."""
+
+    part: str
+    min_ns: int
+    median_ns: int
+    n: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes. ``saved_bytes`` is what forward keeps for backward; ``peak_bytes`` (accelerators only) holds all of it."""
+
+    parameters_bytes: int
+    buffers_bytes: int
+    gradients_bytes: int
+    optimizer_state_bytes: int
+    saved_bytes: int
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True)
+class TrainingBenchmark:
+    """``notes`` say what was assumed, and what could not be put back or measured."""
+
+    device: str
+    batch_size: int | None
+    optimizer: str
+    parts: tuple[PartTime, ...]
+    memory: TrainingMemory
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def benchmark_training(
+    model: Any,
+    loader: Any,
+    device: Any = None,
+    *,
+    optimizer: Any = None,
+    loss: Callable[[Any, Any], Any] | None = None,
+    budget_s: float = 10.0,
+) -> TrainingBenchmark:
+    """Time the parts of a training step alone on this model and these batches, and put everything back.
+
+    A batch is what the model takes: a tensor; a tuple whose last element is the target of ``loss(output, target)``; or
+    a dictionary of keyword arguments. Without ``loss`` the output's own ``loss`` counts, else the mean of its squares.
+    Without ``optimizer`` an AdamW is made for the measurement. The model must be on ``device`` already (None: where it
+    is). Inside DDP all ranks must call it; compute is then timed with synchronisation and without.
+    """
+    import torch
+
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError("the model has no parameter that is trained; give a model with parameters")
+    place = torch.device(device) if device is not None else parameters[0].device
+    elsewhere = next((p.device for p in parameters if p.device.type != place.type), None)
+    if elsewhere is not None:
+        raise ValueError(f"the model is on {elsewhere}, not on {place}; move it there first: model.to({str(place)!r})")
+    notes = []
+    with _kept(model, optimizer, loader, place):
+        for p in parameters:
+            p.grad = None
+        model.train()
+        if optimizer is None:
+            optimizer = torch.optim.AdamW(parameters)
+            notes.append("no optimizer was given: an AdamW of torch's defaults was timed")
+        if loss is None:
+            notes.append("no loss was given: the output's own loss, else the mean of its squares")
+        return _measure(model, loader, place, optimizer, loss, budget_s, parameters, notes)
+
+
+def _measure(
+    model: Any,
+    loader: Any,
+    device: Any,
+    optimizer: Any,
+    loss: Callable[[Any, Any], Any] | None,
+    budget_s: float,
+    parameters: list[Any],
+    notes: list[str],
+) -> TrainingBenchmark:
+    data = _Batches(loader)
+    raw = [data.take() for _ in range(KEPT_BATCHES)]
+    batches = [_to(batch, device) for batch in raw]
+    turn = 0
+
+    def batch() -> Any:
+        nonlocal turn
+        turn += 1
+        return batches[turn % len(batches)]
+
+    def compute_loss() -> Any:
+        return _loss_of(model, batch(), loss)
+
+    def train_on(value: Any) -> None:
+        _loss_of(model, value, loss).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    clock = _Clock(device)
+
+    def time_forward() -> int:
+        return clock.time(compute_loss)
+
+    def time_backward() -> int:
+        value = compute_loss()
+        spent = clock.time(value.backward)
+        optimizer.zero_grad(set_to_none=True)
+        return spent
+
+    def time_optimizer() -> int:
+        compute_loss().backward()
+        spent = clock.time(optimizer.step)
+        optimizer.zero_grad(set_to_none=True)
+        return spent
+
+    def time_compute() -> int:
+        return clock.time(lambda: train_on(batch()))
+
+    def time_without_sync() -> int:
+        with model.no_sync():
+            return clock.time(lambda: train_on(batch()))
+
+    def time_step() -> int:
+        return clock.time(lambda: train_on(_to(data.take(), device)))
+
+    parts: dict[str, Callable[[], int]] = {"data": lambda: clock.time(data.take)}
+    if device.type != "cpu":
+        parts["copy to device"] = lambda: clock.time(lambda: _to(raw[0], device))
+    parts |= {"forward": time_forward, "backward": time_backward, "optimizer": time_optimizer, "compute": time_compute}
+    is_parallel = hasattr(model, "no_sync") and hasattr(model, "require_backward_grad_sync")
+    if is_parallel:
+        parts["compute without sync"] = time_without_sync
+    parts["whole step"] = time_step
+
+    memory = _measure_memory(model, optimizer, parameters, compute_loss, device)
+    for part in parts.values():  # what happens only once: buffers, autotuning, compilation
+        part()
+        part()
+    started = time.perf_counter()
+    first = {name: part() for name, part in parts.items()}
+    # Ranks must make the same calls: their budgets must not differ by what each of them measures.
+    each = 4 if is_parallel else max(1, min(50, round(0.02e9 / max(1, statistics.median(first.values())))))
+    seen: dict[str, list[int]] = {name: [] for name in parts}
+    blocks = 0
+    while blocks < FEWEST_BLOCKS or (
+        blocks < (FEWEST_BLOCKS if is_parallel else 40) and time.perf_counter() - started < budget_s
+    ):
+        blocks += 1
+        for name, part in parts.items():
+            if name in ("data", "whole step"):
+                data.drain()
+            seen[name] += [part() for _ in range(each)]
+    if data.restarts:
+        notes.append(f"the loader was started {data.restarts + 1} times; its start is in no figure")
+    if data.queue:
+        notes.append(f"data: {data.queue} batches that workers had prepared were drawn before each block")
+    return TrainingBenchmark(
+        device=str(device),
+        batch_size=_batch_size(raw[0]),
+        optimizer=type(optimizer).__name__,
+        parts=tuple(
+            PartTime(part=name, min_ns=min(values), median_ns=round(statistics.median(values)), n=len(values),
+                     blocks=blocks)
+            for name, values in seen.items()
+        ),
+        memory=memory,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+class _Clock:
+    """Wall time of a call and of the device work that it started."""
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        backend = getattr(torch, device.type, None)
+        self._wait: Callable[[], Any] = getattr(backend, "synchronize", None) or (lambda: None)
+        if device.type == "cpu":
+            self._wait = lambda: None
+
+    def time(self, call: Callable[[], Any]) -> int:
+        self._wait()
+        start = time.perf_counter_ns()
+        call()
+        self._wait()
+        return time.perf_counter_ns() - start
+
+
+class _Batches:
+    """Batches of a copy of the loader without end; starting it again is in no timing that a caller makes."""
+
+    def __init__(self, loader: Any) -> None:
+        # A copy: workers that the user's own loader keeps are not disturbed.
+        self._loader = copy.copy(loader)
+        if "_iterator" in vars(self._loader):
+            self._loader._iterator = None
+        workers = getattr(loader, "num_workers", 0) or 0
+        self.queue = workers * (getattr(loader, "prefetch_factor", None) or 2) if workers else 0
+        self.restarts = 0
+        self._next: Any = None
+        self._iterator: Iterator[Any] = iter(self._loader)
+        self._fill()
+
+    def _fill(self) -> None:
+        try:
+            self._next = next(self._iterator)
+        except StopIteration:
+            raise ValueError("the loader is empty; give one that yields batches") from None
+
+    def take(self) -> Any:
+        try:
+            value = next(self._iterator)
+        except StopIteration:
+            self.restarts += 1
+            self._iterator = iter(self._loader)
+            return self._next
+        self._next = value
+        return value
+
+    def drain(self) -> None:
+        """Draw what workers prepared while nobody asked: otherwise a block would time an already full queue."""
+        for _ in range(self.queue):
+            self.take()
+
+
+def _measure_memory(
+    model: Any, optimizer: Any, parameters: list[Any], compute_loss: Callable[[], Any], device: Any
+) -> TrainingMemory:
+    import torch
+
+    backend = getattr(torch, device.type, None) if device.type != "cpu" else None
+    reset = getattr(backend, "reset_peak_memory_stats", None)
+    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    saved: dict[int, int] = {}
+
+    def note(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    compute_loss().backward()  # the optimizer's state exists from here on
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    if reset is not None:
+        reset(device)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        value = compute_loss()
+    value.backward()
+    gradients = sum(_bytes(p.grad) for p in parameters if p.grad is not None)
+    optimizer.step()
+    peak = backend.max_memory_allocated(device) if backend is not None and reset is not None else None
+    state = sum(
+        _bytes(one) for held in optimizer.state.values() for one in held.values() if isinstance(one, torch.Tensor)
+    )
+    optimizer.zero_grad(set_to_none=True)
+    return TrainingMemory(
+        parameters_bytes=sum(_bytes(p) for p in model.parameters()),
+        buffers_bytes=sum(_bytes(b) for b in model.buffers()),
+        gradients_bytes=gradients,
+        optimizer_state_bytes=state,
+        saved_bytes=sum(saved.values()),
+        peak_bytes=peak,
+    )
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel()) * int(tensor.element_size())
+
+
+def _loss_of(model: Any, batch: Any, loss: Callable[[Any, Any], Any] | None) -> Any:
+    if isinstance(batch, dict):
+        output, target = model(**batch), None
+    elif isinstance(batch, (list, tuple)):
+        inputs = batch[:-1] if len(batch) > 1 else batch
+        output, target = model(*inputs), batch[-1]
+    else:
+        output, target = model(batch), None
+    if loss is not None:
+        return loss(output, target)
+    own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    return own if own is not None else _mean_square(output)
+
+
+def _mean_square(output: Any) -> Any:
+    import torch
+
+    found = [t for t in _tensors(output) if isinstance(t, torch.Tensor) and t.is_floating_point() and t.requires_grad]
+    if not found:
+        raise ValueError(f"the model's output ({type(output).__name__}) holds no tensor with gradients; give a loss")
+    return sum(t.float().square().mean() for t in found)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors(one)
+    else:
+        yield value
+
+
+def _to(value: Any, device: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _to(one, device) for key, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_to(one, device) for one in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to(one, device) for one in value)
+    return value.to(device, non_blocking=True) if hasattr(value, "to") else value
+
+
+def _batch_size(batch: Any) -> int | None:
+    first = next((t for t in _tensors(batch) if hasattr(t, "shape") and len(t.shape) > 0), None)
+    return None if first is None else int(first.shape[0])
+
+
+@contextlib.contextmanager
+def _kept(model: Any, optimizer: Any, loader: Any, device: Any) -> Iterator[None]:
+    """Whatever happens inside, everything is as it was afterwards: the same objects with the same bits."""
+    import torch
+
+    tensors = [*model.parameters(), *model.buffers()]
+    values = [t.detach().clone() for t in tensors]
+    gradients = [(p, p.grad, None if p.grad is None else p.grad.detach().clone()) for p in model.parameters()]
+    modes = [(module, module.training) for module in model.modules()]
+    restore_optimizer = _keep_optimizer(optimizer) if optimizer is not None else None
+    generators = [g for g in _generators(loader) if isinstance(g, torch.Generator)]
+    states = [g.get_state() for g in generators]
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy is not None else None
+    python_state, cpu_state = random.getstate(), torch.random.get_rng_state()
+    backend = getattr(torch, device.type, None) if device.type != "cpu" else None
+    device_state = backend.get_rng_state(device) if backend is not None else None
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.copy_(value)
+            for p, gradient, value in gradients:
+                p.grad = gradient
+                if gradient is not None:
+                    gradient.copy_(value)
+            if restore_optimizer is not None:
+                restore_optimizer()
+        for module, mode in modes:
+            module.training = mode
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
+        random.setstate(python_state)
+        torch.random.set_rng_state(cpu_state)
+        if backend is not None:
+            backend.set_rng_state(device_state, device)
+
+
+def _keep_optimizer(optimizer: Any) -> Callable[[], None]:
+    """Answers what puts the optimizer's state, groups and counters back."""
+    import torch
+
+    def keep(value: Any) -> Any:
+        return (value, value.detach().clone()) if isinstance(value, torch.Tensor) else (value, None)
+
+    def put_back(held: Any) -> Any:
+        value, bits = held
+        if bits is not None:
+            value.copy_(bits)
+        return value
+
+    state = {p: {k: keep(v) for k, v in own.items()} for p, own in optimizer.state.items()}
+    groups = [{k: keep(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    counters = {k: v for k, v in vars(optimizer).items() if isinstance(v, (bool, int, float))}
+
+    def restore() -> None:
+        optimizer.state.clear()
+        for p, own in state.items():
+            optimizer.state[p] = {k: put_back(v) for k, v in own.items()}
+        for group, held in zip(optimizer.param_groups, groups, strict=True):
+            for key in [k for k in group if k != "params" and k not in held]:
+                del group[key]
+            group.update({k: put_back(v) for k, v in held.items()})
+        for key in [k for k, v in vars(optimizer).items() if isinstance(v, (bool, int, float)) and k not in counters]:
+            delattr(optimizer, key)
+        vars(optimizer).update(counters)
+
+    return restore
+
+
+def _generators(loader: Any) -> Iterator[Any]:
+    for owner in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        yield getattr(owner, "generator", None)

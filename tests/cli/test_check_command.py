@@ -1,0 +1,254 @@
+"""hotloop check, from run folders to exit codes, files and the baseline."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import sys
+import xml.etree.ElementTree as xml
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.cli import main
+from hotloop.core.check import Check, Judged, Verdict
+from hotloop.core.findings import Where
+from hotloop.report import CHECK_RENDERERS, CheckSurface
+
+_spec = importlib.util.spec_from_file_location("diff_runs", Path(__file__).with_name("test_diff_command.py"))
+assert _spec is not None
+assert _spec.loader is not None
+_runs = importlib.util.module_from_spec(_spec)
+sys.modules["diff_runs"] = _runs
+_spec.loader.exec_module(_runs)
+
+
+def record(folder: Path, forward_ms: float, seed: int = 0, samples: int = 8) -> str:
+    """A run whose forwards vary a little around a mean."""
+    draw = random.Random(seed)
+    return str(_runs.record(folder, [forward_ms + draw.gauss(0, 0.05) for _ in range(120)], samples=samples))
+
+
+@pytest.fixture
+def baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A baseline file of five launches."""
+    target = tmp_path / "baseline.json"
+    for number, forward in enumerate((4.0, 4.05, 3.95, 4.02, 3.98)):
+        run = record(tmp_path / f"base{number}", forward, number)
+        option = "--update-baseline" if number == 0 else "--add-to-baseline"
+        assert main(["check", run, "--baseline", str(target), option, "-q"]) == 0
+    capsys.readouterr()
+    return target
+
+
+def test_a_regression_ends_with_1_and_an_equal_run_with_0(tmp_path: Path, baseline: Path) -> None:
+    out = tmp_path / "out.json"
+    good, bad = record(tmp_path / "good", 4.01, 9), record(tmp_path / "bad", 6.0, 10)
+    assert main(["check", good, "--baseline", str(baseline), "--strict", "-q", "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["verdict"] == "pass"
+    assert main(["check", bad, "--baseline", str(baseline), "-q", "--json", str(out)]) == 1
+    told = json.loads(out.read_text())
+    assert told["schema"] == "hotloop.check/1"
+    by_id = {one["id"]: one["verdict"] for one in told["judged"]}
+    assert by_id["step_ns"] == by_id["phase/forward"] == "regression"
+    assert by_id["phase/backward"] == "pass"
+    assert told["baseline_count"] == 5
+
+
+def test_the_baseline_keeps_a_dated_record(tmp_path: Path, baseline: Path) -> None:
+    bad = record(tmp_path / "bad", 6.0, 10)
+    before = baseline.read_text()
+    assert main(["check", bad, "--baseline", str(baseline), "--add-to-baseline", "-q"]) == 1
+    assert baseline.read_text() == before
+    assert main(["check", bad, "--baseline", str(baseline), "--update-baseline", "-q"]) == 0
+    content = json.loads(baseline.read_text())
+    assert len(content["launches"]) == 1
+    last = content["history"][-1]
+    assert last["what"] == "replaced"
+    assert last["date"].endswith("+00:00")
+    step = next(one for one in last["changes"] if one["measure"] == "step_ns")
+    assert step["change_ratio"] == pytest.approx(2.0 / 11.0, abs=0.01)
+    assert main(["check", bad, "--baseline", str(baseline), "--add-to-baseline", "-q"]) == 2  # counts once
+
+
+def test_one_baseline_run_is_inconclusive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, slower = record(tmp_path / "a", 4.0), record(tmp_path / "b", 6.0)
+    assert main(["check", slower, "--baseline", base]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("inconclusive: b")
+    assert "noise between launches is not known" in text
+    assert main(["check", slower, "--baseline", base, "--strict", "-q"]) == 1
+
+
+def test_a_report_is_a_baseline(tmp_path: Path) -> None:
+    base = record(tmp_path / "a", 4.0)
+    report = tmp_path / "report.json"
+    assert main(["report", base, "-q", "--json", str(report)]) in (0, 1)
+    assert main(["check", base, "--baseline", str(report), "-q", "--strict"]) == 0
+    assert main(["check", base, "--baseline", str(report), "--update-baseline", "-q"]) == 2
+    assert json.loads(report.read_text())["schema"] == "hotloop.report/1"
+
+
+def test_limits_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, limits = record(tmp_path / "a", 4.0), tmp_path / "limits.toml"
+    limits.write_text('schema = "hotloop.limits/1"\n[budget]\nstep_ms = 10.0\nforward_share_ratio = 0.5\n')
+    assert main(["check", run, "--limits", str(limits)]) == 1
+    assert "budget step_ms" in capsys.readouterr().out
+    limits.write_text('schema = "hotloop.limits/1"\n[budget]\nstep_ms = 12\nbackward_ms = 7\n')
+    assert main(["check", run, "--limits", str(limits), "--strict", "-q"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[budget]\n", "schema"),
+        ('schema = "hotloop.limits/1"\n[budget]\nstep_s = 1\n', "unknown key budget.step_s"),
+        ('schema = "hotloop.limits/1"\n[tolerance]\nstep_ratio = "5%"\n', "tolerance.step_ratio is '5%'"),
+        ('schema = "hotloop.limits/1"\n[tolerance]\nstep_ratio = nan\n', "tolerance.step_ratio"),
+        ('schema = "hotloop.limits/1"\nnoise = 1\n', "noise is 1"),
+        ("a = [", "not TOML"),
+    ],
+)
+def test_limits_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, named: str) -> None:
+    run, limits = record(tmp_path / "a", 4.0), tmp_path / "limits.toml"
+    limits.write_text(text)
+    assert main(["check", run, "--limits", str(limits)]) == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "{}",
+        "x",
+        "[" * 99_999,
+        '{"schema": "hotloop.baseline/1"}',
+        '{"schema": "hotloop.report/1", "step": 3}',
+        '{"schema": "hotloop.baseline/1", "command": [], "history": [], "launches": [{"name": 1, "measures": {}}]}',
+    ],
+)
+def test_a_hostile_baseline_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
+    run, base = record(tmp_path / "a", 4.0), tmp_path / "base.json"
+    base.write_text(content)
+    assert main(["check", run, "--baseline", str(base)]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert base.read_text() == content
+
+
+@pytest.mark.parametrize(("key", "value"), [("step_ns", -1.0), ("step_ns", 1e300), ("backward_ns", True)])
+def test_a_baseline_of_impossible_numbers(tmp_path: Path, baseline: Path, key: str, value: Any) -> None:
+    content = json.loads(baseline.read_text())
+    content["launches"][0]["measures"][key]["value"] = value
+    baseline.write_text(json.dumps(content))
+    assert main(["check", record(tmp_path / "a", 4.0), "--baseline", str(baseline), "-q"]) == 2
+
+
+def test_zeros_in_a_baseline_are_judged_without_a_crash(tmp_path: Path, baseline: Path) -> None:
+    content = json.loads(baseline.read_text())
+    for launch in content["launches"]:
+        for key in ("step_ns", "samples_per_s", "forward_ns"):
+            launch["measures"].get(key, {})["value"] = 0
+    baseline.write_text(json.dumps(content))
+    run, out = record(tmp_path / "a", 4.0), tmp_path / "out.json"
+    assert main(["check", run, "--baseline", str(baseline), "-q", "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["verdict"] == "inconclusive"
+
+
+def test_usage_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = record(tmp_path / "a", 4.0)
+    assert main(["check", run]) == 2
+    assert main(["check", run, "--baseline", str(tmp_path / "new.txt"), "--update-baseline"]) == 2
+    assert main(["check", run, "--baseline", str(tmp_path / "a"), "--update-baseline"]) == 2
+    assert main(["check", str(tmp_path / "none"), "--baseline", run]) == 2
+    assert main(["check", run, "--baseline", run, "--github", "--json", "-"]) == 2
+    assert all(line.startswith("hotloop: ") for line in capsys.readouterr().err.strip().splitlines())
+
+
+def test_the_files_for_ci(tmp_path: Path, baseline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = record(tmp_path / "bad", 6.0, 10)
+    junit, sarif = tmp_path / "out.xml", tmp_path / "out.sarif"
+    words = ["--baseline", str(baseline), "--junit", str(junit), "--sarif", str(sarif), "--github", "-q"]
+    assert main(["check", bad, *words]) == 1
+    suites = xml.parse(junit).getroot()
+    failed = [case.get("name") for case in suites.iter("testcase") if case.find("failure") is not None]
+    assert failed == ["step_ns", "phase/forward", "samples_per_s"]
+    assert suites.get("failures") == "3"
+    validate_sarif(json.loads(sarif.read_text()))
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("::error title=hotloop%3A step time::step time:")
+
+
+def validate_sarif(log: dict[str, Any]) -> None:
+    """The essentials of the SARIF 2.1.0 schema: what is required, of which type, and what must agree."""
+    assert set(log) == {"$schema", "version", "runs"}
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    driver = run["tool"]["driver"]
+    assert isinstance(driver["name"], str)
+    ids = [rule["id"] for rule in driver["rules"]]
+    assert len(set(ids)) == len(ids)
+    for rule in driver["rules"]:
+        assert isinstance(rule["shortDescription"]["text"], str)
+        assert rule["defaultConfiguration"]["level"] in ("none", "note", "warning", "error")
+    for invocation in run["invocations"]:
+        assert isinstance(invocation["executionSuccessful"], bool)
+        for note in invocation["toolExecutionNotifications"]:
+            assert note["level"] in ("note", "warning", "error")
+            assert isinstance(note["message"]["text"], str)
+    for result in run["results"]:
+        assert ids[result["ruleIndex"]] == result["ruleId"]
+        assert result["level"] in ("none", "note", "warning", "error")
+        assert isinstance(result["message"]["text"], str)
+        for location in result.get("locations", ()):
+            physical = location["physicalLocation"]
+            uri = physical["artifactLocation"]["uri"]
+            assert not uri.startswith("/")
+            assert all(c.isascii() and c not in ' <>"\\^`{|}\n' for c in uri)
+            assert physical["region"]["startLine"] >= 1
+
+
+def hostile_check() -> Check:
+    evil = 'x"]]>&<b>\x1b[31m\x00\ud800\u202e,:%\r\n::error::gotcha'
+    one = Judged(
+        id="step_ns",
+        kind="baseline",
+        name="step_ns",
+        verdict=Verdict.REGRESSION,
+        value=2e6,
+        reference=1e6,
+        change_ratio=1.0,
+        low_ratio=0.9,
+        high_ratio=1.1,
+        tolerance_ratio=0.05,
+        reason=evil,
+        where=Where(file=f"/repo/dir with/{evil}.py", line=0, function=evil),
+    )
+    return Check(
+        tool_version="0",
+        command=(evil,),
+        runs=(evil,),
+        baseline=evil,
+        baseline_count=3,
+        run_count=1,
+        noise=evil,
+        confidence_ratio=0.98,
+        judged=(one,),
+        skipped=((evil, evil),),
+        warnings=(evil,),
+    )
+
+
+def test_everything_is_escaped() -> None:
+    surface = CheckSurface(root="/repo")
+    drawn = {name: renderer.render(hostile_check(), surface) for name, renderer in CHECK_RENDERERS.items()}
+    assert set(drawn) == {"check-json", "check-text", "github", "junit", "sarif"}
+    xml.fromstring(drawn["junit"].encode())
+    validate_sarif(json.loads(drawn["sarif"]))
+    assert json.loads(drawn["check-json"])["verdict"] == "regression"
+    assert all(line.startswith(("::error file=dir with/", "::notice ")) for line in drawn["github"].splitlines())
+    assert len(drawn["github"].splitlines()) == 2
+    for text in (drawn["check-text"], drawn["github"], drawn["junit"]):
+        assert not {"\x1b", "\x00", "\r", "\u202e"} & set(text)
