@@ -18,8 +18,11 @@ from hotloop.core.phases import PHASES
 
 SIDE_LEVEL = 0.01
 """Chance of calling a regression where there is none, for each of time, memory and the phases together."""
-UNKNOWN_NOISE_RATIO = 1.0
-"""Worsening that no launch-to-launch noise explains that was measured (18 to 30 ms: 0.67), with room."""
+UNKNOWN_NOISE_RATIO = 0.7
+"""Worsening that no launch-to-launch noise explains that was measured (18 to 30 ms, in all computing phases alike)."""
+QUIET_NOISE_RATIO = 0.25
+"""The same for what page placement and neighbours do not double: memory, and phases in which nothing is computed."""
+QUIET = frozenset({"memory_peak_bytes", "input_wait_ns", "checkpoint_ns", "validation_ns", "other_ns"})
 FEW_LAUNCHES = 5
 """Fewer launches of a baseline leave an interval so wide that little can be told."""
 SAME_UNITS_RATIO = 0.01
@@ -206,7 +209,7 @@ def _decide(
         verdict, reason = Verdict.INCONCLUSIVE, "the baseline's value is 0"
     elif known:
         verdict, reason = _judge_interval(low, high, tolerance)
-    elif (low if low is not None else change) > max(tolerance, UNKNOWN_NOISE_RATIO):
+    elif (low if low is not None else change) > max(tolerance, QUIET_NOISE_RATIO if name in QUIET else UNKNOWN_NOISE_RATIO):
         verdict = Verdict.REGRESSION
         reason = f"worse by {change:.0%}: more than noise between launches was ever seen to make"
     elif (high if high is not None else change) <= tolerance:
