@@ -16,7 +16,10 @@ from hotloop.core.strategy import Choice, Strategy, StrategyError
 from .small import Net, apply_one, is_close, make_net, statuses, strategy_of, train
 
 EAGER = {"backend": "aot_eager"}
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch warns when it loads inductor
+pytestmark = [  # what torch itself warns of while it loads and traces
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
