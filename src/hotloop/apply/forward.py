@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 Around = Callable[[Callable[..., Any], Any, Any], Any]
@@ -44,11 +45,11 @@ class _Forward:
         return self.around(self.inner, args, kwargs)
 
     def __reduce__(self) -> Any:
-        owner = getattr(self.inner, "__self__", None)
+        inner: Any = self.inner
+        while isinstance(inner, _Forward):
+            inner = inner.inner
+        owner = getattr(inner, "__self__", None)
         if owner is not None:
             return (getattr, (owner, "forward"))
-        return (_identity, (self.inner,))
-
-
-def _identity(value: Any) -> Any:
-    return value
+        # Builtins only: whoever loads the pickle need not have hotloop.
+        return (getattr, (SimpleNamespace(forward=inner), "forward"))

@@ -6,15 +6,18 @@ from collections.abc import Mapping
 
 ACTS: Mapping[str, str] = {
     "activation-checkpointing": "keep fewer activations and compute them again in backward",
+    "activation-offload": "keep activations in the host's memory until backward needs them",
     "async-checkpoint": "copy the state inside the step and write it from a thread or process",
     "balance-ranks": "give every rank the same work, or move work off the slow one",
     "batch-size": "use memory that lies idle for a larger batch",
     "bf16-autocast": "run forward and loss under `torch.autocast(dtype=torch.bfloat16)`",
     "calmer-scaler": "set the GradScaler so that it skips fewer steps",
     "compile-model": "`torch.compile`",
+    "compile-optimizer": "compile the optimizer's step",
     "compress-gradients": "send gradients with fewer bits",
     "ddp-buckets": "send gradients in buckets of another size",
     "ddp-settings": "other options of DistributedDataParallel",
+    "decay-in-optimizer": "weight decay by the optimizer, not by a loop over the weights",
     "detach-kept-tensors": "keep numbers or detached tensors, not tensors with their graph",
     "drop-scaler": "train without the GradScaler",
     "cuda-graphs": 'record the launches of a step once and replay them (`torch.compile(mode="reduce-overhead")`)',
@@ -34,6 +37,7 @@ ACTS: Mapping[str, str] = {
     "loader-workers": "load in other processes: `num_workers`, `persistent_workers`, `prefetch_factor`",
     "log-less-often": "write logs and metrics every N steps",
     "no-sync-accumulation": "average gradients once a step, not after every micro-batch",
+    "optimizer-in-backward": "update each parameter inside backward, and give its gradient up",
     "overlap-own-collectives": "let own collectives run beside computation, or send fewer of them",
     "pad-to-longest": "pad to the longest sample of the batch",
     "pinned-memory": "copy batches to the device from pinned memory, without waiting for the copy",
@@ -46,5 +50,6 @@ ACTS: Mapping[str, str] = {
     "thread-count": "as many compute threads as there are cores for this process",
     "validate-less-often": "validate every N times only",
     "whole-graph": "remove what makes `torch.compile` leave the graph",
+    "zero-grad-to-none": "give gradients up between steps (`set_to_none=True`)",
 }
 """By technique id, in Markdown without links; what a report says beside a fix."""

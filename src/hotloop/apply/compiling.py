@@ -1,0 +1,39 @@
+"""Whether torch can compile here, and compiling that never ends a training that ran without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def find_missing_compiler(device: str) -> str | None:
+    """What inductor lacks on this machine to generate code for a device type; None when nothing is known to."""
+    if device == "cpu":
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        try:
+            get_cpp_compiler()
+        except Exception as error:
+            return (
+                f"inductor finds no C++ compiler: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            )
+    elif device == "cuda":
+        from torch.utils._triton import has_triton
+
+        if not has_triton():
+            return "inductor needs triton on this GPU, and it is not installed or does not support it"
+    return None
+
+
+def allow_failures(fullgraph: bool) -> Callable[[], None]:
+    """What cannot be compiled runs as before, in place of an exception in a training that ran without us."""
+    import torch._dynamo
+
+    config: Any = torch._dynamo.config
+    before = config.suppress_errors
+    config.suppress_errors = before or not fullgraph
+
+    def undo() -> None:
+        config.suppress_errors = before
+
+    return undo

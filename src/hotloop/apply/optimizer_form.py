@@ -1,0 +1,125 @@
+"""An optimizer of torch -> the same one in its fused or foreach form; its checkpoints stay as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+FORM_KEYS = ("fused", "foreach")
+"""Keys of a parameter group that say which implementation steps; they say nothing about the result."""
+
+
+def find_own_step(optimizer: Any) -> str | None:
+    """Why another form cannot be chosen for it: what a subclass computes by itself, no flag of torch's changes."""
+    for name in ("step", "_init_group"):
+        owner = next((cls for cls in type(optimizer).__mro__ if name in vars(cls)), None)
+        if owner is None or not owner.__module__.startswith("torch.optim."):
+            known = "an unknown class" if owner is None else f"{owner.__module__}.{owner.__name__}"
+            return f"{type(optimizer).__name__} has a {name} of its own ({known})"
+    return None
+
+
+def find_hindrance(optimizer: Any, form: str) -> str | None:
+    """Why ``form`` ('fused' or 'foreach') cannot be switched on; None when it can.
+
+    ``foreach`` that the script chose may be replaced: it only says which loop runs, and that loop is what the strategy
+    names. A form that the script switched off or on by the same name stays, and so do ``capturable`` and
+    ``differentiable``, which change more than speed.
+    """
+    if form not in optimizer.defaults:
+        return f"{type(optimizer).__name__} has no {form} form"
+    own = find_own_step(optimizer)
+    if own is not None:
+        return own
+    for group in optimizer.param_groups:
+        for key in ("capturable", "differentiable"):
+            if group.get(key):
+                return f"{key}=True was chosen in the script"
+        if group.get("fused") is not None and (form == "fused" or group["fused"]):
+            return f"fused={group['fused']} was chosen in the script"
+        if form == "foreach" and group.get("foreach"):
+            return "foreach=True was chosen in the script"
+        for key, value in group.items():
+            if key != "lr" and key != "params" and _holds_tensor(value):
+                return f"{key} is a tensor, which the {form} form does not take"
+    for parameter in _parameters(optimizer):
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            return "a parameter has sparse gradients"
+    return None
+
+
+def switch_form(optimizer: Any, form: str) -> Callable[[], None]:
+    """Switch ``form`` on; answers what takes it back. ``find_hindrance`` has said None before.
+
+    ``state_dict()`` keeps showing the script's own flags, with step counts where they would be without this: a
+    checkpoint loads the same with and without hotloop. ``load_state_dict`` brings those flags back, so the form is
+    switched on again after it.
+    """
+    flags = {key: key == form for key in FORM_KEYS}
+    before = [{key: group[key] for key in FORM_KEYS if key in group} for group in optimizer.param_groups]
+    defaults = {key: optimizer.defaults[key] for key in FORM_KEYS if key in optimizer.defaults}
+    had_scaling = vars(optimizer).get("_step_supports_amp_scaling")
+
+    def put() -> None:
+        for group in optimizer.param_groups:
+            group.update({key: value for key, value in flags.items() if key in defaults})
+        optimizer.defaults.update({key: value for key, value in flags.items() if key in defaults})
+        _place_step_counts(optimizer, form)
+        if form == "fused":
+            optimizer._step_supports_amp_scaling = True  # a GradScaler hands its scale to the kernel
+
+    def show(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
+        groups = [
+            {**group, **(before[i] if i < len(before) else defaults)}
+            for i, group in enumerate(state_dict["param_groups"])
+        ]
+        state = {key: _with_step_on_host(value) for key, value in state_dict["state"].items()}
+        return {**state_dict, "param_groups": groups, "state": state}
+
+    put()
+    saved = optimizer.register_state_dict_post_hook(show)
+    loaded = optimizer.register_load_state_dict_post_hook(lambda _: put())
+
+    def undo() -> None:
+        saved.remove()
+        loaded.remove()
+        for i, group in enumerate(optimizer.param_groups):
+            group.update(before[i] if i < len(before) else defaults)
+        optimizer.defaults.update(defaults)
+        _place_step_counts(optimizer, None)
+        if form == "fused" and had_scaling is None:
+            vars(optimizer).pop("_step_supports_amp_scaling", None)
+
+    return undo
+
+
+def _place_step_counts(optimizer: Any, form: str | None) -> None:
+    """The fused kernel reads the count where the parameter lives, the other forms on the host."""
+    import torch
+
+    for parameter in _parameters(optimizer):
+        state = optimizer.state.get(parameter)
+        step = None if state is None else state.get("step")
+        if step is not None:
+            device = parameter.device if form == "fused" else "cpu"
+            state["step"] = torch.as_tensor(step, dtype=torch.float32).to(device)
+
+
+def _with_step_on_host(state: Any) -> Any:
+    import torch
+
+    if isinstance(state, dict) and isinstance(state.get("step"), torch.Tensor):
+        return {**state, "step": state["step"].cpu()}
+    return state
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _holds_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) or (
+        isinstance(value, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in value)
+    )

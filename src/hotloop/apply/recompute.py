@@ -1,0 +1,103 @@
+"""Modules -> the same modules, their activations computed again in backward where a first call shows that they can."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hotloop.apply.forward import wrap_forward
+
+KEPT_OPERATORS = (
+    "mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math",
+)  # fmt: skip
+"""Results of these cost most to compute again: the policy 'matmuls' keeps them."""
+
+
+class Recomputation:
+    """Checkpoints the forwards of ``blocks``. The first call of each class runs plainly and is watched.
+
+    A block that changes its buffers or attributes, or draws from Python's or NumPy's random numbers, would do so again
+    in backward: then ``refuse(why)`` is called and everything is as before.
+    """
+
+    def __init__(self, blocks: Sequence[Any], policy: str, refuse: Callable[[str], None]) -> None:
+        self._context_fn = make_context_fn(policy)
+        self._refuse = refuse
+        self._checked: set[type] = set()
+        self._is_off = False
+        self.inside = 0
+        """How many of our own calls of checkpoint() are being made."""
+        self._undo = [wrap_forward(block, functools.partial(self._run, block)) for block in blocks]
+
+    def undo(self) -> None:
+        self._is_off = True
+        for take_back in self._undo:
+            take_back()
+
+    def _run(self, block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        import torch
+        from torch.utils.checkpoint import checkpoint
+
+        if self._is_off or not block.training or not torch.is_grad_enabled():
+            return call(*args, **kwargs)
+        function = functools.partial(call, **kwargs) if kwargs else call
+        options: dict[str, Any] = {} if self._context_fn is None else {"context_fn": self._context_fn}
+        if torch.compiler.is_compiling():
+            return checkpoint(function, *args, use_reentrant=False, **options)
+        if type(block) not in self._checked:
+            return self._try(block, call, args, kwargs)
+        self.inside += 1
+        try:
+            return checkpoint(function, *args, use_reentrant=False, **options)
+        finally:
+            self.inside -= 1
+
+    def _try(self, block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        before = _watch(block)
+        result = call(*args, **kwargs)
+        after = _watch(block)
+        self._checked.add(type(block))
+        changed = next((key for key in before if after.get(key) != before[key]), None)
+        if changed is not None or after.keys() != before.keys():
+            self.undo()
+            what = changed or "an attribute"
+            self._refuse(
+                f"taken back: a forward of {type(block).__name__} changes {what}, and recomputing repeats that"
+            )
+        return result
+
+
+def make_context_fn(policy: str) -> Callable[[], Any] | None:
+    """checkpoint()'s ``context_fn`` for 'matmuls'; None for 'all'."""
+    if policy == "all":
+        return None
+    import torch
+    from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+    packets = [getattr(torch.ops.aten, name, None) for name in KEPT_OPERATORS]
+    kept = [packet.default for packet in packets if packet is not None and hasattr(packet, "default")]
+    return functools.partial(create_selective_checkpoint_contexts, kept)
+
+
+def _watch(block: Any) -> dict[str, Any]:
+    """What a forward must leave as it is, by a name for the user."""
+    found: dict[str, Any] = {"Python's random numbers": hash(random.getstate())}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        state = numpy.random.get_state(legacy=True)
+        found["NumPy's random numbers"] = (bytes(state[1]), state[2])
+    for name, part in block.named_modules():
+        prefix = f"{name}." if name else ""
+        for key, buffer in part._buffers.items():
+            if buffer is not None:
+                found[f"its buffer {prefix}{key}"] = (id(buffer), buffer._version)
+        for key, value in vars(part).items():
+            if isinstance(value, (bool, int, float, str, list, dict, set)) and not key.startswith("_"):
+                size = len(value) if isinstance(value, (list, dict, set)) else value
+                found[f"its attribute {prefix}{key}"] = (type(value), size)
+    return found

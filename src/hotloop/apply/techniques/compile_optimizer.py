@@ -1,0 +1,92 @@
+"""compile-optimizer: the optimizer's step compiled into a few kernels."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.apply.compiling import allow_failures, find_missing_compiler
+from hotloop.apply.modules import is_inside_compiled_function
+from hotloop.apply.optimizer_form import find_own_step
+from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+
+class CompileOptimizer(Technique):
+    """
+    ## What it does
+    Compiles `optimizer.step`: the update of all parameters becomes a few generated kernels. A call with a closure runs
+    as before. A learning rate that a schedule changes compiles twice, then torch keeps it as a variable.
+
+    ## When it helps
+    On a GPU, optimizers without a fused form (NAdam, RAdam, Adamax, RMSprop, Adadelta). No figure of our own yet:
+    measure it with `hotloop run` before and after.
+
+    ## When it does not
+    Where the fused form exists, use that: it needs no compiling. On a CPU the generated code is compiled tensor by
+    tensor, which takes minutes for large models. Optimizers with a step of their own are left alone.
+
+    ## Numerics
+    Reordered: the same formula, fused.
+    """
+
+    id = "compile-optimizer"
+    title = "compile the optimizer's step"
+    numerics = Numerics.REORDERED
+    safety = Safety.ASK
+    stage = Stage.OPTIMIZER
+    treats = ("slow-optimizer",)
+    conflicts = ("fused-optimizer",)
+    settings = (Setting(name="backend", kind=str, default="inductor", help="torch.compile's backend"),)
+
+    def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        import torch
+        from torch._dynamo.eval_frame import is_dynamo_supported
+
+        kind = type(optimizer).__name__
+        why = find_own_step(optimizer)
+        if why is not None:
+            return NotApplicable(why=why)
+        if kind in ("LBFGS", "SparseAdam"):
+            return NotApplicable(why=f"{kind} calls Python or changes shapes inside its step")
+        for group in optimizer.param_groups:
+            if group.get("fused"):
+                return NotApplicable(why="fused=True was chosen in the script: its step is one kernel already")
+            if group.get("differentiable"):
+                return NotApplicable(why="differentiable=True was chosen in the script")
+        before = vars(optimizer).get("step")
+        if hasattr(before, "_torchdynamo_orig_callable") or is_inside_compiled_function():
+            return NotApplicable(why="the script compiles the optimizer's step itself")
+        if not is_dynamo_supported():
+            return NotApplicable(why="this torch cannot compile with this Python")
+        backend, device = str(settings["backend"]), optimizer.param_groups[0]["params"][0].device.type
+        missing = find_missing_compiler(device) if backend == "inductor" else None
+        if missing is not None:
+            return NotApplicable(why=missing)
+        forbid_failures = allow_failures(fullgraph=False)
+        plain = types.MethodType(type(optimizer).step, optimizer)
+        compiled: Any = torch.compile(plain, backend=backend)
+
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            self._opt_called = True  # what a scheduler's wrapper around the step notes
+            if self is not optimizer or args or kwargs:
+                return type(self).step(self, *args, **kwargs)
+            return compiled()
+
+        # A scheduler wraps optimizer.step.__func__, so it must be a method; it marks what it has wrapped.
+        functools.update_wrapper(step, before if before is not None else type(optimizer).step)
+        optimizer.step = types.MethodType(step, optimizer)
+
+        def undo() -> None:
+            forbid_failures()
+            if before is None:
+                vars(optimizer).pop("step", None)
+            else:
+                optimizer.step = before
+
+        return Applied(detail=f"compiled {kind}.step (backend={backend})", undo=undo)
+
+
+TECHNIQUE = CompileOptimizer()

@@ -1,0 +1,71 @@
+"""decay-in-optimizer: weight decay by the optimizer, in place of a loop over the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.strategy import Strategy
+from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+DECOUPLED = ("AdamW",)
+"""Optimizers of torch whose ``weight_decay`` is what a loop ``p -= lr * decay * p`` does."""
+
+
+class DecayInOptimizer(Technique):
+    """
+    ## What it does
+    By API and in the Trainer: sets `weight_decay` of an AdamW whose groups have none. Take the loop that decays the
+    weights out of the training: the two would decay twice. From outside it changes nothing, because that loop is the
+    script's own code.
+
+    ## When it helps
+    Many small tensors: a loop over them costs an operator and a trip through Python for each, in every step.
+
+    ## When it does not
+    Other optimizers than AdamW add the decay to the gradient, which under momentum or Adam's scaling trains another
+    way than a loop over the weights. Groups that decay already stay as they are.
+
+    ## Numerics
+    Reordered: AdamW multiplies every weight by `1 - lr * weight_decay` before its update, which is what
+    `p -= lr * weight_decay * p` before the step does, with another rounding.
+    """
+
+    id = "decay-in-optimizer"
+    title = "weight decay by the optimizer"
+    numerics = Numerics.REORDERED
+    safety = Safety.SHOW
+    stage = Stage.OPTIMIZER
+    treats = ()
+    settings = (
+        Setting(name="weight_decay", kind=float, default=None, least=0.0, most=1.0, help="must be given; per step"),
+    )
+
+    def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
+        if settings["weight_decay"] is None:
+            return "weight_decay is missing: write the factor of the loop that it replaces"
+        return None
+
+    def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        if context.from_outside:
+            return NotApplicable(why="a decay in the loop is the script's own code; write weight_decay= there")
+        kind = type(optimizer).__name__
+        if kind not in DECOUPLED:
+            return NotApplicable(why=f"the weight_decay of {kind} is part of the gradient, not a decay of the weights")
+        groups = optimizer.param_groups
+        decaying = [group["weight_decay"] for group in groups if group.get("weight_decay")]
+        if decaying:
+            return NotApplicable(why=f"weight_decay={decaying[0]} was chosen in the script")
+        before = [group["weight_decay"] for group in groups]
+        for group in groups:
+            group["weight_decay"] = settings["weight_decay"]
+
+        def undo() -> None:
+            for group, value in zip(groups, before, strict=False):
+                group["weight_decay"] = value
+
+        return Applied(detail=f"weight_decay={settings['weight_decay']} for {len(before)} groups", undo=undo)
+
+
+TECHNIQUE = DecayInOptimizer()

@@ -1,0 +1,61 @@
+"""dynamic-shapes: what the script compiles is compiled once for all shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
+
+
+class DynamicShapes(Technique):
+    """
+    ## What it does
+    Gives `dynamic=True` to the script's own calls of `torch.compile` and `Module.compile`: sizes of tensors become
+    variables of the compiled code. It replaces `dynamic=False` of the script: compiling for one shape at a time is
+    what this treats.
+
+    ## When it helps
+    Batches of ever new lengths, each of which compiles again, for seconds. The finding `recompilation` measures that
+    time in the run.
+
+    ## When it does not
+    A handful of shapes that were all compiled in the first steps: code for one shape is faster than code for all.
+    Guards on other things than shapes (Python numbers, types). Modes that record CUDA graphs, which are of one shape
+    each: those calls stay as they are.
+
+    ## Numerics
+    Reordered: other kernels may be chosen, which sum in another order.
+    """
+
+    id = "dynamic-shapes"
+    title = "compile once for all shapes"
+    numerics = Numerics.REORDERED
+    safety = Safety.ASK
+    stage = Stage.COMPILE
+    treats = ("recompilation",)
+    conflicts = ("compile-model",)
+    settings = (Setting(name="dynamic", kind=bool, default=True, choices=(True,), help="what torch.compile gets"),)
+    functions = ("torch:compile",)
+
+    def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
+        chosen, mode = call.kwargs.get("dynamic"), call.kwargs.get("mode")
+        if chosen:
+            return NotApplicable(why="dynamic=True was chosen in the script")
+        if mode in CUDA_GRAPH_MODES:
+            return NotApplicable(why=f"mode={mode!r} of the script records a CUDA graph for each shape")
+        if call.kwargs.get("shapes_spec") is not None:
+            return NotApplicable(why="the script says which sizes vary with shapes_spec")
+        call.kwargs["dynamic"] = True
+        return Applied(detail=f"torch.compile(dynamic=True), in place of the script's dynamic={chosen}")
+
+    def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        if context.from_outside:
+            return None
+        return NotApplicable(why="by API nothing of torch is patched: write torch.compile(..., dynamic=True)")
+
+
+TECHNIQUE = DynamicShapes()

@@ -1,0 +1,64 @@
+"""foreach-optimizer: each operator of the update runs once over a list of all tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.apply.forecasts import measured_forecast
+from hotloop.apply.optimizer_form import find_hindrance, switch_form
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+
+class ForeachOptimizer(Technique):
+    """
+    ## What it does
+    Switches an optimizer of torch to its foreach form: each operator of the update is called once with the list of all
+    tensors, not once for every tensor. It replaces `foreach=False` of the script. What `state_dict()` gives stays as
+    if it had not been switched on.
+
+    ## When it helps
+    Many small tensors, and an optimizer that has no fused form (NAdam, RAdam, Adadelta, RMSprop). On a CPU, where
+    torch does not choose it by itself, little: 52 ms in place of 58 ms for the AdamW step of a 10 million parameter
+    transformer (torch 2.13, one CPU core, medians of 7). On a GPU torch chooses it by itself, so it wins only where
+    the script switched it off.
+
+    ## When it does not
+    Where the fused form exists it is faster. Temporary lists need memory for one more copy of the parameters. A
+    learning rate that is a tensor, sparse gradients and optimizers with a step of their own are left alone.
+
+    ## Numerics
+    Reordered: the same formula, with factors combined in another order for some optimizers (NAdam).
+    """
+
+    id = "foreach-optimizer"
+    title = "the optimizer's operators over lists of all tensors"
+    numerics = Numerics.REORDERED
+    safety = Safety.AUTO
+    stage = Stage.OPTIMIZER
+    treats = ("slow-optimizer",)
+    conflicts = ("fused-optimizer",)
+    settings = (
+        Setting(name="foreach", kind=bool, default=True, choices=(True,), help="what the optimizer's groups get"),
+    )
+
+    def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        import torch
+
+        why = find_hindrance(optimizer, "foreach")
+        if why is not None:
+            return NotApplicable(why=why)
+        for group in optimizer.param_groups:
+            if isinstance(group.get("lr"), torch.Tensor):
+                return NotApplicable(why="the learning rate is a tensor, which the foreach form does not take")
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        undo = switch_form(optimizer, "foreach")
+        return Applied(detail=f"foreach=True for {count} parameters", undo=undo)
+
+    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
+        return measured_forecast(analysis, self.id)
+
+
+TECHNIQUE = ForeachOptimizer()

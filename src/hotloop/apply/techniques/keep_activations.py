@@ -1,0 +1,97 @@
+"""keep-activations: what the script checkpoints is kept, and not computed again in backward."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.apply.modules import unwrap
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Stage, Technique
+
+OWN_KEYS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state")
+"""Arguments of checkpoint() that are not handed on to the function."""
+
+
+class KeepActivations(Technique):
+    """
+    ## What it does
+    Turns the script's calls `torch.utils.checkpoint.checkpoint(function, ...)` into `function(...)`, also those that
+    `checkpoint_sequential` and the models of transformers make. By API it switches off `gradient_checkpointing` of a
+    transformers model.
+
+    ## When it helps
+    Memory is far from full. Backward then leaves out one more forward of the checkpointed parts: with all blocks of a
+    10 million parameter transformer checkpointed the step took 340 in place of 273 ms in float32, 215 in place of
+    169 ms under bf16 (torch 2.13, one CPU core).
+
+    ## When it does not
+    Where memory would be full. Recomputing kept 46 of 188 MB of the activations of a transformer with six blocks, so
+    expect several times the activation memory. Calls inside compiled code are the compiler's to decide.
+
+    ## Numerics
+    Exact. Resampled where the script passed `preserve_rng_state=False`: its recomputation drew other dropout masks
+    than its forward. A reentrant call none of whose inputs needs a gradient stays: its parameters are not trained.
+    Batch norm inside a checkpoint counted every batch twice in its running statistics, and now counts it once.
+    """
+
+    id = "keep-activations"
+    title = "keep activations, do not recompute them"
+    numerics = Numerics.EXACT
+    safety = Safety.ASK
+    stage = Stage.ACTIVATIONS
+    treats = ("needless-recompute",)
+    conflicts = ("activation-checkpointing",)
+    functions = ("torch.utils.checkpoint:checkpoint",)
+
+    def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
+        import torch
+
+        kwargs = dict(call.kwargs)
+        function, args = (call.args[0], call.args[1:]) if call.args else (kwargs.pop("function"), ())
+        contexts = kwargs.get("context_fn")
+        if contexts is not None and not _is_selective(contexts):
+            return NotApplicable(why="the call has a context_fn of its own, which recomputing runs")
+        is_reentrant = kwargs.get("use_reentrant") in (None, True)
+        if is_reentrant and torch.is_grad_enabled():
+            inputs = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+            if not any(one.requires_grad for one in inputs):
+                return NotApplicable(why="no input of this reentrant call needs a gradient: it trains no parameters")
+        call.function, call.args = function, args
+        call.kwargs = {key: value for key, value in kwargs.items() if key not in OWN_KEYS}
+        if kwargs.get("preserve_rng_state") is False:
+            return Applied(
+                detail="checkpoint() calls its function plainly; preserve_rng_state=False drew other masks before",
+                numerics=Numerics.RESAMPLED,
+            )
+        return Applied(detail="checkpoint() calls its function plainly")
+
+    def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        if context.from_outside:
+            return None
+        inner = unwrap(model)
+        if not getattr(inner, "is_gradient_checkpointing", False):
+            return NotApplicable(why="by API only the switch of transformers models is known, and it is not on")
+        use_cache = getattr(getattr(inner, "config", None), "use_cache", None)
+        inner.gradient_checkpointing_disable()
+        return Applied(
+            detail=f"gradient_checkpointing_disable(); config.use_cache stays {use_cache}",
+            undo=lambda: inner.gradient_checkpointing_enable({"use_reentrant": False}),
+        )
+
+    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
+        """None: the finding needless-recompute forecasts from the recomputation that it timed."""
+        return None
+
+
+def _is_selective(contexts: Any) -> bool:
+    """torch's own policy for what to keep, or torch's default."""
+    from torch.utils import checkpoint
+
+    function = inspect.unwrap(getattr(contexts, "func", contexts))
+    return function in (checkpoint.create_selective_checkpoint_contexts, checkpoint.noop_context_fn)
+
+
+TECHNIQUE = KeepActivations()

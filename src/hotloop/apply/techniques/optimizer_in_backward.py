@@ -1,0 +1,104 @@
+"""optimizer-in-backward: each parameter is updated as soon as its gradient is ready, and its gradient given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hotloop.apply.optimizer_form import find_own_step
+from hotloop.core.errors import UsageError
+from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Stage, Technique
+
+NEEDS_ALL = ("LBFGS", "SparseAdam", "Muon")
+"""Optimizers that look at all gradients at once, or at sparse or grouped ones."""
+
+
+class OptimizerInBackward(Technique):
+    """
+    ## What it does
+    By API and in the Trainer: updates every parameter inside backward, when its gradient is complete, and gives the
+    gradient up at once. `optimizer.step()` finds nothing left to do, and schedulers go on as before.
+
+    ## When it helps
+    Memory: the gradients of the whole model never exist at the same time. For AdamW in float32 they are a quarter of
+    what model, gradients and optimizer hold together (4 of 16 bytes a parameter). On a GPU the updates also fill gaps
+    of backward.
+
+    ## When it does not
+    Clipping by the total norm, a GradScaler, accumulation, gradients averaged over ranks, closures, and loops that
+    read gradients all need them after backward. From outside none of this can be ruled out, so it is left alone there.
+    A second backward before `optimizer.step()` is an error that says so. Many small tensors: an update for each costs
+    more than one for all.
+
+    ## Numerics
+    Reordered: the same formula for each parameter; the form for single tensors may round in another order than the
+    foreach form. Where the optimizer loops over tensors anyway, the bits are the same.
+    """
+
+    id = "optimizer-in-backward"
+    title = "update each parameter inside backward"
+    numerics = Numerics.REORDERED
+    safety = Safety.SHOW
+    stage = Stage.OPTIMIZER
+    conflicts = ("compile-optimizer", "foreach-optimizer", "fp16-autocast", "zero-grad-to-none")
+
+    def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        if context.from_outside:
+            return NotApplicable(
+                why="whether the script reads or changes gradients after backward cannot be proven; use the API"
+            )
+        if context.world_size > 1:
+            return NotApplicable(why=f"gradients are averaged over {context.world_size} ranks after they are ready")
+        kind = type(optimizer).__name__
+        own = find_own_step(optimizer) or (f"{kind} steps over all tensors together" if kind in NEEDS_ALL else None)
+        if own is not None:
+            return NotApplicable(why=own)
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        stepped: set[int] = set()
+        handles = [
+            p.register_post_accumulate_grad_hook(_update(optimizer, index, stepped))
+            for index, group in enumerate(optimizer.param_groups)
+            for p in group["params"]
+            if p.requires_grad
+        ]
+        handles.append(optimizer.register_step_post_hook(lambda *_: stepped.clear()))
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return Applied(detail=f"{len(parameters)} parameters are updated inside backward", undo=undo)
+
+
+def _update(optimizer: Any, index: int, stepped: set[int]) -> Callable[[Any], None]:
+    """What a parameter of this group does when its gradient is complete."""
+    import inspect
+
+    import torch
+
+    step = inspect.unwrap(type(optimizer).step)  # without its hooks, which belong to the whole step
+
+    @torch.no_grad()
+    def update(parameter: Any) -> None:
+        if id(parameter) in stepped:
+            raise UsageError(
+                "optimizer-in-backward: a parameter got a second gradient before optimizer.step(); take "
+                "optimizer-in-backward out of the strategy: accumulation needs the gradients of all backwards"
+            )
+        stepped.add(id(parameter))
+        groups = optimizer.param_groups
+        one = {**groups[index], "params": [parameter]}
+        if not one.get("fused") and "foreach" in one:
+            one["foreach"] = False  # lists of one tensor only cost
+        optimizer.param_groups = [one]
+        try:
+            step(optimizer)
+        finally:
+            optimizer.param_groups = groups
+        parameter.grad = None
+
+    return update
+
+
+TECHNIQUE = OptimizerInBackward()

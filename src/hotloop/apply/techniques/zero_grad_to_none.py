@@ -1,0 +1,154 @@
+"""zero-grad-to-none: gradients are given up between steps, where the script fills them with zeros."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Stage, Technique
+
+WATCHED = 3
+"""Windows between two calls in which it is seen which parameters get a gradient."""
+
+
+class ZeroGradToNone(Technique):
+    """
+    ## What it does
+    Where the script calls `zero_grad(set_to_none=False)`, the gradients of parameters that got one in each of the
+    first three steps are set to None. Backward then writes them in place of adding to zeros. A parameter that for
+    once gets none is given zeros before the optimizer steps, which is what the script asked for.
+
+    ## When it helps
+    It leaves out one pass that writes all gradients and one that reads them, and their memory between steps.
+
+    ## When it does not
+    A call without `set_to_none=False` does it already. Gradients that are parts of a larger buffer (apex, DeepSpeed,
+    DDP with `gradient_as_bucket_view`) and CUDA graphs need them to stay where they are. A script that reads
+    `p.grad` before the backward finds None: look for that first.
+
+    ## Numerics
+    Exact: zero plus a gradient is that gradient.
+    """
+
+    id = "zero-grad-to-none"
+    title = "give gradients up between steps"
+    numerics = Numerics.EXACT
+    safety = Safety.ASK
+    stage = Stage.LOOP
+    functions = ("torch.optim.optimizer:Optimizer.zero_grad", "torch.nn.modules.module:Module.zero_grad")
+
+    def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
+        target = call.args[0]
+        chosen = call.args[1] if len(call.args) > 1 else call.kwargs.get("set_to_none", True)
+        if chosen:
+            return NotApplicable(why="zero_grad sets gradients to None already")
+        watches: Any = context.memory(self.id).setdefault("watches", weakref.WeakKeyDictionary())
+        watch = watches.get(target)
+        if watch is None:
+            watch = watches[target] = Watch()
+        parameters = _parameters(target)
+        if watch.windows <= WATCHED:
+            watch.look(parameters)
+            if watch.windows <= WATCHED:
+                original, args, kwargs = call.function, call.args, dict(call.kwargs)
+
+                def zero_and_note(*_: Any, **__: Any) -> None:
+                    original(*args, **kwargs)
+                    watch.note(parameters)
+
+                call.function = zero_and_note
+                return None
+            watch.why_not = watch.why_not or _find_hindrance(parameters)
+            if watch.why_not is None:
+                for optimizer in context.optimizers():
+                    optimizer.register_step_pre_hook(_fill(watch))
+        if watch.why_not is not None:
+            return NotApplicable(why=watch.why_not)
+        always = watch.always
+
+        def release(*_: Any, **__: Any) -> None:
+            rest = []
+            for p in parameters:
+                if p.grad is not None:
+                    if id(p) in always:
+                        p.grad = None
+                    else:
+                        rest.append(p.grad)
+            for grad in rest:
+                grad.detach_()
+                grad.zero_()
+
+        call.function = release
+        return Applied(detail=f"set_to_none=True for {len(always)} of {len(parameters)} parameters")
+
+
+class Watch:
+    """Which parameters got a gradient between every two calls so far."""
+
+    def __init__(self) -> None:
+        self.windows = 0
+        self.always: dict[int, Any] = {}
+        """References to parameters by id."""
+        self.why_not: str | None = None
+        self._versions: dict[int, tuple[Any, int]] = {}
+        """Gradients and their versions after the last call, by parameter."""
+
+    def look(self, parameters: list[Any]) -> None:
+        """A call comes: whoever has the same gradient as after the last call got none."""
+        got = {}
+        for p in parameters:
+            grad, (reference, version) = p.grad, self._versions.get(id(p), (None, -1))
+            if grad is not None and (reference is None or reference() is not grad or version != grad._version):
+                got[id(p)] = weakref.ref(p)
+        if self.windows == 1:
+            self.always = got
+        elif self.windows > 1:
+            self.always = {key: p for key, p in self.always.items() if key in got}
+        self.windows += 1
+
+    def note(self, parameters: list[Any]) -> None:
+        self._versions = {id(p): (weakref.ref(p.grad), p.grad._version) for p in parameters if p.grad is not None}
+
+
+def _fill(watch: Watch) -> Callable[..., None]:
+    """A parameter that got no gradient has zeros when the optimizer steps, as the script left it."""
+    import torch
+
+    def fill(optimizer: Any, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is None and id(p) in watch.always and watch.always[id(p)]() is p:
+                    p.grad = torch.zeros_like(p)
+
+    return fill
+
+
+def _find_hindrance(parameters: list[Any]) -> str | None:
+    import gc
+
+    import torch
+
+    for p in parameters:
+        grad = p.grad
+        if grad is None or grad.is_sparse:
+            continue
+        try:
+            size_bytes = grad.untyped_storage().nbytes()
+        except (RuntimeError, NotImplementedError):
+            return f"gradients are of {type(grad).__name__}"
+        if size_bytes > grad.numel() * grad.element_size():
+            return "gradients are parts of a larger buffer"
+    cuda: Any = torch.cuda
+    if cuda.is_initialized() and any(isinstance(one, cuda.CUDAGraph) for one in gc.get_objects()):
+        return "a CUDA graph of the script may write into these gradients"
+    return None
+
+
+def _parameters(target: Any) -> list[Any]:
+    groups = getattr(target, "param_groups", None)
+    return list(target.parameters()) if groups is None else [p for group in groups for p in group["params"]]
+
+
+TECHNIQUE = ZeroGradToNone()

@@ -1,0 +1,284 @@
+"""compile-model, compile-optimizer and dynamic-shapes: in place, never twice, no trace in what is kept."""
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from hotloop.apply import TECHNIQUES, check_strategy
+from hotloop.apply.api import apply_strategy
+from hotloop.apply.applier import Applier, make_context
+from hotloop.core.strategy import Choice, Strategy, StrategyError
+
+from .small import Net, apply_one, is_close, make_net, statuses, strategy_of, train
+
+EAGER = {"backend": "aot_eager"}
+pytestmark = [  # what torch itself warns of while it loads and traces
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Any:
+    torch._dynamo.reset()
+    counters.clear()
+    before = torch._dynamo.config.suppress_errors
+    yield
+    torch._dynamo.config.suppress_errors = before
+    torch._dynamo.reset()
+
+
+def without_dropout(model: Any) -> Any:
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    return model
+
+
+def sgd(model: Any) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("settings", [{}, {"regional": True}, {"regional": True, "block": "Linear"}, {"dynamic": True}])
+def test_compiled_models_train_the_same_without_breaks(settings: dict[str, Any]) -> None:
+    plain, model = without_dropout(make_net()), without_dropout(make_net())
+    applied = apply_one("compile-model", {**EAGER, **settings}, model=model)
+    assert statuses(applied) == ["applied"]
+    assert is_close(train(model, sgd(model), steps=3), train(plain, sgd(plain), steps=3))
+    assert counters["stats"]["unique_graphs"] >= 1
+    assert not counters["graph_break"]
+
+
+def test_blocks_of_one_class_are_compiled_once() -> None:
+    model = without_dropout(make_net(depth=6))
+    applied = apply_one("compile-model", {**EAGER, "regional": True}, model=model)
+    assert "6 blocks of Block" in applied.records[0].detail
+    train(model, sgd(model), steps=2)
+    # The first block's input needs no gradient, those of the others do: two graphs, however many blocks.
+    assert 1 <= counters["stats"]["unique_graphs"] <= 2
+
+
+def test_a_model_of_torchs_own_classes_is_compiled_too() -> None:
+    def build() -> Any:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+
+    plain, model = build(), build()
+    apply_one("compile-model", EAGER, model=model)
+    assert is_close(train(model, sgd(model), steps=2), train(plain, sgd(plain), steps=2))
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_what_is_kept_is_as_before() -> None:
+    model = make_net()
+    keys = list(model.state_dict())
+    applied = apply_one("compile-model", EAGER, model=model)
+    assert applied.model is model
+    train(model, sgd(model), steps=1)
+    assert list(model.state_dict()) == keys
+    file = io.BytesIO()
+    torch.save(model, file)
+    assert b"hotloop" not in file.getvalue()
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert list(copy.deepcopy(model).state_dict()) == list(loaded.state_dict()) == keys
+    applied.undo()
+    assert "_compiled_call_impl" not in vars(model)
+
+
+def by_torch_compile(model: Any) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+def by_module_compile(model: Any) -> Any:
+    model.blocks[1].compile(backend="eager")
+    return model
+
+
+def by_forward(model: Any) -> Any:
+    model.forward = torch.compile(model.forward, backend="eager")
+    return model
+
+
+@pytest.mark.parametrize("compile_it", [by_torch_compile, by_module_compile, by_forward])
+def test_a_model_that_the_script_compiles_is_left_alone(compile_it: Any) -> None:
+    model = compile_it(make_net())
+    applied = apply_one("compile-model", EAGER, model=model)
+    assert statuses(applied) == ["not applicable"]
+    assert "the script compiles" in applied.records[0].detail
+
+
+def test_a_model_called_inside_a_compiled_function_is_left_alone() -> None:
+    model = make_net()
+    strategy = strategy_of("compile-model", **EAGER)
+    applier = Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
+
+    @torch._dynamo.disable
+    def meet() -> None:
+        applier.model_met(model)
+
+    @torch.compile(backend="eager")
+    def step(x: torch.Tensor) -> torch.Tensor:
+        meet()
+        return x + 1
+
+    step(torch.ones(1))
+    assert applier.records[0].detail == "the script calls the model inside a function that it compiles"
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "why"),
+    [
+        (Net(depth=1), {"regional": True}, "no class of modules that it repeats"),
+        (Net(), {"backend": "inductive"}, "no backend 'inductive'"),
+    ],
+)
+def test_models_that_cannot_be_compiled_are_refused(model: Any, settings: dict[str, Any], why: str) -> None:
+    applied = apply_one("compile-model", settings, model=model)
+    assert statuses(applied) == ["not applicable"]
+    assert why in applied.records[0].detail
+
+
+def test_a_failing_compiler_leaves_a_training_that_runs() -> None:
+    class Odd(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(16, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.inner(x)
+            return result
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no compiler here")
+
+    torch._dynamo.register_backend(broken, name="broken_for_a_test")
+    model = Odd()
+    apply_one("compile-model", {"backend": "broken_for_a_test"}, model=model)
+    assert len(train(model, sgd(model), steps=2)) > 2
+
+
+def test_a_block_without_regional_is_refused_by_name() -> None:
+    with pytest.raises(StrategyError, match=r"compile-model.block needs regional = true"):
+        check_strategy(strategy_of("compile-model", block="Block"), TECHNIQUES)
+
+
+def test_a_compiler_budget_is_set_for_a_compiled_model_and_taken_back() -> None:
+    import torch._functorch.config as config
+
+    choices = (
+        Choice(technique="compile-model", settings={"backend": "aot_eager"}),
+        Choice(technique="activation-checkpointing", settings={"budget": 0.4}),
+    )
+    applied = apply_strategy(Strategy(choices=choices), model=make_net())
+    try:
+        assert config.activation_memory_budget == 0.4
+        assert {record.status for record in applied.records} == {"applied"}
+    finally:
+        applied.undo()
+    assert config.activation_memory_budget == 1.0
+
+
+def test_under_ddp_the_module_inside_is_compiled(tmp_path: Any) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        plain = without_dropout(make_net())
+        ddp = torch.nn.parallel.DistributedDataParallel(without_dropout(make_net()))
+        applied = apply_one("compile-model", EAGER, model=ddp)
+        assert "compiled Net" in applied.records[0].detail
+        assert is_close(train(ddp, sgd(ddp), steps=3), train(plain, sgd(plain), steps=3))
+        assert not counters["graph_break"]
+        assert counters["stats"]["unique_graphs"] >= 1
+    finally:
+        dist.destroy_process_group()
+
+
+def test_under_fsdp2_the_blocks_are_compiled_inside_their_hooks(tmp_path: Any) -> None:
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        plain, model = without_dropout(make_net()), without_dropout(make_net())
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+        applied = apply_one("compile-model", EAGER, model=model)
+        assert "4 blocks of FSDPBlock" in applied.records[0].detail
+        torch.manual_seed(1)
+        for one in (plain, model):
+            torch.manual_seed(1)
+            optimizer = sgd(one)
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss = one(torch.randn(8, 16)).pow(2).mean()
+                loss.backward()
+                optimizer.step()
+            one.last = loss.detach()
+        assert torch.allclose(plain.last, model.last, rtol=1e-5)
+        assert not counters["graph_break"]
+        assert counters["stats"]["unique_graphs"] >= 1
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("scheduled", ["before", "after"])
+def test_a_compiled_step_trains_the_same_and_schedules_go_on(scheduled: str) -> None:
+    def run(compiled: bool) -> list[Any]:
+        model = without_dropout(make_net(depth=1))
+        optimizer = torch.optim.NAdam(model.parameters(), lr=1e-2)
+
+        def schedule() -> Any:
+            return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (step + 1))
+
+        scheduler = schedule() if scheduled == "before" else None
+        if compiled:
+            assert statuses(apply_one("compile-optimizer", EAGER, optimizer=optimizer)) == ["applied"]
+        scheduler = scheduler or schedule()
+        seen = []
+        for _ in range(5):
+            seen += train(model, optimizer, steps=1)
+            scheduler.step()
+        copied = copy.deepcopy(optimizer)
+        assert "step" not in vars(copied)
+        return seen
+
+    assert is_close(run(True), run(False))
+    assert counters["stats"]["unique_graphs"] >= 1
+
+
+def test_a_step_that_is_one_kernel_is_not_compiled() -> None:
+    optimizer = torch.optim.AdamW(make_net().parameters(), fused=True)
+    assert "one kernel already" in apply_one("compile-optimizer", EAGER, optimizer=optimizer).records[0].detail
+    assert "step" not in vars(optimizer)
+
+
+def call_compile(**options: Any) -> tuple[Any, list[Any]]:
+    from hotloop.attach.applying import _change_calls
+
+    strategy = strategy_of("dynamic-shapes")
+    applier = Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
+    seen: dict[str, Any] = {}
+    _change_calls(applier, "torch:compile")(lambda *_, **kwargs: seen.update(kwargs))(None, **options)
+    return seen.get("dynamic"), applier.records
+
+
+@pytest.mark.parametrize(
+    ("options", "dynamic", "status"),
+    [
+        ({}, True, "applied"),
+        ({"dynamic": False}, True, "applied"),
+        ({"dynamic": True}, True, "not applicable"),
+        ({"mode": "reduce-overhead"}, None, "not applicable"),
+    ],
+)
+def test_the_scripts_compile_gets_dynamic_shapes(options: dict[str, Any], dynamic: Any, status: str) -> None:
+    seen, records = call_compile(**options)
+    assert seen is dynamic
+    assert [record.status for record in records] == [status]

@@ -1,0 +1,159 @@
+"""zero-grad-to-none, foreach-clipping and optimizer-in-backward: equal results, and what they must not touch."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from hotloop.apply import TECHNIQUES
+from hotloop.apply.applier import Applier, make_context
+from hotloop.attach.applying import _change_calls
+from hotloop.core.errors import UsageError
+
+from .small import apply_one, is_equal, make_net, statuses, strategy_of, train
+
+
+class TwoHeads(torch.nn.Module):
+    """The second head is used in every other step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = torch.nn.Linear(16, 8)
+        self.often, self.seldom = torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)
+        self.steps = 0
+        self.late = 5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        h = torch.tanh(self.trunk(x))
+        uses_both = self.steps % 2 == 0 or self.steps < self.late
+        return self.often(h) + self.seldom(h) if uses_both else self.often(h)
+
+
+def applier_of(technique: str) -> Applier:
+    strategy = strategy_of(technique)
+    return Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
+
+
+def train_with_zeros(treated: bool, late: int) -> tuple[list[Any], list[Any], Any]:
+    torch.manual_seed(0)
+    model = TwoHeads()
+    model.late = late
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    applier = applier_of("zero-grad-to-none")
+    applier.optimizer_built(optimizer)
+    zero: Any = torch.optim.Optimizer.zero_grad
+    if treated:
+        zero = _change_calls(applier, "torch.optim.optimizer:Optimizer.zero_grad")(zero)
+    seen = []
+    for _ in range(12):
+        zero(optimizer, set_to_none=False)
+        loss = model(torch.randn(4, 16)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        seen += [loss.detach(), *(p.detach().clone() for p in model.parameters())]
+        seen += [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    zero(optimizer, set_to_none=False)
+    return seen, applier.records, model
+
+
+@pytest.mark.parametrize(("late", "released"), [(0, 4), (8, 6)])
+def test_gradients_that_always_come_are_released_and_a_missing_one_counts_as_zero(late: int, released: int) -> None:
+    expected, _, _ = train_with_zeros(False, late)
+    seen, records, model = train_with_zeros(True, late)
+    assert is_equal(seen, expected)
+    assert [record.detail for record in records] == [f"set_to_none=True for {released} of 6 parameters"]
+    assert model.trunk.weight.grad is None
+    assert (model.seldom.weight.grad is None) is (released == 6)
+
+
+def test_gradients_in_a_larger_buffer_stay_there() -> None:
+    applier = applier_of("zero-grad-to-none")
+    p = torch.nn.Parameter(torch.ones(4))
+    buffer = torch.zeros(8)
+    p.grad = buffer[:4]
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    zero: Any = _change_calls(applier, "torch.optim.optimizer:Optimizer.zero_grad")(torch.optim.Optimizer.zero_grad)
+    for _ in range(6):
+        zero(optimizer, False)
+        p.sum().backward()
+    assert p.grad is not None
+    assert p.grad.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
+    assert buffer[0] == 1.0
+    assert [record.detail for record in applier.records] == ["gradients are parts of a larger buffer"]
+
+
+def test_a_plain_zero_grad_is_said_to_do_it_already() -> None:
+    applier = applier_of("zero-grad-to-none")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    _change_calls(applier, "torch.optim.optimizer:Optimizer.zero_grad")(torch.optim.Optimizer.zero_grad)(optimizer)
+    assert applier.records[0].detail == "zero_grad sets gradients to None already"
+
+
+@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_"])
+def test_clipping_over_lists_gives_equal_bits(name: str) -> None:
+    original = getattr(torch.nn.utils, name)
+    applier = applier_of("foreach-clipping")
+    changed = _change_calls(applier, f"torch.nn.utils.clip_grad:{name}")(original)
+    results = []
+    for clip in (original, changed):
+        model = make_net()
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=1)
+        clip(model.parameters(), 1e-3, foreach=False)
+        results.append([p.grad for p in model.parameters()])
+    assert is_equal(*results)
+    assert [record.status for record in applier.records] == ["applied"]
+
+
+def test_a_call_that_uses_lists_already_stays() -> None:
+    applier = applier_of("foreach-clipping")
+    changed = _change_calls(applier, "torch.nn.utils.clip_grad:clip_grad_norm_")(torch.nn.utils.clip_grad_norm_)
+    changed([torch.nn.Parameter(torch.ones(1))], 1.0)
+    assert applier.records[0].detail == "clip_grad_norm_ runs over lists already"
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop])
+def test_updates_inside_backward_train_the_same_and_hold_no_gradients(kind: Any) -> None:
+    def run(treated: bool) -> list[Any]:
+        model = make_net()
+        optimizer = kind(model.parameters(), lr=1e-2, foreach=False)
+        if treated:
+            assert statuses(apply_one("optimizer-in-backward", optimizer=optimizer)) == ["applied"]
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (step + 1))
+        torch.manual_seed(1)
+        seen = []
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 16)).pow(2).mean()
+            loss.backward()
+            assert all(p.grad is None for p in model.parameters()) is treated
+            optimizer.step()
+            scheduler.step()
+            seen += [loss.detach(), *(p.detach().clone() for p in model.parameters())]
+        return [
+            *seen,
+            *(
+                value
+                for one in dict(sorted(optimizer.state_dict()["state"].items())).values()
+                for value in one.values()
+                if value is not None
+            ),
+        ]
+
+    assert is_equal(run(True), run(False))
+
+
+def test_a_second_backward_before_the_step_is_an_error() -> None:
+    model = make_net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    apply_one("optimizer-in-backward", optimizer=optimizer)
+    model(torch.ones(1, 16)).sum().backward()
+    with pytest.raises(UsageError, match="accumulation needs the gradients of all backwards"):
+        model(torch.ones(1, 16)).sum().backward()
+
+
+def test_from_outside_the_loop_cannot_be_proven() -> None:
+    applier = applier_of("optimizer-in-backward")
+    optimizer = torch.optim.AdamW(make_net().parameters())
+    applier.change_optimizer(optimizer)
+    assert "cannot be proven" in applier.records[0].detail

@@ -1,0 +1,187 @@
+"""fused-optimizer and foreach-optimizer: what they switch, what they leave alone, and checkpoints that show neither."""
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+
+from .small import apply_one, is_close, is_equal, make_net, statuses, train
+
+ADAMW = {"lr": 1e-2, "weight_decay": 0.1}
+
+
+def fresh(kind: Any = torch.optim.AdamW, **options: Any) -> tuple[Any, Any]:
+    model = make_net()
+    return model, kind(model.parameters(), **({"lr": 1e-2} | options))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.AdamW, {"weight_decay": 0.1}),
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.Adagrad, {}),
+        (torch.optim.AdamW, {"foreach": False}),
+        (torch.optim.AdamW, {"foreach": True}),
+        (torch.optim.AdamW, {"lr": torch.tensor(1e-2)}),
+    ],
+)
+def test_the_fused_form_trains_the_same(kind: Any, options: dict[str, Any]) -> None:
+    expected = train(*fresh(kind, **options))
+    model, optimizer = fresh(kind, **options)
+    applied = apply_one("fused-optimizer", optimizer=optimizer)
+    assert statuses(applied) == ["applied"]
+    assert optimizer.param_groups[0]["fused"] is True
+    assert is_close(train(model, optimizer), expected)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.NAdam, torch.optim.RMSprop])
+def test_the_foreach_form_trains_the_same(kind: Any) -> None:
+    expected = train(*fresh(kind, foreach=False))
+    model, optimizer = fresh(kind, foreach=False)
+    assert statuses(apply_one("foreach-optimizer", optimizer=optimizer)) == ["applied"]
+    assert optimizer.param_groups[0]["foreach"] is True
+    assert is_close(train(model, optimizer), expected)
+
+
+def test_the_record_names_the_choice_that_was_replaced() -> None:
+    _, optimizer = fresh(foreach=False)
+    applied = apply_one("fused-optimizer", optimizer=optimizer)
+    assert "in place of the script's foreach=False" in applied.records[0].detail
+
+
+class OwnStep(torch.optim.AdamW):
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("technique", "kind", "options", "why"),
+    [
+        ("fused-optimizer", torch.optim.NAdam, {}, "NAdam has no fused form"),
+        ("fused-optimizer", torch.optim.AdamW, {"fused": False}, "fused=False was chosen in the script"),
+        ("fused-optimizer", torch.optim.AdamW, {"fused": True}, "fused=True was chosen in the script"),
+        ("fused-optimizer", torch.optim.AdamW, {"capturable": True}, "capturable=True was chosen"),
+        ("fused-optimizer", torch.optim.AdamW, {"differentiable": True}, "differentiable=True was chosen"),
+        ("fused-optimizer", OwnStep, {}, "OwnStep has a step of its own"),
+        ("foreach-optimizer", torch.optim.AdamW, {"fused": True}, "fused=True was chosen in the script"),
+        ("foreach-optimizer", torch.optim.AdamW, {"lr": torch.tensor(0.1)}, "the learning rate is a tensor"),
+        ("foreach-optimizer", torch.optim.LBFGS, {}, "LBFGS has no foreach form"),
+    ],
+)
+def test_what_the_script_chose_stays(technique: str, kind: Any, options: dict[str, Any], why: str) -> None:
+    _, optimizer = fresh(kind, **options)
+    before = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    applied = apply_one(technique, optimizer=optimizer)
+    assert statuses(applied) == ["not applicable"]
+    assert why in applied.records[0].detail
+    assert [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups] == before
+
+
+def test_a_parameter_without_a_fused_kernel_leaves_all_groups_alone() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))]
+    optimizer = torch.optim.AdamW([{"params": parameters[:1]}, {"params": parameters[1:]}])
+    applied = apply_one("fused-optimizer", optimizer=optimizer)
+    assert "torch.complex64" in applied.records[0].detail
+    assert [group["fused"] for group in optimizer.param_groups] == [None, None]
+
+
+def test_state_of_a_checkpoint_and_several_groups_go_on() -> None:
+    def build() -> tuple[Any, Any]:
+        model = make_net()
+        groups = [{"params": list(model.blocks.parameters())}, {"params": list(model.out.parameters()), "lr": 1e-3}]
+        return model, torch.optim.AdamW(groups, lr=1e-2)
+
+    model, optimizer = build()
+    train(model, optimizer, steps=3)
+    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+    expected = train(model, optimizer, steps=3)
+    model, optimizer = build()
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(state)
+    apply_one("fused-optimizer", optimizer=optimizer)
+    assert is_close(train(model, optimizer, steps=3), expected)
+
+
+def test_a_checkpoint_looks_as_without_hotloop_and_loading_one_keeps_the_form() -> None:
+    model, optimizer = fresh(foreach=False)
+    apply_one("fused-optimizer", optimizer=optimizer)
+    train(model, optimizer, steps=2)
+    saved = optimizer.state_dict()
+    assert (saved["param_groups"][0]["fused"], saved["param_groups"][0]["foreach"]) == (None, False)
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    optimizer.load_state_dict(torch.load(file, weights_only=True))
+    assert (optimizer.param_groups[0]["fused"], optimizer.param_groups[0]["foreach"]) == (True, False)
+    train(model, optimizer, steps=1)
+    plain_model, plain = fresh(foreach=False)
+    plain.load_state_dict(saved)
+    train(plain_model, plain, steps=1)
+    assert plain.param_groups[0]["fused"] is None
+
+
+def test_undo_gives_the_form_of_the_script_back() -> None:
+    expected = train(*fresh())
+    model, optimizer = fresh()
+    before = set(vars(optimizer))
+    applied = apply_one("fused-optimizer", optimizer=optimizer)
+    applied.undo()
+    assert (optimizer.param_groups[0]["fused"], optimizer.defaults["fused"]) == (None, None)
+    assert set(vars(optimizer)) == before
+    assert is_equal(train(model, optimizer), expected)
+
+
+def test_schedulers_and_a_gradient_scaler_go_on() -> None:
+    model, optimizer = fresh()
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (step + 1))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    apply_one("fused-optimizer", optimizer=optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(2, 16)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-2 / 4)
+    assert optimizer.state[model.out.weight]["step"] == 3
+
+
+def test_optimizers_copy_and_pickle_as_before() -> None:
+    model, optimizer = fresh()
+    apply_one("fused-optimizer", optimizer=optimizer)
+    train(model, optimizer, steps=1)
+    copied = copy.deepcopy(optimizer)
+    assert copied.param_groups[0]["fused"] is True
+    file = io.BytesIO()
+    torch.save(optimizer, file)
+    assert b"hotloop" not in file.getvalue()
+
+
+def test_clipping_by_a_loop_is_named_with_its_line(tmp_path: Any) -> None:
+    from hotloop.apply.techniques.foreach_clipping import find_gradient_loop
+
+    script = tmp_path / "train.py"
+    script.write_text("for p in ps:\n    print(p.grad)\nfor p in ps:\n    total += (p.grad ** 2).sum()\n")
+    assert find_gradient_loop(str(script)) == "train.py:3"
+    script.write_text("for p in ps:\n    p.grad = None\n    g = p.grad\n")
+    assert find_gradient_loop(str(script)) is None
+    script.write_text("for p in ps:\n    p.grad.data.mul_(scale)\n")
+    assert find_gradient_loop(str(script)) == "train.py:1"
+
+
+def test_decay_is_the_optimizers_by_api_only_and_never_twice() -> None:
+    model, optimizer = fresh(weight_decay=0.0)
+    applied = apply_one("decay-in-optimizer", {"weight_decay": 0.1}, optimizer=optimizer)
+    assert statuses(applied) == ["applied"]
+    expected_model, expected = fresh(weight_decay=0.1)
+    assert is_equal(train(model, optimizer), train(expected_model, expected))
+    assert "was chosen" in apply_one("decay-in-optimizer", {"weight_decay": 0.2}, optimizer=optimizer).records[0].detail
+    _, sgd = fresh(torch.optim.SGD)
+    assert (
+        "part of the gradient"
+        in apply_one("decay-in-optimizer", {"weight_decay": 0.1}, optimizer=sgd).records[0].detail
+    )

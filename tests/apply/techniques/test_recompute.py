@@ -1,0 +1,233 @@
+"""activation-checkpointing, keep-activations and activation-offload: equal bits, less or more memory, and refusals."""
+
+import copy
+import io
+import random
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from hotloop.apply import TECHNIQUES
+from hotloop.apply.applier import Applier, make_context
+from hotloop.apply.modules import find_blocks
+from hotloop.apply.techniques.activation_offload import offload
+
+from .small import Block, Net, apply_one, is_equal, make_net, statuses, strategy_of, train
+
+
+def sgd(model: Any) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def saved_bytes(model: Any) -> int:
+    """Bytes that a forward keeps for backward, parameters left out."""
+    seen: dict[int, int] = {}
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    x = torch.randn(64, 16)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(x).sum()
+    loss.backward()
+    return sum(seen.values())
+
+
+@pytest.mark.parametrize("settings", [{}, {"policy": "matmuls"}, {"budget": 0.5}, {"block": "Block"}])
+def test_recomputing_gives_equal_bits_with_dropout(settings: dict[str, Any]) -> None:
+    plain = make_net()
+    expected = train(plain, sgd(plain))
+    model = make_net()
+    applied = apply_one("activation-checkpointing", settings, model=model)
+    assert statuses(applied) == ["applied"]
+    assert is_equal(train(model, sgd(model)), expected)
+
+
+def test_full_selective_and_budgeted_recomputing_keep_less() -> None:
+    kept = {}
+    for name, settings in {"all": {}, "matmuls": {"policy": "matmuls"}, "half": {"budget": 0.5}, "none": None}.items():
+        model = make_net()
+        if settings is not None:
+            apply_one("activation-checkpointing", settings, model=model)
+            model(torch.randn(2, 16)).sum().backward()  # the first call is watched, not recomputed
+        kept[name] = saved_bytes(model)
+    assert kept["all"] < kept["half"] < kept["none"]
+    assert kept["all"] < 0.4 * kept["none"]
+
+
+def test_evaluation_and_undo_leave_no_trace() -> None:
+    model = make_net()
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    applied = apply_one("activation-checkpointing", model=model)
+    assert model.state_dict().keys() == state.keys()
+    file = io.BytesIO()
+    torch.save(model, file)
+    assert b"hotloop" not in file.getvalue()
+    assert is_equal(list(copy.deepcopy(model).state_dict().values()), list(state.values()))
+    model.eval()
+    assert torch.equal(model(torch.ones(1, 16)), copy.deepcopy(model)(torch.ones(1, 16)))
+    applied.undo()
+    assert all("forward" not in vars(part) for part in model.modules())
+
+
+class Counting(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x, scale)
+
+
+class Chancy(Block):
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return x if random.random() < 0.5 else super().forward(x, scale)
+
+
+class Counter(Block):
+    count = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        self.count += 1
+        return super().forward(x, scale)
+
+
+@pytest.mark.parametrize(
+    ("block", "what"),
+    [(Counting, "its buffer calls"), (Chancy, "Python's random numbers"), (Counter, "its attribute count")],
+)
+def test_a_block_that_would_act_twice_is_found_in_its_first_call(block: Any, what: str) -> None:
+    random.seed(0)
+    plain = make_net(block=block)
+    expected = train(plain, sgd(plain))
+    random.seed(0)
+    model = make_net(block=block)
+    strategy = strategy_of("activation-checkpointing")
+    applier = Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
+    applier.model_met(model)
+    assert is_equal(train(model, sgd(model)), expected)
+    assert [record.status for record in applier.records] == ["applied", "not applicable"]
+    assert what in applier.records[1].detail
+
+
+class Normed(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(16)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "why"),
+    [
+        (Net(block=Normed), {}, "BatchNorm1d"),
+        (Net(depth=1), {}, "no class of modules that it repeats"),
+        (Net(), {"block": "Layer"}, "no module of class Layer"),
+        (torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)), {}, "no class of modules"),
+    ],
+)
+def test_models_that_cannot_be_recomputed_are_refused(model: Any, settings: dict[str, Any], why: str) -> None:
+    applied = apply_one("activation-checkpointing", settings, model=model)
+    assert statuses(applied) == ["not applicable"]
+    assert why in applied.records[0].detail
+
+
+def test_recomputing_adds_no_graph_break_under_compile() -> None:
+    plain, model = make_net(), make_net()
+    apply_one("activation-checkpointing", model=model)
+    for block in [*plain.blocks, *model.blocks]:
+        block.dropout.p = 0.0
+    torch._dynamo.reset()
+    model.compile(backend="aot_eager", fullgraph=True)
+    assert is_equal(train(model, sgd(model), steps=3), train(plain, sgd(plain), steps=3))
+
+
+def test_the_blocks_of_a_model_are_found_outermost_first() -> None:
+    nested = torch.nn.Sequential(*(torch.nn.Sequential(Block(), Block()) for _ in range(2)))
+    assert [type(one).__name__ for one in find_blocks(nested)] == ["Sequential"]
+    assert len(find_blocks(make_net())) == 4
+    assert len(find_blocks(torch.nn.ModuleList([make_net(), Block()]), "Block")) == 5
+
+
+class Checkpointed(Net):
+    options: ClassVar[dict[str, Any]] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = self.call(block, x, **self.options)
+        result: torch.Tensor = self.out(x)
+        return result
+
+    call: Any = staticmethod(checkpoint)
+
+
+def keep_activations(**options: Any) -> tuple[Any, list[Any]]:
+    """A model whose checkpoint() is what a script under the technique calls, and the effects."""
+    from hotloop.attach.applying import _change_calls
+
+    torch.manual_seed(0)
+    model = Checkpointed()
+    model.options = options
+    strategy = strategy_of("keep-activations")
+    applier = Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
+    model.call = _change_calls(applier, "torch.utils.checkpoint:checkpoint")(checkpoint)
+    return model, applier.records
+
+
+@pytest.mark.parametrize("options", [{"use_reentrant": False}, {"use_reentrant": False, "scale": 0.5}])
+def test_plain_calls_give_equal_bits(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    plain = Checkpointed()
+    plain.options = options
+    model, records = keep_activations(**options)
+    assert is_equal(train(model, sgd(model)), train(plain, sgd(plain)))
+    assert [(record.status, record.numerics) for record in records] == [("applied", "exact")]
+    assert saved_bytes(model) > 2 * saved_bytes(plain)
+
+
+def test_a_reentrant_call_that_trains_nothing_stays_untrained() -> None:
+    torch.manual_seed(0)
+    plain = Checkpointed(depth=1)
+    model, records = keep_activations(use_reentrant=True)
+    model.blocks = model.blocks[:1]
+    x = torch.ones(1, 16)
+    for one in (plain, model):
+        one.options = {"use_reentrant": True}
+        with pytest.warns(UserWarning, match="None of the inputs"):
+            one(x).sum().backward()
+    assert model.blocks[0].up.weight.grad is None
+    assert plain.blocks[0].up.weight.grad is None
+    assert "trains no parameters" in records[0].detail
+
+
+def test_other_random_draws_are_said() -> None:
+    model, records = keep_activations(use_reentrant=False, preserve_rng_state=False)
+    model(torch.ones(1, 16))
+    assert records[0].numerics == "resampled"
+
+
+def test_offloading_gives_equal_bits_and_the_cpu_has_nowhere_to_go() -> None:
+    plain, model = make_net(), make_net()
+    moved: list[int] = []
+    undo = offload(model, 0, False)
+    original = torch.empty_like
+    torch.empty_like = lambda *a, **k: moved.append(1) or original(*a, **k)  # type: ignore[func-returns-value,assignment]
+    try:
+        results = train(model, sgd(model))
+    finally:
+        torch.empty_like = original
+    assert moved
+    assert is_equal(results, train(plain, sgd(plain)))
+    undo()
+    assert "forward" not in vars(model)
+    assert "on the CPU" in apply_one("activation-offload", model=model).records[0].detail
