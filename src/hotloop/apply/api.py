@@ -25,13 +25,23 @@ class AppliedStrategy:
     def undo(self) -> None:
         self.applier.undo()
 
+    @property
+    def scaler(self) -> Any:
+        """The GradScaler that fp16-autocast made for the loop (scale the loss and step with it), or None."""
+        return self.applier.context.memory("fp16-autocast").get("scaler")
+
     def after_step(self) -> None:
         """For techniques that act between steps (scheduled garbage collection); call it after each."""
         self.applier.after_step()
 
 
 def apply_strategy(
-    strategy: Strategy | str | Path, *, model: Any = None, optimizer: Any = None, loader: Any = None
+    strategy: Strategy | str | Path,
+    *,
+    model: Any = None,
+    optimizer: Any = None,
+    loader: Any = None,
+    scaler: Any = None,
 ) -> AppliedStrategy:
     """Apply a strategy (or a TOML file) to the objects of a training, before its first step.
 
@@ -44,6 +54,8 @@ def apply_strategy(
     applier.start()
     if loader is not None:
         loader = applier.loader_built(loader)
+    if scaler is not None:
+        applier.scaler_built(scaler)
     if optimizer is not None:
         applier.optimizer_built(optimizer)
         applier.waiting.clear()

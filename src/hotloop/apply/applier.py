@@ -6,12 +6,13 @@ import os
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from types import FrameType
 from typing import Any
 
 from hotloop.apply.check import settings_of
 from hotloop.core.findings import Value, Where
 from hotloop.core.strategy import Choice, Strategy
-from hotloop.core.techniques import Applied, Effect, NotApplicable, Technique, has_hook
+from hotloop.core.techniques import Applied, Call, Effect, NotApplicable, Technique, has_hook
 
 APPLIED, NOT_APPLICABLE, FAILED = "applied", "not applicable", "failed"
 
@@ -22,8 +23,12 @@ MEETINGS = {
     "change_model": "no module was called with gradients",
     "change_optimizer": "no optimizer was used",
     "change_scaler": "no GradScaler was built",
+    "change_call": "the functions that it changes were not called",
 }
 """Hooks that a technique may define, and what to say when none of them was ever reached."""
+
+MOST_CALL_PLACES = 1_000
+"""Places of calls that are remembered; calls from further ones (generated code) stay as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,10 @@ class ProcessContext:
     known_models: list[weakref.ref[Any]]
     known_optimizers: list[weakref.ref[Any]]
     _memories: dict[str, dict[str, Any]]
+    on_report: Callable[[str, Effect], None] = lambda technique, effect: None
+
+    def report(self, technique: str, effect: Effect) -> None:
+        self.on_report(technique, effect)
 
     def memory(self, technique: str) -> dict[str, Any]:
         return self._memories.setdefault(technique, {})
@@ -101,6 +110,7 @@ class Applier:
         find_place: Callable[[], Where | None] = lambda: None,
     ) -> None:
         self.context = context
+        context.on_report = self._report
         self.records: list[Record] = []
         self._tell = tell
         self._find_place = find_place
@@ -114,6 +124,9 @@ class Applier:
         self._undo: list[Callable[[], None]] = []
         self._met: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._places: weakref.WeakKeyDictionary[Any, Where] = weakref.WeakKeyDictionary()
+        self._places_of_calls: dict[tuple[Any, ...], Where | None] = {}
+        self._told_calls: set[tuple[Any, ...]] = set()
+        self._asked: set[str] = set()
         self.waiting: list[weakref.ref[Any]] = []
         """Optimizers that were built and not used yet."""
         self.step_watchers = [technique for technique, _, _ in self._plan if technique.watch_steps]
@@ -175,6 +188,36 @@ class Applier:
                 self._record(technique, {}, FAILED, f"{type(error).__name__}: {error}", None, None, None)
                 return
 
+    def functions(self) -> tuple[str, ...]:
+        """The functions of torch whose calls some technique may change, as 'module:dotted.path'."""
+        return tuple(sorted({name for technique, _, _ in self._plan for name in technique.functions}))
+
+    def change_call(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, caller: FrameType) -> Call:
+        """What to call in place of ``function(*args, **kwargs)``; ``caller`` is the frame that calls it."""
+        call = Call(name=name, function=function, args=args, kwargs=dict(kwargs))
+        key = (name, caller.f_code, caller.f_lineno)
+        known = key in self._places_of_calls
+        if not known:
+            if len(self._places_of_calls) >= MOST_CALL_PLACES:
+                return call
+            self._places_of_calls[key] = self._find_place()
+        where = self._places_of_calls[key]
+        for technique, settings, choice in self._plan:
+            if name not in technique.functions or not _is_meant(choice, where):
+                continue
+            shown = name.rpartition(":")[2]
+            before = (call.function, call.args, dict(call.kwargs))
+            try:
+                effect = technique.change_call(call, settings, self.context)
+            except Exception as error:
+                call.function, call.args, call.kwargs = before
+                self._record(technique, settings, FAILED, f"{type(error).__name__}: {error}", shown, where, None)
+                continue
+            if effect is not None and (key, technique.id, type(effect)) not in self._told_calls:
+                self._told_calls.add((key, technique.id, type(effect)))
+                self._note(technique, settings, effect, shown, where)
+        return call
+
     def finish(self) -> None:
         """Say of every technique that met no object of its own why nothing happened."""
         told = {record.technique for record in self.records}
@@ -183,7 +226,10 @@ class Applier:
                 continue
             hooks = [hook for hook in MEETINGS if hook != "start" and has_hook(technique, hook)]
             if hooks:
-                self._record(technique, settings, NOT_APPLICABLE, MEETINGS[hooks[0]], None, None, None)
+                why = "it met nothing that it changes" if technique.id in self._asked else MEETINGS[hooks[0]]
+                self._record(technique, settings, NOT_APPLICABLE, why, None, None, None)
+            elif technique.watch_steps:
+                self._record(technique, settings, NOT_APPLICABLE, "too few steps were made", None, None, None)
 
     def undo(self) -> None:
         """Take everything back that can be taken back, last first."""
@@ -194,22 +240,35 @@ class Applier:
         for technique, settings, choice in self._plan:
             if not has_hook(technique, hook) or not _is_meant(choice, where):
                 continue
+            if hook != "start":
+                self._asked.add(technique.id)
             try:
                 arguments = (settings, self.context) if hook == "start" else (target, settings, self.context)
                 effect: Effect = getattr(technique, hook)(*arguments)
             except Exception as error:
                 self._record(technique, settings, FAILED, f"{type(error).__name__}: {error}", name, where, None)
                 continue
-            if isinstance(effect, NotApplicable):
-                self._record(technique, settings, NOT_APPLICABLE, effect.why, name, where, None)
-            elif isinstance(effect, Applied):
-                numerics = (effect.numerics or technique.numerics).value
-                self._record(technique, settings, APPLIED, effect.detail, name, where, numerics)
-                if effect.undo is not None:
-                    self._undo.append(effect.undo)
-                if effect.replacement is not None:
-                    target = effect.replacement
+            self._note(technique, settings, effect, name, where)
+            if isinstance(effect, Applied) and effect.replacement is not None:
+                target = effect.replacement
         return target
+
+    def _report(self, technique_id: str, effect: Effect) -> None:
+        """What a technique says on its own account."""
+        for technique, settings, _ in self._plan:
+            if technique.id == technique_id:
+                self._note(technique, settings, effect, "the process", None)
+
+    def _note(
+        self, technique: Technique, settings: Mapping[str, Value], effect: Effect, name: str, where: Where | None
+    ) -> None:
+        if isinstance(effect, NotApplicable):
+            self._record(technique, settings, NOT_APPLICABLE, effect.why, name, where, None)
+        elif isinstance(effect, Applied):
+            numerics = (effect.numerics or technique.numerics).value
+            self._record(technique, settings, APPLIED, effect.detail, name, where, numerics)
+            if effect.undo is not None:
+                self._undo.append(effect.undo)
 
     def _record(
         self,

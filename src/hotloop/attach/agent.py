@@ -61,10 +61,10 @@ def arm_agent(options: dict[str, Any]) -> Session:
     watch = ImportWatch()
     subscribers = subscribers_of(session)
     changes = _changes(options, session)
-    for site in SITES:
-        wraps = [subscribers.get(site.id) or subscribers[site.id.partition("-")[0]]]
-        if site.id in changes:
-            wraps.append(changes[site.id])  # what changes a call goes outside what times it
+    for site in (*SITES, *(site for site in changes if site not in SITES)):
+        wraps = [wrap for wrap in (subscribers.get(site.id) or subscribers.get(site.id.partition("-")[0]),) if wrap]
+        if site in changes:
+            wraps.append(changes[site])  # what changes a call goes outside what times it
         watch.after_import(site.module, lambda site=site, wraps=wraps: _install(session, site, *wraps))  # type: ignore[misc]
     _when_cuda_starts(lambda: _install_copies(session, subscribers["copy"]))
     session.module_patch = ModulePatch(session)
@@ -83,7 +83,7 @@ def arm_agent(options: dict[str, Any]) -> Session:
     return session
 
 
-def _changes(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
+def _changes(options: dict[str, Any], session: Session) -> dict[Site, Wrap]:
     if not options.get("strategy"):
         return {}
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +19,13 @@ from hotloop.observe.places import caller_place
 from hotloop.observe.session import Session
 from hotloop.observe.wrappers import unseen
 
-from .sites import Wrap
+from .sites import ALIASES, SITES, Site, Wrap
 
 Call = Callable[..., Any]
 
 
-def apply_to_process(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
-    """Begin to apply the options' strategy; answers the wrappers to install, by site id."""
+def apply_to_process(options: dict[str, Any], session: Session) -> dict[Site, Wrap]:
+    """Begin to apply the options' strategy; answers the wrappers to install, by site."""
     strategy = strategy_from_mapping(options["strategy"])
     applier = Applier(
         strategy,
@@ -41,13 +42,22 @@ def apply_to_process(options: dict[str, Any], session: Session) -> dict[str, Wra
     if applier.step_watchers:
         session.subscribe(lambda session, row: applier.after_step())
     session.before_end = applier.finish
-    return {
+    wraps = {
         "loader-init": _after_init(applier.loader_built),
         "optimizer-init": _after_init(applier.optimizer_built),
         "scaler-init": _after_init(applier.scaler_built),
         "ddp-init": _change_ddp(applier),
         "run-backward": _before_first_use(applier),
     }
+    found = {site: wraps[site.id] for site in SITES if site.id in wraps}
+    return found | {function_site(name): _change_calls(applier, name) for name in applier.functions()}
+
+
+def function_site(name: str) -> Site:
+    """The site of a function of torch (``module:dotted.path``): one of SITES, or one that is patched for this alone."""
+    module, _, path = name.partition(":")
+    known = next((site for site in SITES if (site.module, site.path) == (module, path)), None)
+    return known or Site(id=f"function-{path}", module=module, path=path, aliases=ALIASES)
 
 
 def _tell(session: Session, record: Record) -> None:
@@ -93,6 +103,20 @@ def _change_ddp(applier: Applier) -> Wrap:
             original(self, **arguments)
 
         return unseen(__init__)
+
+    return wrap
+
+
+def _change_calls(applier: Applier, name: str) -> Wrap:
+    def wrap(original: Call) -> Call:
+        @functools.wraps(original)
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            call = applier.change_call(name, original, args, kwargs, sys._getframe(1))
+            return call.function(*call.args, **call.kwargs)
+
+        return changed
 
     return wrap
 

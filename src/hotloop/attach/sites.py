@@ -16,6 +16,10 @@ from typing import Any
 Wrap = Callable[[Any], Any]
 
 
+ALIASES = (("torch*", "*"),)
+"""In place of a site's aliases: every loaded module of torch that holds the same object."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """An attribute to replace: ``path`` is dotted inside ``module``; ``aliases`` are further places of the same object.
@@ -102,11 +106,20 @@ def install(site: Site, subscribers: Sequence[Wrap]) -> str | None:
     if isinstance(original, staticmethod):
         replacement = staticmethod(replacement)
     setattr(owner, name, replacement)
-    for alias_module, alias_name in site.aliases:
+    aliases = _find_aliases(original) if site.aliases == ALIASES else site.aliases
+    for alias_module, alias_name in aliases:
         alias_owner = sys.modules.get(alias_module)
         if alias_owner is not None and getattr(alias_owner, alias_name, None) is original:
             setattr(alias_owner, alias_name, replacement)
     return None
+
+
+def _find_aliases(original: Any) -> list[tuple[str, str]]:
+    found = []
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and (name == "torch" or name.startswith("torch.")):
+            found += [(name, key) for key, value in list(vars(module).items()) if value is original]
+    return found
 
 
 def _owner(module: ModuleType, path: str) -> tuple[Any, str]:

@@ -74,6 +74,17 @@ Effect = Applied | NotApplicable | None
 """None: this object is not the technique's business (a second loader of a validation, a loss without parameters)."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """A call of a function of torch, about to be made. A technique changes what is called, and with what."""
+
+    name: str
+    """As in ``Technique.functions``."""
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 class Context(Protocol):
     """What a technique may know about the process that it acts in."""
 
@@ -96,6 +107,10 @@ class Context(Protocol):
 
     def models(self) -> list[Any]:
         """Outermost modules that were called with gradients so far and still live (by API: the one given)."""
+        ...
+
+    def report(self, technique: str, effect: Effect) -> None:
+        """Say what came of a technique after its hook had answered: it acted at a later step, or was taken back."""
         ...
 
 
@@ -132,6 +147,9 @@ class Technique:
         """What it would win on this training, as fractions of the time per unit; None where nothing is known."""
         return None
 
+    functions: ClassVar[tuple[str, ...]] = ()
+    """Functions of torch whose calls ``change_call`` may change in an unmodified script, as 'module:dotted.path'."""
+
     # -- hooks, in the order in which a training meets them ------------------------------------------------------------
 
     def set_environment(
@@ -166,6 +184,13 @@ class Technique:
 
     def change_scaler(self, scaler: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         """A GradScaler was built."""
+        return None
+
+    def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
+        """The script calls one of ``functions``, outside of compiled code. Asked at every call, so it must be quick.
+
+        By API nothing is patched, so this hook is not asked.
+        """
         return None
 
     def after_step(self, context: Context) -> None:
