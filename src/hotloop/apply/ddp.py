@@ -67,10 +67,11 @@ def average_gradients(ddp: Any, parameters: Sequence[Any]) -> None:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         for chunk in _chunks([parameter.grad for parameter in parameters]):
-            flat = _flatten_dense_tensors(chunk)
+            flat = _flatten_dense_tensors(chunk)  # type: ignore[no-untyped-call]
             flat.div_(world_size)
             dist.all_reduce(flat, group=ddp.process_group)
-            for gradient, mean in zip(chunk, _unflatten_dense_tensors(flat, chunk), strict=True):
+            means = _unflatten_dense_tensors(flat, chunk)  # type: ignore[no-untyped-call]
+            for gradient, mean in zip(chunk, means, strict=True):
                 gradient.copy_(mean)
 
 

@@ -79,7 +79,7 @@ class GradientReads:
     def install(self) -> None:
         import torch
 
-        base = torch._C.TensorBase.grad  # type: ignore[attr-defined]
+        base: Any = torch._C.TensorBase.grad
         inside = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
         parameters, tell = self._parameters, self._tell
 
@@ -93,7 +93,7 @@ class GradientReads:
 
         if "grad" not in vars(torch.Tensor):
             self._property = property(read, base.__set__, base.__delete__)
-            torch.Tensor.grad = self._property  # type: ignore[assignment]
+            torch.Tensor.grad = self._property
 
     def remove(self) -> None:
         import torch

@@ -1,4 +1,4 @@
-"""A DDP model's forwards, backwards and steps -> which backwards need not exchange gradients, and no step on local ones.
+"""A DDP model's forwards, backwards and steps -> which backwards need no exchange; no step on local gradients.
 
 Averaging is linear: the mean of (averaged so far + local) is averaged so far + mean of local. A gradient may therefore
 be averaged after any backward, or before it is used, and the step sees the same sum. So one more exchange is never
@@ -24,8 +24,8 @@ LAST_DECISION = 1024
 class Rhythm:
     """Learns how many backwards a step has, then lets all but the last one of them keep its gradients local.
 
-    ``say(text, applied)`` is called once, when it is decided. All that changes the exchange is decided from what happens
-    on every rank alike: backwards through DDP and uses of its gradients.
+    ``say(text, applied)`` is called once, when it is decided. All that changes the exchange is decided from what
+    happens on every rank alike: backwards through DDP and uses of its gradients.
     """
 
     def __init__(self, ddp: Any, windows: int, say: Callable[[str, bool], None]) -> None:
@@ -50,6 +50,7 @@ class Rhythm:
         self._reads.install()
         self._hooks = [parameters[0].register_post_accumulate_grad_hook(self._got)]
         wrap_forward(ddp, self._around)
+        vars(ddp)["forward"].keeps_local = self.keeps_local  # for whoever counts exchanges before a forward
 
     def watch_optimizer(self, optimizer: Any) -> None:
         """Call ``before_use`` before each of its steps, if it changes this model's parameters."""
@@ -71,6 +72,11 @@ class Rhythm:
             self._learn(ddp, ends_window)
         if ends_window:
             self._position = 0
+
+    def keeps_local(self) -> bool:
+        """Whether the backward of the forward that begins now will exchange nothing."""
+        self._close_backward()
+        return self._position + 1 < self._micro_batches
 
     def closure_given(self) -> None:
         """A step will run forwards and backwards itself, and use the gradients of each: every one is exchanged."""

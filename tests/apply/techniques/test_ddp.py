@@ -1,4 +1,4 @@
-"""Two gloo ranks: accumulation without needless exchanges trains the same, and the scan goes only where it is proven."""
+"""Two gloo ranks: fewer exchanges train the same, and the scan goes only where it is proven needless."""
 
 import json
 import subprocess

@@ -179,8 +179,8 @@ class _Watch:
         ddp.find_unused_parameters = False
         rebuild_reducer(ddp)
         detail = (
-            f"find_unused_parameters off from backward {self._count + 1} on: each of {len(self._parameters)} parameters "
-            f"got its gradient in the {self._count} before, on all ranks"
+            f"find_unused_parameters off from backward {self._count + 1} on: each of "
+            f"{len(self._parameters)} parameters got its gradient in the {self._count} before, on all ranks"
         )
         import torch.distributed as dist
 
