@@ -32,6 +32,7 @@ class DdpWatch:
         if self._on_cpu:
             # On CUDA torch keeps its own sampling: reading its events there may synchronise.
             ddp._set_ddp_runtime_logging_sample_rate(1)
+        self._logger = ddp.logger
         self._time_scan(ddp)
 
     def _time_scan(self, ddp: Any) -> None:
@@ -63,6 +64,10 @@ class DdpWatch:
         if ddp is None:
             return
         self._calls += 1
+        if ddp.logger is not self._logger:  # a technique gave DDP a new reducer
+            self._logger = ddp.logger
+            if self._on_cpu:
+                ddp._set_ddp_runtime_logging_sample_rate(1)
         if self._calls in SETTINGS_ROWS or self._calls % 500 == 0:
             session.tell(self._settings(ddp))
         if self._on_cpu and self._calls % EVERY_ROWS == 0:

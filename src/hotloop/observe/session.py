@@ -819,7 +819,9 @@ class Session:
 
     def _count_sync(self, module: Any) -> None:
         row = self.recorder.row
-        row[SYNCED] = max(0, row[SYNCED]) + bool(module.require_backward_grad_sync)
+        keeps_local = getattr(vars(module).get("forward"), "keeps_local", None)  # set by an applied technique
+        synced = module.require_backward_grad_sync and not (keeps_local is not None and keeps_local())
+        row[SYNCED] = max(0, row[SYNCED]) + bool(synced)
 
     @guarded
     def nested_call(self, module: Any, args: Any) -> None:

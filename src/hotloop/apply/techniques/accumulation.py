@@ -1,0 +1,50 @@
+"""accumulation: a batch in several micro-batches, one step for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.techniques import Context, Effect, NotApplicable, Setting, Stage, Technique
+
+
+class Accumulation(Technique):
+    """
+    ## What it does
+    The Trainer splits each batch into `micro_batches` parts, adds up their gradients and steps once: the effective
+    batch stays what it was. Each part's loss counts by its share of the samples, so a smaller last part is right too.
+    Ranks exchange gradients once a step. In a loop of your own, `hotloop.train.accumulate.micro_batches` does this.
+
+    ## When it helps
+    When the whole batch's activations do not fit: their peak is that of one micro-batch. With 4 parts, 3 of 4 exchanges
+    between ranks are saved over four small steps; on two gloo ranks that share two cores each saved exchange of 3.2 MB
+    was worth 5.1 to 6.2 ms (3 to 5 interleaved pairs).
+
+    ## When it does not
+    It is no remedy for low utilisation: smaller matrices compute less per second. It saves no parameters, gradients or
+    optimizer state. Losses that are no mean over samples, BatchNorm and contrastive losses see the part, not the batch.
+
+    ## Numerics
+    Reordered for a mean loss over samples: the same sum in another order. A mean over tokens with padding weighs
+    parts by samples, which is not the same.
+    """
+
+    id = "accumulation"
+    title = "a batch in micro-batches"
+    numerics = Numerics.REORDERED
+    safety = Safety.ASK
+    stage = Stage.LOOP
+    settings = (
+        Setting(
+            name="micro_batches", kind=int, default=2, help="parts of a batch that share one step", least=1, most=65536
+        ),
+    )
+
+    def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        if context.from_outside:
+            return NotApplicable(why="the script's loop decides what a batch is; use the Trainer or micro_batches()")
+        return NotApplicable(why="the loop is yours: go through hotloop.train.accumulate.micro_batches in it")
+
+
+TECHNIQUE = Accumulation()

@@ -1,0 +1,72 @@
+"""ddp-buckets: how many bytes of gradients DDP sends at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+
+class DdpBuckets(Technique):
+    """
+    ## What it does
+    Sets `bucket_cap_mb`, the size of the pieces in which DistributedDataParallel sends gradients. It replaces the
+    size that the script chose: that choice is the fault that it treats, and the report says what was replaced.
+
+    ## When it helps
+    Many small pieces: each all-reduce costs its latency, 0.04 ms with NCCL on one host and about 0.25 ms with gloo
+    (rules of thumb), whatever it carries. A smaller cap helps where one huge piece leaves nothing to hide behind: 25
+    million parameters over a link of 1 Gbit/s took 1857 ms a step with 1 MiB and 2701 ms with 200 MiB (two gloo ranks,
+    least of three to five, on a busy machine: only the direction is sure).
+
+    ## When it does not
+    With communication that backward hides already. With a list of sizes (`bucket_cap_mb_list`), which it leaves alone.
+
+    ## Numerics
+    Reordered: another layout of the pieces may add the ranks' gradients in another order. Two ranks give equal bits.
+    """
+
+    id = "ddp-buckets"
+    title = "gradients in pieces of another size"
+    numerics = Numerics.REORDERED
+    safety = Safety.ASK
+    stage = Stage.PARALLEL
+    treats = ("small-buckets", "exposed-communication")
+    settings = (
+        Setting(
+            name="bucket_cap_mb",
+            kind=float,
+            default=25.0,
+            help="size of a piece in MiB; 25 is torch's default",
+            least=0.1,
+            most=4096,
+        ),
+    )
+
+    def change_ddp(self, arguments: dict[str, Any], settings: Mapping[str, Value], context: Context) -> Effect:
+        import torch.distributed as dist
+
+        if dist.get_world_size(arguments.get("process_group")) == 1:
+            return NotApplicable(why="one rank: nothing is sent")
+        if arguments.get("bucket_cap_mb_list"):
+            return NotApplicable(why=f"bucket_cap_mb_list={arguments['bucket_cap_mb_list']} was chosen in the script")
+        wanted = settings["bucket_cap_mb"]
+        before = arguments.get("bucket_cap_mb")
+        if before == wanted or (before is None and wanted == 25):
+            return NotApplicable(why=f"bucket_cap_mb is {25 if before is None else before:g} already")
+        # torch's own default also sends a small first piece early; that is lost with any explicit size, 25 included.
+        arguments["bucket_cap_mb"] = None if wanted == 25 else wanted
+        was = "torch's 25" if before is None else f"the script's {before:g}"
+        return Applied(detail=f"bucket_cap_mb {wanted:g} in place of {was}", numerics=two_ranks(arguments))
+
+
+def two_ranks(arguments: Mapping[str, Any]) -> Numerics | None:
+    """A sum of two has one order."""
+    import torch.distributed as dist
+
+    return Numerics.EXACT if dist.get_world_size(arguments.get("process_group")) == 2 else None
+
+
+TECHNIQUE = DdpBuckets()

@@ -1,0 +1,159 @@
+"""Two gloo ranks: fewer exchanges train the same, and the scan goes only where it is proven needless."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.apply.gradient_use import gradient_line
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+HOTLOOP = (sys.executable, "-m", "hotloop.cli.start")
+TOLERANCE = 1e-6
+"""Of the largest parameter, after up to 24 steps in float32: sums in another order."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("ranks") / "found.json"
+    script = Path(__file__).with_name("ddp_ranks.py")
+    done = subprocess.run([*TORCHRUN, script, out], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result
+
+
+@pytest.mark.parametrize(
+    ("scenario", "least_local"),
+    [
+        ("even", 45),
+        ("uneven", 40),  # every third window is shorter than what was learned
+        ("uneven_clipped", 40),
+        ("carried", 30),
+        ("dropped", 30),
+        ("buffers", 40),
+        ("view", 40),
+        ("static", 40),
+        ("small_buckets", 20),
+    ],
+)
+def test_skipped_exchanges_change_the_order_of_sums_only(
+    found: dict[str, Any], scenario: str, least_local: int
+) -> None:
+    one = found[scenario]
+    assert [applied for _, applied in one["said"]] == [True]
+    assert one["local"] >= least_local
+    assert 0 < one["difference"] < TOLERANCE
+    if scenario != "buffers":  # with BatchNorm each rank ends with its own running mean, as without hotloop
+        assert one["ranks_agree"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "why"),
+    [
+        ("clipped_each", "between the micro-batches"),
+        ("single", "each step has one backward"),
+        ("varying", "the backwards a step vary"),
+        ("closure", "a closure"),
+    ],
+)
+def test_what_cannot_be_proven_stays(found: dict[str, Any], scenario: str, why: str) -> None:
+    one = found[scenario]
+    ((text, applied),) = one["said"]
+    assert not applied
+    assert why in text
+    assert one["local"] == 0
+    assert one["difference"] == 0
+
+
+def test_the_comparison_sees_a_step_on_local_gradients(found: dict[str, Any]) -> None:
+    assert found["sabotaged"]["difference"] > 100 * TOLERANCE
+    assert not found["sabotaged"]["ranks_agree"]
+
+
+@pytest.mark.parametrize("scenario", ["scan", "scan_view", "scan_assumed"])
+def test_the_scan_goes_where_all_parameters_are_used(found: dict[str, Any], scenario: str) -> None:
+    one = found[scenario]
+    assert one["scans"] is False
+    assert one["equal"]
+    assert one["ranks_agree"]
+    assert "exact" in one["told"][0]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "why"), [("scan_branch", "(IfExp)"), ("scan_unused", "got no gradient in the first 8 backwards")]
+)
+def test_the_scan_stays_where_a_parameter_may_be_unused(found: dict[str, Any], scenario: str, why: str) -> None:
+    one = found[scenario]
+    assert one["scans"] is True
+    assert one["equal"]
+    assert why in one["told"][0]
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("p.grad = None", None),
+        ("torch.autograd.grad(a, b)", None),
+        ("x = 1\np.grad /= 2", 2),
+        ("n = [p.grad.norm() for p in ps]", 1),
+        ("getattr(p, 'grad')", 1),
+    ],
+)
+def test_gradients_used_by_hand_are_found_in_source(source: str, line: int | None) -> None:
+    assert gradient_line(source) == line
+
+
+SCRIPT = """\
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 32), nn.Linear(32, 4)
+    def forward(self, x):
+        return self.b(self.a(x).tanh())
+torch.manual_seed(0); torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(Net(), bucket_cap_mb=0.001, find_unused_parameters=True)
+optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+torch.manual_seed(dist.get_rank())
+for i in range(1, 91):
+    model(torch.randn(8, 16)).pow(2).mean().backward()
+    if i % 3 == 0 or i % 10 == 0:
+        clip_grad_norm_(model.parameters(), 0.05)
+        optimizer.step()
+        optimizer.zero_grad()
+if dist.get_rank() == 0:
+    print(repr([p.double().sum().item() for p in model.parameters()]))
+dist.destroy_process_group()
+"""
+STRATEGY = """\
+schema = "hotloop.strategy/1"
+[techniques.ddp-buckets]
+[techniques.ddp-settings]
+[techniques.no-sync-accumulation]
+"""
+
+
+def test_an_unmodified_script_under_torchrun(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "fast.toml").write_text(STRATEGY)
+    plain = subprocess.run([*TORCHRUN, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    options = ("run", "--no-probe", "--strategy", "fast.toml", "--json", "out.json", "--")
+    treated = subprocess.run(
+        [*HOTLOOP, *options, *TORCHRUN, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=180
+    )
+    assert treated.returncode == 0, treated.stderr
+    assert json.loads(treated.stdout) == pytest.approx(json.loads(plain.stdout), rel=1e-5)
+    report = json.loads((tmp_path / "out.json").read_text())
+    told = {one["technique"]: one for one in report["strategy"]}
+    assert {key: one["status"] for key, one in told.items()} == dict.fromkeys(told, "applied"), told
+    assert told["ddp-buckets"]["detail"] == "bucket_cap_mb 25 in place of the script's 0.001"
+    assert told["ddp-buckets"]["where"]["line"] == 12
+    assert "once per 3 backwards" in told["no-sync-accumulation"]["detail"]
+    assert "sync-every-microstep" not in [finding["rule"] for finding in report["findings"]]

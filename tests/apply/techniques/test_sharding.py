@@ -1,0 +1,113 @@
+"""Two gloo ranks: shared-out optimizer state, sharded models and micro-batches train as the plain ones do."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hotloop.apply import TECHNIQUES
+from hotloop.apply.applier import make_context
+from hotloop.apply.sharded_optimizer import cut
+from hotloop.core.errors import HotloopError
+from hotloop.core.strategy import Strategy
+from hotloop.core.techniques import NotApplicable
+from hotloop.train.accumulate import batch_size, micro_batches
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("ranks") / "found.json"
+    script = Path(__file__).with_name("sharding_ranks.py")
+    done = subprocess.run([*TORCHRUN, script, out], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result
+
+
+@pytest.mark.parametrize("scenario", ["adamw", "one_tensor", "momentum"])
+def test_each_rank_holds_half_of_the_state_and_the_training_is_the_same(found: dict[str, Any], scenario: str) -> None:
+    one = found[scenario]
+    assert one["records"][0].startswith("applied")
+    assert one["bytes"] / one["whole_bytes"] == pytest.approx(0.5, rel=0.01)
+    assert one["gap"] < 1e-6
+    assert one["state_gap"] < 1e-6
+    assert one["ranks_agree"]
+    assert one["refused"]  # no half of a state is ever saved
+    assert one["lr"]  # a schedule over the shared-out optimizer acts, and is in what it saves
+
+
+def test_a_sharded_model_with_micro_batches(found: dict[str, Any]) -> None:
+    one = found["fsdp"]
+    assert one["late"] == [
+        "not applicable: an optimizer holds the whole parameters; build it after the model was sharded"
+    ]
+    assert one["records"] == ["applied: 4 blocks and the model cut over 2 ranks"]
+    assert one["bytes"] / one["whole_bytes"] == pytest.approx(0.5, rel=0.01)
+    assert one["gap"] < 1e-5
+
+
+def test_uneven_micro_batches_add_up_and_exchange_once(found: dict[str, Any]) -> None:
+    one = found["accumulate"]
+    assert one["exchanged"] == 6
+    assert 0 < one["gap"] < 1e-6
+    assert one["ranks_agree"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_cuts_share_out_every_element_once(ranks: int) -> None:
+    parameters = [torch.empty(n) for n in (5, 1, 700_000, 3, 90_001)]
+    cuts = cut([p.numel() * 4 for p in parameters], parameters, ranks)
+    for parameter, ranges in zip(parameters, cuts, strict=True):
+        assert ranges[0][0] == 0
+        assert ranges[-1][1] == parameter.numel()
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
+    shares = [sum(ranges[rank][1] - ranges[rank][0] for ranges in cuts) for rank in range(ranks)]
+    assert max(shares) == pytest.approx(sum(shares) / ranks, rel=0.02)
+
+
+def test_a_tensor_in_another_layout_is_never_cut() -> None:
+    parameters = [torch.empty(8, 4, 3, 3).to(memory_format=torch.channels_last), torch.empty(64)]
+    ((first, second), _) = cut([p.numel() * 4 for p in parameters], parameters, 2)
+    assert {first, second} == {(0, 288), (288, 288)}
+
+
+@pytest.mark.parametrize(
+    ("technique", "hook", "why"),
+    [
+        ("zero-optimizer", "change_optimizer", "saves optimizer.state_dict() on one rank"),
+        ("fsdp2", "change_model", "the script's optimizer holds whole parameters"),
+        ("accumulation", "change_model", "the script's loop decides"),
+        ("optimizer-state-offload", "change_optimizer", "the parameters are on cpu"),
+        ("ddp-settings", "change_model", "is no DistributedDataParallel"),
+        ("no-sync-accumulation", "change_model", "is no DistributedDataParallel"),
+    ],
+)
+def test_why_not_from_outside(technique: str, hook: str, why: str) -> None:
+    one = TECHNIQUES[technique]
+    model = torch.nn.Linear(2, 2)
+    target = torch.optim.Adam(model.parameters()) if hook == "change_optimizer" else model
+    settings = {setting.name: setting.default for setting in one.settings}
+    effect = getattr(one, hook)(target, settings, make_context(Strategy(), from_outside=True))
+    assert isinstance(effect, NotApplicable)
+    assert why in effect.why
+
+
+def test_a_batch_is_split_into_near_equal_parts() -> None:
+    batch = {"x": torch.arange(7), "names": list("abcdefg"), "scale": torch.tensor(2.0)}
+    parts = list(micro_batches(torch.nn.Identity(), batch, 3))
+    assert [part.batch["x"].tolist() for part in parts] == [[0, 1, 2], [3, 4], [5, 6]]
+    assert [part.batch["names"] for part in parts] == [["a", "b", "c"], ["d", "e"], ["f", "g"]]
+    assert sum(part.weight for part in parts) == pytest.approx(1)
+    assert [part.is_last for part in parts] == [False, False, True]
+
+
+def test_a_batch_without_a_common_size_is_refused() -> None:
+    with pytest.raises(HotloopError, match=r"first dimensions \[2, 3\] cannot be split"):
+        batch_size([torch.zeros(2), torch.zeros(3)])
