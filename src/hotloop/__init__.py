@@ -6,6 +6,8 @@ TYPE_CHECKING = False  # typing itself takes a third of the time in which Python
 if TYPE_CHECKING:
     from typing import Any
 
+    from hotloop.apply.interop import export_strategy as export_strategy
+    from hotloop.apply.interop import import_strategy as import_strategy
     from hotloop.core.errors import HotloopError as HotloopError
     from hotloop.core.findings import Finding as Finding
     from hotloop.core.findings import Skipped as Skipped
@@ -23,6 +25,8 @@ _HOME = {
     "Monitor": "hotloop.monitor",
     "Report": "hotloop.core.report",
     "Skipped": "hotloop.core.findings",
+    "export_strategy": "hotloop.apply.interop",
+    "import_strategy": "hotloop.apply.interop",
     "profile": "hotloop.monitor",
     "read_report": "hotloop.pipeline",
     "watch": "hotloop.monitor",
