@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check test browser golden docs zoo treated zoo-report what-if overhead frameworks gpu clean
+.PHONY: setup demo check test browser golden docs zoo treated zoo-report what-if overhead frameworks numerics techniques gpu clean
 
 setup: $(VENV)/.ready
 
@@ -65,11 +65,23 @@ what-if: setup
 overhead: setup
 	$(BIN)/python benchmarks/overhead.py --with-traceml
 
-# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py (skipped without).
+# What every technique does to the numbers, over 300 steps, several seeds, 1 and 2 ranks.
+numerics: setup
+	$(BIN)/python tests/apply/battery.py slow -o benchmarks/results/numerics.json
+
+# What techniques win here, for docs/claims.md: about ten minutes on two quiet cores.
+techniques: setup
+	$(BIN)/python benchmarks/techniques.py
+
+# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py; DeepSpeed and torchtitan besides, for
+# tests/apply/formats/test_real_libraries.py (both skipped without). torchtitan 0.3 reads TOML no more; its configuration
+# is all that is needed, not what it trains with.
 frameworks:
 	test -x $(VENV)-frameworks/bin/python || $(PYTHON) -m venv $(VENV)-frameworks
 	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH)
-	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH) accelerate transformers lightning
+	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH) accelerate transformers lightning \
+	  deepspeed==0.19.8 pyyaml tyro tomli
+	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install --no-deps torchtitan==0.2.2
 
 gpu:
 	bash scripts/gpu.sh

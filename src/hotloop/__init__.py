@@ -6,10 +6,14 @@ TYPE_CHECKING = False  # typing itself takes a third of the time in which Python
 if TYPE_CHECKING:
     from typing import Any
 
+    from hotloop.apply.api import apply_strategy as apply_strategy
+    from hotloop.apply.interop import export_strategy as export_strategy
+    from hotloop.apply.interop import import_strategy as import_strategy
     from hotloop.core.errors import HotloopError as HotloopError
     from hotloop.core.findings import Finding as Finding
     from hotloop.core.findings import Skipped as Skipped
     from hotloop.core.report import Report as Report
+    from hotloop.core.strategy import load_strategy as load_strategy
     from hotloop.monitor import Monitor as Monitor
     from hotloop.monitor import profile as profile
     from hotloop.monitor import watch as watch
@@ -25,6 +29,10 @@ _HOME = {
     "Report": "hotloop.core.report",
     "Skipped": "hotloop.core.findings",
     "benchmark_training": "hotloop.train.benchmark",
+    "apply_strategy": "hotloop.apply.api",
+    "export_strategy": "hotloop.apply.interop",
+    "import_strategy": "hotloop.apply.interop",
+    "load_strategy": "hotloop.core.strategy",
     "profile": "hotloop.monitor",
     "read_report": "hotloop.pipeline",
     "watch": "hotloop.monitor",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.apply import TECHNIQUES
 from hotloop.core.acts import ACTS
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Skipped
@@ -38,7 +39,7 @@ def may_find(_: Analysis) -> Finding | Skipped | None:
 def copied(tmp_path: Path) -> Path:
     """A folder with the generated pages of the repository."""
     (tmp_path / "docs").mkdir()
-    for name in ("README.md", "docs/rules.md", "docs/cli.md"):
+    for name in ("README.md", "docs/rules.md", "docs/cli.md", "docs/techniques.md", "docs/vocabulary.md"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -47,7 +48,7 @@ def test_the_pages_are_in_step_with_the_code() -> None:
     assert list(generate_docs.find_stale_pages(ROOT)) == [], "run `make docs` and commit what it changes"
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/rules.md", "docs/cli.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/rules.md", "docs/cli.md", "docs/techniques.md"])
 def test_a_page_that_was_edited_by_hand_is_out_of_step(copied: Path, name: str) -> None:
     page = copied / name
     page.write_text(page.read_text().replace("hotloop", "coldloop"))
@@ -121,6 +122,25 @@ def test_the_acts_of_the_report_are_those_of_the_vocabulary() -> None:
     page = (ROOT / "docs" / "vocabulary.md").read_text()
     rows = dict(re.findall(r"^\| `([a-z0-9-]+)` \| (.*?) \| .*\|$", page, re.MULTILINE))
     assert rows == dict(ACTS), "docs/vocabulary.md and core/acts.py say different things"
+
+
+def test_the_numerics_of_the_vocabulary_are_those_of_the_techniques() -> None:
+    page = (ROOT / "docs" / "vocabulary.md").read_text()
+    rows = dict(re.findall(r"^\| `([a-z0-9-]+)` \| .*? \| (.*)\|$", page, re.MULTILINE))
+    assert {
+        one: rows[one] for one in rows if one in set(TECHNIQUES) and TECHNIQUES[one].numerics.value not in rows[one]
+    } == {}
+
+
+def test_the_vocabulary_says_who_applies_what(copied: Path) -> None:
+    text = generate_docs.describe_who(TECHNIQUES, ACTS)
+    applied, by_hand = text.partition("Acts for the reader: ")[::2]
+    assert "[`fused-optimizer`](techniques.md#fused-optimizer)" in applied
+    assert "`repair-link`" in by_hand
+    assert "fused-optimizer" not in by_hand
+    page = copied / "docs" / "vocabulary.md"
+    page.write_text(page.read_text().replace("[`fused-optimizer`]", "[`other`]"))
+    assert list(generate_docs.find_stale_pages(copied)) == ["docs/vocabulary.md"]
 
 
 def test_every_technique_that_a_rule_prescribes_is_in_the_vocabulary() -> None:

@@ -1,4 +1,4 @@
-"""hotloop rule: explain a rule, or list them all."""
+"""hotloop rule: explain a rule or a technique, or list all rules."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Any, summary: str) -> None:
-    parser = subparsers.add_parser("rule", help=summary, description="Explain a rule.")
-    parser.add_argument("id", nargs="?", help="id of a rule, such as input-bound; without it all are listed")
+    parser = subparsers.add_parser("rule", help=summary, description="Explain a rule or a technique.")
+    parser.add_argument(
+        "id", nargs="?", help="id of a rule, such as input-bound, or of a technique; without it all rules are listed"
+    )
     parser.set_defaults(execute=execute)
 
 
@@ -22,6 +24,22 @@ def execute(arguments: argparse.Namespace) -> int:
         for rule_id, rule in RULES.items():
             print(f"{rule_id:{width}}  {rule.summary}")
         print("\nhotloop rule ID explains one.")
+        return 0
+    if arguments.id not in set(RULES):
+        from hotloop.apply import TECHNIQUES
+        from hotloop.core.errors import UsageError
+
+        if arguments.id not in set(TECHNIQUES):
+            raise UsageError(
+                f"unknown id {arguments.id!r}; rules: {', '.join(RULES)}; techniques: {', '.join(TECHNIQUES)}"
+            )
+        technique = TECHNIQUES[arguments.id]
+        print(f"# {technique.id}: {technique.title} ({technique.numerics.value})\n\n{technique.manual}")
+        if technique.settings:
+            print("\n## Settings")
+            for setting in technique.settings:
+                default = "chosen by hotloop" if setting.default is None else f"default {setting.default!r}"
+                print(f"{setting.name} ({default}): {setting.help}")
         return 0
     rule = RULES[arguments.id]
     print(f"# {rule.id}: {rule.summary}\n\n{rule.manual}")

@@ -1,0 +1,343 @@
+"""What techniques win and cost on a CUDA device -> gpu_techniques.json in $OUT, or in benchmarks/results.
+
+Run by scripts/gpu.sh; torch and the standard library only. Without a device it says so and writes nothing. Variants
+alternate in rounds; times are medians of device time between events (of the clock on a CPU, where only tests run it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+BUDGET_S = 210
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How large the measured things are."""
+
+    width: int = 1024
+    layers: int = 8
+    batch: int = 8
+    lengths: tuple[int, ...] = (512, 2048, 8192)
+    matrix: int = 4096
+    rounds: int = 10
+
+
+TINY = Sizes(width=32, layers=2, batch=2, lengths=(16, 32), matrix=32, rounds=2)
+
+
+def build(device: str, sizes: Sizes) -> nn.Module:
+    torch.manual_seed(0)
+    blocks = [
+        nn.TransformerEncoderLayer(sizes.width, 8, 4 * sizes.width, 0.0, batch_first=True, norm_first=True)
+        for _ in range(sizes.layers)
+    ]
+    return nn.Sequential(*blocks).to(device)
+
+
+def batch_of(device: str, sizes: Sizes) -> torch.Tensor:
+    return torch.randn(sizes.batch, sizes.lengths[0], sizes.width, device=device)
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def time_ms(work: Callable[[], Any], device: str) -> float:
+    """One call, in milliseconds of the device."""
+    if device != "cuda":
+        began = time.perf_counter()
+        work()
+        return (time.perf_counter() - began) * 1e3
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def compare(variants: dict[str, Callable[[], Any]], device: str, rounds: int) -> Figures:
+    """Median and extremes of each variant's ms; variants alternate, after three calls to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for work in variants.values():
+        for _ in range(3):
+            work()
+    synchronize(device)
+    for _ in range(rounds):
+        for name, work in variants.items():
+            times[name].append(time_ms(work, device))
+    return {
+        name: {"median_ms": statistics.median(t), "min_ms": min(t), "max_ms": max(t), "n": len(t)}
+        for name, t in times.items()
+    }
+
+
+def peak_bytes(work: Callable[[], Any], device: str) -> int | None:
+    """Most memory above what was allocated before; None without a device."""
+    if device != "cuda":
+        work()
+        return None
+    synchronize(device)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    synchronize(device)
+    return torch.cuda.max_memory_allocated() - before
+
+
+def step_of(model: Any, x: torch.Tensor, *, dtype: torch.dtype | None = None) -> Callable[[], None]:
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        around = torch.autocast(x.device.type, dtype) if dtype is not None else contextlib.nullcontext()
+        with around:
+            out = model(x)
+        out.float().square().mean().backward()
+
+    return step
+
+
+def measure_precision(device: str, sizes: Sizes) -> Figures:
+    x = batch_of(device, sizes)
+    model = build(device, sizes)
+
+    def with_precision(name: str) -> Callable[[], None]:
+        step = step_of(model, x)
+
+        def run() -> None:
+            before = torch.get_float32_matmul_precision()
+            torch.set_float32_matmul_precision(name)
+            try:
+                step()
+            finally:
+                torch.set_float32_matmul_precision(before)
+
+        return run
+
+    found = compare(
+        {
+            "fp32": with_precision("highest"),
+            "tf32": with_precision("high"),
+            "bf16": step_of(model, x, dtype=torch.bfloat16),
+        },
+        device,
+        sizes.rounds,
+    )
+    found["peak_bytes"] = {
+        "fp32": peak_bytes(step_of(model, x), device),
+        "bf16": peak_bytes(step_of(model, x, dtype=torch.bfloat16), device),
+    }
+    return found
+
+
+def measure_attention(device: str, sizes: Sizes) -> Figures:
+    """Forward and backward; a backend that refuses, or does not fit, says why."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    found: Figures = {}
+    dtype = torch.bfloat16
+    for length in sizes.lengths:
+        q, k, v = (torch.randn(2, 16, length, 64, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
+        figures: Figures = {}
+        for name, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("math", SDPBackend.MATH)):
+
+            def attend(q: Any = q, k: Any = k, v: Any = v, backend: Any = backend) -> None:
+                with sdpa_kernel(backend):
+                    out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+                out.sum().backward()
+
+            try:
+                figures |= compare({name: attend}, device, sizes.rounds)
+                figures[f"{name}_peak_bytes"] = peak_bytes(attend, device)
+            except RuntimeError as error:  # OutOfMemoryError is one
+                figures[name] = {"failed": str(error)[:200]}
+        found[str(length)] = figures
+    return found
+
+
+def measure_compile(device: str, sizes: Sizes) -> Figures:
+    """Compiled in three modes; reduce-overhead replays CUDA graphs."""
+    x = batch_of(device, sizes)
+    variants: dict[str, Callable[[], None]] = {"eager": step_of(build(device, sizes), x, dtype=torch.bfloat16)}
+    first_s: Figures = {}
+    modes = ("default", "reduce-overhead") if device == "cuda" else ("default",)
+    for mode in modes:
+        step = step_of(torch.compile(build(device, sizes), mode=mode), x, dtype=torch.bfloat16)
+        began = time.perf_counter()
+        step()
+        synchronize(device)
+        first_s[mode] = time.perf_counter() - began
+        variants[mode] = step
+    return compare(variants, device, sizes.rounds) | {"first_step_s": first_s}
+
+
+def measure_graphs(device: str, sizes: Sizes) -> Figures:
+    """Many small kernels, launched one by one and replayed as one CUDA graph."""
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(50))).to(device)
+    x = torch.randn(8, 64, device=device)
+
+    def forward() -> None:
+        with torch.no_grad():
+            model(x)
+
+    if device != "cuda":
+        return compare({"launched": forward}, device, sizes.rounds) | {"replayed": None}
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        forward()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        forward()
+    return compare({"launched": forward, "replayed": graph.replay}, device, sizes.rounds)
+
+
+def measure_optimizers(device: str, sizes: Sizes) -> Figures:
+    variants = {}
+    for name, options in (("for-loop", {"foreach": False}), ("foreach", {"foreach": True}), ("fused", {"fused": True})):
+        model = build(device, sizes)
+        for p in model.parameters():
+            p.grad = torch.randn_like(p)
+        variants[name] = torch.optim.AdamW(model.parameters(), **options).step  # type: ignore[arg-type]
+    return compare(variants, device, sizes.rounds)
+
+
+def measure_prefetch(device: str, sizes: Sizes) -> Figures:
+    """Copy then compute, and the next copy on a side stream meanwhile; record_stream must keep blocks from reuse."""
+    count = 8
+    host = [torch.randn(sizes.matrix, sizes.matrix) for _ in range(count)]
+    if device != "cuda":
+        return compare({"in turn": lambda: [one @ one for one in host]}, device, sizes.rounds) | {"overlapped": None}
+    host = [one.pin_memory() for one in host]
+    expected = [float(one[0, 0]) for one in host]
+    side = torch.cuda.Stream()
+    wrong = 0
+
+    def in_turn() -> None:
+        for one in host:
+            x = one.to(device, non_blocking=True)
+            torch.mm(x, x)
+
+    def fetch(one: torch.Tensor) -> torch.Tensor:
+        with torch.cuda.stream(side):
+            return one.to(device, non_blocking=True)
+
+    def overlapped(check: bool = False) -> None:
+        nonlocal wrong
+        following = fetch(host[0])
+        for index in range(count):
+            torch.cuda.current_stream().wait_stream(side)
+            x = following
+            x.record_stream(torch.cuda.current_stream())
+            if index + 1 < count:
+                following = fetch(host[index + 1])
+            torch.mm(x, x)
+            if check:
+                wrong += float(x[0, 0]) != expected[index]
+
+    found = compare({"in turn": in_turn, "overlapped": overlapped}, device, sizes.rounds)
+    overlapped(check=True)
+    return found | {"batches_overwritten": wrong, "peak_bytes": peak_bytes(overlapped, device)}
+
+
+def measure_activations(device: str, sizes: Sizes) -> Figures:
+    """Recomputing every block, and saved tensors on the host: time and peak memory."""
+    from torch.utils.checkpoint import checkpoint
+
+    x = batch_of(device, sizes)
+    model = build(device, sizes)
+    assert isinstance(model, nn.Sequential)
+
+    class Recomputed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: Any) -> Any:
+            for block in model:
+                x = checkpoint(block, x, use_reentrant=False)
+            return x
+
+    plain = step_of(model, x, dtype=torch.bfloat16)
+
+    def offloaded() -> None:
+        with torch.autograd.graph.save_on_cpu(pin_memory=device == "cuda"):
+            plain()
+
+    variants = {"plain": plain, "recomputed": step_of(Recomputed(), x, dtype=torch.bfloat16), "offloaded": offloaded}
+    found = compare(variants, device, max(2, sizes.rounds // 3))
+    found["peak_bytes"] = {name: peak_bytes(work, device) for name, work in variants.items()}
+    return found
+
+
+MEASURES: dict[str, Callable[[str, Sizes], Figures]] = {
+    "precision": measure_precision,
+    "attention": measure_attention,
+    "optimizers": measure_optimizers,
+    "prefetch": measure_prefetch,
+    "activations": measure_activations,
+    "graphs": measure_graphs,
+    "compile": measure_compile,
+}
+
+
+def measure_all(device: str, sizes: Sizes, names: Sequence[str], budget_s: float = BUDGET_S) -> Figures:
+    """Every measure by name; one that fails, or that the time does not reach, says so in its place."""
+    began = time.perf_counter()
+    found: Figures = {}
+    for name in names:
+        if time.perf_counter() - began > budget_s:
+            found[name] = {"failed": f"not begun: {budget_s:g} s were over"}
+            continue
+        try:
+            found[name] = MEASURES[name](device, sizes)
+        except Exception as error:
+            found[name] = {"failed": f"{type(error).__name__}: {error}"[:300]}
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="Measure techniques on a CUDA device.")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(MEASURES)} (default: all)")
+    names = parser.parse_args(arguments).names or list(MEASURES)
+    if not torch.cuda.is_available():
+        print("benchmarks/gpu_techniques.py: no CUDA device here; nothing was measured")
+        return 0
+    found = measure_all("cuda", Sizes(), names)
+    folder = Path(os.environ.get("OUT") or Path(__file__).parent / "results")
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        "schema": "hotloop.gpu-techniques/1",
+        "date": datetime.date.today().isoformat(),
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "measures": found,
+    }
+    (folder / "gpu_techniques.json").write_text(json.dumps(content, indent=1) + "\n")
+    failed = [name for name, figures in found.items() if "failed" in figures]
+    print(f"wrote {folder / 'gpu_techniques.json'}; failed: {', '.join(failed) or 'none'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,588 @@
+"""What techniques win and cost on this machine -> benchmarks/results/techniques.json and docs/claims.md.
+
+    python benchmarks/techniques.py               every row that the result does not hold yet (`make techniques`)
+    python benchmarks/techniques.py --row NAME    that row again
+    python benchmarks/techniques.py --summarize   docs/claims.md from the result
+
+A row is one process. The variants of a row alternate in short blocks of steps, in an order drawn for each round; a
+ratio is taken within a round, so that other work on the machine meets all variants alike. Intervals are 95 %, from
+Student's t over the logarithms of the rounds' ratios. Times are CPU times of the process, all threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import math
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+RESULT = ROOT / "benchmarks" / "results" / "techniques.json"
+PAGE = ROOT / "docs" / "claims.md"
+
+WIDTH, LAYERS, VOCABULARY, BATCH, LENGTH = 384, 4, 8192, 4, 128
+T_975 = {4: 2.78, 5: 2.57, 7: 2.36, 9: 2.26, 11: 2.20}
+Row = dict[str, Any]
+
+
+# The training: a transformer of about 10 million parameters.
+
+
+def build_model(seed: int = 0, layers: int = LAYERS, length: int = LENGTH) -> Any:
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+        def forward(self, x: Any) -> Any:
+            b, n, w = x.shape
+            q, k, v = self.qkv(self.norm1(x)).view(b, n, 3, 6, w // 6).permute(2, 0, 3, 1, 4)
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(mixed.transpose(1, 2).reshape(b, n, w))
+            return x + self.mlp(self.norm2(x))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(length, WIDTH)
+            self.blocks = nn.ModuleList(Block() for _ in range(layers))
+            self.norm = nn.LayerNorm(WIDTH)
+
+        def forward(self, codes: Any) -> Any:
+            x = self.tokens(codes) + self.places.weight[: codes.shape[1]]
+            for block in self.blocks:
+                x = block(x)
+            return self.norm(x) @ self.tokens.weight.T
+
+    torch.manual_seed(seed)
+    return Model()
+
+
+class Training:
+    """One variant: a model with its optimizer, changed by a strategy; ``around`` is entered for each forward."""
+
+    def __init__(
+        self,
+        techniques: Sequence[str] = (),
+        *,
+        change: Callable[[Any], Any] = lambda m: m,
+        around: Callable[[], Any] = contextlib.nullcontext,
+        length: int = LENGTH,
+        settings: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
+        import torch
+
+        from hotloop.apply.api import apply_strategy
+        from hotloop.core.strategy import Choice, Strategy
+
+        bare = build_model(length=length)
+        model = change(bare)
+        optimizer = torch.optim.AdamW(bare.parameters(), 3e-4)
+        options = settings or {}
+        strategy = Strategy(choices=tuple(Choice(technique=t, settings=options.get(t, {})) for t in techniques))
+        applied = apply_strategy(strategy, model=model, optimizer=optimizer)
+        for record in applied.records:
+            if record.status == "failed" or (record.status != "applied" and record.technique in techniques):
+                raise RuntimeError(f"{record.technique}: {record.status}: {record.detail}")
+        self.model, self.optimizer, self.around = applied.model, applied.optimizer, around
+        self.codes = torch.randint(VOCABULARY, (BATCH, length), generator=torch.Generator().manual_seed(1))
+        self.optimizer_s = 0.0
+
+    def forward(self) -> Any:
+        import torch
+
+        with self.around():
+            logits = self.model(self.codes)
+        return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), self.codes[:, 1:].flatten())
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.forward().backward()
+        began = time.process_time()
+        self.optimizer.step()
+        self.optimizer_s += time.process_time() - began
+
+    def saved_bytes(self) -> int:
+        """Bytes that one forward keeps for backward, without parameters."""
+        import torch
+
+        own = {p.untyped_storage().data_ptr() for p in self.model.parameters()} | {
+            self.codes.untyped_storage().data_ptr()
+        }
+        found: dict[int, int] = {}
+
+        def pack(tensor: Any) -> Any:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                found[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = self.forward()
+        total = sum(found.values())
+        loss.backward()
+        return total
+
+
+def known(technique: str) -> bool:
+    from hotloop.apply import TECHNIQUES
+
+    return technique in set(TECHNIQUES)
+
+
+# Measuring.
+
+
+def alternate(variants: dict[str, Training], rounds: int, steps: int) -> dict[str, dict[str, list[float]]]:
+    """CPU seconds a step, and of its optimizer, of each variant and round."""
+    draw = random.Random(0)
+    for variant in variants.values():
+        for _ in range(2):
+            variant.step()
+    found: dict[str, dict[str, list[float]]] = {name: {"step": [], "optimizer": []} for name in variants}
+    for _ in range(rounds):
+        for name in draw.sample(list(variants), len(variants)):
+            variant = variants[name]
+            variant.optimizer_s, began = 0.0, time.process_time()
+            for _ in range(steps):
+                variant.step()
+            found[name]["step"].append((time.process_time() - began) / steps)
+            found[name]["optimizer"].append(variant.optimizer_s / steps)
+    return found
+
+
+def ratio_of(over: Sequence[float], under: Sequence[float]) -> Row:
+    """The geometric mean of the rounds' ratios, with its 95 % interval."""
+    logs = [math.log(a / b) for a, b in zip(over, under, strict=True)]
+    n = len(logs)
+    half = T_975[n - 1] * statistics.stdev(logs) / math.sqrt(n)
+    mean = statistics.fmean(logs)
+    return {
+        "ratio": math.exp(mean),
+        "low": math.exp(mean - half),
+        "high": math.exp(mean + half),
+        "n": n,
+        "unit": "rounds of alternating blocks",
+    }
+
+
+def verdict(figure: Row, least: float) -> str:
+    if figure["low"] >= least:
+        return "reached"
+    return "missed" if figure["high"] < least else "cannot tell"
+
+
+# The rows.
+
+
+def measure_precision() -> list[Row]:
+    names = {"fp32": (), "fused": ("fused-optimizer",), "bf16": ("bf16-autocast", "fused-optimizer")}
+    times = alternate({name: Training(techniques) for name, techniques in names.items()}, 12, 2)
+    speed = ratio_of(times["fp32"]["step"], times["bf16"]["step"])
+    optimizer = ratio_of(times["fp32"]["optimizer"], times["fused"]["optimizer"])
+    return [
+        {
+            "id": "bf16-fused",
+            "claim": "bf16 trains 2-3x as fast",
+            "what": "bf16-autocast + fused-optimizer against fp32",
+            "target": ">= 1.8x",
+            "verdict": verdict(speed, 1.8),
+            **speed,
+        },
+        {
+            "id": "fused-step",
+            "claim": "a fused optimizer is faster",
+            "what": "AdamW's step, default against fused",
+            "target": ">= 3x",
+            "verdict": verdict(optimizer, 3.0),
+            **optimizer,
+        },
+    ]
+
+
+def measure_compile() -> list[Row]:
+    import torch
+
+    started = time.perf_counter()
+    eager = Training(("bf16-autocast", "fused-optimizer"))
+    if known("compile-model"):
+        compiled = Training(("bf16-autocast", "fused-optimizer", "compile-model"))
+    else:
+        compiled = Training(("bf16-autocast", "fused-optimizer"), change=torch.compile)
+    base = Training()
+    began, cpu = time.perf_counter(), time.process_time()
+    compiled.step()
+    compiled.step()
+    compile_s, compile_cpu_s = time.perf_counter() - began, time.process_time() - cpu
+    times = alternate({"fp32": base, "bf16": eager, "compiled": compiled}, 10, 2)
+    speed = ratio_of(times["fp32"]["step"], times["compiled"]["step"])
+    alone = ratio_of(times["bf16"]["step"], times["compiled"]["step"])
+    won_s = statistics.median(times["bf16"]["step"]) - statistics.median(times["compiled"]["step"])
+    cores = len(os.sched_getaffinity(0))
+    even = compile_s / (won_s / cores) if won_s > 0 else None
+    return [
+        {
+            "id": "compiled",
+            "claim": "torch.compile wins 10-50 %",
+            "target": ">= 2.0x",
+            "verdict": verdict(speed, 2.0),
+            "what": "bf16-autocast + fused-optimizer + torch.compile against fp32",
+            **speed,
+        },
+        {
+            "id": "compile-alone",
+            "claim": "torch.compile wins 10-50 %",
+            "what": "torch.compile on top of bf16 and fused",
+            "target": None,
+            "verdict": None,
+            **alone,
+            "compile_s": compile_s,
+            "compile_cpu_s": compile_cpu_s,
+            "break_even_steps": even,
+            "note": "never pays back here"
+            if even is None
+            else f"first two steps took {compile_s:.0f} s: pays back after about {even:.0f} steps",
+            "took_s": time.perf_counter() - started,
+        },
+    ]
+
+
+def measure_activations() -> list[Row]:
+    import torch
+    from torch._functorch import config
+
+    rows: list[Row] = []
+    full = None
+    for budget in (1.0, 0.5, 0.2):
+        torch._dynamo.reset()
+        config.activation_memory_budget = budget
+        variant = Training(change=lambda m: torch.compile(m, backend="aot_eager_decomp_partition"))
+        variant.saved_bytes()
+        saved = variant.saved_bytes()
+        full = full or saved
+        if budget < 1:
+            away = abs(saved / full - budget) * 100
+            rows.append(
+                {
+                    "id": f"budget-{budget:g}",
+                    "claim": "a memory budget is kept",
+                    "target": "within 5 points",
+                    "what": f"activation_memory_budget {budget:g}: bytes kept for backward over those at 1.0",
+                    "verdict": "reached" if away <= 5 else "missed",
+                    "ratio": saved / full,
+                    "low": None,
+                    "high": None,
+                    "n": 1,
+                    "unit": "count of bytes, which does not vary",
+                }
+            )
+    config.activation_memory_budget = 1.0
+    return rows
+
+
+def recomputing(model: Any) -> Any:
+    from torch.utils.checkpoint import checkpoint
+
+    for block in model.blocks:
+        inner = block.forward
+        block.forward = lambda x, inner=inner: checkpoint(inner, x, use_reentrant=False)
+    return model
+
+
+def measure_recompute() -> list[Row]:
+    import torch
+
+    if known("activation-checkpointing"):
+        recompute = Training(("activation-checkpointing",), length=256)
+    else:
+        recompute = Training(change=recomputing, length=256)
+    plain = Training(length=256)
+    if known("activation-offload"):
+        offload = Training(("activation-offload",), length=256)
+    else:
+        offload = Training(around=torch.autograd.graph.save_on_cpu, length=256)
+    kept = recompute.saved_bytes() / plain.saved_bytes()
+    times = alternate({"plain": plain, "recompute": recompute}, 8, 1)
+    cost = ratio_of(times["recompute"]["step"], times["plain"]["step"])
+    rows: list[Row] = [
+        {
+            "id": "recompute-memory",
+            "claim": "recompute saves 30-50 % of memory",
+            "target": None,
+            "verdict": None,
+            "what": "bytes kept for backward, every block recomputed, over none",
+            "ratio": kept,
+            "low": None,
+            "high": None,
+            "n": 1,
+            "unit": "count of bytes, which does not vary",
+        },
+        {
+            "id": "recompute-time",
+            "claim": "recompute costs 10-15 % time",
+            "target": None,
+            "verdict": None,
+            "what": "CPU time of a step, every block recomputed, over none",
+            **cost,
+        },
+    ]
+    times = alternate({"plain": plain, "offload": offload}, 8, 1)
+    rows.append(
+        {
+            "id": "offload-time",
+            "claim": "offload is 20-30 % slower",
+            "target": None,
+            "verdict": None,
+            "what": "CPU time of a step with saved tensors copied away, over none",
+            **ratio_of(times["offload"]["step"], times["plain"]["step"]),
+            "note": "on a CPU the copy stays in the same memory: this is the cost of copying, not of a bus",
+        }
+    )
+    return rows
+
+
+def measure_ranks() -> list[Row]:
+    """Two processes over gloo: bytes of optimizer state, and the scan for unused parameters."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--rank-of", folder]
+        children = [
+            subprocess.Popen(
+                [*command, str(rank)],
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                    "RANK": str(rank),
+                    "WORLD_SIZE": "2",
+                    "LOCAL_WORLD_SIZE": "2",
+                },
+            )
+            for rank in range(2)
+        ]
+        try:
+            codes = [child.wait(timeout=240) for child in children]
+        finally:
+            for child in children:
+                child.kill()
+        if any(codes):
+            raise RuntimeError(f"the two ranks ended with {codes}")
+        rows: list[Row] = json.loads((Path(folder) / "rows.json").read_text())
+        return rows
+
+
+def work_as_rank(folder: str, rank: int) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    codes = torch.randint(VOCABULARY, (1, 32))
+
+    def step(model: Any, optimizer: Any) -> None:
+        optimizer.zero_grad()
+        model(codes).float().square().mean().backward()
+        optimizer.step()
+
+    def state_bytes(optimizer: Any) -> int:
+        inner = getattr(optimizer, "optim", optimizer)
+        total = 0
+        for state in inner.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor) and value.dim():
+                    local = value.to_local() if hasattr(value, "to_local") else value
+                    total += local.numel() * local.element_size()
+        return total
+
+    ddp = DistributedDataParallel(build_model())
+    plain = torch.optim.AdamW(ddp.parameters())
+    step(ddp, plain)
+    whole = state_bytes(plain)
+    sharded: dict[str, int] = {}
+    zero_model = DistributedDataParallel(build_model())
+    zero = ZeroRedundancyOptimizer(zero_model.parameters(), optimizer_class=torch.optim.AdamW)
+    step(zero_model, zero)
+    sharded["zero-1"] = state_bytes(zero)
+    fsdp = build_model()
+    for block in fsdp.blocks:
+        fully_shard(block)
+    fully_shard(fsdp)
+    fsdp_optimizer = torch.optim.AdamW(fsdp.parameters())
+    step(fsdp, fsdp_optimizer)
+    sharded["fsdp2"] = state_bytes(fsdp_optimizer)
+    rows: list[Row] = []
+    for name, size in sharded.items():
+        # Of all ranks, the one that is furthest from its share.
+        away = torch.tensor(size / whole, dtype=torch.float64)
+        gathered = [torch.zeros_like(away) for _ in range(2)]
+        dist.all_gather(gathered, away)
+        worst = max((float(one) for one in gathered), key=lambda one: abs(one - 0.5))
+        rows.append(
+            {
+                "id": f"state-{name}",
+                "claim": "sharded optimizer state is 1/N",
+                "target": "1/2 +- 1 %",
+                "what": f"{name}, 2 ranks: optimizer state of a rank over all of it",
+                "verdict": "reached" if abs(worst - 0.5) <= 0.005 else "missed",
+                "ratio": worst,
+                "low": None,
+                "high": None,
+                "n": 2,
+                "unit": "ranks; the furthest from its share",
+            }
+        )
+    scan = DistributedDataParallel(build_model(), find_unused_parameters=True)
+    scanning = torch.optim.AdamW(scan.parameters())
+    draw = random.Random(0)
+    variants = {"off": (ddp, plain), "on": (scan, scanning)}
+    times: dict[str, list[float]] = {"off": [], "on": []}
+    warnings.simplefilter("ignore")
+    for index in range(13):
+        for name in draw.sample(list(variants), 2):
+            dist.barrier()
+            began = time.process_time()
+            for _ in range(4):
+                step(*variants[name])
+            if index:  # the first round warms up, and rebuilds DDP's buckets
+                times[name].append((time.process_time() - began) / 4)
+    if rank == 0:
+        rows.append(
+            {
+                "id": "unused-scan",
+                "claim": "the scan for unused parameters costs 10-20 %",
+                "target": None,
+                "verdict": None,
+                "what": "CPU time of a step on rank 0 with the scan, over one without",
+                **ratio_of(times["on"], times["off"]),
+            }
+        )
+        (Path(folder) / "rows.json").write_text(json.dumps(rows))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+ROWS: dict[str, Callable[[], list[Row]]] = {
+    "precision": measure_precision,
+    "compile": measure_compile,
+    "activations": measure_activations,
+    "recompute": measure_recompute,
+    "ranks": measure_ranks,
+}
+
+
+# Results and the page.
+
+
+def describe_machine() -> Row:
+    import torch
+
+    processor, flags = "unknown processor", ""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            processor = value.strip() if key.strip() == "model name" else processor
+            flags = value if key.strip() == "flags" else flags
+    return {
+        "processor": processor,
+        "cores": len(os.sched_getaffinity(0)),
+        "amx_bf16": "amx_bf16" in flags.split(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def summarize(result: Row) -> str:
+    lines = [
+        "<!-- Generated by benchmarks/techniques.py from benchmarks/results/techniques.json; do not edit. -->",
+        "# What the guides claim, and what was measured",
+        "",
+        "A ratio is stated with its 95 % interval where it varies. A target is hotloop's own, set beforehand.",
+        "",
+        "| claimed | measured here | ratio | 95 % interval | n | target | | machine and date |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for group in result["groups"].values():
+        machine = group["machine"]
+        amx = "AMX bf16" if machine["amx_bf16"] else "no AMX bf16"
+        place = f"{machine['processor']}, {machine['cores']} cores, {amx}, torch {machine['torch']}, {group['date']}"
+        for row in group["rows"]:
+            interval = "-" if row["low"] is None else f"{row['low']:.2f}..{row['high']:.2f}"
+            note = f"; {row['note']}" if row.get("note") else ""
+            lines.append(
+                f"| {row['claim']} | {row['what']}{note} | {row['ratio']:.3g} | {interval} | {row['n']} "
+                f"({row['unit']}) | {row['target'] or '-'} | {row['verdict'] or '-'} | {place} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="Measure what techniques win and cost.")
+    parser.add_argument("--row", choices=list(ROWS), help="measure this group again")
+    parser.add_argument("--print", choices=list(ROWS), help="measure this group in this process; JSON on stdout")
+    parser.add_argument("--summarize", action="store_true", help="write docs/claims.md only")
+    parser.add_argument("--rank-of", nargs=2, metavar=("FOLDER", "RANK"), help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    if chosen.rank_of:
+        work_as_rank(chosen.rank_of[0], int(chosen.rank_of[1]))
+        return 0
+    if chosen.print:
+        print(json.dumps(ROWS[chosen.print]()))
+        return 0
+    result: Row = (
+        json.loads(RESULT.read_text()) if RESULT.exists() else {"schema": "hotloop.techniques/1", "groups": {}}
+    )
+    failed = False
+    if not chosen.summarize:
+        machine = describe_machine()
+        for name in [chosen.row] if chosen.row else list(ROWS):
+            old = result["groups"].get(name)
+            if not chosen.row and old is not None and old["machine"] == machine:
+                continue
+            began = time.perf_counter()
+            done = subprocess.run(
+                [sys.executable, __file__, "--print", name], stdout=subprocess.PIPE, text=True, check=False
+            )
+            if done.returncode:
+                print(f"{name}: ended with {done.returncode}; nothing kept", file=sys.stderr)
+                failed = True
+                continue
+            rows = json.loads(done.stdout.splitlines()[-1])
+            result["groups"][name] = {
+                "date": datetime.date.today().isoformat(),
+                "machine": machine,
+                "took_s": round(time.perf_counter() - began, 1),
+                "rows": rows,
+            }
+            RESULT.parent.mkdir(parents=True, exist_ok=True)
+            scratch = RESULT.with_suffix(".new")
+            scratch.write_text(json.dumps(result, indent=1) + "\n")
+            scratch.replace(RESULT)
+            for row in rows:
+                print(f"{row['id']}: {row['ratio']:.3g} {row['verdict'] or ''}", flush=True)
+    PAGE.write_text(summarize(result))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

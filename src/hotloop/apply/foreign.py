@@ -1,0 +1,145 @@
+"""The values between a Strategy and another library's configuration, and what every format says the same way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotloop.core.findings import Value
+
+Chosen = dict[str, dict[str, Any]]
+"""Technique id -> its settings, those that are None left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A strategy in another library's words.
+
+    ``text`` is the configuration file. ``arguments`` holds what the library takes in code: by the name of what is
+    called (``Trainer``, ``DataLoader``, ``optimizer``), its keyword arguments. ``warnings`` says of every choice that
+    the format cannot express what to do instead; nothing is left out without one.
+    """
+
+    format: str
+    text: str
+    arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A technique that a foreign key asks for, and the key."""
+
+    technique: str
+    settings: Mapping[str, Value]
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What a foreign configuration says. Keys that say nothing about performance are in ``warnings``, too."""
+
+    proposals: tuple[Proposal, ...] = ()
+    batch_size: int | None = None
+    accumulate: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One library's configuration.
+
+    ``write(chosen, batch_size, accumulate)`` takes what it can say out of ``chosen``; what is left there becomes a
+    warning. ``read`` is None where only writing makes sense; ``syntax`` is 'yaml', 'json' or 'toml'.
+    """
+
+    id: str
+    syntax: str
+    write: Callable[[Chosen, int | None, int | None], Exported]
+    read: Callable[[Mapping[str, Any]], Read] | None
+
+
+def take_code_arguments(chosen: Chosen) -> dict[str, dict[str, Any]]:
+    """What goes to objects that the user's own code builds, whatever the library: taken out of ``chosen``."""
+    arguments: dict[str, dict[str, Any]] = {}
+    if chosen.get("loader-workers", {}).get("num_workers") is not None:  # None: hotloop measures and decides
+        settings = chosen.pop("loader-workers")
+        names = {"num_workers", "prefetch_factor", "persistent_workers"}
+        arguments["DataLoader"] = {key: value for key, value in settings.items() if key in names}
+        if settings.get("start_method"):
+            arguments["DataLoader"]["multiprocessing_context"] = settings["start_method"]
+        if settings["num_workers"] == 0:
+            arguments["DataLoader"] = {"num_workers": 0}
+    if chosen.pop("pinned-memory", None) is not None:
+        arguments.setdefault("DataLoader", {})["pin_memory"] = True
+    for technique in ("fused-optimizer", "foreach-optimizer"):
+        if chosen.pop(technique, None) is not None:
+            arguments["optimizer"] = {technique.partition("-")[0]: True}
+    return arguments
+
+
+def ddp_arguments(chosen: Chosen) -> dict[str, Any]:
+    """Keyword arguments of DistributedDataParallel; its techniques are taken out of ``chosen``."""
+    found: dict[str, Any] = {}
+    names = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+    settings = chosen.get("ddp-settings", {})
+    found |= {key: settings.pop(key) for key in names if key in settings}
+    if found:
+        del chosen["ddp-settings"]
+    if chosen.get("ddp-buckets", {}).get("bucket_cap_mb") is not None:
+        found["bucket_cap_mb"] = chosen.pop("ddp-buckets")["bucket_cap_mb"]
+    return found
+
+
+def positive(value: Any, key: str, warnings: list[str]) -> int | None:
+    """A whole number of at least 1; anything else becomes a warning."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    if value is not None:
+        warnings.append(f"{key} is {show(value)}: not a whole number of at least 1; left out")
+    return None
+
+
+def leave_out(content: Mapping[str, Any], known: set[str], prefix: str = "") -> list[str]:
+    """A warning for every key that no technique answers to."""
+    return [
+        f"{prefix}{show_key(key)} = {show(value)}: no technique of hotloop says this; left out"
+        for key, value in content.items()
+        if key not in known
+    ]
+
+
+def show(value: Any) -> str:
+    """A foreign value in a few characters."""
+    if isinstance(value, (dict, list)):
+        return f"{'a table' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def show_key(key: Any) -> str:
+    text = str(key)
+    return "".join(one if one.isprintable() else "?" for one in text[:60])
+
+
+def table(content: Mapping[str, Any], key: str, warnings: list[str]) -> Mapping[str, Any]:
+    """The table under ``key``, empty where there is none; anything else becomes a warning."""
+    value = content.get(key)
+    if isinstance(value, Mapping):
+        return value
+    if value is not None:
+        warnings.append(f"{key} is {show(value)}, not a table; left out")
+    return {}
+
+
+def to_yaml(content: Mapping[str, Any], indent: str = "") -> str:
+    """Tables of scalars as YAML; strings are quoted as JSON, which YAML reads."""
+    lines = []
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            lines.append(f"{indent}{key}:\n{to_yaml(value, indent + '  ')}")
+        else:
+            lines.append(f"{indent}{key}: {json.dumps(value)}\n")
+    return "".join(lines)

@@ -1,0 +1,1 @@
+"""What other training libraries call a strategy: one file per format, found by hotloop.apply.interop."""

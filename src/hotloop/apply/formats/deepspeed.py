@@ -1,0 +1,88 @@
+"""deepspeed: its JSON configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.apply.foreign import Chosen, Exported, Format, Proposal, Read, leave_out, positive, table
+from hotloop.apply.foreign import take_code_arguments as take_code
+
+AUTOCAST = {"bf16-autocast": "bfloat16", "fp16-autocast": "float16"}
+
+
+def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exported:
+    content: dict[str, Any] = {}
+    warnings = []
+    if batch_size is not None:
+        content["train_micro_batch_size_per_gpu"] = batch_size
+    else:
+        warnings.append("train_micro_batch_size_per_gpu is not in a strategy, and DeepSpeed needs it: give batch_size")
+    if accumulate is not None:
+        content["gradient_accumulation_steps"] = accumulate
+    for technique, dtype in AUTOCAST.items():
+        if technique in chosen:
+            settings = chosen.pop(technique)
+            content["torch_autocast"] = {"enabled": True, "dtype": dtype}
+            warnings += [
+                f"{technique}.{key}: torch_autocast scales losses by its own rule; left out"
+                for key in ("init_scale", "growth_interval")
+                if key in settings
+            ]
+    if "bf16-parameters" in chosen:
+        warnings.append(
+            "bf16-parameters: DeepSpeed's bf16 keeps a float32 copy of every parameter, which is another technique: "
+            "left out"
+        )
+        del chosen["bf16-parameters"]
+    if "fsdp2" in chosen:
+        settings = chosen.pop("fsdp2")
+        zero: dict[str, Any] = {"stage": 3}
+        if settings.get("offload_params"):
+            zero |= {"offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
+        content["zero_optimization"] = zero
+        warnings.append("fsdp2: written as ZeRO stage 3, which shards the same by another implementation")
+    elif chosen.pop("zero-optimizer", None) is not None:
+        content["zero_optimization"] = {"stage": 1}
+    arguments = take_code(chosen)
+    text = json.dumps(content, indent=2) + "\n"
+    return Exported(format="deepspeed", text=text, arguments=arguments, warnings=tuple(warnings))
+
+
+def read(content: Mapping[str, Any]) -> Read:
+    warnings: list[str] = []
+    proposals = []
+    autocast = table(content, "torch_autocast", warnings)
+    if autocast.get("enabled") is True:
+        kind = "bf16-autocast" if autocast.get("dtype", "bfloat16") == "bfloat16" else "fp16-autocast"
+        proposals.append(Proposal(technique=kind, settings={}, key="torch_autocast"))
+        warnings += leave_out(autocast, {"enabled", "dtype"}, "torch_autocast.")
+    for key, technique in (("bf16", "bf16-autocast"), ("fp16", "fp16-autocast")):
+        half = table(content, key, warnings)
+        if half.get("enabled") is True:
+            proposals.append(Proposal(technique=technique, settings={}, key=key))
+            warnings.append(
+                f"{key}: DeepSpeed casts the whole model and keeps float32 copies; {technique} casts per operator"
+            )
+            warnings += leave_out(half, {"enabled"}, f"{key}.")
+    zero = table(content, "zero_optimization", warnings)
+    stage = zero.get("stage", 0)
+    if stage in (1, 2, 3):
+        technique = "fsdp2" if stage == 3 else "zero-optimizer"
+        settings = {"offload_params": True} if stage == 3 and "offload_param" in zero else {}
+        proposals.append(Proposal(technique=technique, settings=settings, key="zero_optimization"))
+        if stage == 2:
+            warnings.append("zero_optimization.stage = 2: hotloop shards the optimizer's state only (stage 1), or all")
+        if stage == 3:
+            warnings.append("zero_optimization.stage = 3: read as FSDP2, which shards the same another way")
+        warnings += leave_out(zero, {"stage", *(("offload_param",) if stage == 3 else ())}, "zero_optimization.")
+    batch_size = positive(content.get("train_micro_batch_size_per_gpu"), "train_micro_batch_size_per_gpu", warnings)
+    accumulate = positive(content.get("gradient_accumulation_steps"), "gradient_accumulation_steps", warnings)
+    known = {"torch_autocast", "bf16", "fp16", "zero_optimization"}
+    known |= {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
+    warnings += leave_out(content, known)
+    return Read(proposals=tuple(proposals), batch_size=batch_size, accumulate=accumulate, warnings=tuple(warnings))
+
+
+FORMAT = Format(id="deepspeed", syntax="json", write=write, read=read)

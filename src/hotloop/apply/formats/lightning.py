@@ -1,0 +1,78 @@
+"""lightning: arguments of its Trainer, as keyword arguments and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.apply.foreign import (
+    Chosen,
+    Exported,
+    Format,
+    Proposal,
+    Read,
+    ddp_arguments,
+    leave_out,
+    positive,
+    show,
+    take_code_arguments,
+)
+
+PRECISION = {"bf16-autocast": "bf16-mixed", "fp16-autocast": "16-mixed", "bf16-parameters": "bf16-true"}
+OTHER_NAMES = {"bf16": "bf16-autocast", "16": "fp16-autocast", "16-mixed": "fp16-autocast"}
+
+
+def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exported:
+    arguments = take_code_arguments(chosen)
+    trainer: dict[str, Any] = {}
+    warnings = []
+    for technique, precision in PRECISION.items():
+        if technique in chosen:
+            trainer["precision"] = precision
+            left = sorted(chosen.pop(technique).keys() & {"init_scale", "growth_interval"})
+            warnings += [f"{technique}.{key}: give Lightning's MixedPrecision a GradScaler of your own" for key in left]
+    if accumulate is not None:
+        trainer["accumulate_grad_batches"] = accumulate
+    if chosen.pop("cudnn-benchmark", None) is not None:
+        trainer["benchmark"] = True
+    ddp = ddp_arguments(chosen)
+    if ddp:
+        arguments["DDPStrategy"] = ddp
+        warnings.append("DistributedDataParallel's settings are an object: Trainer(strategy=DDPStrategy(...))")
+    if "fsdp2" in chosen:
+        del chosen["fsdp2"]
+        warnings.append(
+            "fsdp2: Lightning takes an object: Trainer(strategy=ModelParallelStrategy(...)), and shards in "
+            "configure_model"
+        )
+    if batch_size is not None:
+        arguments.setdefault("DataLoader", {})["batch_size"] = batch_size
+    arguments["Trainer"] = trainer
+    text = json.dumps(trainer, indent=2) + "\n"
+    return Exported(format="lightning", text=text, arguments=arguments, warnings=tuple(warnings))
+
+
+def read(content: Mapping[str, Any]) -> Read:
+    warnings: list[str] = []
+    proposals = []
+    precision = content.get("precision")
+    by_name = {theirs: ours for ours, theirs in PRECISION.items()} | OTHER_NAMES
+    if str(precision) in by_name:
+        proposals.append(Proposal(technique=by_name[str(precision)], settings={}, key="precision"))
+    elif precision is not None and str(precision) not in ("32", "32-true"):
+        warnings.append(f"precision = {show(precision)}: no technique of hotloop says this; left out")
+    if content.get("benchmark") is True:
+        proposals.append(Proposal(technique="cudnn-benchmark", settings={}, key="benchmark"))
+    accumulate = positive(content.get("accumulate_grad_batches"), "accumulate_grad_batches", warnings)
+    if content.get("strategy") == "ddp_find_unused_parameters_true":
+        settings = {"find_unused_parameters": True}
+        proposals.append(Proposal(technique="ddp-settings", settings=settings, key="strategy"))
+    silent = {"precision", "benchmark", "accumulate_grad_batches"}
+    if content.get("strategy") in ("auto", "ddp", "ddp_find_unused_parameters_true"):
+        silent.add("strategy")
+    warnings += leave_out(content, silent)
+    return Read(proposals=tuple(proposals), accumulate=accumulate, warnings=tuple(warnings))
+
+
+FORMAT = Format(id="lightning", syntax="json", write=write, read=read)

@@ -1,0 +1,59 @@
+"""training: a plain YAML block, training: {dtype, batch_size, gradient_accumulation_steps, num_workers, ...}."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.apply.foreign import Chosen, Exported, Format, Proposal, Read, leave_out, positive, show, table, to_yaml
+
+DTYPES = {
+    "bf16": "bf16-autocast",
+    "bfloat16": "bf16-autocast",
+    "fp16": "fp16-autocast",
+    "float16": "fp16-autocast",
+}
+FULL = (None, "fp32", "float32")
+
+
+def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exported:
+    block: dict[str, Any] = {"dtype": "float32"}
+    for dtype in ("bfloat16", "float16"):
+        if chosen.get(DTYPES[dtype]) is not None:
+            del chosen[DTYPES[dtype]]
+            block["dtype"] = dtype
+    if batch_size is not None:
+        block["batch_size"] = batch_size
+    if accumulate is not None:
+        block["gradient_accumulation_steps"] = accumulate
+    settings = chosen.get("loader-workers", {})
+    if settings.get("num_workers") is not None:
+        block |= {key: settings[key] for key in ("num_workers", "prefetch_factor") if key in settings}
+        del chosen["loader-workers"]
+    return Exported(format="training", text=to_yaml({"training": block}))
+
+
+def read(content: Mapping[str, Any]) -> Read:
+    warnings = leave_out(content, {"training"})
+    block = table(content, "training", warnings)
+    if not block:
+        warnings.append("there is no table 'training' with anything in it")
+    proposals = []
+    dtype = block.get("dtype")
+    if isinstance(dtype, str) and dtype in DTYPES:
+        proposals.append(Proposal(technique=DTYPES[dtype], settings={}, key="training.dtype"))
+    elif dtype not in FULL:
+        warnings.append(f"training.dtype = {show(dtype)}: no technique of hotloop says this; left out")
+    settings = {key: block[key] for key in ("num_workers", "prefetch_factor") if key in block}
+    if settings.get("num_workers"):
+        proposals.append(Proposal(technique="loader-workers", settings=settings, key="training.num_workers"))
+    elif settings.get("prefetch_factor") is not None:
+        warnings.append("training.prefetch_factor: means nothing without num_workers; left out")
+    batch_size = positive(block.get("batch_size"), "training.batch_size", warnings)
+    accumulate = positive(block.get("gradient_accumulation_steps"), "training.gradient_accumulation_steps", warnings)
+    known = {"dtype", "num_workers", "prefetch_factor", "batch_size", "gradient_accumulation_steps"}
+    warnings += leave_out(block, known, "training.")
+    return Read(proposals=tuple(proposals), batch_size=batch_size, accumulate=accumulate, warnings=tuple(warnings))
+
+
+FORMAT = Format(id="training", syntax="yaml", write=write, read=read)

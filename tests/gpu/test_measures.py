@@ -1,0 +1,47 @@
+"""The measures of benchmarks/gpu_techniques.py, tiny and on a CPU: their logic, not their figures."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PROGRAM = Path(__file__).parents[2] / "benchmarks" / "gpu_techniques.py"
+
+
+@pytest.fixture(scope="module")
+def program() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_techniques", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_measure_but_the_compiled_one_runs(program: ModuleType) -> None:
+    names = [name for name in program.MEASURES if name != "compile"]
+    found = program.measure_all("cpu", program.TINY, names)
+    assert {name: figures for name, figures in found.items() if "failed" in figures} == {}
+    assert found["optimizers"]["fused"]["n"] == 2
+    assert set(found["attention"]) == {"16", "32"}
+    assert found["activations"]["peak_bytes"]["plain"] is None  # unknown without a device, not zero
+
+
+def test_what_fails_or_comes_too_late_says_so(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(device: str, sizes: object) -> dict[str, object]:
+        raise RuntimeError("broken")
+
+    monkeypatch.setitem(program.MEASURES, "graphs", broken)
+    assert program.measure_all("cpu", program.TINY, ["graphs"]) == {"graphs": {"failed": "RuntimeError: broken"}}
+    assert "were over" in program.measure_all("cpu", program.TINY, ["graphs"], budget_s=-1)["graphs"]["failed"]
+
+
+def test_without_a_device_it_says_so(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert program.main([]) == 0
+    assert "no CUDA device here" in capsys.readouterr().out
