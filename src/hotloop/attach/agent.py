@@ -66,7 +66,8 @@ def arm_agent(options: dict[str, Any]) -> Session:
         if site.id in changes:
             wraps.append(changes[site.id])  # what changes a call goes outside what times it
         watch.after_import(site.module, lambda site=site, wraps=wraps: _install(session, site, *wraps))  # type: ignore[misc]
-    _when_cuda_starts(lambda: _install_copies(session, subscribers["copy"]))
+    copies = [subscribers["copy"], *(wrap for wrap in (changes.get("copy"),) if wrap is not None)]
+    _when_cuda_starts(lambda: _install_copies(session, copies))
     session.module_patch = ModulePatch(session)
     session.patch_forward = ForwardPatches(session).patch
     _patch_optimizers(session)
@@ -95,9 +96,9 @@ def _changes(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
         return {}
 
 
-def _install_copies(session: Session, wrap: Wrap) -> None:
+def _install_copies(session: Session, wraps: list[Wrap]) -> None:
     for site in COPY_SITES:
-        _install(session, site, wrap)
+        _install(session, site, *wraps)
 
 
 def _when_cuda_starts(then: Callable[[], Any]) -> None:

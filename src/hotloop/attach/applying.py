@@ -13,6 +13,7 @@ from hotloop.apply import TECHNIQUES
 from hotloop.apply.applier import Applier, Record, make_context
 from hotloop.core.findings import Where
 from hotloop.core.strategy import strategy_from_mapping
+from hotloop.core.techniques import CopyChange
 from hotloop.observe.guard import GUARD
 from hotloop.observe.places import caller_place
 from hotloop.observe.session import Session
@@ -47,6 +48,7 @@ def apply_to_process(options: dict[str, Any], session: Session) -> dict[str, Wra
         "scaler-init": _after_init(applier.scaler_built),
         "ddp-init": _change_ddp(applier),
         "run-backward": _before_first_use(applier),
+        "copy": _change_copies(applier.copy_changes()),
     }
 
 
@@ -93,6 +95,25 @@ def _change_ddp(applier: Applier) -> Wrap:
             original(self, **arguments)
 
         return unseen(__init__)
+
+    return wrap
+
+
+def _change_copies(changes: list[CopyChange]) -> Wrap:
+    """``Tensor.to`` and ``Tensor.cuda`` of CPU tensors; ``copy_`` and all else stay as they are."""
+
+    def wrap(original: Call) -> Call:
+        if not changes or original.__name__ not in ("to", "cuda"):
+            return original
+
+        @functools.wraps(original)
+        def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.is_cpu and not torch.compiler.is_compiling():
+                for change in changes:
+                    change(self, args, kwargs)
+            return original(self, *args, **kwargs)
+
+        return copy
 
     return wrap
 

@@ -74,6 +74,10 @@ Effect = Applied | NotApplicable | None
 """None: this object is not the technique's business (a second loader of a validation, a loss without parameters)."""
 
 
+CopyChange = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+"""``(tensor, args, kwargs)`` of a copy that is about to be made; it may add to kwargs. It runs at every copy: be quick."""
+
+
 class Context(Protocol):
     """What a technique may know about the process that it acts in."""
 
@@ -162,6 +166,10 @@ class Technique:
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         """An optimizer is about to be used for the first time: no state exists unless a checkpoint was loaded."""
+        return None
+
+    def change_copies(self, settings: Mapping[str, Value], context: Context) -> CopyChange | None:
+        """A function that sees every ``tensor.to`` and ``tensor.cuda`` of a CPU tensor once an accelerator is in use."""
         return None
 
     def change_scaler(self, scaler: Any, settings: Mapping[str, Value], context: Context) -> Effect:
