@@ -17,9 +17,9 @@ class DevicePrefetcher:
     >>> [type(batch).__name__ for batch in prefetcher], prefetcher.position
     (['Tensor', 'dict'], 2)
 
-    Batches may be nested: tuples, named tuples, lists, mappings, dataclasses, and objects with a ``to(device)`` of their
-    own. Everything else is passed on as it is. For copies that run beside the computation the batches must be in pinned
-    memory (``pin_memory=True`` on the loader); from pageable memory they are right, and the host waits.
+    Batches may be nested: tuples, named tuples, lists, mappings, dataclasses, and objects with a ``to(device)`` of
+    their own. Everything else is passed on as it is. For copies that run beside the computation the batches must be in
+    pinned memory (``pin_memory=True`` on the loader); from pageable memory they are right, and the host waits.
 
     ``position`` is the number of batches of this pass that the loop has been given: what was only read ahead does not
     count, so that a training resumes with the batch it has not seen. Errors of ``batches`` are raised when the loop
@@ -65,7 +65,7 @@ def move_batch(batch: Any, move: Callable[[Any], Any]) -> Any:
 
 
 def tensors_of(batch: Any) -> list[torch.Tensor]:
-    """All tensors that ``move_batch`` would meet; those inside objects with a ``to`` of their own by their attributes."""
+    """All tensors that ``move_batch`` would meet, and those directly inside objects with a ``to`` of their own."""
     found: list[torch.Tensor] = []
 
     def keep(leaf: Any) -> Any:
@@ -98,15 +98,15 @@ def _ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
     module: Any = getattr(torch, device.type)
     side = module.Stream(device=device)
 
-    def load() -> tuple[Any, Any, BaseException | None]:
+    def load() -> tuple[Any, Exception | None]:
         try:
             source = next(batches)
-        except BaseException as error:
-            return None, None, error
-        with module.stream(side):
-            return move_batch(source, lambda leaf: leaf.to(device, non_blocking=True)), source, None
+        except Exception as error:
+            return None, error
+        with module.stream(side):  # the allocator of pinned memory keeps the source until the copy is done
+            return move_batch(source, lambda leaf: leaf.to(device, non_blocking=True)), None
 
-    batch, source, error = load()
+    batch, error = load()
     while error is None:
         current = module.current_stream(device)
         current.wait_stream(side)
@@ -114,9 +114,8 @@ def _ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
             if tensor.device.type == device.type:
                 # Its memory came from the side stream: the allocator must not reuse it before this stream is done.
                 tensor.record_stream(current)
-        ready, del_source = batch, source
-        batch, source, error = load()
-        del del_source  # pinned memory is kept by its allocator until the copy is done
+        ready = batch
+        batch, error = load()
         yield ready
         del ready
     if not isinstance(error, StopIteration):

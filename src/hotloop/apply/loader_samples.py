@@ -68,8 +68,8 @@ def read_samples(loader: Any) -> Reads | str:
         try:
             os.close(reading)
             _be_silent()
-            answer = json.dumps(asdict(_read(loader, threads)))
-            os.write(writing, answer.encode()[:60000])  # below a pipe's capacity: it never blocks
+            text = json.dumps(asdict(_read(loader, threads)))
+            os.write(writing, text.encode()[:60000])  # below a pipe's capacity: it never blocks
         except BaseException:
             os._exit(1)
         os._exit(0)

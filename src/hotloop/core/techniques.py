@@ -75,7 +75,7 @@ Effect = Applied | NotApplicable | None
 
 
 CopyChange = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
-"""``(tensor, args, kwargs)`` of a copy that is about to be made; it may add to kwargs. It runs at every copy: be quick."""
+"""``(tensor, args, kwargs)`` of a copy that is about to be made; it may add to kwargs. It runs at every copy."""
 
 
 class Context(Protocol):
@@ -169,7 +169,7 @@ class Technique:
         return None
 
     def change_copies(self, settings: Mapping[str, Value], context: Context) -> CopyChange | None:
-        """A function that sees every ``tensor.to`` and ``tensor.cuda`` of a CPU tensor once an accelerator is in use."""
+        """A function that sees every ``to`` and ``cuda`` of a CPU tensor once an accelerator is in use."""
         return None
 
     def change_scaler(self, scaler: Any, settings: Mapping[str, Value], context: Context) -> Effect:
