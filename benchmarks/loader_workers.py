@@ -1,4 +1,4 @@
-"""Zoo scripts that wait for batches, treated from outside by loader-workers -> how near they come to their healthy twins.
+"""Zoo scripts that wait for batches, treated from outside by loader-workers -> how near they come to their twins.
 
 Each round runs the script as it is, treated, and as its twin (--fixed), one after the other, under `hotloop run`; the
 figure is the mean steady step in ns, the least of the rounds. Resumable: every run is kept in

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data import _utils as utils
 from torch.utils.data import dataloader as torch_loader
 
-from hotloop.apply.loader_samples import fingerprint
+from hotloop.apply.loader_samples import Reads, fingerprint, read_samples
 
 MOST_CHANGES = 2
 """After so many changes of the data set in the midst of a pass the workers would only be in the way."""
@@ -38,7 +38,9 @@ class WorkerPasses:
     workers cannot do in exactly the same way.
     """
 
-    def __init__(self, loader: Any, *, num_workers: int, persistent: bool, training_only: bool) -> None:
+    def __init__(
+        self, loader: Any, *, num_workers: int, persistent: bool, training_only: bool, is_resampled: bool
+    ) -> None:
         self._loader = weakref.ref(loader)
         self.persistent = persistent
         self.num_workers = num_workers
@@ -47,6 +49,8 @@ class WorkerPasses:
         self.pool: _Pool | None = None
         self.owner: weakref.ref[Pass] | None = None
         self.changes_count = 0
+        self._is_resampled = is_resampled
+        self._built_print: Any = fingerprint(loader.dataset)
 
     def __call__(self) -> Any:
         loader = self._loader()
@@ -63,6 +67,8 @@ class WorkerPasses:
             return None
         if self.was_local and self.changes_count >= MOST_CHANGES:
             return None
+        if self.was_local and not self._is_as_built(loader):
+            return None
         if not self.persistent:
             return self._start(taker, loader)
         holder = None if self.owner is None else self.owner()
@@ -74,6 +80,22 @@ class WorkerPasses:
             self.pool = self._start(taker, loader)
         self.owner = weakref.ref(taker)
         return self.pool
+
+    def _is_as_built(self, loader: Any) -> bool:
+        """Before the first pass: whether what was seen of the data set when the loader was built still holds.
+
+        A transform that the script has put into it since then may draw random numbers, or not work in a worker.
+        """
+        built, self._built_print = self._built_print, None
+        if built is None or built == fingerprint(loader.dataset):
+            return True
+        reads = read_samples(loader)
+        fits = isinstance(reads, Reads) and not (reads.error or reads.unstable or reads.changed)
+        draws = not isinstance(reads, Reads) or bool(reads.draws or reads.threaded)
+        if fits and (self._is_resampled or not draws):
+            return True
+        self.changes_count = MOST_CHANGES
+        return False
 
     def drop(self) -> None:
         pool, self.pool = self.pool, None
@@ -322,9 +344,12 @@ def give_workers(
     persistent: bool,
     context: str | None,
     training_only: bool,
+    is_resampled: bool,
 ) -> None:
     """Let the loader's later passes fetch in workers. Iterators that exist already go on as they are."""
-    passes = WorkerPasses(loader, num_workers=num_workers, persistent=persistent, training_only=training_only)
+    passes = WorkerPasses(
+        loader, num_workers=num_workers, persistent=persistent, training_only=training_only, is_resampled=is_resampled
+    )
     loader.num_workers = num_workers
     loader.prefetch_factor = prefetch_factor
     if context is not None:

@@ -371,6 +371,43 @@ def test_a_data_set_changed_within_a_pass_is_followed(managed: Callable[..., App
     assert got == [0, 2, 4, 6, -8, -10, -12, -14, -16, -18, -20]
 
 
+def test_a_transform_that_is_put_in_later_is_looked_at_again(managed: Callable[..., AppliedStrategy]) -> None:
+    class Transformed(Rows):
+        transform: Any = None
+
+        def __getitem__(self, i: int) -> torch.Tensor:
+            row = super().__getitem__(i)
+            return row if self.transform is None else self.transform(row)
+
+    def run(change: bool) -> list[Any]:
+        torch.manual_seed(4)
+        loader = make_loader(Transformed())
+        if change:
+            assert record_of(managed(loader))[2] == "exact"
+        loader.dataset.transform = lambda row: row + torch.rand(1)
+        return [batch.tolist() for batch in loader]
+
+    assert run(True) == run(False)
+
+
+def test_what_worker_restart_prescribes_keeps_the_workers(managed: Callable[..., AppliedStrategy]) -> None:
+    loader = make_loader(num_workers=2)
+    applied = apply_strategy(
+        Strategy(
+            choices=(Choice(technique="loader-workers", settings={"num_workers": 2, "persistent_workers": True}),)
+        ),
+        loader=loader,
+    )
+    assert record_of(applied)[::2] == ("applied", "exact")
+    pids = []
+    for _ in range(2):
+        iterator = iter(loader)
+        list(iterator)
+        pids.append([worker.pid for worker in iterator._workers])
+    assert pids[0] == pids[1]
+    applied.undo()
+
+
 def test_workers_that_die_leave_their_batches_to_the_main_process(managed: Callable[..., AppliedStrategy]) -> None:
     loader = DataLoader(Rows(), batch_size=2)
     managed(loader)

@@ -65,7 +65,7 @@ class LoaderWorkers(Technique):
             most=256,
         ),
         Setting(
-            name="prefetch_factor", kind=int, default=2, help="batches that a worker makes ahead", least=1, most=64
+            name="prefetch_factor", kind=int, default=2, help="batches that a worker makes ahead", least=1, most=1024
         ),
         Setting(name="persistent_workers", kind=bool, default=True, help="keep the workers from one pass to the next"),
         Setting(
@@ -90,7 +90,6 @@ class LoaderWorkers(Technique):
         return None
 
     def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
-        from hotloop.apply.loader_samples import read_samples
         from hotloop.apply.worker_passes import is_plain
 
         workers = _workers_count(settings["num_workers"], context)
@@ -108,12 +107,26 @@ class LoaderWorkers(Technique):
         refused = _refusal(loader, method)
         if refused is not None:
             return NotApplicable(why=refused)
-        key = (id(loader.dataset), id(loader.collate_fn), type(loader.sampler).__name__)
-        known = context.memory(self.id).setdefault("reads", {})
-        if key not in known:
-            # the objects are kept, so that their ids stay theirs
-            known[key] = (read_samples(loader), loader.dataset, loader.collate_fn)
-        return _give(loader, settings, workers, method, known[key][0])
+        return _give(loader, settings, workers, method, _reads_of(loader, context.memory(self.id)))
+
+
+def _reads_of(loader: Any, memory: dict[str, Any]) -> Any:
+    """What reading samples does; known already for a loader that is built anew for every pass over the same data."""
+    import weakref
+
+    from hotloop.apply.loader_samples import fingerprint, read_samples
+
+    data, collate = loader.dataset, loader.collate_fn
+    look = (fingerprint(data), type(loader.sampler).__name__, loader.batch_size)
+    last = memory.get("last")
+    if last is not None and last[0]() is data and last[1]() is collate and last[2] == look:
+        return last[3]
+    reads = read_samples(loader)
+    try:
+        memory["last"] = (weakref.ref(data), weakref.ref(collate), look, reads)
+    except TypeError:  # a list as data set takes no weak reference, and must not be kept alive
+        memory.pop("last", None)
+    return reads
 
 
 def _workers_count(asked: Value, context: Context) -> int:
@@ -240,6 +253,7 @@ def _give(loader: Any, settings: Mapping[str, Value], workers: int, method: str,
             persistent=bool(settings["persistent_workers"]),
             context=None if loader.multiprocessing_context is not None else method,
             training_only=settings["passes"] == "training",
+            is_resampled=numerics is Numerics.RESAMPLED,
         )
     _allow_open_files()
     kept = "kept between passes" if settings["persistent_workers"] else "started for each pass"
