@@ -18,11 +18,16 @@ if TYPE_CHECKING:
     from hotloop.monitor import profile as profile
     from hotloop.monitor import watch as watch
     from hotloop.pipeline import read_report as read_report
+    from hotloop.train.batch_size import find_batch_size as find_batch_size
     from hotloop.train.benchmark import benchmark_training as benchmark_training
+    from hotloop.train.loader import DevicePrefetcher as DevicePrefetcher
+    from hotloop.train.loader import make_loader as make_loader
+    from hotloop.train.memory import compare_memory as compare_memory
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "DevicePrefetcher": "hotloop.train.loader",
     "Finding": "hotloop.core.findings",
     "HotloopError": "hotloop.core.errors",
     "Monitor": "hotloop.monitor",
@@ -33,6 +38,9 @@ _HOME = {
     "export_strategy": "hotloop.apply.interop",
     "import_strategy": "hotloop.apply.interop",
     "load_strategy": "hotloop.core.strategy",
+    "compare_memory": "hotloop.train.memory",
+    "find_batch_size": "hotloop.train.batch_size",
+    "make_loader": "hotloop.train.loader",
     "profile": "hotloop.monitor",
     "read_report": "hotloop.pipeline",
     "watch": "hotloop.monitor",

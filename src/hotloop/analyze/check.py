@@ -209,7 +209,9 @@ def _decide(
         verdict, reason = Verdict.INCONCLUSIVE, "the baseline's value is 0"
     elif known:
         verdict, reason = _judge_interval(low, high, tolerance)
-    elif (low if low is not None else change) > max(tolerance, QUIET_NOISE_RATIO if name in QUIET else UNKNOWN_NOISE_RATIO):
+    elif (low if low is not None else change) > max(
+        tolerance, QUIET_NOISE_RATIO if name in QUIET else UNKNOWN_NOISE_RATIO
+    ):
         verdict = Verdict.REGRESSION
         reason = f"worse by {change:.0%}: more than noise between launches was ever seen to make"
     elif (high if high is not None else change) <= tolerance:

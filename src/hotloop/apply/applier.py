@@ -12,7 +12,7 @@ from typing import Any
 from hotloop.apply.check import settings_of
 from hotloop.core.findings import Value, Where
 from hotloop.core.strategy import Choice, Strategy
-from hotloop.core.techniques import Applied, Call, Effect, NotApplicable, Technique, has_hook
+from hotloop.core.techniques import Applied, Call, CopyChange, Effect, NotApplicable, Technique, has_hook
 
 APPLIED, NOT_APPLICABLE, FAILED = "applied", "not applicable", "failed"
 
@@ -144,6 +144,11 @@ class Applier:
     def ddp_arguments(self, arguments: dict[str, Any]) -> None:
         """``arguments`` of DistributedDataParallel by name are changed in place."""
         self._call("change_ddp", arguments, "DistributedDataParallel", self._find_place())
+
+    def copy_changes(self) -> list[CopyChange]:
+        """What the techniques want to do at each copy of a CPU tensor."""
+        made = [technique.change_copies(settings, self.context) for technique, settings, _ in self._plan]
+        return [one for one in made if one is not None]
 
     def scaler_built(self, scaler: Any) -> Any:
         return self._call("change_scaler", scaler, type(scaler).__name__, self._find_place())

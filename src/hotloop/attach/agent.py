@@ -61,12 +61,12 @@ def arm_agent(options: dict[str, Any]) -> Session:
     watch = ImportWatch()
     subscribers = subscribers_of(session)
     changes = _changes(options, session)
-    for site in (*SITES, *(site for site in changes if site not in SITES)):
+    for site in (*SITES, *(site for site in changes if site not in (*SITES, *COPY_SITES))):
         wraps = [wrap for wrap in (subscribers.get(site.id) or subscribers.get(site.id.partition("-")[0]),) if wrap]
         if site in changes:
             wraps.append(changes[site])  # what changes a call goes outside what times it
         watch.after_import(site.module, lambda site=site, wraps=wraps: _install(session, site, *wraps))  # type: ignore[misc]
-    _when_cuda_starts(lambda: _install_copies(session, subscribers["copy"]))
+    _when_cuda_starts(lambda: _install_copies(session, subscribers["copy"], changes))
     session.module_patch = ModulePatch(session)
     session.patch_forward = ForwardPatches(session).patch
     _patch_optimizers(session)
@@ -95,9 +95,9 @@ def _changes(options: dict[str, Any], session: Session) -> dict[Site, Wrap]:
         return {}
 
 
-def _install_copies(session: Session, wrap: Wrap) -> None:
+def _install_copies(session: Session, timing: Wrap, changes: dict[Site, Wrap]) -> None:
     for site in COPY_SITES:
-        _install(session, site, wrap)
+        _install(session, site, timing, *(wrap for wrap in (changes.get(site),) if wrap is not None))
 
 
 def _when_cuda_starts(then: Callable[[], Any]) -> None:

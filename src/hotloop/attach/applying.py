@@ -14,12 +14,13 @@ from hotloop.apply import TECHNIQUES
 from hotloop.apply.applier import Applier, Record, make_context
 from hotloop.core.findings import Where
 from hotloop.core.strategy import strategy_from_mapping
+from hotloop.core.techniques import CopyChange
 from hotloop.observe.guard import GUARD
 from hotloop.observe.places import caller_place
 from hotloop.observe.session import Session
 from hotloop.observe.wrappers import unseen
 
-from .sites import ALIASES, SITES, Site, Wrap
+from .sites import ALIASES, COPY_SITES, SITES, Site, Wrap
 
 Call = Callable[..., Any]
 
@@ -50,6 +51,9 @@ def apply_to_process(options: dict[str, Any], session: Session) -> dict[Site, Wr
         "run-backward": _before_first_use(applier),
     }
     found = {site: wraps[site.id] for site in SITES if site.id in wraps}
+    copies = applier.copy_changes()
+    if copies:
+        found |= {site: _change_copies(copies) for site in COPY_SITES}
     return found | {function_site(name): _change_calls(applier, name) for name in applier.functions()}
 
 
@@ -117,6 +121,25 @@ def _change_calls(applier: Applier, name: str) -> Wrap:
             return call.function(*call.args, **call.kwargs)
 
         return changed
+
+    return wrap
+
+
+def _change_copies(changes: list[CopyChange]) -> Wrap:
+    """``Tensor.to`` and ``Tensor.cuda`` of CPU tensors; ``copy_`` and all else stay as they are."""
+
+    def wrap(original: Call) -> Call:
+        if original.__name__ not in ("to", "cuda"):
+            return original
+
+        @functools.wraps(original)
+        def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.is_cpu and not torch.compiler.is_compiling():
+                for change in changes:
+                    change(self, args, kwargs)
+            return original(self, *args, **kwargs)
+
+        return copy
 
     return wrap
 

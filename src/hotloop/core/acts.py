@@ -19,6 +19,7 @@ ACTS: Mapping[str, str] = {
     "ddp-settings": "other options of DistributedDataParallel",
     "decay-in-optimizer": "weight decay by the optimizer, not by a loop over the weights",
     "detach-kept-tensors": "keep numbers or detached tensors, not tensors with their graph",
+    "device-prefetch": "copy the next batch to the device while the current one is computed on",
     "drop-scaler": "train without the GradScaler",
     "cuda-graphs": 'record the launches of a step once and replay them (`torch.compile(mode="reduce-overhead")`)',
     "dynamic-shapes": "compile once for all shapes",

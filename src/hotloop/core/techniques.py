@@ -85,6 +85,10 @@ class Call:
     kwargs: dict[str, Any]
 
 
+CopyChange = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+"""``(tensor, args, kwargs)`` of a copy that is about to be made; it may add to kwargs. It runs at every copy."""
+
+
 class Context(Protocol):
     """What a technique may know about the process that it acts in."""
 
@@ -180,6 +184,10 @@ class Technique:
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         """An optimizer is about to be used for the first time: no state exists unless a checkpoint was loaded."""
+        return None
+
+    def change_copies(self, settings: Mapping[str, Value], context: Context) -> CopyChange | None:
+        """A function that sees every ``to`` and ``cuda`` of a CPU tensor once an accelerator is in use."""
         return None
 
     def change_scaler(self, scaler: Any, settings: Mapping[str, Value], context: Context) -> Effect:

@@ -214,7 +214,9 @@ def loader_facts(loader: Any, loader_id: int, where: Place | None) -> dict[str, 
         "num_workers": loader.num_workers,
         "batch_size": batch_size if isinstance(batch_size, int) else None,
         "pin_memory": bool(loader.pin_memory),
-        "persistent_workers": bool(loader.persistent_workers),
+        "persistent_workers": bool(
+            loader.persistent_workers or getattr(loader.__dict__.get("_get_iterator"), "persistent", False)
+        ),
         "prefetch_factor": loader.prefetch_factor,
         "drop_last": bool(loader.drop_last),
         "start_method": method,

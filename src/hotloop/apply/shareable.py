@@ -1,0 +1,152 @@
+"""An object -> what in it a forked process must not share, and whether it uses a worker's number."""
+
+from __future__ import annotations
+
+import io
+import threading
+import types
+from collections import deque
+from typing import Any
+
+MOST_OBJECTS = 5000
+MOST_ITEMS = 64
+"""Of a longer list or dictionary only the first items are looked at."""
+
+_HANDLES = {
+    "h5py": "an open HDF5 file",
+    "lmdb": "an open LMDB environment",
+    "sqlite3": "an open SQLite connection",
+    "_sqlite3": "an open SQLite connection",
+    "socket": "a socket",
+    "_socket": "a socket",
+    "psycopg": "a database connection",
+    "psycopg2": "a database connection",
+    "pymysql": "a database connection",
+    "redis": "a network connection",
+    "pymongo": "a network connection",
+    "grpc": "a network connection",
+    "leveldb": "an open LevelDB",
+    "plyvel": "an open LevelDB",
+    "rocksdb": "an open RocksDB",
+    "tables": "an open HDF5 file",
+    "netCDF4": "an open NetCDF file",
+}
+"""Root modules whose objects keep a connection or a file position that a fork would share."""
+
+_PLAIN = (int, float, complex, str, bytes, bytearray, bool, type(None), type, types.ModuleType)
+
+
+def find_unshareable(*roots: tuple[str, Any]) -> str | None:
+    """The first thing found that breaks when forked processes use it, with its name; None when none was found.
+
+    ``roots`` are (name, object). Attributes, items, closures and the globals that their functions name are followed.
+    """
+    waiting: deque[tuple[str, Any]] = deque(roots)
+    seen: set[int] = set()
+    kept: list[Any] = []  # ids stay unique while their objects live
+    while waiting and len(seen) < MOST_OBJECTS:
+        name, thing = waiting.popleft()
+        if isinstance(thing, _PLAIN) or id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        kept.append(thing)
+        problem = _problem(thing)
+        if problem is not None:
+            return f"{name} is {problem}"
+        waiting.extend(_parts(name, thing))
+    return None
+
+
+def uses_worker_number(dataset: Any) -> bool:
+    """Whether a method of the data set's class (or of one that it wraps) names ``get_worker_info``."""
+    for _ in range(4):
+        for owner in type(dataset).__mro__:
+            if owner.__module__.partition(".")[0] == "torch":
+                continue
+            for value in vars(owner).values():
+                function = getattr(value, "__func__", value)
+                if isinstance(function, types.FunctionType) and _names(function.__code__, "get_worker_info"):
+                    return True
+        inner = getattr(dataset, "dataset", None)
+        if inner is None:
+            return False
+        dataset = inner
+    return False
+
+
+def _problem(thing: Any) -> str | None:
+    kind = type(thing)
+    if isinstance(thing, io.IOBase):
+        closed = _closed(thing)
+        if closed or isinstance(thing, (io.BytesIO, io.StringIO)):
+            return None
+        return "an open file: forked workers would share its position"
+    if isinstance(thing, threading.Thread):
+        return "a thread, and a forked process has none"
+    root = kind.__module__.partition(".")[0]
+    if root in _HANDLES:
+        return f"{_HANDLES[root]} ({kind.__module__}.{kind.__qualname__}), which a fork must not share"
+    if kind.__module__.startswith(("concurrent.futures", "multiprocessing.pool", "multiprocessing.managers")):
+        return f"a {kind.__qualname__}, whose threads or processes a forked worker lacks"
+    device = getattr(thing, "device", None) if root == "torch" and hasattr(thing, "is_floating_point") else None
+    if device is not None and device.type not in ("cpu", "meta"):
+        return f"a tensor on {device.type}"
+    return None
+
+
+def _closed(file: Any) -> bool:
+    try:
+        file.fileno()
+    except (OSError, ValueError):
+        return True  # closed, or a file in memory only
+    return False
+
+
+def _parts(name: str, thing: Any) -> list[tuple[str, Any]]:
+    if isinstance(thing, dict):
+        return [(f"{name}[{str(key)[:40]!r}]", value) for key, value in list(thing.items())[:MOST_ITEMS]]
+    if isinstance(thing, (list, tuple)):
+        return [(f"{name}[{i}]", value) for i, value in enumerate(thing[:MOST_ITEMS])]
+    if isinstance(thing, types.MethodType):
+        return [(name, thing.__func__), (name, thing.__self__)]
+    if isinstance(thing, types.FunctionType):
+        return _of_function(name, thing)
+    if type(thing).__module__.partition(".")[0] in ("torch", "numpy"):
+        attributes: dict[str, Any] = getattr(thing, "__dict__", {})
+        return [(f"{name}.{key}", value) for key, value in list(attributes.items())[:MOST_ITEMS]]
+    found = []
+    attributes = getattr(thing, "__dict__", None) or {}
+    found += [(f"{name}.{key}", value) for key, value in list(attributes.items())[:MOST_ITEMS]]
+    for owner in type(thing).__mro__:
+        for slot in _slots(owner):
+            if hasattr(owner, slot) and isinstance(vars(owner).get(slot), types.MemberDescriptorType):
+                value = getattr(thing, slot, None)
+                found.append((f"{name}.{slot}", value))
+        for method in ("__getitem__", "__getitems__", "__call__", "__iter__"):
+            function = vars(owner).get(method)
+            if isinstance(function, types.FunctionType):
+                found += _of_function(f"{owner.__qualname__}.{method}", function)
+    return found
+
+
+def _slots(owner: type) -> tuple[str, ...]:
+    slots = vars(owner).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _of_function(name: str, function: types.FunctionType) -> list[tuple[str, Any]]:
+    found = []
+    for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            found.append((free, cell.cell_contents))
+        except ValueError:  # an empty cell
+            continue
+    for key in function.__code__.co_names[:MOST_ITEMS]:
+        value = function.__globals__.get(key)
+        if value is not None and not isinstance(value, (types.ModuleType, type)):
+            found.append((key, value))
+    return found
+
+
+def _names(code: types.CodeType, name: str) -> bool:
+    return name in code.co_names or any(isinstance(one, types.CodeType) and _names(one, name) for one in code.co_consts)

@@ -1,0 +1,365 @@
+"""loader-workers: batches are made in other processes, beside the computation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.strategy import Strategy
+from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+MOST_WORKERS = 8
+"""What hotloop chooses by itself at most: more rarely help, and every one holds a copy of what it touches."""
+
+
+class LoaderWorkers(Technique):
+    """
+    ## What it does
+    Gives the DataLoader that feeds the training worker processes that live as long as the loader. The order of samples
+    stays, and so does every random draw of the main process: shuffling, dropout and the seeds of later passes are those
+    of the script without workers. Passes without gradients (validation) still load in the main process
+    (`passes = "all"` changes that), and so does a second iterator over the same loader while the first is under way.
+
+    Before it acts it reads a few samples in a forked process that is thrown away (at most about 1 s, 10 s where a
+    single sample takes longer), and looks through the data set for what a fork must not share.
+
+    ## When it helps
+    When the step waits for its batches and there are cores left, or the wait is for storage: 16 samples of 5 ms each
+    came at 74 to 89 a second without workers and at 378 with two (2 CPU cores, torch 2.13).
+
+    ## When it does not
+    When all cores compute already: then workers take from the step what they win. It is refused, with the reason, for
+    an IterableDataset that is to get several workers and does not split itself among them (each would repeat the data;
+    one worker is allowed), data pipes, open files, databases, sockets and threads inside the data set, tensors of an
+    accelerator in samples, batches that cannot be sent between processes, a data set with a random generator of its
+    own (every worker would repeat its draws) or one whose reads set its attributes, a start method other than fork
+    without a `__main__` guard, too little shared memory, and a sampler whose position is saved in checkpoints. More
+    workers than the strategy asks for, chosen in the script, stay.
+
+    A data set that the script changes between passes is handed to new workers; in the midst of a pass the rest of it
+    is loaded in the main process. Elements replaced inside a list, or a numpy array written to, do not show.
+
+    ## Numerics
+    Exact where reading and collating draw no random numbers: seen on the states of torch, random and numpy around a
+    few samples. Reordered where samples are computed by operators that torch spreads over threads (a worker has one).
+    Resampled else: workers draw from seeds of their own.
+    """
+
+    id = "loader-workers"
+    title = "batches made in worker processes"
+    numerics = Numerics.RESAMPLED
+    safety = Safety.ASK
+    stage = Stage.LOADER
+    treats = ("input-bound", "worker-restart")
+    settings = (
+        Setting(
+            name="num_workers",
+            kind=int,
+            default=None,
+            help="worker processes of each training process; by default its share of the host's cores less one, "
+            f"from 1 to {MOST_WORKERS}",
+            least=1,
+            most=256,
+        ),
+        Setting(
+            name="prefetch_factor", kind=int, default=2, help="batches that a worker makes ahead", least=1, most=1024
+        ),
+        Setting(name="persistent_workers", kind=bool, default=True, help="keep the workers from one pass to the next"),
+        Setting(
+            name="start_method",
+            kind=str,
+            default=None,
+            help="how workers are started; by default fork on Linux, unless the script has chosen",
+            choices=("fork", "spawn", "forkserver"),
+        ),
+        Setting(
+            name="passes",
+            kind=str,
+            default="training",
+            help="which passes get workers: those with gradients, or all",
+            choices=("training", "all"),
+        ),
+    )
+
+    def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
+        if sys.platform != "linux" and settings["start_method"] in ("fork", "forkserver"):
+            return f"start_method is {settings['start_method']!r}: on {sys.platform} only 'spawn' is safe"
+        return None
+
+    def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        from hotloop.apply.worker_passes import is_plain
+
+        workers = _workers_count(settings["num_workers"], context)
+        had = loader.num_workers
+        refused = _chosen_by_hand(loader, settings, workers)
+        if refused is not None:
+            return NotApplicable(why=refused)
+        if had and settings["num_workers"] is None:
+            workers = had
+        if not is_plain(loader):
+            return NotApplicable(why=f"{type(loader).__name__} makes its iterators in its own way")
+        if loader._dataset_kind == 1:
+            return _change_iterable(loader, settings, workers)
+        method = _start_method(loader, settings)
+        refused = _refusal(loader, method)
+        if refused is not None:
+            return NotApplicable(why=refused)
+        return _give(loader, settings, workers, method, _reads_of(loader, context.memory(self.id)))
+
+
+def _reads_of(loader: Any, memory: dict[str, Any]) -> Any:
+    """What reading samples does; known already for a loader that is built anew for every pass over the same data."""
+    import weakref
+
+    from hotloop.apply.loader_samples import fingerprint, read_samples
+
+    data, collate = loader.dataset, loader.collate_fn
+    look = (fingerprint(data), type(loader.sampler).__name__, loader.batch_size)
+    last = memory.get("last")
+    if last is not None and last[0]() is data and last[1]() is collate and last[2] == look:
+        return last[3]
+    reads = read_samples(loader)
+    try:
+        memory["last"] = (weakref.ref(data), weakref.ref(collate), look, reads)
+    except TypeError:  # a list as data set takes no weak reference, and must not be kept alive
+        memory.pop("last", None)
+    return reads
+
+
+def _workers_count(asked: Value, context: Context) -> int:
+    if isinstance(asked, int):
+        return asked
+    return max(1, min(MOST_WORKERS, context.cores // max(1, context.local_world_size) - 1))
+
+
+def _chosen_by_hand(loader: Any, settings: Mapping[str, Value], workers: int) -> str | None:
+    had = loader.num_workers
+    if not had:
+        return None
+    if had > workers and settings["num_workers"] is not None:
+        return f"num_workers={had} was chosen in the script, and the strategy asks for {workers}"
+    more = workers > had and settings["num_workers"] is not None
+    persists = bool(settings["persistent_workers"]) and not loader.persistent_workers
+    farther = int(settings["prefetch_factor"] or 2) > (loader.prefetch_factor or 2)  # type: ignore[arg-type]
+    if not (more or persists or farther):
+        return f"num_workers={had} was chosen in the script; nothing to add"
+    return None
+
+
+def _start_method(loader: Any, settings: Mapping[str, Value]) -> str:
+    import multiprocessing
+
+    chosen = loader.multiprocessing_context
+    if chosen is not None:
+        return str(chosen.get_start_method())
+    asked = settings["start_method"]
+    by_script = multiprocessing.get_start_method(allow_none=True)
+    default = "fork" if sys.platform == "linux" else "spawn"
+    return str(asked or by_script or default)
+
+
+def _refusal(loader: Any, method: str) -> str | None:
+    """Why this loader must not get workers, as far as can be told without reading samples."""
+    import multiprocessing
+
+    from hotloop.apply.shareable import find_unshareable
+
+    if multiprocessing.current_process().daemon:
+        return "this process is a daemon, which may have no worker processes"
+    if "torch.utils.data.datapipes" in type(loader.dataset).__module__:
+        return "a data pipe is sharded by torch among ranks and workers"
+    if loader.num_workers and loader.persistent_workers and loader._iterator is not None:
+        return "its workers run already"
+    for name in ("sampler", "batch_sampler"):
+        sampler = getattr(loader, name)
+        if sampler is not None and not type(sampler).__module__.startswith("torch.") and hasattr(sampler, "state_dict"):
+            return f"the {name} {type(sampler).__name__} can be saved: workers would read ahead of its position"
+    if loader.num_workers:
+        return None  # the script's own workers share all this already
+    if method == "fork":
+        problem = find_unshareable(("dataset", loader.dataset), ("collate_fn", loader.collate_fn))
+        return None if problem is None else problem
+    return _spawn_refusal(loader, method)
+
+
+def _spawn_refusal(loader: Any, method: str) -> str | None:
+    import pickle
+
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if file is not None and not _has_guard(file):
+        return (
+            f'start method {method}: {os.path.basename(file)} has no `if __name__ == "__main__"`, workers run it again'
+        )
+    try:
+        from multiprocessing.reduction import ForkingPickler
+
+        class Nowhere:
+            def write(self, data: Any) -> int:
+                return len(data)
+
+        ForkingPickler(Nowhere()).dump((loader.dataset, loader.collate_fn, loader.worker_init_fn))
+    except (pickle.PicklingError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+        return f"start method {method}: the data set cannot be pickled ({type(error).__name__}: {str(error)[:200]})"
+    return None
+
+
+def _has_guard(file: str) -> bool:
+    import ast
+
+    try:
+        with open(file, encoding="utf-8") as source:
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    tests = [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)]
+    return any("__name__" in test and "__main__" in test for test in tests)
+
+
+def _give(loader: Any, settings: Mapping[str, Value], workers: int, method: str, reads: Any) -> Effect:
+    from hotloop.apply.loader_samples import Reads
+    from hotloop.apply.worker_passes import give_workers
+
+    if not isinstance(reads, Reads):
+        return NotApplicable(why=reads)
+    had = loader.num_workers
+    if reads.error is not None:
+        return NotApplicable(why=f"samples cannot be read in a worker: {reads.error}")
+    if reads.unstable and not had:
+        return NotApplicable(
+            why="a sample read twice differs while no global generator moved: the data set draws from a generator of "
+            "its own, whose numbers every worker would repeat"
+        )
+    if reads.changed and not had:
+        return NotApplicable(
+            why=f"reading a sample sets the data set's {', '.join(reads.changed)}; workers have copies"
+        )
+    prefetch = max(int(settings["prefetch_factor"] or 2), loader.prefetch_factor or 1)  # type: ignore[arg-type]
+    refused = _lacks_room(reads.batch_bytes or 0, workers, prefetch)
+    if refused is not None:
+        return NotApplicable(why=refused)
+    numerics, because = _numerics(loader, reads, workers)
+    before = (loader.num_workers, loader.prefetch_factor, loader.multiprocessing_context)
+    if had and loader.persistent_workers:  # torch's own persistent workers stay, there are more of them
+        loader.num_workers, loader.prefetch_factor = workers, prefetch
+    else:
+        give_workers(
+            loader,
+            num_workers=workers,
+            prefetch_factor=prefetch,
+            persistent=bool(settings["persistent_workers"]),
+            context=None if loader.multiprocessing_context is not None else method,
+            training_only=settings["passes"] == "training",
+            is_resampled=numerics is Numerics.RESAMPLED,
+        )
+    _allow_open_files()
+    kept = "kept between passes" if settings["persistent_workers"] else "started for each pass"
+    was = f" (was {had})" if had else ""
+
+    def undo() -> None:
+        passes = vars(loader).pop("_get_iterator", None)
+        if passes is not None:
+            passes.drop()
+        loader.num_workers, loader.prefetch_factor = before[0], before[1]
+        object.__setattr__(loader, "_DataLoader__multiprocessing_context", before[2])
+
+    return Applied(
+        detail=f"num_workers={workers}{was}, prefetch_factor={prefetch}, {kept}, {method}; {because}",
+        numerics=numerics,
+        undo=undo,
+    )
+
+
+def _numerics(loader: Any, reads: Any, workers: int) -> tuple[Numerics, str]:
+    from hotloop.apply.shareable import uses_worker_number
+
+    if reads.draws:
+        if loader.num_workers == workers and not loader.persistent_workers:
+            return Numerics.RESAMPLED, f"samples draw from {' and '.join(reads.draws)}, and workers keep their state"
+        return Numerics.RESAMPLED, f"samples draw from {' and '.join(reads.draws)}, now in the workers"
+    if reads.sampler_draws:
+        names = " and ".join(reads.sampler_draws)
+        return Numerics.RESAMPLED, f"the sampler draws from {names} as it goes, now ahead of the loop"
+    if loader.worker_init_fn is not None and not loader.num_workers:
+        return Numerics.RESAMPLED, "worker_init_fn runs now"
+    if uses_worker_number(loader.dataset):
+        return Numerics.RESAMPLED, "the data set asks which worker it is in"
+    generator = getattr(loader.sampler, "generator", None)
+    if generator is not None and (getattr(loader.sampler, "replacement", False) or not _reads_once(loader.sampler)):
+        return Numerics.RESAMPLED, "the sampler draws from the script's generator as it goes, now ahead of the loop"
+    if reads.threaded and not loader.num_workers:
+        return Numerics.REORDERED, f"one thread computes {', '.join(reads.threaded[:3])} in a worker"
+    return Numerics.EXACT, "reading and collating draw no random numbers"
+
+
+def _reads_once(sampler: Any) -> bool:
+    """Whether this sampler of torch draws all it needs at its first index."""
+    import torch.utils.data as data
+
+    if type(sampler) is data.RandomSampler:
+        return bool(sampler.num_samples == len(sampler.data_source))
+    return type(sampler) in (data.SubsetRandomSampler, data.WeightedRandomSampler)
+
+
+def _lacks_room(batch_bytes: int, workers: int, prefetch: int) -> str | None:
+    try:
+        room = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    free_bytes = room.f_bavail * room.f_frsize
+    need_bytes = batch_bytes * (workers * prefetch + 2)
+    if need_bytes > free_bytes // 2:
+        return (
+            f"{workers * prefetch} batches of {batch_bytes / 2**20:.0f} MiB ahead need {need_bytes / 2**20:.0f} MiB of "
+            f"shared memory, /dev/shm has {free_bytes / 2**20:.0f} MiB free"
+        )
+    return None
+
+
+def _allow_open_files() -> None:
+    """Every tensor from a worker holds an open file: a script that keeps its batches must not run out of them."""
+    try:
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (ImportError, ValueError, OSError):
+        return
+
+
+def _change_iterable(loader: Any, settings: Mapping[str, Value], workers: int) -> Effect:
+    """torch's own iterator: the data set itself decides what a worker reads."""
+    from hotloop.apply.shareable import find_unshareable, uses_worker_number
+
+    if "torch.utils.data.datapipes" in type(loader.dataset).__module__:
+        return NotApplicable(why="a data pipe is sharded by torch among ranks and workers")
+    name = type(loader.dataset).__name__
+    if loader.num_workers:
+        return NotApplicable(why=f"num_workers={loader.num_workers} was chosen in the script for an IterableDataset")
+    shards = uses_worker_number(loader.dataset) or loader.worker_init_fn is not None
+    if not shards and settings["num_workers"] is not None and workers > 1:
+        return NotApplicable(
+            why=f"{name} does not split itself among workers (no get_worker_info in it): {workers} would repeat the "
+            "data; num_workers=1 is possible"
+        )
+    method = _start_method(loader, settings)
+    refused = _refusal(loader, method)
+    if refused is not None:
+        return NotApplicable(why=refused)
+    problem = find_unshareable((f"{name}.__iter__", type(loader.dataset).__iter__))
+    if problem is not None:
+        return NotApplicable(why=problem)
+    count = workers if shards else 1
+    loader.num_workers = count
+    loader.prefetch_factor = int(settings["prefetch_factor"] or 2)  # type: ignore[arg-type]
+    loader.multiprocessing_context = method
+    object.__setattr__(loader, "persistent_workers", bool(settings["persistent_workers"]))
+    return Applied(detail=f"num_workers={count} for an IterableDataset, {method}", numerics=Numerics.RESAMPLED)
+
+
+TECHNIQUE = LoaderWorkers()

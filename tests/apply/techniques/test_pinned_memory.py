@@ -1,0 +1,64 @@
+"""pinned-memory and device-prefetch: not applicable without an accelerator; which copies stop waiting."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from hotloop.apply.api import apply_strategy
+from hotloop.apply.techniques.pinned_memory import wait_for_no_copy
+from hotloop.core.strategy import Choice, Strategy, StrategyError
+
+
+class FakeTensor:
+    def __init__(self, pinned: bool) -> None:
+        self.pinned = pinned
+
+    def is_pinned(self) -> bool:
+        return self.pinned
+
+
+def apply(technique: str, **settings: Any) -> Any:
+    loader = torch.utils.data.DataLoader(range(4))  # type: ignore[arg-type]
+    strategy = Strategy(choices=(Choice(technique=technique, settings=settings),))
+    return apply_strategy(strategy, loader=loader), loader
+
+
+@pytest.mark.parametrize("technique", ["pinned-memory", "device-prefetch"])
+def test_without_an_accelerator_there_is_nothing_to_copy_to(technique: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    applied, loader = apply(technique)
+    assert applied.loader is loader
+    assert [(one.status, one.detail) for one in applied.records] == [
+        ("not applicable", "no accelerator: there is no device to copy to")
+    ]
+    assert loader.pin_memory is False
+
+
+def test_what_the_rule_prescribes_is_a_strategy_entry() -> None:
+    apply("pinned-memory", pin_memory=True, non_blocking=True)
+    with pytest.raises(StrategyError, match="pin_memory is False"):
+        apply("pinned-memory", pin_memory=False)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "pinned", "added"),
+    [
+        (("cuda",), {}, True, True),
+        ((torch.device("cuda", 0),), {}, True, True),
+        ((), {"device": "cuda:1"}, True, True),
+        ((0,), {}, True, True),
+        ((), {}, True, True),
+        (("cuda",), {}, False, False),
+        (("cpu",), {}, True, False),
+        ((torch.float16,), {}, True, False),
+        (("cuda", torch.float16, False), {}, True, False),
+        (("cuda",), {"non_blocking": False}, True, False),
+        ((torch.ones(1),), {}, True, False),
+    ],
+)
+def test_only_pinned_copies_to_a_device_stop_waiting(
+    args: tuple[Any, ...], kwargs: dict[str, Any], pinned: bool, added: bool
+) -> None:
+    wait_for_no_copy(FakeTensor(pinned), args, kwargs)
+    assert kwargs.get("non_blocking", False) is added
