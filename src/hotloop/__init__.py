@@ -14,16 +14,30 @@ if TYPE_CHECKING:
     from hotloop.monitor import profile as profile
     from hotloop.monitor import watch as watch
     from hotloop.pipeline import read_report as read_report
+    from hotloop.train.checkpoint import CheckpointError as CheckpointError
+    from hotloop.train.checkpoint import latest_checkpoint as latest_checkpoint
+    from hotloop.train.checkpoint import load_checkpoint as load_checkpoint
+    from hotloop.train.marker import read_marker as read_marker
+    from hotloop.train.trainer import Checkpoints as Checkpoints
+    from hotloop.train.trainer import Preempted as Preempted
+    from hotloop.train.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "CheckpointError": "hotloop.train.checkpoint",
+    "Checkpoints": "hotloop.train.trainer",
     "Finding": "hotloop.core.findings",
     "HotloopError": "hotloop.core.errors",
     "Monitor": "hotloop.monitor",
+    "Preempted": "hotloop.train.trainer",
     "Report": "hotloop.core.report",
     "Skipped": "hotloop.core.findings",
+    "Trainer": "hotloop.train.trainer",
+    "latest_checkpoint": "hotloop.train.checkpoint",
+    "load_checkpoint": "hotloop.train.checkpoint",
     "profile": "hotloop.monitor",
+    "read_marker": "hotloop.train.marker",
     "read_report": "hotloop.pipeline",
     "watch": "hotloop.monitor",
 }

@@ -395,8 +395,13 @@ class _Run:
             self.accumulate = _accumulation_to_resume(trainer, found, order)
         if order is not None:
             order.layout = replace(order.layout, accumulate=self.accumulate)
-        elif self.accumulate > 1 and not hasattr(loader, "__len__"):
-            raise UsageError(f"accumulate={self.accumulate} needs a loader with a length, to know its last step")
+        elif self.accumulate > 1:
+            try:
+                len(loader)
+            except TypeError as error:
+                raise UsageError(
+                    f"accumulate={self.accumulate} needs a loader with a length, to know its last step: {error}"
+                ) from error
 
     def is_full(self) -> bool:
         return self.max_steps is not None and self.trainer.place.step >= self.max_steps
@@ -481,7 +486,7 @@ class _Run:
         if self.order is not None:
             layout = self.order.layout
             return layout.full_steps(place.samples) + (1 if layout.rest(place.samples) else 0)
-        if not hasattr(self.loader, "__len__"):
+        if self.accumulate == 1:
             return None
         return max(0, -(-(len(self.loader) - place.samples) // self.accumulate))
 
@@ -568,7 +573,7 @@ class _Run:
         start = self.trainer.place.samples
         if self.order is None:
             rest = (len(self.loader) - start) % self.accumulate if self.accumulate > 1 else 0
-            return whole, [1.0 / rest] * rest
+            return whole, [1.0 / rest] * rest if rest else []
         layout = self.order.layout
         rest = layout.rest(start)
         return whole, [count * layout.world_size / rest for _, count in layout.rest_parts(rest)] if rest else []
