@@ -45,7 +45,7 @@ class Log:
         self.samples: list[int] = []
 
     def on_fit_start(self, trainer: Trainer) -> None:
-        self.file = open(f"{self.path}.{trainer.ranks.rank}", "a", buffering=1)
+        self.file = open(f"{self.path}.{trainer.ranks.rank}", "a", buffering=1)  # noqa: SIM115 (to the end, or the kill)
         self.file.write(f"start {trainer.place.step}\n")
 
     def on_step_end(self, trainer: Trainer, loss: torch.Tensor) -> None:
@@ -91,7 +91,7 @@ def main() -> None:
         step,
         callbacks=[log],
         clip_norm=1.0,
-        scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps),
+        scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000),
         checkpoint=Checkpoints(folder=options.folder, every_steps=7, keep=3),
     )
     data = Samples(0.0 if options.exact else 0.1)
