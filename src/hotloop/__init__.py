@@ -23,14 +23,24 @@ if TYPE_CHECKING:
     from hotloop.train.loader import DevicePrefetcher as DevicePrefetcher
     from hotloop.train.loader import make_loader as make_loader
     from hotloop.train.memory import compare_memory as compare_memory
+    from hotloop.train.checkpoint import CheckpointError as CheckpointError
+    from hotloop.train.checkpoint import latest_checkpoint as latest_checkpoint
+    from hotloop.train.checkpoint import load_checkpoint as load_checkpoint
+    from hotloop.train.marker import read_marker as read_marker
+    from hotloop.train.trainer import Checkpoints as Checkpoints
+    from hotloop.train.trainer import Preempted as Preempted
+    from hotloop.train.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
 
 _HOME = {
     "DevicePrefetcher": "hotloop.train.loader",
+    "CheckpointError": "hotloop.train.checkpoint",
+    "Checkpoints": "hotloop.train.trainer",
     "Finding": "hotloop.core.findings",
     "HotloopError": "hotloop.core.errors",
     "Monitor": "hotloop.monitor",
+    "Preempted": "hotloop.train.trainer",
     "Report": "hotloop.core.report",
     "Skipped": "hotloop.core.findings",
     "benchmark_training": "hotloop.train.benchmark",
@@ -41,7 +51,11 @@ _HOME = {
     "compare_memory": "hotloop.train.memory",
     "find_batch_size": "hotloop.train.batch_size",
     "make_loader": "hotloop.train.loader",
+    "Trainer": "hotloop.train.trainer",
+    "latest_checkpoint": "hotloop.train.checkpoint",
+    "load_checkpoint": "hotloop.train.checkpoint",
     "profile": "hotloop.monitor",
+    "read_marker": "hotloop.train.marker",
     "read_report": "hotloop.pipeline",
     "watch": "hotloop.monitor",
 }

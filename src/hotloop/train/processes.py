@@ -1,0 +1,72 @@
+"""torchrun's variables -> this process's rank, device and process groups."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hotloop.core.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Where this process stands among its peers. The groups are None on one rank.
+
+    ``control`` carries the question whether to stop, ``saving`` what the thread that writes checkpoints has to say:
+    each is used by one thread only, on the CPU, so neither waits for the gradients.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+    control: Any = None
+    saving: Any = None
+
+
+def join_ranks(*, backend: str | None, device: str | torch.device | None) -> Ranks:
+    """Join the process group that torchrun's variables describe, unless the script has made it."""
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if device is None:
+        device = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
+    chosen = torch.device(device)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    if world_size > 1 and not dist.is_initialized():
+        backend = backend or ("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo")
+        try:
+            dist.init_process_group(backend)
+        except (ValueError, RuntimeError) as error:
+            raise UsageError(f"backend={backend!r} did not start on {world_size} ranks: {error}") from error
+        atexit.register(_leave)
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return Ranks(rank=0, world_size=1, device=chosen)
+    return Ranks(
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        device=chosen,
+        control=dist.new_group(backend="gloo"),
+        saving=dist.new_group(backend="gloo"),
+    )
+
+
+def first_error(error: BaseException | None, group: Any) -> str | None:
+    """The first rank's error in words, the same on every rank; None when no rank has one. All ranks must call it."""
+    text = (
+        None if error is None else (str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}")
+    )
+    if group is None:
+        return text
+    texts: list[str | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(texts, text, group=group)
+    return next((f"rank {rank}: {one}" for rank, one in enumerate(texts) if one is not None), None)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,60 @@
+"""The random number generators of this process -> a JSON value, and back: torch (CPU, CUDA), random, numpy."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import random
+import sys
+from typing import Any
+
+import torch
+
+
+def seed_generators(seed: int) -> None:
+    """Seed every kind of generator that this process has; numpy's only where it is imported."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def read_generators() -> dict[str, Any]:
+    """Where every generator stands. numpy is absent when nothing imported it."""
+    version, words, gauss = random.getstate()
+    found: dict[str, Any] = {
+        "torch": _encode(torch.get_rng_state()),
+        "python": [version, list(words), gauss],
+    }
+    if torch.cuda.is_available():
+        found["cuda"] = _encode(torch.cuda.get_rng_state())
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        kind, keys, position, has_gauss, cached = numpy.random.get_state()
+        found["numpy"] = [kind, [int(key) for key in keys], int(position), int(has_gauss), float(cached)]
+    return found
+
+
+def restore_generators(found: dict[str, Any]) -> None:
+    """Put every generator back to where ``read_generators`` found it."""
+    torch.set_rng_state(_decode(found["torch"]))
+    version, words, gauss = found["python"]
+    random.setstate((version, tuple(words), gauss))
+    if "cuda" in found and torch.cuda.is_available():
+        torch.cuda.set_rng_state(_decode(found["cuda"]))
+    if "numpy" in found:
+        try:
+            numpy: Any = importlib.import_module("numpy")
+        except ImportError:  # nothing here can draw from it
+            return
+        kind, keys, position, has_gauss, cached = found["numpy"]
+        numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))
+
+
+def _encode(state: torch.Tensor) -> str:
+    return base64.b64encode(bytes(state.tolist())).decode("ascii")
+
+
+def _decode(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8).clone()

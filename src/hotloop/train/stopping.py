@@ -1,0 +1,67 @@
+"""SIGTERM or SIGUSR1 on any rank -> all ranks stop after the same step.
+
+Handlers only note the signal. On several ranks the notes are compared by an all_reduce on the CPU that is begun at one
+check and read at the next, so nobody waits for it; checks are about a second apart, at the same steps on every rank.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_APART_NS = 1_000_000_000
+_MOST_STEPS = 1000
+
+
+class StopWatch:
+    """A context that notes signals; ``check`` answers the signal that all ranks have agreed to stop for."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self.noted = 0
+        self._before: dict[signal.Signals, Any] = {}
+        self._asked: tuple[Any, torch.Tensor] | None = None
+        self._since_ns = 0
+
+    def __enter__(self) -> StopWatch:
+        if threading.current_thread() is threading.main_thread():  # Python lets no other thread set handlers
+            for one in SIGNALS:
+                self._before[one] = signal.signal(one, self._note)
+        self._since_ns = time.perf_counter_ns()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._asked is not None:
+            self._asked[0].wait()
+            self._asked = None
+        for one, handler in self._before.items():
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.noted = self.noted or number
+
+    def check(self, steps: int) -> tuple[int, int]:
+        """The agreed signal (0: none) and in how many steps to check again.
+
+        ``steps`` were made since the last check. All ranks call it after the same steps.
+        """
+        if self._group is None:
+            return self.noted, 1
+        now_ns = time.perf_counter_ns()
+        step_ns, self._since_ns = (now_ns - self._since_ns) / max(1, steps), now_ns
+        agreed, apart = 0, 1
+        if self._asked is not None:
+            work, answer = self._asked
+            work.wait()
+            agreed, slowest_ns = int(answer[0]), float(answer[1])
+            apart = max(1, min(_MOST_STEPS, int(_APART_NS / max(1.0, slowest_ns))))
+        question = torch.tensor([self.noted, step_ns], dtype=torch.float64)
+        self._asked = (dist.all_reduce(question, dist.ReduceOp.MAX, group=self._group, async_op=True), question)
+        return agreed, apart
