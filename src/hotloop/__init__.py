@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from hotloop.pipeline import read_report as read_report
     from hotloop.train.batch_size import find_batch_size as find_batch_size
     from hotloop.train.benchmark import benchmark_training as benchmark_training
-    from hotloop.train.loader import DevicePrefetcher as DevicePrefetcher
-    from hotloop.train.loader import make_loader as make_loader
-    from hotloop.train.memory import compare_memory as compare_memory
     from hotloop.train.checkpoint import CheckpointError as CheckpointError
     from hotloop.train.checkpoint import latest_checkpoint as latest_checkpoint
     from hotloop.train.checkpoint import load_checkpoint as load_checkpoint
+    from hotloop.train.loader import DevicePrefetcher as DevicePrefetcher
+    from hotloop.train.loader import make_loader as make_loader
     from hotloop.train.marker import read_marker as read_marker
+    from hotloop.train.memory import compare_memory as compare_memory
     from hotloop.train.trainer import Checkpoints as Checkpoints
     from hotloop.train.trainer import Preempted as Preempted
     from hotloop.train.trainer import Trainer as Trainer
