@@ -61,8 +61,11 @@ def arm_agent(options: dict[str, Any]) -> Session:
     watch = ImportWatch()
     subscribers = subscribers_of(session)
     changes = _changes(options, session)
+    notes = _trial(options, session)
     for site in SITES:
         wraps = [subscribers.get(site.id) or subscribers[site.id.partition("-")[0]]]
+        if site.id in notes:
+            wraps.append(notes[site.id])
         if site.id in changes:
             wraps.append(changes[site.id])  # what changes a call goes outside what times it
         watch.after_import(site.module, lambda site=site, wraps=wraps: _install(session, site, *wraps))  # type: ignore[misc]
@@ -93,6 +96,24 @@ def _changes(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
     except Exception as error:
         GUARD.record("applying a strategy", error)
         return {}
+
+
+def _trial(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
+    """What a trial of ``hotloop tune`` notes beside the recording, by site id."""
+    if not options.get("trial"):
+        return {}
+    from hotloop.observe.trial import TrialWatch
+
+    watch = TrialWatch(options["trial"], session.end)
+    session.subscribe(watch)
+    say_at_end = session.before_end
+
+    def before_end() -> None:
+        say_at_end()
+        watch.finish()
+
+    session.before_end = before_end
+    return {"run-backward": watch.wrap_backward, "scaler-init": watch.wrap_scaler_init}
 
 
 def _install_copies(session: Session, wrap: Wrap) -> None:
