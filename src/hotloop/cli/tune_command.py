@@ -26,7 +26,9 @@ def add_parser(subparsers: Any, summary: str) -> None:
         "to fast.toml. The command and its files stay as they are.",
         usage="hotloop tune [options] -- COMMAND...",
     )
-    parser.add_argument("--budget", metavar="TIME", default="15m", help="time for everything: 90s, 15m, 2h (default 15m)")
+    parser.add_argument(
+        "--budget", metavar="TIME", default="15m", help="time for everything: 90s, 15m, 2h (default 15m)"
+    )
     parser.add_argument("--goal", choices=GOALS, default="speed", help="what to make better (default: speed)")
     parser.add_argument("-o", "--out", metavar="DIR", help="folder for what is found (default: .hotloop/tune-<time>)")
     parser.add_argument("--no-probe", action="store_true", help="measure no opportunities before the trials")
@@ -131,10 +133,12 @@ def _make_teller(quiet: bool) -> Any:
 
 def _write(request: Request, progress: Progress, folder: Path, quiet: bool) -> None:
     from hotloop.cli.show import show_report, write_text
-    from hotloop.pipeline.tuning import finish_report, make_patch, strategy_text
+    from hotloop.pipeline.tuning import finish_report, keep_history, make_patch, strategy_text
 
     strategy_file = folder / "fast.toml"
-    report, strategy = finish_report(progress, request.goal, str(strategy_file))
+    shown = os.path.relpath(strategy_file)
+    report, strategy = finish_report(progress, request.goal, shown)
+    report = keep_history(report, request.store.parent)
     write_text(str(strategy_file), strategy_text(strategy))
     write_text(str(folder / "patch.diff"), make_patch(strategy, report, request.cwd))
     show_report(

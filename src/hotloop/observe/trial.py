@@ -17,8 +17,12 @@ from typing import Any
 
 import torch
 
+from hotloop.core.recording import CLOSED_BY_BACKWARD, FIELD
+
 from .guard import GUARD
 from .ranks import current_rank
+
+_CLOSED_BY = FIELD["closed_by"]
 
 MOST_LOSSES = 4_000
 PROGRESS_NS = 250_000_000
@@ -43,9 +47,9 @@ class TrialWatch:
         self._unseen = ""
         self._micro_losses = 0
         self._rows = 0
+        self._has_steps = False
         self._begin_ns = 0
         self._progress_ns = 0
-        self._grad_norm: Any = None
         self._scaler: Callable[[], Any] = _no_scaler
         self._scalers = 0
         self._stop_row: int | None = None
@@ -54,6 +58,9 @@ class TrialWatch:
     def __call__(self, session: Any, row: Any) -> None:
         if os.getpid() != self._pid:
             return
+        if row[_CLOSED_BY] != CLOSED_BY_BACKWARD and not self._has_steps:
+            self._has_steps = True
+            self._merge_rows()
         self._rows += 1
         if len(self._losses) < MOST_LOSSES:
             self._losses.append(self._row_loss)
@@ -66,10 +73,18 @@ class TrialWatch:
         if self._is_over(now_ns):
             self._stop()
 
+    def _merge_rows(self) -> None:
+        """Until an optimizer is seen every backward closes a row: they belong to the step that now ends."""
+        for loss in self._losses:
+            if loss is not None:
+                self._row_loss = loss if self._row_loss is None else self._row_loss + loss
+        self._losses.clear()
+        self._rows = 0
+
     # -- what is seen ---------------------------------------------------------------------------------------------
 
     def wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The roots of every backward are losses; the first row's gradients are measured after it."""
+        """The roots of every backward are losses; copied where they are."""
 
         @functools.wraps(original)
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -102,7 +117,9 @@ class TrialWatch:
             if root.numel() != 1 or not root.is_floating_point():
                 self._unseen = f"a backward began at a tensor of shape {list(root.shape)}, which is no loss"
                 return
-            loss = root.detach().reshape(()).double() if root.device.type == "cpu" else root.detach().reshape(()).float()
+            loss = (
+                root.detach().reshape(()).double() if root.device.type == "cpu" else root.detach().reshape(()).float()
+            )
             if self._scalers:
                 scale = getattr(self._scaler(), "_scale", None)
                 if self._scalers > 1 or scale is None:
@@ -194,7 +211,9 @@ def _read(losses: list[Any]) -> list[float | None]:
     found: list[float | None] = [None] * len(losses)
     places = [i for i, loss in enumerate(losses) if loss is not None]
     if places:
-        values = torch.stack([losses[i].double().cpu() if losses[i].device.type == "cpu" else losses[i] for i in places])
+        values = torch.stack(
+            [losses[i].double().cpu() if losses[i].device.type == "cpu" else losses[i] for i in places]
+        )
         for i, value in zip(places, values.double().cpu().tolist(), strict=True):
             found[i] = value
     return found

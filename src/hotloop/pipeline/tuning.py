@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ from hotloop.core.report import Report
 from hotloop.core.strategy import Choice, Strategy, strategy_to_mapping, strategy_to_toml
 from hotloop.core.tuning import Tuning
 from hotloop.trace.recording import RunRecording, read_run
+from hotloop.tune.history import NAME as HISTORY
+from hotloop.tune.history import read_history, remember_forecasts
 from hotloop.tune.search import find_candidates
 from hotloop.tune.store import Store
 from hotloop.tune.trials import OK, Bench, Limits, Measurement, Ran, run_trial
@@ -105,7 +108,7 @@ def tune_command(request: Request, progress: Progress, tell: Callable[[str], Non
             f"the command cannot be tuned: its first run ended with {ran.ended}: {ran.reason}; "
             f"its output is in {run_folder}"
         )
-    run = read_run(run_folder)
+    run = _restore_places(read_run(run_folder), run_folder.parent.parent / "work" / OBSERVED, request.cwd)
     progress.report = report_run(run, folder=run_folder, probe=request.make_probe(run_folder))
     outside = written_outside(plan, began_wall_s)
     if outside:
@@ -156,9 +159,7 @@ def finish_report(progress: Progress, goal: str, strategy_file: str) -> tuple[Re
         found = judge(campaign, best)
         strategy = Strategy(
             name="fast",
-            choices=tuple(
-                Choice(technique=c.technique, settings=c.settings) for c in best.candidate.strategy.choices
-            ),
+            choices=tuple(Choice(technique=c.technique, settings=c.settings) for c in best.candidate.strategy.choices),
         )
         names = " + ".join(choice.technique for choice in strategy.choices)
         what = "smaller peak memory" if goal == "memory" else "faster"
@@ -176,7 +177,20 @@ def finish_report(progress: Progress, goal: str, strategy_file: str) -> tuple[Re
         baseline=_describe_baseline(campaign),
         warnings=progress.warnings,
     )
-    return replace(progress.report, tune=tuning), strategy
+    next_command = f"hotloop run --strategy {strategy_file} -- COMMAND" if strategy else progress.report.next_command
+    return replace(progress.report, tune=tuning, next_command=next_command), strategy
+
+
+def keep_history(report: Report, root: Path) -> Report:
+    """Add this tuning's forecast errors to the history under ``root``, and that history to the report."""
+    history = root / HISTORY
+    if report.tune is not None:
+        try:
+            remember_forecasts(report.tune, history)
+        except OSError as error:
+            warning = f"forecast errors could not be added to {history}: {error.strerror}"
+            report = replace(report, tune=replace(report.tune, warnings=(*report.tune.warnings, warning)))
+    return replace(report, forecast_history=read_history(history))
 
 
 def measure_run(folder: Path) -> Measurement | None:
@@ -204,6 +218,23 @@ def measure_run(folder: Path) -> Measurement | None:
             for one in summarize_strategy(training)
         ),
     )
+
+
+def _restore_places(run: RunRecording, workspace: Path, cwd: Path) -> RunRecording:
+    """The run with the places of the working copy, which is gone, as places of the user's own files."""
+    old, new = str(workspace), str(cwd)
+
+    def restore(value: Any) -> Any:
+        if isinstance(value, str):
+            return value.replace(old, new) if old in value else value
+        if isinstance(value, dict):
+            return {key: restore(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(restore(one) for one in value)
+        return value
+
+    processes = tuple(replace(p, process=restore(p.process), facts=restore(p.facts)) for p in run.processes)
+    return replace(run, processes=processes)
 
 
 def _phases(training: Training) -> list[tuple[str, Any]]:
@@ -254,8 +285,11 @@ def _run_stored(store: Store, study: str, bench: Bench, limits: Limits, strategy
     known = store.get(study, key, number)
     if known is not None:
         return known
-    ran = run_trial(bench, strategy, limits, f"{key}-{number}")
+    name = f"{key}-{number}"
+    ran = run_trial(bench, strategy, limits, name)
     store.put(study, key, number, ran)
+    if ran.ended == OK:  # what it measured is in the store; logs of failures stay
+        shutil.rmtree(bench.folder / "trials" / name, ignore_errors=True)
     return ran
 
 
@@ -307,6 +341,7 @@ __all__: Sequence[str] = [
     "TuneError",
     "choose_limits",
     "finish_report",
+    "keep_history",
     "make_patch",
     "measure_run",
     "strategy_text",

@@ -53,7 +53,11 @@ class Comparison:
 
 
 def compare(
-    baseline: Sequence[float], candidate: Sequence[float], *, level: float = DECISION_LEVEL, most_pairs: int = MOST_PAIRS
+    baseline: Sequence[float],
+    candidate: Sequence[float],
+    *,
+    level: float = DECISION_LEVEL,
+    most_pairs: int = MOST_PAIRS,
 ) -> Comparison:
     """Judge pairs of process means (times per unit, entry i of both ran beside each other).
 

@@ -142,8 +142,8 @@ def run_supervised(request: Mapping[str, Any]) -> dict[str, Any]:
             process.kill()
         raise
     finally:
-        if not process.stdin.closed:
-            process.stdin.close()
+        process.stdin.close()
+        process.stdout.close()
     process.wait()
     try:
         answer: dict[str, Any] = json.loads(text)
