@@ -123,7 +123,7 @@ def test_nothing_is_left_when_tune_is_killed(tmp_path: Path) -> None:
     marks = tmp_path / "pids"
     (tmp_path / "train.py").write_text(
         "import os, subprocess, time\n"
-        f"one = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "one = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
         f"open({str(marks)!r} + '.part', 'w').write(f'{{one.pid}} {{os.getpid()}} {{os.getppid()}}')\n"
         f"os.rename({str(marks)!r} + '.part', {str(marks)!r})\n"
         "time.sleep(60)\n"

@@ -133,7 +133,7 @@ class TrialWatch:
 
     def _is_over(self, now_ns: int) -> bool:
         if self._steps is not None:
-            return self._rows >= self._steps
+            return self._rows >= int(self._steps)
         if self._seconds is None or self._rows < self._least_steps:
             return False
         if self._stop_row is None:

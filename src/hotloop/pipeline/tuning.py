@@ -48,7 +48,8 @@ from .runs import Probe, no_probe, report_run
 
 OBSERVED = "baseline-observed"
 OBSERVE_RATIO = 0.1
-"""Share of the budget that the first look may take for its steps."""
+"""Share of the budget that the first look may take for its steps, within these seconds."""
+OBSERVE_S = (3.0, 30.0)
 STEADY_S = 3.0
 STEPS = (30, 400)
 """Steps of a trial: at least and at most; between them as many as fill STEADY_S."""
@@ -96,7 +97,7 @@ def tune_command(request: Request, progress: Progress, tell: Callable[[str], Non
     tell("observing the baseline")
     limits = Limits(
         steps=None,
-        seconds=max(8.0, OBSERVE_RATIO * request.budget_s),
+        seconds=min(max(OBSERVE_S[0], OBSERVE_RATIO * request.budget_s), OBSERVE_S[1]),
         timeout_s=max(60.0, 0.5 * request.budget_s),
         start_s=max(60.0, 0.4 * request.budget_s),
         stall_s=max(30.0, 0.2 * request.budget_s),
@@ -113,10 +114,12 @@ def tune_command(request: Request, progress: Progress, tell: Callable[[str], Non
     outside = written_outside(plan, began_wall_s)
     if outside:
         progress.warnings += ("the script writes over files of yours: " + ", ".join(outside),)
-    limits = choose_limits(ran.measured, ran.duration_s)
-    study = _describe_study(request, plan.code_hash, limits)
+    study = _describe_study(request, plan.code_hash)
     store = Store(request.store)
     try:
+        # Processes of an earlier tuning count only when they are as long as those of this one: keep its length.
+        limits = choose_limits(ran.measured, ran.duration_s)
+        limits = replace(limits, steps=store.keep_steps(study, limits.steps or STEPS[0]))
         campaign = progress.campaign = Campaign(
             goal=request.goal,
             check=lambda strategy: check_strategy(strategy, TECHNIQUES),
@@ -133,6 +136,7 @@ def tune_command(request: Request, progress: Progress, tell: Callable[[str], Non
         raise TuneError(f"{error}; the outputs are in {request.folder / 'trials'}") from error
     finally:
         store.close()
+        shutil.rmtree(request.folder / "work", ignore_errors=True)
 
 
 def choose_limits(measured: Measurement, duration_s: float) -> Limits:
@@ -244,7 +248,7 @@ def _phases(training: Training) -> list[tuple[str, Any]]:
 
 def _total(training: Training, name: str) -> float | None:
     """Per step of all ranks together; of one process where they have no rank."""
-    counts = [getattr(rank, name) for rank in training.analysis.ranks]
+    counts: list[float] = [getattr(rank, name) for rank in training.analysis.ranks]
     if not all(counts):
         return None
     return sum(counts) if training.lead.rank.rank is not None else sum(counts) / len(counts)
@@ -293,8 +297,8 @@ def _run_stored(store: Store, study: str, bench: Bench, limits: Limits, strategy
     return ran
 
 
-def _describe_study(request: Request, code_hash: str, limits: Limits) -> str:
-    """What has to be the same for a stored process to count: command, code, machine, versions, length."""
+def _describe_study(request: Request, code_hash: str) -> str:
+    """What has to be the same for a stored process to count: command, code, machine, versions."""
     described = {
         "command": list(request.command),
         "cwd": str(request.cwd),
@@ -302,7 +306,6 @@ def _describe_study(request: Request, code_hash: str, limits: Limits) -> str:
         "hotloop": __version__,
         "python": sys.version,
         "machine": [platform.node(), platform.machine(), platform.release()],
-        "steps": limits.steps,
         "threads": request.variables.get("OMP_NUM_THREADS"),
         "devices": request.variables.get("CUDA_VISIBLE_DEVICES"),
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hotloop.core.findings import Numerics
 
@@ -102,7 +103,8 @@ def judge_losses(bands: Bands, losses: Sequence[float | None], numerics: Numeric
             step = next(i for i, (a, b) in enumerate(zip(known, bands.losses, strict=True)) if a != b)
             return Quality(
                 status="rejected",
-                reason=f"should be exact, but the loss of step {step + 1} is {known[step]!r}, not {bands.losses[step]!r}",
+                reason=f"should be exact, but the loss of step {step + 1} is {known[step]!r}, "
+                f"not {bands.losses[step]!r}",
             )
         allowed = FIRST_STEP_RATIO.get(numerics)
         off = _off_ratio(known[0], bands.losses[0])
@@ -123,7 +125,8 @@ def judge_losses(bands: Bands, losses: Sequence[float | None], numerics: Numeric
             return Quality(
                 status="rejected",
                 reason=f"the mean loss of quarter {number} is {mean:.6g}, not {middle:.6g}: "
-                f"off by {_off_ratio(mean, middle):.2%}, {numerics.value} allows {within / max(abs(middle), 1e-30):.2%}",
+                f"off by {_off_ratio(mean, middle):.2%}, {numerics.value} allows "
+                f"{within / max(abs(middle), 1e-30):.2%}",
             )
         widest = max(widest, _off_ratio(mean, middle))
     how = "repeats bit for bit" if bands.is_repeatable else f"spreads by itself over {bands.process_count} processes"
@@ -141,14 +144,14 @@ def widest_numerics(classes: Sequence[str | None], default: Numerics) -> Numeric
 def window_slices(count: int) -> tuple[slice, ...]:
     """WINDOWS parts of a sequence, of about equal length."""
     edges = [round(i * count / WINDOWS) for i in range(WINDOWS + 1)]
-    return tuple(slice(a, b) for a, b in zip(edges, edges[1:], strict=False))
+    return tuple(slice(a, b) for a, b in pairwise(edges))
 
 
 def step_spread(losses: Sequence[float]) -> float:
     """Standard deviation of a loss around its trend: from the differences of neighbours, which the trend leaves."""
     if len(losses) < 2:
         return 0.0
-    differences = [b - a for a, b in zip(losses, losses[1:], strict=False)]
+    differences = [b - a for a, b in pairwise(losses)]
     return math.sqrt(math.fsum(d * d for d in differences) / (2 * len(differences)))
 
 

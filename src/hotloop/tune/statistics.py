@@ -2,14 +2,15 @@
 
 The unit of analysis is the process: its mean time per unit of work over its steady steps. What happens inside one
 process (allocator, page placement, a neighbour on the machine) is shared by all of its steps, so that its steps say
-little about the next process. Processes run in pairs, one of each arm, in the order AB BA AB BA: a drift of the machine
-that is slow against a pair cancels. The statistic is the mean of the pairs' log ratios.
+little about the next process. Processes run in pairs, one of each arm, in the order AB BA AB BA: a drift of the
+machine that is slow against a pair cancels. The statistic is the mean of the pairs' log ratios.
 
 The interval at look k is mean +- t(n-1, level_k) * s / sqrt(n). The levels of all looks add up to the decision level,
 so by Boole's inequality P(any of the looks errs) <= the sum of P(look k errs), whatever the dependence between looks;
-this is the simplest of the alpha-spending rules (Lan and DeMets, Biometrika 70, 1983) and needs no joint distribution.
-Under the null hypothesis the two members of a pair are exchangeable, so a pair's log ratio is symmetric around 0; heavier
-tails than the normal make Student's t at such small levels err less often, not more (Benjamini, JASA 78, 1983).
+this is the simplest of the alpha-spending rules (Lan and DeMets, Biometrika 70, 1983) and needs no joint
+distribution. Under the null hypothesis the two members of a pair are exchangeable, so a pair's log ratio is symmetric
+around 0; with heavier tails than the normal Student's t errs less often at such small levels, not more (Benjamini,
+JASA 78, 1983). tests/tune/test_statistics.py shows it on drifting, bursting, heavy-tailed process means.
 """
 
 from __future__ import annotations

@@ -22,6 +22,13 @@ class Store:
             "create table if not exists process"
             " (study text, strategy text, sequence integer, ran text, primary key (study, strategy, sequence))"
         )
+        self._database.execute("create table if not exists study (study text primary key, steps integer)")
+
+    def keep_steps(self, study: str, steps: int) -> int:
+        """The steps of the study's processes: those of its first tuning, which ``steps`` are when it is new."""
+        self._database.execute("insert or ignore into study values (?, ?)", (study, steps))
+        (kept,) = self._database.execute("select steps from study where study = ?", (study,)).fetchone()
+        return int(kept)
 
     def get(self, study: str, strategy: str, sequence: int) -> Ran | None:
         row = self._database.execute(

@@ -13,7 +13,7 @@ from hotloop.core.tuning import Trial, Verdict, forecast_of
 from . import statistics
 from .quality import Bands, Quality, judge_losses, make_bands, widest_numerics
 from .search import BASELINE, Candidate, Check, combine, keep_best, schedule_round
-from .trials import OK, Measurement, Ran, pick_unit, time_per_unit
+from .trials import Measurement, Ran, pick_unit, time_per_unit
 
 BASELINE_PROCESSES = 2
 """Before any candidate: with the observed run they make the three that the quality guard needs."""
@@ -85,12 +85,12 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     singles_until_s = campaign.deadline_s if len(active) == 1 else begun_s + SINGLES_RATIO * all_s
     run_rounds(campaign, active, singles_until_s)
     for _ in range(MOST_COMBINATIONS):
-        arm = _next_combination(campaign)
-        if arm is None:
+        together = _next_combination(campaign)
+        if together is None:
             break
-        campaign.arms.append(arm)
-        campaign.tell(f"together: {arm.candidate.id}")
-        run_rounds(campaign, [arm], campaign.deadline_s)
+        campaign.arms.append(together)
+        campaign.tell(f"together: {together.candidate.id}")
+        run_rounds(campaign, [together], campaign.deadline_s)
 
 
 def run_rounds(campaign: Campaign, active: list[Arm], until_s: float) -> None:
