@@ -1,8 +1,8 @@
-"""How often tune's verdict errs: live A/A and known differences on a loaded machine, and A/A resamples of what was seen.
+"""How often tune's verdict errs: live A/A and known differences on a loaded machine, and A/A resamples.
 
-    python benchmarks/tune_aa.py live --count 40    about 75 s a comparison
-    python benchmarks/tune_aa.py known --count 20   the same; a step takes 5 % less
-    python benchmarks/tune_aa.py resample           seconds, over what live left
+    python benchmarks/tune_aa.py live --count 40     75 s each
+    python benchmarks/tune_aa.py known --count 20    a step takes 5 % less
+    python benchmarks/tune_aa.py resample            over what live left
 
 Every process is appended to benchmarks/results/tune_aa.jsonl at once: started again, each part goes on where it was.
 The trainer is a loop of matrix products and a sleep (numpy only), in fresh processes; the load comes from --load

@@ -67,10 +67,10 @@ def execute(arguments: argparse.Namespace) -> int:
     try:
         tune_command(request, progress, _make_teller(arguments.quiet))
     except KeyboardInterrupt:
+        if progress.report is None:
+            print("hotloop: interrupted before the baseline was observed: there is nothing to write", file=sys.stderr)
+            return 0
         print("hotloop: interrupted: what was found so far is written", file=sys.stderr)
-    if progress.report is None:
-        print("hotloop: nothing was observed yet; nothing was written", file=sys.stderr)
-        return 0
     _write(request, progress, folder, arguments.quiet)
     return 0
 
