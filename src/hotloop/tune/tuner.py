@@ -233,11 +233,12 @@ def _next_combination(campaign: Campaign) -> Arm | None:
 def judge(campaign: Campaign, arm: Arm) -> statistics.Comparison:
     """The comparison of an arm's pairs by the campaign's goal."""
     unit = unit_of(arm)
-    return statistics.compare(
-        [_value(campaign.goal, one, unit) for one in arm.baseline],
-        [_value(campaign.goal, one, unit) for one in arm.own],
-        level=campaign.level,
-    )
+    pairs = [
+        (_value(campaign.goal, base, unit), _value(campaign.goal, own, unit))
+        for base, own in zip(arm.baseline, arm.own, strict=True)
+    ]
+    known = [pair for pair in pairs if all(map(math.isfinite, pair))]  # a peak that was not seen compares with nothing
+    return statistics.compare([base for base, _ in known], [own for _, own in known], level=campaign.level)
 
 
 def _value(goal: str, one: Measurement, unit: str) -> float:
@@ -312,7 +313,7 @@ def _last_word(
         settings={choice.technique: dict(choice.settings) for choice in arm.candidate.strategy.choices},
         verdict=verdict,
         reason=reason,
-        n=len(arm.own),
+        n=len(arm.own) if found is None else found.n,
         unit=unit_of(arm),
         speedup_ratio=None if found is None else found.speedup_ratio,
         low_ratio=None if found is None else found.low_ratio,
