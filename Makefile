@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check test browser golden docs zoo treated zoo-report what-if overhead frameworks numerics techniques gpu clean
+.PHONY: setup demo check test browser golden docs zoo treated zoo-report what-if overhead tune-aa preemption trainer frameworks numerics \
+  techniques gpu clean
 
 setup: $(VENV)/.ready
 
@@ -72,6 +73,18 @@ numerics: setup
 # What techniques win here, for docs/claims.md: about ten minutes on two quiet cores.
 techniques: setup
 	$(BIN)/python benchmarks/techniques.py
+
+# How often tune is wrong: A/A comparisons and a known 5 %, about a minute each; resumable.
+tune-aa: setup
+	$(BIN)/python benchmarks/tune_aa.py live --count 40
+	$(BIN)/python benchmarks/tune_aa.py known --count 20
+	$(BIN)/python benchmarks/tune_aa.py resample
+
+preemption: setup
+	$(BIN)/python benchmarks/preemption.py
+
+trainer: setup
+	$(BIN)/python benchmarks/trainer.py
 
 # Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py; DeepSpeed and torchtitan besides, for
 # tests/apply/formats/test_real_libraries.py (both skipped without). torchtitan 0.3 reads TOML no more; its configuration

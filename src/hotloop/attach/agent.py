@@ -61,10 +61,11 @@ def arm_agent(options: dict[str, Any]) -> Session:
     watch = ImportWatch()
     subscribers = subscribers_of(session)
     changes = _changes(options, session)
+    notes = _trial(options, session)
     for site in (*SITES, *(site for site in changes if site not in (*SITES, *COPY_SITES))):
-        wraps = [wrap for wrap in (subscribers.get(site.id) or subscribers.get(site.id.partition("-")[0]),) if wrap]
-        if site in changes:
-            wraps.append(changes[site])  # what changes a call goes outside what times it
+        timing = subscribers.get(site.id) or subscribers.get(site.id.partition("-")[0])
+        # What changes a call goes outside what times it.
+        wraps = [wrap for wrap in (timing, notes.get(site.id), changes.get(site)) if wrap is not None]
         watch.after_import(site.module, lambda site=site, wraps=wraps: _install(session, site, *wraps))  # type: ignore[misc]
     _when_cuda_starts(lambda: _install_copies(session, subscribers["copy"], changes))
     session.module_patch = ModulePatch(session)
@@ -93,6 +94,24 @@ def _changes(options: dict[str, Any], session: Session) -> dict[Site, Wrap]:
     except Exception as error:
         GUARD.record("applying a strategy", error)
         return {}
+
+
+def _trial(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
+    """What a trial of ``hotloop tune`` notes beside the recording, by site id."""
+    if not options.get("trial"):
+        return {}
+    from hotloop.observe.trial import TrialWatch
+
+    watch = TrialWatch(options["trial"], session.end)
+    session.subscribe(watch)
+    say_at_end = session.before_end
+
+    def before_end() -> None:
+        say_at_end()
+        watch.finish()
+
+    session.before_end = before_end
+    return {"run-backward": watch.wrap_backward, "scaler-init": watch.wrap_scaler_init}
 
 
 def _install_copies(session: Session, timing: Wrap, changes: dict[Site, Wrap]) -> None:

@@ -37,7 +37,7 @@ def create_run_folder(name: str | None, command: Sequence[str]) -> tuple[Path, l
             except OSError as error:
                 notes.append(_elsewhere(root, error))
                 break
-            _ignore_in_git(root)
+            ignore_in_git(root)
             return folder, notes
     raise _nowhere()
 
@@ -50,7 +50,7 @@ def join_run_folder(name: str, command: Sequence[str]) -> Path:
             (root / name / "processes").mkdir(parents=True, exist_ok=True)
         except OSError:
             continue
-        _ignore_in_git(root)
+        ignore_in_git(root)
         write_manifest(root / name, command, [], only_new=True)
         return root / name
     raise _nowhere()
@@ -108,7 +108,7 @@ def _nowhere() -> UsageError:
     return UsageError("no folder to record into: neither .hotloop here nor the temporary folder can be written")
 
 
-def _ignore_in_git(root: Path) -> None:
+def ignore_in_git(root: Path) -> None:
     """Recordings do not belong into the user's repository."""
     if root.name != ".hotloop" or (root / ".gitignore").exists():
         return

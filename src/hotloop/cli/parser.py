@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "run": "run a training command and say what its steps wait for",
+    "tune": "try the fixes on the unmodified command, and prove them",
     "report": "show the report of a recorded run again",
     "trace": "diagnose a training from the files of a profiler",
     "diff": "say why a step takes longer or shorter than it did",

@@ -10,6 +10,7 @@ from .findings import Finding, Skipped, Value, Where
 from .memory_snapshot import MemoryFile
 from .phases import PHASES, Breakdown
 from .trace_analysis import TraceAnalysis, tell_device, tell_step_windows
+from .tuning import Tuning
 
 SCHEMA = "hotloop.report/1"
 
@@ -220,6 +221,8 @@ class Report:
     """Memory snapshots and timelines that the report was made from."""
     strategy: tuple[AppliedTechnique, ...] = ()
     """What the strategy of the run changed; empty without a strategy."""
+    tune: Tuning | None = None
+    """The trials of ``hotloop tune``, of which this report's run is the baseline."""
 
 
 def report_to_json(report: Report) -> dict[str, Any]:
@@ -258,6 +261,8 @@ def report_to_json(report: Report) -> dict[str, Any]:
             told["step_windows"] = tell_step_windows(rank)
     if report.memory_files:
         out["memory_files"] = [_plain(one) for one in report.memory_files]
+    if report.tune is not None:
+        out["tune"] = _plain(report.tune)
     if report.runs:
         out["runs"] = [report_to_json(r) for r in report.runs]
     return out

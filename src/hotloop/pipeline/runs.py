@@ -30,6 +30,8 @@ from hotloop.diagnose import find_problems
 from hotloop.diagnose.verdict import describe_verdict
 from hotloop.prescribe import combine_savings, rank_findings
 from hotloop.trace.recording import RunRecording, find_run, read_run
+from hotloop.tune.history import NAME as HISTORY
+from hotloop.tune.history import read_history
 
 from .kept import Timelines, add_devices, add_findings, read_kept_traces
 
@@ -95,7 +97,7 @@ def _report_training(
         ranks=add_devices(_with_outcome(run, summarize_ranks(training)), timelines),
         findings=findings,
         combined_saving=combine_savings(findings),
-        forecast_history={"n": 0, "median_abs_error": None},
+        forecast_history=read_history(folder.parent / HISTORY),
         skipped=skipped,
         health=(*health, *timelines.health, *(replace(h, message=redact_text(h.message)) for h in training.health)),
         overhead=summarize_overhead(training),
@@ -126,7 +128,7 @@ def _report_nothing(run: RunRecording, manifest: Mapping[str, Any], health: tupl
         ranks=(),
         findings=(),
         combined_saving=None,
-        forecast_history={"n": 0, "median_abs_error": None},
+        forecast_history=read_history(folder.parent / HISTORY),
         skipped=(),
         health=(*notes, *health),
         overhead=None,

@@ -19,6 +19,7 @@ from hotloop.report import text as t
 from hotloop.report.manual import manual_to_html
 from hotloop.report.renderer import Surface, renderer
 from hotloop.report.tables import trace_tables
+from hotloop.report.tuning import describe_notes, tune_tables
 
 LINES_PER_PHASE = 3
 LARGE_PHASE_RATIO = 0.10
@@ -58,6 +59,7 @@ def render_html(report: Report, surface: Surface) -> str:
         _describe_report(report)
         | {
             "tables": trace_tables(report, max(50, surface.top)),
+            "tuning": _describe_tuning(report),
             "policy": Markup(policy),
             "css": Markup(css),
             "script": Markup(script),
@@ -69,6 +71,19 @@ def render_html(report: Report, surface: Surface) -> str:
             },
         }
     )
+
+
+def _describe_tuning(report: Report) -> Shown | None:
+    if report.tune is None:
+        return None
+    return {
+        "verdict": report.tune.verdict,
+        "goal": report.tune.goal,
+        "file": report.tune.strategy_file,
+        "tables": tune_tables(report.tune, report.breakdown),
+        "reasons": [(trial.id, trial.reason, str(trial.quality.get("reason", ""))) for trial in report.tune.trials],
+        "notes": describe_notes(report.tune),
+    }
 
 
 def _read_asset(*parts: str) -> str:

@@ -19,9 +19,11 @@ from hotloop.core.report import (
     Report,
     StepSummary,
 )
+from hotloop.core.tuning import Tuning, Verdict
 from hotloop.report import text as t
 from hotloop.report.renderer import Surface, renderer
 from hotloop.report.tables import trace_tables
+from hotloop.report.tuning import best_ratio, describe_notes, describe_trial
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -41,6 +43,13 @@ SEVERITY_STYLE = {
     Severity.MEDIUM: "bold yellow",
     Severity.LOW: "cyan",
     Severity.INFO: "dim",
+}
+VERDICT_STYLE = {
+    Verdict.FASTER: "bold green",
+    Verdict.SLOWER: "yellow",
+    Verdict.CANNOT_TELL: "",
+    Verdict.REJECTED: "yellow",
+    Verdict.FAILED: "bold red",
 }
 LEVEL_STYLE = {"error": "bold red", "warning": "yellow", "bad": "red", "fair": "yellow", "good": "green"}
 
@@ -134,6 +143,9 @@ def _write(page: Page, report: Report) -> None:
         # What a file lacks or lost stands before every number that was read from it.
         _write_health(page, report)
         page.add("")
+    if report.tune is not None:
+        _write_tuning(page, report, report.tune)
+        return
     _write_verdict(page, report)
     _write_strategy(page, report)
     _write_findings(page, report)
@@ -453,6 +465,36 @@ def _write_strategy(page: Page, report: Report) -> None:
         numerics = "" if one.numerics is None else f" · {t.clean(one.numerics)}"
         style = "bold" if one.status == "applied" else "yellow"
         page.paragraph((head, style), f"{t.clean(one.detail)}{target}{numerics}", head=INDENT)
+
+
+def _write_tuning(page: Page, report: Report, tuning: Tuning) -> None:
+    """The outcome first, then a bar and a reason for every trial; the baseline's own report is in the files."""
+    page.paragraph((t.clean(tuning.verdict), "bold green"))
+    page.paragraph((f"the baseline: {t.clean(report.verdict)}", "dim"))
+    page.heading("TRIALS", "speed against the unchanged command")
+    if not tuning.trials:
+        page.add(INDENT, "no finding of the baseline names a technique that could be tried")
+    longest = best_ratio(tuning)
+    width = max((len(t.clean(trial.id)) for trial in tuning.trials), default=0)
+    for trial in tuning.trials:
+        head = f"{INDENT}{t.clean(trial.id).ljust(width)}  {trial.verdict.value.ljust(11)}  "
+        bar = _draw_bar((trial.speedup_ratio or 0.0) / longest, 24, page.glyphs.bar)
+        page.add((head, VERDICT_STYLE[trial.verdict]), (bar.ljust(24), "blue"), f"  {describe_trial(trial)}")
+        page.paragraph((t.clean(trial.reason), "dim"), head=INDENT * 2)
+        loss = trial.quality.get("reason")
+        if loss and trial.quality.get("status") != "rejected":
+            page.paragraph((f"loss {trial.quality['status']}: {t.clean(str(loss))}", "dim"), head=INDENT * 2)
+        forecast = trial.forecast.get("speedup_ratio")
+        if isinstance(forecast, float):
+            page.paragraph((f"forecast {forecast:.2f}x ({trial.forecast['basis']})", "dim"), head=INDENT * 2)
+    notes = describe_notes(tuning)
+    if notes:
+        page.heading("HOW FAR TO TRUST THIS")
+        for note in notes:
+            page.paragraph(t.clean(note), head=INDENT)
+    if report.next_command is not None:
+        page.add("")
+        page.add(("Next: ", "dim"), (t.clean(report.next_command), "bold"))
 
 
 def _write_skipped(page: Page, report: Report) -> None:

@@ -1,0 +1,81 @@
+"""What tuning leaves: the trials of a training with their verdicts, and the strategy that was proven."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .findings import Saving, Value
+
+
+class Verdict(str, Enum):
+    """What is known of a candidate after its trials."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    CANNOT_TELL = "cannot tell"
+    REJECTED = "rejected"
+    """It acted on nothing, or it changed the training's numbers beyond its class."""
+    FAILED = "failed"
+    """Its trials ended in an error, out of memory, or without an end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One candidate: what was tried, and what came of it. Field names are those of the JSON contract.
+
+    ``n`` counts the pairs of fresh processes behind the ratio; ``speedup_ratio`` is the baseline's time per ``unit``
+    over the candidate's, with an interval that holds at every look; None while there is no such number.
+    """
+
+    id: str
+    techniques: tuple[str, ...]
+    settings: Mapping[str, Mapping[str, Value]]
+    verdict: Verdict
+    reason: str
+    n: int
+    unit: str
+    speedup_ratio: float | None = None
+    low_ratio: float | None = None
+    high_ratio: float | None = None
+    memory_ratio: float | None = None
+    """Peak memory over the baseline's, in the mean."""
+    forecast: Mapping[str, Value] = field(default_factory=dict)
+    quality: Mapping[str, Value] = field(default_factory=dict)
+    breakdown: Mapping[str, float] = field(default_factory=dict)
+    """Mean time of every phase per step in ns, in the candidate's processes."""
+    one_time_ns: int | None = None
+    """Time before steps are steady beyond the baseline's (compilation, starting workers)."""
+    break_even_steps: int | None = None
+    """Steps after which the one-time cost is won back; None when nothing is won or nothing is to be won back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """The outcome: ``strategy_file`` is always written; it chooses nothing when nothing was proven."""
+
+    verdict: str
+    goal: str
+    strategy_file: str | None
+    trials: tuple[Trial, ...]
+    baseline: Mapping[str, Value] = field(default_factory=dict)
+    """The baseline's own processes: how many, their spread, whether their losses agree bit for bit."""
+    warnings: tuple[str, ...] = ()
+
+
+def forecast_of(saving: Saving | None) -> dict[str, Value]:
+    """A forecast as the report holds it: the saving and the speed-up that it means; empty when there is none.
+
+    >>> forecast_of(None)
+    {}
+    """
+    if saving is None:
+        return {}
+    return {
+        "low_ratio": saving.low_ratio,
+        "mid_ratio": saving.mid_ratio,
+        "high_ratio": saving.high_ratio,
+        "basis": saving.basis.value,
+        "speedup_ratio": None if saving.mid_ratio >= 1 else 1.0 / (1.0 - saving.mid_ratio),
+    }

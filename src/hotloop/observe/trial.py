@@ -1,0 +1,231 @@
+"""Rows of a trial's process -> its losses, and its end after the steps that were asked for.
+
+Only in processes that ``hotloop tune`` started (option ``trial``): ``{"folder", "steps", "seconds", "least_steps"}``.
+Losses are copied on the device and read once, when the trial ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hotloop.core.recording import CLOSED_BY_BACKWARD, FIELD
+
+from .guard import GUARD
+from .ranks import current_rank
+
+_CLOSED_BY = FIELD["closed_by"]
+
+MOST_LOSSES = 4_000
+PROGRESS_NS = 250_000_000
+OTHER_RANKS_S = 5.0
+"""So long a process that is done waits for the ranks that are not: who leaves early breaks their collectives."""
+MARGIN_ROWS = 2
+"""Ranks run in step: none is further than this ahead of the one that notices that the time is over."""
+
+
+class TrialWatch:
+    """Called after every row. ``finish`` writes what was seen to ``trial-<pid>.json``; it may be called twice."""
+
+    def __init__(self, options: dict[str, Any], end_session: Callable[[], None]) -> None:
+        self._folder = str(options["folder"])
+        self._steps = options.get("steps")
+        self._seconds = options.get("seconds")
+        self._least_steps = int(options.get("least_steps") or 1)
+        self._end_session = end_session
+        self._pid = os.getpid()
+        self._losses: list[Any] = []
+        self._row_loss: Any = None
+        self._unseen = ""
+        self._micro_losses = 0
+        self._rows = 0
+        self._has_steps = False
+        self._begin_ns = 0
+        self._progress_ns = 0
+        self._scaler: Callable[[], Any] = _no_scaler
+        self._scalers = 0
+        self._stop_row: int | None = None
+        self._finished = False
+
+    def __call__(self, session: Any, row: Any) -> None:
+        if os.getpid() != self._pid:
+            return
+        if row[_CLOSED_BY] != CLOSED_BY_BACKWARD and not self._has_steps:
+            self._has_steps = True
+            self._merge_rows()
+        self._rows += 1
+        if len(self._losses) < MOST_LOSSES:
+            self._losses.append(self._row_loss)
+        self._row_loss = None
+        now_ns = time.monotonic_ns()
+        self._begin_ns = self._begin_ns or now_ns
+        if now_ns - self._progress_ns >= PROGRESS_NS:
+            self._progress_ns = now_ns
+            self._touch("progress")
+        if self._is_over(now_ns):
+            self._stop()
+
+    def _merge_rows(self) -> None:
+        """Until an optimizer is seen every backward closes a row: they belong to the step that now ends."""
+        for loss in self._losses:
+            if loss is not None:
+                self._row_loss = loss if self._row_loss is None else self._row_loss + loss
+        self._losses.clear()
+        self._rows = 0
+
+    # -- what is seen ---------------------------------------------------------------------------------------------
+
+    def wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The roots of every backward are losses; copied where they are."""
+
+        @functools.wraps(original)
+        def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self._finished:
+                return original(t_outputs, *args, **kwargs)
+            try:
+                self._note_loss(t_outputs)
+            except Exception as error:
+                GUARD.record("noting a loss", error)
+            return original(t_outputs, *args, **kwargs)
+
+        return _engine_run_backward
+
+    def wrap_scaler_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A GradScaler multiplies the loss: its factor is divided out."""
+
+        @functools.wraps(original)
+        def __init__(scaler: Any, *args: Any, **kwargs: Any) -> None:
+            original(scaler, *args, **kwargs)
+            if scaler.is_enabled():
+                self._scalers += 1
+                self._scaler = weakref.ref(scaler)
+
+        return __init__
+
+    def _note_loss(self, roots: Any) -> None:
+        if torch._C._current_graph_task_id() != -1:  # a backward inside a backward (checkpointing)
+            return
+        for root in roots:
+            if root.numel() != 1 or not root.is_floating_point():
+                self._unseen = f"a backward began at a tensor of shape {list(root.shape)}, which is no loss"
+                return
+            loss = (
+                root.detach().reshape(()).double() if root.device.type == "cpu" else root.detach().reshape(()).float()
+            )
+            if self._scalers:
+                scale = getattr(self._scaler(), "_scale", None)
+                if self._scalers > 1 or scale is None:
+                    self._unseen = "the losses are scaled by a GradScaler in a way that cannot be divided out"
+                else:
+                    loss = loss / scale.to(loss.dtype)
+            self._row_loss = loss.clone() if self._row_loss is None else self._row_loss + loss
+            self._micro_losses += 1
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def _is_over(self, now_ns: int) -> bool:
+        if self._steps is not None:
+            return self._rows >= int(self._steps)
+        if self._seconds is None or self._rows < self._least_steps:
+            return False
+        if self._stop_row is None:
+            is_late = now_ns - self._begin_ns > self._seconds * 1e9
+            self._stop_row = self._agree(is_late)
+        return self._stop_row is not None and self._rows >= self._stop_row
+
+    def _agree(self, is_late: bool) -> int | None:
+        """The row after which all processes stop: the first one that is late says so in a file."""
+        path = os.path.join(self._folder, "stop-row")
+        try:
+            if is_late:
+                text = str(self._rows + (MARGIN_ROWS if _world_size() > 1 else 0))
+                part = f"{path}.{os.getpid()}"
+                with open(part, "w") as file:
+                    file.write(text)
+                try:
+                    os.link(part, path)
+                except FileExistsError:
+                    is_late = False  # another one was first
+                os.unlink(part)
+            with open(path) as file:
+                return int(file.read())
+        except FileNotFoundError:
+            return None
+
+    def _stop(self) -> None:
+        """Write everything down, wait for the other ranks, and end this process without its exit handlers."""
+        try:
+            self.finish(stopped=True)
+            self._end_session()
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            self._touch(f"stopped-{os.getpid()}")
+            deadline_s = time.monotonic() + OTHER_RANKS_S
+            while time.monotonic() < deadline_s and self._stopped_count() < _world_size():
+                time.sleep(0.01)
+        finally:
+            os._exit(0)
+
+    def _stopped_count(self) -> int:
+        return sum(name.startswith("stopped-") for name in os.listdir(self._folder))
+
+    def finish(self, stopped: bool = False) -> None:
+        """Losses and counts as one small file."""
+        if self._finished or os.getpid() != self._pid or not self._rows:
+            return
+        self._finished = True
+        content = {
+            "pid": self._pid,
+            "rank": current_rank(),
+            "world_size": _world_size(),
+            "rows": self._rows,
+            "stopped": stopped,
+            "losses": _read(self._losses),
+            "losses_per_row": self._micro_losses / self._rows,
+            "unseen": self._unseen or ("" if self._micro_losses else "no backward was seen that begins at a loss"),
+        }
+        path = os.path.join(self._folder, f"trial-{self._pid}.json")
+        with open(path + ".part", "w") as file:
+            json.dump(content, file)
+        os.replace(path + ".part", path)
+
+    def _touch(self, name: str) -> None:
+        path = os.path.join(self._folder, name)
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            with open(path, "w"):
+                return
+
+
+def _read(losses: list[Any]) -> list[float | None]:
+    """Device scalars as floats, in one transfer per device; None for a row without a backward."""
+    found: list[float | None] = [None] * len(losses)
+    places = [i for i, loss in enumerate(losses) if loss is not None]
+    if places:
+        values = torch.stack(
+            [losses[i].double().cpu() if losses[i].device.type == "cpu" else losses[i] for i in places]
+        )
+        for i, value in zip(places, values.double().cpu().tolist(), strict=True):
+            found[i] = value
+    return found
+
+
+def _world_size() -> int:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        size: int = distributed.get_world_size()
+        return size
+    return 1
+
+
+def _no_scaler() -> None:
+    """Until a GradScaler is built."""

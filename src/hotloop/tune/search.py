@@ -1,0 +1,153 @@
+"""Findings -> candidates worth a trial, best forecast first; and in what order the processes of a round run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hotloop.core.findings import Basis, Finding, Numerics, Safety, Saving, Value
+from hotloop.core.strategy import Choice, Strategy, StrategyError, chain
+from hotloop.core.techniques import Technique
+
+BASELINE = "baseline"
+LEAST_FORECAST_RATIO = 0.005
+"""Candidates whose forecast is at most this are not worth a trial."""
+BETWEEN_BASELINES = 2
+"""So many candidates run between two baseline processes: each stands beside one of them."""
+_WEIGHT = {Basis.MEASURED: 1.0, Basis.SIMULATED: 0.9, Basis.RULE_OF_THUMB: 0.5}
+
+Check = Callable[[Strategy], Strategy]
+"""Answers the strategy, or raises StrategyError: conflicts, unknown keys, impossible values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A strategy to try. ``why_not`` is set where it is not tried at all."""
+
+    id: str
+    strategy: Strategy
+    forecast: Saving | None
+    rules: tuple[str, ...]
+    numerics: Numerics
+    why_not: str = ""
+
+
+def find_candidates(
+    findings: Iterable[Finding], techniques: Mapping[str, Technique], check: Check
+) -> tuple[Candidate, ...]:
+    """One candidate per technique that a finding prescribes or that treats its rule, best forecast first."""
+    found: dict[str, Candidate] = {}
+    for finding in findings:
+        named = () if finding.fix is None else (finding.fix.technique,)
+        others = tuple(t.id for t in techniques.values() if finding.rule in t.treats and t.id not in named)
+        for technique_id in (*named, *others):
+            technique = techniques.get(technique_id)
+            if technique is None:
+                continue
+            is_named = technique_id in named
+            settings = finding.fix.settings if finding.fix is not None and is_named else {}
+            # The finding's forecast is for its own fix: what else treats the rule wins at most as much as is lost.
+            saving = finding.saving if is_named else None
+            candidate = _make_candidate(technique, settings, saving, finding.rule, check)
+            before = found.get(candidate.id)
+            found[candidate.id] = candidate if before is None else _merge(before, candidate)
+    return tuple(sorted(found.values(), key=_promise))
+
+
+def combine(parts: Sequence[Candidate], check: Check) -> Candidate | None:
+    """As many of the parts as go together, the first ones before later ones; None when that is fewer than two."""
+    taken: list[Candidate] = []
+    for part in parts:
+        try:
+            check(chain(*(one.strategy for one in (*taken, part))))
+        except StrategyError:
+            continue
+        taken.append(part)
+    if len(taken) < 2:
+        return None
+    order = (Numerics.EXACT, Numerics.REORDERED, Numerics.RESAMPLED, Numerics.LOSSY)
+    return Candidate(
+        id=" + ".join(sorted(one.id for one in taken)),
+        strategy=chain(*(one.strategy for one in taken)),
+        forecast=None,
+        rules=tuple(dict.fromkeys(rule for one in taken for rule in one.rules)),
+        numerics=max((one.numerics for one in taken), key=order.index),
+    )
+
+
+def schedule_round(candidates: Sequence[str], number: int) -> tuple[tuple[str, ...], dict[str, int]]:
+    """The arms of one round in running order, and for each candidate which position's baseline stands beside it.
+
+    Every second round runs backwards, so that a slow drift of the machine cancels over two rounds.
+
+    >>> schedule_round(("a", "b"), 0)
+    (('baseline', 'a', 'b', 'baseline'), {'a': 0, 'b': 3})
+    >>> schedule_round(("a",), 1)
+    (('a', 'baseline'), {'a': 1})
+    """
+    arms: list[str] = []
+    beside: dict[str, int] = {}
+    for start in range(0, len(candidates), BETWEEN_BASELINES):
+        group = candidates[start : start + BETWEEN_BASELINES]
+        if start == 0:
+            arms.append(BASELINE)
+        before = len(arms) - 1
+        arms.extend(group)
+        beside[group[0]] = before
+        if len(group) > 1:
+            beside[group[1]] = len(arms)
+            arms.append(BASELINE)
+    if number % 2:
+        arms.reverse()
+        beside = {name: len(arms) - 1 - place for name, place in beside.items()}
+    return tuple(arms), beside
+
+
+def keep_best(ratios: Mapping[str, float], count: int) -> tuple[str, ...]:
+    """The ids with the largest speed-ups so far."""
+    return tuple(sorted(ratios, key=lambda name: (-ratios[name], name))[: max(1, count)])
+
+
+def _make_candidate(
+    technique: Technique, settings: Mapping[str, Value], saving: Saving | None, rule: str, check: Check
+) -> Candidate:
+    known = {setting.name for setting in technique.settings}
+    kept = {key: value for key, value in settings.items() if key in known and value is not None}
+    strategy = Strategy(choices=(Choice(technique=technique.id, settings=kept),))
+    why_not = ""
+    if technique.safety is Safety.SHOW:
+        why_not = "only its reader may apply it: hotloop shows it and does not try it"
+    elif saving is not None and saving.high_ratio <= LEAST_FORECAST_RATIO:
+        why_not = f"not tried: its forecast is at most {saving.high_ratio:.1%} of the time"
+    else:
+        try:
+            check(strategy)
+        except StrategyError as error:
+            why_not = str(error)
+    return Candidate(
+        id=technique.id,
+        strategy=strategy,
+        forecast=saving,
+        rules=(rule,),
+        numerics=technique.numerics,
+        why_not=why_not,
+    )
+
+
+def _merge(a: Candidate, b: Candidate) -> Candidate:
+    """Two findings ask for one technique: the one that can be tried, with the better forecast."""
+    first, second = sorted((a, b), key=lambda one: (bool(one.why_not), _promise(one)))
+    return Candidate(
+        id=first.id,
+        strategy=first.strategy,
+        forecast=first.forecast if first.forecast is not None else second.forecast,
+        rules=tuple(dict.fromkeys((*a.rules, *b.rules))),
+        numerics=first.numerics,
+        why_not=first.why_not,
+    )
+
+
+def _promise(candidate: Candidate) -> tuple[bool, float, str]:
+    saving = candidate.forecast
+    weight = 0.0 if saving is None else saving.mid_ratio * _WEIGHT[saving.basis]
+    return saving is None, -weight, candidate.id

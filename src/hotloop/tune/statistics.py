@@ -1,0 +1,207 @@
+"""Process means of two arms -> a ratio with an interval that holds at every look, and a verdict.
+
+The unit of analysis is the process: its mean time per unit of work over its steady steps. What happens inside one
+process (allocator, page placement, a neighbour on the machine) is shared by all of its steps, so that its steps say
+little about the next process. Processes run in pairs, one of each arm, in the order AB BA AB BA: a drift of the
+machine that is slow against a pair cancels. The statistic is the mean of the pairs' log ratios.
+
+The interval at look k is mean +- t(n-1, level_k) * s / sqrt(n). The levels of all looks add up to the decision level,
+so by Boole's inequality P(any of the looks errs) <= the sum of P(look k errs), whatever the dependence between looks;
+this is the simplest of the alpha-spending rules (Lan and DeMets, Biometrika 70, 1983) and needs no joint
+distribution. Under the null hypothesis the two members of a pair are exchangeable, so a pair's log ratio is symmetric
+around 0; with heavier tails than the normal Student's t errs less often at such small levels, not more (Benjamini,
+JASA 78, 1983). tests/tune/test_statistics.py shows it on drifting, bursting, heavy-tailed process means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hotloop.core.tuning import Verdict
+
+DECISION_LEVEL = 0.01
+"""Two-sided probability of a wrong ``faster`` or ``slower`` over all looks of one comparison."""
+LOOKS = ((4, 0.20), (5, 0.05), (6, 0.10), (8, 0.15), (10, 0.05), (12, 0.15), (16, 0.15), (24, 0.15))
+"""Pairs at which the data are looked at, and the share of the decision level that is spent there."""
+LEAST_PAIRS = LOOKS[0][0]
+MOST_PAIRS = LOOKS[-1][0]
+SMALLEST_EFFECT_RATIO = 0.01
+"""A smaller difference is nothing to recommend a change for: two builds of one program differ by as much."""
+SAME_WITHIN_RATIO = 0.02
+"""An interval inside 1 +- this ends the comparison: whatever the difference is, it does not matter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Candidate against baseline. Ratios are speed-ups: the baseline's time per unit over the candidate's.
+
+    ``low_ratio`` and ``high_ratio`` bound it at the decision level, whenever one looks; None before the first look.
+    ``noise_ratio`` is the spread of a single pair's ratio (a standard deviation of its logarithm).
+    """
+
+    verdict: Verdict
+    reason: str
+    n: int
+    speedup_ratio: float | None
+    low_ratio: float | None
+    high_ratio: float | None
+    noise_ratio: float | None
+    decided: bool
+    """No further pair is needed."""
+
+
+def compare(
+    baseline: Sequence[float],
+    candidate: Sequence[float],
+    *,
+    level: float = DECISION_LEVEL,
+    most_pairs: int = MOST_PAIRS,
+) -> Comparison:
+    """Judge pairs of process means (times per unit, entry i of both ran beside each other).
+
+    >>> compare([10.0, 10.1, 9.9, 10.0], [5.0, 5.0, 5.1, 4.9]).verdict.value
+    'faster'
+    >>> compare([10.0], [5.0]).reason
+    '1 of at least 4 pairs'
+    """
+    if len(baseline) != len(candidate):
+        raise ValueError(f"pairs need two sides: {len(baseline)} and {len(candidate)} process means")
+    if not all(math.isfinite(x) and x > 0 for x in (*baseline, *candidate)):
+        raise ValueError("a time per unit must be finite and positive")
+    logs = [math.log(a / b) for a, b in zip(baseline, candidate, strict=True)]
+    n = len(logs)
+    ratio = math.exp(math.fsum(logs) / n) if n else None
+    look = latest_look(n)
+    if look is None:
+        return _comparison(Verdict.CANNOT_TELL, f"{n} of at least {LEAST_PAIRS} pairs", n, ratio)
+    low, high, spread, all_low, all_high = _interval(logs, level)
+    bounds = (math.exp(low), math.exp(high), spread)
+    at_end = n >= most_pairs
+    effect = math.log1p(SMALLEST_EFFECT_RATIO)
+    middle = math.fsum(logs) / n
+    if all_low > 0 and middle >= effect:
+        return _comparison(Verdict.FASTER, _words(ratio, bounds, n), n, ratio, *bounds, decided=True)
+    if all_high < 0 and middle <= -effect:
+        return _comparison(Verdict.SLOWER, _words(ratio, bounds, n), n, ratio, *bounds, decided=True)
+    if low > math.log1p(-SAME_WITHIN_RATIO) and high < math.log1p(SAME_WITHIN_RATIO):
+        words = f"a difference is below {SAME_WITHIN_RATIO:.0%} ({_words(ratio, bounds, n)})"
+        return _comparison(Verdict.CANNOT_TELL, words, n, ratio, *bounds, decided=True)
+    return _comparison(Verdict.CANNOT_TELL, _words(ratio, bounds, n), n, ratio, *bounds, decided=at_end)
+
+
+def latest_look(n: int) -> int | None:
+    """How many of ``n`` pairs the latest look covers; None before the first."""
+    return max((pairs for pairs, _ in LOOKS if pairs <= n), default=None)
+
+
+def next_look(n: int) -> int | None:
+    """Pairs that the next look needs; None after the last."""
+    return min((pairs for pairs, _ in LOOKS if pairs > n), default=None)
+
+
+def _interval(logs: Sequence[float], level: float) -> tuple[float, float, float, float, float]:
+    """The interval of the latest look and its spread; and the intersection of the intervals of all looks so far."""
+    all_low, all_high = -math.inf, math.inf
+    low = high = spread = 0.0
+    for pairs, share in LOOKS:
+        if pairs > len(logs):
+            break
+        part = logs[:pairs]
+        middle = math.fsum(part) / pairs
+        spread = math.sqrt(math.fsum((x - middle) ** 2 for x in part) / (pairs - 1))
+        half = t_bound(pairs - 1, level * share) * spread / math.sqrt(pairs)
+        low, high = middle - half, middle + half
+        all_low, all_high = max(all_low, low), min(all_high, high)
+    return low, high, spread, all_low, all_high
+
+
+def spread_of(values: Sequence[float]) -> float | None:
+    """Standard deviation of the logarithms: how far two processes of one arm differ. None for fewer than two."""
+    if len(values) < 2:
+        return None
+    logs = [math.log(value) for value in values]
+    middle = math.fsum(logs) / len(logs)
+    return math.sqrt(math.fsum((x - middle) ** 2 for x in logs) / (len(logs) - 1))
+
+
+def break_even_steps(one_time_ns: float, baseline_step_ns: float, candidate_step_ns: float) -> int | None:
+    """Steps after which a one-time cost is won back; None when a step wins nothing.
+
+    >>> break_even_steps(1000, 10, 8)
+    500
+    """
+    won = baseline_step_ns - candidate_step_ns
+    if won <= 0:
+        return None
+    return max(0, math.ceil(one_time_ns / won))
+
+
+@lru_cache(maxsize=256)
+def t_bound(freedom: int, level: float) -> float:
+    """The t that Student's distribution exceeds in absolute value with probability ``level``.
+
+    >>> round(t_bound(3, 0.01), 3), round(t_bound(10, 0.05), 3)
+    (5.841, 2.228)
+    """
+    if not 0 < level < 1 or freedom < 1:
+        raise ValueError(f"no bound for {freedom} degrees of freedom at level {level}")
+    low, high = 0.0, 1.0
+    while 1.0 - inside_t(high, freedom) > level and high < 1e12:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        if 1.0 - inside_t(middle, freedom) > level:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def inside_t(t: float, freedom: int) -> float:
+    """P(|T| <= t) for whole degrees of freedom: Abramowitz and Stegun 26.7.3 (odd) and 26.7.4 (even)."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    total, term = 0.0, 1.0
+    if freedom % 2:
+        if freedom > 1:
+            term = cosine
+            total = term
+            for k in range(2, freedom - 1, 2):
+                term *= cosine * cosine * k / (k + 1)
+                total += term
+        return 2.0 / math.pi * (angle + sine * total)
+    total = term
+    for k in range(1, freedom - 2, 2):
+        term *= cosine * cosine * k / (k + 1)
+        total += term
+    return sine * total
+
+
+def _words(ratio: float | None, bounds: tuple[float, float, float], n: int) -> str:
+    return f"{ratio:.3f}x, {bounds[0]:.3f}..{bounds[1]:.3f}, n = {n} pairs of processes that spread by {bounds[2]:.1%}"
+
+
+def _comparison(
+    verdict: Verdict,
+    reason: str,
+    n: int,
+    ratio: float | None,
+    low: float | None = None,
+    high: float | None = None,
+    noise: float | None = None,
+    *,
+    decided: bool = False,
+) -> Comparison:
+    return Comparison(
+        verdict=verdict,
+        reason=reason,
+        n=n,
+        speedup_ratio=ratio,
+        low_ratio=low,
+        high_ratio=high,
+        noise_ratio=noise,
+        decided=decided,
+    )

@@ -1,0 +1,222 @@
+"""A request on standard input -> one command run to its end, its stop or its limit, and nothing of it left running.
+
+Started by path with the standard library alone, between tune and a trial. It leads a session of its own, and ends every
+process of the trial when the trial is over, when a limit is reached, and when tune is gone (its end of the pipe closes,
+also by kill -9). Processes that left the session are known by a mark in their environment and by their ancestry:
+orphans become children of this process (PR_SET_CHILD_SUBREAPER).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+MARK = "HOTLOOP_TRIAL"
+_PR_SET_CHILD_SUBREAPER = 36
+_TICK_S = 0.1
+_SETTLE_S = 8.0
+"""So long the other ranks and the launcher may take once the first process has stopped as it was asked to."""
+
+
+def main() -> int:
+    request = json.loads(sys.stdin.buffer.readline())
+    for name in ("SIGINT", "SIGHUP", "SIGQUIT"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        answer = _run(request)
+    finally:
+        left = end_processes(request["mark"])
+    answer["left_behind"] = left
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    return 0
+
+
+def _leave(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def _run(request: dict[str, Any]) -> dict[str, Any]:
+    """How the command ended: exited, stopped (as asked, after enough steps), timeout, hang, memory or abandoned."""
+    folder = Path(request["folder"])
+    started_s = time.monotonic()
+    with open(folder / "stdout.log", "wb") as out, open(folder / "stderr.log", "wb") as err:
+        try:
+            child = subprocess.Popen(
+                request["command"],
+                cwd=request["cwd"],
+                env={**request["environment"], MARK: request["mark"]},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=_prepare_child,
+            )
+        except OSError as error:
+            return {"how": "not started", "detail": f"{request['command'][0]}: {error.strerror}", "duration_s": 0.0}
+    how, detail = _watch(child, request, folder, started_s)
+    if how != "exited":
+        end_processes(request["mark"])
+    try:
+        code = child.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        code = None
+    return {
+        "how": how,
+        "detail": detail,
+        "exit_code": code if how == "exited" and code is not None and code >= 0 else None,
+        "signal": -code if how == "exited" and code is not None and code < 0 else None,
+        "duration_s": time.monotonic() - started_s,
+    }
+
+
+def _prepare_child() -> None:
+    for name in ("SIGINT", "SIGHUP", "SIGQUIT", "SIGTERM"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:  # when memory runs out, the kernel shall end the trial and not something of the user's
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("900")
+    except OSError:
+        return
+
+
+def _watch(child: Any, request: dict[str, Any], folder: Path, started_s: float) -> tuple[str, str]:
+    progress = folder / "progress"
+    settled_s = begun_s = last_s = 0.0
+    seen = None
+    while True:
+        if child.poll() is not None:
+            return "exited", ""
+        readable, _, _ = select.select([sys.stdin.buffer], [], [], _TICK_S)
+        if readable and not os.read(0, 4096):
+            return "abandoned", "tune is gone"
+        now_s = time.monotonic()
+        if any(folder.glob("stopped-*")):
+            settled_s = settled_s or now_s
+            if now_s - settled_s > _SETTLE_S:
+                return "stopped", "what the command still did after the last step that was asked for was ended"
+        elif now_s - started_s > request["timeout_s"]:
+            return "timeout", f"not finished after {request['timeout_s']:.0f} s"
+        try:
+            mark = progress.stat().st_mtime_ns
+        except OSError:
+            mark = None
+        if mark is not None and mark != seen:
+            seen, last_s = mark, now_s
+            begun_s = begun_s or now_s
+        if begun_s and not settled_s and now_s - last_s > request["stall_s"]:
+            return "hang", f"no step was completed for {request['stall_s']:.0f} s"
+        if not begun_s and now_s - started_s > request["start_s"]:
+            return "hang", f"the first step was not completed within {request['start_s']:.0f} s"
+        if available_memory_ratio() < request["least_memory_ratio"]:
+            return "memory", "the host's memory was nearly full: ended before the kernel had to"
+        _reap(child.pid)
+
+
+def available_memory_ratio() -> float:
+    """Share of the host's memory that is available, the cgroup's limit included; 1 where that is not told."""
+    found = 1.0
+    try:
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        found = int(fields["MemAvailable"].split()[0]) / int(fields["MemTotal"].split()[0])
+    except (OSError, KeyError, ValueError):
+        found = 1.0
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        cached = next(
+            int(line.split()[1])
+            for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
+            if line.startswith("file ")
+        )
+    except (OSError, ValueError, StopIteration):
+        return found
+    return min(found, 1.0 - max(0, used - cached) / limit)
+
+
+def _reap(keep_pid: int) -> None:
+    """Take the exit status of orphans that became ours; the command's own is its Popen's."""
+    for pid in _children(os.getpid()):
+        if pid != keep_pid:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                continue
+
+
+def end_processes(mark: str, patience_s: float = 10.0) -> int:
+    """Kill every process of the trial, until none is found twice in a row; answers how many could not be ended."""
+    deadline_s = time.monotonic() + patience_s
+    clean = 0
+    while clean < 2:
+        found = find_processes(mark)
+        clean = 0 if found else clean + 1
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+        _reap(0)
+        if found and time.monotonic() > deadline_s:
+            return len(found)
+        time.sleep(0.02)
+    return 0
+
+
+def find_processes(mark: str) -> list[int]:
+    """Processes that carry the mark or descend from this one; zombies do not count."""
+    me = os.getpid()
+    parents: dict[int, int] = {}
+    states: dict[int, str] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        states[int(entry)], parents[int(entry)] = fields[0], int(fields[1])
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for pid, state in states.items():
+        if pid != me and state not in "ZX" and (_descends(pid, me, parents) or wanted in _environment(pid)):
+            found.append(pid)
+    return found
+
+
+def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+    for _ in range(1000):
+        pid = parents.get(pid, 0)
+        if pid == ancestor:
+            return True
+        if pid <= 1:
+            return False
+    return False
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (OSError, ValueError):
+        return []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""A strategy -> one process of the command under it, told apart by how it ended, with what it measured.
+
+What knows recordings and the agent arrives as arguments: ``environment`` attaches, ``measure`` reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.strategy import Strategy
+
+from .workspace import Plan, make_workspace, remove_workspace
+
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+
+OK, OOM, CRASH, HANG, TIMEOUT, NO_TRAINING = "ok", "oom", "crash", "hang", "timeout", "no training"
+"""How a process of a trial ended."""
+
+_MEMORY_WORDS = re.compile(
+    r"out of memory|OutOfMemoryError|can't allocate memory|Cannot allocate memory|\bMemoryError\b|std::bad_alloc", re.I
+)
+_LOG_BYTES = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one process of a trial (all its ranks) measured over its steady steps. None where nothing was counted."""
+
+    step_ns: float
+    steady_count: int
+    samples_per_step: float | None
+    tokens_per_step: float | None
+    peak_bytes: int | None
+    one_time_ns: int | None
+    """From the first event to the first steady step, beyond as many steady steps."""
+    breakdown: Mapping[str, float] = field(default_factory=dict)
+    losses: tuple[float | None, ...] = ()
+    losses_per_row: float = 1.0
+    losses_unseen: str = ""
+    applied: tuple[Mapping[str, Any], ...] = ()
+    """What the techniques did: technique, status, detail, numerics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """One process of an arm: how it ended, why, and what it measured (None unless it ended OK)."""
+
+    ended: str
+    reason: str
+    duration_s: float
+    measured: Measurement | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a trial is over. ``steps`` None: after ``seconds`` of training."""
+
+    steps: int | None
+    seconds: float | None
+    timeout_s: float
+    start_s: float
+    stall_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where and how trials of one command run."""
+
+    command: tuple[str, ...]
+    plan: Plan
+    folder: Path
+    environment: Callable[[Strategy, Path, Mapping[str, Any]], Mapping[str, str]]
+    """Strategy, run folder and the agent's options for the trial -> the process's environment."""
+    measure: Callable[[Path], Measurement | None]
+    """Run folder -> what was measured; None when no training was seen."""
+    least_memory_ratio: float = 0.03
+    observe: bool = False
+    """The first look: with everything that a report needs; else only what a comparison needs."""
+
+
+def run_trial(bench: Bench, strategy: Strategy, limits: Limits, name: str) -> Ran:
+    """Run the command once under the strategy, in a working copy, and clean up after it."""
+    run_folder = bench.folder / "trials" / name
+    (run_folder / "processes").mkdir(parents=True, exist_ok=True)
+    workspace = make_workspace(bench.plan, bench.folder / "work" / name)
+    try:
+        options = {
+            "folder": str(run_folder),
+            "steps": limits.steps,
+            "seconds": limits.seconds,
+            "least_steps": 20,
+        }
+        answer = run_supervised(
+            {
+                "command": list(bench.command),
+                "cwd": str(workspace),
+                "environment": protect_environment(bench.environment(strategy, run_folder, options)),
+                "folder": str(run_folder),
+                "mark": uuid.uuid4().hex,
+                "timeout_s": limits.timeout_s,
+                "start_s": limits.start_s,
+                "stall_s": limits.stall_s,
+                "least_memory_ratio": bench.least_memory_ratio,
+            }
+        )
+    finally:
+        remove_workspace(workspace)
+    write_outcome(run_folder, answer)
+    return _judge_end(answer, run_folder, bench.measure)
+
+
+def run_supervised(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Hand a request to a supervisor and wait for its answer; when we are interrupted, it ends the trial."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(SUPERVISOR)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+        text = process.stdout.read()
+    except BaseException:
+        process.stdin.close()
+        try:
+            process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+    process.wait()
+    try:
+        answer: dict[str, Any] = json.loads(text)
+    except ValueError:
+        answer = {"how": "lost", "detail": "what watched the trial was ended itself", "duration_s": 0.0}
+    return answer
+
+
+def protect_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Free ports for launchers, and no trial in the user's experiment trackers."""
+    changed = dict(environment)
+    port = str(free_port())
+    changed["PET_MASTER_PORT"] = port  # torchrun's default where its command line names none
+    if "MASTER_PORT" in changed:
+        changed["MASTER_PORT"] = port
+    changed["WANDB_MODE"] = "offline"
+    changed["MLFLOW_TRACKING_URI"] = "file:./mlruns"
+    return changed
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def write_outcome(run_folder: Path, answer: Mapping[str, Any]) -> None:
+    """outcome.json, as `hotloop run` leaves it."""
+    content = {
+        "schema": "hotloop.outcome/1",
+        "exit_code": 0 if answer["how"] == "stopped" else answer.get("exit_code"),
+        "signal": answer.get("signal"),
+        "duration_s": answer["duration_s"],
+        "oom_kills": None,
+    }
+    if content["exit_code"] is not None or content["signal"] is not None:
+        (run_folder / "outcome.json").write_text(json.dumps(content))
+
+
+def _judge_end(answer: Mapping[str, Any], run_folder: Path, measure: Callable[[Path], Measurement | None]) -> Ran:
+    def ended(kind: str, reason: str, measured: Measurement | None = None) -> Ran:
+        return Ran(ended=kind, reason=reason, duration_s=float(answer["duration_s"]), measured=measured)
+
+    how, detail = answer["how"], str(answer["detail"])
+    told = read_tail(run_folder / "stderr.log") or read_tail(run_folder / "stdout.log")
+    last = last_line(told)
+    if how in ("hang", "timeout"):
+        return ended(HANG if how == "hang" else TIMEOUT, detail)
+    if how == "memory":
+        return ended(OOM, detail)
+    if how in ("not started", "lost", "abandoned"):
+        return ended(CRASH, detail)
+    code, number = answer.get("exit_code"), answer.get("signal")
+    stopped = any(run_folder.glob("stopped-*"))
+    if how == "exited" and not stopped and (number is not None or code):
+        if _MEMORY_WORDS.search(told):
+            return ended(OOM, f"out of memory: {last}")
+        if number == 9:
+            return ended(OOM, "killed (signal 9), as the kernel does when memory runs out")
+        what = f"ended by signal {number}" if number is not None else f"exit code {code}"
+        return ended(CRASH, f"{what}: {last}" if last else what)
+    measured = measure(run_folder)
+    if measured is None:
+        return ended(NO_TRAINING, "no training was seen")
+    return ended(OK, "", measured)
+
+
+def read_tail(path: Path) -> str:
+    """The end of a log, empty when there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def last_line(text: str) -> str:
+    """The last line that names an error, else the last line; cut to a readable length."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
+    return (named or lines or [""])[-1][:200]
+
+
+def ran_to_json(ran: Ran) -> str:
+    return json.dumps(asdict(ran))
+
+
+def ran_from_json(text: str) -> Ran:
+    """What ``ran_to_json`` wrote. Raises ValueError when it is something else."""
+    try:
+        content = json.loads(text)
+        measured = content["measured"]
+        if measured is not None:
+            measured = Measurement(
+                **{
+                    **measured,
+                    "losses": tuple(measured["losses"]),
+                    "applied": tuple(measured["applied"]),
+                }
+            )
+        return Ran(**{**content, "measured": measured})
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"not a stored trial: {error}") from error
+
+
+def now_s() -> float:
+    return time.monotonic()
+
+
+def pick_unit(measured: Sequence[Measurement]) -> str:
+    """The unit that all processes counted; steps where their steps hold equally much."""
+    for unit, field_name in (("token", "tokens_per_step"), ("sample", "samples_per_step")):
+        counts = [getattr(one, field_name) for one in measured]
+        if all(counts) and max(counts) > 1.02 * min(counts):
+            return unit
+        if all(counts):
+            return "step"
+    return "step"
+
+
+def time_per_unit(one: Measurement, unit: str) -> float:
+    """ns per step, sample or token."""
+    per_step = {"step": 1.0, "sample": one.samples_per_step, "token": one.tokens_per_step}[unit]
+    if not per_step:
+        raise ValueError(f"{unit}s were not counted")
+    return one.step_ns / per_step

@@ -1,0 +1,362 @@
+"""Candidates and a way to run them -> Trials with verdicts and the strategy that was proven, within a budget."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hotloop.core.strategy import Strategy, strategy_to_toml
+from hotloop.core.tuning import Trial, Verdict, forecast_of
+
+from . import statistics
+from .quality import Bands, Quality, judge_losses, make_bands, widest_numerics
+from .search import BASELINE, Candidate, Check, combine, keep_best, schedule_round
+from .trials import Measurement, Ran, pick_unit, time_per_unit
+
+BASELINE_PROCESSES = 2
+"""Before any candidate: with the observed run they make the three that the quality guard needs."""
+SINGLES_RATIO = 0.7
+"""Share of the budget for candidates alone; the rest is for their combinations."""
+MOST_COMBINATIONS = 2
+HALVING_ROUNDS = (2, 4, 8)
+
+RunArm = Callable[[Strategy, int], Ran]
+"""A strategy and the number of its process -> how that process went; a stored one when there is one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Arm:
+    """A candidate with its pairs so far."""
+
+    candidate: Candidate
+    baseline: list[Measurement] = field(default_factory=list)
+    own: list[Measurement] = field(default_factory=list)
+    run_count: int = 0
+    ended: Trial | None = None
+    """Its last word, when nothing more is to be run."""
+    quality: Quality | None = None
+    left_out: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Campaign:
+    """Everything that a tuning knows while it runs: what it leaves when it is interrupted."""
+
+    goal: str
+    check: Check
+    run: RunArm
+    clock_s: Callable[[], float]
+    deadline_s: float
+    tell: Callable[[str], None]
+    baseline: list[Measurement] = field(default_factory=list)
+    baseline_count: int = 0
+    bands: Bands | None = None
+    arms: list[Arm] = field(default_factory=list)
+    level: float = statistics.DECISION_LEVEL
+    process_s: float = 0.0
+    """The longest process of late: what the next one may need."""
+    why_ended: str = ""
+
+
+class BaselineFailed(Exception):
+    """The unchanged command does not train in a trial; the text says how it ended."""
+
+
+def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observed: Sequence[Measurement]) -> None:
+    """Run everything that the budget allows. The campaign holds the outcome, also when this is interrupted."""
+    campaign.arms = [Arm(candidate=one) for one in candidates]
+    for arm in campaign.arms:
+        if arm.candidate.why_not:
+            arm.ended = _last_word(campaign, arm, Verdict.REJECTED, arm.candidate.why_not)
+    active = [arm for arm in campaign.arms if arm.ended is None]
+    if not active:
+        return
+    # Several comparisons: each gets its part of the decision level (Boole again), combinations included.
+    campaign.level = statistics.DECISION_LEVEL / (len(active) + (MOST_COMBINATIONS if len(active) > 1 else 0))
+    for _ in range(BASELINE_PROCESSES):
+        _run_baseline(campaign)
+    processes = [one.losses for one in (*observed, *campaign.baseline)]
+    unseen = next((one.losses_unseen for one in campaign.baseline if one.losses_unseen), "")
+    campaign.bands = make_bands(processes, unseen)
+    begun_s = campaign.clock_s()
+    all_s = campaign.deadline_s - begun_s
+    singles_until_s = campaign.deadline_s if len(active) == 1 else begun_s + SINGLES_RATIO * all_s
+    run_rounds(campaign, active, singles_until_s)
+    for _ in range(MOST_COMBINATIONS):
+        together = _next_combination(campaign)
+        if together is None:
+            break
+        campaign.arms.append(together)
+        campaign.tell(f"together: {together.candidate.id}")
+        run_rounds(campaign, [together], campaign.deadline_s)
+
+
+def run_rounds(campaign: Campaign, active: list[Arm], until_s: float) -> None:
+    """Pairs of processes, round by round, until every arm is decided or the time is over."""
+    number = 0
+    while active:
+        arms = {arm.candidate.id: arm for arm in active}
+        order, beside = schedule_round(tuple(arms), number)
+        baselines: dict[int, Measurement] = {}
+        own: dict[str, Measurement] = {}
+        for place, name in enumerate(order):
+            if campaign.clock_s() + campaign.process_s > until_s:
+                campaign.why_ended = "the budget is used up"
+                for arm in active:
+                    arm.left_out = arm.left_out or campaign.why_ended
+                _pair(active, baselines, own, beside)
+                return
+            if name == BASELINE:
+                baselines[place] = _run_baseline(campaign)
+            elif arms[name].ended is None:
+                measured = _run_candidate(campaign, arms[name])
+                if measured is not None:
+                    own[name] = measured
+        _pair(active, baselines, own, beside)
+        number += 1
+        active = _after_round(campaign, active, until_s)
+
+
+def _after_round(campaign: Campaign, active: list[Arm], until_s: float) -> list[Arm]:
+    """The arms that go on: not decided, and as many as the time is enough for."""
+    going = []
+    for arm in active:
+        if arm.ended is not None:
+            continue
+        verdict = judge(campaign, arm)
+        campaign.tell(f"{arm.candidate.id}: {verdict.verdict.value}, {verdict.reason}")
+        if not verdict.decided:
+            going.append(arm)
+    pairs = min((len(arm.own) for arm in going), default=0)
+    if pairs in HALVING_ROUNDS and len(going) > 1:
+        wanted = statistics.next_look(pairs) or pairs + 1
+        each_s = 1.5 * campaign.process_s * max(4, wanted - pairs)
+        affordable = max(1, int((until_s - campaign.clock_s()) / max(each_s, 1e-9)))
+        if affordable < len(going):
+            ratios = {arm.candidate.id: judge(campaign, arm).speedup_ratio or 0.0 for arm in going}
+            kept = keep_best(ratios, max(affordable, (len(going) + 1) // 2))
+            for arm in going:
+                if arm.candidate.id not in kept:
+                    arm.left_out = "left out: others promised more, and the budget is not enough for all"
+            going = [arm for arm in going if arm.candidate.id in kept]
+    return going
+
+
+def _pair(
+    active: Sequence[Arm], baselines: dict[int, Measurement], own: dict[str, Measurement], beside: dict[str, int]
+) -> None:
+    for arm in active:
+        measured, base = own.get(arm.candidate.id), baselines.get(beside[arm.candidate.id])
+        if measured is not None and base is not None:
+            arm.own.append(measured)
+            arm.baseline.append(base)
+
+
+def _run_baseline(campaign: Campaign) -> Measurement:
+    ran = _run(campaign, Strategy(), campaign.baseline_count)
+    campaign.baseline_count += 1
+    if ran.measured is None:
+        raise BaselineFailed(f"the unchanged command ended in a trial: {ran.ended}: {ran.reason}")
+    campaign.baseline.append(ran.measured)
+    return ran.measured
+
+
+def _run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
+    """One process of a candidate; None when that was its last word."""
+    ran = _run(campaign, arm.candidate.strategy, arm.run_count)
+    arm.run_count += 1
+    if ran.measured is None:
+        arm.ended = _last_word(campaign, arm, Verdict.FAILED, f"{ran.ended}: {ran.reason}")
+    else:
+        not_applied = _not_applied(arm.candidate, ran.measured)
+        if not_applied:
+            arm.ended = _last_word(campaign, arm, Verdict.REJECTED, not_applied)
+        else:
+            arm.quality = _judge_quality(campaign, arm, ran.measured)
+            if arm.quality.status == "rejected":
+                arm.ended = _last_word(campaign, arm, Verdict.REJECTED, arm.quality.reason)
+    if arm.ended is not None:
+        campaign.tell(f"{arm.candidate.id}: {arm.ended.verdict.value}, {arm.ended.reason}")
+        return None
+    return ran.measured
+
+
+def _run(campaign: Campaign, strategy: Strategy, number: int) -> Ran:
+    begun_s = campaign.clock_s()
+    ran = campaign.run(strategy, number)
+    took_s = campaign.clock_s() - begun_s
+    campaign.process_s = max(took_s, 0.7 * campaign.process_s)
+    return ran
+
+
+def _not_applied(candidate: Candidate, measured: Measurement) -> str:
+    """Why a technique of the strategy changed nothing; empty when all did something."""
+    for choice in candidate.strategy.choices:
+        records = [one for one in measured.applied if one.get("technique") == choice.technique]
+        if any(one.get("status") == "applied" for one in records):
+            continue
+        told = next((f"{one.get('status')}: {one.get('detail')}" for one in records), "it met nothing to act on")
+        return f"{choice.technique}: {told}" if len(candidate.strategy.choices) > 1 else told
+    return ""
+
+
+def _judge_quality(campaign: Campaign, arm: Arm, measured: Measurement) -> Quality:
+    assert campaign.bands is not None
+    told = [one.get("numerics") for one in measured.applied if one.get("status") == "applied"]
+    numerics = widest_numerics(told, arm.candidate.numerics)
+    return judge_losses(campaign.bands, measured.losses, numerics, measured.losses_unseen)
+
+
+def _next_combination(campaign: Campaign) -> Arm | None:
+    """Everything that was proven alone; and when that is no better than its best part, without its weakest part."""
+    proven = sorted(
+        (arm for arm in campaign.arms if len(arm.candidate.strategy.choices) == 1 and is_proven(campaign, arm)),
+        key=lambda arm: -(judge(campaign, arm).speedup_ratio or 0.0),
+    )
+    combined = [arm for arm in campaign.arms if len(arm.candidate.strategy.choices) > 1]
+    if combined:
+        best = judge(campaign, proven[0]).speedup_ratio or 0.0
+        if any((judge(campaign, arm).speedup_ratio or 0.0) >= best for arm in combined):
+            return None
+        proven = proven[:-1]
+    found = combine([arm.candidate for arm in proven], campaign.check)
+    if found is None or any(found.id == arm.candidate.id for arm in combined):
+        return None
+    return Arm(candidate=found)
+
+
+# -- what is known -----------------------------------------------------------------------------------------------------
+
+
+def judge(campaign: Campaign, arm: Arm) -> statistics.Comparison:
+    """The comparison of an arm's pairs by the campaign's goal."""
+    unit = unit_of(arm)
+    pairs = [
+        (_value(campaign.goal, base, unit), _value(campaign.goal, own, unit))
+        for base, own in zip(arm.baseline, arm.own, strict=True)
+    ]
+    known = [pair for pair in pairs if all(map(math.isfinite, pair))]  # a peak that was not seen compares with nothing
+    return statistics.compare([base for base, _ in known], [own for _, own in known], level=campaign.level)
+
+
+def _value(goal: str, one: Measurement, unit: str) -> float:
+    if goal == "memory":
+        return float(one.peak_bytes or math.nan)
+    return time_per_unit(one, unit)
+
+
+def unit_of(arm: Arm) -> str:
+    """The unit in which both sides of an arm are counted."""
+    return pick_unit([*arm.baseline, *arm.own]) if arm.own else "step"
+
+
+def is_proven(campaign: Campaign, arm: Arm) -> bool:
+    """Faster, and its numbers are as they should be: what may go into the strategy file."""
+    if arm.ended is not None or not arm.own or judge(campaign, arm).verdict is not Verdict.FASTER:
+        return False
+    return not why_not_adopted(arm)
+
+
+def why_not_adopted(arm: Arm) -> str:
+    """Why a faster candidate stays out of the strategy file; empty when it does not."""
+    if arm.quality is None or arm.quality.status == "passed":
+        return ""
+    if arm.quality.status == "rejected":
+        return arm.quality.reason
+    numerics = widest_numerics(
+        [one.get("numerics") for m in arm.own for one in m.applied if one.get("status") == "applied"],
+        arm.candidate.numerics,
+    )
+    if numerics.value in ("exact", "reordered"):
+        return ""
+    return f"not adopted: it is {numerics.value}, and the loss cannot be judged ({arm.quality.reason})"
+
+
+def best_arm(campaign: Campaign) -> Arm | None:
+    """The proven arm with the largest ratio."""
+    proven = [arm for arm in campaign.arms if is_proven(campaign, arm)]
+    return max(proven, key=lambda arm: judge(campaign, arm).speedup_ratio or 0.0, default=None)
+
+
+def tell_trials(campaign: Campaign) -> tuple[Trial, ...]:
+    """Every arm as a Trial, with what is known now."""
+    return tuple(arm.ended if arm.ended is not None else _tell_arm(campaign, arm) for arm in campaign.arms)
+
+
+def _tell_arm(campaign: Campaign, arm: Arm) -> Trial:
+    found = judge(campaign, arm)
+    reasons = [found.reason, arm.left_out if not found.decided else "", why_not_adopted(arm), _batch_note(arm)]
+    return _last_word(campaign, arm, found.verdict, "; ".join(reason for reason in reasons if reason), found)
+
+
+def _batch_note(arm: Arm) -> str:
+    """What a changed batch means for the training: said, never changed silently."""
+    before = [one.samples_per_step for one in arm.baseline if one.samples_per_step]
+    after = [one.samples_per_step for one in arm.own if one.samples_per_step]
+    if not before or not after or abs(after[0] / before[0] - 1) < 0.02:
+        return ""
+    return (
+        f"a step holds {after[0]:g} samples, not {before[0]:g}: the learning rate and the number of steps belong to "
+        "the old batch"
+    )
+
+
+def _last_word(
+    campaign: Campaign, arm: Arm, verdict: Verdict, reason: str, found: statistics.Comparison | None = None
+) -> Trial:
+    one_time_ns = _one_time_ns(arm)
+    return Trial(
+        id=arm.candidate.id,
+        techniques=tuple(choice.technique for choice in arm.candidate.strategy.choices),
+        settings={choice.technique: dict(choice.settings) for choice in arm.candidate.strategy.choices},
+        verdict=verdict,
+        reason=reason,
+        n=len(arm.own) if found is None else found.n,
+        unit=unit_of(arm),
+        speedup_ratio=None if found is None else found.speedup_ratio,
+        low_ratio=None if found is None else found.low_ratio,
+        high_ratio=None if found is None else found.high_ratio,
+        memory_ratio=_memory_ratio(arm),
+        forecast=forecast_of(arm.candidate.forecast),
+        quality={} if arm.quality is None else {"status": arm.quality.status, "reason": arm.quality.reason},
+        breakdown=_mean_breakdown(arm.own),
+        one_time_ns=one_time_ns,
+        break_even_steps=None
+        if one_time_ns is None
+        else statistics.break_even_steps(one_time_ns, _mean_step(arm.baseline), _mean_step(arm.own)),
+    )
+
+
+def _one_time_ns(arm: Arm) -> int | None:
+    """What the candidate's slowest start (with cold caches) took beyond the baseline's usual one."""
+    own = [one.one_time_ns for one in arm.own if one.one_time_ns is not None]
+    base = sorted(one.one_time_ns for one in arm.baseline if one.one_time_ns is not None)
+    if not own or not base:
+        return None
+    return max(0, max(own) - base[len(base) // 2])
+
+
+def _mean_step(measured: Sequence[Measurement]) -> float:
+    return math.fsum(one.step_ns for one in measured) / len(measured)
+
+
+def _memory_ratio(arm: Arm) -> float | None:
+    own = [one.peak_bytes for one in arm.own if one.peak_bytes]
+    base = [one.peak_bytes for one in arm.baseline if one.peak_bytes]
+    if not own or len(own) != len(base):
+        return None
+    return (sum(own) / len(own)) / (sum(base) / len(base))
+
+
+def _mean_breakdown(measured: Sequence[Measurement]) -> dict[str, float]:
+    if not measured:
+        return {}
+    names = measured[0].breakdown
+    return {name: math.fsum(one.breakdown.get(name, 0.0) for one in measured) / len(measured) for name in names}
+
+
+def strategy_key(strategy: Strategy) -> str:
+    """The same for equal choices, whatever the name."""
+    return hashlib.sha256(strategy_to_toml(Strategy(choices=strategy.choices)).encode()).hexdigest()[:16]

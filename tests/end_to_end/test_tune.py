@@ -1,0 +1,78 @@
+"""`hotloop tune` on an unmodified script: baseline, trials, and the files that it leaves."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+from hotloop.core.strategy import load_strategy
+
+from .training import HOTLOOP, clean_environment
+
+SCRIPT = """\
+import torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(40)])
+optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+for i in range(1000000):
+    x = torch.randn(8, 16)
+    loss = (model(x) - x).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    if i % 300 == 0:
+        torch.save(model.state_dict(), "last.pt")
+"""
+
+
+def test_a_training_without_end_is_tuned_within_its_budget(tmp_path: Path) -> None:
+    """The budget is enough for the baseline alone: nothing is proven, everything is written, nothing is changed."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [*HOTLOOP, "tune", "--no-probe", "--budget", "2s", "-o", "out", "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    tune = report["tune"]
+    assert report["step"]["steady_count"] >= 20
+    (found,) = [one for one in report["findings"] if one["rule"] == "slow-optimizer"]
+    assert found["where"][0]["file"] == str(tmp_path / "train.py")
+    (trial,) = [one for one in tune["trials"] if one["id"] == "fused-optimizer"]
+    assert (trial["verdict"], trial["n"], trial["speedup_ratio"]) == ("cannot tell", 0, None)
+    assert "budget" in trial["reason"]
+    assert tune["baseline"]["n"] == 2
+    assert tune["baseline"]["losses_repeat"] is True
+    assert not load_strategy(tmp_path / "out/fast.toml")
+    assert (tmp_path / "out/patch.diff").read_text() == ""
+    assert "What was tried" in (tmp_path / "out/report.html").read_text()
+    assert "nothing was proven" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "train.py"]
+    stored = sqlite3.connect(tmp_path / "out/tune.sqlite")
+    assert stored.execute("select count(*) from process").fetchone() == (2,)
+    stored.close()
+
+
+def test_wrong_settings_start_nothing(tmp_path: Path) -> None:
+    for words, said in (
+        (("--budget", "soon", "--", "true"), "write a time such as"),
+        ((), "no command to tune"),
+        (("-o", "full", "--", "true"), "holds something else"),
+    ):
+        (tmp_path / "full").mkdir(exist_ok=True)
+        (tmp_path / "full/thesis.txt").write_text("mine")
+        done = subprocess.run(
+            [*HOTLOOP, "tune", *words],
+            cwd=tmp_path,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["thesis.txt"]

@@ -1,0 +1,144 @@
+"""The verdict over process means: bounds against tables, and how often it errs on noise like a shared machine's."""
+
+import math
+import random
+
+import pytest
+
+from hotloop.core.tuning import Verdict
+from hotloop.tune.statistics import (
+    DECISION_LEVEL,
+    LOOKS,
+    MOST_PAIRS,
+    break_even_steps,
+    compare,
+    next_look,
+    spread_of,
+    t_bound,
+)
+
+TABLE = (
+    (1, 0.05, 12.706),
+    (2, 0.01, 9.925),
+    (3, 0.002, 10.215),
+    (5, 0.001, 6.869),
+    (7, 0.002, 4.785),
+    (30, 0.01, 2.750),
+)
+
+
+@pytest.mark.parametrize(("freedom", "level", "bound"), TABLE)
+def test_bounds_are_those_of_printed_tables(freedom: int, level: float, bound: float) -> None:
+    assert t_bound(freedom, level) == pytest.approx(bound, rel=1e-3)
+
+
+def test_the_looks_spend_the_decision_level_once() -> None:
+    assert math.fsum(share for _, share in LOOKS) == pytest.approx(1.0)
+    assert [pairs for pairs, _ in LOOKS] == sorted({pairs for pairs, _ in LOOKS})
+    assert LOOKS[0][0] >= 4
+
+
+def test_nothing_is_faster_before_four_pairs() -> None:
+    found = compare([10.0] * 3, [1.0] * 3)
+    assert (found.verdict, found.low_ratio, found.decided) == (Verdict.CANNOT_TELL, None, False)
+
+
+def test_the_two_directions_mirror_each_other() -> None:
+    slow, fast = [10.0, 10.2, 9.9, 10.1], [5.0, 5.1, 4.9, 5.0]
+    faster, slower = compare(slow, fast), compare(fast, slow)
+    assert (faster.verdict, slower.verdict) == (Verdict.FASTER, Verdict.SLOWER)
+    assert faster.low_ratio is not None
+    assert slower.high_ratio is not None
+    assert faster.low_ratio == pytest.approx(1 / slower.high_ratio)
+
+
+def test_scale_does_not_matter() -> None:
+    a, b = [10.0, 10.2, 9.9, 10.1], [9.0, 9.1, 9.3, 9.0]
+    assert compare(a, b).low_ratio == pytest.approx(compare([1e6 * x for x in a], [1e6 * x for x in b]).low_ratio)
+
+
+def test_equal_arms_end_early_without_a_winner() -> None:
+    a = [10.0, 10.01, 9.99, 10.0, 10.01]
+    found = compare(a, a[1:] + a[:1])
+    assert (found.verdict, found.decided) == (Verdict.CANNOT_TELL, True)
+    assert "below 2%" in found.reason
+
+
+def test_a_certain_difference_below_one_percent_is_not_recommended() -> None:
+    base = [10.0, 10.0001, 9.9999, 10.0]
+    assert compare(base, [x / 1.005 for x in base]).verdict is Verdict.CANNOT_TELL
+
+
+def test_noise_ends_after_the_last_look_undecided() -> None:
+    generator = random.Random(5)
+    a = [math.exp(generator.gauss(0, 0.3)) for _ in range(MOST_PAIRS)]
+    b = [math.exp(generator.gauss(0, 0.3)) for _ in range(MOST_PAIRS)]
+    found = compare(a, b)
+    assert (found.verdict, found.decided) == (Verdict.CANNOT_TELL, True)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_impossible_times_are_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="finite and positive"):
+        compare([1.0], [bad])
+
+
+def machine(generator: random.Random, count: int) -> list[float]:
+    """Times of ``count`` processes in a row: heavy tails (slow ones), drift that stays for a while, bursts of load."""
+    level, burst, times = 0.0, 0, []
+    for _ in range(count):
+        level = 0.8 * level + generator.gauss(0, 0.02)
+        burst = burst - 1 if burst else (generator.randrange(1, 5) if generator.random() < 0.08 else 0)
+        tail = generator.expovariate(40) if generator.random() < 0.2 else 0.0
+        times.append(math.exp(level + 0.25 * bool(burst) + tail + generator.gauss(0, 0.01)))
+    return times
+
+
+def final_verdict(times: list[float], speedup: float) -> Verdict:
+    """Run a comparison over a machine's times as tune does, in the order AB BA, until it is decided."""
+    baseline: list[float] = []
+    candidate: list[float] = []
+    for pair in range(MOST_PAIRS):
+        first, second = times[2 * pair : 2 * pair + 2]
+        a, b = (first, second) if pair % 2 == 0 else (second, first)
+        baseline.append(a)
+        candidate.append(b / speedup)
+        found = compare(baseline, candidate)
+        if found.decided:
+            return found.verdict
+    return Verdict.CANNOT_TELL
+
+
+def test_equal_arms_on_a_restless_machine_are_told_apart_at_most_at_the_level() -> None:
+    generator = random.Random(11)
+    count = 2_000
+    wrong = sum(final_verdict(machine(generator, 2 * MOST_PAIRS), 1.0) is not Verdict.CANNOT_TELL for _ in range(count))
+    assert wrong <= 0.015 * count, f"{wrong} of {count} at level {DECISION_LEVEL}"
+
+
+def test_a_difference_of_a_quarter_is_found_and_never_with_the_wrong_sign() -> None:
+    generator = random.Random(12)
+    found = [final_verdict(machine(generator, 2 * MOST_PAIRS), 1.25) for _ in range(300)]
+    assert Verdict.SLOWER not in found
+    assert found.count(Verdict.FASTER) >= 0.9 * len(found)
+
+
+def test_a_difference_of_five_percent_is_found_where_processes_spread_by_two() -> None:
+    generator = random.Random(13)
+    found = [
+        final_verdict([math.exp(generator.gauss(0, 0.02)) for _ in range(2 * MOST_PAIRS)], 1.05) for _ in range(300)
+    ]
+    assert Verdict.SLOWER not in found
+    assert found.count(Verdict.FASTER) >= 0.9 * len(found)
+
+
+def test_looks_follow_each_other() -> None:
+    assert next_look(0) == LOOKS[0][0]
+    assert next_look(LOOKS[0][0]) == LOOKS[1][0]
+    assert next_look(MOST_PAIRS) is None
+
+
+def test_a_start_is_won_back_only_by_faster_steps() -> None:
+    assert break_even_steps(1_000, 10, 9) == 1_000
+    assert break_even_steps(1_000, 10, 10) is None
+    assert spread_of([1.0]) is None

@@ -1,0 +1,306 @@
+"""The search over a fake machine: what is proven, rejected, failed and left out, within the budget."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving
+from hotloop.core.strategy import Choice, Strategy, StrategyError
+from hotloop.core.techniques import Setting, Stage, Technique
+from hotloop.core.tuning import Trial, Verdict
+from hotloop.tune.search import BASELINE, Candidate, find_candidates, schedule_round
+from hotloop.tune.store import Store
+from hotloop.tune.trials import CRASH, HANG, OK, OOM, Measurement, Ran, pick_unit, time_per_unit
+from hotloop.tune.tuner import BaselineFailed, Campaign, best_arm, strategy_key, tell_trials, tune_candidates
+
+LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
+
+
+def measurement(step_ns: float, applied: tuple[str, ...], losses: tuple[float, ...] = LOSSES) -> Measurement:
+    told = tuple({"technique": t, "status": "applied", "detail": "", "numerics": "reordered"} for t in applied)
+    return Measurement(
+        step_ns=step_ns,
+        steady_count=30,
+        samples_per_step=8.0,
+        tokens_per_step=None,
+        peak_bytes=1000,
+        one_time_ns=50,
+        breakdown={"forward": step_ns},
+        losses=losses,
+        applied=told,
+    )
+
+
+def candidate(name: str, forecast: float | None = 0.3, why_not: str = "") -> Candidate:
+    saving = (
+        None
+        if forecast is None
+        else Saving(low_ratio=0.0, mid_ratio=forecast, high_ratio=forecast, basis=Basis.MEASURED)
+    )
+    return Candidate(
+        id=name,
+        strategy=Strategy(choices=(Choice(technique=name),)),
+        forecast=saving,
+        rules=("r",),
+        numerics=Numerics.REORDERED,
+        why_not=why_not,
+    )
+
+
+class FakeMachine:
+    """Runs a strategy by multiplying the step time by each technique's factor; every process takes ten seconds."""
+
+    def __init__(self, factors: Mapping[str, float], special: Mapping[str, Ran] | None = None) -> None:
+        self.now_s = 0.0
+        self.factors = factors
+        self.special = special or {}
+        self.ran: list[tuple[str, ...]] = []
+        self._random = random.Random(3)
+
+    def run(self, strategy: Strategy, number: int) -> Ran:
+        self.now_s += 10.0
+        names = tuple(choice.technique for choice in strategy.choices)
+        self.ran.append(names)
+        for name in names:
+            if name in self.special:
+                return self.special[name]
+        step_ns = 1e6 * self._random.lognormvariate(0, 0.01)
+        for name in names:
+            step_ns *= self.factors[name]
+        return Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(step_ns, names))
+
+    def campaign(self, budget_s: float = 1e5, check: Callable[[Strategy], Strategy] = lambda s: s) -> Campaign:
+        return Campaign(
+            goal="speed",
+            check=check,
+            run=self.run,
+            clock_s=lambda: self.now_s,
+            deadline_s=budget_s,
+            tell=lambda text: None,
+        )
+
+
+def trials_of(campaign: Campaign) -> dict[str, Trial]:
+    return {trial.id: trial for trial in tell_trials(campaign)}
+
+
+def failed(kind: str) -> Ran:
+    return Ran(ended=kind, reason="why", duration_s=1.0, measured=None)
+
+
+def test_proven_candidates_are_combined_and_the_rest_is_told() -> None:
+    machine = FakeMachine({"a": 0.6, "b": 0.8, "same": 1.0, "slow": 1.5})
+    campaign = machine.campaign()
+    tune_candidates(campaign, [candidate(n) for n in ("a", "b", "same", "slow")], [measurement(1e6, ())])
+    found = trials_of(campaign)
+    assert {name: trial.verdict for name, trial in found.items()} == {
+        "a": Verdict.FASTER,
+        "b": Verdict.FASTER,
+        "same": Verdict.CANNOT_TELL,
+        "slow": Verdict.SLOWER,
+        "a + b": Verdict.FASTER,
+    }
+    best = best_arm(campaign)
+    assert best is not None
+    assert best.candidate.id == "a + b"
+    assert found["a + b"].speedup_ratio == pytest.approx(1 / 0.48, rel=0.05)
+    assert all(trial.n >= 4 for trial in found.values())
+    assert found["a"].quality["status"] == "passed"
+
+
+def test_bad_candidates_end_alone_and_the_others_finish() -> None:
+    diverged = measurement(1e6, ("nan",), (2.0, float("nan"), *LOSSES[2:]))
+    nothing = measurement(1e6, ())
+    machine = FakeMachine(
+        {"good": 0.5, "nan": 1.0, "nothing": 1.0},
+        {
+            "oom": failed(OOM),
+            "hang": failed(HANG),
+            "segfault": failed(CRASH),
+            "nan": Ran(ended=OK, reason="", duration_s=1.0, measured=diverged),
+            "nothing": Ran(ended=OK, reason="", duration_s=1.0, measured=nothing),
+        },
+    )
+    campaign = machine.campaign()
+    names = ("oom", "good", "hang", "segfault", "nan", "nothing")
+    tune_candidates(campaign, [candidate(n) for n in names], [measurement(1e6, ())])
+    found = trials_of(campaign)
+    assert [found[n].verdict.value for n in names] == ["failed", "faster", "failed", "failed", "rejected", "rejected"]
+    assert found["oom"].reason == "oom: why"
+    assert "diverged" in found["nan"].reason
+    assert "nothing to act on" in found["nothing"].reason
+    for name in ("oom", "hang", "segfault", "nan", "nothing"):
+        assert machine.ran.count((name,)) == 1
+
+
+def test_the_budget_ends_it_with_what_is_known() -> None:
+    machine = FakeMachine({"a": 0.5, "b": 0.9})
+    campaign = machine.campaign(budget_s=95.0)
+    tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement(1e6, ())])
+    assert machine.now_s <= 95.0
+    found = trials_of(campaign)
+    assert {trial.verdict for trial in found.values()} == {Verdict.CANNOT_TELL}
+    assert all("budget" in trial.reason for trial in found.values())
+    assert best_arm(campaign) is None
+
+
+def test_a_short_budget_goes_to_the_promising() -> None:
+    names = [f"c{i}" for i in range(8)]
+    machine = FakeMachine({name: 0.5 if name == "c5" else 1.0 for name in names})
+    campaign = machine.campaign(budget_s=600.0)
+    tune_candidates(campaign, [candidate(n) for n in names], [measurement(1e6, ())])
+    found = trials_of(campaign)
+    assert found["c5"].verdict is Verdict.FASTER
+    assert any("left out" in trial.reason for trial in found.values())
+
+
+def test_a_baseline_that_fails_is_an_error() -> None:
+    machine = FakeMachine({"a": 1.0})
+    campaign = machine.campaign()
+    campaign.run = lambda strategy, number: failed(CRASH)
+    with pytest.raises(BaselineFailed, match="crash: why"):
+        tune_candidates(campaign, [candidate("a")], [])
+
+
+def test_nothing_to_try_runs_nothing() -> None:
+    machine = FakeMachine({})
+    campaign = machine.campaign()
+    tune_candidates(campaign, [candidate("a", why_not="conflict")], [])
+    assert machine.ran == []
+    assert trials_of(campaign)["a"].verdict is Verdict.REJECTED
+
+
+def test_parts_that_undo_each_other_do_not_win_together() -> None:
+    machine = FakeMachine({"a": 0.6, "b": 0.8})
+    plain = machine.run
+
+    def run(strategy: Strategy, number: int) -> Ran:
+        ran = plain(strategy, number)
+        if len(strategy.choices) < 2 or ran.measured is None:
+            return ran
+        return Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(0.9e6, ("a", "b")))
+
+    campaign = machine.campaign()
+    campaign.run = run
+    tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement(1e6, ())])
+    best = best_arm(campaign)
+    assert best is not None
+    assert best.candidate.id == "a"
+
+
+def test_a_lossy_winner_without_a_visible_loss_is_not_adopted() -> None:
+    machine = FakeMachine({})
+    unseen = measurement(1e6, (), ())
+
+    def run(strategy: Strategy, number: int) -> Ran:
+        names = tuple(choice.technique for choice in strategy.choices)
+        told = tuple({"technique": n, "status": "applied", "detail": "", "numerics": "lossy"} for n in names)
+        one = Measurement(
+            step_ns=5e5 if names else 1e6,
+            steady_count=9,
+            samples_per_step=None,
+            tokens_per_step=None,
+            peak_bytes=None,
+            one_time_ns=None,
+            losses=unseen.losses,
+            losses_unseen="not seen",
+            applied=told,
+        )
+        return Ran(ended=OK, reason="", duration_s=1.0, measured=one)
+
+    campaign = machine.campaign()
+    campaign.run = run
+    tune_candidates(campaign, [candidate("a")], [unseen])
+    trial = trials_of(campaign)["a"]
+    assert (trial.verdict, trial.quality["status"]) == (Verdict.FASTER, "unknown")
+    assert "not adopted" in trial.reason
+    assert best_arm(campaign) is None
+
+
+def test_every_candidate_runs_beside_a_baseline_and_orders_alternate() -> None:
+    for count, number in itertools.product(range(1, 8), range(2)):
+        names = tuple(f"c{i}" for i in range(count))
+        order, beside = schedule_round(names, number)
+        assert sorted(name for name in order if name != BASELINE) == sorted(names)
+        for name in names:
+            assert order[beside[name]] == BASELINE
+            assert abs(order.index(name) - beside[name]) <= 2
+    assert schedule_round(("a",), 0)[0] == (BASELINE, "a")
+    assert schedule_round(("a",), 1)[0] == ("a", BASELINE)
+
+
+class Stub(Technique):
+    id = "stub"
+    title = "a stub"
+    numerics = Numerics.EXACT
+    safety = Safety.ASK
+    stage = Stage.LOADER
+    treats = ("input-bound",)
+    settings = (Setting(name="size", kind=int, default=1, help="a size", least=1),)
+
+
+def finding(technique: str, saving: float, **settings: int) -> Finding:
+    return Finding(
+        rule="input-bound",
+        kind=Kind.FAULT,
+        title="t",
+        phase="input_wait",
+        cost_ns=1,
+        cost_ratio=1.0,
+        saving=Saving(low_ratio=0.0, mid_ratio=saving, high_ratio=saving, basis=Basis.SIMULATED),
+        evidence={},
+        fix=Fix(technique=technique, settings=settings, safety=Safety.ASK, numerics=Numerics.EXACT),
+    )
+
+
+def test_candidates_come_from_fixes_and_from_what_treats_the_rule() -> None:
+    (named,) = find_candidates([finding("stub", 0.4, size=3, foreign=1)], {"stub": Stub()}, lambda s: s)
+    assert dict(named.strategy.choices[0].settings) == {"size": 3}
+    assert named.forecast is not None
+    (other,) = find_candidates([finding("not-there", 0.4)], {"stub": Stub()}, lambda s: s)
+    assert (other.id, other.forecast) == ("stub", None)
+
+
+def test_forecasts_and_checks_prune() -> None:
+    def refuse(strategy: Strategy) -> Strategy:
+        raise StrategyError("size is too large")
+
+    (small,) = find_candidates([finding("stub", 0.001)], {"stub": Stub()}, lambda s: s)
+    assert "forecast" in small.why_not
+    (wrong,) = find_candidates([finding("stub", 0.4)], {"stub": Stub()}, refuse)
+    assert wrong.why_not == "size is too large"
+
+
+def test_a_stored_process_comes_back_whole(tmp_path: Path) -> None:
+    store = Store(tmp_path / "tune.sqlite")
+    ran = Ran(ended=OK, reason="", duration_s=1.0, measured=measurement(1e6, ("a",)))
+    store.put("study", "key", 0, ran)
+    store.put("study", "key", 1, failed(OOM))
+    store.close()
+    again = Store(tmp_path / "tune.sqlite")
+    assert again.get("study", "key", 0) == ran
+    assert again.get("study", "key", 1) == failed(OOM)
+    assert again.get("study", "key", 2) is None
+    assert again.get("other", "key", 0) is None
+    again.close()
+
+
+def test_the_key_of_a_strategy_is_its_choices() -> None:
+    one = Strategy(choices=(Choice(technique="a"),))
+    assert strategy_key(one) == strategy_key(Strategy(choices=one.choices, name="fast"))
+    assert strategy_key(one) != strategy_key(Strategy())
+
+
+def test_units_are_counted_only_where_steps_differ() -> None:
+    equal = [measurement(1e6, ()), measurement(2e6, ())]
+    assert pick_unit(equal) == "step"
+    double = Measurement(
+        step_ns=2e6, steady_count=9, samples_per_step=16.0, tokens_per_step=None, peak_bytes=None, one_time_ns=None
+    )
+    assert pick_unit([equal[0], double]) == "sample"
+    assert time_per_unit(double, "sample") == time_per_unit(equal[0], "sample")
