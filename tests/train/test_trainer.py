@@ -91,6 +91,16 @@ def test_accumulation_takes_the_same_steps_as_one_batch(tmp_path: Path) -> None:
         assert two.losses[step] == pytest.approx(loss, rel=1e-4)
 
 
+def test_a_batch_in_parts_takes_the_same_steps_as_a_whole_one(tmp_path: Path) -> None:
+    strategy = Strategy(choices=(Choice(technique="accumulation", settings={"micro_batches": 3}),))
+    one, two = Losses(), Losses()
+    make_trainer(one, dropout=0.0).fit(make_loader(45, 8, noise=0.0), epochs=2)
+    make_trainer(two, dropout=0.0, strategy=strategy).fit(make_loader(45, 8, noise=0.0), epochs=2)
+    assert len(two.losses) == len(one.losses) == 12
+    for step, loss in one.losses.items():
+        assert two.losses[step] == pytest.approx(loss, rel=1e-4)
+
+
 def test_two_ranks_then_one_then_two_take_the_same_samples(tmp_path: Path) -> None:
     phases: list[list[Any]] = [
         [2, "whole", "whole"],

@@ -68,3 +68,14 @@ def test_our_own_folder_inside_is_left_out(tmp_path: Path) -> None:
     (source / "out").mkdir()
     plan = plan_workspace(source, without=[source / "out"])
     assert "out" not in {entry.path for entry in plan.entries}
+
+
+def test_a_path_beside_the_folder_leads_where_it_did(tmp_path: Path) -> None:
+    source = build(tmp_path)
+    (tmp_path / "shared.txt").write_text("beside")
+    copy = make_workspace(plan_workspace(source), tmp_path / "elsewhere" / "work")
+    assert copy.name == source.name
+    assert (copy / ".." / "shared.txt").read_text() == "beside"
+    remove_workspace(copy)
+    assert not (tmp_path / "elsewhere" / "work").exists()
+    assert (tmp_path / "shared.txt").read_text() == "beside"

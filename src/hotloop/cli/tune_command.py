@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 from hotloop.core.errors import UsageError
 
@@ -140,7 +141,11 @@ def _write(request: Request, progress: Progress, folder: Path, quiet: bool) -> N
     report, strategy = finish_report(progress, request.goal, shown)
     report = keep_history(report, request.store.parent)
     write_text(str(strategy_file), strategy_text(strategy))
-    write_text(str(folder / "patch.diff"), make_patch(strategy, report, request.cwd))
+    patch = make_patch(progress, request)
+    write_text(str(folder / "patch.diff"), patch.diff)
+    if report.tune is not None and patch.left_out:
+        left = tuple(f"not in patch.diff: {one.technique}: {one.why}" for one in patch.left_out)
+        report = replace(report, tune=replace(report.tune, warnings=(*report.tune.warnings, *left)))
     show_report(
         report,
         json_path=str(folder / "report.json"),

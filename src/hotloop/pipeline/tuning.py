@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import shutil
 import sys
 import time
@@ -22,14 +23,17 @@ from hotloop.apply.environment import set_variables
 from hotloop.attach import child
 from hotloop.attach.run_folder import write_manifest
 from hotloop.core.errors import HotloopError
+from hotloop.core.findings import Where
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD
-from hotloop.core.report import Report
+from hotloop.core.report import AppliedTechnique, Report
 from hotloop.core.strategy import Choice, Strategy, strategy_to_mapping, strategy_to_toml
 from hotloop.core.tuning import Tuning
 from hotloop.trace.recording import RunRecording, read_run
 from hotloop.tune.history import NAME as HISTORY
 from hotloop.tune.history import read_history, remember_forecasts
+from hotloop.tune.patch import Patch
+from hotloop.tune.patch import make_patch as make_source_patch
 from hotloop.tune.search import find_candidates
 from hotloop.tune.store import Store
 from hotloop.tune.trials import OK, Bench, Limits, Measurement, Ran, run_trial
@@ -109,7 +113,7 @@ def tune_command(request: Request, progress: Progress, tell: Callable[[str], Non
             f"the command cannot be tuned: its first run ended with {ran.ended}: {ran.reason}; "
             f"its output is in {run_folder}"
         )
-    run = _restore_places(read_run(run_folder), run_folder.parent.parent / "work" / OBSERVED, request.cwd)
+    run = _restore_places(read_run(run_folder), request.folder / "work" / OBSERVED / request.cwd.name, request.cwd)
     progress.report = report_run(run, folder=run_folder, probe=request.make_probe(run_folder))
     outside = written_outside(plan, began_wall_s)
     if outside:
@@ -218,7 +222,15 @@ def measure_run(folder: Path) -> Measurement | None:
         losses_per_row=float(told.get("losses_per_row") or 0.0),
         losses_unseen=str(told.get("unseen", "the trial left no losses")),
         applied=tuple(
-            {"technique": one.technique, "status": one.status, "detail": one.detail, "numerics": one.numerics}
+            {
+                "technique": one.technique,
+                "settings": dict(one.settings),
+                "status": one.status,
+                "detail": one.detail,
+                "numerics": one.numerics,
+                "target": one.target,
+                "where": None if one.where is None else [one.where.file, one.where.line, one.where.function],
+            }
             for one in summarize_strategy(training)
         ),
     )
@@ -333,9 +345,25 @@ def strategy_text(strategy: Strategy) -> str:
     return strategy_to_toml(strategy)
 
 
-def make_patch(strategy: Strategy, report: Report, cwd: Path) -> str:
-    """The strategy as a unified diff of the user's source; empty where no source can be changed."""
-    return ""
+def make_patch(progress: Progress, request: Request) -> Patch:
+    """What the proven strategy changed in its trials, as a change of the user's source (empty without a proof)."""
+    best = None if progress.campaign is None else best_arm(progress.campaign)
+    if best is None or not best.own:
+        return Patch(diff="", files=(), left_out=())
+    copies = re.compile(re.escape(str(request.folder / "work")) + r"/[^/]+/" + re.escape(request.cwd.name))
+    records = []
+    for one in best.own[-1].applied:
+        where = one.get("where")
+        place = (
+            None
+            if where is None
+            else Where(file=copies.sub(str(request.cwd), where[0]), line=where[1], function=where[2])
+        )
+        settings = one.get("settings") or {}
+        known = {key: one[key] for key in ("technique", "status", "detail", "target", "numerics")}
+        records.append(AppliedTechnique(**known, settings=settings, where=place))
+    script = next((request.cwd / word for word in request.command if word.endswith(".py")), None)
+    return make_source_patch(records, request.cwd, script=script)
 
 
 __all__: Sequence[str] = [

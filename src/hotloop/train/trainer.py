@@ -19,6 +19,7 @@ from hotloop.apply.applier import Applier, Record, make_context
 from hotloop.core.errors import UsageError
 from hotloop.core.strategy import Choice, Strategy, chain, load_strategy, strategy_to_mapping
 
+from .accumulate import micro_batches
 from .checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -123,7 +124,7 @@ class Trainer:
         seed: int = 0,
         keep_global_batch: bool = True,
     ) -> None:
-        self.strategy, self.accumulate = _choose(precision, accumulate, strategy)
+        self.strategy, self.accumulate, self.split = _choose(precision, accumulate, strategy)
         if clip_norm is not None and not clip_norm > 0:
             raise UsageError(f"clip_norm={clip_norm!r}: give a number above 0, or None")
         self.checkpoints = Checkpoints(folder=checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
@@ -538,6 +539,10 @@ class _Run:
                     raise UsageError(f"the loader ended before the length that it states ({len(self.loader)})")
                 if device is not None:
                     batch = move_batch(batch, device)
+                if trainer.split > 1:
+                    loss = self._split_batch(batch, weight, micro + 1 == len(weights))
+                    shown = loss if shown is None else shown + loss
+                    continue
                 if micro + 1 == len(weights):
                     loss = compute(model, batch)
                     if weight != 1.0:
@@ -563,6 +568,16 @@ class _Run:
             if after_step is not None:
                 after_step()
             yield shown
+
+    def _split_batch(self, batch: Any, weight: float, is_last: bool) -> torch.Tensor:
+        """Forward and backward of a batch in parts (technique `accumulation`); its loss, detached."""
+        trainer, total = self.trainer, None
+        for part in micro_batches(trainer.model, batch, trainer.split):
+            with nullcontext() if is_last and part.is_last else _unsynchronised(trainer.model):
+                loss = trainer._step(trainer.model, part.batch) * (weight * part.weight)
+                (loss if trainer.scaler is None else trainer.scaler.scale(loss)).backward()
+            total = loss.detach() if total is None else total + loss.detach()
+        return cast(torch.Tensor, total)
 
     def _weights(self) -> tuple[list[float], list[float]]:
         """What each micro-batch's mean loss counts in a step: in all steps, and in the smaller last one (may be empty).
@@ -596,8 +611,8 @@ def move_batch(batch: Any, device: torch.device) -> Any:
     return batch.to(device) if hasattr(batch, "to") else batch
 
 
-def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | None) -> tuple[Strategy, int]:
-    """The strategy with the shorthands in it, and the accumulation, which the Trainer does itself."""
+def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | None) -> tuple[Strategy, int, int]:
+    """The strategy with the shorthands in it, the batches of a step, and the parts that each of them is split into."""
     if precision not in ("fp32", *_PRECISIONS):
         raise UsageError(f"precision={precision!r}: write 'fp32', {', '.join(map(repr, _PRECISIONS))}")
     if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
@@ -612,14 +627,10 @@ def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | N
     check_strategy(chosen, TECHNIQUES, source=source)
     named = chosen.get(_ACCUMULATION)
     if named is None:
-        return chosen, accumulate
-    settings = settings_of(TECHNIQUES[_ACCUMULATION], named, source=source)
-    count = settings.get("steps")
-    if not isinstance(count, int) or "split" in settings:
-        raise UsageError(f"{source}: techniques.{_ACCUMULATION} is not for the Trainer: write accumulate=N")
-    if accumulate not in (1, count):
-        raise UsageError(f"accumulate={accumulate}, and {source} says {count}: say it once")
-    return Strategy(choices=tuple(one for one in chosen.choices if one is not named), name=chosen.name), count
+        return chosen, accumulate, 1
+    count = settings_of(TECHNIQUES[_ACCUMULATION], named, source=source)["micro_batches"]
+    left = Strategy(choices=tuple(one for one in chosen.choices if one is not named), name=chosen.name)
+    return left, accumulate, cast(int, count)
 
 
 def _check_checkpoints(checkpoints: Checkpoints | None) -> None:

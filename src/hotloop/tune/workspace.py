@@ -15,6 +15,7 @@ from pathlib import Path
 SMALL_BYTES = 1 << 20
 MOST_COPIED_BYTES = 32 << 20
 MOST_COPIED_FILES = 5_000
+MOST_NEIGHBOURS = 1000
 MOST_CHECKPOINT_BYTES = 256 << 20
 CHECKPOINT_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
 CODE_SUFFIXES = (".py", ".toml", ".yaml", ".yml", ".json", ".cfg", ".ini", ".sh", ".ipynb")
@@ -79,8 +80,16 @@ def plan_workspace(source: Path, *, without: Sequence[Path] = ()) -> Plan:
 
 
 def make_workspace(plan: Plan, target: Path) -> Path:
-    """Build the working copy at ``target``, which must not exist; answers the same path."""
+    """Build the working copy below ``target``, which must not exist; answers its path.
+
+    It has the name of the user's folder and lies between links to that folder's neighbours, so that ``../data`` leads
+    where it did.
+    """
     target.mkdir(parents=True)
+    for neighbour in _neighbours(plan.source):
+        (target / neighbour.name).symlink_to(neighbour)
+    target = target / (plan.source.name or "root")
+    target.mkdir()
     for entry in plan.entries:
         source, place = plan.source / entry.path, target / entry.path
         try:
@@ -95,9 +104,17 @@ def make_workspace(plan: Plan, target: Path) -> Path:
     return target
 
 
-def remove_workspace(target: Path) -> None:
-    """Remove a working copy; what it links to stays."""
-    shutil.rmtree(target, ignore_errors=True)
+def remove_workspace(copy: Path) -> None:
+    """Remove a working copy, with the links around it; what they lead to stays."""
+    shutil.rmtree(copy.parent, ignore_errors=True)
+
+
+def _neighbours(source: Path) -> list[Path]:
+    try:
+        found = [Path(entry.path) for entry in os.scandir(source.parent) if entry.name != source.name]
+    except OSError:
+        return []
+    return found if len(found) <= MOST_NEIGHBOURS else []
 
 
 def written_outside(plan: Plan, since_wall_s: float) -> tuple[str, ...]:
