@@ -10,6 +10,7 @@ from hotloop.tune.statistics import (
     DECISION_LEVEL,
     LOOKS,
     MOST_PAIRS,
+    Noise,
     break_even_steps,
     compare,
     next_look,
@@ -113,6 +114,45 @@ def test_equal_arms_on_a_restless_machine_are_told_apart_at_most_at_the_level() 
     generator = random.Random(11)
     count = 2_000
     wrong = sum(final_verdict(machine(generator, 2 * MOST_PAIRS), 1.0) is not Verdict.CANNOT_TELL for _ in range(count))
+    assert wrong <= 0.015 * count, f"{wrong} of {count} at level {DECISION_LEVEL}"
+
+
+def test_the_noise_of_other_processes_never_makes_an_interval_narrower_than_they_say() -> None:
+    """Three pairs agree to the bit by chance: with the baseline's spread beside them they prove nothing."""
+    quiet = compare([10.0] * 4, [9.8] * 4)
+    beside = compare([10.0] * 4, [9.8] * 4, noise=Noise(spread_ratio=0.05, freedom=6))
+    assert quiet.verdict is Verdict.FASTER
+    assert beside.verdict is Verdict.CANNOT_TELL
+    # A spread that is told by more processes decides earlier than three degrees of freedom can.
+    times = [10.0, 11.0, 9.4, 10.6], [6.1, 6.0, 6.4, 6.9]
+    assert compare(*times, level=0.001).verdict is Verdict.CANNOT_TELL
+    assert compare(*times, level=0.001, noise=Noise(spread_ratio=0.12, freedom=12)).verdict is Verdict.FASTER
+
+
+def verdict_beside_baseline(times: list[float]) -> Verdict:
+    """A comparison of equal arms with the noise told by the baseline's processes, six of them before it began."""
+    before, rest = times[:6], times[6:]
+    baseline: list[float] = []
+    candidate: list[float] = []
+    for pair in range(len(rest) // 2):
+        first, second = rest[2 * pair : 2 * pair + 2]
+        a, b = (first, second) if pair % 2 == 0 else (second, first)
+        baseline.append(a)
+        candidate.append(b)
+        known = [*before, *baseline]
+        noise = Noise(spread_ratio=math.sqrt(2) * (spread_of(known) or 0.0), freedom=len(known) - 1)
+        found = compare(baseline, candidate, noise=noise)
+        if found.decided:
+            return found.verdict
+    return Verdict.CANNOT_TELL
+
+
+def test_equal_arms_beside_the_baseline_s_noise_are_told_apart_at_most_at_the_level() -> None:
+    generator = random.Random(14)
+    count = 2_000
+    wrong = sum(
+        verdict_beside_baseline(machine(generator, 6 + 2 * MOST_PAIRS)) is not Verdict.CANNOT_TELL for _ in range(count)
+    )
     assert wrong <= 0.015 * count, f"{wrong} of {count} at level {DECISION_LEVEL}"
 
 

@@ -39,7 +39,9 @@ def find_candidates(
     found: dict[str, Candidate] = {}
     for finding in findings:
         named = () if finding.fix is None else (finding.fix.technique,)
-        others = tuple(t.id for t in techniques.values() if finding.rule in t.treats and t.id not in named)
+        # What conflicts with the prescribed technique is another way to do the same.
+        rivals = _rivals(named, techniques)
+        others = tuple(t.id for t in techniques.values() if finding.rule in t.treats and t.id not in (*named, *rivals))
         for technique_id in (*named, *others):
             technique = techniques.get(technique_id)
             if technique is None:
@@ -52,6 +54,11 @@ def find_candidates(
             before = found.get(candidate.id)
             found[candidate.id] = candidate if before is None else _merge(before, candidate)
     return tuple(sorted(found.values(), key=_promise))
+
+
+def _rivals(named: Sequence[str], techniques: Mapping[str, Technique]) -> set[str]:
+    mine = {other for one in named if one in set(techniques) for other in techniques[one].conflicts}
+    return mine | {one.id for one in techniques.values() if set(one.conflicts) & set(named)}
 
 
 def combine(parts: Sequence[Candidate], check: Check) -> Candidate | None:

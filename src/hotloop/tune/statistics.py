@@ -35,6 +35,17 @@ SAME_WITHIN_RATIO = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """How far pairs of equal processes differ here, from other processes than the compared ones.
+
+    ``spread_ratio`` is the standard deviation of a pair's log ratio, ``freedom`` the degrees of freedom behind it.
+    """
+
+    spread_ratio: float
+    freedom: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Candidate against baseline. Ratios are speed-ups: the baseline's time per unit over the candidate's.
 
@@ -59,8 +70,13 @@ def compare(
     *,
     level: float = DECISION_LEVEL,
     most_pairs: int = MOST_PAIRS,
+    noise: Noise | None = None,
 ) -> Comparison:
     """Judge pairs of process means (times per unit, entry i of both ran beside each other).
+
+    Four pairs that happen to agree prove no silence, and alone they decide next to nothing (t of 3 degrees of freedom).
+    With ``noise`` the spread is never taken for less than that, and where that is the larger one its degrees of freedom
+    count.
 
     >>> compare([10.0, 10.1, 9.9, 10.0], [5.0, 5.0, 5.1, 4.9]).verdict.value
     'faster'
@@ -77,7 +93,7 @@ def compare(
     look = latest_look(n)
     if look is None:
         return _comparison(Verdict.CANNOT_TELL, f"{n} of at least {LEAST_PAIRS} pairs", n, ratio)
-    low, high, spread, all_low, all_high = _interval(logs, level)
+    low, high, spread, all_low, all_high = _interval(logs, level, noise)
     bounds = (math.exp(low), math.exp(high), spread)
     at_end = n >= most_pairs
     effect = math.log1p(SMALLEST_EFFECT_RATIO)
@@ -102,7 +118,7 @@ def next_look(n: int) -> int | None:
     return min((pairs for pairs, _ in LOOKS if pairs > n), default=None)
 
 
-def _interval(logs: Sequence[float], level: float) -> tuple[float, float, float, float, float]:
+def _interval(logs: Sequence[float], level: float, noise: Noise | None) -> tuple[float, float, float, float, float]:
     """The interval of the latest look and its spread; and the intersection of the intervals of all looks so far."""
     all_low, all_high = -math.inf, math.inf
     low = high = spread = 0.0
@@ -112,7 +128,10 @@ def _interval(logs: Sequence[float], level: float) -> tuple[float, float, float,
         part = logs[:pairs]
         middle = math.fsum(part) / pairs
         spread = math.sqrt(math.fsum((x - middle) ** 2 for x in part) / (pairs - 1))
-        half = t_bound(pairs - 1, level * share) * spread / math.sqrt(pairs)
+        freedom = pairs - 1
+        if noise is not None and noise.spread_ratio > spread:
+            spread, freedom = noise.spread_ratio, max(freedom, noise.freedom)
+        half = t_bound(freedom, level * share) * spread / math.sqrt(pairs)
         low, high = middle - half, middle + half
         all_low, all_high = max(all_low, low), min(all_high, high)
     return low, high, spread, all_low, all_high

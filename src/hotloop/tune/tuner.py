@@ -20,7 +20,9 @@ BASELINE_PROCESSES = 2
 SINGLES_RATIO = 0.7
 """Share of the budget for candidates alone; the rest is for their combinations."""
 MOST_COMBINATIONS = 2
-HALVING_ROUNDS = (2, 4, 8)
+HALVING_ROUNDS = (1, 2, 4, 8)
+LEAST_FOR_NOISE = 4
+"""Processes of the baseline from which the machine's noise is told."""
 
 RunArm = Callable[[Strategy, int], Ran]
 """A strategy and the number of its process -> how that process went; a stored one when there is one."""
@@ -84,6 +86,12 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     all_s = campaign.deadline_s - begun_s
     singles_until_s = campaign.deadline_s if len(active) == 1 else begun_s + SINGLES_RATIO * all_s
     run_rounds(campaign, active, singles_until_s)
+    if not any(is_proven(campaign, arm) for arm in campaign.arms):
+        # Nothing to combine: the rest of the time is for the one that promises most.
+        open_arms = [arm for arm in active if arm.ended is None and arm.own and not judge(campaign, arm).decided]
+        best = max(open_arms, key=lambda arm: judge(campaign, arm).speedup_ratio or 0.0, default=None)
+        if best is not None:
+            run_rounds(campaign, [best], campaign.deadline_s)
     for _ in range(MOST_COMBINATIONS):
         together = _next_combination(campaign)
         if together is None:
@@ -136,7 +144,7 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float) -> list[
         affordable = max(1, int((until_s - campaign.clock_s()) / max(each_s, 1e-9)))
         if affordable < len(going):
             ratios = {arm.candidate.id: judge(campaign, arm).speedup_ratio or 0.0 for arm in going}
-            kept = keep_best(ratios, max(affordable, (len(going) + 1) // 2))
+            kept = keep_best(ratios, affordable)
             for arm in going:
                 if arm.candidate.id not in kept:
                     arm.left_out = "left out: others promised more, and the budget is not enough for all"
@@ -238,7 +246,18 @@ def judge(campaign: Campaign, arm: Arm) -> statistics.Comparison:
         for base, own in zip(arm.baseline, arm.own, strict=True)
     ]
     known = [pair for pair in pairs if all(map(math.isfinite, pair))]  # a peak that was not seen compares with nothing
-    return statistics.compare([base for base, _ in known], [own for _, own in known], level=campaign.level)
+    return statistics.compare(
+        [base for base, _ in known], [own for _, own in known], level=campaign.level, noise=_noise(campaign, unit)
+    )
+
+
+def _noise(campaign: Campaign, unit: str) -> statistics.Noise | None:
+    """How far the baseline's own processes differ, as pairs of them would."""
+    if campaign.goal == "memory":
+        return None
+    times = [time_per_unit(one, unit) for one in campaign.baseline]
+    spread = statistics.spread_of(times) if len(times) >= LEAST_FOR_NOISE else None
+    return None if spread is None else statistics.Noise(spread_ratio=math.sqrt(2) * spread, freedom=len(times) - 1)
 
 
 def _value(goal: str, one: Measurement, unit: str) -> float:
