@@ -196,6 +196,7 @@ class SkipGuard:
             self._note(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._tests.add(report.nodeid)  # where workers run the tests, nothing is collected here
         if report.skipped and not hasattr(report, "wasxfail"):
             self._note(report)
 
@@ -221,7 +222,17 @@ class SkipGuard:
 def main(arguments: Sequence[str]) -> int:
     os.chdir(ROOT)
     guard = SkipGuard(parse_expected_skips(EXPECTED_SKIPS.read_text(encoding="utf-8")), whole_suite=not arguments)
-    return int(pytest.main(["-m", "not slow", *arguments], plugins=[guard]))
+    spread = [] if arguments else spread_over_cores()
+    return int(pytest.main(["-m", "not slow", *spread, *arguments], plugins=[guard]))
+
+
+def spread_over_cores() -> list[str]:
+    """A worker a core, whole files each; one core is one process. Threads of torch do not multiply that."""
+    cores = min(4, len(os.sched_getaffinity(0)))
+    if cores < 2:
+        return []
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return ["-n", str(cores), "--dist", "loadfile"]
 
 
 if __name__ == "__main__":

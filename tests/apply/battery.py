@@ -43,6 +43,7 @@ from hotloop.apply import TECHNIQUES
 from hotloop.apply.api import apply_strategy
 from hotloop.apply.applier import APPLIED, FAILED, Applier, make_context
 from hotloop.apply.environment import set_variables
+from hotloop.core.errors import UsageError
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.techniques import Stage, Technique
 
@@ -333,9 +334,20 @@ def snapshot(model: Any) -> tuple[torch.Tensor, ...]:
 
 # The two ways in.
 
+SETTINGS: Mapping[str, dict[str, Any]] = {
+    "comm-variables": {"debug": "WARN"},
+    # No fixture has the loop that it replaces: so small that the numbers must stay within rounding.
+    "decay-in-optimizer": {"weight_decay": 1e-7},
+}
+"""Of techniques that have to be told what to do."""
+
+
+def strategy_of(technique: Technique) -> Strategy:
+    return Strategy(choices=(Choice(technique=technique.id, settings=SETTINGS.get(technique.id, {})),))
+
 
 def with_technique(technique: Technique, way: str, techniques: Mapping[str, Technique]) -> Hand:
-    strategy = Strategy(choices=(Choice(technique=technique.id),))
+    strategy = strategy_of(technique)
     if way == "outside":
         return from_outside(strategy, techniques)
     return by_api(strategy)
@@ -547,7 +559,7 @@ def baselines_of(steps: int, seeds: Sequence[int], world_size: int) -> dict[tupl
 
 def set_environment(technique: Technique) -> tuple[tuple[str, str, str | None], ...]:
     """The technique's variables in this process's environment, and what it said of them."""
-    strategy = Strategy(choices=(Choice(technique=technique.id),))
+    strategy = strategy_of(technique)
     if technique.id not in set(TECHNIQUES):
         return ()
     variables, facts = set_variables(strategy, dict(os.environ))
@@ -574,6 +586,13 @@ def try_everywhere(
             began = time.monotonic()
             try:
                 treated = train(fixture, with_technique(technique, way, techniques), steps, seed)
+            except UsageError as error:
+                # By API a technique may refuse a training that it would get wrong, if it says so by name.
+                refused = str(error).startswith(f"{technique.id}: ")
+                problem = "" if refused else f"the training ended with {error}"[:500]
+                outcome = Outcome(fixture=name, way=way, applied=False, claim=None, said=(str(error),), problem=problem)
+                found.append(outcome)
+                continue
             except Exception as error:
                 problem = f"the training ended with {type(error).__name__}: {error}"[:500]
                 found.append(Outcome(fixture=name, way=way, applied=True, claim=None, said=(), problem=problem))

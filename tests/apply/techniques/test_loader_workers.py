@@ -1,6 +1,7 @@
 """loader-workers: the same samples, draws and losses as in the main process, or a refusal that names the fact."""
 
 import copy
+import gc
 import pickle
 import random
 import sqlite3
@@ -451,6 +452,7 @@ def test_workers_end_with_their_loader(managed: Callable[..., AppliedStrategy]) 
     next(iterator)
     workers = list(iterator._workers)
     del iterator, loader, applied
+    gc.collect()
     for worker in workers:
         worker.join(10)
     assert [worker.is_alive() for worker in workers] == [False, False]
