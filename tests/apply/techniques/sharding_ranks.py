@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import sys
 
 import torch
@@ -163,7 +164,10 @@ def main():
     if dist.get_rank() == 0:
         with open(sys.argv[1], "w") as file:
             json.dump(found, file)
+    dist.barrier()
     dist.destroy_process_group()
+    # gloo's threads may still hold tensors while the interpreter ends, which aborts now and then (pytorch#179291).
+    os._exit(0)
 
 
 if __name__ == "__main__":
