@@ -51,6 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.attach.run_folder import create_run_folder, write_manifest
     from hotloop.cli.show import check_outputs
     from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
+    from hotloop.pipeline.telemetry import DeviceWatch
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
@@ -86,12 +87,23 @@ def execute(arguments: argparse.Namespace) -> int:
     environment = child.attach_environment(variables, folder, options)
     kills_before = child.oom_kills()
     live = _live_line(folder) if arguments.live else None
+    watch = DeviceWatch(folder, environment)
+
+    def on_tick() -> None:
+        watch.tick()
+        if live is not None:
+            live()
+
     try:
-        end = child.run_child(resolved, environment, live)
+        end = child.run_child(resolved, environment, on_tick)
     except CommandNotStarted:
         _remove_run_folder(folder)
         raise
+    finally:
+        watch.stop()
     kills_after = child.oom_kills()
+    if watch.failure is not None:
+        print(f"hotloop: the devices were not watched to the end: {watch.failure}", file=sys.stderr)
     _write_json(
         folder / "outcome.json",
         {

@@ -34,6 +34,7 @@ from hotloop.tune.history import NAME as HISTORY
 from hotloop.tune.history import read_history
 
 from .kept import Timelines, add_devices, add_findings, read_kept_traces
+from .telemetry import read_telemetry
 
 Forecasts = Mapping[str, Forecast]
 Probe = Callable[[RunRecording, Training], Forecasts]
@@ -58,6 +59,7 @@ def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> R
     """Analyse, diagnose and prescribe; the largest training of the run on top, all of them in ``runs``."""
     trainings = analyze_run(run.processes)
     health = tuple(Health(level="warning", message=redact_text(message)) for message in run.health)
+    health += read_telemetry(folder)
     manifest = run.manifest or {}
     if not trainings:
         return _report_nothing(run, manifest, health, folder)

@@ -1,0 +1,234 @@
+"""What NVML says of the GPUs while a training runs: samples into the run folder, and lines of health from them.
+
+It is asked from hotloop's own process, never from the training's, about once a second, and only where nvidia-ml-py
+(the ``telemetry`` extra) and a driver are there. NVML's utilization is the share of its own sampling period in which at
+least one kernel ran; it says nothing of how full the device was.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.report import Health
+
+NAME = "devices.jsonl"
+INTERVAL_S = 1.0
+SPARSER_AFTER = 2_048
+"""After so many samples the interval is doubled, after so many more doubled again: a run of a month leaves some 20,000
+lines."""
+MOST_LINES = 65_536
+"""More lines than this are not read."""
+MOST_DEVICES = 64
+OFTEN_RATIO = 0.05
+"""A device that is slowed down in a smaller share of its samples is not worth a line."""
+SLOWED_BY = {
+    0x08: "its hardware slowed it down",
+    0x20: "it was too hot (software slow-down)",
+    0x40: "it was too hot (hardware slow-down)",
+    0x80: "the power supply braked it",
+}
+"""Bits of nvmlClocksThrottleReasons (NVIDIA, NVML API reference) with which a device runs slower than it could."""
+POWER_CAP = 0x04
+
+
+class DeviceWatch:
+    """Samples the NVIDIA devices that the training can see, in a thread of hotloop's own process.
+
+    Nothing is opened before the first ``tick``: the training is running by then, so it neither waits for the driver nor
+    inherits its files; and a driver that hangs holds up this thread alone.
+    """
+
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+        self._path = folder / NAME
+        self._visible = variables.get("CUDA_VISIBLE_DEVICES")
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.failure: str | None = None
+        """Why the samples end before the training did; None when they do not, and where there is no NVML."""
+
+    def tick(self) -> None:
+        """The training runs: begin, if that has not been done."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="hotloop-devices", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(timeout=1.0)
+
+    def _run(self) -> None:
+        nvml, handles = open_devices(self._visible)
+        if not handles:
+            return
+        start_s = time.monotonic()
+        samples = 0
+        while not self._over.wait(INTERVAL_S * (1 << (samples // SPARSER_AFTER))):
+            samples += 1
+            devices = [_read_device(nvml, index, handle) for index, handle in handles]
+            try:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"t_s": round(time.monotonic() - start_s, 3), "devices": devices}) + "\n")
+            except OSError as error:
+                self.failure = f"cannot write {self._path}: {error.strerror}"
+                return
+
+
+def open_devices(visible: str | None) -> tuple[Any, list[tuple[int, Any]]]:
+    """NVML and the handles of the devices that ``visible`` (CUDA_VISIBLE_DEVICES) names; no handle without NVML."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        handles = [(index, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())]
+        uuids = [_text(nvml.nvmlDeviceGetUUID(handle)) for _, handle in handles]
+    except Exception:  # no extra, no driver, no permission: a machine without telemetry is the usual case
+        return None, []
+    return nvml, [handles[index] for index in visible_devices(visible, uuids)][:MOST_DEVICES]
+
+
+def visible_devices(variable: str | None, uuids: Sequence[str]) -> list[int]:
+    """Numbers of the devices that CUDA_VISIBLE_DEVICES names; all of them when it is not set or not understood.
+
+    >>> visible_devices("1,GPU-aa", ["GPU-aaaa", "GPU-bbbb"]), visible_devices(None, ["GPU-aaaa"])
+    ([1, 0], [0])
+    >>> visible_devices("", ["GPU-aaaa"]), visible_devices("MIG-1", ["GPU-aaaa"])
+    ([], [0])
+    """
+    everything = list(range(len(uuids)))
+    if variable is None:
+        return everything
+    found: list[int] = []
+    for word in filter(None, (part.strip() for part in variable.split(","))):
+        if word.isdecimal() and int(word) < len(uuids):
+            found.append(int(word))
+        elif word.startswith("GPU-"):
+            found.extend(index for index, uuid in enumerate(uuids) if uuid.startswith(word))
+        else:
+            return found or everything
+    return list(dict.fromkeys(found))
+
+
+def _read_device(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
+    def ask(question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except Exception:  # not supported on this device, or not allowed: unknown
+            return None
+
+    memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    use = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+    power_mw = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    limit_mw = ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+    return {
+        "index": index,
+        "name": ask(lambda: _text(nvml.nvmlDeviceGetName(handle))),
+        "utilization_ratio": None if use is None else use.gpu / 100,
+        "memory_used_bytes": None if memory is None else memory.used,
+        "memory_total_bytes": None if memory is None else memory.total,
+        "power_w": None if power_mw is None else power_mw / 1000,
+        "power_limit_w": None if limit_mw is None else limit_mw / 1000,
+        "temperature_c": ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        "sm_clock_mhz": ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        "slowed_by": ask(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))),
+    }
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+@dataclass(slots=True)
+class _Use:
+    """Samples of one device, from its first busy one on."""
+
+    name: str
+    busy: list[float] = field(default_factory=list)
+    memory_bytes: list[float] = field(default_factory=list)
+    total_bytes: list[float] = field(default_factory=list)
+    power_w: list[float] = field(default_factory=list)
+    limit_w: list[float] = field(default_factory=list)
+    temperature_c: list[float] = field(default_factory=list)
+    slowed_by: list[int] = field(default_factory=list)
+
+
+def read_telemetry(folder: Path) -> tuple[Health, ...]:
+    """A line for each device that was busy, and a warning for each that ran slower than it could. Lines of the file
+    that make no sense are left out."""
+    uses: dict[int, _Use] = {}
+    for device in _devices(folder / NAME):
+        index, busy = device.get("index"), _number(device.get("utilization_ratio"))
+        if not isinstance(index, int) or busy is None or (index not in uses and not busy):
+            continue
+        use = uses.setdefault(index, _Use(str(device.get("name") or "unnamed")[:80]))
+        use.busy.append(busy)
+        for values, key in (
+            (use.memory_bytes, "memory_used_bytes"),
+            (use.total_bytes, "memory_total_bytes"),
+            (use.power_w, "power_w"),
+            (use.limit_w, "power_limit_w"),
+            (use.temperature_c, "temperature_c"),
+        ):
+            value = _number(device.get(key))
+            if value is not None:
+                values.append(value)
+        if isinstance(device.get("slowed_by"), int):
+            use.slowed_by.append(device["slowed_by"])
+    lines = []
+    for index, use in sorted(uses.items()):
+        lines.append(Health(level="info", message=_describe(index, use)))
+        lines.extend(Health(level="warning", message=message) for message in _slow_downs(index, use))
+    return tuple(lines)
+
+
+def _devices(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            for _ in range(MOST_LINES):
+                line = file.readline(65_536)
+                if not line:
+                    return
+                try:
+                    sample = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                devices = sample.get("devices") if isinstance(sample, dict) else None
+                if isinstance(devices, list):
+                    yield from (device for device in devices[:MOST_DEVICES] if isinstance(device, dict))
+    except OSError:
+        return
+
+
+def _number(value: Any) -> float | None:
+    """A finite number that is not negative, else None."""
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e18
+    return float(value) if known else None
+
+
+def _describe(index: int, use: _Use) -> str:
+    parts = [f"a kernel ran {sum(use.busy) / len(use.busy):.0%} of the time"]
+    if use.memory_bytes:
+        of = f" of {max(use.total_bytes) / 2**30:.1f}" if use.total_bytes else ""
+        parts.append(f"memory at most {max(use.memory_bytes) / 2**30:.1f}{of} GiB, all programs together")
+    if use.power_w:
+        of = f" of {max(use.limit_w):.0f}" if use.limit_w else ""
+        parts.append(f"{sum(use.power_w) / len(use.power_w):.0f}{of} W")
+    if use.temperature_c:
+        parts.append(f"at most {max(use.temperature_c):.0f} °C")
+    capped = sum(bool(reasons & POWER_CAP) for reasons in use.slowed_by) / max(1, len(use.slowed_by))
+    if capped >= OFTEN_RATIO:
+        parts.append(f"at its power limit in {capped:.0%} of the samples")
+    return f"GPU {index} ({use.name}), {len(use.busy)} samples of NVML: {', '.join(parts)}"
+
+
+def _slow_downs(index: int, use: _Use) -> Iterator[str]:
+    for bit, why in SLOWED_BY.items():
+        share = sum(bool(reasons & bit) for reasons in use.slowed_by) / max(1, len(use.slowed_by))
+        if share >= OFTEN_RATIO:
+            yield f"GPU {index} ran slower than it can in {share:.0%} of the samples: {why}"
