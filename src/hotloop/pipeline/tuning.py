@@ -221,6 +221,8 @@ def measure_run(folder: Path) -> Measurement | None:
         losses=tuple(told.get("losses") or ()),
         losses_per_row=float(told.get("losses_per_row") or 0.0),
         losses_unseen=str(told.get("unseen", "the trial left no losses")),
+        norms=tuple((int(row), value) for row, value in told.get("norms") or ()),
+        norms_unseen=str(told.get("norms_unseen", "the trial left no gradient norms")),
         applied=tuple(
             {
                 "technique": one.technique,

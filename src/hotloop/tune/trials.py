@@ -48,6 +48,9 @@ class Measurement:
     losses: tuple[float | None, ...] = ()
     losses_per_row: float = 1.0
     losses_unseen: str = ""
+    norms: tuple[tuple[int, float | None], ...] = ()
+    """Gradient norms of some steps: the row's number from 0, and the value; None where a GradScaler skipped it."""
+    norms_unseen: str = ""
     applied: tuple[Mapping[str, Any], ...] = ()
     """What the techniques did: technique, status, detail, numerics."""
 
@@ -243,6 +246,7 @@ def ran_from_json(text: str) -> Ran:
                 **{
                     **measured,
                     "losses": tuple(measured["losses"]),
+                    "norms": tuple((int(row), value) for row, value in measured.get("norms", ())),
                     "applied": tuple(measured["applied"]),
                 }
             )

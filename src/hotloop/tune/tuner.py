@@ -11,7 +11,8 @@ from hotloop.core.strategy import Strategy, strategy_to_toml
 from hotloop.core.tuning import Trial, Verdict, forecast_of
 
 from . import statistics
-from .quality import Bands, Quality, judge_losses, make_bands, widest_numerics
+from .guard import GuardBands, Guarded, first_unseen, judge_measured
+from .quality import Bands, Quality, make_bands, make_norm_bands, widest_numerics
 from .search import BASELINE, Candidate, Check, combine, keep_best, schedule_round
 from .trials import Measurement, Ran, pick_unit, time_per_unit
 
@@ -38,8 +39,13 @@ class Arm:
     run_count: int = 0
     ended: Trial | None = None
     """Its last word, when nothing more is to be run."""
-    quality: Quality | None = None
+    guarded: Guarded | None = None
     left_out: str = ""
+
+    @property
+    def quality(self) -> Quality | None:
+        """What its last process said of its numbers."""
+        return None if self.guarded is None else self.guarded.quality
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +61,7 @@ class Campaign:
     baseline: list[Measurement] = field(default_factory=list)
     baseline_count: int = 0
     bands: Bands | None = None
+    norm_bands: Bands | None = None
     arms: list[Arm] = field(default_factory=list)
     level: float = statistics.DECISION_LEVEL
     process_s: float = 0.0
@@ -80,8 +87,11 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     for _ in range(BASELINE_PROCESSES):
         _run_baseline(campaign)
     processes = [one.losses for one in (*observed, *campaign.baseline)]
-    unseen = next((one.losses_unseen for one in campaign.baseline if one.losses_unseen), "")
-    campaign.bands = make_bands(processes, unseen)
+    campaign.bands = make_bands(processes, first_unseen([one.losses_unseen for one in campaign.baseline]))
+    campaign.norm_bands = make_norm_bands(
+        [one.norms for one in (*observed, *campaign.baseline)],
+        first_unseen([one.norms_unseen for one in campaign.baseline]),
+    )
     begun_s = campaign.clock_s()
     all_s = campaign.deadline_s - begun_s
     singles_until_s = campaign.deadline_s if len(active) == 1 else begun_s + SINGLES_RATIO * all_s
@@ -182,9 +192,9 @@ def _run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
         if not_applied:
             arm.ended = _last_word(campaign, arm, Verdict.REJECTED, not_applied)
         else:
-            arm.quality = _judge_quality(campaign, arm, ran.measured)
-            if arm.quality.status == "rejected":
-                arm.ended = _last_word(campaign, arm, Verdict.REJECTED, arm.quality.reason)
+            arm.guarded = _judge_quality(campaign, arm, ran.measured)
+            if arm.guarded.quality.status == "rejected":
+                arm.ended = _last_word(campaign, arm, Verdict.REJECTED, arm.guarded.quality.reason)
     if arm.ended is not None:
         campaign.tell(f"{arm.candidate.id}: {arm.ended.verdict.value}, {arm.ended.reason}")
         return None
@@ -210,11 +220,12 @@ def _not_applied(candidate: Candidate, measured: Measurement) -> str:
     return ""
 
 
-def _judge_quality(campaign: Campaign, arm: Arm, measured: Measurement) -> Quality:
+def _judge_quality(campaign: Campaign, arm: Arm, measured: Measurement) -> Guarded:
     assert campaign.bands is not None
+    assert campaign.norm_bands is not None
     told = [one.get("numerics") for one in measured.applied if one.get("status") == "applied"]
     numerics = widest_numerics(told, arm.candidate.numerics)
-    return judge_losses(campaign.bands, measured.losses, numerics, measured.losses_unseen)
+    return judge_measured(GuardBands(loss=campaign.bands, norm=campaign.norm_bands), measured, numerics)
 
 
 def _next_combination(campaign: Campaign) -> Arm | None:
@@ -339,7 +350,7 @@ def _last_word(
         high_ratio=None if found is None else found.high_ratio,
         memory_ratio=_memory_ratio(arm),
         forecast=forecast_of(arm.candidate.forecast),
-        quality={} if arm.quality is None else {"status": arm.quality.status, "reason": arm.quality.reason},
+        quality={} if arm.guarded is None else arm.guarded.told,
         breakdown=_mean_breakdown(arm.own),
         one_time_ns=one_time_ns,
         break_even_steps=None
