@@ -50,8 +50,8 @@ NORM = Watched(
     exact_ratio=1e-5,
 )
 """A norm shows what Adam's steps hide from the loss: gradients of another size. Measured on a transformer, an MLP and a
-convolution, AdamW and SGD, 240 steps: bfloat16 autocast moves the first norm by up to 0.13 % and the mean of a quarter by
-up to 1.2 %, a rounding error of 1e-6 the latter by up to 0.3 %."""
+convolution, AdamW and SGD, 240 steps: bfloat16 autocast moves the first norm by up to 0.13 % and the mean of a quarter
+by up to 1.2 %, a rounding error of 1e-6 the latter by up to 0.3 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
