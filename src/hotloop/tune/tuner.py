@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from hotloop.core.findings import Numerics
 from hotloop.core.strategy import Strategy, strategy_to_toml
 from hotloop.core.tuning import Trial, Verdict, forecast_of
 
@@ -85,7 +86,7 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     # Several comparisons: each gets its part of the decision level (Boole again), combinations included.
     campaign.level = statistics.DECISION_LEVEL / (len(active) + (MOST_COMBINATIONS if len(active) > 1 else 0))
     for _ in range(BASELINE_PROCESSES):
-        _run_baseline(campaign)
+        run_baseline(campaign)
     processes = [one.losses for one in (*observed, *campaign.baseline)]
     campaign.bands = make_bands(processes, first_unseen([one.losses_unseen for one in campaign.baseline]))
     campaign.norm_bands = make_norm_bands(
@@ -97,11 +98,7 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     singles_until_s = campaign.deadline_s if len(active) == 1 else begun_s + SINGLES_RATIO * all_s
     run_rounds(campaign, active, singles_until_s)
     if not any(is_proven(campaign, arm) for arm in campaign.arms):
-        # Nothing to combine: the rest of the time is for the one that promises most.
-        open_arms = [arm for arm in active if arm.ended is None and arm.own and not judge(campaign, arm).decided]
-        best = max(open_arms, key=lambda arm: judge(campaign, arm).speedup_ratio or 0.0, default=None)
-        if best is not None:
-            run_rounds(campaign, [best], campaign.deadline_s)
+        go_on(campaign)  # nothing to combine
     for _ in range(MOST_COMBINATIONS):
         together = _next_combination(campaign)
         if together is None:
@@ -109,6 +106,14 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
         campaign.arms.append(together)
         campaign.tell(f"together: {together.candidate.id}")
         run_rounds(campaign, [together], campaign.deadline_s)
+
+
+def go_on(campaign: Campaign) -> None:
+    """Spend what is left of the time on the open candidate that promises most."""
+    open_arms = [arm for arm in campaign.arms if arm.ended is None and arm.own and not judge(campaign, arm).decided]
+    best = max(open_arms, key=lambda arm: judge(campaign, arm).speedup_ratio or 0.0, default=None)
+    if best is not None:
+        run_rounds(campaign, [best], campaign.deadline_s)
 
 
 def run_rounds(campaign: Campaign, active: list[Arm], until_s: float) -> None:
@@ -127,7 +132,7 @@ def run_rounds(campaign: Campaign, active: list[Arm], until_s: float) -> None:
                 _pair(active, baselines, own, beside)
                 return
             if name == BASELINE:
-                baselines[place] = _run_baseline(campaign)
+                baselines[place] = run_baseline(campaign)
             elif arms[name].ended is None:
                 measured = _run_candidate(campaign, arms[name])
                 if measured is not None:
@@ -172,7 +177,8 @@ def _pair(
             arm.baseline.append(base)
 
 
-def _run_baseline(campaign: Campaign) -> Measurement:
+def run_baseline(campaign: Campaign) -> Measurement:
+    """One more process of the unchanged command. Raises BaselineFailed."""
     ran = _run(campaign, Strategy(), campaign.baseline_count)
     campaign.baseline_count += 1
     if ran.measured is None:
@@ -221,10 +227,19 @@ def _not_applied(candidate: Candidate, measured: Measurement) -> str:
 
 
 def _judge_quality(campaign: Campaign, arm: Arm, measured: Measurement) -> Guarded:
+    return judge_numbers(campaign, measured, numerics_of(arm.candidate, measured))
+
+
+def numerics_of(candidate: Candidate, measured: Measurement) -> Numerics:
+    """The class of what was really applied in a process of a candidate."""
+    told = [one.get("numerics") for one in measured.applied if one.get("status") == "applied"]
+    return widest_numerics(told, candidate.numerics)
+
+
+def judge_numbers(campaign: Campaign, measured: Measurement, numerics: Numerics) -> Guarded:
+    """Losses and gradient norms of a process against the bands of the campaign."""
     assert campaign.bands is not None
     assert campaign.norm_bands is not None
-    told = [one.get("numerics") for one in measured.applied if one.get("status") == "applied"]
-    numerics = widest_numerics(told, arm.candidate.numerics)
     return judge_measured(GuardBands(loss=campaign.bands, norm=campaign.norm_bands), measured, numerics)
 
 
@@ -251,14 +266,21 @@ def _next_combination(campaign: Campaign) -> Arm | None:
 
 def judge(campaign: Campaign, arm: Arm) -> statistics.Comparison:
     """The comparison of an arm's pairs by the campaign's goal."""
-    unit = unit_of(arm)
+    return judge_pairs(campaign, arm.baseline, arm.own, campaign.level)
+
+
+def judge_pairs(
+    campaign: Campaign, baseline: Sequence[Measurement], own: Sequence[Measurement], level: float
+) -> statistics.Comparison:
+    """The comparison of processes that ran beside each other, at a decision level."""
+    unit = pick_unit([*baseline, *own]) if own else "step"
     pairs = [
-        (_value(campaign.goal, base, unit), _value(campaign.goal, own, unit))
-        for base, own in zip(arm.baseline, arm.own, strict=True)
+        (_value(campaign.goal, one, unit), _value(campaign.goal, other, unit))
+        for one, other in zip(baseline, own, strict=True)
     ]
     known = [pair for pair in pairs if all(map(math.isfinite, pair))]  # a peak that was not seen compares with nothing
     return statistics.compare(
-        [base for base, _ in known], [own for _, own in known], level=campaign.level, noise=_noise(campaign, unit)
+        [one for one, _ in known], [other for _, other in known], level=level, noise=_noise(campaign, unit)
     )
 
 
