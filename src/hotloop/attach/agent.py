@@ -17,6 +17,8 @@ from hotloop.observe import background, compiling, deep, distributed, tracing, w
 from hotloop.observe.guard import GUARD
 from hotloop.observe.session import Session
 
+_STEP = "optimizer-step"
+"""What a trial notes at optimizers' steps: no site, because every class has a step of its own."""
 _session: Session | None = None
 
 
@@ -70,7 +72,7 @@ def arm_agent(options: dict[str, Any]) -> Session:
     _when_cuda_starts(lambda: _install_copies(session, subscribers["copy"], changes))
     session.module_patch = ModulePatch(session)
     session.patch_forward = ForwardPatches(session).patch
-    _patch_optimizers(session)
+    _patch_optimizers(session, notes.get(_STEP))
     watch.after_import("torch._dynamo.eval_frame", _hide_from_dynamo)
     watch.after_import("torch._dynamo.callback", lambda: compiling.watch_compilation(session))
     gc.callbacks.append(wrappers.gc_callback(session))
@@ -111,7 +113,11 @@ def _trial(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
         watch.finish()
 
     session.before_end = before_end
-    return {"run-backward": watch.wrap_backward, "scaler-init": watch.wrap_scaler_init}
+    return {
+        "run-backward": watch.wrap_backward,
+        "scaler-init": watch.wrap_scaler_init,
+        _STEP: watch.gradients.wrap_step,
+    }
 
 
 def _install_copies(session: Session, timing: Wrap, changes: dict[Site, Wrap]) -> None:
@@ -136,11 +142,12 @@ def _install(session: Session, site: Site, *wraps: Wrap) -> None:
         session.missing_sites.append(f"{site.id}: {problem}")
 
 
-def _patch_optimizers(session: Session) -> None:
+def _patch_optimizers(session: Session, note: Wrap | None) -> None:
     """Wrap the step of every optimizer class: of those that have instances now, and of others at their first one."""
     from torch.optim import Optimizer
 
-    wrap = wrappers.wrap_optimizer_step(session)
+    timing = wrappers.wrap_optimizer_step(session)
+    wrap = timing if note is None else lambda step: note(timing(step))
     wrapped: set[Any] = set()
 
     def patch(cls: type) -> None:

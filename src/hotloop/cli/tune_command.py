@@ -25,13 +25,21 @@ def add_parser(subparsers: Any, summary: str) -> None:
         help=summary,
         description="Observe a training, try the fixes of its findings in fresh processes, and write the proven ones "
         "to fast.toml. The command and its files stay as they are.",
-        usage="hotloop tune [options] -- COMMAND...",
+        usage="hotloop tune [options] -- COMMAND...\n       hotloop tune --apply DIR",
     )
     parser.add_argument(
         "--budget", metavar="TIME", default="15m", help="time for everything: 90s, 15m, 2h (default 15m)"
     )
     parser.add_argument("--goal", choices=GOALS, default="speed", help="what to make better (default: speed)")
     parser.add_argument("-o", "--out", metavar="DIR", help="folder for what is found (default: .hotloop/tune-<time>)")
+    parser.add_argument(
+        "--apply",
+        metavar="DIR",
+        nargs="?",
+        const="",
+        help="write the patch of a finished tuning (its folder, its name under .hotloop/, or last) into the source; "
+        "without DIR: that of the tuning that is run now. Only a patch that was run again and reproduced the gain",
+    )
     parser.add_argument("--no-probe", action="store_true", help="measure no opportunities before the trials")
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress and no report")
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
@@ -47,6 +55,13 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.pipeline.tuning import Progress, Request, tune_command
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if arguments.apply:
+        if command:
+            raise UsageError(
+                "--apply DIR takes no command; to tune and then apply write: hotloop tune --apply -- COMMAND"
+            )
+        apply_kept(find_tuning(arguments.apply), arguments.quiet)
+        return 0
     if not command:
         raise UsageError("no command to tune; write: hotloop tune -- python train.py")
     budget_s = parse_time_s(arguments.budget)
@@ -73,7 +88,55 @@ def execute(arguments: argparse.Namespace) -> int:
             return 0
         print("hotloop: interrupted: what was found so far is written", file=sys.stderr)
     _write(request, progress, folder, arguments.quiet)
+    if arguments.apply is not None:
+        _apply_new(progress, folder, arguments.quiet)
     return 0
+
+
+def find_tuning(name: str) -> Path:
+    """The folder of a finished tuning: a path, its name under .hotloop/, or ``last``. Raises UsageError."""
+    from pathlib import Path
+
+    root = Path.cwd() / ".hotloop"
+    if name == "last":
+        folders = sorted(root.glob("tune-*"), key=lambda one: one.stat().st_mtime_ns)
+        if not folders:
+            raise UsageError(f"there is no tuning in {root}; write: hotloop tune -- python train.py")
+        return folders[-1]
+    for folder in (Path(name), root / name):
+        if folder.is_dir():
+            return folder.resolve()
+    raise UsageError(f"--apply {name!r}: no such folder; give that of a finished tuning, or last")
+
+
+def apply_kept(folder: Path, quiet: bool) -> None:
+    """Write the patch of a finished tuning into the source below the current folder. Raises UsageError."""
+    from pathlib import Path
+
+    from hotloop.tune.kept_patch import DIFF, load_patch
+    from hotloop.tune.patch import apply_patch
+
+    root = Path.cwd()
+    kept = load_patch(folder, root)
+    if kept.is_there:
+        _make_teller(quiet)("the patch is in the source already; nothing was written")
+        return
+    apply_patch(kept.patch)
+    tell = _make_teller(quiet)
+    for change in kept.patch.files:
+        tell(f"changed {os.path.relpath(change.path)}: {', '.join(change.techniques)}")
+    tell(f"to take it back: patch -R -p1 --binary -i {os.path.relpath(folder / DIFF)}")
+
+
+def _apply_new(progress: Progress, folder: Path, quiet: bool) -> None:
+    """The patch of the tuning that was just run; what speaks against it is told, and is no error of the tuning."""
+    if progress.check is None:
+        print("hotloop: nothing was applied: no change of the source was proven", file=sys.stderr)
+        return
+    try:
+        apply_kept(folder, quiet)
+    except UsageError as error:
+        print(f"hotloop: nothing was applied: {error}", file=sys.stderr)
 
 
 def parse_time_s(text: str) -> float:
@@ -135,14 +198,18 @@ def _make_teller(quiet: bool) -> Any:
 def _write(request: Request, progress: Progress, folder: Path, quiet: bool) -> None:
     from hotloop.cli.show import show_report, write_text
     from hotloop.pipeline.tuning import finish_report, keep_history, make_patch, strategy_text
+    from hotloop.tune.kept_patch import ABOUT, DIFF, about_text, diff_text
 
     strategy_file = folder / "fast.toml"
     shown = os.path.relpath(strategy_file)
     report, strategy = finish_report(progress, request.goal, shown)
     report = keep_history(report, request.store.parent)
     write_text(str(strategy_file), strategy_text(strategy))
-    patch = make_patch(progress, request)
-    write_text(str(folder / "patch.diff"), patch.diff)
+    patch = progress.patch or make_patch(progress, request)
+    write_text(str(folder / DIFF), diff_text(patch, progress.check))
+    (folder / ABOUT).unlink(missing_ok=True)  # of an earlier tuning into the same folder
+    if progress.check is not None:
+        write_text(str(folder / ABOUT), about_text(patch, request.cwd, progress.check))
     if report.tune is not None and patch.left_out:
         left = tuple(f"not in patch.diff: {one.technique}: {one.why}" for one in patch.left_out)
         report = replace(report, tune=replace(report.tune, warnings=(*report.tune.warnings, *left)))

@@ -52,6 +52,29 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PatchCheck:
+    """The patched copy of the source, run without a strategy beside the unchanged one.
+
+    ``status`` is 'reproduced', 'not reproduced', 'cannot tell' or 'not checked'; ``n`` counts pairs of processes.
+    """
+
+    status: str
+    reason: str
+    techniques: tuple[str, ...]
+    files: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """Techniques of the strategy that the patch does not hold."""
+    n: int = 0
+    unit: str = "step"
+    speedup_ratio: float | None = None
+    low_ratio: float | None = None
+    high_ratio: float | None = None
+    strategy_ratio: float | None = None
+    """What the strategy won in its own trials."""
+    quality: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """The outcome: ``strategy_file`` is always written; it chooses nothing when nothing was proven."""
 
@@ -61,6 +84,8 @@ class Tuning:
     trials: tuple[Trial, ...]
     baseline: Mapping[str, Value] = field(default_factory=dict)
     """The baseline's own processes: how many, their spread, whether their losses agree bit for bit."""
+    patch: PatchCheck | None = None
+    """None where there is no patch."""
     warnings: tuple[str, ...] = ()
 
 

@@ -1,7 +1,7 @@
-"""Rows of a trial's process -> its losses, and its end after the steps that were asked for.
+"""Rows of a trial's process -> its losses and gradient norms, and its end after the steps that were asked for.
 
 Only in processes that ``hotloop tune`` started (option ``trial``): ``{"folder", "steps", "seconds", "least_steps"}``.
-Losses are copied on the device and read once, when the trial ends.
+Losses and gradient norms are copied on the device and read once, when the trial ends.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 
 from hotloop.core.recording import CLOSED_BY_BACKWARD, FIELD
 
+from .gradients import GradientWatch
 from .guard import GUARD
 from .ranks import current_rank
 
@@ -54,6 +55,7 @@ class TrialWatch:
         self._scalers = 0
         self._stop_row: int | None = None
         self._finished = False
+        self.gradients = GradientWatch(lambda: self._rows if self._has_steps else 0)
 
     def __call__(self, session: Any, row: Any) -> None:
         if os.getpid() != self._pid:
@@ -191,11 +193,21 @@ class TrialWatch:
             "losses": _read(self._losses),
             "losses_per_row": self._micro_losses / self._rows,
             "unseen": self._unseen or ("" if self._micro_losses else "no backward was seen that begins at a loss"),
+            **self._read_norms(),
         }
         path = os.path.join(self._folder, f"trial-{self._pid}.json")
         with open(path + ".part", "w") as file:
             json.dump(content, file)
         os.replace(path + ".part", path)
+
+    def _read_norms(self) -> dict[str, Any]:
+        try:
+            norms = self.gradients.read(_read)
+        except Exception as error:
+            GUARD.record("reading gradient norms", error)
+            return {"norms": [], "norms_unseen": f"reading the gradient norms failed ({type(error).__name__})"}
+        none = "" if norms else "no optimizer's step with gradients was seen"
+        return {"norms": norms, "norms_unseen": self.gradients.unseen or none}
 
     def _touch(self, name: str) -> None:
         path = os.path.join(self._folder, name)

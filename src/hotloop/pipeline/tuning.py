@@ -28,12 +28,13 @@ from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD
 from hotloop.core.report import AppliedTechnique, Report
 from hotloop.core.strategy import Choice, Strategy, strategy_to_mapping, strategy_to_toml
-from hotloop.core.tuning import Tuning
+from hotloop.core.tuning import PatchCheck, Tuning
 from hotloop.trace.recording import RunRecording, read_run
 from hotloop.tune.history import NAME as HISTORY
 from hotloop.tune.history import read_history, remember_forecasts
 from hotloop.tune.patch import Patch
 from hotloop.tune.patch import make_patch as make_source_patch
+from hotloop.tune.patch_check import check_patch, describe_unchecked
 from hotloop.tune.search import find_candidates
 from hotloop.tune.store import Store
 from hotloop.tune.trials import OK, Bench, Limits, Measurement, Ran, run_trial
@@ -41,6 +42,7 @@ from hotloop.tune.tuner import (
     BaselineFailed,
     Campaign,
     best_arm,
+    go_on,
     judge,
     strategy_key,
     tell_trials,
@@ -55,6 +57,8 @@ OBSERVE_RATIO = 0.1
 """Share of the budget that the first look may take for its steps, within these seconds."""
 OBSERVE_S = (3.0, 30.0)
 STEADY_S = 3.0
+PATCH_RATIO = 0.15
+"""Share of the budget that is kept for running the patched source, which the proof of a strategy leaves."""
 STEPS = (30, 400)
 """Steps of a trial: at least and at most; between them as many as fill STEADY_S."""
 
@@ -84,6 +88,9 @@ class Progress:
     report: Report | None = None
     campaign: Campaign | None = None
     warnings: tuple[str, ...] = ()
+    patch: Patch | None = None
+    check: PatchCheck | None = None
+    """What is known of the patch; None where it changes nothing."""
 
 
 def tune_command(request: Request, progress: Progress, tell: Callable[[str], None]) -> None:
@@ -129,18 +136,40 @@ def tune_command(request: Request, progress: Progress, tell: Callable[[str], Non
             check=lambda strategy: check_strategy(strategy, TECHNIQUES),
             run=partial(_run_stored, store, study, bench, limits),
             clock_s=time.monotonic,
-            deadline_s=began_s + request.budget_s,
+            deadline_s=began_s + (1 - PATCH_RATIO) * request.budget_s,
             tell=tell,
             process_s=ran.duration_s,
         )
         candidates = find_candidates(progress.report.findings, dict(TECHNIQUES.items()), campaign.check)
         tell(f"{sum(not c.why_not for c in candidates)} candidates, {limits.steps} steps in each process")
         tune_candidates(campaign, candidates, [ran.measured])
+        campaign.deadline_s = began_s + request.budget_s
+        if best_arm(campaign) is None:
+            go_on(campaign)  # no patch to check so far: its time goes to the proof
+        check_source(request, progress, lambda files: partial(run_patched, store, study, bench, limits, files))
     except BaselineFailed as error:
         raise TuneError(f"{error}; the outputs are in {request.folder / 'trials'}") from error
     finally:
         store.close()
         shutil.rmtree(request.folder / "work", ignore_errors=True)
+
+
+def check_source(
+    request: Request, progress: Progress, run_with: Callable[[Mapping[str, bytes]], Callable[[int], Ran]]
+) -> None:
+    """Make the patch of what was proven and run the patched copy beside the unchanged one, as long as there is time."""
+    campaign = progress.campaign
+    assert campaign is not None
+    best = best_arm(campaign)
+    patch = progress.patch = make_patch(progress, request)
+    if best is None or not patch.files:
+        return
+    root = request.cwd.resolve()
+    names = [change.path.relative_to(root).as_posix() for change in patch.files]
+    progress.check = describe_unchecked(patch, tuple(names), "it was interrupted before the patched source was run")
+    campaign.tell("running the patched source without a strategy")
+    after = {name: change.after for name, change in zip(names, patch.files, strict=True)}
+    progress.check = check_patch(campaign, best, run_with(after), progress.check)
 
 
 def choose_limits(measured: Measurement, duration_s: float) -> Limits:
@@ -183,6 +212,7 @@ def finish_report(progress: Progress, goal: str, strategy_file: str) -> tuple[Re
         strategy_file=strategy_file,
         trials=() if campaign is None else tell_trials(campaign),
         baseline=_describe_baseline(campaign),
+        patch=progress.check,
         warnings=progress.warnings,
     )
     next_command = f"hotloop run --strategy {strategy_file} -- COMMAND" if strategy else progress.report.next_command
@@ -221,6 +251,8 @@ def measure_run(folder: Path) -> Measurement | None:
         losses=tuple(told.get("losses") or ()),
         losses_per_row=float(told.get("losses_per_row") or 0.0),
         losses_unseen=str(told.get("unseen", "the trial left no losses")),
+        norms=tuple((int(row), value) for row, value in told.get("norms") or ()),
+        norms_unseen=str(told.get("norms_unseen", "the trial left no gradient norms")),
         applied=tuple(
             {
                 "technique": one.technique,
@@ -297,7 +329,19 @@ def _attach(
 
 
 def _run_stored(store: Store, study: str, bench: Bench, limits: Limits, strategy: Strategy, number: int) -> Ran:
-    key = strategy_key(strategy)
+    return _run_once(store, study, bench, limits, strategy, strategy_key(strategy), number)
+
+
+def run_patched(store: Store, study: str, bench: Bench, limits: Limits, files: Mapping[str, bytes], number: int) -> Ran:
+    """A process of the working copy with these files in it, under no strategy."""
+    digest = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        digest.update(name.encode() + b"\0" + hashlib.sha256(content).digest())
+    key = f"patch-{digest.hexdigest()[:16]}"
+    return _run_once(store, study, replace(bench, patched=files), limits, Strategy(), key, number)
+
+
+def _run_once(store: Store, study: str, bench: Bench, limits: Limits, strategy: Strategy, key: str, number: int) -> Ran:
     known = store.get(study, key, number)
     if known is not None:
         return known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.phases import PHASES, Breakdown
-from hotloop.core.tuning import Trial, Tuning, Verdict
+from hotloop.core.tuning import PatchCheck, Trial, Tuning, Verdict
 from hotloop.report import text as t
 from hotloop.report.tables import Table
 
@@ -44,7 +44,23 @@ def describe_notes(tuning: Tuning) -> list[str]:
         )
     if tuning.baseline.get("ended"):
         notes.append(str(tuning.baseline["ended"]))
-    return [*notes, *tuning.warnings]
+    return [*notes, *([] if tuning.patch is None else [describe_patch(tuning.patch)]), *tuning.warnings]
+
+
+def describe_patch(check: PatchCheck) -> str:
+    """The patched source's gain beside the strategy's, and whether it is that."""
+    measured = UNKNOWN
+    if check.speedup_ratio is not None:
+        measured = f"{check.speedup_ratio:.2f}x"
+        if check.low_ratio is not None and check.high_ratio is not None:
+            measured += f" ({check.low_ratio:.2f}..{check.high_ratio:.2f})"
+    strategy = UNKNOWN if check.strategy_ratio is None else f"{check.strategy_ratio:.2f}x"
+    left = f"; it lacks {', '.join(check.left_out)}" if check.left_out else ""
+    pairs = t.format_counted(check.n, "pair")
+    return (
+        f"patch.diff {check.status}: the patched source without a strategy {measured} in {pairs}, "
+        f"the strategy {strategy}{left}; {check.reason}"
+    )
 
 
 def best_ratio(tuning: Tuning) -> float:

@@ -48,6 +48,9 @@ class Measurement:
     losses: tuple[float | None, ...] = ()
     losses_per_row: float = 1.0
     losses_unseen: str = ""
+    norms: tuple[tuple[int, float | None], ...] = ()
+    """Gradient norms of some steps: the row's number from 0, and the value; None where a GradScaler skipped it."""
+    norms_unseen: str = ""
     applied: tuple[Mapping[str, Any], ...] = ()
     """What the techniques did: technique, status, detail, numerics."""
 
@@ -87,6 +90,8 @@ class Bench:
     least_memory_ratio: float = 0.03
     observe: bool = False
     """The first look: with everything that a report needs; else only what a comparison needs."""
+    patched: Mapping[str, bytes] = field(default_factory=dict)
+    """Files of the working copy that differ from the user's, by their path in it."""
 
 
 def run_trial(bench: Bench, strategy: Strategy, limits: Limits, name: str) -> Ran:
@@ -95,6 +100,7 @@ def run_trial(bench: Bench, strategy: Strategy, limits: Limits, name: str) -> Ra
     (run_folder / "processes").mkdir(parents=True, exist_ok=True)
     workspace = make_workspace(bench.plan, bench.folder / "work" / name)
     try:
+        write_files(workspace, bench.patched)
         options = {
             "folder": str(run_folder),
             "steps": limits.steps,
@@ -118,6 +124,16 @@ def run_trial(bench: Bench, strategy: Strategy, limits: Limits, name: str) -> Ra
         remove_workspace(workspace)
     write_outcome(run_folder, answer)
     return _judge_end(answer, run_folder, bench.measure)
+
+
+def write_files(workspace: Path, files: Mapping[str, bytes]) -> None:
+    """Put files into a working copy. A large one is a link to the user's own there, which must not be written to."""
+    for name, content in files.items():
+        place = workspace / name
+        mode = place.stat().st_mode & 0o7777
+        place.unlink()
+        place.write_bytes(content)
+        place.chmod(mode)
 
 
 def run_supervised(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,6 +259,7 @@ def ran_from_json(text: str) -> Ran:
                 **{
                     **measured,
                     "losses": tuple(measured["losses"]),
+                    "norms": tuple((int(row), value) for row, value in measured.get("norms", ())),
                     "applied": tuple(measured["applied"]),
                 }
             )

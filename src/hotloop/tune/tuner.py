@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from hotloop.core.findings import Numerics
 from hotloop.core.strategy import Strategy, strategy_to_toml
 from hotloop.core.tuning import Trial, Verdict, forecast_of
 
 from . import statistics
-from .quality import Bands, Quality, judge_losses, make_bands, widest_numerics
+from .guard import GuardBands, Guarded, first_unseen, judge_measured
+from .quality import Bands, Quality, make_bands, make_norm_bands, widest_numerics
 from .search import BASELINE, Candidate, Check, combine, keep_best, schedule_round
 from .trials import Measurement, Ran, pick_unit, time_per_unit
 
@@ -38,8 +40,13 @@ class Arm:
     run_count: int = 0
     ended: Trial | None = None
     """Its last word, when nothing more is to be run."""
-    quality: Quality | None = None
+    guarded: Guarded | None = None
     left_out: str = ""
+
+    @property
+    def quality(self) -> Quality | None:
+        """What its last process said of its numbers."""
+        return None if self.guarded is None else self.guarded.quality
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +62,7 @@ class Campaign:
     baseline: list[Measurement] = field(default_factory=list)
     baseline_count: int = 0
     bands: Bands | None = None
+    norm_bands: Bands | None = None
     arms: list[Arm] = field(default_factory=list)
     level: float = statistics.DECISION_LEVEL
     process_s: float = 0.0
@@ -78,20 +86,19 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     # Several comparisons: each gets its part of the decision level (Boole again), combinations included.
     campaign.level = statistics.DECISION_LEVEL / (len(active) + (MOST_COMBINATIONS if len(active) > 1 else 0))
     for _ in range(BASELINE_PROCESSES):
-        _run_baseline(campaign)
+        run_baseline(campaign)
     processes = [one.losses for one in (*observed, *campaign.baseline)]
-    unseen = next((one.losses_unseen for one in campaign.baseline if one.losses_unseen), "")
-    campaign.bands = make_bands(processes, unseen)
+    campaign.bands = make_bands(processes, first_unseen([one.losses_unseen for one in campaign.baseline]))
+    campaign.norm_bands = make_norm_bands(
+        [one.norms for one in (*observed, *campaign.baseline)],
+        first_unseen([one.norms_unseen for one in campaign.baseline]),
+    )
     begun_s = campaign.clock_s()
     all_s = campaign.deadline_s - begun_s
     singles_until_s = campaign.deadline_s if len(active) == 1 else begun_s + SINGLES_RATIO * all_s
     run_rounds(campaign, active, singles_until_s)
     if not any(is_proven(campaign, arm) for arm in campaign.arms):
-        # Nothing to combine: the rest of the time is for the one that promises most.
-        open_arms = [arm for arm in active if arm.ended is None and arm.own and not judge(campaign, arm).decided]
-        best = max(open_arms, key=lambda arm: judge(campaign, arm).speedup_ratio or 0.0, default=None)
-        if best is not None:
-            run_rounds(campaign, [best], campaign.deadline_s)
+        go_on(campaign)  # nothing to combine
     for _ in range(MOST_COMBINATIONS):
         together = _next_combination(campaign)
         if together is None:
@@ -99,6 +106,14 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
         campaign.arms.append(together)
         campaign.tell(f"together: {together.candidate.id}")
         run_rounds(campaign, [together], campaign.deadline_s)
+
+
+def go_on(campaign: Campaign) -> None:
+    """Spend what is left of the time on the open candidate that promises most."""
+    open_arms = [arm for arm in campaign.arms if arm.ended is None and arm.own and not judge(campaign, arm).decided]
+    best = max(open_arms, key=lambda arm: judge(campaign, arm).speedup_ratio or 0.0, default=None)
+    if best is not None:
+        run_rounds(campaign, [best], campaign.deadline_s)
 
 
 def run_rounds(campaign: Campaign, active: list[Arm], until_s: float) -> None:
@@ -117,7 +132,7 @@ def run_rounds(campaign: Campaign, active: list[Arm], until_s: float) -> None:
                 _pair(active, baselines, own, beside)
                 return
             if name == BASELINE:
-                baselines[place] = _run_baseline(campaign)
+                baselines[place] = run_baseline(campaign)
             elif arms[name].ended is None:
                 measured = _run_candidate(campaign, arms[name])
                 if measured is not None:
@@ -162,7 +177,8 @@ def _pair(
             arm.baseline.append(base)
 
 
-def _run_baseline(campaign: Campaign) -> Measurement:
+def run_baseline(campaign: Campaign) -> Measurement:
+    """One more process of the unchanged command. Raises BaselineFailed."""
     ran = _run(campaign, Strategy(), campaign.baseline_count)
     campaign.baseline_count += 1
     if ran.measured is None:
@@ -182,9 +198,9 @@ def _run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
         if not_applied:
             arm.ended = _last_word(campaign, arm, Verdict.REJECTED, not_applied)
         else:
-            arm.quality = _judge_quality(campaign, arm, ran.measured)
-            if arm.quality.status == "rejected":
-                arm.ended = _last_word(campaign, arm, Verdict.REJECTED, arm.quality.reason)
+            arm.guarded = _judge_quality(campaign, arm, ran.measured)
+            if arm.guarded.quality.status == "rejected":
+                arm.ended = _last_word(campaign, arm, Verdict.REJECTED, arm.guarded.quality.reason)
     if arm.ended is not None:
         campaign.tell(f"{arm.candidate.id}: {arm.ended.verdict.value}, {arm.ended.reason}")
         return None
@@ -210,11 +226,21 @@ def _not_applied(candidate: Candidate, measured: Measurement) -> str:
     return ""
 
 
-def _judge_quality(campaign: Campaign, arm: Arm, measured: Measurement) -> Quality:
-    assert campaign.bands is not None
+def _judge_quality(campaign: Campaign, arm: Arm, measured: Measurement) -> Guarded:
+    return judge_numbers(campaign, measured, numerics_of(arm.candidate, measured))
+
+
+def numerics_of(candidate: Candidate, measured: Measurement) -> Numerics:
+    """The class of what was really applied in a process of a candidate."""
     told = [one.get("numerics") for one in measured.applied if one.get("status") == "applied"]
-    numerics = widest_numerics(told, arm.candidate.numerics)
-    return judge_losses(campaign.bands, measured.losses, numerics, measured.losses_unseen)
+    return widest_numerics(told, candidate.numerics)
+
+
+def judge_numbers(campaign: Campaign, measured: Measurement, numerics: Numerics) -> Guarded:
+    """Losses and gradient norms of a process against the bands of the campaign."""
+    assert campaign.bands is not None
+    assert campaign.norm_bands is not None
+    return judge_measured(GuardBands(loss=campaign.bands, norm=campaign.norm_bands), measured, numerics)
 
 
 def _next_combination(campaign: Campaign) -> Arm | None:
@@ -240,14 +266,21 @@ def _next_combination(campaign: Campaign) -> Arm | None:
 
 def judge(campaign: Campaign, arm: Arm) -> statistics.Comparison:
     """The comparison of an arm's pairs by the campaign's goal."""
-    unit = unit_of(arm)
+    return judge_pairs(campaign, arm.baseline, arm.own, campaign.level)
+
+
+def judge_pairs(
+    campaign: Campaign, baseline: Sequence[Measurement], own: Sequence[Measurement], level: float
+) -> statistics.Comparison:
+    """The comparison of processes that ran beside each other, at a decision level."""
+    unit = pick_unit([*baseline, *own]) if own else "step"
     pairs = [
-        (_value(campaign.goal, base, unit), _value(campaign.goal, own, unit))
-        for base, own in zip(arm.baseline, arm.own, strict=True)
+        (_value(campaign.goal, one, unit), _value(campaign.goal, other, unit))
+        for one, other in zip(baseline, own, strict=True)
     ]
     known = [pair for pair in pairs if all(map(math.isfinite, pair))]  # a peak that was not seen compares with nothing
     return statistics.compare(
-        [base for base, _ in known], [own for _, own in known], level=campaign.level, noise=_noise(campaign, unit)
+        [one for one, _ in known], [other for _, other in known], level=level, noise=_noise(campaign, unit)
     )
 
 
@@ -339,7 +372,7 @@ def _last_word(
         high_ratio=None if found is None else found.high_ratio,
         memory_ratio=_memory_ratio(arm),
         forecast=forecast_of(arm.candidate.forecast),
-        quality={} if arm.quality is None else {"status": arm.quality.status, "reason": arm.quality.reason},
+        quality={} if arm.guarded is None else arm.guarded.told,
         breakdown=_mean_breakdown(arm.own),
         one_time_ns=one_time_ns,
         break_even_steps=None

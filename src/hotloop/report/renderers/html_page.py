@@ -17,6 +17,7 @@ from hotloop.core.phases import PHASES
 from hotloop.core.report import Device, LineShare, MemorySummary, Overhead, Report, StepSummary, report_to_json
 from hotloop.report import text as t
 from hotloop.report.manual import manual_to_html
+from hotloop.report.quality import NOTE, draw_quality
 from hotloop.report.renderer import Surface, renderer
 from hotloop.report.tables import trace_tables
 from hotloop.report.tuning import describe_notes, tune_tables
@@ -76,6 +77,8 @@ def render_html(report: Report, surface: Surface) -> str:
 def _describe_tuning(report: Report) -> Shown | None:
     if report.tune is None:
         return None
+    from markupsafe import Markup
+
     return {
         "verdict": report.tune.verdict,
         "goal": report.tune.goal,
@@ -83,6 +86,12 @@ def _describe_tuning(report: Report) -> Shown | None:
         "tables": tune_tables(report.tune, report.breakdown),
         "reasons": [(trial.id, trial.reason, str(trial.quality.get("reason", ""))) for trial in report.tune.trials],
         "notes": describe_notes(report.tune),
+        "quality_note": NOTE,
+        "plots": [
+            {"title": plot.title, "status": plot.status, "reason": plot.reason, "svg": Markup(plot.svg)}
+            for trial in report.tune.trials
+            for plot in draw_quality(trial)
+        ],
     }
 
 

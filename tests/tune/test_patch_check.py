@@ -1,0 +1,168 @@
+"""The patched source beside the unchanged one: reproduced, not reproduced, or not told."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.findings import Numerics
+from hotloop.core.strategy import Choice, Strategy
+from hotloop.core.tuning import PatchCheck, Tuning
+from hotloop.report.tuning import describe_notes
+from hotloop.tune.patch import FileChange, LeftOut, Patch
+from hotloop.tune.patch_check import Wanted, check_patch, describe_unchecked, judge_gain
+from hotloop.tune.search import Candidate
+from hotloop.tune.statistics import compare
+from hotloop.tune.trials import OK, OOM, Measurement, Ran, write_files
+from hotloop.tune.tuner import Arm, Campaign, best_arm, tune_candidates
+
+PATCH = Patch(
+    diff="d",
+    files=(FileChange(path=Path("/p/train.py"), before=b"a", after=b"b", techniques=("a",)),),
+    left_out=(),
+)
+BEFORE = describe_unchecked(PATCH, ("train.py",), "not yet")
+
+
+LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
+FACTOR = 0.6
+"""What the strategy leaves of a step's time."""
+
+
+class FakeMachine:
+    """Every process takes ten seconds; the patched copy's steps take ``factor`` of the unchanged one's."""
+
+    def __init__(self, factor: float = FACTOR, losses: tuple[float, ...] = LOSSES) -> None:
+        self.now_s = 0.0
+        self.factor = factor
+        self.losses = losses
+        self.patched_numbers: list[int] = []
+        self._random = random.Random(3)
+
+    def run(self, strategy: Strategy, number: int) -> Ran:
+        return self._measure(FACTOR if strategy else 1.0, tuple(c.technique for c in strategy.choices), LOSSES)
+
+    def run_patched(self, number: int) -> Ran:
+        self.patched_numbers.append(number)
+        return self._measure(self.factor, (), self.losses)
+
+    def _measure(self, factor: float, names: tuple[str, ...], losses: tuple[float, ...]) -> Ran:
+        self.now_s += 10.0
+        measured = Measurement(
+            step_ns=factor * 1e6 * self._random.lognormvariate(0, 0.01),
+            steady_count=30,
+            samples_per_step=8.0,
+            tokens_per_step=None,
+            peak_bytes=1000,
+            one_time_ns=50,
+            losses=losses,
+            applied=tuple({"technique": t, "status": "applied", "detail": "", "numerics": "reordered"} for t in names),
+        )
+        return Ran(ended=OK, reason="", duration_s=10.0, measured=measured)
+
+
+def proven(machine: FakeMachine) -> tuple[Campaign, Arm]:
+    """A campaign that has proven its one candidate, with time left."""
+    campaign = Campaign(
+        goal="speed",
+        check=lambda strategy: strategy,
+        run=machine.run,
+        clock_s=lambda: machine.now_s,
+        deadline_s=1e5,
+        tell=lambda text: None,
+    )
+    one = Candidate(
+        id="a",
+        strategy=Strategy(choices=(Choice(technique="a"),)),
+        forecast=None,
+        rules=("r",),
+        numerics=Numerics.REORDERED,
+    )
+    observed = machine.run(Strategy(), 0).measured
+    assert observed is not None
+    tune_candidates(campaign, [one], [observed])
+    arm = best_arm(campaign)
+    assert arm is not None
+    return campaign, arm
+
+
+def check(factor: float, losses: tuple[float, ...] = LOSSES, before: PatchCheck = BEFORE) -> PatchCheck:
+    machine = FakeMachine(factor, losses)
+    return check_patch(*proven(machine), machine.run_patched, before)
+
+
+def test_the_same_gain_is_reproduced_with_its_interval() -> None:
+    found = check(0.6)
+    assert found.status == "reproduced"
+    assert found.speedup_ratio == pytest.approx(1 / 0.6, rel=0.03)
+    assert found.strategy_ratio == pytest.approx(1 / 0.6, rel=0.03)
+    assert found.n >= 4
+    assert found.low_ratio is not None
+    assert 1 < found.low_ratio < 1 / 0.6
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"), [(1.0, "wins less than the strategy"), (1.4, "0.7"), (0.9, "wins less than the strategy")]
+)
+def test_another_gain_is_not_reproduced(factor: float, words: str) -> None:
+    found = check(factor)
+    assert (found.status, words in found.reason) == ("not reproduced", True), found.reason
+
+
+def test_another_loss_is_not_reproduced_however_fast() -> None:
+    found = check(0.3, tuple(9 * x for x in LOSSES))
+    assert (found.status, found.n) == ("not reproduced", 1)
+    assert "loss" in found.reason
+
+
+def test_part_of_the_strategy_may_win_less() -> None:
+    part = describe_unchecked(
+        replace(PATCH, left_out=(LeftOut(technique="b", place=None, why="no form"),)), ("train.py",), ""
+    )
+    assert part.left_out == ("b",)
+    found = check(0.9, before=part)
+    assert (found.status, "only part" in found.reason) == ("reproduced", True)
+
+
+def test_a_patched_copy_that_fails_is_not_reproduced() -> None:
+    failed = Ran(ended=OOM, reason="why", duration_s=1.0, measured=None)
+    found = check_patch(*proven(FakeMachine()), lambda number: failed, BEFORE)
+    assert (found.status, found.reason) == ("not reproduced", "the patched copy: oom: why")
+
+
+def test_without_time_it_is_not_checked_and_with_little_it_cannot_tell() -> None:
+    for pairs, status in ((0, "not checked"), (2, "cannot tell")):
+        machine = FakeMachine()
+        campaign, arm = proven(machine)
+        campaign.deadline_s = machine.now_s + 20.0 * pairs + 1
+        found = check_patch(campaign, arm, machine.run_patched, BEFORE)
+        assert (found.status, machine.patched_numbers, found.n) == (status, list(range(pairs)), pairs)
+
+
+def test_a_wide_interval_cannot_tell() -> None:
+    strategy = compare([2.0] * 4, [1.0, 1.01, 0.99, 1.0])
+    loud = compare([2.0, 1.0, 1.5, 1.2], [1.0, 1.4, 0.9, 1.3])
+    assert judge_gain(loud, Wanted(strategy=strategy, is_whole=True))[0] == "cannot tell"
+
+
+def test_the_report_states_it_beside_the_strategy() -> None:
+    found = check(0.6)
+    tuning = Tuning(verdict="v", goal="speed", strategy_file=None, trials=(), patch=found)
+    (note,) = describe_notes(tuning)
+    assert note.startswith("patch.diff reproduced: the patched source without a strategy 1.6")
+    assert ", the strategy 1.6" in note
+
+
+def test_a_large_file_of_the_users_is_not_written_through_its_link(tmp_path: Path) -> None:
+    mine, copy = tmp_path / "mine.py", tmp_path / "copy"
+    copy.mkdir()
+    mine.write_text("before")
+    mine.chmod(0o640)
+    (copy / "train.py").symlink_to(mine)
+    write_files(copy, {"train.py": b"after"})
+    assert mine.read_text() == "before"
+    assert (copy / "train.py").read_bytes() == b"after"
+    assert (copy / "train.py").stat().st_mode & 0o777 == 0o640
