@@ -31,6 +31,18 @@ def add_parser(subparsers: Any, summary: str) -> None:
         "--budget", metavar="TIME", default="15m", help="time for everything: 90s, 15m, 2h (default 15m)"
     )
     parser.add_argument("--goal", choices=GOALS, default="speed", help="what to make better (default: speed)")
+    parser.add_argument(
+        "--matrix",
+        metavar="FILE",
+        help="measure the configurations of FILE (TOML) against its first one, and search nothing; 'preset': bf16, "
+        "accumulation, FSDP2, ZeRO-1 against the command as it is",
+    )
+    parser.add_argument(
+        "--price-per-hour",
+        metavar="PRICE",
+        type=float,
+        help="of everything that the command runs on, in any currency: tells what work costs (for --goal cost)",
+    )
     parser.add_argument("-o", "--out", metavar="DIR", help="folder for what is found (default: .hotloop/tune-<time>)")
     parser.add_argument("--no-probe", action="store_true", help="measure no opportunities before the trials")
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress and no report")
@@ -50,9 +62,16 @@ def execute(arguments: argparse.Namespace) -> int:
     if not command:
         raise UsageError("no command to tune; write: hotloop tune -- python train.py")
     budget_s = parse_time_s(arguments.budget)
+    price_per_hour = check_price(arguments.price_per_hour, arguments.goal, is_declared=arguments.matrix is not None)
     resolved = child.resolve_command(command, os.environ.get("PATH"))
     if child.ignores_pythonpath(resolved):
         raise UsageError("Python was started with -I, -E or -S: hotloop cannot change a training that it cannot enter")
+    rows = None
+    if arguments.matrix is not None:
+        from hotloop.pipeline.matrix import check_prices, load_matrix
+
+        rows = load_matrix(arguments.matrix, resolved)
+        check_prices(rows, arguments.goal, price_per_hour)
     folder = make_folder(arguments.out)
     request = Request(
         command=tuple(resolved),
@@ -62,11 +81,17 @@ def execute(arguments: argparse.Namespace) -> int:
         store=(folder.parent if arguments.out is None else folder) / "tune.sqlite",
         budget_s=budget_s,
         goal=arguments.goal,
+        price_per_hour=price_per_hour,
         make_probe=(lambda run_folder: no_probe) if arguments.no_probe else probe_training,
     )
     progress = Progress()
     try:
-        tune_command(request, progress, _make_teller(arguments.quiet))
+        if rows is None:
+            tune_command(request, progress, _make_teller(arguments.quiet))
+        else:
+            from hotloop.pipeline.matrix import measure_matrix
+
+            measure_matrix(rows, request, progress, _make_teller(arguments.quiet))
     except KeyboardInterrupt:
         if progress.report is None:
             print("hotloop: interrupted before the baseline was observed: there is nothing to write", file=sys.stderr)
@@ -91,6 +116,19 @@ def parse_time_s(text: str) -> float:
     if not 0 < found_s < 1e7:
         raise UsageError(f"--budget is {text!r}: write a time such as 90s, 15m or 2h")
     return found_s
+
+
+def check_price(price_per_hour: float | None, goal: str, *, is_declared: bool) -> float | None:
+    """The price, when it is one and the goal has what it needs. Raises UsageError.
+
+    >>> check_price(3.5, "cost", is_declared=False)
+    3.5
+    """
+    if price_per_hour is not None and not 0 < price_per_hour < 1e9:
+        raise UsageError(f"--price-per-hour is {price_per_hour}: write a number above 0, such as 12.50")
+    if price_per_hour is None and goal == "cost" and not is_declared:
+        raise UsageError("--goal cost needs a price: add --price-per-hour 12.50 (of everything the command runs on)")
+    return price_per_hour
 
 
 def make_folder(out: str | None) -> Path:

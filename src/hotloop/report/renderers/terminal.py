@@ -47,6 +47,11 @@ SEVERITY_STYLE = {
 VERDICT_STYLE = {
     Verdict.FASTER: "bold green",
     Verdict.SLOWER: "yellow",
+    Verdict.SMALLER: "bold green",
+    Verdict.LARGER: "yellow",
+    Verdict.CHEAPER: "bold green",
+    Verdict.DEARER: "yellow",
+    Verdict.NOT_APPLICABLE: "dim",
     Verdict.CANNOT_TELL: "",
     Verdict.REJECTED: "yellow",
     Verdict.FAILED: "bold red",
