@@ -172,13 +172,16 @@ def _make_teller(quiet: bool) -> Any:
 
 def _write(request: Request, progress: Progress, folder: Path, quiet: bool) -> None:
     from hotloop.cli.show import show_report, write_text
-    from hotloop.pipeline.tuning import finish_report, keep_history, make_patch, strategy_text
+    from hotloop.pipeline.tuning import finish_report, front_strategies, keep_history, make_patch, strategy_text
 
     strategy_file = folder / "fast.toml"
     shown = os.path.relpath(strategy_file)
     report, strategy = finish_report(progress, request.goal, shown)
     report = keep_history(report, request.store.parent)
     write_text(str(strategy_file), strategy_text(strategy))
+    for name, one in front_strategies(progress).items():
+        (folder / "front").mkdir(exist_ok=True)
+        write_text(str(folder / "front" / f"{name}.toml"), strategy_text(one))
     patch = make_patch(progress, request)
     write_text(str(folder / "patch.diff"), patch.diff)
     if report.tune is not None and patch.left_out:

@@ -30,7 +30,7 @@ from hotloop.core.report import AppliedTechnique, Report
 from hotloop.core.strategy import Choice, Strategy, strategy_to_mapping, strategy_to_toml
 from hotloop.core.tuning import Tuning
 from hotloop.trace.recording import RunRecording, read_run
-from hotloop.tune.goals import COST, MEMORY, PARETO, SPEED, standing_to_mapping
+from hotloop.tune.goals import COST, DOMINATED, MEMORY, PARETO, SPEED, standing_to_mapping
 from hotloop.tune.history import NAME as HISTORY
 from hotloop.tune.history import read_history, remember_forecasts
 from hotloop.tune.memory_candidates import add_memory_candidates
@@ -241,6 +241,25 @@ def finish_report(progress: Progress, goal: str, strategy_file: str) -> tuple[Re
     )
     next_command = f"hotloop run --strategy {strategy_file} -- COMMAND" if strategy else progress.report.next_command
     return replace(progress.report, tune=tuning, next_command=next_command), strategy
+
+
+def front_strategies(progress: Progress) -> dict[str, Strategy]:
+    """With the goal pareto: the strategy of every candidate that nothing is proven to dominate, by a name for its file.
+
+    Candidates whose numbers could not be judged are left out, as they are from fast.toml.
+    """
+    if progress.campaign is None or progress.campaign.goal != PARETO:
+        return {}
+    kept = {
+        one.point.id for one in rank_arms(progress.campaign) if one.standing != DOMINATED and one.point.is_adoptable
+    }
+    return {
+        re.sub(r"[^A-Za-z0-9]+", "-", arm.candidate.id).strip("-") or "candidate": Strategy(
+            name=arm.candidate.id, choices=arm.candidate.strategy.choices
+        )
+        for arm in progress.campaign.arms
+        if arm.candidate.id in kept and arm.candidate.strategy
+    }
 
 
 def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
@@ -498,6 +517,7 @@ __all__: Sequence[str] = [
     "TuneError",
     "choose_limits",
     "finish_report",
+    "front_strategies",
     "keep_history",
     "make_patch",
     "measure_run",

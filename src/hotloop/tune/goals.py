@@ -137,7 +137,9 @@ def _is_surely_better(a: Point, b: Point) -> bool:
     """``a`` over ``b``: better in one beyond the intervals, and no worse in the other."""
     better = [mine[1] > theirs[2] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
     no_worse = [mine[1] >= NO_WORSE_RATIO * theirs[2] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
-    return any(better) and all(no_worse)
+    # More is won than the tolerance gives away: else two points within it could each dominate the other.
+    gain = a.speed[1] * a.memory[1] > b.speed[2] * b.memory[2]
+    return any(better) and all(no_worse) and gain
 
 
 def _looks_better(a: Point, b: Point) -> bool:
@@ -145,7 +147,7 @@ def _looks_better(a: Point, b: Point) -> bool:
     enough = 1.0 + statistics.SMALLEST_EFFECT_RATIO
     better = [mine[0] >= enough * theirs[0] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
     no_worse = [mine[0] * enough >= theirs[0] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
-    return any(better) and all(no_worse)
+    return any(better) and all(no_worse) and a.speed[0] * a.memory[0] > b.speed[0] * b.memory[0]
 
 
 def is_free_gain(speed: statistics.Comparison, memory: statistics.Comparison) -> bool:
