@@ -76,3 +76,76 @@ def test_wrong_settings_start_nothing(tmp_path: Path) -> None:
         )
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["thesis.txt"]
+
+
+MATRIX = """\
+schema = "hotloop.matrix/1"
+
+[[configuration]]
+name = "float32"
+
+[[configuration]]
+name = "fused"
+techniques.fused-optimizer = {}
+
+[[configuration]]
+name = "two ranks"
+ranks = 2
+"""
+
+
+def test_a_matrix_holds_every_configuration_against_the_first(tmp_path: Path) -> None:
+    """The budget is enough for the first configuration alone: what was not reached and what cannot start is told."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "grid.toml").write_text(MATRIX)
+    words = "--no-probe --budget 2s --matrix grid.toml --goal cost --price-per-hour 3.6 -o out --".split()
+    done = subprocess.run(
+        [*HOTLOOP, "tune", *words, sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    tune = json.loads((tmp_path / "out/report.json").read_text())["tune"]
+    assert tune["goal"] == "cost"
+    reference = tune["reference"]
+    assert reference["id"] == "float32 (1 process, float32)"
+    measured = reference["measured"]
+    assert measured["process_count"] == 2
+    assert measured["samples_per_s"] > 0
+    assert measured["rank_peak_bytes"] > 50e6
+    # 3.6 an hour is a thousandth a second.
+    assert abs(reference["cost"]["per_1000_steps"] - measured["step_ns"] * 1e-9) < 1e-9
+    fused, two = tune["trials"]
+    assert (fused["id"], fused["verdict"], fused["n"]) == ("fused", "cannot tell", 0)
+    assert "budget" in fused["reason"]
+    assert (two["id"], two["verdict"], two["launch"]) == ("two ranks", "not applicable", {"ranks": 2})
+    assert "no launcher" in two["reason"]
+    assert "cost against float32 (1 process, float32)" in done.stderr
+    assert "nothing was proven to cost less" in done.stderr
+    assert "peak memory per rank" in (tmp_path / "out/report.html").read_text()
+    assert not load_strategy(tmp_path / "out/fast.toml")
+
+
+def test_goals_and_matrices_that_cannot_be_start_nothing(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text(MATRIX + "rank = 2\n")
+    for words, said in (
+        (("--goal", "cost"), "--goal cost needs a price: add --price-per-hour"),
+        (("--price-per-hour", "0"), "--price-per-hour is 0.0: write a number above 0"),
+        (("--matrix", "none.toml"), "none.toml: cannot read the matrix"),
+        (("--matrix", "bad.toml"), "configuration 3 (two ranks): unknown key 'rank'; did you mean 'ranks'?"),
+    ):
+        done = subprocess.run(
+            [*HOTLOOP, "tune", *words, "--", "true"],
+            cwd=tmp_path,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.toml"]

@@ -31,6 +31,18 @@ def add_parser(subparsers: Any, summary: str) -> None:
         "--budget", metavar="TIME", default="15m", help="time for everything: 90s, 15m, 2h (default 15m)"
     )
     parser.add_argument("--goal", choices=GOALS, default="speed", help="what to make better (default: speed)")
+    parser.add_argument(
+        "--matrix",
+        metavar="FILE",
+        help="measure the configurations of FILE (TOML) against its first one, and search nothing; 'preset': bf16, "
+        "accumulation, FSDP2, ZeRO-1 against the command as it is",
+    )
+    parser.add_argument(
+        "--price-per-hour",
+        metavar="PRICE",
+        type=float,
+        help="of everything that the command runs on, in any currency: tells what work costs (for --goal cost)",
+    )
     parser.add_argument("-o", "--out", metavar="DIR", help="folder for what is found (default: .hotloop/tune-<time>)")
     parser.add_argument(
         "--apply",
@@ -65,9 +77,16 @@ def execute(arguments: argparse.Namespace) -> int:
     if not command:
         raise UsageError("no command to tune; write: hotloop tune -- python train.py")
     budget_s = parse_time_s(arguments.budget)
+    price_per_hour = check_price(arguments.price_per_hour, arguments.goal, is_declared=arguments.matrix is not None)
     resolved = child.resolve_command(command, os.environ.get("PATH"))
     if child.ignores_pythonpath(resolved):
         raise UsageError("Python was started with -I, -E or -S: hotloop cannot change a training that it cannot enter")
+    rows = None
+    if arguments.matrix is not None:
+        from hotloop.pipeline.matrix import check_prices, load_matrix
+
+        rows = load_matrix(arguments.matrix, resolved)
+        check_prices(rows, arguments.goal, price_per_hour)
     folder = make_folder(arguments.out)
     request = Request(
         command=tuple(resolved),
@@ -77,11 +96,17 @@ def execute(arguments: argparse.Namespace) -> int:
         store=(folder.parent if arguments.out is None else folder) / "tune.sqlite",
         budget_s=budget_s,
         goal=arguments.goal,
+        price_per_hour=price_per_hour,
         make_probe=(lambda run_folder: no_probe) if arguments.no_probe else probe_training,
     )
     progress = Progress()
     try:
-        tune_command(request, progress, _make_teller(arguments.quiet))
+        if rows is None:
+            tune_command(request, progress, _make_teller(arguments.quiet))
+        else:
+            from hotloop.pipeline.matrix import measure_matrix
+
+            measure_matrix(rows, request, progress, _make_teller(arguments.quiet))
     except KeyboardInterrupt:
         if progress.report is None:
             print("hotloop: interrupted before the baseline was observed: there is nothing to write", file=sys.stderr)
@@ -156,6 +181,19 @@ def parse_time_s(text: str) -> float:
     return found_s
 
 
+def check_price(price_per_hour: float | None, goal: str, *, is_declared: bool) -> float | None:
+    """The price, when it is one and the goal has what it needs. Raises UsageError.
+
+    >>> check_price(3.5, "cost", is_declared=False)
+    3.5
+    """
+    if price_per_hour is not None and not 0 < price_per_hour < 1e9:
+        raise UsageError(f"--price-per-hour is {price_per_hour}: write a number above 0, such as 12.50")
+    if price_per_hour is None and goal == "cost" and not is_declared:
+        raise UsageError("--goal cost needs a price: add --price-per-hour 12.50 (of everything the command runs on)")
+    return price_per_hour
+
+
 def make_folder(out: str | None) -> Path:
     """A folder for the outcome. One that exists is taken only when a tuning made it. Raises UsageError."""
     import time
@@ -197,7 +235,7 @@ def _make_teller(quiet: bool) -> Any:
 
 def _write(request: Request, progress: Progress, folder: Path, quiet: bool) -> None:
     from hotloop.cli.show import show_report, write_text
-    from hotloop.pipeline.tuning import finish_report, keep_history, make_patch, strategy_text
+    from hotloop.pipeline.tuning import finish_report, front_strategies, keep_history, make_patch, strategy_text
     from hotloop.tune.kept_patch import ABOUT, DIFF, about_text, diff_text
 
     strategy_file = folder / "fast.toml"
@@ -205,6 +243,9 @@ def _write(request: Request, progress: Progress, folder: Path, quiet: bool) -> N
     report, strategy = finish_report(progress, request.goal, shown)
     report = keep_history(report, request.store.parent)
     write_text(str(strategy_file), strategy_text(strategy))
+    for name, one in front_strategies(progress).items():
+        (folder / "front").mkdir(exist_ok=True)
+        write_text(str(folder / "front" / f"{name}.toml"), strategy_text(one))
     patch = progress.patch or make_patch(progress, request)
     write_text(str(folder / DIFF), diff_text(patch, progress.check))
     (folder / ABOUT).unlink(missing_ok=True)  # of an earlier tuning into the same folder

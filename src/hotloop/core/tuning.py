@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from .findings import Saving, Value
 
@@ -15,8 +16,16 @@ class Verdict(str, Enum):
     FASTER = "faster"
     SLOWER = "slower"
     CANNOT_TELL = "cannot tell"
+    SMALLER = "smaller"
+    """Less peak memory, where memory is the goal."""
+    LARGER = "larger"
+    CHEAPER = "cheaper"
+    """Less cost for the same work, where cost is the goal."""
+    DEARER = "dearer"
     REJECTED = "rejected"
     """It acted on nothing, or it changed the training's numbers beyond its class."""
+    NOT_APPLICABLE = "not applicable"
+    """A declared configuration that this command cannot run under, from outside: the reason says why."""
     FAILED = "failed"
     """Its trials ended in an error, out of memory, or without an end."""
 
@@ -49,6 +58,17 @@ class Trial:
     """Time before steps are steady beyond the baseline's (compilation, starting workers)."""
     break_even_steps: int | None = None
     """Steps after which the one-time cost is won back; None when nothing is won or nothing is to be won back."""
+    memory: Mapping[str, Value] = field(default_factory=dict)
+    """Peak memory by the same statistics: ``verdict``, ``saving_ratio`` (the baseline's peak over the candidate's) with
+    ``low_ratio`` and ``high_ratio``, and ``n``; empty when it was not compared."""
+    measured: Mapping[str, Value] = field(default_factory=dict)
+    """Means of the candidate's own processes: ``process_count``, ``step_ns``, ``samples_per_s``, ``tokens_per_s``,
+    ``steps_per_s``, ``rank_peak_bytes`` (the largest rank's), ``peak_bytes`` (of all together)."""
+    cost: Mapping[str, Value] = field(default_factory=dict)
+    """What work costs where a price is known: ``per_1000_steps``, ``per_million_samples``, ``per_million_tokens``,
+    each with its bounds as ``..._low`` and ``..._high``; without the time before steps are steady."""
+    launch: Mapping[str, Any] = field(default_factory=dict)
+    """How a declared configuration starts the command, where that differs: ``ranks``, ``arguments``, ``variables``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +107,13 @@ class Tuning:
     patch: PatchCheck | None = None
     """None where there is no patch."""
     warnings: tuple[str, ...] = ()
+    reference: Trial | None = None
+    """What all trials are held against, with what its own processes measured; None where that was not kept."""
+    pareto: tuple[Mapping[str, Value], ...] = ()
+    """With the goal pareto: the unchanged command and every candidate that was compared: ``id``, ``standing`` (front,
+    cannot tell, dominated), ``by``, ``speedup_ratio`` and ``saving_ratio`` with their bounds."""
+    price_per_hour: float | None = None
+    """Of everything that the command runs on, in the currency that it was given in."""
 
 
 def forecast_of(saving: Saving | None) -> dict[str, Value]:

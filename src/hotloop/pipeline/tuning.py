@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,21 +30,29 @@ from hotloop.core.report import AppliedTechnique, Report
 from hotloop.core.strategy import Choice, Strategy, strategy_to_mapping, strategy_to_toml
 from hotloop.core.tuning import PatchCheck, Tuning
 from hotloop.trace.recording import RunRecording, read_run
+from hotloop.tune.goals import COST, DOMINATED, MEMORY, PARETO, SPEED, standing_to_mapping
 from hotloop.tune.history import NAME as HISTORY
 from hotloop.tune.history import read_history, remember_forecasts
+from hotloop.tune.memory_candidates import add_memory_candidates
 from hotloop.tune.patch import Patch
 from hotloop.tune.patch import make_patch as make_source_patch
 from hotloop.tune.patch_check import check_patch, describe_unchecked
 from hotloop.tune.search import find_candidates
+from hotloop.tune.statistics import Comparison
 from hotloop.tune.store import Store
 from hotloop.tune.trials import OK, Bench, Limits, Measurement, Ran, run_trial
 from hotloop.tune.tuner import (
+    Arm,
     BaselineFailed,
     Campaign,
     best_arm,
+    choose_pareto,
+    compare_arm,
     go_on,
     judge,
+    rank_arms,
     strategy_key,
+    tell_reference,
     tell_trials,
     tune_candidates,
 )
@@ -79,6 +87,8 @@ class Request:
     budget_s: float
     goal: str
     make_probe: Callable[[Path], Probe] = lambda folder: no_probe
+    price_per_hour: float | None = None
+    """Of everything that the command runs on."""
 
 
 @dataclass(slots=True)
@@ -91,10 +101,55 @@ class Progress:
     patch: Patch | None = None
     check: PatchCheck | None = None
     """What is known of the patch; None where it changes nothing."""
+    reference: str = "as it is"
+    """What everything is held against, by name."""
+    launches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """How candidates start the command, by id, where that differs."""
 
 
-def tune_command(request: Request, progress: Progress, tell: Callable[[str], None]) -> None:
-    """Observe the baseline, try its fixes. ``progress`` holds the outcome, whatever ends this."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """What a look at the baseline leaves for those who run trials."""
+
+    store: Store
+    study: str
+    bench: Bench
+    limits: Limits
+    campaign: Campaign
+    observed: Measurement
+    report: Report
+
+
+TryOut = Callable[[Trials, Callable[[str], None]], None]
+"""Chooses candidates and runs them in ``trials.campaign``."""
+
+
+def try_findings(request: Request, progress: Progress, trials: Trials, tell: Callable[[str], None]) -> None:
+    """The fixes of the findings, under the goals memory and pareto also what saves memory; then their patch."""
+    campaign, techniques = trials.campaign, dict(TECHNIQUES.items())
+    deadline_s = campaign.deadline_s
+    campaign.deadline_s -= PATCH_RATIO * request.budget_s
+    candidates = find_candidates(trials.report.findings, techniques, campaign.check)
+    if campaign.goal in (MEMORY, PARETO):
+        candidates = add_memory_candidates(candidates, techniques, campaign.check, goal=campaign.goal)
+    tell(f"{sum(not c.why_not for c in candidates)} candidates, {trials.limits.steps} steps in each process")
+    tune_candidates(campaign, candidates, [trials.observed])
+    campaign.deadline_s = deadline_s
+    if best_arm(campaign) is None:
+        go_on(campaign)  # no patch to check so far: its time goes to the proof
+    parts = (trials.store, trials.study, trials.bench, trials.limits)
+    check_source(request, progress, lambda files: partial(run_patched, *parts, files))
+
+
+def tune_command(
+    request: Request,
+    progress: Progress,
+    tell: Callable[[str], None],
+    *,
+    baseline: Strategy = Strategy(),  # noqa: B008 (frozen)
+    try_out: TryOut | None = None,
+) -> None:
+    """Observe the baseline, try candidates. ``progress`` holds the outcome, whatever ends this."""
     began_s, began_wall_s = time.monotonic(), time.time()
     plan = plan_workspace(request.cwd, without=[request.folder])
     progress.warnings = plan.warnings
@@ -102,7 +157,7 @@ def tune_command(request: Request, progress: Progress, tell: Callable[[str], Non
         command=request.command,
         plan=plan,
         folder=request.folder,
-        environment=partial(_attach, request, deep=False),
+        environment=partial(attach_trial, request, deep=False),
         measure=measure_run,
     )
     tell("observing the baseline")
@@ -113,7 +168,7 @@ def tune_command(request: Request, progress: Progress, tell: Callable[[str], Non
         start_s=max(60.0, 0.4 * request.budget_s),
         stall_s=max(30.0, 0.2 * request.budget_s),
     )
-    ran = run_trial(replace(bench, environment=partial(_attach, request, deep=True)), Strategy(), limits, OBSERVED)
+    ran = run_trial(replace(bench, environment=partial(attach_trial, request, deep=True)), baseline, limits, OBSERVED)
     run_folder = request.folder / "trials" / OBSERVED
     if ran.ended != OK or ran.measured is None:
         raise TuneError(
@@ -136,17 +191,21 @@ def tune_command(request: Request, progress: Progress, tell: Callable[[str], Non
             check=lambda strategy: check_strategy(strategy, TECHNIQUES),
             run=partial(_run_stored, store, study, bench, limits),
             clock_s=time.monotonic,
-            deadline_s=began_s + (1 - PATCH_RATIO) * request.budget_s,
+            deadline_s=began_s + request.budget_s,
             tell=tell,
             process_s=ran.duration_s,
+            price_per_hour=request.price_per_hour,
         )
-        candidates = find_candidates(progress.report.findings, dict(TECHNIQUES.items()), campaign.check)
-        tell(f"{sum(not c.why_not for c in candidates)} candidates, {limits.steps} steps in each process")
-        tune_candidates(campaign, candidates, [ran.measured])
-        campaign.deadline_s = began_s + request.budget_s
-        if best_arm(campaign) is None:
-            go_on(campaign)  # no patch to check so far: its time goes to the proof
-        check_source(request, progress, lambda files: partial(run_patched, store, study, bench, limits, files))
+        trials = Trials(
+            store=store,
+            study=study,
+            bench=bench,
+            limits=limits,
+            campaign=campaign,
+            observed=ran.measured,
+            report=progress.report,
+        )
+        (try_out or partial(try_findings, request, progress))(trials, tell)
     except BaselineFailed as error:
         raise TuneError(f"{error}; the outputs are in {request.folder / 'trials'}") from error
     finally:
@@ -193,30 +252,92 @@ def finish_report(progress: Progress, goal: str, strategy_file: str) -> tuple[Re
     best = None if campaign is None else best_arm(campaign)
     strategy = Strategy(name="fast")
     if campaign is not None and best is not None:
-        found = judge(campaign, best)
         strategy = Strategy(
             name="fast",
             choices=tuple(Choice(technique=c.technique, settings=c.settings) for c in best.candidate.strategy.choices),
         )
-        names = " + ".join(choice.technique for choice in strategy.choices)
-        what = "smaller peak memory" if goal == "memory" else "faster"
-        verdict = (
-            f"{found.speedup_ratio:.2f}x {what} with {names} "
-            f"({found.low_ratio:.2f}..{found.high_ratio:.2f}, n = {found.n} pairs of processes)"
-        )
-    else:
-        verdict = "nothing was proven to be faster: the strategy file changes nothing"
     tuning = Tuning(
-        verdict=verdict,
+        verdict=_describe_outcome(progress, goal, best),
         goal=goal,
         strategy_file=strategy_file,
-        trials=() if campaign is None else tell_trials(campaign),
+        trials=()
+        if campaign is None
+        else tuple(replace(one, launch=progress.launches.get(one.id, {})) for one in tell_trials(campaign)),
         baseline=_describe_baseline(campaign),
         patch=progress.check,
         warnings=progress.warnings,
+        reference=None if campaign is None else tell_reference(campaign, progress.reference),
+        pareto=()
+        if campaign is None or goal != PARETO
+        else tuple(standing_to_mapping(one) for one in rank_arms(campaign)),
+        price_per_hour=None if campaign is None else campaign.price_per_hour,
     )
     next_command = f"hotloop run --strategy {strategy_file} -- COMMAND" if strategy else progress.report.next_command
     return replace(progress.report, tune=tuning, next_command=next_command), strategy
+
+
+def front_strategies(progress: Progress) -> dict[str, Strategy]:
+    """With the goal pareto: the strategy of every candidate that nothing is proven to dominate, by a name for its file.
+
+    Candidates whose numbers could not be judged are left out, as they are from fast.toml.
+    """
+    if progress.campaign is None or progress.campaign.goal != PARETO:
+        return {}
+    kept = {
+        one.point.id for one in rank_arms(progress.campaign) if one.standing != DOMINATED and one.point.is_adoptable
+    }
+    return {
+        re.sub(r"[^A-Za-z0-9]+", "-", arm.candidate.id).strip("-") or "candidate": Strategy(
+            name=arm.candidate.id, choices=arm.candidate.strategy.choices
+        )
+        for arm in progress.campaign.arms
+        if arm.candidate.id in kept and arm.candidate.strategy
+    }
+
+
+def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
+    """One sentence: what is written, what it wins by the goal, and what it costs where that is known."""
+    campaign = progress.campaign
+    if goal == PARETO and campaign is not None:
+        _, why = choose_pareto(campaign)
+        if best is None:
+            return f"{why}: the strategy file changes nothing"
+        parts = [
+            f"speed {_ratio_words(compare_arm(campaign, best, SPEED))}",
+            f"peak memory {_ratio_words(compare_arm(campaign, best, MEMORY))} smaller",
+        ]
+        return f"{why} ({', '.join(parts)}){_launch_words(progress, best)}"
+    if campaign is None or best is None:
+        won = {MEMORY: "need less memory", COST: "cost less"}.get(goal, "be faster")
+        return f"nothing was proven to {won}: the strategy file changes nothing"
+    found = judge(campaign, best)
+    names = " + ".join(choice.technique for choice in best.candidate.strategy.choices) or best.candidate.id
+    what = {MEMORY: "smaller peak memory", COST: "cheaper"}.get(goal, "faster")
+    side = ""
+    if goal in (MEMORY, COST):
+        speed = compare_arm(campaign, best, SPEED)
+        side = "" if speed.speedup_ratio is None else f"; its speed is {_ratio_words(speed)} of before"
+    return (
+        f"{found.speedup_ratio:.2f}x {what} with {names} "
+        f"({found.low_ratio:.2f}..{found.high_ratio:.2f}, n = {found.n} pairs of processes){side}"
+        f"{_launch_words(progress, best)}"
+    )
+
+
+def _ratio_words(found: Comparison) -> str:
+    if found.speedup_ratio is None:
+        return "not known"
+    bounds = "" if found.low_ratio is None else f" ({found.low_ratio:.2f}..{found.high_ratio:.2f})"
+    return f"{found.speedup_ratio:.2f}x{bounds}"
+
+
+def _launch_words(progress: Progress, best: Arm) -> str:
+    """What the strategy file cannot hold: how the command was started."""
+    launch = progress.launches.get(best.candidate.id)
+    if not launch:
+        return ""
+    told = [f"{key} = {value}" for key, value in launch.items()]
+    return f"; the file holds its techniques only, start the command with {', '.join(told)}"
 
 
 def keep_history(report: Report, root: Path) -> Report:
@@ -246,6 +367,10 @@ def measure_run(folder: Path) -> Measurement | None:
         samples_per_step=_total(training, "samples_per_step"),
         tokens_per_step=_total(training, "tokens_per_step"),
         peak_bytes=None if memory is None else memory.peak_bytes,
+        rank_peak_bytes=_largest([process.memory.peak_bytes for process in training.processes]),
+        rank_count=len(training.processes),
+        form=_describe_form(training),
+        exchanges=any(r.ddp is not None or r.mean["collectives"] > 0 for r in training.analysis.ranks),
         one_time_ns=_one_time_ns(run, training),
         breakdown={name: phase.mean_ns for name, phase in _phases(training)},
         losses=tuple(told.get("losses") or ()),
@@ -290,6 +415,22 @@ def _phases(training: Training) -> list[tuple[str, Any]]:
     return [] if breakdown is None else [(name, breakdown.phases[name]) for name in PHASES]
 
 
+def _describe_form(training: Training) -> str:
+    """Ranks, DistributedDataParallel and dtypes, in a few words; what was not seen is left out."""
+    lead, count = training.lead.rank, len(training.processes)
+    dtype = (lead.model_dtype or "").removeprefix("torch.")
+    if lead.autocast_dtype is not None:
+        dtype = f"{dtype} under {lead.autocast_dtype} autocast".strip()
+    ranks = "1 process" if count == 1 else f"{count} ranks"
+    return ", ".join(part for part in (ranks, "DDP" if lead.ddp is not None else "", dtype) if part)
+
+
+def _largest(peaks: Sequence[int | None]) -> int | None:
+    """None when one of them is unknown: it could be the largest."""
+    known = [peak for peak in peaks if peak is not None]
+    return max(known) if known and len(known) == len(peaks) else None
+
+
 def _total(training: Training, name: str) -> float | None:
     """Per step of all ranks together; of one process where they have no rank."""
     counts: list[float] = [getattr(rank, name) for rank in training.analysis.ranks]
@@ -316,7 +457,7 @@ def _read_told(folder: Path, pid: int) -> Mapping[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _attach(
+def attach_trial(
     request: Request, strategy: Strategy, run_folder: Path, trial: Mapping[str, Any], *, deep: bool
 ) -> dict[str, str]:
     write_manifest(run_folder, request.command, [])
@@ -329,7 +470,7 @@ def _attach(
 
 
 def _run_stored(store: Store, study: str, bench: Bench, limits: Limits, strategy: Strategy, number: int) -> Ran:
-    return _run_once(store, study, bench, limits, strategy, strategy_key(strategy), number)
+    return run_stored(store, study, strategy_key(strategy), bench, limits, strategy, number)
 
 
 def run_patched(store: Store, study: str, bench: Bench, limits: Limits, files: Mapping[str, bytes], number: int) -> Ran:
@@ -338,10 +479,13 @@ def run_patched(store: Store, study: str, bench: Bench, limits: Limits, files: M
     for name, content in sorted(files.items()):
         digest.update(name.encode() + b"\0" + hashlib.sha256(content).digest())
     key = f"patch-{digest.hexdigest()[:16]}"
-    return _run_once(store, study, replace(bench, patched=files), limits, Strategy(), key, number)
+    return run_stored(store, study, key, replace(bench, patched=files), limits, Strategy(), number)
 
 
-def _run_once(store: Store, study: str, bench: Bench, limits: Limits, strategy: Strategy, key: str, number: int) -> Ran:
+def run_stored(
+    store: Store, study: str, key: str, bench: Bench, limits: Limits, strategy: Strategy, number: int
+) -> Ran:
+    """The process of this number under a key, from the store when it ran before."""
     known = store.get(study, key, number)
     if known is not None:
         return known
@@ -413,12 +557,16 @@ def make_patch(progress: Progress, request: Request) -> Patch:
 __all__: Sequence[str] = [
     "Progress",
     "Request",
+    "Trials",
     "TuneError",
     "choose_limits",
     "finish_report",
+    "front_strategies",
     "keep_history",
     "make_patch",
     "measure_run",
+    "run_stored",
     "strategy_text",
+    "try_findings",
     "tune_command",
 ]

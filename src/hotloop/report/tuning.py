@@ -63,11 +63,6 @@ def describe_patch(check: PatchCheck) -> str:
     )
 
 
-def best_ratio(tuning: Tuning) -> float:
-    """The largest ratio, at least 1: the length of the longest bar."""
-    return max([1.0, *(trial.speedup_ratio for trial in tuning.trials if trial.speedup_ratio)])
-
-
 def _tell_trials(tuning: Tuning) -> Table:
     rows = []
     for trial in tuning.trials:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hotloop.core.findings import Numerics
 from hotloop.core.tuning import PatchCheck, Verdict
 
-from . import statistics
+from . import goals, statistics
 from .patch import Patch
 from .trials import Measurement, Ran, pick_unit
 from .tuner import Arm, BaselineFailed, Campaign, judge, judge_numbers, judge_pairs, numerics_of, run_baseline
@@ -63,7 +63,7 @@ def check_patch(campaign: Campaign, arm: Arm, run_patched: RunPatched, before: P
         own.append(ran.measured)
         found = _judge(campaign, found, wanted, baseline, own, numerics)
         campaign.tell(f"the patched source: {found.status}, {found.reason}")
-        if found.status == NOT_REPRODUCED or judge_pairs(campaign, baseline, own, statistics.DECISION_LEVEL).decided:
+        if found.status == NOT_REPRODUCED or _compare(campaign, baseline, own).decided:
             break
     if not own:
         return replace(found, reason="the budget was used up before the patched source could be run")
@@ -88,7 +88,7 @@ def _judge(
     numerics: Numerics,
 ) -> PatchCheck:
     """What the pairs so far say of the gain, and the last process of the loss."""
-    found = judge_pairs(campaign, baseline, own, statistics.DECISION_LEVEL)
+    found = _compare(campaign, baseline, own)
     guarded = judge_numbers(campaign, own[-1], numerics)
     status, reason = judge_gain(found, wanted)
     if guarded.quality.status == "rejected":
@@ -106,6 +106,10 @@ def _judge(
         high_ratio=found.high_ratio,
         quality=guarded.told,
     )
+
+
+def _compare(campaign: Campaign, baseline: list[Measurement], own: list[Measurement]) -> statistics.Comparison:
+    return judge_pairs(campaign, baseline, own, statistics.DECISION_LEVEL, memory=campaign.goal == goals.MEMORY)
 
 
 def judge_gain(found: statistics.Comparison, wanted: Wanted) -> tuple[str, str]:

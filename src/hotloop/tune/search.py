@@ -30,6 +30,8 @@ class Candidate:
     rules: tuple[str, ...]
     numerics: Numerics
     why_not: str = ""
+    least_numerics: Numerics | None = None
+    """What it does to the numbers beside its techniques (another start of the command); None: nothing."""
 
 
 def find_candidates(
@@ -65,6 +67,9 @@ def combine(parts: Sequence[Candidate], check: Check) -> Candidate | None:
     """As many of the parts as go together, the first ones before later ones; None when that is fewer than two."""
     taken: list[Candidate] = []
     for part in parts:
+        ids = {choice.technique for one in taken for choice in one.strategy.choices}
+        if any(choice.technique in ids for choice in part.strategy.choices):
+            continue  # another form of one that is taken: chained, the later settings would win unsaid
         try:
             check(chain(*(one.strategy for one in (*taken, part))))
         except StrategyError:

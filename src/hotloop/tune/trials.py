@@ -53,6 +53,13 @@ class Measurement:
     norms_unseen: str = ""
     applied: tuple[Mapping[str, Any], ...] = ()
     """What the techniques did: technique, status, detail, numerics."""
+    rank_peak_bytes: int | None = None
+    """Peak memory of the rank that needs most; ``peak_bytes`` is of all ranks of a host together."""
+    rank_count: int | None = None
+    form: str = ""
+    """What the training was seen to be: its ranks, DistributedDataParallel, the dtype of parameters and of autocast."""
+    exchanges: bool | None = None
+    """Whether the ranks were seen to exchange anything: DistributedDataParallel or collectives of the training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from hotloop.core.findings import Numerics
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.strategy import Strategy, strategy_to_toml
 from hotloop.core.tuning import Trial, Verdict, forecast_of
 
-from . import statistics
+from . import goals, statistics
 from .guard import GuardBands, Guarded, first_unseen, judge_measured
 from .quality import Bands, Quality, make_bands, make_norm_bands, widest_numerics
 from .search import BASELINE, Candidate, Check, combine, keep_best, schedule_round
-from .trials import Measurement, Ran, pick_unit, time_per_unit
+from .trials import Measurement, Ran, pick_unit
 
 BASELINE_PROCESSES = 2
 """Before any candidate: with the observed run they make the three that the quality guard needs."""
@@ -23,8 +23,6 @@ SINGLES_RATIO = 0.7
 """Share of the budget for candidates alone; the rest is for their combinations."""
 MOST_COMBINATIONS = 2
 HALVING_ROUNDS = (1, 2, 4, 8)
-LEAST_FOR_NOISE = 4
-"""Processes of the baseline from which the machine's noise is told."""
 
 RunArm = Callable[[Strategy, int], Ran]
 """A strategy and the number of its process -> how that process went; a stored one when there is one."""
@@ -65,6 +63,11 @@ class Campaign:
     norm_bands: Bands | None = None
     arms: list[Arm] = field(default_factory=list)
     level: float = statistics.DECISION_LEVEL
+    halving: tuple[int, ...] = HALVING_ROUNDS
+    """Numbers of pairs after which only the best go on where the time is not enough for all; empty: never."""
+    price_per_hour: float | None = None
+    price_ratios: Mapping[str, float] = field(default_factory=dict)
+    """Price of an hour of a candidate over the baseline's, where it is another one."""
     process_s: float = 0.0
     """The longest process of late: what the next one may need."""
     why_ended: str = ""
@@ -85,14 +88,7 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
         return
     # Several comparisons: each gets its part of the decision level (Boole again), combinations included.
     campaign.level = statistics.DECISION_LEVEL / (len(active) + (MOST_COMBINATIONS if len(active) > 1 else 0))
-    for _ in range(BASELINE_PROCESSES):
-        run_baseline(campaign)
-    processes = [one.losses for one in (*observed, *campaign.baseline)]
-    campaign.bands = make_bands(processes, first_unseen([one.losses_unseen for one in campaign.baseline]))
-    campaign.norm_bands = make_norm_bands(
-        [one.norms for one in (*observed, *campaign.baseline)],
-        first_unseen([one.norms_unseen for one in campaign.baseline]),
-    )
+    run_references(campaign, observed)
     begun_s = campaign.clock_s()
     all_s = campaign.deadline_s - begun_s
     singles_until_s = campaign.deadline_s if len(active) == 1 else begun_s + SINGLES_RATIO * all_s
@@ -108,10 +104,23 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
         run_rounds(campaign, [together], campaign.deadline_s)
 
 
+def run_references(campaign: Campaign, observed: Sequence[Measurement]) -> None:
+    """The unchanged processes from which the bands are made, before any candidate runs."""
+    for _ in range(BASELINE_PROCESSES):
+        run_baseline(campaign)
+    processes = (*observed, *campaign.baseline)
+    campaign.bands = make_bands(
+        [one.losses for one in processes], first_unseen([one.losses_unseen for one in campaign.baseline])
+    )
+    campaign.norm_bands = make_norm_bands(
+        [one.norms for one in processes], first_unseen([one.norms_unseen for one in campaign.baseline])
+    )
+
+
 def go_on(campaign: Campaign) -> None:
     """Spend what is left of the time on the open candidate that promises most."""
     open_arms = [arm for arm in campaign.arms if arm.ended is None and arm.own and not judge(campaign, arm).decided]
-    best = max(open_arms, key=lambda arm: judge(campaign, arm).speedup_ratio or 0.0, default=None)
+    best = max(open_arms, key=lambda arm: _promise(campaign, arm), default=None)
     if best is not None:
         run_rounds(campaign, [best], campaign.deadline_s)
 
@@ -153,12 +162,12 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float) -> list[
         if not verdict.decided:
             going.append(arm)
     pairs = min((len(arm.own) for arm in going), default=0)
-    if pairs in HALVING_ROUNDS and len(going) > 1:
+    if pairs in campaign.halving and len(going) > 1:
         wanted = statistics.next_look(pairs) or pairs + 1
         each_s = 1.5 * campaign.process_s * max(4, wanted - pairs)
         affordable = max(1, int((until_s - campaign.clock_s()) / max(each_s, 1e-9)))
         if affordable < len(going):
-            ratios = {arm.candidate.id: judge(campaign, arm).speedup_ratio or 0.0 for arm in going}
+            ratios = {arm.candidate.id: _promise(campaign, arm) for arm in going}
             kept = keep_best(ratios, affordable)
             for arm in going:
                 if arm.candidate.id not in kept:
@@ -175,6 +184,12 @@ def _pair(
         if measured is not None and base is not None:
             arm.own.append(measured)
             arm.baseline.append(base)
+
+
+def end_arm(campaign: Campaign, arm: Arm, verdict: Verdict, reason: str) -> None:
+    """Nothing more is run of it; this is its last word."""
+    arm.ended = _last_word(campaign, arm, verdict, reason)
+    campaign.tell(f"{arm.candidate.id}: {verdict.value}, {reason}")
 
 
 def run_baseline(campaign: Campaign) -> Measurement:
@@ -233,7 +248,7 @@ def _judge_quality(campaign: Campaign, arm: Arm, measured: Measurement) -> Guard
 def numerics_of(candidate: Candidate, measured: Measurement) -> Numerics:
     """The class of what was really applied in a process of a candidate."""
     told = [one.get("numerics") for one in measured.applied if one.get("status") == "applied"]
-    return widest_numerics(told, candidate.numerics)
+    return widest_numerics([*told, candidate.least_numerics], candidate.numerics)
 
 
 def judge_numbers(campaign: Campaign, measured: Measurement, numerics: Numerics) -> Guarded:
@@ -265,38 +280,41 @@ def _next_combination(campaign: Campaign) -> Arm | None:
 
 
 def judge(campaign: Campaign, arm: Arm) -> statistics.Comparison:
-    """The comparison of an arm's pairs by the campaign's goal."""
-    return judge_pairs(campaign, arm.baseline, arm.own, campaign.level)
+    """The comparison of an arm's pairs by the campaign's goal; with pareto that of the times, decided when both are."""
+    if campaign.goal == goals.PARETO:
+        found = compare_arm(campaign, arm, goals.SPEED)
+        return replace(found, decided=found.decided and compare_arm(campaign, arm, goals.MEMORY).decided)
+    return compare_arm(campaign, arm, campaign.goal)
+
+
+def compare_arm(campaign: Campaign, arm: Arm, goal: str) -> statistics.Comparison:
+    """The comparison of an arm's pairs by speed, memory or cost."""
+    level = campaign.level / 2 if campaign.goal == goals.PARETO else campaign.level
+    price_ratio = campaign.price_ratios.get(arm.candidate.id, 1.0) if goal == goals.COST else 1.0
+    return judge_pairs(campaign, arm.baseline, arm.own, level, memory=goal == goals.MEMORY, price_ratio=price_ratio)
 
 
 def judge_pairs(
-    campaign: Campaign, baseline: Sequence[Measurement], own: Sequence[Measurement], level: float
+    campaign: Campaign,
+    baseline: Sequence[Measurement],
+    own: Sequence[Measurement],
+    level: float,
+    *,
+    memory: bool,
+    price_ratio: float = 1.0,
 ) -> statistics.Comparison:
-    """The comparison of processes that ran beside each other, at a decision level."""
-    unit = pick_unit([*baseline, *own]) if own else "step"
-    pairs = [
-        (_value(campaign.goal, one, unit), _value(campaign.goal, other, unit))
-        for one, other in zip(baseline, own, strict=True)
-    ]
-    known = [pair for pair in pairs if all(map(math.isfinite, pair))]  # a peak that was not seen compares with nothing
-    return statistics.compare(
-        [one for one, _ in known], [other for _, other in known], level=level, noise=_noise(campaign, unit)
-    )
+    """The comparison of processes that ran beside each other, by peak memory or by time."""
+    if memory:
+        return goals.compare_memory(baseline, own, campaign.baseline, level=level)
+    return goals.compare_speed(baseline, own, campaign.baseline, level=level, price_ratio=price_ratio)
 
 
-def _noise(campaign: Campaign, unit: str) -> statistics.Noise | None:
-    """How far the baseline's own processes differ, as pairs of them would."""
-    if campaign.goal == "memory":
-        return None
-    times = [time_per_unit(one, unit) for one in campaign.baseline]
-    spread = statistics.spread_of(times) if len(times) >= LEAST_FOR_NOISE else None
-    return None if spread is None else statistics.Noise(spread_ratio=math.sqrt(2) * spread, freedom=len(times) - 1)
-
-
-def _value(goal: str, one: Measurement, unit: str) -> float:
-    if goal == "memory":
-        return float(one.peak_bytes or math.nan)
-    return time_per_unit(one, unit)
+def _promise(campaign: Campaign, arm: Arm) -> float:
+    """What goes on first when the time is short: the largest ratio; with pareto the better one of both."""
+    ratio = judge(campaign, arm).speedup_ratio or 0.0
+    if campaign.goal != goals.PARETO:
+        return ratio
+    return max(ratio, compare_arm(campaign, arm, goals.MEMORY).speedup_ratio or 0.0)
 
 
 def unit_of(arm: Arm) -> str:
@@ -305,10 +323,13 @@ def unit_of(arm: Arm) -> str:
 
 
 def is_proven(campaign: Campaign, arm: Arm) -> bool:
-    """Faster, and its numbers are as they should be: what may go into the strategy file."""
-    if arm.ended is not None or not arm.own or judge(campaign, arm).verdict is not Verdict.FASTER:
+    """Better by the goal, and its numbers are as they should be: what may go into the strategy file."""
+    if arm.ended is not None or not arm.own:
         return False
-    return not why_not_adopted(arm)
+    if campaign.goal == goals.PARETO:
+        parts = (compare_arm(campaign, arm, goals.SPEED), compare_arm(campaign, arm, goals.MEMORY))
+        return goals.is_free_gain(*parts) and not why_not_adopted(arm)
+    return judge(campaign, arm).verdict is Verdict.FASTER and not why_not_adopted(arm)
 
 
 def why_not_adopted(arm: Arm) -> str:
@@ -318,7 +339,10 @@ def why_not_adopted(arm: Arm) -> str:
     if arm.quality.status == "rejected":
         return arm.quality.reason
     numerics = widest_numerics(
-        [one.get("numerics") for m in arm.own for one in m.applied if one.get("status") == "applied"],
+        [
+            arm.candidate.least_numerics,
+            *(one.get("numerics") for m in arm.own for one in m.applied if one.get("status") == "applied"),
+        ],
         arm.candidate.numerics,
     )
     if numerics.value in ("exact", "reordered"):
@@ -327,9 +351,37 @@ def why_not_adopted(arm: Arm) -> str:
 
 
 def best_arm(campaign: Campaign) -> Arm | None:
-    """The proven arm with the largest ratio."""
+    """The proven arm with the largest ratio; with pareto the one that ``choose_pareto`` names."""
+    if campaign.goal == goals.PARETO:
+        name, _ = choose_pareto(campaign)
+        return next((arm for arm in campaign.arms if arm.candidate.id == name), None)
     proven = [arm for arm in campaign.arms if is_proven(campaign, arm)]
     return max(proven, key=lambda arm: judge(campaign, arm).speedup_ratio or 0.0, default=None)
+
+
+def rank_arms(campaign: Campaign) -> tuple[goals.Standing, ...]:
+    """Where every arm stands that was compared in both, speed and memory; and the unchanged command."""
+    points = []
+    for arm in campaign.arms:
+        if arm.ended is not None or not arm.own:
+            continue
+        speed, memory = (_triple(compare_arm(campaign, arm, goal)) for goal in (goals.SPEED, goals.MEMORY))
+        if speed is not None and memory is not None:
+            adoptable = not why_not_adopted(arm)
+            points.append(goals.Point(id=arm.candidate.id, speed=speed, memory=memory, is_adoptable=adoptable))
+    return goals.rank_points(points)
+
+
+def choose_pareto(campaign: Campaign) -> tuple[str | None, str]:
+    """The candidate that the goal pareto writes down, and why."""
+    free = [arm.candidate.id for arm in campaign.arms if is_proven(campaign, arm)]
+    return goals.choose_point(rank_arms(campaign), free)
+
+
+def _triple(found: statistics.Comparison) -> tuple[float, float, float] | None:
+    if found.speedup_ratio is None or found.low_ratio is None or found.high_ratio is None:
+        return None
+    return found.speedup_ratio, found.low_ratio, found.high_ratio
 
 
 def tell_trials(campaign: Campaign) -> tuple[Trial, ...]:
@@ -339,8 +391,14 @@ def tell_trials(campaign: Campaign) -> tuple[Trial, ...]:
 
 def _tell_arm(campaign: Campaign, arm: Arm) -> Trial:
     found = judge(campaign, arm)
-    reasons = [found.reason, arm.left_out if not found.decided else "", why_not_adopted(arm), _batch_note(arm)]
-    return _last_word(campaign, arm, found.verdict, "; ".join(reason for reason in reasons if reason), found)
+    told = {
+        goals.MEMORY: f"peak memory: {found.reason}",
+        goals.COST: f"cost: {found.reason}",
+        goals.PARETO: f"speed: {found.reason}; peak memory: {compare_arm(campaign, arm, goals.MEMORY).reason}",
+    }.get(campaign.goal, found.reason)
+    reasons = [told, arm.left_out if not found.decided else "", why_not_adopted(arm), _batch_note(arm)]
+    verdict = goals.word_verdict(campaign.goal, found.verdict)
+    return _last_word(campaign, arm, verdict, "; ".join(reason for reason in reasons if reason), found)
 
 
 def _batch_note(arm: Arm) -> str:
@@ -359,6 +417,9 @@ def _last_word(
     campaign: Campaign, arm: Arm, verdict: Verdict, reason: str, found: statistics.Comparison | None = None
 ) -> Trial:
     one_time_ns = _one_time_ns(arm)
+    measured = goals.describe_measured(arm.own)
+    speed = None if found is None else compare_arm(campaign, arm, goals.SPEED)
+    memory = compare_arm(campaign, arm, goals.MEMORY) if found is not None and arm.own else None
     return Trial(
         id=arm.candidate.id,
         techniques=tuple(choice.technique for choice in arm.candidate.strategy.choices),
@@ -367,9 +428,9 @@ def _last_word(
         reason=reason,
         n=len(arm.own) if found is None else found.n,
         unit=unit_of(arm),
-        speedup_ratio=None if found is None else found.speedup_ratio,
-        low_ratio=None if found is None else found.low_ratio,
-        high_ratio=None if found is None else found.high_ratio,
+        speedup_ratio=None if speed is None else speed.speedup_ratio,
+        low_ratio=None if speed is None else speed.low_ratio,
+        high_ratio=None if speed is None else speed.high_ratio,
         memory_ratio=_memory_ratio(arm),
         forecast=forecast_of(arm.candidate.forecast),
         quality={} if arm.guarded is None else arm.guarded.told,
@@ -378,6 +439,37 @@ def _last_word(
         break_even_steps=None
         if one_time_ns is None
         else statistics.break_even_steps(one_time_ns, _mean_step(arm.baseline), _mean_step(arm.own)),
+        memory={} if memory is None else goals.comparison_to_mapping(goals.MEMORY, memory),
+        measured=measured,
+        cost=_tell_cost(campaign, arm, measured),
+    )
+
+
+def _tell_cost(campaign: Campaign, arm: Arm, measured: Mapping[str, Value]) -> Mapping[str, Value]:
+    """What the arm's work costs, and the saving with its interval; empty without a price."""
+    if campaign.price_per_hour is None or not arm.own:
+        return {}
+    price = campaign.price_per_hour * campaign.price_ratios.get(arm.candidate.id, 1.0)
+    saving = goals.comparison_to_mapping(goals.COST, compare_arm(campaign, arm, goals.COST))
+    return {**goals.describe_cost(measured, price), **saving}
+
+
+def tell_reference(campaign: Campaign, name: str) -> Trial | None:
+    """What everything is held against, with what all of its own processes measured."""
+    if not campaign.baseline:
+        return None
+    measured = goals.describe_measured(campaign.baseline)
+    return Trial(
+        id=name,
+        techniques=(),
+        settings={},
+        verdict=Verdict.CANNOT_TELL,
+        reason="all others are held against it",
+        n=0,
+        unit=pick_unit(campaign.baseline),
+        breakdown=_mean_breakdown(campaign.baseline),
+        measured=measured,
+        cost={} if campaign.price_per_hour is None else goals.describe_cost(measured, campaign.price_per_hour),
     )
 
 

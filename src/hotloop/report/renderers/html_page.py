@@ -16,6 +16,7 @@ from hotloop.core.findings import Finding, Kind
 from hotloop.core.phases import PHASES
 from hotloop.core.report import Device, LineShare, MemorySummary, Overhead, Report, StepSummary, report_to_json
 from hotloop.report import text as t
+from hotloop.report.goals import goal_tables, plot_points
 from hotloop.report.manual import manual_to_html
 from hotloop.report.quality import NOTE, draw_quality
 from hotloop.report.renderer import Surface, renderer
@@ -44,7 +45,7 @@ def render_html(report: Report, surface: Surface) -> str:
         return value if isinstance(value, Markup) or not isinstance(value, str) else t.clean(value)
 
     environment = Environment(
-        loader=DictLoader({"report.html.j2": _read_asset("templates", "report.html.j2")}),
+        loader=DictLoader({name: _read_asset("templates", name) for name in ("report.html.j2", "pareto.html.j2")}),
         autoescape=True,
         finalize=show,
         undefined=StrictUndefined,
@@ -83,7 +84,8 @@ def _describe_tuning(report: Report) -> Shown | None:
         "verdict": report.tune.verdict,
         "goal": report.tune.goal,
         "file": report.tune.strategy_file,
-        "tables": tune_tables(report.tune, report.breakdown),
+        "tables": (*goal_tables(report.tune), *tune_tables(report.tune, report.breakdown)),
+        "plot": plot_points(report.tune.pareto),
         "reasons": [(trial.id, trial.reason, str(trial.quality.get("reason", ""))) for trial in report.tune.trials],
         "notes": describe_notes(report.tune),
         "quality_note": NOTE,

@@ -21,9 +21,17 @@ from hotloop.core.report import (
 )
 from hotloop.core.tuning import Tuning, Verdict
 from hotloop.report import text as t
+from hotloop.report.goals import (
+    describe_measured,
+    describe_ratio,
+    describe_side,
+    goal_ratio,
+    longest_ratio,
+    work_unit,
+)
 from hotloop.report.renderer import Surface, renderer
 from hotloop.report.tables import trace_tables
-from hotloop.report.tuning import best_ratio, describe_notes, describe_trial
+from hotloop.report.tuning import describe_notes
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -47,10 +55,16 @@ SEVERITY_STYLE = {
 VERDICT_STYLE = {
     Verdict.FASTER: "bold green",
     Verdict.SLOWER: "yellow",
+    Verdict.SMALLER: "bold green",
+    Verdict.LARGER: "yellow",
+    Verdict.CHEAPER: "bold green",
+    Verdict.DEARER: "yellow",
+    Verdict.NOT_APPLICABLE: "dim",
     Verdict.CANNOT_TELL: "",
     Verdict.REJECTED: "yellow",
     Verdict.FAILED: "bold red",
 }
+GOAL_WORDS = {"memory": "peak memory", "cost": "cost", "pareto": "speed, and peak memory,"}
 LEVEL_STYLE = {"error": "bold red", "warning": "yellow", "bad": "red", "fair": "yellow", "good": "green"}
 
 
@@ -471,15 +485,24 @@ def _write_tuning(page: Page, report: Report, tuning: Tuning) -> None:
     """The outcome first, then a bar and a reason for every trial; the baseline's own report is in the files."""
     page.paragraph((t.clean(tuning.verdict), "bold green"))
     page.paragraph((f"the baseline: {t.clean(report.verdict)}", "dim"))
-    page.heading("TRIALS", "speed against the unchanged command")
+    against = "the unchanged command" if tuning.reference is None else t.clean(tuning.reference.id)
+    page.heading("TRIALS", f"{GOAL_WORDS.get(tuning.goal, 'speed')} against {against}")
+    unit = work_unit(tuning)
+    if tuning.reference is not None and tuning.reference.measured:
+        page.paragraph(f"{against}: {describe_measured(tuning.reference, unit)}", head=INDENT)
     if not tuning.trials:
         page.add(INDENT, "no finding of the baseline names a technique that could be tried")
-    longest = best_ratio(tuning)
+    longest = longest_ratio(tuning)
     width = max((len(t.clean(trial.id)) for trial in tuning.trials), default=0)
     for trial in tuning.trials:
         head = f"{INDENT}{t.clean(trial.id).ljust(width)}  {trial.verdict.value.ljust(11)}  "
-        bar = _draw_bar((trial.speedup_ratio or 0.0) / longest, 24, page.glyphs.bar)
-        page.add((head, VERDICT_STYLE[trial.verdict]), (bar.ljust(24), "blue"), f"  {describe_trial(trial)}")
+        ratio = goal_ratio(tuning.goal, trial)[0]
+        bar = _draw_bar((ratio or 0.0) / longest, 24, page.glyphs.bar)
+        told = f"  {describe_ratio(tuning.goal, trial)}"
+        page.add((head, VERDICT_STYLE[trial.verdict]), (bar.ljust(24), "blue"), told)
+        for line in (describe_measured(trial, unit), describe_side(tuning.goal, trial)):
+            if line:
+                page.paragraph(line, head=INDENT * 2)
         page.paragraph((t.clean(trial.reason), "dim"), head=INDENT * 2)
         loss = trial.quality.get("reason")
         if loss and trial.quality.get("status") != "rejected":

@@ -1,0 +1,251 @@
+"""Pairs of processes and a goal -> a comparison of time, memory or cost; several of them -> which are worth choosing.
+
+Speed and memory are judged by the same statistics: a pair's log ratio, an interval that holds at every look. With the
+goal pareto every candidate is compared twice, each time at half of its level, so that both intervals hold together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hotloop.core.findings import Value
+from hotloop.core.tuning import Verdict
+
+from . import statistics
+from .trials import Measurement, pick_unit, time_per_unit
+
+SPEED, MEMORY, PARETO, COST = "speed", "memory", "pareto", "cost"
+GOALS = (SPEED, MEMORY, PARETO, COST)
+LEAST_FOR_NOISE = 4
+"""Processes of the baseline from which the machine's noise is told."""
+NO_WORSE_RATIO = 1.0 - statistics.SAME_WITHIN_RATIO
+"""A ratio whose lower bound is at least this is no loss that matters."""
+
+FRONT, OPEN, DOMINATED = "front", "cannot tell", "dominated"
+"""Where a candidate stands: nothing is better in both; something may be; something is."""
+
+UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A candidate's speed-up and memory saving, both ratios above 1 where it is better, with bounds that hold together.
+
+    ``is_adoptable`` is False where its numbers could not be judged: it is shown, and never chosen.
+    """
+
+    id: str
+    speed: tuple[float, float, float]
+    """Ratio, lower and upper bound."""
+    memory: tuple[float, float, float]
+    is_adoptable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """``by`` names what dominates a dominated point, or may dominate one that is open."""
+
+    point: Point
+    standing: str
+    by: str = ""
+
+
+def compare_speed(
+    baseline: Sequence[Measurement],
+    own: Sequence[Measurement],
+    all_baseline: Sequence[Measurement],
+    *,
+    level: float,
+    price_ratio: float = 1.0,
+) -> statistics.Comparison:
+    """Time per unit of work of both sides; with a ratio of the prices of their hours, what it costs."""
+    unit = pick_unit([*baseline, *own]) if own else "step"
+    times = [time_per_unit(one, unit) for one in all_baseline]
+    return statistics.compare(
+        [time_per_unit(one, unit) for one in baseline],
+        [price_ratio * time_per_unit(one, unit) for one in own],
+        level=level,
+        noise=_noise_of(times),
+    )
+
+
+def compare_memory(
+    baseline: Sequence[Measurement],
+    own: Sequence[Measurement],
+    all_baseline: Sequence[Measurement],
+    *,
+    level: float,
+) -> statistics.Comparison:
+    """Peak memory of the rank that needs most, the baseline's over the candidate's. Unseen peaks do not count."""
+    pairs = [(peak_of(a), peak_of(b)) for a, b in zip(baseline, own, strict=True)]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    peaks = [peak for one in all_baseline if (peak := peak_of(one)) is not None]
+    found = statistics.compare([a for a, _ in known], [b for _, b in known], level=level, noise=_noise_of(peaks))
+    if own and not known:
+        return replace(found, reason="peak memory was not seen", decided=True)
+    return found
+
+
+def peak_of(one: Measurement) -> float | None:
+    """Peak bytes of a process's largest rank."""
+    peak = one.rank_peak_bytes or one.peak_bytes
+    return float(peak) if peak else None
+
+
+def _noise_of(values: Sequence[float]) -> statistics.Noise | None:
+    """How far the baseline's own processes differ, as pairs of them would."""
+    spread = statistics.spread_of(values) if len(values) >= LEAST_FOR_NOISE else None
+    return None if spread is None else statistics.Noise(spread_ratio=math.sqrt(2) * spread, freedom=len(values) - 1)
+
+
+def word_verdict(goal: str, verdict: Verdict) -> Verdict:
+    """``faster`` and ``slower`` in the words of the goal."""
+    words = {
+        MEMORY: {Verdict.FASTER: Verdict.SMALLER, Verdict.SLOWER: Verdict.LARGER},
+        COST: {Verdict.FASTER: Verdict.CHEAPER, Verdict.SLOWER: Verdict.DEARER},
+    }
+    return words.get(goal, {}).get(verdict, verdict)
+
+
+# -- pareto ------------------------------------------------------------------------------------------------------------
+
+
+def rank_points(points: Sequence[Point]) -> tuple[Standing, ...]:
+    """Where each point stands among all and the unchanged command (which is a point without error: it is the measure).
+
+    A point is dominated when another is better in one ratio beyond both intervals, and in the other one at worst 2 %
+    below. Where only the estimates say so, it is open: more pairs could tell.
+    """
+    everything = [Point(id=UNCHANGED, speed=(1.0, 1.0, 1.0), memory=(1.0, 1.0, 1.0)), *points]
+    found = []
+    for point in everything:
+        others = [other for other in everything if other is not point]
+        surely = next((other for other in others if _is_surely_better(other, point)), None)
+        maybe = next((other for other in others if _looks_better(other, point)), None)
+        if surely is not None:
+            found.append(Standing(point=point, standing=DOMINATED, by=surely.id))
+        elif maybe is not None:
+            found.append(Standing(point=point, standing=OPEN, by=maybe.id))
+        else:
+            found.append(Standing(point=point, standing=FRONT))
+    return tuple(found)
+
+
+def _is_surely_better(a: Point, b: Point) -> bool:
+    """``a`` over ``b``: better in one beyond the intervals, and no worse in the other."""
+    better = [mine[1] > theirs[2] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
+    no_worse = [mine[1] >= NO_WORSE_RATIO * theirs[2] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
+    # More is won than the tolerance gives away: else two points within it could each dominate the other.
+    gain = a.speed[1] * a.memory[1] > b.speed[2] * b.memory[2]
+    return any(better) and all(no_worse) and gain
+
+
+def _looks_better(a: Point, b: Point) -> bool:
+    """By the estimates alone; differences too small to matter make nothing better."""
+    enough = 1.0 + statistics.SMALLEST_EFFECT_RATIO
+    better = [mine[0] >= enough * theirs[0] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
+    no_worse = [mine[0] * enough >= theirs[0] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
+    return any(better) and all(no_worse) and a.speed[0] * a.memory[0] > b.speed[0] * b.memory[0]
+
+
+def is_free_gain(speed: statistics.Comparison, memory: statistics.Comparison) -> bool:
+    """Proven better in one of both, and shown to be no worse in the other."""
+    both = (speed, memory)
+    return any(one.verdict is Verdict.FASTER for one in both) and all(
+        one.verdict is Verdict.FASTER or (one.low_ratio is not None and one.low_ratio >= NO_WORSE_RATIO) for one in both
+    )
+
+
+def choose_point(standings: Sequence[Standing], free: Sequence[str]) -> tuple[str | None, str]:
+    """The id to write down (None for nothing) and why, in one sentence.
+
+    ``free`` are the ids that win something and are shown to lose nothing. A trade of speed for memory is the reader's.
+    """
+    front = [one.point for one in standings if one.standing == FRONT]
+    candidates = [one.point for one in standings if one.standing != DOMINATED and one.point.id in free]
+    if candidates:
+        best = max(candidates, key=lambda one: (one.speed[0], one.memory[0], one.id))
+        others = [one.id for one in candidates if one is not best]
+        beside = f"; of {len(candidates)} such it is the fastest" if others else ""
+        return best.id, f"{best.id} wins something and is shown to lose nothing{beside}"
+    trades = [one.id for one in front if one.id != UNCHANGED and one.is_adoptable]
+    if trades:
+        return None, (
+            "nothing is written: none is proven to win in one and shown to lose nothing in the other; what may be "
+            f"worth a trade ({', '.join(trades)}) is yours to choose"
+        )
+    return None, "nothing is written: no candidate is better than the unchanged command in either"
+
+
+def standing_to_mapping(one: Standing) -> dict[str, Value]:
+    """As the report holds it."""
+    speed, memory = one.point.speed, one.point.memory
+    return {
+        "id": one.point.id,
+        "standing": one.standing,
+        "by": one.by or None,
+        "speedup_ratio": speed[0],
+        "speedup_low_ratio": speed[1],
+        "speedup_high_ratio": speed[2],
+        "saving_ratio": memory[0],
+        "saving_low_ratio": memory[1],
+        "saving_high_ratio": memory[2],
+    }
+
+
+# -- what was measured, and what it costs ------------------------------------------------------------------------------
+
+
+def describe_measured(own: Sequence[Measurement]) -> dict[str, Value]:
+    """Means over an arm's processes; None where a process did not count the unit."""
+    if not own:
+        return {}
+    step_ns = _mean([one.step_ns for one in own])
+    assert step_ns is not None
+    samples = _mean([one.samples_per_step for one in own])
+    tokens = _mean([one.tokens_per_step for one in own])
+    ranks = _mean([one.rank_count for one in own])
+    return {
+        "process_count": len(own),
+        "rank_count": None if ranks is None else round(ranks),
+        "step_ns": step_ns,
+        "steps_per_s": 1e9 / step_ns,
+        "samples_per_s": None if samples is None else samples * 1e9 / step_ns,
+        "tokens_per_s": None if tokens is None else tokens * 1e9 / step_ns,
+        "samples_per_step": samples,
+        "rank_peak_bytes": _mean([one.rank_peak_bytes for one in own]),
+        "peak_bytes": _mean([one.peak_bytes for one in own]),
+    }
+
+
+def describe_cost(measured: Mapping[str, Value], price_per_hour: float) -> dict[str, Value]:
+    """What work costs at a price of an hour, from an arm's means; without the time before steps are steady."""
+    per_ns = price_per_hour / 3.6e12
+    step_ns, samples, tokens = (measured.get(key) for key in ("step_ns", "samples_per_s", "tokens_per_s"))
+    if not isinstance(step_ns, float):
+        return {}
+    return {
+        "price_per_hour": price_per_hour,
+        "per_1000_steps": 1000 * step_ns * per_ns,
+        "per_million_samples": 1e15 / samples * per_ns if isinstance(samples, float) and samples else None,
+        "per_million_tokens": 1e15 / tokens * per_ns if isinstance(tokens, float) and tokens else None,
+    }
+
+
+def comparison_to_mapping(goal: str, found: statistics.Comparison) -> dict[str, Value]:
+    """A comparison as the report holds it beside the trial's own."""
+    return {
+        "verdict": word_verdict(goal, found.verdict).value,
+        "reason": found.reason,
+        "n": found.n,
+        "saving_ratio": found.speedup_ratio,
+        "low_ratio": found.low_ratio,
+        "high_ratio": found.high_ratio,
+    }
+
+
+def _mean(values: Sequence[float | int | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return math.fsum(known) / len(known) if known and len(known) == len(values) else None

@@ -1,0 +1,313 @@
+"""A declared grid (TOML) -> its configurations, each a strategy and a way to start the command, or one clear error.
+
+schema = "hotloop.matrix/1"
+
+[[configuration]]                    # the first one is what all others are held against
+name = "float32"
+
+[[configuration]]
+name = "bfloat16"
+techniques.bf16-autocast = {}
+
+[[configuration]]
+name = "half the batch, twice"
+arguments = ["--batch-size", "8", "--accumulate", "2"]
+
+[[configuration]]
+name = "four ranks"
+ranks = 4
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.errors import UsageError
+from hotloop.core.findings import Numerics
+from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_from_mapping
+
+from .search import BASELINE, Check
+
+SCHEMA = "hotloop.matrix/1"
+PRESET = "preset"
+MOST_BYTES = 1 << 20
+MOST_CONFIGURATIONS = 64
+MOST_RANKS = 4096
+LEAST_CONFIGURATIONS = 2
+KEYS = ("name", "techniques", "ranks", "arguments", "variables", "numerics", "price_per_hour")
+OWN_VARIABLES = ("PYTHONPATH", "PYTHONSTARTUP")
+"""What hotloop needs to enter the training, beside every name that begins with HOTLOOP."""
+_RANK_OPTIONS = {
+    "torchrun": ("--nproc-per-node", "--nproc_per_node"),
+    "torch.distributed.run": ("--nproc-per-node", "--nproc_per_node"),
+    "torch.distributed.launch": ("--nproc-per-node", "--nproc_per_node"),
+    "accelerate": ("--num_processes", "--num-processes"),
+}
+_NODE_OPTIONS = ("--nnodes", "--num_machines", "--num-machines")
+
+
+class GridError(UsageError):
+    """A grid is malformed: the text names the file, the configuration, the key and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """One row of a grid. ``why_not`` is set where it is known before any process that it cannot be run."""
+
+    name: str
+    strategy: Strategy = field(default_factory=Strategy)
+    ranks: int | None = None
+    arguments: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    numerics: Numerics | None = None
+    """What a changed launch does to the numbers; None: what the techniques say, ``resampled`` for a changed launch."""
+    price_per_hour: float | None = None
+    why_not: str = ""
+
+    @property
+    def launch(self) -> dict[str, Any]:
+        """What differs in the start of the command, as the report tells it."""
+        told: dict[str, Any] = {}
+        if self.ranks is not None:
+            told["ranks"] = self.ranks
+        if self.arguments:
+            told["arguments"] = list(self.arguments)
+        if self.variables:
+            told["variables"] = dict(self.variables)
+        return told
+
+
+def load_grid(path: str, check: Check) -> tuple[Configuration, ...]:
+    """Read a grid file. ``check`` refuses impossible strategies. Raises GridError with the file's name."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise GridError(
+            f"{path}: cannot read the matrix: {error.strerror}; give the path of a TOML file, or --matrix {PRESET}"
+        ) from error
+    if len(data) > MOST_BYTES:
+        raise GridError(f"{path}: larger than {MOST_BYTES} bytes; a matrix is a short TOML file")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise GridError(f"{path}: byte {error.start} is not UTF-8; a matrix is a TOML file") from error
+    return parse_grid(text, check, source=path)
+
+
+def parse_grid(text: str, check: Check, *, source: str = "matrix") -> tuple[Configuration, ...]:
+    """TOML text -> configurations in their order. Raises GridError."""
+    if sys.version_info >= (3, 11):
+        import tomllib as toml
+    else:
+        import tomli as toml
+    try:
+        content = toml.loads(text)
+    except (toml.TOMLDecodeError, RecursionError) as error:
+        raise GridError(f"{source}: not TOML: {error}") from error
+    if content.get("schema") != SCHEMA:
+        raise GridError(f'{source}: schema is {content.get("schema")!r}; the first line must be: schema = "{SCHEMA}"')
+    _refuse_unknown(content, ("schema", "configuration"), source)
+    rows = content.get("configuration")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise GridError(f"{source}: configuration is {_cut(rows)}; write [[configuration]] tables")
+    if not LEAST_CONFIGURATIONS <= len(rows) <= MOST_CONFIGURATIONS:
+        raise GridError(
+            f"{source}: {len(rows)} configurations: write {LEAST_CONFIGURATIONS} to {MOST_CONFIGURATIONS}; the first "
+            "one is what the others are held against"
+        )
+    found: list[Configuration] = []
+    for number, row in enumerate(rows, 1):
+        one = _read_row(row, check, f"{source}: configuration {number}")
+        if any(one.name == other.name for other in found):
+            raise GridError(f"{source}: configuration {number}: name {one.name!r} is taken; give each its own")
+        if found and one.name == BASELINE:
+            raise GridError(f"{source}: configuration {number}: only the first one may be called {BASELINE!r}")
+        found.append(one)
+    return tuple(found)
+
+
+def _read_row(row: Mapping[str, Any], check: Check, place: str) -> Configuration:
+    name = row.get("name")
+    if not isinstance(name, str) or not 0 < len(name) <= 60 or not name.isprintable() or name != name.strip():
+        raise GridError(f"{place}: name is {_cut(name)}; write a name of 1 to 60 printable characters")
+    place = f"{place} ({name})"
+    _refuse_unknown(row, KEYS, place)
+    try:
+        strategy = strategy_from_mapping(
+            {"schema": "hotloop.strategy/1", "name": name, "techniques": row.get("techniques", {})}, source=place
+        )
+        check(strategy)
+    except StrategyError as error:
+        text = str(error)
+        raise GridError(text if text.startswith(place) else f"{place}: {text}") from error
+    ranks = row.get("ranks")
+    if ranks is not None and (not isinstance(ranks, int) or isinstance(ranks, bool) or not 0 < ranks <= MOST_RANKS):
+        raise GridError(f"{place}: ranks is {_cut(ranks)}; write a whole number from 1 to {MOST_RANKS}")
+    arguments = row.get("arguments", [])
+    if not isinstance(arguments, list) or not all(isinstance(word, str) and "\0" not in word for word in arguments):
+        raise GridError(f'{place}: arguments is {_cut(arguments)}; write words: ["--batch-size", "8"]')
+    return Configuration(
+        name=name,
+        strategy=strategy,
+        ranks=ranks,
+        arguments=tuple(arguments),
+        variables=_read_variables(row.get("variables", {}), place),
+        numerics=_read_numerics(row.get("numerics"), place),
+        price_per_hour=_read_price(row.get("price_per_hour"), place),
+    )
+
+
+def _read_variables(content: Any, place: str) -> dict[str, str]:
+    if not isinstance(content, dict):
+        raise GridError(f'{place}: variables is {_cut(content)}; write a table: {{OMP_NUM_THREADS = "1"}}')
+    for name, value in content.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,200}", name):
+            raise GridError(f"{place}: variables.{_cut(name)}: no name of a variable of the environment")
+        if not isinstance(value, str) or "\0" in value:
+            raise GridError(f"{place}: variables.{name} is {_cut(value)}; write a string")
+        if name in OWN_VARIABLES or name.startswith("HOTLOOP"):
+            raise GridError(f"{place}: variables.{name}: hotloop sets it itself to enter the training; leave it out")
+    return dict(content)
+
+
+def _read_numerics(value: Any, place: str) -> Numerics | None:
+    if value is None:
+        return None
+    known = [one.value for one in Numerics]
+    if value not in known:
+        raise GridError(f"{place}: numerics is {_cut(value)}; write one of {', '.join(known)}")
+    return Numerics(value)
+
+
+def _read_price(value: Any, place: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9 or not math.isfinite(value):
+        raise GridError(f"{place}: price_per_hour is {_cut(value)}; write a number above 0")
+    return float(value)
+
+
+def _refuse_unknown(content: Mapping[str, Any], known: Sequence[str], place: str) -> None:
+    import difflib
+
+    for key in content:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            raise GridError(f"{place}: unknown key {_cut(key)}; {meant}")
+
+
+def _cut(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# -- the preset --------------------------------------------------------------------------------------------------------
+
+
+def make_preset(*, has_deepspeed: bool) -> tuple[Configuration, ...]:
+    """The grid that is asked for most: precision, accumulation, and what is cut over the ranks.
+
+    The first one changes nothing: the observation says what the command is as it stands.
+    """
+    bf16 = Choice(technique="bf16-autocast")
+    accumulation = Choice(technique="accumulation", settings={"micro_batches": 2})
+
+    def row(name: str, *choices: Choice, why_not: str = "") -> Configuration:
+        return Configuration(name=name, strategy=Strategy(name=name, choices=choices), why_not=why_not)
+
+    rows = [
+        row("as it is"),
+        row("bf16", bf16),
+        row("bf16 + accumulation", bf16, accumulation),
+        row("fsdp2", Choice(technique="fsdp2")),
+        row("zero-1", Choice(technique="zero-optimizer")),
+    ]
+    if has_deepspeed:
+        why = (
+            "DeepSpeed builds the engine in the script itself, and its settings are the script's: declare a matrix "
+            "with the script's own option, such as arguments = ['--deepspeed', 'zero{}.json']"
+        )
+        rows += [row(f"deepspeed zero-{stage}", why_not=why.format(stage)) for stage in (2, 3)]
+    return tuple(rows)
+
+
+# -- starting the command ----------------------------------------------------------------------------------------------
+
+
+def change_command(command: Sequence[str], configuration: Configuration) -> tuple[tuple[str, ...], str]:
+    """The words that start this configuration, and why it cannot be started (empty when it can).
+
+    Arguments are appended: of an option that stands twice, argparse and click take the last one.
+
+    >>> change_command(("torchrun", "--nproc-per-node=2", "t.py"), Configuration(name="a", ranks=4))
+    (('torchrun', '--nproc-per-node=4', 't.py'), '')
+    """
+    words = list(command)
+    if configuration.ranks is not None:
+        why_not = _set_ranks(words, configuration.ranks)
+        if why_not:
+            return tuple(command), why_not
+    return (*words, *configuration.arguments), ""
+
+
+def _set_ranks(words: list[str], ranks: int) -> str:
+    """Put the number into the launcher's option; answers why that cannot be done."""
+    place = _find_launcher(words)
+    if place is None:
+        return (
+            f"ranks = {ranks}: the command has no launcher whose number of ranks could be set; "
+            "write: -- torchrun --nproc-per-node N train.py"
+        )
+    name = os.path.basename(words[place])
+    end = next((i for i in range(place + 1, len(words)) if words[i].endswith(".py") or words[i] == "-m"), len(words))
+    for option in _NODE_OPTIONS:
+        for index in range(place + 1, end):
+            key, _, value = words[index].partition("=")
+            value = value or (words[index + 1] if index + 1 < end else "")
+            if key == option and value not in ("1", "1:1"):
+                return f"ranks = {ranks}: the command spans {value} nodes, of which this is one"
+    options = _RANK_OPTIONS[name]
+    for index in range(place + 1, end):
+        key, equals, _ = words[index].partition("=")
+        if key in options:
+            if equals:
+                words[index] = f"{key}={ranks}"
+            elif index + 1 < len(words):
+                words[index + 1] = str(ranks)
+            return ""
+    after = place + 2 if name == "accelerate" else place + 1
+    words[after:after] = [options[0], str(ranks)]
+    return ""
+
+
+def _find_launcher(words: Sequence[str]) -> int | None:
+    for index, word in enumerate(words):
+        name = os.path.basename(word)
+        if name == "accelerate":
+            return index if words[index + 1 : index + 2] == ["launch"] else None
+        if name in _RANK_OPTIONS:
+            return index
+        if word.endswith(".py"):
+            return None
+    return None
+
+
+__all__ = [
+    "PRESET",
+    "SCHEMA",
+    "Configuration",
+    "GridError",
+    "change_command",
+    "load_grid",
+    "make_preset",
+    "parse_grid",
+]

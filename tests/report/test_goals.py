@@ -1,0 +1,131 @@
+"""What goals and declared grids add to the reports: measured arms, the plot of speed and memory, words of the goal."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import report_samples as samples
+
+from hotloop.core.findings import Value
+from hotloop.core.report import Report, report_to_json
+from hotloop.core.tuning import Trial, Tuning, Verdict
+from hotloop.report import render_html, render_terminal
+from hotloop.report.goals import goal_tables, plot_points, work_unit
+
+
+def measured(step_ns: float, peak_bytes: float, tokens_per_s: float | None = None) -> dict[str, Value]:
+    return {
+        "process_count": 4,
+        "step_ns": step_ns,
+        "steps_per_s": 1e9 / step_ns,
+        "samples_per_s": 8e9 / step_ns,
+        "tokens_per_s": tokens_per_s,
+        "rank_peak_bytes": peak_bytes,
+        "peak_bytes": 2 * peak_bytes,
+    }
+
+
+def trial(name: str, verdict: Verdict, ratio: float | None, **more: object) -> Trial:
+    one = Trial(id=name, techniques=(name,), settings={}, verdict=verdict, reason="why", n=4, unit="step")
+    bounds = {} if ratio is None else {"low_ratio": 0.9 * ratio, "high_ratio": 1.1 * ratio}
+    return replace(one, speedup_ratio=ratio, **bounds, **more)  # type: ignore[arg-type]
+
+
+def tuning(goal: str, **more: object) -> Tuning:
+    memory: dict[str, Value] = {"verdict": "smaller", "saving_ratio": 1.5, "low_ratio": 1.4, "high_ratio": 1.6}
+    one = Tuning(
+        verdict="v",
+        goal=goal,
+        strategy_file="fast.toml",
+        trials=(
+            trial("bf16 <b>", Verdict.FASTER, 1.25, measured=measured(8e6, 300 * 2**20), memory=memory),
+            trial("fsdp2", Verdict.NOT_APPLICABLE, None),
+        ),
+        reference=replace(trial("as it is", Verdict.CANNOT_TELL, None), measured=measured(1e7, 450 * 2**20)),
+    )
+    return replace(one, **more)  # type: ignore[arg-type]
+
+
+def report(one: Tuning) -> Report:
+    return replace(samples.input_bound_report(), tune=one)
+
+
+def test_every_configuration_tells_throughput_time_memory_and_speed_up() -> None:
+    (table,) = goal_tables(tuning("speed"))
+    assert table.header == (
+        "configuration",
+        "throughput",
+        "time per sample",
+        "peak memory per rank",
+        "speed-up (interval)",
+    )
+    assert table.rows == (
+        ("as it is", "800 samples/s", "1.25 ms", "450 MiB", "1"),
+        ("bf16 <b>", "1,000 samples/s", "1.00 ms", "300 MiB", "1.25x (1.12..1.38)"),
+        ("fsdp2", "not applicable", "unknown", "unknown", "unknown"),
+    )
+
+
+def test_a_price_adds_what_work_costs() -> None:
+    cost: dict[str, Value] = {"per_million_samples": 2.5, "per_1000_steps": 0.02, "saving_ratio": 1.2}
+    one = tuning("cost", price_per_hour=9.0)
+    one = replace(one, trials=tuple(replace(each, cost=cost) if each.measured else each for each in one.trials))
+    (table,) = goal_tables(one)
+    assert table.header[-1] == "cost per million samples"
+    assert table.rows[1][-1] == "2.50"
+    assert "1.20x cheaper" in render_terminal(report(one), width=120, color=False)
+
+
+def test_units_are_those_that_every_arm_counted() -> None:
+    one = tuning("speed")
+    assert work_unit(one) == "sample"
+    assert one.reference is not None
+    counted = replace(one, trials=(), reference=replace(one.reference, measured=measured(1e6, 1, 5e4)))
+    assert work_unit(counted) == "token"
+
+
+def test_the_terminal_says_what_the_goal_judges() -> None:
+    text = render_terminal(report(tuning("memory")), width=120, color=False)
+    assert "peak memory against as it is" in text
+    assert "1.50x (1.40..1.60) smaller" in text
+    assert "speed 1.25x (1.12..1.38) of before" in text
+    assert "1,000 samples/s, 1.00 ms per sample, peak 300 MiB" in text
+    both = render_terminal(report(tuning("pareto")), width=120, color=False)
+    assert "1.25x (1.12..1.38)" in both
+    assert "peak memory 1.50x smaller (1.40..1.60): smaller" in both
+
+
+def standing(name: str, speed: float, saving: float, stands: str) -> dict[str, Value]:
+    told: dict[str, Value] = {"id": name, "standing": stands, "by": None}
+    for key, value in (("speedup", speed), ("saving", saving)):
+        told |= {f"{key}_ratio": value, f"{key}_low_ratio": value * 0.01, f"{key}_high_ratio": value * 50}
+    return told
+
+
+def test_points_lie_where_their_ratios_are_and_bars_stay_on_the_plot() -> None:
+    plot = plot_points([standing("unchanged", 1.0, 1.0, "dominated"), standing("<i>x", 2.0, 0.5, "cannot tell")])
+    assert plot is not None
+    first, second = plot.marks
+    assert (first.x, first.y) == plot.unchanged
+    assert second.x > first.x
+    assert second.y > first.y  # less saving lies lower, and y grows downwards
+    for mark in plot.marks:
+        assert plot.left <= mark.left <= mark.x <= mark.right <= plot.right
+        assert plot.top <= mark.top <= mark.y <= mark.bottom <= plot.bottom
+    assert second.standing == "cannot-tell"
+    assert plot_points([standing("alone", 1.0, 1.0, "front")]) is None
+
+
+def test_the_page_holds_the_plot_as_escaped_markup_without_styles() -> None:
+    points = (standing("unchanged", 1.0, 1.0, "dominated"), standing("<i>x", 2.0, 1.5, "front"))
+    html = render_html(report(tuning("pareto", pareto=points)))
+    drawn = html[html.index('<figure class="plot">') : html.index("</figure>")]
+    assert drawn.count("<circle") == 2
+    assert "&lt;i&gt;x" in drawn
+    assert re.search(r"style=|<script|https?:", drawn) is None
+    assert "Speed and memory" in html
+    assert "bf16 &lt;b&gt;" in html
+    plain = render_html(report(tuning("speed")))
+    assert "<figure" not in plain
+    assert report_to_json(report(tuning("pareto", pareto=points)))["tune"]["pareto"][1]["standing"] == "front"

@@ -1,0 +1,274 @@
+"""Goals of a tuning: memory by its own pairs, the front of speed and memory, and what work costs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotloop.core.findings import Numerics
+from hotloop.core.strategy import Choice, Strategy
+from hotloop.core.tuning import Trial, Verdict
+from hotloop.tune.goals import (
+    DOMINATED,
+    FRONT,
+    OPEN,
+    UNCHANGED,
+    Point,
+    choose_point,
+    compare_memory,
+    describe_cost,
+    describe_measured,
+    rank_points,
+)
+from hotloop.tune.memory_candidates import add_memory_candidates
+from hotloop.tune.search import Candidate, combine
+from hotloop.tune.trials import OK, Measurement, Ran
+from hotloop.tune.tuner import Campaign, best_arm, choose_pareto, rank_arms, tell_trials, tune_candidates
+
+LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
+MIB = 1 << 20
+
+
+def measurement(step_ns: float, peak_bytes: int | None = 1000 * MIB, names: tuple[str, ...] = ()) -> Measurement:
+    told = tuple({"technique": name, "status": "applied", "detail": "", "numerics": "exact"} for name in names)
+    return Measurement(
+        step_ns=step_ns,
+        steady_count=30,
+        samples_per_step=8.0,
+        tokens_per_step=None,
+        peak_bytes=peak_bytes,
+        rank_peak_bytes=peak_bytes,
+        rank_count=1,
+        one_time_ns=50,
+        losses=LOSSES,
+        applied=told,
+    )
+
+
+class TwoSided:
+    """Multiplies step time and peak memory by each technique's factors, with a little noise of either."""
+
+    def __init__(self, factors: Mapping[str, tuple[float, float]], noise: float = 0.005) -> None:
+        self.now_s, self.factors, self._noise, self._random = 0.0, factors, noise, random.Random(11)
+
+    def run(self, strategy: Strategy, number: int) -> Ran:
+        self.now_s += 10.0
+        names = tuple(choice.technique for choice in strategy.choices)
+        step_ns, peak = 1e6 * self._random.lognormvariate(0, self._noise), 1e9 * self._random.lognormvariate(0, 0.001)
+        for name in names:
+            step_ns, peak = step_ns * self.factors[name][0], peak * self.factors[name][1]
+        return Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(step_ns, round(peak), names))
+
+    def campaign(self, goal: str, budget_s: float = 1e5) -> Campaign:
+        return Campaign(
+            goal=goal,
+            check=lambda strategy: strategy,
+            run=self.run,
+            clock_s=lambda: self.now_s,
+            deadline_s=budget_s,
+            tell=lambda text: None,
+        )
+
+
+def candidate(name: str) -> Candidate:
+    return Candidate(
+        id=name,
+        strategy=Strategy(choices=(Choice(technique=name),)),
+        forecast=None,
+        rules=("r",),
+        numerics=Numerics.EXACT,
+    )
+
+
+def tuned(goal: str, factors: Mapping[str, tuple[float, float]]) -> tuple[Campaign, dict[str, Trial]]:
+    campaign = TwoSided(factors).campaign(goal)
+    tune_candidates(campaign, [candidate(name) for name in factors], [measurement(1e6)])
+    return campaign, {trial.id: trial for trial in tell_trials(campaign)}
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def test_memory_is_proven_by_pairs_of_peaks_and_its_price_in_time_is_told() -> None:
+    campaign, found = tuned("memory", {"small": (1.25, 0.5), "large": (0.5, 1.4), "same": (1.0, 1.0)})
+    assert {name: trial.verdict for name, trial in found.items()} == {
+        "small": Verdict.SMALLER,
+        "large": Verdict.LARGER,
+        "same": Verdict.CANNOT_TELL,
+    }
+    small = found["small"]
+    assert small.memory["n"] == small.n == 4
+    assert small.memory["saving_ratio"] == pytest.approx(2.0, rel=0.01)
+    assert 1.9 < float(str(small.memory["low_ratio"])) < 2.0 < float(str(small.memory["high_ratio"])) < 2.1
+    assert small.speedup_ratio == pytest.approx(0.8, rel=0.02)
+    best = best_arm(campaign)
+    assert best is not None
+    assert best.candidate.id == "small"
+
+
+def test_a_peak_that_varies_by_itself_is_no_saving() -> None:
+    peaks = [900, 1100, 950, 1050, 1000, 1080]
+    machine = [measurement(1e6, peak * MIB) for peak in peaks]
+    fixed = [measurement(1e6, 960 * MIB)] * 4
+    found = compare_memory([measurement(1e6, 1000 * MIB)] * 4, fixed, machine, level=0.01)
+    assert found.verdict is Verdict.CANNOT_TELL
+    assert found.noise_ratio is not None
+    assert found.noise_ratio > 0.05
+    silent = compare_memory([measurement(1e6, 1000 * MIB)] * 4, fixed, [], level=0.01)
+    assert silent.verdict is Verdict.FASTER
+
+
+def test_unseen_peaks_end_a_memory_comparison_and_win_nothing() -> None:
+    found = compare_memory([measurement(1e6, None)], [measurement(1e6, None)], [], level=0.01)
+    assert (found.decided, found.verdict, found.reason) == (True, Verdict.CANNOT_TELL, "peak memory was not seen")
+
+
+def test_two_forms_of_one_technique_are_not_combined() -> None:
+    forms = [
+        replace(candidate("x"), id=f"x {k}", strategy=Strategy(choices=(Choice(technique="x", settings={"k": k}),)))
+        for k in (1, 2)
+    ]
+    assert combine(forms, lambda s: s) is None
+    together = combine([*forms, candidate("y")], lambda s: s)
+    assert together is not None
+    assert together.id == "x 1 + y"
+
+
+def test_memory_tries_recomputation_first_and_asks_no_forecast_of_time() -> None:
+    from hotloop.apply import TECHNIQUES
+
+    pruned = replace(candidate("fused-optimizer"), why_not="not tried: its forecast is at most 0.1% of the time")
+    techniques = dict(TECHNIQUES.items())
+    found = add_memory_candidates([pruned], techniques, lambda s: s, goal="memory")
+    ids = [one.id for one in found]
+    assert ids[0] == "activation-checkpointing"
+    assert "activation-checkpointing (keeps matmuls)" in ids
+    assert "accumulation" in ids
+    assert ids[-1] == "fused-optimizer"
+    assert found[-1].why_not == ""
+    assert next(one for one in found if one.id == "bf16-parameters").why_not.startswith("only its reader")
+    assert len(set(ids)) == len(ids)
+    both = add_memory_candidates([pruned], techniques, lambda s: s, goal="pareto")
+    assert both[0] is pruned
+
+
+# -- pareto ------------------------------------------------------------------------------------------------------------
+
+
+def point(name: str, speed: float, memory: float, width: float = 0.01) -> Point:
+    return Point(
+        id=name,
+        speed=(speed, speed * (1 - width), speed * (1 + width)),
+        memory=(memory, memory * (1 - width), memory * (1 + width)),
+    )
+
+
+def test_the_front_holds_what_nothing_dominates() -> None:
+    points = [point("fast", 2.0, 0.8), point("small", 0.8, 2.0), point("both", 1.5, 1.5), point("bad", 0.7, 0.7)]
+    found = {one.point.id: one for one in rank_points(points)}
+    assert {name: one.standing for name, one in found.items()} == {
+        UNCHANGED: DOMINATED,
+        "fast": FRONT,
+        "small": FRONT,
+        "both": FRONT,
+        "bad": DOMINATED,
+    }
+    assert found[UNCHANGED].by == "both"
+
+
+def test_wide_intervals_leave_the_standing_open() -> None:
+    found = {one.point.id: one for one in rank_points([point("a", 1.3, 1.2, width=0.4)])}
+    assert (found["a"].standing, found[UNCHANGED].standing, found[UNCHANGED].by) == (FRONT, OPEN, "a")
+
+
+def test_points_within_the_tolerance_do_not_dominate_each_other() -> None:
+    found = rank_points([point("a", 2.02, 2.0, width=0.0), point("b", 2.0, 2.02, width=0.0)])
+    assert [one.standing for one in found] == [DOMINATED, FRONT, FRONT]
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.2, 5.0), st.floats(0.2, 5.0), st.floats(0.0, 0.5)), min_size=1, max_size=8, unique=True
+    )
+)
+def test_the_front_is_never_empty_and_nothing_on_it_is_surely_beaten(rows: list[tuple[float, float, float]]) -> None:
+    points = [point(str(i), speed, memory, width) for i, (speed, memory, width) in enumerate(rows)]
+    found = rank_points(points)
+    assert any(one.standing != DOMINATED for one in found)
+    for one in found:
+        for other in points:
+            if one.standing == FRONT and other.id != one.point.id:
+                assert not (other.speed[1] > one.point.speed[2] and other.memory[1] > one.point.memory[2]), (one, other)
+
+
+def test_pareto_writes_the_free_gain_and_leaves_trades_to_the_reader() -> None:
+    campaign, found = tuned("pareto", {"fast": (0.5, 1.0), "small": (1.3, 0.4), "slow": (1.4, 1.0)})
+    name, why = choose_pareto(campaign)
+    assert name == "fast"
+    assert "shown to lose nothing" in why
+    best = best_arm(campaign)
+    assert best is not None
+    assert best.candidate.id == "fast"
+    assert {one.point.id: one.standing for one in rank_arms(campaign)} == {
+        UNCHANGED: DOMINATED,
+        "fast": FRONT,
+        "small": FRONT,
+        "slow": DOMINATED,
+    }
+    assert found["small"].verdict is Verdict.SLOWER
+    assert found["small"].memory["verdict"] == "smaller"
+
+
+def test_pareto_writes_nothing_when_every_gain_costs_the_other() -> None:
+    campaign, _ = tuned("pareto", {"fast": (0.5, 1.5), "small": (1.3, 0.4)})
+    name, why = choose_pareto(campaign)
+    assert name is None
+    assert best_arm(campaign) is None
+    assert "fast, small" in why
+
+
+def test_pareto_says_when_nothing_is_better() -> None:
+    campaign, _ = tuned("pareto", {"slow": (1.3, 1.2)})
+    assert choose_pareto(campaign) == (
+        None,
+        "nothing is written: no candidate is better than the unchanged command in either",
+    )
+    assert choose_point(rank_points([replace(point("a", 2.0, 2.0), is_adoptable=False)]), [])[0] is None
+
+
+# -- cost --------------------------------------------------------------------------------------------------------------
+
+
+def test_cost_is_time_times_price_and_a_dearer_hour_counts() -> None:
+    machine = TwoSided({"twice": (0.5, 1.0), "dear": (0.5, 1.0)})
+    campaign = machine.campaign("cost")
+    campaign.price_per_hour = 3.6
+    campaign.price_ratios = {"dear": 3.0}
+    tune_candidates(campaign, [candidate("twice"), candidate("dear")], [measurement(1e6)])
+    found = {trial.id: trial for trial in tell_trials(campaign)}
+    assert (found["twice"].verdict, found["dear"].verdict) == (Verdict.CHEAPER, Verdict.DEARER)
+    assert found["dear"].speedup_ratio == pytest.approx(2.0, rel=0.02)
+    assert found["dear"].cost["saving_ratio"] == pytest.approx(2 / 3, rel=0.02)
+    # 3.6 an hour is 0.001 a second; 1,000 steps of 0.5 ms take half a second.
+    assert found["twice"].cost["per_1000_steps"] == pytest.approx(0.0005, rel=0.02)
+    assert found["dear"].cost["price_per_hour"] == pytest.approx(10.8)
+
+
+def test_cost_per_million_is_told_where_the_work_was_counted() -> None:
+    told = describe_cost(describe_measured([measurement(8e6)]), 3600.0)
+    assert told["per_million_samples"] == pytest.approx(1000.0)  # 1 ms a sample at 1 a second
+    assert told["per_million_tokens"] is None
+    assert describe_cost({}, 1.0) == {}
+
+
+@pytest.mark.parametrize("change", [lambda m: replace(m, samples_per_step=None), lambda m: replace(m, peak_bytes=None)])
+def test_unknown_counts_stay_unknown(change: Callable[[Measurement], Measurement]) -> None:
+    one = change(replace(measurement(1e6), rank_peak_bytes=None))
+    told = describe_measured([measurement(1e6), one])
+    assert told["rank_peak_bytes"] is None
+    assert (told["samples_per_s"] is None) == (one.samples_per_step is None)

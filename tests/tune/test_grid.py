@@ -1,0 +1,356 @@
+"""Declared grids: what a file may say, how the command is started, and what is told of every configuration."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hotloop.apply import TECHNIQUES, check_strategy
+from hotloop.core.errors import UsageError
+from hotloop.core.findings import Numerics
+from hotloop.core.strategy import Strategy
+from hotloop.core.tuning import Trial, Verdict
+from hotloop.pipeline.matrix import check_prices, find_interpreter, load_matrix
+from hotloop.tune.declared import declare_candidates, measure_declared, price_ratios
+from hotloop.tune.grid import Configuration, GridError, change_command, load_grid, make_preset, parse_grid
+from hotloop.tune.trials import OK, OOM, Measurement, Ran
+from hotloop.tune.tuner import BaselineFailed, Campaign, best_arm, tell_reference, tell_trials
+
+LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
+HEAD = 'schema = "hotloop.matrix/1"\n'
+TWO = HEAD + '[[configuration]]\nname = "a"\n[[configuration]]\nname = "b"\n'
+
+
+def check(strategy: Strategy) -> Strategy:
+    return check_strategy(strategy, TECHNIQUES)
+
+
+def parse(text: str) -> tuple[Configuration, ...]:
+    return parse_grid(text, check, source="m.toml")
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_keeps_its_order_and_everything_that_it_says() -> None:
+    first, second = parse(
+        TWO
+        + """
+        ranks = 2
+        arguments = ["--batch-size", "8"]
+        variables = {OMP_NUM_THREADS = "1"}
+        numerics = "reordered"
+        price_per_hour = 4
+        [configuration.techniques.bf16-autocast]
+        [configuration.techniques.loader-workers]
+        num_workers = 2
+        """
+    )
+    assert (first.name, first.launch, bool(first.strategy)) == ("a", {}, False)
+    assert second.strategy.name == "b"
+    assert [choice.technique for choice in second.strategy.choices] == ["bf16-autocast", "loader-workers"]
+    assert second.launch == {
+        "ranks": 2,
+        "arguments": ["--batch-size", "8"],
+        "variables": {"OMP_NUM_THREADS": "1"},
+    }
+    assert (second.numerics, second.price_per_hour) == (Numerics.REORDERED, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[configuration", "not TOML"),
+        ('schema = "x"', "the first line must be"),
+        (HEAD + "configurations = []", "unknown key 'configurations'; did you mean 'configuration'?"),
+        (HEAD + "configuration = 3", "configuration is 3; write [[configuration]] tables"),
+        (HEAD + '[[configuration]]\nname = "a"', "1 configurations: write 2 to 64"),
+        (HEAD + "[[configuration]]\n[[configuration]]\n", "configuration 1: name is None"),
+        (TWO + 'technique = "x"', "configuration 2 (b): unknown key 'technique'; did you mean 'techniques'?"),
+        (TWO + '[[configuration]]\nname = "a"', "configuration 3: name 'a' is taken"),
+        (TWO + '[[configuration]]\nname = "baseline"', "only the first one may be called"),
+        (TWO + '[[configuration]]\nname = "a\\u001b[31m"', "write a name of 1 to 60 printable characters"),
+        (TWO + "ranks = 0", "configuration 2 (b): ranks is 0"),
+        (TWO + "ranks = true", "ranks is True"),
+        (TWO + 'arguments = "--x"', "arguments is '--x'; write words"),
+        (TWO + "variables = {A = 1}", "variables.A is 1; write a string"),
+        (TWO + 'variables = {"A B" = "1"}', "no name of a variable"),
+        (TWO + 'variables = {HOTLOOP_FOLDER = "1"}', "hotloop sets it itself"),
+        (TWO + 'numerics = "fine"', "numerics is 'fine'; write one of exact"),
+        (TWO + "price_per_hour = -1", "price_per_hour is -1"),
+        (TWO + "price_per_hour = inf", "price_per_hour is inf"),
+        (TWO + "techniques = 3", "configuration 2 (b): techniques is 3"),
+        (TWO + "[configuration.techniques.bf16]", "unknown technique 'bf16'"),
+        (TWO + "[configuration.techniques.accumulation]\nmicro_batches = 0", "micro_batches is 0: the least is 1"),
+        (
+            TWO + "[configuration.techniques.fsdp2]\n[configuration.techniques.zero-optimizer]",
+            "fsdp2 and zero-optimizer conflict",
+        ),
+    ],
+)
+def test_a_wrong_grid_is_one_line_that_names_the_key(text: str, said: str) -> None:
+    with pytest.raises(GridError) as caught:
+        parse(text)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("m.toml: ")
+    assert "\n" not in str(caught.value).removeprefix("m.toml: not TOML")
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(GridError, match="cannot read the matrix"):
+        load_grid(str(tmp_path / "none.toml"), check)
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(GridError, match="not UTF-8"):
+        load_grid(str(tmp_path / "binary.toml"), check)
+    (tmp_path / "long.toml").write_text("#" * ((1 << 20) + 1))
+    with pytest.raises(GridError, match="larger than"):
+        load_grid(str(tmp_path / "long.toml"), check)
+
+
+def test_the_preset_is_valid_and_names_deepspeed_only_where_it_is() -> None:
+    for one in make_preset(has_deepspeed=True):
+        check(one.strategy)
+    names = [one.name for one in make_preset(has_deepspeed=False)]
+    assert names == ["as it is", "bf16", "bf16 + accumulation", "fsdp2", "zero-1"]
+    more = make_preset(has_deepspeed=True)[len(names) :]
+    assert [one.name for one in more] == ["deepspeed zero-2", "deepspeed zero-3"]
+    assert all("script's own option" in one.why_not for one in more)
+
+
+def test_an_interpreter_is_asked_for_deepspeed_and_a_foreign_program_is_not(tmp_path: Path) -> None:
+    (tmp_path / "torchrun").write_text("#!/opt/x/bin/python3.11\n")
+    (tmp_path / "launch.sh").write_text("#!/bin/sh\n")
+    assert find_interpreter((str(tmp_path / "torchrun"), "t.py")) == "/opt/x/bin/python3.11"
+    assert find_interpreter((str(tmp_path / "launch.sh"),)) is None
+    assert find_interpreter((str(tmp_path / "not-there"),)) is None
+    assert load_matrix("preset", (str(tmp_path / "launch.sh"),))[0].name == "as it is"
+
+
+def test_the_goal_cost_needs_a_price_for_every_configuration() -> None:
+    rows = parse(TWO + "price_per_hour = 2.0")
+    with pytest.raises(UsageError, match=r"--goal cost needs a price.*'a'"):
+        check_prices(rows, "cost", None)
+    check_prices(rows, "cost", 1.0)
+    check_prices(rows, "speed", None)
+    assert price_ratios(rows, 4.0) == {"b": 0.5}
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("torchrun t.py --nproc-per-node 9", "torchrun --nproc-per-node 4 t.py --nproc-per-node 9"),
+        ("torchrun --nproc_per_node 2 t.py", "torchrun --nproc_per_node 4 t.py"),
+        (
+            "/usr/bin/torchrun --standalone --nproc-per-node=2 -m a.b",
+            "/usr/bin/torchrun --standalone --nproc-per-node=4 -m a.b",
+        ),
+        (
+            "python -m torch.distributed.run --nnodes 1 t.py",
+            "python -m torch.distributed.run --nproc-per-node 4 --nnodes 1 t.py",
+        ),
+        ("accelerate launch --num_processes 2 t.py", "accelerate launch --num_processes 4 t.py"),
+        ("accelerate launch t.py", "accelerate launch --num_processes 4 t.py"),
+    ],
+)
+def test_ranks_are_set_where_the_launcher_reads_them(words: str, expected: str) -> None:
+    assert change_command(words.split(), Configuration(name="a", ranks=4)) == (tuple(expected.split()), "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("python t.py torchrun", "no launcher"),
+        ("accelerate config", "no launcher"),
+        ("torchrun --nnodes=2 --nproc-per-node 2 t.py", "spans 2 nodes"),
+    ],
+)
+def test_a_command_whose_ranks_cannot_be_set_stays_as_it_is(words: str, said: str) -> None:
+    command, why_not = change_command(words.split(), Configuration(name="a", ranks=4, arguments=("--x",)))
+    assert command == tuple(words.split())
+    assert said in why_not
+
+
+def test_arguments_follow_the_command() -> None:
+    command, why_not = change_command(("python", "t.py"), Configuration(name="a", arguments=("--lr", "1")))
+    assert (command, why_not) == (("python", "t.py", "--lr", "1"), "")
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+def measurement(step_ns: float, **more: object) -> Measurement:
+    one = Measurement(
+        step_ns=step_ns,
+        steady_count=30,
+        samples_per_step=8.0,
+        tokens_per_step=None,
+        peak_bytes=1000,
+        rank_peak_bytes=1000,
+        rank_count=1,
+        exchanges=False,
+        one_time_ns=50,
+        losses=LOSSES,
+    )
+    return replace(one, **more)  # type: ignore[arg-type]
+
+
+class Rows:
+    """Answers each configuration with a measurement of its own, times a little noise."""
+
+    def __init__(self, answers: Mapping[str | None, Ran]) -> None:
+        self.now_s, self.answers, self.ran = 0.0, answers, list[str | None]()
+        self._random = random.Random(5)
+
+    def run(self, strategy: Strategy, number: int) -> Ran:
+        self.now_s += 10.0
+        self.ran.append(strategy.name)
+        ran = self.answers[strategy.name]
+        if ran.measured is None:
+            return ran
+        noise = self._random.lognormvariate(0, 0.01)
+        return replace(ran, measured=replace(ran.measured, step_ns=ran.measured.step_ns * noise))
+
+
+def ok(measured: Measurement) -> Ran:
+    return Ran(ended=OK, reason="", duration_s=10.0, measured=measured)
+
+
+def measure(
+    text: str, answers: Mapping[str | None, Ran], goal: str = "speed", observed: Measurement | None = None
+) -> tuple[Campaign, dict[str, Trial], Rows]:
+    rows = parse(text)
+    machine = Rows(answers)
+    campaign = Campaign(
+        goal=goal,
+        check=check,
+        run=machine.run,
+        clock_s=lambda: machine.now_s,
+        deadline_s=1e5,
+        tell=lambda said: None,
+    )
+    measure_declared(campaign, declare_candidates(rows, dict(TECHNIQUES.items())), rows, [observed or measurement(1e6)])
+    return campaign, {trial.id: trial for trial in tell_trials(campaign)}, machine
+
+
+def rows_of(*rows: str) -> str:
+    return HEAD + '[[configuration]]\nname = "first"\n' + "".join(f"[[configuration]]\n{row}\n" for row in rows)
+
+
+def applied(technique: str, status: str, detail: str = "", numerics: str = "lossy") -> tuple[Mapping[str, str], ...]:
+    return ({"technique": technique, "status": status, "detail": detail, "numerics": numerics},)
+
+
+def test_every_configuration_ends_with_a_verdict_of_its_own() -> None:
+    text = rows_of(
+        'name = "bf16"\ntechniques.bf16-autocast = {}',
+        'name = "fsdp2"\ntechniques.fsdp2 = {}',
+        'name = "full"\ntechniques.channels-last = {}',
+        'name = "same"',
+    )
+    campaign, found, machine = measure(
+        text,
+        {
+            None: ok(measurement(1e6)),
+            "bf16": ok(measurement(5e5, applied=applied("bf16-autocast", "applied"))),
+            "fsdp2": ok(measurement(1e6, applied=applied("fsdp2", "not applicable", "held by the optimizer"))),
+            "full": Ran(ended=OOM, reason="out of memory", duration_s=1.0, measured=None),
+            "same": ok(measurement(1e6)),
+        },
+    )
+    assert {name: trial.verdict for name, trial in found.items()} == {
+        "bf16": Verdict.FASTER,
+        "fsdp2": Verdict.NOT_APPLICABLE,
+        "full": Verdict.FAILED,
+        "same": Verdict.CANNOT_TELL,
+    }
+    assert found["fsdp2"].reason == "held by the optimizer"
+    assert (found["fsdp2"].speedup_ratio, found["fsdp2"].n) == (None, 0)
+    assert machine.ran.count("fsdp2") == 1
+    assert found["bf16"].speedup_ratio == pytest.approx(2.0, rel=0.05)
+    assert found["bf16"].measured["samples_per_s"] == pytest.approx(16e3, rel=0.05)
+    reference = tell_reference(campaign, "first")
+    assert reference is not None
+    assert reference.measured["samples_per_s"] == pytest.approx(8e3, rel=0.05)
+    best = best_arm(campaign)
+    assert best is not None
+    assert best.candidate.id == "bf16"
+
+
+def test_nothing_is_left_out_of_a_grid_because_others_promise_more() -> None:
+    names = [f"r{i}" for i in range(6)]
+    answers: dict[str | None, Ran] = {name: ok(measurement(1e6)) for name in names}
+    _, found, machine = measure(
+        rows_of(*(f'name = "{name}"' for name in names)), {None: ok(measurement(1e6)), **answers}
+    )
+    assert min(machine.ran.count(name) for name in names) >= 4
+    assert not any("left out" in trial.reason for trial in found.values())
+
+
+def test_ranks_that_do_not_exchange_are_no_speed_up() -> None:
+    text = rows_of('name = "two"\nranks = 2', 'name = "ddp"\nranks = 2', 'name = "one"\nranks = 2')
+    _, found, _ = measure(
+        text,
+        {
+            None: ok(measurement(1e6)),
+            "two": ok(measurement(1e6, samples_per_step=16.0, rank_count=2)),
+            "ddp": ok(measurement(1e6, samples_per_step=16.0, rank_count=2, exchanges=True)),
+            "one": ok(measurement(1e6, rank_count=1)),
+        },
+    )
+    assert found["two"].verdict is Verdict.CANNOT_TELL
+    assert "may train 2 models" in found["two"].reason
+    assert found["two"].speedup_ratio is None
+    assert (found["one"].verdict, found["one"].reason) == (
+        Verdict.NOT_APPLICABLE,
+        "2 ranks were asked for, 1 trained",
+    )
+    assert found["ddp"].verdict is Verdict.FASTER
+    assert found["ddp"].unit == "sample"
+    assert "a step holds 16 samples, not 8" in found["ddp"].reason
+
+
+def test_steps_whose_size_is_unknown_are_not_compared() -> None:
+    text = rows_of('name = "half"\narguments = ["--batch-size", "4"]', 'name = "same"')
+    unseen = measurement(1e6, samples_per_step=None)
+    _, found, machine = measure(text, {None: ok(unseen), "same": ok(unseen)}, observed=unseen)
+    assert found["half"].verdict is Verdict.CANNOT_TELL
+    assert "steps of different size cannot be compared" in found["half"].reason
+    assert "half" not in machine.ran
+    assert found["same"].speedup_ratio is not None
+
+
+def test_another_launch_widens_the_class_of_the_numbers_unless_the_grid_says_better() -> None:
+    plain, told, threads = declare_candidates(
+        parse(
+            rows_of(
+                'name = "a"\narguments = ["x"]\ntechniques.fused-optimizer = {}',
+                'name = "b"\narguments = ["x"]\nnumerics = "exact"',
+                'name = "c"\nvariables = {OMP_NUM_THREADS = "2"}',
+            )
+        ),
+        dict(TECHNIQUES.items()),
+    )
+    assert (plain.numerics, plain.least_numerics) == (Numerics.RESAMPLED, Numerics.RESAMPLED)
+    assert told.numerics is Numerics.EXACT
+    assert threads.numerics is Numerics.REORDERED
+    other = tuple(x + 0.01 for x in LOSSES)
+    text = rows_of('name = "b"\narguments = ["x"]\nnumerics = "exact"', 'name = "a"\narguments = ["x"]')
+    _, found, _ = measure(
+        text,
+        {None: ok(measurement(1e6)), "a": ok(measurement(5e5, losses=other)), "b": ok(measurement(5e5, losses=other))},
+    )
+    assert found["b"].verdict is Verdict.REJECTED
+    assert "should be exact" in found["b"].reason
+    assert found["a"].quality["status"] == "passed"
+
+
+def test_a_first_configuration_that_fails_is_an_error() -> None:
+    with pytest.raises(BaselineFailed, match="out of memory"):
+        measure(rows_of('name = "a"'), {None: Ran(ended=OOM, reason="out of memory", duration_s=1.0, measured=None)})
