@@ -216,7 +216,7 @@ def known(technique: str) -> bool:
 def alternate(
     variants: dict[str, Training], rounds: int, steps: int, limit_s: float = math.inf
 ) -> dict[str, dict[str, list[float]]]:
-    """CPU seconds a step, and of its optimizer, of each variant and round; past the limit no fewer than FEWEST rounds."""
+    """CPU seconds a step, and of its optimizer, of each variant and round; past the limit, FEWEST_ROUNDS at least."""
     draw, began_s = random.Random(0), time.perf_counter()
     for variant in variants.values():
         for _ in range(2):
