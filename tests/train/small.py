@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from hotloop import Checkpoints, Trainer
+from hotloop.core.strategy import Choice, Strategy
 
 
 class Noisy(Dataset[Any]):
@@ -70,6 +71,48 @@ def make_trainer(callback: Losses, *, width: int = 16, dropout: float = 0.1, **o
     return Trainer(model, optimizer, step, callbacks=[callback], scheduler=scheduler, **options)
 
 
+class Blocks(torch.nn.Module):
+    """Blocks of odd sizes: no dimension is a multiple of the ranks, and the last has a single row."""
+
+    def __init__(self, width: int = 9) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(8, width)
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(width, 5), torch.nn.Tanh(), torch.nn.Linear(5, width)) for _ in range(2)
+        )
+        self.last = torch.nn.Linear(width, 1)
+        self.register_buffer("scale", torch.rand(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + block(x) * self.scale
+        result: torch.Tensor = self.last(x)
+        return result
+
+
+def make_sharded_trainer(callback: Losses, rank: int, choices: tuple[Choice, ...], **options: Any) -> Trainer:
+    """The model cut over the ranks; ranks begin with other weights, rank 0's count."""
+    torch.manual_seed(2 + rank)
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        indices, x, y = batch
+        if torch.is_grad_enabled():
+            callback.fetched += indices.tolist()
+        return torch.nn.functional.mse_loss(model(x).squeeze(1), y)
+
+    return Trainer(
+        Blocks(),
+        lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+        step,
+        callbacks=[callback],
+        strategy=Strategy(choices=choices),
+        scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.7),
+        clip_norm=1.0,
+        **options,
+    )
+
+
 def make_loader(count: int = 44, batch_size: int = 4, noise: float = 0.1, **options: Any) -> Any:
     data = Noisy(count)
     data.noise = noise
@@ -79,12 +122,24 @@ def make_loader(count: int = 44, batch_size: int = 4, noise: float = 0.1, **opti
 def main(folder: str, losses: str, *arguments: str) -> None:
     options = dict(one.split("=") for one in arguments)
     callback = Losses(int(options.get("stop_at", "0")))
-    trainer = make_trainer(callback, dropout=0.0, checkpoint=Checkpoints(folder=folder, every_steps=3))
+    kept = Checkpoints(folder=folder, every_steps=3)
+    if "technique" in options:
+        settings = {"cpu_offload": True} if "cpu_offload" in options else {}
+        technique = options["technique"]
+        choices = (Choice(technique=technique, settings=settings),) if technique else ()
+        accumulate = int(options.get("accumulate", "1"))
+        trainer = make_sharded_trainer(
+            callback, int(os.environ["RANK"]), choices, checkpoint=kept, accumulate=accumulate
+        )
+    else:
+        trainer = make_trainer(callback, dropout=0.0, checkpoint=kept)
     steps = options.get("max_steps")
+    validation = make_loader(9, noise=0.0) if "technique" in options else None
     try:
-        trainer.fit(make_loader(noise=0.0), epochs=4, max_steps=None if steps is None else int(steps))
+        trainer.fit(make_loader(noise=0.0), validation, epochs=4, max_steps=None if steps is None else int(steps))
     finally:
-        found = {"losses": callback.losses, "samples": callback.samples}
+        local = [getattr(one, "_local_tensor", one).numel() for one in trainer.model.parameters()]
+        found = {"losses": callback.losses, "samples": callback.samples, "parameters_count": sum(local)}
         Path(f"{losses}.{trainer.ranks.rank}").write_text(json.dumps(found))
 
 

@@ -131,6 +131,47 @@ def test_two_ranks_then_one_then_two_take_the_same_samples(tmp_path: Path) -> No
         assert parts[0][rank]["losses"] == {step: whole[rank]["losses"][step] for step in parts[0][rank]["losses"]}
 
 
+def test_a_sharded_model_resumes_with_equal_bits_and_on_other_ranks(tmp_path: Path) -> None:
+    """Trains as copied models do; resumed on as many ranks to the bit, then on one, and on two again."""
+    phases: list[list[Any]] = [
+        [2, "copied", "copied", "technique=", "accumulate=2"],
+        [2, "whole", "whole", "technique=fsdp2", "accumulate=2"],
+        [2, "cut", "a", "technique=fsdp2", "accumulate=2", "stop_at=4"],
+        [2, "cut", "b", "technique=fsdp2", "accumulate=2", "max_steps=7"],
+        [1, "cut", "c", "technique=fsdp2", "accumulate=4", "max_steps=10"],
+        [2, "cut", "d", "technique=fsdp2", "accumulate=2"],
+        [2, "none", "none", "technique=fsdp2", "cpu_offload=1"],
+    ]
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT), json.dumps(phases)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    codes = ["[0, 0]", "[0, 0]", "[75, 75]", "[0, 0]", "[0]", "[0, 0]", "[1, 1]"]
+    assert ended.stdout.split() == " ".join(codes).split(), ended.stderr
+    assert "fsdp2 cannot cut the model over the 2 ranks: cpu_offload: the model is on the CPU already" in ended.stderr
+    assert not (tmp_path / "none").exists()  # refused, and not trained on each rank apart
+    copied, whole, *parts = (
+        [json.loads((tmp_path / f"{name}.{rank}").read_text()) for rank in range(ranks)]
+        for ranks, _, name, *_ in phases[:-1]
+    )
+    assert sum(rank["parameters_count"] for rank in whole) == copied[0]["parameters_count"]
+    assert max(rank["parameters_count"] for rank in whole) < 0.6 * copied[0]["parameters_count"]
+    mean = {step: sum(rank["losses"][step] for rank in whole) / 2 for step in whole[0]["losses"]}
+    assert mean == pytest.approx(
+        {step: sum(rank["losses"][step] for rank in copied) / 2 for step in copied[0]["losses"]}, rel=1e-4
+    )
+    for part in parts[:2]:  # the same ranks: the same bits
+        for rank in (0, 1):
+            assert part[rank]["losses"] == {step: whole[rank]["losses"][step] for step in part[rank]["losses"]}
+    steps = [step for part in parts for step in part[0]["losses"]]
+    assert sorted(steps, key=int) == list(mean)
+    for part in parts[2:]:
+        for step in part[0]["losses"]:
+            assert sum(rank["losses"][step] for rank in part) / len(part) == pytest.approx(mean[step], rel=1e-4)
+            assert {s for rank in part for s in rank["samples"][step]} == {
+                s for rank in whole for s in rank["samples"][step]
+            }
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

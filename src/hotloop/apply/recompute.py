@@ -58,9 +58,9 @@ class Recomputation:
             self.inside -= 1
 
     def _try(self, block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        before = _watch(block)
+        before = watch_state(block)
         result = call(*args, **kwargs)
-        after = _watch(block)
+        after = watch_state(block)
         self._checked.add(type(block))
         changed = next((key for key in before if after.get(key) != before[key]), None)
         if changed is not None or after.keys() != before.keys():
@@ -84,7 +84,7 @@ def make_context_fn(policy: str) -> Callable[[], Any] | None:
     return functools.partial(create_selective_checkpoint_contexts, kept)
 
 
-def _watch(block: Any) -> dict[str, Any]:
+def watch_state(block: Any) -> dict[str, Any]:
     """What a forward must leave as it is, by a name for the user."""
     found: dict[str, Any] = {"Python's random numbers": hash(random.getstate())}
     numpy = sys.modules.get("numpy")

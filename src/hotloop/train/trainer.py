@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 from hotloop.apply import TECHNIQUES, check_strategy, settings_of
 from hotloop.apply.applier import Applier, Record, make_context
+from hotloop.apply.modules import is_sharded
 from hotloop.core.errors import UsageError
 from hotloop.core.strategy import Choice, Strategy, chain, load_strategy, strategy_to_mapping
 
@@ -45,6 +46,7 @@ PREEMPTED_EXIT_CODE = 75
 
 _PRECISIONS = {"bf16": "bf16-autocast", "fp16": "fp16-autocast"}
 _ACCUMULATION = "accumulation"
+_SHARDING = "fsdp2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,13 +223,33 @@ class Trainer:
     def _build_model(self, model: torch.nn.Module) -> Any:
         model.to(self.ranks.device)
         built: Any = model
-        if self.ranks.world_size > 1 and not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        synchronises = isinstance(model, torch.nn.parallel.DistributedDataParallel) or any(
+            is_sharded(part) for part in model.modules()
+        )
+        if self.ranks.world_size > 1 and not synchronises:
+            if self.strategy.get(_SHARDING) is not None:
+                return self._shard_model(model)
             arguments: dict[str, Any] = {"module": model}
             if self.ranks.device.type == "cuda":
                 arguments["device_ids"] = [self.ranks.device.index]
             self._applier.ddp_arguments(arguments)
             built = torch.nn.parallel.DistributedDataParallel(**arguments)
         return self._applier.model_met(built)
+
+    def _shard_model(self, model: torch.nn.Module) -> Any:
+        """The model cut over the ranks, from rank 0's values, as DistributedDataParallel would start."""
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor.detach(), src=0)
+        built = self._applier.model_met(model)
+        told = [one for one in self._applier.records if one.technique == _SHARDING]
+        if not any(one.status == "applied" for one in told):
+            # Neither cut nor copied, every rank would train a model of its own.
+            why = told[-1].detail if told else "its choice is limited to other places (where)"
+            raise UsageError(
+                f"{_SHARDING} cannot cut the model over the {self.ranks.world_size} ranks: {why}; leave it out of the "
+                "strategy, and every rank holds the whole model"
+            )
+        return built
 
     def _build_optimizer(self, optimizer: Any) -> Any:
         built = optimizer(self.model.parameters()) if _is_function(optimizer, "step") else optimizer
