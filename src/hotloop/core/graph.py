@@ -458,8 +458,18 @@ class DeviceMemoryTimeline:
     """Of the peak, what was allocated within the trace; the rest was there before."""
     ops: tuple[OpMemory, ...]
     """Most held at the peak first."""
+    peak_by_category: Mapping[str, int]
+    """The peak by memory_snapshot.TIMELINE_CATEGORIES, told from the ranges around each allocation and from how long
+    it lived (memory_categories); sums to ``peak_allocated_bytes``. What was there before the trace is 'unknown'."""
     levels: tuple[tuple[int, int, int], ...]
     """(instant, allocated, reserved or -1), at most a few hundred; every maximum of the full series is among them."""
+
+    def __post_init__(self) -> None:
+        total_bytes = sum(self.peak_by_category.values())
+        if total_bytes != self.peak_allocated_bytes:
+            raise InvariantError(
+                f"the peak's categories sum to {total_bytes}, not to {self.peak_allocated_bytes} bytes"
+            )
 
     @property
     def fragmentation_bytes(self) -> int | None:

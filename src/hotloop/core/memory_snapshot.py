@@ -106,8 +106,13 @@ class MemoryPeak:
     unix_ns: int | None
     by_site: tuple[SiteMemory, ...]
     """Sums to ``requested_bytes``, largest first."""
+    by_category: Mapping[str, int]
+    """Bytes by TIMELINE_CATEGORIES, told from the stacks and from how long each allocation lived (memory_categories);
+    sums to ``requested_bytes``. A category that is absent was not seen; 'unknown' is what cannot be told."""
 
     def __post_init__(self) -> None:
+        if sum(self.by_category.values()) != self.requested_bytes:
+            raise InvariantError(f"the peak's categories do not sum to {self.requested_bytes} bytes")
         total_bytes = sum(site.bytes for site in self.by_site)
         if total_bytes != self.requested_bytes:
             raise InvariantError(f"the peak's sites sum to {total_bytes}, not to {self.requested_bytes} bytes")
@@ -231,4 +236,4 @@ class MemoryFile:
     peak_bytes: int | None
     """Of a timeline; a snapshot has one for each device."""
     categories: tuple[CategoryMemory, ...]
-    """Of a timeline; a snapshot knows lines, not categories."""
+    """Of a timeline; a snapshot has them for the peak of each device."""

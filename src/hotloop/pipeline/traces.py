@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from hotloop import __version__
+from hotloop.analyze.timeline.anatomy import find_host_phases
 from hotloop.analyze.timeline.collectives import collect_collectives
 from hotloop.analyze.timeline.critical_path import cut_middle_step, summarize_path, summarize_ranks_path
 from hotloop.analyze.timeline.memory import describe_memory
@@ -62,7 +63,9 @@ def reduce_rank(trace: Trace, options: ReduceOptions) -> ReducedRank:
         rank, notes = replace(rank, forecasts=forecasts), [*notes, *told]
     if rank.timeline.step_source != "whole trace":
         rank = replace(rank, path=summarize_path(*parts, window))
-    rank = replace(rank, memory=describe_memory(trace, ground.links, ground.steps))
+    if trace.memory is not None:
+        phases = find_host_phases(trace, ground.links, ground.steps)
+        rank = replace(rank, memory=describe_memory(trace, ground.links, ground.steps, phases))
     answers, refusals = answer_asked(*parts, options.what_if) if options.what_if else ((), ())
     collectives = collect_collectives(*parts)
     return ReducedRank(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotloop.core.memory_snapshot import MemoryFile
@@ -40,7 +40,7 @@ def trace_tables(report: Report, top: int = 10) -> tuple[Table, ...]:
         made.append(_tell_launches(lead.launch, whose))
     made += [_tell_waits(report), _tell_ranks_path(report.trace)]
     made += [_tell_path(ranks[0], whose, top), _tell_forecasts(ranks[0], whose), _tell_asked(report.trace)]
-    made += [_tell_memory(ranks), _tell_memory_ops(ranks[0], whose, top)]
+    made += [_tell_memory(ranks), _tell_memory_categories(ranks[0], whose), _tell_memory_ops(ranks[0], whose, top)]
     made += [_tell_kernels(lead, whose, top), _tell_comm(lead, whose, top), _tell_ops(lead, whose, top)]
     made += [_tell_modules(lead, whose, top), _tell_ranges(lead, whose, top), _tell_ratios(lead, whose)]
     return tuple(table for table in made if table is not None and table.rows)
@@ -287,6 +287,14 @@ def _tell_memory_file(file: MemoryFile, top: int) -> Iterator[Table]:
             sites.append((where, f"{one.device}", *rows))
     header = ("device", "peak requested", "reserved", "in use", "not in use", "between blocks", "largest free")
     yield Table(title="Memory", note=file.source, header=header, rows=tuple(devices))
+    for one in file.devices:
+        if one.peak is not None:
+            yield Table(
+                title="Memory at the peak by category",
+                note=f"{file.source}, device {one.device}; told by what made it and how long it lived",
+                header=("category", "bytes", "share"),
+                rows=_rank_categories(one.peak.by_category, one.peak.requested_bytes),
+            )
     total = max(1, file.peak_bytes or 0)
     yield Table(
         title="Memory by category",
@@ -318,6 +326,29 @@ def _tell_memory_file(file: MemoryFile, top: int) -> Iterator[Table]:
             )
             for one in file.largest_blocks[:top]
         ),
+    )
+
+
+def _tell_memory_categories(rank: TraceRank, whose: str) -> Table | None:
+    if not rank.memory:
+        return None
+    one = rank.memory[0]
+    before_bytes = one.peak_allocated_bytes - one.held_at_peak_bytes
+    before = f"{t.format_bytes(before_bytes)} were there before the trace" if before_bytes > 0 else ""
+    return Table(
+        title="Memory at the peak by category",
+        note="; ".join(x for x in (f"{one.device_type} {max(0, one.device)}", before, whose) if x),
+        header=("category", "bytes", "share"),
+        rows=_rank_categories(one.peak_by_category, one.peak_allocated_bytes),
+    )
+
+
+def _rank_categories(by_category: Mapping[str, int], total_bytes: int) -> tuple[tuple[str, ...], ...]:
+    ordered = sorted(by_category.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        (name.replace("_", " "), t.format_bytes(size), t.format_share(size / max(1, total_bytes)))
+        for name, size in ordered
+        if size
     )
 
 

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotloop.analyze.timeline.anatomy import find_host_phases
 from hotloop.analyze.timeline.links import link_device_work
-from hotloop.analyze.timeline.memory import OUTSIDE, describe_memory, find_held, list_categories, thin_levels
+from hotloop.analyze.timeline.memory import (
+    OUTSIDE,
+    describe_memory,
+    find_freed,
+    find_held,
+    list_categories,
+    thin_levels,
+)
 from hotloop.analyze.timeline.steps import find_steps
 from hotloop.core.graph import DeviceMemoryTimeline
 from hotloop.core.trace import MemoryEvents
@@ -39,7 +47,8 @@ def events(rows: list[Event], device_type: int = 1, index: int = 0) -> MemoryEve
 def describe(memory: MemoryEvents | None, rows: list[Row]) -> tuple[DeviceMemoryTimeline, ...]:
     trace = PlainTrace(rows, memory=memory)
     links = link_device_work(trace)
-    return describe_memory(trace, links, find_steps(trace, links))
+    steps = find_steps(trace, links)
+    return describe_memory(trace, links, steps, find_host_phases(trace, links, steps))
 
 
 ROWS = [mark("ProfilerStep#0", 0, 100), op("aten::mm", 10, 20), op("aten::empty", 12, 5), op("aten::relu", 40, 10)]
@@ -148,7 +157,8 @@ def test_a_real_cpu_trace() -> None:
     (file,) = find_traces([TRACES / "cpu" / "mem.pt.trace.json.gz"]).files
     (trace,) = read_trace_file(file, write_cache=False)
     links = link_device_work(trace)
-    (found,) = describe_memory(trace, links, find_steps(trace, links))
+    steps = find_steps(trace, links)
+    (found,) = describe_memory(trace, links, steps, find_host_phases(trace, links, steps))
     memory = trace.memory
     assert memory is not None
     assert found.events_count == len(memory.time_ns)
@@ -167,3 +177,49 @@ def test_categories_of_a_real_memory_timeline() -> None:
     assert (found[0].category, found[0].at_peak_bytes) == ("activation", 2_592_465_920)
     assert all(c.own_peak_bytes >= c.at_peak_bytes for c in found)
     assert all(c.own_peak_bytes >= c.final_bytes for c in found)
+
+
+def test_the_peak_by_category_by_hand() -> None:
+    """One step: a batch, a forward that keeps one of two blocks, a backward, and a state that the optimizer keeps."""
+    evaluate = "autograd::engine::evaluate_function: MmBackward0"
+    rows = [
+        mark("ProfilerStep#0", 0, 100),
+        op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 10),
+        op("aten::mm", 12, 20),
+        op(evaluate, 40, 20, thread="autograd"),
+        op("Optimizer.step#AdamW.step", 70, 20),
+    ]
+    found = describe(
+        events(
+            [
+                (5, 1, 7, 1007, 5000),
+                (15, 2, 20, 1027, 5000),
+                (16, 3, 300, 1327, 5000),
+                (18, 3, -300, 1027, 5000),
+                (41, 4, 400, 1427, 5000),
+                (45, 2, -20, 1407, 5000),
+                (72, 5, 5000, 6407, 9000),
+                (95, 6, 1, 6408, 9000),
+            ]
+        ),
+        rows,
+    )[0]
+    assert found.peak_by_category == {"optimizer_state": 5000, "input": 7, "gradient": 400, "unknown": 1001}
+    before = describe(events([(5, 1, 7, 1007, 5000), (15, 2, 20, 1027, 5000), (41, 4, 400, 1427, 5000)]), rows)[0]
+    assert before.peak_by_category == {"input": 7, "activation": 20, "unknown": 1400}
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=30))
+def test_an_allocation_ends_with_the_next_event_of_its_address(steps: list[tuple[int, int]]) -> None:
+    live: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    changes = []
+    for at, (address, size) in enumerate(steps):
+        if address in live:
+            ends[live.pop(address)] = at
+            changes.append(-size)
+        else:
+            live[address] = at
+            changes.append(size)
+    found = find_freed(np.array([address for address, _ in steps]), np.array(changes))
+    assert {i: end for i, end in enumerate(found.tolist()) if end >= 0} == ends

@@ -2,11 +2,13 @@
 
 The events tell the allocator's totals after each of them where torch recorded those; else levels are relative to the
 beginning of the trace. An allocation belongs to the innermost operator that was open on any thread, the latest begun:
-the events name no thread.
+the events name no thread. What it is for follows from the ranges around it, else from the host's phase at that instant,
+and from how long it lived.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,11 +16,14 @@ from numpy.typing import NDArray
 
 from hotloop.analyze.stats import fit_slope
 from hotloop.core.graph import CategoryMemory, DeviceMemoryTimeline, OpMemory
+from hotloop.core.memory_categories import UNKNOWN, Allocation, Origin, categorize_allocations
 from hotloop.core.memory_snapshot import TIMELINE_CATEGORIES, MemoryTimeline
 from hotloop.core.trace import MemoryEvents, Trace
 
+from .anatomy import PHASE, HostPhases
 from .intervals import Int64s
 from .links import Links
+from .names import match_names
 from .nesting import NONE
 from .steps import Steps
 
@@ -26,18 +31,36 @@ DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 14: "meta",
 OPS_COUNT = 40
 LEVELS_COUNT = 400
 OUTSIDE = "outside of operators"
+CATEGORIZED_COUNT = 1_000_000
+"""More allocations than these are not told by category: each costs a microsecond or two."""
+
+ORIGIN_RANGES = (
+    (re.compile(r"^enumerate\(DataLoader\)"), Origin.INPUT),
+    (re.compile(r"^Optimizer\.step#"), Origin.OPTIMIZER),
+    (re.compile(r"^autograd::engine::evaluate_function: .*AccumulateGrad"), Origin.GRADIENT),
+    (re.compile(r"^autograd::engine::evaluate_function: CheckpointFunctionBackward"), Origin.RECOMPUTE),
+    (re.compile(r"^autograd::engine::evaluate_function"), Origin.BACKWARD),
+)
+"""Ranges that torch draws; the innermost one around an allocation counts, of a name the first here."""
+PHASE_ORIGINS = {
+    "input_wait": Origin.INPUT,
+    "forward": Origin.FORWARD,
+    "backward": Origin.BACKWARD,
+    "optimizer": Origin.OPTIMIZER,
+}
 
 
-def describe_memory(trace: Trace, links: Links, steps: Steps) -> tuple[DeviceMemoryTimeline, ...]:
+def describe_memory(trace: Trace, links: Links, steps: Steps, phases: HostPhases) -> tuple[DeviceMemoryTimeline, ...]:
     """One value for each device with memory events, accelerators first; empty when the trace has none."""
     memory = trace.memory
     if memory is None or len(memory.time_ns) == 0:
         return ()
     holder = find_holders(links, memory.time_ns)
+    origin = find_origins(trace, links, steps, phases, memory.time_ns, holder)
     keys = memory.device_type.astype(np.int64) * 4096 + memory.device_index
     found = []
     for key in np.unique(keys).tolist():
-        found.append(_describe_device(trace, links, steps, memory, holder, np.flatnonzero(keys == key)))
+        found.append(_describe_device(trace, links, steps, memory, holder, origin, np.flatnonzero(keys == key)))
     return tuple(sorted(found, key=lambda d: (d.device_type == "cpu", d.device_type, d.device)))
 
 
@@ -54,8 +77,76 @@ def find_holders(links: Links, time_ns: Int64s) -> Int64s:
     return best
 
 
+def find_origins(
+    trace: Trace, links: Links, steps: Steps, phases: HostPhases, time_ns: Int64s, holder: Int64s
+) -> Int64s:
+    """core.memory_categories.Origin at each instant with its innermost range.
+
+    A copy to the device within a step brings an input; outside of all steps it may as well bring the model.
+    """
+    ranges = links.ranges
+    phase = phases.find_phase(time_ns)
+    found = np.full(len(time_ns), Origin.ELSEWHERE, dtype=np.int64)
+    for name, origin in PHASE_ORIGINS.items():
+        found[phase == PHASE[name]] = origin
+    if steps.source != "whole trace" and len(steps):
+        at = np.searchsorted(steps.start_ns, time_ns, side="right") - 1
+        inside = (at >= 0) & (time_ns < steps.end_ns[np.maximum(at, 0)])
+        found[inside & (phase == PHASE["h2d"])] = Origin.INPUT
+    named = np.full(len(ranges), NONE, dtype=np.int64)
+    for pattern, origin in reversed(ORIGIN_RANGES):
+        named[match_names(trace, trace.name[ranges.rows], pattern)] = origin
+    nearest = ranges.find_nearest(named >= 0)
+    held = np.flatnonzero(holder >= 0)
+    place = nearest[holder[held]]
+    held, place = held[place >= 0], place[place >= 0]
+    found[held] = named[place]
+    return found
+
+
+def find_freed(address: Int64s, change: Int64s) -> Int64s:
+    """For each allocation the event that ends it: the next one of its address; -1 without, and for what frees."""
+    order = np.lexsort((np.arange(len(address)), address))
+    same = address[order[1:]] == address[order[:-1]]
+    freed = np.full(len(address), NONE, dtype=np.int64)
+    freed[order[:-1][same]] = order[1:][same]
+    freed[change <= 0] = NONE
+    return freed
+
+
+def sum_categories(origin: Int64s, address: Int64s, change: Int64s, held: Int64s, peak_bytes: int) -> dict[str, int]:
+    """The peak by category; what was there before the first event is unknown."""
+    made = np.flatnonzero(change > 0)
+    found: dict[str, int] = {}
+    if len(made) <= CATEGORIZED_COUNT:
+        freed = find_freed(address, change)
+        allocations = [
+            Allocation(
+                origin=Origin(origin[i]),
+                made=i,
+                freed=None if end < 0 else end,
+                # A range that makes the next allocation at an address did not free the last one.
+                freed_by=Origin(origin[end]) if end >= 0 and change[end] < 0 else Origin.UNTOLD,
+                site=i,
+            )
+            for i, end in zip(made.tolist(), freed[made].tolist(), strict=True)
+        ]
+        at_peak = set(held.tolist())
+        for one, category in zip(allocations, categorize_allocations(allocations), strict=True):
+            if one.made in at_peak:
+                found[category] = found.get(category, 0) + int(change[one.made])
+    found[UNKNOWN] = peak_bytes - sum(size for name, size in found.items() if name != UNKNOWN)
+    return {name: found[name] for name in TIMELINE_CATEGORIES if found.get(name)}
+
+
 def _describe_device(
-    trace: Trace, links: Links, steps: Steps, memory: MemoryEvents, holder: Int64s, mine: Int64s
+    trace: Trace,
+    links: Links,
+    steps: Steps,
+    memory: MemoryEvents,
+    holder: Int64s,
+    origin: Int64s,
+    mine: Int64s,
 ) -> DeviceMemoryTimeline:
     time, change = memory.time_ns[mine], memory.bytes[mine]
     told = memory.allocated_bytes[mine]
@@ -83,6 +174,7 @@ def _describe_device(
         growth_noise_bytes_per_step=None if slope is None else slope[1],
         held_at_peak_bytes=int(change[held].sum()),
         ops=_list_ops(trace, links, holder[mine], change, held),
+        peak_by_category=sum_categories(origin[mine], memory.address[mine], change, held, int(level[peak])),
         levels=thin_levels(time, level, reserved if knows_reserved else None),
     )
 

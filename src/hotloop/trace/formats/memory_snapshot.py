@@ -16,6 +16,7 @@ import re
 import struct
 import time
 import zlib
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ import numpy as np
 
 from hotloop.core.errors import RecordingError
 from hotloop.core.findings import Where
+from hotloop.core.memory_categories import UNKNOWN, Allocation, Origin, categorize_allocations
 from hotloop.core.memory_snapshot import (
     ACTIVE_ALLOCATED,
     ACTIVE_AWAITING_FREE,
@@ -45,11 +47,13 @@ from hotloop.core.memory_snapshot import (
     SiteMemory,
 )
 from hotloop.core.trace import TraceNote
+from hotloop.trace.memory_origins import UNTOLD, StackOrigin, tell_origin
 
 SNAPSHOT_SUFFIXES = (".pickle", ".pkl")
 TIMELINE_SUFFIXES = (".raw.json.gz", ".raw.gz", ".raw.json")
 
 _LARGEST_BLOCKS = 50
+_LONGEST_NAME = 2000
 _MAX_SETTINGS = 200
 _MAX_DEVICES = 1024
 _NS_PER_US = 1000
@@ -72,7 +76,7 @@ class SnapshotLimits:
     integer_bytes: int = 16
     """A longer integer is no size and no address."""
     seconds: float = 600.0
-    visits: int = 50_000_000
+    visits: int = 200_000_000
     """Segments, blocks, events and frames that are looked at. Shared objects cost the file almost nothing."""
 
 
@@ -369,6 +373,9 @@ class _Visits:
             raise RecordingError("The memory snapshot describes more blocks and events than any real one; not read.")
 
 
+_StackKey = bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Block:
     device: int
@@ -377,6 +384,8 @@ class _Block:
     requested_bytes: int | None
     state: str
     where: Where | None
+    stack: StackOrigin
+    stack_key: _StackKey
 
 
 def summarize_snapshot(value: object, *, source: str, limits: SnapshotLimits = DEFAULT_LIMITS) -> MemorySnapshot:
@@ -528,6 +537,7 @@ def _read_block(
         frames = newest.get("frames")
         requested_bytes = _size(newest.get("real_size")) if requested_bytes is None else requested_bytes
     active = state != INACTIVE
+    stack, key = sites.find_origin(frames) if active else (UNTOLD, b"")
     return _Block(
         device=device,
         address=address,
@@ -535,6 +545,8 @@ def _read_block(
         requested_bytes=requested_bytes if active else None,
         state=state,
         where=sites.find(frames) if active else None,
+        stack=stack,
+        stack_key=key,
     )
 
 
@@ -637,7 +649,7 @@ def _walk_events(
                 "unknown; the history was probably switched on and off in between.",
             )
         )
-    peak = _peak(events, actions, in_use_levels, reserved_levels, active, sites) if consistent else None
+    peak = _peak(events, actions, in_use_levels, reserved_levels, active, sites, device, notes) if consistent else None
     failures = [
         OutOfMemory(
             device=device,
@@ -662,37 +674,152 @@ def _peak(
     reserved_levels: np.ndarray[Any, np.dtype[np.int64]],
     active: list[_Block],
     sites: _Sites,
+    device: int,
+    notes: list[TraceNote],
 ) -> MemoryPeak:
     top = int(np.argmax(in_use_levels))  # the level before event `top`, which is the one after event `top - 1`
-    live: dict[int, int] = {}
-    for index in range(top):
-        address = _size(events[index].get("addr"))
-        if address is None:
-            continue
-        if actions[index] == "alloc":
-            live[address] = index
-        elif actions[index] == "free_completed":
-            live.pop(address, None)
-    allocated_here = {
-        _size(event.get("addr")) for event, action in zip(events, actions, strict=True) if action == "alloc"
-    }
-    parts: list[tuple[Where | None, int, int | None]] = [
-        (sites.find(events[index].get("frames")), _size(events[index].get("size")) or 0, 1) for index in live.values()
-    ]
-    # What the snapshot still holds and the events never allocated was there all the time.
-    parts += [(block.where, block.requested_bytes or 0, 1) for block in active if block.address not in allocated_here]
+    found = _list_allocations(events, actions, active, sites)
+    category = categorize_allocations([one.told for one in found])
+    parts: list[tuple[Where | None, int, int | None]] = []
+    by_category: Counter[str] = Counter()
+    for one, named in zip(found, category, strict=True):
+        if one.told.made < top and (one.completed is None or one.completed >= top):
+            parts.append((one.where(events, sites), one.bytes, 1))
+            by_category[named] += one.bytes
     total_bytes = int(in_use_levels[top])
     rest_bytes = total_bytes - sum(part_bytes for _, part_bytes, _ in parts)
     if rest_bytes < 0:  # an address was used twice without a free in between: no line can be trusted
         parts, rest_bytes = [], total_bytes
+        by_category.clear()
     if rest_bytes > 0:  # allocated before the first event and freed after the peak: nobody recorded by whom
         parts.append((None, rest_bytes, None))
+        by_category[UNKNOWN] += rest_bytes
+    _note_untold(found, device, notes)
     return MemoryPeak(
         requested_bytes=total_bytes,
         reserved_bytes=int(reserved_levels[top]),
         event=top - 1,
         unix_ns=_unix_ns(events[top - 1]) if top > 0 else None,
         by_site=_by_site(parts),
+        by_category={name: by_category[name] for name in TIMELINE_CATEGORIES if by_category[name]},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Allocation:
+    """An allocation of the history, or a block that is older than it."""
+
+    told: Allocation
+    bytes: int
+    completed: int | None
+    """The event with which its memory became free; None when it was in use at the end."""
+    block: _Block | None
+    has_native: bool
+
+    def where(self, events: list[dict[str, Any]], sites: _Sites) -> Where | None:
+        return sites.find(events[self.told.made].get("frames")) if self.block is None else self.block.where
+
+
+def _list_allocations(
+    events: list[dict[str, Any]], actions: list[Any], active: list[_Block], sites: _Sites
+) -> list[_Allocation]:
+    """What was in use at some time, the oldest first."""
+    allocated_here = {
+        _size(event.get("addr")) for event, action in zip(events, actions, strict=True) if action == "alloc"
+    }
+    found = [
+        _Allocation(
+            told=Allocation(
+                origin=block.stack.origin,
+                made=-1,
+                freed=None,
+                freed_by=Origin.UNTOLD,
+                site=block.stack_key,
+                is_nested=block.stack.is_nested,
+            ),
+            bytes=block.requested_bytes or 0,
+            completed=None,
+            block=block,
+            has_native=block.stack.has_native,
+        )
+        # What the snapshot still holds and the events never allocated was there all the time.
+        for block in active
+        if block.address not in allocated_here
+    ]
+    live: dict[int, int] = {}
+    requested: dict[int, int] = {}
+    ends: dict[int, tuple[int | None, int]] = {}
+    for index, (event, action) in enumerate(zip(events, actions, strict=True)):
+        address = _size(event.get("addr"))
+        if address is None:
+            continue
+        if action == "alloc":
+            if address in live:  # the free in between was not recorded
+                ends[live[address]] = (None, index)
+            live[address] = index
+            requested.pop(address, None)
+        elif action == "free_requested":
+            requested[address] = index
+        elif action == "free_completed" and address in live:
+            ends[live.pop(address)] = (requested.pop(address, index), index)
+    for address, index in requested.items():  # given back by the program, but another stream still needs it
+        if address in live:
+            ends[live.pop(address)] = (index, len(events))
+    mine = [i for i, action in enumerate(actions) if action == "alloc" and _size(events[i].get("addr")) is not None]
+    silent = _tell_silence([sites.find_origin(events[index].get("frames"))[0] for index in mine])
+    for index in mine:
+        stack, key = sites.find_origin(events[index].get("frames"))
+        stack = stack if key else silent
+        asked, completed = ends.get(index, (None, None))
+        by = UNTOLD
+        if asked is not None:
+            by, by_key = sites.find_origin(events[asked].get("frames"))
+            # Without stacks of frees torch writes that of the allocation.
+            by = UNTOLD if by_key == key else by if by_key else silent
+        found.append(
+            _Allocation(
+                told=Allocation(
+                    origin=stack.origin,
+                    made=index,
+                    freed=completed if asked is None else asked,
+                    freed_by=by.origin,
+                    site=key,
+                    is_nested=stack.is_nested,
+                ),
+                bytes=_size(events[index].get("size")) or 0,
+                completed=completed,
+                block=None,
+                has_native=stack.has_native,
+            )
+        )
+    return found
+
+
+def _tell_silence(stacks: list[StackOrigin]) -> StackOrigin:
+    """What an allocation without a stack is. Where only Python frames were recorded and the forward has some, it is
+    the backward: autograd works for a device in a thread of its own, which has none."""
+    python_only = not any(stack.has_native for stack in stacks)
+    if python_only and any(stack.origin is Origin.FORWARD for stack in stacks):
+        return StackOrigin(origin=Origin.BACKWARD, is_nested=False, has_native=False)
+    return UNTOLD
+
+
+def _note_untold(found: list[_Allocation], device: int, notes: list[TraceNote]) -> None:
+    """Says on what the categories rest, where that is less than whole stacks."""
+    told = [one for one in found if one.told.origin is not Origin.UNTOLD]
+    if not told:
+        message = "its allocations have no stacks, so nothing is said about categories"
+    elif not any(one.has_native for one in told) and any(not one.told.site for one in told):
+        message = "its stacks have Python frames only: what has none is taken for the backward"
+    else:
+        return
+    notes.append(
+        TraceNote(
+            level="info",
+            code="memory-stacks-missing",
+            message=f"device {device}: {message}. To record whole stacks: "
+            'torch.cuda.memory._record_memory_history(context="all", stacks="all").',
+        )
     )
 
 
@@ -704,26 +831,39 @@ _LIBRARY = re.compile(
 
 
 class _Sites:
-    """Innermost lines of the user's code by stack; a stack that occurs again costs one look-up."""
+    """Innermost lines of the user's code, and what made the allocation, by stack; equal stacks cost one search."""
 
-    __slots__ = ("_by_stack", "_keep", "_lines", "_visits")
+    __slots__ = ("_by_list", "_by_stack", "_keep", "_lines", "_visits")
 
     def __init__(self, visits: _Visits) -> None:
         self._visits = visits
         self._lines: dict[tuple[str, object, str], tuple[bool, Where | None]] = {}
-        self._by_stack: dict[tuple[int, ...], Where | None] = {}
+        self._by_stack: dict[bytes, tuple[Where | None, StackOrigin]] = {}
+        self._by_list: dict[int, bytes] = {}
         self._keep: list[list[Any]] = []  # ids are only unique while their objects live
 
     def find(self, frames: object) -> Where | None:
         """The innermost frame in the user's code, else the innermost Python frame, else None."""
+        return self._look(frames)[0]
+
+    def find_origin(self, frames: object) -> tuple[StackOrigin, bytes]:
+        """What the stack says of the allocation, and a key that equal stacks share."""
+        _, origin, key = self._look(frames)
+        return origin, key
+
+    def _look(self, frames: object) -> tuple[Where | None, StackOrigin, bytes]:
         if not isinstance(frames, list) or not frames:
-            return None
-        self._visits.spend(len(frames))
-        key = tuple(map(id, frames))
-        if key not in self._by_stack:
-            self._by_stack[key] = self._search(frames)
+            return None, UNTOLD, b""
+        key = self._by_list.get(id(frames))
+        if key is None:
+            self._visits.spend(len(frames))
+            key = array("Q", map(id, frames)).tobytes()
+            if key not in self._by_stack:
+                self._by_stack[key] = (self._search(frames), _tell_stack(frames))
+            self._by_list[id(frames)] = key
             self._keep.append(frames)
-        return self._by_stack[key]
+        where, origin = self._by_stack[key]
+        return where, origin, key
 
     def _search(self, frames: list[Any]) -> Where | None:
         fallback: Where | None = None
@@ -746,6 +886,16 @@ class _Sites:
             where = Where(file=file, line=line, function=function) if is_python else None
             self._lines[key] = (is_python and _LIBRARY.search(plain) is None, where)
         return self._lines[key]
+
+
+def _tell_stack(frames: list[Any]) -> StackOrigin:
+    plain = []
+    for frame in frames:
+        values = _dict(frame)
+        file, function = values.get("filename"), values.get("name")
+        if isinstance(file, str) and isinstance(function, str):
+            plain.append((file[:_LONGEST_NAME].replace("\\", "/"), function[:_LONGEST_NAME]))
+    return tell_origin(plain)
 
 
 # The raw timeline
