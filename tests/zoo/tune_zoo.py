@@ -82,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(pending)} trainings to tune in {bench.out.name}, up to {options.budget} s each", flush=True)
     for number, (part, scenario, level) in enumerate(pending[: options.limit], 1):
         began_s = time.monotonic()
+        if options.again:
+            result_path(bench.out, part, scenario, level).unlink(missing_ok=True)
         result = tune_one(bench, part, scenario, level, options.budget, options.rounds)
         took_s = time.monotonic() - began_s
         print(f"[{number}/{len(pending)}] {part} {scenario.id}: {describe(result)} ({took_s:.0f} s)", flush=True)

@@ -65,7 +65,7 @@ def make_bands(processes: Sequence[Sequence[float | None]], unseen: str = "") ->
         return nothing(f"only {count} losses were seen: at least {LEAST_STEPS} are needed")
     if any(not math.isfinite(x) for one in cut for x in one):
         return nothing("the baseline's own loss is missing or not finite in some step")
-    repeatable = all(one == cut[0] for one in cut)
+    repeatable = repeats_bit_for_bit(cut)
     if not repeatable and len(cut) < LEAST_PROCESSES:
         return nothing(f"the baseline does not repeat itself, and only {len(cut)} of its processes were seen")
     windows = []
@@ -80,6 +80,12 @@ def make_bands(processes: Sequence[Sequence[float | None]], unseen: str = "") ->
     return Bands(
         unknown="", is_repeatable=repeatable, process_count=len(cut), losses=tuple(cut[0]), windows=tuple(windows)
     )
+
+
+def repeats_bit_for_bit(processes: Sequence[Sequence[float | None]]) -> bool:
+    """Whether at least two processes were seen and their losses agree, as far as the shortest goes."""
+    count = min((len(one) for one in processes), default=0)
+    return len(processes) >= 2 and count >= LEAST_STEPS and all(one[:count] == processes[0][:count] for one in processes)
 
 
 def judge_losses(bands: Bands, losses: Sequence[float | None], numerics: Numerics, unseen: str = "") -> Quality:
