@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check test browser golden docs zoo treated zoo-report what-if overhead tune-aa preemption trainer frameworks numerics \
+.PHONY: setup demo check test browser golden docs zoo treated tune-zoo zoo-report what-if overhead tune-aa preemption trainer frameworks numerics \
   techniques gpu clean
 
 setup: $(VENV)/.ready
@@ -56,6 +56,11 @@ zoo: setup
 treated: setup
 	$(BIN)/python tests/zoo/treat.py
 	$(BIN)/python tests/zoo/treat.py --summarize
+
+# `hotloop tune` on planted faults, their twins and healthy trainings: 5 minutes each at most, about 6 hours in all.
+tune-zoo: setup
+	$(BIN)/python tests/zoo/tune_zoo.py
+	$(BIN)/python tests/zoo/tune_zoo.py --summarize
 
 zoo-report: setup
 	$(BIN)/python tests/zoo/harness.py --summarize

@@ -392,16 +392,11 @@ def run_under_hotloop(
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(dir=home, prefix="zoo-", ignore_cleanup_errors=True))
         )
-        script = [*launcher, str(scenario.script), *(["--level", str(level)] if level else []), *extra]
+        training = training_command(scenario, level, extra, launcher)
         if scenario.link_rates:
             rate = link_rate or scenario.link_rates[level - 1]
             spaces = stack.enter_context(shaped_link(rate))
-            training = [sys.executable, str(HERE / "two_hosts.py"), *spaces, *script]
-        elif scenario.ranks > 1:
-            torchrun = str(Path(sys.executable).with_name("torchrun"))
-            training = [torchrun, "--standalone", "--nproc-per-node", str(scenario.ranks), *script]
-        else:
-            training = [sys.executable, *script]
+            training = [sys.executable, str(HERE / "two_hosts.py"), *spaces, *training[1:]]
         target = folder / "report.json"
         command = [*bench.hotloop, "run", *flags, "--json", str(target), "-q", "--", *training]
         with take_turn(bench.turn), bench.others.watch():
@@ -422,6 +417,17 @@ def run_under_hotloop(
         report["stdout_tail"] = (folder / "stdout").read_text(errors="replace")[-500:]
         clean: dict[str, Any] = scrub(report, folder)
         return clean
+
+
+def training_command(
+    scenario: Scenario, level: int, extra: Sequence[str] = (), launcher: Sequence[str] = ()
+) -> list[str]:
+    """The words that start the scenario's training on this machine, without a shaped link."""
+    script = [*launcher, str(scenario.script), *(["--level", str(level)] if level else []), *extra]
+    if scenario.ranks > 1 and not scenario.link_rates:
+        torchrun = str(Path(sys.executable).with_name("torchrun"))
+        return [torchrun, "--standalone", "--nproc-per-node", str(scenario.ranks), *script]
+    return [sys.executable, *script]
 
 
 def scrub(value: Any, folder: Path) -> Any:

@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -107,43 +107,56 @@ def compare(
     bench: Bench, scenario: Scenario, level: int, fix: Mapping[str, Any], fixed_arguments: Sequence[str]
 ) -> dict[str, Any]:
     """Faulty, treated and fixed runs in turn until each side's fastest run stands for it."""
-    times: dict[str, list[float]] = {"faulty": [], "treated": [], "fixed": []}
-    losses: dict[str, list[float | None]] = {side: [] for side in times}
-    applied: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="hotloop-treat-") as folder:
         path = Path(folder) / "fix.toml"
         settings = {key: value for key, value in fix["settings"].items() if value is not None}
         path.write_text(strategy_to_toml(Strategy(choices=(Choice(technique=fix["technique"], settings=settings),))))
-        sides: dict[str, tuple[Sequence[str], Sequence[str]]] = {
-            "faulty": ((), ()),
-            "treated": (("--strategy", str(path)), ()),
-            "fixed": ((), fixed_arguments),
-        }
-        while len(times["fixed"]) < MOST_ROUNDS and not harness.is_settled(*times.values()):
-            for side, (flags, extra) in sides.items():
-                report = run_under_hotloop(bench, scenario, level, (*harness.QUIET, *flags), extra=extra)
-                time_ns = time_per_unit_ns(report, scenario.unit)
-                if time_ns is None:
-                    raise RunFailed(f"the report states no time per {scenario.unit}")
-                times[side].append(time_ns)
-                found = LOSS.findall(report.get("stdout_tail", ""))
-                losses[side].append(float(found[-1]) if found else None)
-                if side == "treated":
-                    applied = [
-                        {key: one[key] for key in ("technique", "status", "detail", "target", "numerics")}
-                        for one in report["strategy"]
-                    ]
-        best = {side: min(values) for side, values in times.items()}
-        is_applied = any(one["status"] == "applied" for one in applied)
-        return {
-            "status": "treated" if is_applied else "not applicable",
-            "times_ns": times,
-            "losses": losses,
-            "applied": applied,
-            "speed_of_twin_ratio": round(best["fixed"] / best["treated"], 3),
-            "saving_of_twin_ratio": round(1 - best["fixed"] / best["faulty"], 3),
-            "saving_treated_ratio": round(1 - best["treated"] / best["faulty"], 3),
-        }
+        found = run_sides(
+            bench,
+            scenario,
+            level,
+            {"faulty": ((), ()), "treated": (("--strategy", str(path)), ()), "fixed": ((), fixed_arguments)},
+        )
+    best = {side: min(values) for side, values in found["times_ns"].items()}
+    is_applied = any(one["status"] == "applied" for one in found["applied"])
+    return {
+        "status": "treated" if is_applied else "not applicable",
+        **found,
+        "speed_of_twin_ratio": round(best["fixed"] / best["treated"], 3),
+        "saving_of_twin_ratio": round(1 - best["fixed"] / best["faulty"], 3),
+        "saving_treated_ratio": round(1 - best["treated"] / best["faulty"], 3),
+    }
+
+
+def run_sides(
+    bench: Bench,
+    scenario: Scenario,
+    level: int,
+    sides: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+    most_rounds: int = MOST_ROUNDS,
+) -> dict[str, Any]:
+    """Times per unit and last losses of every side (its hotloop flags and script arguments), in turn until they repeat.
+
+    ``applied`` is what the techniques of the last side with a strategy said.
+    """
+    times: dict[str, list[float]] = {side: [] for side in sides}
+    losses: dict[str, list[float | None]] = {side: [] for side in sides}
+    applied: list[dict[str, Any]] = []
+    while len(next(iter(times.values()))) < most_rounds and not harness.is_settled(*times.values()):
+        for side, (flags, extra) in sides.items():
+            report = run_under_hotloop(bench, scenario, level, (*harness.QUIET, *flags), extra=extra)
+            time_ns = time_per_unit_ns(report, scenario.unit)
+            if time_ns is None:
+                raise RunFailed(f"the report states no time per {scenario.unit}")
+            times[side].append(time_ns)
+            found = LOSS.findall(report.get("stdout_tail", ""))
+            losses[side].append(float(found[-1]) if found else None)
+            if "--strategy" in flags:
+                applied = [
+                    {key: one[key] for key in ("technique", "status", "detail", "target", "numerics")}
+                    for one in report["strategy"]
+                ]
+    return {"times_ns": times, "losses": losses, "applied": applied}
 
 
 def describe(result: Mapping[str, Any]) -> str:
@@ -156,15 +169,15 @@ def describe(result: Mapping[str, Any]) -> str:
     )
 
 
-def newest_results(out: Path) -> list[dict[str, Any]]:
-    """Of every scenario and level the newest result."""
-    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+def newest_results(out: Path, key: Callable[[Mapping[str, Any]], Any] | None = None) -> list[dict[str, Any]]:
+    """Of every scenario and level (or whatever ``key`` says) the newest result."""
+    found: dict[Any, dict[str, Any]] = {}
     for path in sorted(out.glob("*/*.json")):
         one = json.loads(path.read_text())
-        key = (one["split"], one["scenario"], one["level"])
-        if key not in found or one["date"] > found[key]["date"]:
-            found[key] = one
-    return [found[key] for key in sorted(found)]
+        name = (one["split"], one["scenario"], one["level"]) if key is None else key(one)
+        if name not in found or one["date"] > found[name]["date"]:
+            found[name] = one
+    return [found[name] for name in sorted(found)]
 
 
 def draw_page(results: Sequence[Mapping[str, Any]]) -> str:

@@ -62,12 +62,11 @@ def compare_speed(
 ) -> statistics.Comparison:
     """Time per unit of work of both sides; with a ratio of the prices of their hours, what it costs."""
     unit = pick_unit([*baseline, *own]) if own else "step"
-    times = [time_per_unit(one, unit) for one in all_baseline]
     return statistics.compare(
         [time_per_unit(one, unit) for one in baseline],
         [price_ratio * time_per_unit(one, unit) for one in own],
         level=level,
-        noise=_noise_of(times),
+        noise=tell_noise(all_baseline, unit, memory=False),
     )
 
 
@@ -81,8 +80,8 @@ def compare_memory(
     """Peak memory of the rank that needs most, the baseline's over the candidate's. Unseen peaks do not count."""
     pairs = [(peak_of(a), peak_of(b)) for a, b in zip(baseline, own, strict=True)]
     known = [(a, b) for a, b in pairs if a is not None and b is not None]
-    peaks = [peak for one in all_baseline if (peak := peak_of(one)) is not None]
-    found = statistics.compare([a for a, _ in known], [b for _, b in known], level=level, noise=_noise_of(peaks))
+    noise = tell_noise(all_baseline, "step", memory=True)
+    found = statistics.compare([a for a, _ in known], [b for _, b in known], level=level, noise=noise)
     if own and not known:
         return replace(found, reason="peak memory was not seen", decided=True)
     return found
@@ -94,8 +93,12 @@ def peak_of(one: Measurement) -> float | None:
     return float(peak) if peak else None
 
 
-def _noise_of(values: Sequence[float]) -> statistics.Noise | None:
-    """How far the baseline's own processes differ, as pairs of them would."""
+def tell_noise(all_baseline: Sequence[Measurement], unit: str, *, memory: bool) -> statistics.Noise | None:
+    """How far the baseline's own processes differ, as pairs of them would: in time per unit of work, or in memory."""
+    if memory:
+        values = [peak for one in all_baseline if (peak := peak_of(one)) is not None]
+    else:
+        values = [time_per_unit(one, unit) for one in all_baseline]
     spread = statistics.spread_of(values) if len(values) >= LEAST_FOR_NOISE else None
     return None if spread is None else statistics.Noise(spread_ratio=math.sqrt(2) * spread, freedom=len(values) - 1)
 

@@ -124,7 +124,7 @@ def _bands_of(cut: list[list[float]], steps: Sequence[int], watched: Watched, no
     if count < LEAST_STEPS:
         plural = "losses" if watched is LOSS else f"{watched.name}s"
         return nothing(f"only {count} {plural} were seen: at least {LEAST_STEPS} are needed")
-    repeatable = all(one == cut[0] for one in cut)
+    repeatable = repeats_bit_for_bit(cut)
     if not repeatable and len(cut) < LEAST_PROCESSES:
         return nothing(f"the baseline does not repeat itself, and only {len(cut)} of its processes were seen")
     windows = []
@@ -158,6 +158,14 @@ def half_widths(bands: Bands, numerics: Numerics, watched: Watched = LOSS) -> tu
             within += 3 * step_spread(held) * math.sqrt(2 / len(held))
         widths.append(within)
     return tuple(widths)
+
+
+def repeats_bit_for_bit(processes: Sequence[Sequence[float | None]]) -> bool:
+    """Whether at least two processes were seen and their losses agree, as far as the shortest goes."""
+    count = min((len(one) for one in processes), default=0)
+    return (
+        len(processes) >= 2 and count >= LEAST_STEPS and all(one[:count] == processes[0][:count] for one in processes)
+    )
 
 
 def judge_losses(bands: Bands, losses: Sequence[float | None], numerics: Numerics, unseen: str = "") -> Quality:

@@ -159,7 +159,11 @@ def _merge(a: Candidate, b: Candidate) -> Candidate:
     )
 
 
-def _promise(candidate: Candidate) -> tuple[bool, float, str]:
+def promise(candidate: Candidate) -> float:
+    """The forecast saving, weighted down by what it rests on; 0 without a forecast."""
     saving = candidate.forecast
-    weight = 0.0 if saving is None else saving.mid_ratio * _WEIGHT[saving.basis]
-    return saving is None, -weight, candidate.id
+    return 0.0 if saving is None else saving.mid_ratio * _WEIGHT[saving.basis]
+
+
+def _promise(candidate: Candidate) -> tuple[bool, float, str]:
+    return candidate.forecast is None, -promise(candidate), candidate.id

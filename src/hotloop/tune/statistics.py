@@ -24,19 +24,22 @@ from hotloop.core.tuning import Verdict
 
 DECISION_LEVEL = 0.01
 """Two-sided probability of a wrong ``faster`` or ``slower`` over all looks of one comparison."""
-LOOKS = ((4, 0.20), (5, 0.05), (6, 0.10), (8, 0.15), (10, 0.05), (12, 0.15), (16, 0.15), (24, 0.15))
-"""Pairs at which the data are looked at, and the share of the decision level that is spent there."""
+LOOKS = ((4, 0.25), (6, 0.25), (8, 0.15), (12, 0.15), (16, 0.10), (24, 0.10))
+"""Pairs at which the data are looked at, and the share of the decision level that is spent there: most of it early,
+where few degrees of freedom need it and where a budget of minutes ends."""
+SAME_SPREAD_RATIO = 1.5
+"""Pairs that spread at most so much more than the baseline's processes do are taken for equally noisy."""
 LEAST_PAIRS = LOOKS[0][0]
 MOST_PAIRS = LOOKS[-1][0]
 SMALLEST_EFFECT_RATIO = 0.01
 """A smaller difference is nothing to recommend a change for: two builds of one program differ by as much."""
 SAME_WITHIN_RATIO = 0.02
-"""An interval inside 1 +- this ends the comparison: whatever the difference is, it does not matter."""
+"""An interval whose upper end is below 1 + this ends the comparison: whatever the gain is, it does not matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """How far pairs of equal processes differ here, from other processes than the compared ones.
+    """How far pairs of equal processes differ here, told by all processes of the baseline.
 
     ``spread_ratio`` is the standard deviation of a pair's log ratio, ``freedom`` the degrees of freedom behind it.
     """
@@ -75,8 +78,8 @@ def compare(
     """Judge pairs of process means (times per unit, entry i of both ran beside each other).
 
     Four pairs that happen to agree prove no silence, and alone they decide next to nothing (t of 3 degrees of freedom).
-    With ``noise`` the spread is never taken for less than that, and where that is the larger one its degrees of freedom
-    count.
+    With ``noise`` the spread is never taken for less than that, and its degrees of freedom count too, unless the pairs
+    spread by more than SAME_SPREAD_RATIO of it: then they are noisier than the baseline, and stand for themselves.
 
     >>> compare([10.0, 10.1, 9.9, 10.0], [5.0, 5.0, 5.1, 4.9]).verdict.value
     'faster'
@@ -102,8 +105,10 @@ def compare(
         return _comparison(Verdict.FASTER, _words(ratio, bounds, n), n, ratio, *bounds, decided=True)
     if all_high < 0 and middle <= -effect:
         return _comparison(Verdict.SLOWER, _words(ratio, bounds, n), n, ratio, *bounds, decided=True)
-    if low > math.log1p(-SAME_WITHIN_RATIO) and high < math.log1p(SAME_WITHIN_RATIO):
-        words = f"a difference is below {SAME_WITHIN_RATIO:.0%} ({_words(ratio, bounds, n)})"
+    if high < math.log1p(SAME_WITHIN_RATIO):
+        is_same = low > math.log1p(-SAME_WITHIN_RATIO)
+        what = "a difference" if is_same else "a gain, if there is one,"
+        words = f"{what} is below {SAME_WITHIN_RATIO:.0%} ({_words(ratio, bounds, n)})"
         return _comparison(Verdict.CANNOT_TELL, words, n, ratio, *bounds, decided=True)
     return _comparison(Verdict.CANNOT_TELL, _words(ratio, bounds, n), n, ratio, *bounds, decided=at_end)
 
@@ -129,12 +134,30 @@ def _interval(logs: Sequence[float], level: float, noise: Noise | None) -> tuple
         middle = math.fsum(part) / pairs
         spread = math.sqrt(math.fsum((x - middle) ** 2 for x in part) / (pairs - 1))
         freedom = pairs - 1
-        if noise is not None and noise.spread_ratio > spread:
-            spread, freedom = noise.spread_ratio, max(freedom, noise.freedom)
+        if noise is not None:
+            if spread <= SAME_SPREAD_RATIO * noise.spread_ratio:
+                freedom += noise.freedom
+            spread = max(spread, noise.spread_ratio)
         half = t_bound(freedom, level * share) * spread / math.sqrt(pairs)
         low, high = middle - half, middle + half
         all_low, all_high = max(all_low, low), min(all_high, high)
     return low, high, spread, all_low, all_high
+
+
+def pairs_to_decide(
+    found: Comparison, *, level: float = DECISION_LEVEL, noise: Noise | None = None, most_pairs: int = MOST_PAIRS
+) -> int | None:
+    """At which look a difference as large as it seems now would be told; None at none, or before the first look."""
+    if found.speedup_ratio is None or found.noise_ratio is None:
+        return None
+    effect = abs(math.log(found.speedup_ratio))
+    if effect < math.log1p(SMALLEST_EFFECT_RATIO):
+        return None
+    for pairs, share in LOOKS:
+        freedom = pairs - 1 + (0 if noise is None else noise.freedom)
+        if found.n < pairs <= most_pairs and t_bound(freedom, level * share) * found.noise_ratio < effect * pairs**0.5:
+            return pairs
+    return None
 
 
 def spread_of(values: Sequence[float]) -> float | None:

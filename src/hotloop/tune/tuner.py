@@ -13,12 +13,19 @@ from hotloop.core.tuning import Trial, Verdict, forecast_of
 
 from . import goals, statistics
 from .guard import GuardBands, Guarded, first_unseen, judge_measured
-from .quality import Bands, Quality, make_bands, make_norm_bands, widest_numerics
-from .search import BASELINE, Candidate, Check, combine, keep_best, schedule_round
+from .quality import Bands, Quality, make_bands, make_norm_bands, repeats_bit_for_bit, widest_numerics
+from .search import BASELINE, Candidate, Check, combine, keep_best, promise, schedule_round
 from .trials import Measurement, Ran, pick_unit
 
 BASELINE_PROCESSES = 2
-"""Before any candidate: with the observed run they make the three that the quality guard needs."""
+"""Before any candidate, at most: with the observed run they make the three that the quality guard needs. One is enough
+where its losses are those of the observed run, bit for bit."""
+NEAR_BEST_RATIO = 1 / 3
+"""Where the time is not enough for all, candidates that promise less than this share of the best one's saving wait."""
+DECAY_RATIO = 0.7
+"""How much of the longest process of late the next one may at least need."""
+PAIRS_FOR_ALL = 6
+"""Pairs that each candidate should have for the time to be enough."""
 SINGLES_RATIO = 0.7
 """Share of the budget for candidates alone; the rest is for their combinations."""
 MOST_COMBINATIONS = 2
@@ -40,6 +47,8 @@ class Arm:
     """Its last word, when nothing more is to be run."""
     guarded: Guarded | None = None
     left_out: str = ""
+    process_s: float | None = None
+    """How long its processes take (compilation, workers); None before the first."""
 
     @property
     def quality(self) -> Quality | None:
@@ -69,7 +78,7 @@ class Campaign:
     price_ratios: Mapping[str, float] = field(default_factory=dict)
     """Price of an hour of a candidate over the baseline's, where it is another one."""
     process_s: float = 0.0
-    """The longest process of late: what the next one may need."""
+    """What the baseline's next process may need: at first the observed run's time."""
     why_ended: str = ""
 
 
@@ -86,13 +95,16 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     active = [arm for arm in campaign.arms if arm.ended is None]
     if not active:
         return
-    # Several comparisons: each gets its part of the decision level (Boole again), combinations included.
-    campaign.level = statistics.DECISION_LEVEL / (len(active) + (MOST_COMBINATIONS if len(active) > 1 else 0))
+    # Several comparisons: each gets its part of the decision level (Boole again). A combination is tried only when its
+    # parts are proven and takes over the level of one of them (a closed test, as in Bretz et al., Statistics in
+    # Medicine 28, 2009): two proven parts pay for MOST_COMBINATIONS.
+    campaign.level = statistics.DECISION_LEVEL / len(active)
     run_references(campaign, observed)
     begun_s = campaign.clock_s()
     all_s = campaign.deadline_s - begun_s
     singles_until_s = campaign.deadline_s if len(active) == 1 else begun_s + SINGLES_RATIO * all_s
-    run_rounds(campaign, active, singles_until_s)
+    for batch in _take_turns(campaign, active, singles_until_s):
+        run_rounds(campaign, batch, singles_until_s)
     if not any(is_proven(campaign, arm) for arm in campaign.arms):
         go_on(campaign)  # nothing to combine
     for _ in range(MOST_COMBINATIONS):
@@ -108,6 +120,8 @@ def run_references(campaign: Campaign, observed: Sequence[Measurement]) -> None:
     """The unchanged processes from which the bands are made, before any candidate runs."""
     for _ in range(BASELINE_PROCESSES):
         run_baseline(campaign)
+        if repeats_bit_for_bit([one.losses for one in (*observed, *campaign.baseline)]):
+            break
     processes = (*observed, *campaign.baseline)
     campaign.bands = make_bands(
         [one.losses for one in processes], first_unseen([one.losses_unseen for one in campaign.baseline])
@@ -125,20 +139,34 @@ def go_on(campaign: Campaign) -> None:
         run_rounds(campaign, [best], campaign.deadline_s)
 
 
+def _take_turns(campaign: Campaign, active: list[Arm], until_s: float) -> list[list[Arm]]:
+    """Everything at once where the time is enough, else first what promises most, so that it can be proven."""
+    all_s = 1.5 * campaign.process_s * PAIRS_FOR_ALL * len(active)
+    best = max(promise(arm.candidate) for arm in active)
+    first = [arm for arm in active if promise(arm.candidate) >= NEAR_BEST_RATIO * best]
+    if campaign.clock_s() + all_s <= until_s or len(first) == len(active):
+        return [active]
+    return [first, [arm for arm in active if arm not in first]]
+
+
 def run_rounds(campaign: Campaign, active: list[Arm], until_s: float) -> None:
     """Pairs of processes, round by round, until every arm is decided or the time is over."""
     number = 0
+    fresh = campaign.baseline[-1] if campaign.baseline and not any(arm.own for arm in campaign.arms) else None
     while active:
         arms = {arm.candidate.id: arm for arm in active}
         order, beside = schedule_round(tuple(arms), number)
         baselines: dict[int, Measurement] = {}
         own: dict[str, Measurement] = {}
         for place, name in enumerate(order):
-            if campaign.clock_s() + campaign.process_s > until_s:
+            if name == BASELINE and fresh is not None:
+                baselines[place], fresh = fresh, None  # it has just run: the first pair's other side
+                continue
+            if campaign.clock_s() + _needs_s(campaign, arms.get(name)) > until_s:
+                _pair(active, baselines, own, beside)
                 campaign.why_ended = "the budget is used up"
                 for arm in active:
-                    arm.left_out = arm.left_out or campaign.why_ended
-                _pair(active, baselines, own, beside)
+                    arm.left_out = arm.left_out or campaign.why_ended + _more_time(campaign, arm)
                 return
             if name == BASELINE:
                 baselines[place] = run_baseline(campaign)
@@ -149,6 +177,23 @@ def run_rounds(campaign: Campaign, active: list[Arm], until_s: float) -> None:
         _pair(active, baselines, own, beside)
         number += 1
         active = _after_round(campaign, active, until_s)
+
+
+def _needs_s(campaign: Campaign, arm: Arm | None) -> float:
+    """What the next process of an arm (None: of the baseline) may take."""
+    return campaign.process_s if arm is None or arm.process_s is None else arm.process_s
+
+
+def _more_time(campaign: Campaign, arm: Arm) -> str:
+    """What would prove a difference as large as it seems, in words; empty where nothing is known of that."""
+    found = judge(campaign, arm)
+    noise = goals.tell_noise(campaign.baseline, unit_of(arm), memory=campaign.goal == goals.MEMORY)
+    needed = statistics.pairs_to_decide(found, level=campaign.level, noise=noise)
+    if found.decided or needed is None:
+        return ""
+    more = needed - found.n
+    minutes = math.ceil(more * (_needs_s(campaign, arm) + campaign.process_s) / 60)
+    return f": if the difference is as large as it seems, {more} more pairs (about {minutes} min) would show it"
 
 
 def _after_round(campaign: Campaign, active: list[Arm], until_s: float) -> list[Arm]:
@@ -164,7 +209,8 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float) -> list[
     pairs = min((len(arm.own) for arm in going), default=0)
     if pairs in campaign.halving and len(going) > 1:
         wanted = statistics.next_look(pairs) or pairs + 1
-        each_s = 1.5 * campaign.process_s * max(4, wanted - pairs)
+        pair_s = max(_needs_s(campaign, arm) for arm in going) + 0.5 * campaign.process_s
+        each_s = pair_s * max(4, wanted - pairs)
         affordable = max(1, int((until_s - campaign.clock_s()) / max(each_s, 1e-9)))
         if affordable < len(going):
             ratios = {arm.candidate.id: _promise(campaign, arm) for arm in going}
@@ -194,7 +240,8 @@ def end_arm(campaign: Campaign, arm: Arm, verdict: Verdict, reason: str) -> None
 
 def run_baseline(campaign: Campaign) -> Measurement:
     """One more process of the unchanged command. Raises BaselineFailed."""
-    ran = _run(campaign, Strategy(), campaign.baseline_count)
+    ran, took_s = _run(campaign, Strategy(), campaign.baseline_count)
+    campaign.process_s = max(took_s, DECAY_RATIO * campaign.process_s) if campaign.baseline else took_s
     campaign.baseline_count += 1
     if ran.measured is None:
         raise BaselineFailed(f"the unchanged command ended in a trial: {ran.ended}: {ran.reason}")
@@ -204,7 +251,8 @@ def run_baseline(campaign: Campaign) -> Measurement:
 
 def _run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
     """One process of a candidate; None when that was its last word."""
-    ran = _run(campaign, arm.candidate.strategy, arm.run_count)
+    ran, took_s = _run(campaign, arm.candidate.strategy, arm.run_count)
+    arm.process_s = max(took_s, DECAY_RATIO * (arm.process_s or 0.0))
     arm.run_count += 1
     if ran.measured is None:
         arm.ended = _last_word(campaign, arm, Verdict.FAILED, f"{ran.ended}: {ran.reason}")
@@ -222,12 +270,11 @@ def _run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
     return ran.measured
 
 
-def _run(campaign: Campaign, strategy: Strategy, number: int) -> Ran:
+def _run(campaign: Campaign, strategy: Strategy, number: int) -> tuple[Ran, float]:
+    """The process, and how many seconds it took."""
     begun_s = campaign.clock_s()
     ran = campaign.run(strategy, number)
-    took_s = campaign.clock_s() - begun_s
-    campaign.process_s = max(took_s, 0.7 * campaign.process_s)
-    return ran
+    return ran, campaign.clock_s() - begun_s
 
 
 def _not_applied(candidate: Candidate, measured: Measurement) -> str:
