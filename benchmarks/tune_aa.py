@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.tuning import Verdict
-from hotloop.tune.statistics import DECISION_LEVEL, MOST_PAIRS, compare
+from hotloop.tune.statistics import DECISION_LEVEL, MOST_PAIRS, Comparison, compare, noise_of
 
 RESULTS = Path(__file__).resolve().parent / "results" / "tune_aa.jsonl"
 STEP_S = 0.010
@@ -76,7 +76,7 @@ def run_live(part: str, count: int, load: int) -> None:
             order = (0, 1) if len(sides[0]) % 2 == 0 else (1, 0)
             for side in order:
                 sides[side].append(run_process(pauses[side]))
-            found = compare(*sides)
+            found = judge_pairs(*sides)
             if found.decided:
                 break
         took_s = time.monotonic() - began_s
@@ -127,7 +127,23 @@ def judge_in_turn(times: Sequence[float]) -> Verdict:
         first, second = times[2 * pair : 2 * pair + 2]
         baseline.append(first if pair % 2 == 0 else second)
         candidate.append(second if pair % 2 == 0 else first)
-        found = compare(baseline, candidate)
+        found = judge_pairs(baseline, candidate)
+        if found.decided:
+            return found.verdict
+    return Verdict.CANNOT_TELL
+
+
+def judge_pairs(baseline: Sequence[float], candidate: Sequence[float]) -> Comparison:
+    """As tune does: beside the noise that the baseline's own processes show so far."""
+    return compare(baseline, candidate, noise=noise_of(baseline))
+
+
+def judge_again(one: dict[str, Any]) -> Verdict:
+    """What today's statistics say of a stored comparison, pair by pair. One that older ones ended early has no more
+    pairs than they needed."""
+    baseline, candidate = one["baseline_s"], one["candidate_s"]
+    for pairs in range(1, len(baseline) + 1):
+        found = judge_pairs(baseline[:pairs], candidate[:pairs])
         if found.decided:
             return found.verdict
     return Verdict.CANNOT_TELL
@@ -137,13 +153,19 @@ def show() -> None:
     """The figures so far, with what was asked of them."""
     results = read_results()
     live = [one for one in results if one["part"] == "live"]
-    wrong = sum(one["verdict"] != Verdict.CANNOT_TELL.value for one in live)
-    print(f"live A/A: {wrong} of {len(live)} wrong (asked: at most 2 of 40; level {DECISION_LEVEL:.0%})")
-    known = [one for one in results if one["part"] == "known"]
-    told = [one["verdict"] for one in known]
+    told = [judge_again(one) for one in live]
+    wrong = sum(verdict is not Verdict.CANNOT_TELL for verdict in told)
     print(
-        f"known {DIFFERENCE_RATIO - 1:.0%}: {told.count('faster')} of {len(told)} right, "
-        f"{told.count('slower')} with the wrong sign, {told.count('cannot tell')} cannot tell (asked: 90 %, 0); "
+        f"live A/A: {wrong} of {len(live)} wrong (asked: at most 2 of 40; level {DECISION_LEVEL:.0%}); "
+        f"longest {max((one['took_s'] for one in live), default=0):.0f} s, "
+        f"load {sorted({one['load'] for one in live})} busy processes beside whatever else ran"
+    )
+    known = [one for one in results if one["part"] == "known"]
+    told = [judge_again(one) for one in known]
+    print(
+        f"known {DIFFERENCE_RATIO - 1:.0%}: {told.count(Verdict.FASTER)} of {len(told)} right, "
+        f"{told.count(Verdict.SLOWER)} with the wrong sign, {told.count(Verdict.CANNOT_TELL)} cannot tell "
+        f"(asked: 90 %, 0); "
         f"longest {max((one['took_s'] for one in known), default=0):.0f} s (asked: 300)"
     )
     for one in [one for one in results if one["part"] == "resample"][-1:]:

@@ -18,8 +18,6 @@ from .trials import Measurement, pick_unit, time_per_unit
 
 SPEED, MEMORY, PARETO, COST = "speed", "memory", "pareto", "cost"
 GOALS = (SPEED, MEMORY, PARETO, COST)
-LEAST_FOR_NOISE = 4
-"""Processes of the baseline from which the machine's noise is told."""
 NO_WORSE_RATIO = 1.0 - statistics.SAME_WITHIN_RATIO
 """A ratio whose lower bound is at least this is no loss that matters."""
 
@@ -99,8 +97,7 @@ def tell_noise(all_baseline: Sequence[Measurement], unit: str, *, memory: bool) 
         values = [peak for one in all_baseline if (peak := peak_of(one)) is not None]
     else:
         values = [time_per_unit(one, unit) for one in all_baseline]
-    spread = statistics.spread_of(values) if len(values) >= LEAST_FOR_NOISE else None
-    return None if spread is None else statistics.Noise(spread_ratio=math.sqrt(2) * spread, freedom=len(values) - 1)
+    return statistics.noise_of(values)
 
 
 def word_verdict(goal: str, verdict: Verdict) -> Verdict:

@@ -27,6 +27,8 @@ DECISION_LEVEL = 0.01
 LOOKS = ((4, 0.25), (6, 0.25), (8, 0.15), (12, 0.15), (16, 0.10), (24, 0.10))
 """Pairs at which the data are looked at, and the share of the decision level that is spent there: most of it early,
 where few degrees of freedom need it and where a budget of minutes ends."""
+LEAST_FOR_NOISE = 4
+"""Processes of the baseline from which the machine's noise is told."""
 SAME_SPREAD_RATIO = 1.5
 """Pairs that spread at most so much more than the baseline's processes do are taken for equally noisy."""
 LEAST_PAIRS = LOOKS[0][0]
@@ -167,6 +169,12 @@ def spread_of(values: Sequence[float]) -> float | None:
     logs = [math.log(value) for value in values]
     middle = math.fsum(logs) / len(logs)
     return math.sqrt(math.fsum((x - middle) ** 2 for x in logs) / (len(logs) - 1))
+
+
+def noise_of(values: Sequence[float]) -> Noise | None:
+    """The noise that processes of the baseline show, as pairs of them would; None for too few of them."""
+    spread = spread_of(values) if len(values) >= LEAST_FOR_NOISE else None
+    return None if spread is None else Noise(spread_ratio=math.sqrt(2) * spread, freedom=len(values) - 1)
 
 
 def break_even_steps(one_time_ns: float, baseline_step_ns: float, candidate_step_ns: float) -> int | None:
