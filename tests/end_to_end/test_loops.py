@@ -481,3 +481,22 @@ def test_what_a_closure_does_besides_computing_is_not_the_optimizers_time(tmp_pa
     assert ran.seen["step"]["count"] == 40
     assert ran.phase("other")["mean_ns"] > 5_000_000 > 10 * ran.phase("optimizer")["mean_ns"]
     check_sums(ran.seen)
+
+
+def test_numbers_are_watched_when_asked(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(30):
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)
+            (loss * float("inf") if step == 20 else loss).backward()
+            optimizer.step()
+        """,
+        "--watch-numbers",
+    )
+    assert ran.exit_code == 0
+    messages = [line["message"] for line in ran.seen["health"]]
+    assert any("first in optimizer step 21" in message for message in messages)
+    assert any(message.startswith("loss: ") and "of 30 steps" in message for message in messages)

@@ -11,7 +11,7 @@ import torch
 
 from hotloop.observe.gradients import MOST_NORMS, GradientWatch, is_noted
 from hotloop.observe.guard import GUARD
-from hotloop.observe.trial import _read
+from hotloop.observe.losses import read_values
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ class Stepping:
         assert self.watch.wrap_step(lambda one: self.do_step())(optimizer or self) == "done"
 
     def read(self) -> list[tuple[int, float | None]]:
-        return self.watch.read(_read)
+        return self.watch.read(read_values)
 
 
 def test_the_norm_is_that_of_all_gradients_at_the_steps_that_are_noted() -> None:

@@ -17,8 +17,13 @@ from hotloop.observe import background, compiling, deep, distributed, tracing, w
 from hotloop.observe.guard import GUARD
 from hotloop.observe.session import Session
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hotloop.observe.gradients import GradientWatch
+    from hotloop.observe.losses import LossWatch
+
 _STEP = "optimizer-step"
-"""What a trial notes at optimizers' steps: no site, because every class has a step of its own."""
+"""What is noted of gradients at optimizers' steps: no site, because every class has a step of its own."""
 _session: Session | None = None
 
 
@@ -63,7 +68,7 @@ def arm_agent(options: dict[str, Any]) -> Session:
     watch = ImportWatch()
     subscribers = subscribers_of(session)
     changes = _changes(options, session)
-    notes = _trial(options, session)
+    notes = _trial(options, session) or _numbers(options, session)
     for site in (*SITES, *(site for site in changes if site not in (*SITES, *COPY_SITES))):
         timing = subscribers.get(site.id) or subscribers.get(site.id.partition("-")[0])
         # What changes a call goes outside what times it.
@@ -106,6 +111,21 @@ def _trial(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
 
     watch = TrialWatch(options["trial"], session.end)
     session.subscribe(watch)
+    return _until_the_end(session, watch, watch.losses, watch.gradients)
+
+
+def _numbers(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
+    """What ``--watch-numbers`` notes beside the recording, by site id."""
+    if not options.get("numbers"):
+        return {}
+    from hotloop.observe.numbers import NumbersWatch
+
+    watch = NumbersWatch(session.tell)
+    session.subscribe(watch)
+    return _until_the_end(session, watch, watch.losses, watch.gradients)
+
+
+def _until_the_end(session: Session, watch: Any, losses: LossWatch, gradients: GradientWatch) -> dict[str, Wrap]:
     say_at_end = session.before_end
 
     def before_end() -> None:
@@ -114,9 +134,9 @@ def _trial(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
 
     session.before_end = before_end
     return {
-        "run-backward": watch.wrap_backward,
-        "scaler-init": watch.wrap_scaler_init,
-        _STEP: watch.gradients.wrap_step,
+        "run-backward": losses.wrap_backward,
+        "scaler-init": losses.wrap_scaler_init,
+        _STEP: gradients.wrap_step,
     }
 
 

@@ -41,6 +41,11 @@ def add_parser(subparsers: Any, summary: str) -> None:
     parser.add_argument(
         "--trace-ranks", metavar="RANKS", default="all", help="ranks that --trace records: 0,1 or 0-3 or all (default)"
     )
+    parser.add_argument(
+        "--watch-numbers",
+        action="store_true",
+        help="look at the loss and at norms of the gradients, and say where they are not finite",
+    )
     parser.add_argument("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges where CUDA exists")
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
     parser.set_defaults(execute=execute)
@@ -76,6 +81,7 @@ def execute(arguments: argparse.Namespace) -> int:
         "trace": arguments.trace,
         "trace_ranks": arguments.trace_ranks,
         "nvtx": arguments.nvtx,
+        "numbers": arguments.watch_numbers,
     }
     variables: dict[str, str] = dict(os.environ)
     if strategy is not None:

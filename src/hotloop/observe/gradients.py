@@ -1,8 +1,9 @@
-"""Optimizer steps of a trial -> the norm of the gradients that the optimizer was given, read when the trial ends.
+"""Optimizer steps -> the norm of the gradients that the optimizer was given, read when somebody asks for it.
 
-Only in processes that ``hotloop tune`` started. A norm looks at every gradient once, which in each step would cost more
-than a trial may: the first steps are noted, and then one in THEN_EVERY, by number, so that all processes note the same
-ones. The value stays on its device until the end. Gradients are taken as the optimizer gets them, after clipping.
+Only in trials of ``hotloop tune`` and under ``hotloop run --watch-numbers``. A norm looks at every gradient once, which
+in each step would cost more than a trial may: the first steps are noted, and then one in THEN_EVERY, by number, so that
+all processes note the same ones. The value stays on its device. Gradients are taken as the optimizer gets them, after
+clipping.
 """
 
 from __future__ import annotations
@@ -59,6 +60,15 @@ class GradientWatch:
         values = read_values([self._norms[row][0] for row in rows])
         skipped = read_values([self._norms[row][1] for row in rows])
         return [(row, None if bad else value) for row, value, bad in zip(rows, values, skipped, strict=True)]
+
+    def take(self, skipped_value: float) -> list[tuple[int, Any]]:
+        """Row and norm (a device scalar) of what was noted since the last time; ``skipped_value`` where a GradScaler
+        left the step out."""
+        taken, self._norms = self._norms, {}
+        return [
+            (row, norm if bad is None else torch.where(bad > 0, norm.new_tensor(skipped_value), norm))
+            for row, (norm, bad) in sorted(taken.items())
+        ]
 
     def _note(self, optimizer: Any) -> None:
         row = self._row_number()

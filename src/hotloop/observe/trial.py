@@ -6,12 +6,10 @@ Losses and gradient norms are copied on the device and read once, when the trial
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +19,7 @@ from hotloop.core.recording import CLOSED_BY_BACKWARD, FIELD
 
 from .gradients import GradientWatch
 from .guard import GUARD
+from .losses import LossWatch, read_values
 from .ranks import current_rank
 
 _CLOSED_BY = FIELD["closed_by"]
@@ -44,17 +43,15 @@ class TrialWatch:
         self._end_session = end_session
         self._pid = os.getpid()
         self._losses: list[Any] = []
-        self._row_loss: Any = None
-        self._unseen = ""
-        self._micro_losses = 0
         self._rows = 0
         self._has_steps = False
+        self._merged: Any = None
+        """The losses of rows that turned out to be one step."""
         self._begin_ns = 0
         self._progress_ns = 0
-        self._scaler: Callable[[], Any] = _no_scaler
-        self._scalers = 0
         self._stop_row: int | None = None
         self._finished = False
+        self.losses = LossWatch()
         self.gradients = GradientWatch(lambda: self._rows if self._has_steps else 0)
 
     def __call__(self, session: Any, row: Any) -> None:
@@ -64,9 +61,11 @@ class TrialWatch:
             self._has_steps = True
             self._merge_rows()
         self._rows += 1
+        loss = self.losses.take()
+        if self._merged is not None:
+            loss, self._merged = self._merged if loss is None else self._merged + loss, None
         if len(self._losses) < MOST_LOSSES:
-            self._losses.append(self._row_loss)
-        self._row_loss = None
+            self._losses.append(loss)
         now_ns = time.monotonic_ns()
         self._begin_ns = self._begin_ns or now_ns
         if now_ns - self._progress_ns >= PROGRESS_NS:
@@ -79,57 +78,9 @@ class TrialWatch:
         """Until an optimizer is seen every backward closes a row: they belong to the step that now ends."""
         for loss in self._losses:
             if loss is not None:
-                self._row_loss = loss if self._row_loss is None else self._row_loss + loss
+                self._merged = loss if self._merged is None else self._merged + loss
         self._losses.clear()
         self._rows = 0
-
-    # -- what is seen ---------------------------------------------------------------------------------------------
-
-    def wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The roots of every backward are losses; copied where they are."""
-
-        @functools.wraps(original)
-        def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._finished:
-                return original(t_outputs, *args, **kwargs)
-            try:
-                self._note_loss(t_outputs)
-            except Exception as error:
-                GUARD.record("noting a loss", error)
-            return original(t_outputs, *args, **kwargs)
-
-        return _engine_run_backward
-
-    def wrap_scaler_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A GradScaler multiplies the loss: its factor is divided out."""
-
-        @functools.wraps(original)
-        def __init__(scaler: Any, *args: Any, **kwargs: Any) -> None:
-            original(scaler, *args, **kwargs)
-            if scaler.is_enabled():
-                self._scalers += 1
-                self._scaler = weakref.ref(scaler)
-
-        return __init__
-
-    def _note_loss(self, roots: Any) -> None:
-        if torch._C._current_graph_task_id() != -1:  # a backward inside a backward (checkpointing)
-            return
-        for root in roots:
-            if root.numel() != 1 or not root.is_floating_point():
-                self._unseen = f"a backward began at a tensor of shape {list(root.shape)}, which is no loss"
-                return
-            loss = (
-                root.detach().reshape(()).double() if root.device.type == "cpu" else root.detach().reshape(()).float()
-            )
-            if self._scalers:
-                scale = getattr(self._scaler(), "_scale", None)
-                if self._scalers > 1 or scale is None:
-                    self._unseen = "the losses are scaled by a GradScaler in a way that cannot be divided out"
-                else:
-                    loss = loss / scale.to(loss.dtype)
-            self._row_loss = loss.clone() if self._row_loss is None else self._row_loss + loss
-            self._micro_losses += 1
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -183,16 +134,17 @@ class TrialWatch:
         """Losses and counts as one small file."""
         if self._finished or os.getpid() != self._pid or not self._rows:
             return
-        self._finished = True
+        self._finished = self.losses.is_over = True
         content = {
             "pid": self._pid,
             "rank": current_rank(),
             "world_size": _world_size(),
             "rows": self._rows,
             "stopped": stopped,
-            "losses": _read(self._losses),
-            "losses_per_row": self._micro_losses / self._rows,
-            "unseen": self._unseen or ("" if self._micro_losses else "no backward was seen that begins at a loss"),
+            "losses": read_values(self._losses),
+            "losses_per_row": self.losses.micro_losses / self._rows,
+            "unseen": self.losses.unseen
+            or ("" if self.losses.micro_losses else "no backward was seen that begins at a loss"),
             **self._read_norms(),
         }
         path = os.path.join(self._folder, f"trial-{self._pid}.json")
@@ -202,7 +154,7 @@ class TrialWatch:
 
     def _read_norms(self) -> dict[str, Any]:
         try:
-            norms = self.gradients.read(_read)
+            norms = self.gradients.read(read_values)
         except Exception as error:
             GUARD.record("reading gradient norms", error)
             return {"norms": [], "norms_unseen": f"reading the gradient norms failed ({type(error).__name__})"}
@@ -218,26 +170,9 @@ class TrialWatch:
                 return
 
 
-def _read(losses: list[Any]) -> list[float | None]:
-    """Device scalars as floats, in one transfer per device; None for a row without a backward."""
-    found: list[float | None] = [None] * len(losses)
-    places = [i for i, loss in enumerate(losses) if loss is not None]
-    if places:
-        values = torch.stack(
-            [losses[i].double().cpu() if losses[i].device.type == "cpu" else losses[i] for i in places]
-        )
-        for i, value in zip(places, values.double().cpu().tolist(), strict=True):
-            found[i] = value
-    return found
-
-
 def _world_size() -> int:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         size: int = distributed.get_world_size()
         return size
     return 1
-
-
-def _no_scaler() -> None:
-    """Until a GradScaler is built."""

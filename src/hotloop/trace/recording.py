@@ -308,7 +308,7 @@ class _Collected:
         if fact is None or not isinstance(fact.get("kind"), str):
             self.dropped_facts += 1
             return
-        # A health line with an id is the writer's own, rewritten in place like the last-wins kinds.
+        # A health line with an id takes the place of the one before, like the last-wins kinds.
         if fact["kind"] in LAST_WINS_KINDS or (fact["kind"] == "health" and "id" in fact):
             key = fact_key(fact)
             if key not in self._newest or frame.sequence > self._newest[key][0]:
@@ -348,8 +348,8 @@ def _count_lost(rows: Rows, settled_rows: int) -> int:
 
 
 def _describe_losses(process: ProcessRecording) -> list[str]:
-    """One line when rows or facts are missing, unless the recording has a health fact about it."""
-    if any(fact.get("kind") == "health" and "id" in fact for fact in process.facts):
+    """One line when rows or facts are missing, unless the writer says so itself."""
+    if any(fact.get("kind") == "health" and fact.get("id") == "recording" for fact in process.facts):
         return []
     lost = [
         f"{count} {what}{'s' if count > 1 else ''}"
