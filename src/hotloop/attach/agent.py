@@ -13,6 +13,7 @@ from hotloop.attach.forwards import ForwardPatches
 from hotloop.attach.imports import ImportWatch
 from hotloop.attach.narrowing import ModulePatch
 from hotloop.attach.sites import COPY_SITES, SITES, Site, Wrap, install
+from hotloop.attach.unsynced import FORWARD, wrap_forward
 from hotloop.observe import background, compiling, deep, distributed, tracing, wrappers
 from hotloop.observe.guard import GUARD
 from hotloop.observe.session import Session
@@ -68,6 +69,8 @@ def arm_agent(options: dict[str, Any]) -> Session:
     watch = ImportWatch()
     subscribers = subscribers_of(session)
     changes = _changes(options, session)
+    if options.get("unsynced"):
+        changes = {**changes, FORWARD: wrap_forward}
     notes = _trial(options, session) or _numbers(options, session)
     for site in (*SITES, *(site for site in changes if site not in (*SITES, *COPY_SITES))):
         timing = subscribers.get(site.id) or subscribers.get(site.id.partition("-")[0])

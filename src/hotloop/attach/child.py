@@ -82,7 +82,10 @@ def resolve_command(command: Sequence[str], search_path: str | None) -> list[str
 
 
 def run_child(
-    command: Sequence[str], environment: Mapping[str, str], on_tick: Callable[[], None] | None = None
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    on_tick: Callable[[], None] | None = None,
+    cwd: Path | None = None,
 ) -> ChildEnd:
     """Start the command and wait. Signals that were sent to us alone are passed on; those that the terminal or a
     supervisor sent to all of us are not repeated. A signal that we were told to ignore (nohup) the child ignores too.
@@ -99,7 +102,7 @@ def run_child(
     start_s = time.monotonic()
     try:
         try:
-            child = subprocess.Popen(list(command), env=dict(environment), close_fds=False)
+            child = subprocess.Popen(list(command), env=dict(environment), close_fds=False, cwd=cwd)
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             raise CommandNotStarted(f"{command[0]}: {error.strerror}", exit_code=code) from error

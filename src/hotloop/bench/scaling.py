@@ -21,6 +21,10 @@ class ScalingRun:
     exposed_ns: float | None
     """Communication per step that no computation hides, mean over ranks."""
     threads: int | None
+    is_synced: bool = True
+    """False: DDP reduced no gradients in this launch."""
+    has_ddp: bool = True
+    """Every rank built a DistributedDataParallel."""
 
 
 def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]], str, list[str]]:
@@ -30,7 +34,9 @@ def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]],
     scaling (each rank keeps its batch) and strong (all together keep it). The fastest launch of each size is compared.
     """
     sizes = sorted({run.ranks for run in runs})
-    by_size = {size: [run for run in runs if run.ranks == size] for size in sizes}
+    by_size = {size: [run for run in runs if run.ranks == size and run.is_synced] for size in sizes}
+    unsynced = {size: [run for run in runs if run.ranks == size and not run.is_synced] for size in sizes}
+    has_unsynced = any(unsynced.values())
     kind, notes = _tell_kind(by_size), []
     rows: list[dict[str, Any]] = []
     base: float | None = None
@@ -55,6 +61,15 @@ def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]],
                 "n": len(held),
             }
         )
+        if has_unsynced:
+            free = min(unsynced[size], key=lambda run: run.step_ns, default=best if size == 1 else None)
+            free_rate = None if free is None else _rate(free, free.step_ns, kind)
+            rows[-1] |= {
+                "step_unsynced_ns": None if free is None else round(free.step_ns),
+                "speedup_unsynced": None if free_rate is None else free_rate / base,
+                "efficiency_unsynced_ratio": None if free_rate is None else free_rate / base / (size / sizes[0]),
+                "n_unsynced": len(unsynced[size]),
+            }
     threads = {run.ranks: run.threads for run in runs if run.threads}
     if len(set(threads.values())) > 1:
         told = ", ".join(f"{count} in each of {size}" for size, count in sorted(threads.items()))
@@ -62,6 +77,13 @@ def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]],
     if min(len(held) for held in by_size.values()) < 3:
         notes.append("fewer than 3 launches of a size: what differs from launch to launch is not known (--repeats 3)")
     notes.append("without sync: the step less the communication that was exposed in it, not a run without it")
+    if has_unsynced:
+        notes.append(
+            "unsynced: launches in which DDP reduced no gradients (nothing is reduced in one rank); their ranks train "
+            "apart, so that only their time says anything"
+        )
+        if not all(unsynced[size] for size in sizes if size > 1):
+            notes.append("unsynced is unknown where no DistributedDataParallel was seen")
     if kind == "unknown":
         notes.append("samples per step are not known: every rank is taken to keep its batch (weak scaling)")
     return rows, kind, notes

@@ -45,7 +45,14 @@ def add_parser(subparsers: Any, summary: str) -> None:
         "--ranks", metavar="LIST", default="1,2", help="numbers of ranks, such as 1,2,4 (default: 1,2)"
     )
     scaling.add_argument("--repeats", type=int, default=1, metavar="N", help="launches of each number (default: 1)")
+    scaling.add_argument(
+        "--without-sync",
+        action="store_true",
+        help="launch each number also with no gradients reduced by DDP, in a working copy of this folder: only its "
+        "time means anything, and what it writes by absolute paths comes from ranks that trained apart",
+    )
     scaling.add_argument("--json", metavar="FILE", help="write the result as JSON to FILE")
+    scaling.add_argument("--html", metavar="FILE", help="write the result with plots as one HTML file")
     scaling.add_argument("-q", "--quiet", action="store_true", help="print no table")
     scaling.add_argument(
         "command",
@@ -70,6 +77,7 @@ def add_parser(subparsers: Any, summary: str) -> None:
         one.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="time to measure (default: 10)")
         one.add_argument("--python", metavar="FILE", help="interpreter with torch (default: the run's, else PATH's)")
         one.add_argument("--json", metavar="FILE", help="write the result as JSON to FILE, or - for standard output")
+        one.add_argument("--html", metavar="FILE", help="write the result with plots as one HTML file")
         one.add_argument("-q", "--quiet", action="store_true", help="print no table")
 
 
@@ -148,7 +156,7 @@ def _measure(
     from hotloop.core.benchmarks import BenchmarkResult
     from hotloop.core.errors import UsageError
 
-    check_outputs(arguments.json)
+    check_outputs(arguments.json, arguments.html)
     if not 0 < arguments.budget <= 3600:
         raise UsageError(f"--budget {arguments.budget}: give seconds between 0 and 3600")
     python = find_python(arguments.python, os.environ.get("PATH"))
@@ -185,8 +193,6 @@ def _wait_share(batch_ns: float | None, compute_ns: float, *, workers: int) -> f
 
 
 def execute_scaling(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
     from hotloop import __version__
     from hotloop.bench.scaling import summarize_scaling
     from hotloop.cli.show import check_outputs
@@ -200,15 +206,22 @@ def execute_scaling(arguments: argparse.Namespace) -> int:
         raise UsageError("scaling writes its JSON to a file (standard output belongs to the training)")
     if arguments.repeats < 1:
         raise UsageError(f"--repeats {arguments.repeats}: give a number of at least 1")
-    check_outputs(arguments.json)
+    check_outputs(arguments.json, arguments.html)
     sizes = sorted(set(_integers("--ranks", arguments.ranks, 1)))
     launches = {size: _launch_words(command, size) for size in sizes}
     stem = f"scaling-{os.getpid()}"
     runs = []
     for repeat in range(arguments.repeats):
         for size in sizes if repeat % 2 == 0 else reversed(sizes):  # what drifts hits all sizes alike
+            name = f"{stem}-{size}-{repeat + 1}"
             print(f"hotloop: {size} rank{'s' if size > 1 else ''}, launch {repeat + 1}", file=sys.stderr)
-            runs.append(_launch(launches[size], size, Path(".hotloop") / f"{stem}-{size}-{repeat + 1}"))
+            runs.append(_launch(launches[size], size, name))
+            if arguments.without_sync and size > 1:
+                if not runs[-1].has_ddp:
+                    print("hotloop: no DistributedDataParallel was seen: nothing to leave out", file=sys.stderr)
+                    continue
+                print(f"hotloop: {size} ranks, launch {repeat + 1} without gradient sync", file=sys.stderr)
+                runs.append(_launch_unsynced(launches[size], size, f"{name}-unsynced"))
     try:
         rows, kind, notes = summarize_scaling(runs)
     except ZeroDivisionError:
@@ -253,7 +266,35 @@ def _fill(word: str, size: int) -> str:
     return re.sub(r"\{(?:(\d{1,12})/)?ranks\}", number, word)
 
 
-def _launch(words: list[str], size: int, folder: Path) -> Any:
+def _launch_unsynced(words: list[str], size: int, name: str) -> Any:
+    """One recorded launch in which DDP reduces no gradients: in a working copy, so that no checkpoint is spoiled."""
+    import tempfile
+    from pathlib import Path
+
+    from hotloop.tune.trials import protect_environment
+    from hotloop.tune.workspace import make_workspace, plan_workspace, remove_workspace
+
+    plan = plan_workspace(Path.cwd(), without=[Path.cwd() / ".hotloop"])
+    for warning in plan.warnings:
+        print(f"hotloop: {warning}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="hotloop-unsynced-") as folder:
+        copy = make_workspace(plan, Path(folder) / "work")
+        try:
+            variables = protect_environment(os.environ)
+            return _launch(words, size, name, variables=variables, cwd=copy, unsynced=True)
+        finally:
+            remove_workspace(copy)
+
+
+def _launch(
+    words: list[str],
+    size: int,
+    name: str,
+    *,
+    variables: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+    unsynced: bool = False,
+) -> Any:
     """One recorded launch. Raises HotloopError when the command fails or trains nothing."""
     from hotloop.analyze.run_changes import count_units, join_training
     from hotloop.attach import child
@@ -261,9 +302,10 @@ def _launch(words: list[str], size: int, folder: Path) -> Any:
     from hotloop.bench.scaling import ScalingRun
     from hotloop.core.errors import HotloopError
 
-    made, notes = create_run_folder(folder.name, words)
+    made, notes = create_run_folder(name, words)
     write_manifest(made, words, notes)
-    end = child.run_child(words, child.attach_environment(os.environ, made, {"deep": False}))
+    options = {"deep": False, "unsynced": unsynced}
+    end = child.run_child(words, child.attach_environment(variables, made, options), cwd=cwd)
     (made / "outcome.json").write_text(
         f'{{"schema": "hotloop.outcome/1", "exit_code": {end.exit_code if end.exit_code is not None else "null"},'
         f' "signal": {end.signal_number if end.signal_number is not None else "null"},'
@@ -289,6 +331,8 @@ def _launch(words: list[str], size: int, folder: Path) -> Any:
         units_per_step=count_units(training, unit) if unit != "step" else None,
         exposed_ns=sum(exposed) / len(exposed) if len(exposed) == size else None,
         threads=training.lead.rank.torch_threads,
+        is_synced=not unsynced,
+        has_ddp=all(rank.ddp is not None for rank in ranks),
     )
 
 
@@ -324,7 +368,10 @@ def _show(arguments: argparse.Namespace, result: BenchmarkResult) -> int:
 
     from hotloop.cli.show import write_text
     from hotloop.report.benchmark import render_benchmark, render_benchmark_json
+    from hotloop.report.benchmark_page import render_benchmark_html
 
+    if arguments.html is not None:
+        write_text(arguments.html, render_benchmark_html(result))
     if arguments.json is not None:
         text = render_benchmark_json(result) + "\n"
         if arguments.json == "-":

@@ -26,7 +26,9 @@ def render_benchmark_json(result: BenchmarkResult) -> str:
 def render_benchmark(result: BenchmarkResult, *, width: int = 100) -> str:
     """Title, machine, tables and notes, for a person."""
     lines = [clean(f"{result.benchmark}: {result.subject}")]
-    told = [f"{_head(name)} {_show(name, value)}" for name, value in (*result.machine.items(), *result.facts.items())]
+    told = [
+        f"{head_of(name)} {show_value(name, value)}" for name, value in (*result.machine.items(), *result.facts.items())
+    ]
     lines += _wrap(" · ".join(told), width)
     for table in result.tables:
         if table:
@@ -40,8 +42,8 @@ def render_benchmark(result: BenchmarkResult, *, width: int = 100) -> str:
 
 def _table(rows: Sequence[Row]) -> list[str]:
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[_head(name) for name in columns]]
-    cells += [[_show(name, row.get(name)) for name in columns] for row in rows]
+    cells = [[head_of(name) for name in columns]]
+    cells += [[show_value(name, row.get(name)) for name in columns] for row in rows]
     words = [all(isinstance(row.get(name), str | bool | None) for row in rows) for name in columns]
     widths = [max(len(line[at]) for line in cells) for at in range(len(columns))]
     return [
@@ -52,14 +54,16 @@ def _table(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _head(name: str) -> str:
+def head_of(name: str) -> str:
+    """A column's name for a reader, without its unit."""
     for unit in UNITS:
         if name.endswith(unit):
             name = name.removesuffix(unit) + ("/s" if unit == "_per_s" else "")
     return clean(name.replace("_", " "))
 
 
-def _show(name: str, value: Value) -> str:
+def show_value(name: str, value: Value) -> str:
+    """A value in the unit that its column's name ends in."""
     if value is None:
         return "unknown"
     if isinstance(value, bool):

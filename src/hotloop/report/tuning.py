@@ -59,7 +59,7 @@ def describe_patch(check: PatchCheck) -> str:
     pairs = t.format_counted(check.n, "pair")
     return (
         f"patch.diff {check.status}: the patched source without a strategy {measured} in {pairs}, "
-        f"the strategy {strategy}{left}; {check.reason}"
+        f"the strategy {strategy}{left}" + ("" if check.status == "reproduced" else f"; {check.reason}")
     )
 
 

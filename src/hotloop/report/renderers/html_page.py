@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import resources
 from typing import Any
 
 from hotloop.core.errors import InvariantError
@@ -20,6 +17,7 @@ from hotloop.report.goals import goal_tables, plot_points
 from hotloop.report.manual import manual_to_html
 from hotloop.report.quality import NOTE, draw_quality
 from hotloop.report.renderer import Surface, renderer
+from hotloop.report.static_page import hash_source, read_asset
 from hotloop.report.tables import trace_tables
 from hotloop.report.tuning import describe_notes, tune_tables
 
@@ -45,16 +43,16 @@ def render_html(report: Report, surface: Surface) -> str:
         return value if isinstance(value, Markup) or not isinstance(value, str) else t.clean(value)
 
     environment = Environment(
-        loader=DictLoader({name: _read_asset("templates", name) for name in ("report.html.j2", "pareto.html.j2")}),
+        loader=DictLoader({name: read_asset("templates", name) for name in ("report.html.j2", "pareto.html.j2")}),
         autoescape=True,
         finalize=show,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    css, script = _read_asset("static", "report.css"), _read_asset("static", "report.js")
+    css, script = read_asset("static", "report.css"), read_asset("static", "report.js")
     policy = (
-        f"default-src 'none'; script-src {_hash_source(script)}; style-src {_hash_source(css)}; "
+        f"default-src 'none'; script-src {hash_source(script)}; style-src {hash_source(css)}; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
     )
     return environment.get_template("report.html.j2").render(
@@ -95,15 +93,6 @@ def _describe_tuning(report: Report) -> Shown | None:
             for plot in draw_quality(trial)
         ],
     }
-
-
-def _read_asset(*parts: str) -> str:
-    return resources.files("hotloop.report").joinpath(*parts).read_text(encoding="utf-8")
-
-
-def _hash_source(content: str) -> str:
-    """The CSP source that allows exactly this inline element."""
-    return "'sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() + "'"
 
 
 def _embed_json(report: Report) -> str:
