@@ -58,6 +58,7 @@ from hotloop.analyze.timeline.launch import measure_launches
 from hotloop.analyze.timeline.anatomy import find_host_phases
 from hotloop.analyze.timeline.reduce import lay_groundwork
 from hotloop.analyze.timeline.partition import cover_devices, describe_device
+from hotloop.analyze.timeline.steps import assign_device_work
 from hotloop.analyze.timeline.tables import tabulate_kernels
 from hotloop.trace.inputs import find_traces, read_trace_file
 (file,) = find_traces([sys.argv[1]]).files
@@ -68,7 +69,8 @@ covers = cover_devices(*parts)
 device = describe_device(trace, ground.links, covers[0])
 tabulate_kernels(*parts, top=20, sort="device_time")
 phases = find_host_phases(trace, ground.links, ground.steps)
-idle = explain_idle(trace, ground.links, covers[0], phases.main_thread, 10)
+seen = assign_device_work(trace, ground.links, covers[0].work, ground.steps)
+idle, _ = explain_idle(trace, ground.links, ground.classes, covers[0], seen, phases.main_thread, 10)
 measure_launches(trace, ground.links, covers[0], idle, 10)
 used = resource.getrusage(resource.RUSAGE_SELF)
 status = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]

@@ -83,6 +83,56 @@ class CommGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlameRow:
+    """Host activity that covered idle time of the device, by name."""
+
+    name: str
+    kind: str
+    """'operator', 'range', 'runtime', 'python', or 'nothing recorded'."""
+    cause: str
+    """'sync-drained' or 'launch-late'."""
+    total_ns: int
+    gaps_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepIdle:
+    """Why a device waited in one step's window. The causes sum to the idle time of the window, exactly."""
+
+    idle_ns: int
+    sync_drained_ns: int
+    launch_late_ns: int
+    queue_comm_ns: int
+    """Queued in time: communication that waited to begin, or work that waited for communication on another stream."""
+    queue_event_ns: int
+    """Queued in time behind an event of another stream."""
+    queue_graph_ns: int
+    """Between two pieces of work that one call launched as a graph."""
+    queue_untold_ns: int
+    """Queued in time, and nothing recorded says behind what: another process on the device, a callback of the host,
+    another rank."""
+    launch_latency_ns: int
+    unknown_ns: int
+    late_data_wait_ns: int
+    """Part of launch_late while the host waited for the next batch."""
+    blamed: BlameRow | None
+    """What the host did for most of sync_drained and launch_late; None without such time."""
+    blamed_python: BlameRow | None
+    """The same by Python line, over the longest gaps of the trace; None where no line is known."""
+
+    def __post_init__(self) -> None:
+        parts = self.sync_drained_ns + self.launch_late_ns + self.queue_dependent_ns
+        parts += self.launch_latency_ns + self.unknown_ns
+        if parts != self.idle_ns or self.late_data_wait_ns > self.launch_late_ns:
+            raise InvariantError(f"the causes of a step's idle time do not sum to it: {self}")
+
+    @property
+    def queue_dependent_ns(self) -> int:
+        """Queued in time, and waited for something else."""
+        return self.queue_comm_ns + self.queue_event_ns + self.queue_graph_ns + self.queue_untold_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepWindow:
     """One training step, on the host and on the device."""
 
@@ -105,8 +155,12 @@ class StepWindow:
     unlinked_events: int
     phases_ns: tuple[int, ...]
     """Host time of each of PHASES, in that order; they sum to the host window exactly."""
+    idle: StepIdle | None = None
+    """Causes of the idle time of the device window; None without one."""
 
     def __post_init__(self) -> None:
+        if self.idle is not None and (self.partition is None or self.idle.idle_ns != self.partition.idle_ns):
+            raise InvariantError(f"the causes of idle of step {self.index} are not of its device window")
         if len(self.phases_ns) != len(PHASES) or sum(self.phases_ns) != self.host_end_ns - self.host_start_ns:
             raise InvariantError(f"the phases of step {self.index} do not sum to the step")
         if self.partition is not None and (
@@ -158,19 +212,6 @@ class Anatomy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlameRow:
-    """Host activity that covered idle time of the device, by name."""
-
-    name: str
-    kind: str
-    """'operator', 'range', 'runtime', 'python', or 'nothing recorded'."""
-    cause: str
-    """'sync-drained' or 'launch-late'."""
-    total_ns: int
-    gaps_count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class IdleCauses:
     """Why a device waited, over the whole trace. The five causes sum to its idle time, exactly."""
 
@@ -182,7 +223,12 @@ class IdleCauses:
     launch_late_ns: int
     """The launching call had not been made (or not returned) when the device went idle."""
     queue_dependent_ns: int
-    """The next event was queued in time and waited for something else: an event, a stream, another rank."""
+    """The next event was queued in time and waited for something else; the four queue_ parts sum to it."""
+    queue_comm_ns: int
+    """As in StepIdle, and so are the next three."""
+    queue_event_ns: int
+    queue_graph_ns: int
+    queue_untold_ns: int
     launch_latency_ns: int
     """Queued in time, gap shorter than the latency of a launch."""
     unknown_ns: int
@@ -219,6 +265,9 @@ class IdleCauses:
         )
         if parts != self.idle_ns:
             raise InvariantError(f"the causes of idle sum to {parts} ns, not to {self.idle_ns} ns")
+        queued = self.queue_comm_ns + self.queue_event_ns + self.queue_graph_ns + self.queue_untold_ns
+        if queued != self.queue_dependent_ns:
+            raise InvariantError(f"what was queued sums to {queued} ns, not to {self.queue_dependent_ns} ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

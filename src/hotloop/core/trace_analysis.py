@@ -9,7 +9,7 @@ from typing import Any
 from .analysis import Forecast
 from .errors import InvariantError
 from .graph import DeviceMemoryTimeline
-from .timeline import DevicePartition, RankTimeline
+from .timeline import DevicePartition, RankTimeline, StepIdle
 from .trace import TraceFacts
 
 
@@ -209,9 +209,31 @@ def tell_step_windows(rank: TraceRank) -> list[dict[str, Any]]:
             **_tell_partition(step.partition),
             "gpu_events": step.gpu_events,
             "unlinked_events": step.unlinked_events,
+            "idle_causes": _tell_idle(step.idle),
         }
         for step in rank.timeline.steps
     ]
+
+
+IDLE_KEYS = (
+    "sync_drained_ns",
+    "launch_late_ns",
+    "queue_dependent_ns",
+    "launch_latency_ns",
+    "unknown_ns",
+)
+"""These sum to the idle time of the window."""
+IDLE_PARTS = ("queue_comm_ns", "queue_event_ns", "queue_graph_ns", "queue_untold_ns", "late_data_wait_ns")
+"""The first four sum to queue_dependent_ns, the last is a part of launch_late_ns."""
+
+
+def _tell_idle(idle: StepIdle | None) -> dict[str, Any] | None:
+    if idle is None:
+        return None
+    told: dict[str, Any] = {key: getattr(idle, key) for key in (*IDLE_KEYS, *IDLE_PARTS)}
+    for key, row in (("blamed", idle.blamed), ("blamed_python", idle.blamed_python)):
+        told[key] = None if row is None else {"name": row.name, "cause": row.cause, "total_ns": row.total_ns}
+    return told
 
 
 def _tell_partition(partition: DevicePartition | None) -> dict[str, int | None]:

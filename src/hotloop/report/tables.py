@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,7 +36,7 @@ def trace_tables(report: Report, top: int = 10) -> tuple[Table, ...]:
     whose = "" if len(ranks) == 1 else f"of {_name_rank(ranks[0])}; the JSON report has every rank"
     made = [_tell_files(ranks), _tell_steps(lead, whose), _tell_device(ranks)]
     if lead.idle is not None:
-        made += [_tell_idle(lead.idle, whose), _tell_blame(lead.idle, whose, top)]
+        made += [_tell_idle(lead.idle, whose), _tell_worst_step(lead, whose), _tell_blame(lead.idle, whose, top)]
     if lead.launch is not None:
         made.append(_tell_launches(lead.launch, whose))
     made += [_tell_waits(report), _tell_ranks_path(report.trace)]
@@ -116,7 +117,11 @@ def _tell_idle(idle: IdleCauses, whose: str) -> Table:
         ("of which waiting for the next batch", idle.late_data_wait_ns, None),
         ("of which garbage collection", idle.late_gc_ns, None),
         ("of which the allocator", idle.late_allocator_ns, None),
-        ("queued behind an event, a stream or a rank", idle.queue_dependent_ns, idle.queue_dependent_count),
+        ("queued in time, and waited (queue-dependent)", idle.queue_dependent_ns, idle.queue_dependent_count),
+        ("of which for communication", idle.queue_comm_ns, None),
+        ("of which for an event of another stream", idle.queue_event_ns, None),
+        ("of which inside a graph", idle.queue_graph_ns, None),
+        ("of which untold for what", idle.queue_untold_ns, None),
         ("the latency of launching itself (< 10 us)", idle.launch_latency_ns, idle.launch_latency_count),
         ("unknown: the launch is not in the trace", idle.unknown_ns, idle.unknown_count),
     )
@@ -126,6 +131,40 @@ def _tell_idle(idle: IdleCauses, whose: str) -> Table:
         if ns
     ]
     return Table(title="Why the device idles", note=whose, header=("cause", "time", "share", "gaps"), rows=tuple(rows))
+
+
+def _tell_worst_step(line: RankTimeline, whose: str) -> Table | None:
+    """The step that idles most, beside the median of all complete ones; none where it stands out little."""
+    known = [(step, step.idle) for step in line.steps if step.idle is not None and not step.is_tail_inclusive]
+    if line.step_source == "whole trace" or len(known) < 3:
+        return None
+    worst, idle = max(known, key=lambda one: one[1].idle_ns)
+    middle = round(statistics.median(one.idle_ns for _, one in known))
+    if idle.idle_ns * 4 < middle * 5:
+        return None
+    causes = (
+        ("sync-drained", "sync_drained_ns"),
+        ("launch-late", "launch_late_ns"),
+        ("of which waiting for the next batch", "late_data_wait_ns"),
+        ("queue-dependent", "queue_dependent_ns"),
+        ("launch latency", "launch_latency_ns"),
+        ("unknown", "unknown_ns"),
+    )
+    rows = []
+    for name, key in causes:
+        mine, usual = getattr(idle, key), round(statistics.median(getattr(one, key) for _, one in known))
+        if mine:
+            share = t.format_share(mine / max(1, idle.idle_ns))
+            rows.append((name, t.format_duration(mine), share, t.format_duration(usual)))
+    blame = idle.blamed_python or idle.blamed
+    told = "" if blame is None else f"; meanwhile mostly {_cut(blame.name)} ({t.format_duration(blame.total_ns)})"
+    note = f"step {worst.index} idles {t.format_duration(idle.idle_ns)}, the median {t.format_duration(middle)}{told}"
+    return Table(
+        title="The step that idles most",
+        note="; ".join(x for x in (note, whose) if x),
+        header=("cause", "time", "share", "median step"),
+        rows=tuple(rows),
+    )
 
 
 def _tell_blame(idle: IdleCauses, whose: str, top: int) -> Table:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.reduce import reduce_trace
 from hotloop.core.timeline import IdleCauses
+from hotloop.core.trace import Category
 
 from .plain_trace import US, PlainTrace, Row, call, copy, frame, kernel, mark, op
 
@@ -247,3 +248,113 @@ def test_the_causes_sum_to_the_idle_and_the_blame_to_the_late_time(
     parts = idle.late_data_wait_ns + (idle.late_gc_ns or 0) + idle.late_allocator_ns
     assert parts <= idle.launch_late_ns
     assert sum(b.total_ns for b in idle.syncs) == idle.sync_drained_ns
+
+
+QUEUED = (
+    call("cudaLaunchKernel", 0, 2, 1),
+    call("cudaStreamWaitEvent", 3, 1, 90),
+    call("cudaLaunchKernel", 4, 2, 2),
+    kernel("a", 10, 10, 1, "24"),
+    kernel("b", 50, 10, 2),
+)
+"""Two streams; the second piece of work was launched early and begins 30 us after the first one ended."""
+
+
+def queued_us(idle: IdleCauses) -> dict[str, int]:
+    names = ("comm", "event", "graph", "untold")
+    return {name: getattr(idle, f"queue_{name}_ns") // US for name in names if getattr(idle, f"queue_{name}_ns")}
+
+
+def test_queued_work_waited_for_an_event_of_another_stream() -> None:
+    assert queued_us(explain(*QUEUED)) == {"event": 30}
+    assert queued_us(explain(*(row for row in QUEUED if row.name != "cudaStreamWaitEvent"))) == {"untold": 30}
+
+
+def test_a_wait_that_was_asked_for_before_another_launch_is_not_this_one() -> None:
+    other = (call("cudaLaunchKernel", 3, 1, 3), kernel("c", 12, 2, 3, "24"))
+    rows = [row for row in QUEUED if row.name != "cudaStreamWaitEvent"]
+    assert queued_us(explain(call("cudaStreamWaitEvent", 1, 1, 90), *rows, *other)) == {"untold": 30}
+
+
+def test_a_recorded_wait_counts_only_for_its_stream() -> None:
+    def sync(stream: str) -> Row:
+        return Row(Category.SYNC, "Stream Wait Event", 20 * US, 30 * US, "gpu", 0, stream, 90)
+
+    assert queued_us(explain(*QUEUED, sync("7"))) == {"event": 30}
+    assert queued_us(explain(*QUEUED, sync("24"))) == {"untold": 30}
+
+
+def test_queued_work_waited_for_communication() -> None:
+    """The event was recorded behind a collective, or the work is one itself."""
+    rows = [row for row in QUEUED if row.category is not Category.KERNEL]
+    reduced = kernel("ncclDevKernel_AllReduce", 10, 10, 1, "24")
+    assert queued_us(explain(*rows, reduced, kernel("b", 50, 10, 2))) == {"comm": 30}
+    collective = kernel("ncclDevKernel_AllReduce", 50, 10, 2)
+    assert queued_us(explain(*rows, kernel("a", 10, 10, 1, "24"), collective)) == {"comm": 30}
+
+
+def test_queued_work_inside_a_graph() -> None:
+    rows = [call("cudaGraphLaunch", 0, 2, 1), kernel("a", 10, 10, 1), kernel("b", 50, 10, 1)]
+    assert queued_us(explain(*rows)) == {"graph": 30}
+
+
+def test_the_causes_of_each_step_are_its_own() -> None:
+    """Step 0 waits 40 us for a batch; step 1 waits 30 us for a slow operator, and for nothing else."""
+    steps = reduce_trace(
+        PlainTrace(
+            [
+                mark("ProfilerStep#0", 0, 100),
+                call("cudaLaunchKernel", 0, 2, 1),
+                kernel("a", 10, 10, 1),
+                mark(LOADER, 15, 40),
+                call("cudaLaunchKernel", 58, 2, 2),
+                kernel("a", 60, 50, 2),
+                mark("ProfilerStep#1", 100, 100),
+                call("cudaLaunchKernel", 102, 2, 3),
+                kernel("a", 110, 10, 3),
+                op("aten::slow", 120, 28),
+                call("cudaLaunchKernel", 148, 2, 4),
+                kernel("a", 150, 10, 4),
+            ]
+        )
+    ).steps
+    first, second = (step.idle for step in steps)
+    assert first is not None
+    assert second is not None
+    assert (first.idle_ns, first.launch_late_ns, first.late_data_wait_ns) == (40 * US, 40 * US, 35 * US)
+    assert first.blamed is not None
+    assert (first.blamed.name, first.blamed.kind, first.blamed.total_ns) == (LOADER, "range", 35 * US)
+    assert (second.idle_ns, second.launch_late_ns, second.late_data_wait_ns) == (30 * US, 30 * US, 0)
+    assert second.blamed is not None
+    assert (second.blamed.name, second.blamed.total_ns) == ("aten::slow", 28 * US)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(0, 40), st.integers(0, 20), st.booleans(), st.booleans()),
+        min_size=1,
+        max_size=25,
+    )
+)
+def test_the_causes_of_the_steps_sum_to_those_of_the_trace(
+    launches: list[tuple[int, int, int, bool, bool]],
+) -> None:
+    """Work without length may begin a step inside a gap. StepWindow refuses causes that are not of its window."""
+    rows: list[Row] = []
+    at = begin = number = 0
+    for i, (wait, delay, length, linked, last) in enumerate(launches, 1):
+        rows += [call("cudaLaunchKernel", at, 2, i), kernel("a", at + delay, length, i if linked else -1)]
+        at += wait + 3
+        if last or i == len(launches):
+            rows.append(mark(f"ProfilerStep#{number}", begin, at - begin))
+            begin, number = at, number + 1
+    found = reduce_trace(PlainTrace(rows))
+    assert found.idle is not None
+    told = [step.idle for step in found.steps if step.idle is not None]
+    for key in ("idle_ns", "launch_late_ns", "sync_drained_ns", "queue_dependent_ns", "launch_latency_ns"):
+        assert sum(getattr(one, key) for one in told) <= getattr(found.idle, key)
+    # Steps follow each other, so only what lies before the first one and after the last one is in none.
+    windows = [step for step in found.steps if step.device_start_ns is not None and step.device_end_ns is not None]
+    device = found.devices[0]
+    if windows and windows[0].device_start_ns == device.start_ns and windows[-1].device_end_ns == device.end_ns:
+        assert sum(one.idle_ns for one in told) == found.idle.idle_ns

@@ -85,6 +85,8 @@ def test_the_laws_hold_on_every_step(file: str) -> None:
         assert previous_end is None or step.host_start_ns >= previous_end
         previous_end = step.host_end_ns
     windows = [s for s in t.steps if s.partition is not None]
+    # StepWindow refuses causes that do not sum to the idle time of its window.
+    assert all((s.idle is None) == (s.partition is None) for s in t.steps)
     for one, two in itertools.pairwise(windows):
         assert one.device_end_ns == two.device_start_ns
     assert [s.is_tail_inclusive for s in windows] == [False] * (len(windows) - 1) + [True] * bool(windows)

@@ -1,10 +1,12 @@
-"""Gaps of one device -> IdleCauses: why it waited, and what the host did in the meantime.
+"""Gaps of one device -> IdleCauses and a StepIdle for each step: why it waited, and what the host did in the meantime.
 
 A gap belongs to the event that ends it and to that event's launching call. Was the call made after the gap had begun
 (or did it return late, so that it was slow itself), the host was late: *sync-drained* when the host had been waiting
 for the device until it was empty, else *launch-late*. Of a sync-drained gap, what the host spent waiting for a batch,
 collecting garbage or allocating is launch-late all the same: without the synchronisation it would still be waited for.
-Was the call made in time, the event waited in its queue: *launch latency* under 10 us, else *queue-dependent*.
+Was the call made in time, the event waited in its queue: *launch latency* under 10 us, else *queue-dependent*: behind
+communication, behind an event of another stream, inside a graph, or untold. A wait for an event is recorded as such
+(cuda_sync), or else it was asked for by the launching thread after its last launch.
 """
 
 from __future__ import annotations
@@ -14,15 +16,16 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.core.timeline import BlameRow, IdleCauses
+from hotloop.core.timeline import BlameRow, IdleCauses, StepIdle
 from hotloop.core.trace import Category, Trace
 
+from .classes import COMM, Classes
 from .intervals import EMPTY, Int64s, Intervals, cover_windows, find_gaps, overlap_pieces, unite
-from .links import Links
+from .links import Links, find_categories
 from .names import TORCH_RANGE, match_names
 from .nesting import NONE, Nesting, nest, split_by_thread
 from .partition import DeviceCover
-from .steps import LOADER_NEXT, PROFILER_STEP
+from .steps import LOADER_NEXT, PROFILER_STEP, DeviceSteps
 
 LAUNCH_LATENCY_NS = 10_000
 """A queued kernel starts within this after the one before it; 2 to 8 us are usual on current devices."""
@@ -39,45 +42,81 @@ ALLOCATOR_CALL = re.compile(
     r"|^cuMem(?:Alloc|Free|Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree|HostAlloc|HostRegister)"
 )
 GC_FRAME = re.compile(r"built-in (?:function|method) (?:gc\.)?collect\b|\bgc\.py\(\d+\)|\bgc_collect\b|: collect$")
+STREAM_WAIT_CALL = re.compile(r"^(?:cu|cuda|hip)StreamWaitEvent(?:_ptsz)?$")
 NOTHING = "nothing recorded"
 PYTHON_LINE = re.compile(r"\.py\(\d+\)")
 PYTHON_GAPS = 4096
 """Python lines are looked up for this many of the longest late gaps."""
 ROWS_AT_ONCE = 1 << 18
+NAME_LENGTH = 400
 
 _LATE, _DEPENDENT, _LATENCY, _UNKNOWN = 0, 1, 2, 3
+_COMM, _EVENT, _GRAPH, _UNTOLD = 4, 5, 6, 7
+"""Kinds of queue-dependent."""
 
 
-def explain_idle(trace: Trace, links: Links, cover: DeviceCover, main_thread: int | None, top: int) -> IdleCauses:
-    """The causes of all gaps between the first and the last event of a device."""
+def explain_idle(
+    trace: Trace,
+    links: Links,
+    classes: Classes,
+    cover: DeviceCover,
+    seen: DeviceSteps,
+    main_thread: int | None,
+    top: int,
+) -> tuple[IdleCauses, tuple[StepIdle | None, ...]]:
+    """The causes of all gaps between the first and the last event of a device, and those in the window of each step
+    (None for a step without one)."""
     start, end = links.start_ns[cover.work], links.end_ns[cover.work]
     gaps = find_gaps(cover.busy, int(start.min()), int(end.max()))
     length = gaps.end_ns - gaps.start_ns
-    call = _find_next_calls(trace, links, cover, gaps)
+    call, work = _find_next_calls(trace, links, cover, gaps)
     cause = _judge(trace, gaps, call)
+    dependent = np.flatnonzero(cause == _DEPENDENT)
+    queued = np.full(len(gaps), _UNTOLD, dtype=np.int8)
+    queued[dependent] = _split_queued(trace, links, classes, cover, gaps.start_ns[dependent], work[dependent])
     late = np.flatnonzero(cause == _LATE)
     late_gaps = Intervals(gaps.start_ns[late], gaps.end_ns[late])
     thread = trace.thread[call[late]]
     sync_row = _find_draining_calls(trace, links, late_gaps, call[late], main_thread)
     drained = sync_row >= 0
-    waits, wait_times = _find_waits(trace, links, late_gaps, thread, main_thread)
+    pieces, of_gap, step = _cut_at_steps(gaps, seen)
+    late_pieces = np.flatnonzero(cause[of_gap] == _LATE)
+    of_late = np.searchsorted(late, of_gap[late_pieces])
+    waits, data_waits, wait_times = _find_waits(
+        trace,
+        links,
+        Intervals(pieces.start_ns[late_pieces], pieces.end_ns[late_pieces]),
+        thread[of_late],
+        main_thread,
+    )
     late_length = length[late]
-    held = np.where(drained, waits, late_length)
-    blamed = _blame(trace, links.ranges, late_gaps, call[late], thread, main_thread, drained, top)
-    python = _blame_python(trace, late_gaps, thread, main_thread, drained, top)
+    wait_of_gap = np.zeros(len(late), dtype=np.int64)
+    np.add.at(wait_of_gap, of_late, waits)
+    held = np.where(drained, wait_of_gap, late_length)
+    by_step = _StepBlame(seen), _StepBlame(seen)
+    blamed = _blame(trace, links.ranges, late_gaps, call[late], thread, main_thread, drained, top, by_step[0])
+    python = _blame_python(trace, late_gaps, thread, main_thread, drained, top, by_step[1])
     slow = _time_inside_call(trace, late_gaps, call[late])
-    return IdleCauses(
+
+    def total(kind: int) -> int:
+        return int(length[dependent][queued[dependent] == kind].sum())
+
+    causes = IdleCauses(
         idle_ns=gaps.total_ns,
         gaps_count=len(gaps),
         longest_ns=int(length.max()) if len(length) else 0,
         sync_drained_ns=int((late_length - held)[drained].sum()),
         launch_late_ns=int(held.sum()),
-        queue_dependent_ns=int(length[cause == _DEPENDENT].sum()),
+        queue_dependent_ns=int(length[dependent].sum()),
+        queue_comm_ns=total(_COMM),
+        queue_event_ns=total(_EVENT),
+        queue_graph_ns=total(_GRAPH),
+        queue_untold_ns=total(_UNTOLD),
         launch_latency_ns=int(length[cause == _LATENCY].sum()),
         unknown_ns=int(length[cause == _UNKNOWN].sum()),
         sync_drained_count=int(np.count_nonzero(drained)),
         launch_late_count=int(np.count_nonzero(~drained)),
-        queue_dependent_count=int(np.count_nonzero(cause == _DEPENDENT)),
+        queue_dependent_count=len(dependent),
         launch_latency_count=int(np.count_nonzero(cause == _LATENCY)),
         unknown_count=int(np.count_nonzero(cause == _UNKNOWN)),
         late_data_wait_ns=wait_times[0],
@@ -88,22 +127,229 @@ def explain_idle(trace: Trace, links: Links, cover: DeviceCover, main_thread: in
         blamed_python=python,
         syncs=_list_syncs(trace, links.ranges, sync_row, late_length - held, top),
     )
+    kind = np.where(cause == _DEPENDENT, queued, cause)[of_gap]
+    size = pieces.end_ns - pieces.start_ns
+    drained_ns = np.zeros(len(size), dtype=np.int64)
+    drained_ns[late_pieces] = np.where(drained[of_late], size[late_pieces] - waits, 0)
+    data_ns = np.zeros(len(size), dtype=np.int64)
+    data_ns[late_pieces] = data_waits
+    rows = [_blame_rows(trace, one) for one in by_step]
+    return causes, _sum_steps(seen, step, kind, size, drained_ns, data_ns, rows)
 
 
-def _find_next_calls(trace: Trace, links: Links, cover: DeviceCover, gaps: Intervals) -> Int64s:
-    """Row of the call that launched the event which ends each gap; NONE where unknown. Of several events that start
-    together, the one launched first."""
+def _cut_at_steps(gaps: Intervals, seen: DeviceSteps) -> tuple[Intervals, Int64s, Int64s]:
+    """The gaps cut where a step's window begins or ends: pieces, the gap of each, and its step (NONE outside of all).
+
+    A window begins with an event, so it can only cut a gap where that event has no length.
+    """
+    edges = np.unique(np.concatenate([seen.start_ns[seen.has_window], seen.end_ns[seen.has_window]]))
+    at = np.searchsorted(gaps.start_ns, edges, side="right") - 1
+    cuts = (at >= 0) & (edges > gaps.start_ns[np.maximum(at, 0)]) if len(gaps) else np.zeros(len(edges), dtype=bool)
+    cuts[cuts] &= edges[cuts] < gaps.end_ns[at[cuts]]
+    place = at[cuts] + 1
+    start = np.insert(gaps.start_ns, place, edges[cuts])
+    end = np.insert(gaps.end_ns, at[cuts], edges[cuts])
+    of_gap = np.insert(np.arange(len(gaps), dtype=np.int64), place, at[cuts])
+    return Intervals(start, end), of_gap, _find_windows(seen, start)
+
+
+def _find_windows(seen: DeviceSteps, time_ns: Int64s) -> Int64s:
+    """The step whose device window holds each instant; NONE outside of all."""
+    holders = np.flatnonzero(seen.has_window & (seen.end_ns > seen.start_ns))
+    if len(holders) == 0:
+        return np.full(len(time_ns), NONE, dtype=np.int64)
+    at = np.searchsorted(seen.start_ns[holders], time_ns, side="right") - 1
+    held = holders[np.maximum(at, 0)]
+    result: Int64s = np.where((at >= 0) & (time_ns < seen.end_ns[held]), held, NONE)
+    return result
+
+
+def _sum_steps(
+    seen: DeviceSteps,
+    step: Int64s,
+    kind: NDArray[np.int8],
+    size: Int64s,
+    drained_ns: Int64s,
+    data_ns: Int64s,
+    blamed: list[dict[int, BlameRow]],
+) -> tuple[StepIdle | None, ...]:
+    count = len(seen.has_window)
+    inside = step >= 0
+    table = np.zeros((count, _UNTOLD + 1), dtype=np.int64)
+    np.add.at(table, (step[inside], kind[inside]), size[inside])
+    drained, data = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    np.add.at(drained, step[inside], drained_ns[inside])
+    np.add.at(data, step[inside], data_ns[inside])
+    return tuple(
+        StepIdle(
+            idle_ns=int(table[i].sum()),
+            sync_drained_ns=int(drained[i]),
+            launch_late_ns=int(table[i, _LATE] - drained[i]),
+            queue_comm_ns=int(table[i, _COMM]),
+            queue_event_ns=int(table[i, _EVENT]),
+            queue_graph_ns=int(table[i, _GRAPH]),
+            queue_untold_ns=int(table[i, _UNTOLD]),
+            launch_latency_ns=int(table[i, _LATENCY]),
+            unknown_ns=int(table[i, _UNKNOWN]),
+            late_data_wait_ns=int(data[i]),
+            blamed=blamed[0].get(i),
+            blamed_python=blamed[1].get(i),
+        )
+        if seen.has_window[i]
+        else None
+        for i in range(count)
+    )
+
+
+class _StepBlame:
+    """Time of every (step, name, drained); what lies outside of all steps is left out."""
+
+    def __init__(self, seen: DeviceSteps) -> None:
+        self.seen = seen
+        self.keys: list[NDArray[np.int64]] = []
+        self.sums: list[Int64s] = []
+        self.counts: list[Int64s] = []
+        self.kinds: dict[int, str] = {}
+        """By name; 'python' for what is not in it."""
+
+    def add(self, start: Int64s, length: Int64s, name: NDArray[np.integer], drained: NDArray[np.bool_]) -> None:
+        step = _find_windows(self.seen, start)
+        inside = np.flatnonzero(step >= 0)
+        key = (step[inside] << 33) + ((name[inside].astype(np.int64) + 1) << 1) + drained[inside]
+        found, group = np.unique(key, return_inverse=True)
+        total = np.zeros(len(found), dtype=np.int64)
+        np.add.at(total, group, length[inside])
+        self.keys.append(found)
+        self.sums.append(total)
+        self.counts.append(np.bincount(group, minlength=len(found)).astype(np.int64))
+
+    def find_largest(self) -> dict[int, tuple[int, bool, int, int]]:
+        """(name, drained, total, pieces) of the largest of each step."""
+        if not self.keys:
+            return {}
+        key, group = np.unique(np.concatenate(self.keys), return_inverse=True)
+        total, count = np.zeros(len(key), dtype=np.int64), np.zeros(len(key), dtype=np.int64)
+        np.add.at(total, group, np.concatenate(self.sums))
+        np.add.at(count, group, np.concatenate(self.counts))
+        largest: dict[int, tuple[int, bool, int, int]] = {}
+        for one, size, pieces in zip(key.tolist(), total.tolist(), count.tolist(), strict=True):
+            step, rest = one >> 33, one & ((1 << 33) - 1)
+            if size > largest.get(step, (0, False, 0, 0))[2]:
+                largest[step] = ((rest >> 1) - 1, bool(rest & 1), size, pieces)
+        return largest
+
+
+def _blame_rows(trace: Trace, blame: _StepBlame) -> dict[int, BlameRow]:
+    return {
+        step: BlameRow(
+            name=(trace.names[name] if name >= 0 else NOTHING)[:NAME_LENGTH],
+            kind=NOTHING if name < 0 else blame.kinds.get(name, "python"),
+            cause="sync-drained" if is_drained else "launch-late",
+            total_ns=total,
+            gaps_count=count,
+        )
+        for step, (name, is_drained, total, count) in blame.find_largest().items()
+    }
+
+
+def _split_queued(
+    trace: Trace, links: Links, classes: Classes, cover: DeviceCover, begin_ns: Int64s, work: Int64s
+) -> NDArray[np.int8]:
+    """What each queued piece of work waited behind, when the device went idle at ``begin_ns``."""
+    found = np.full(len(work), _UNTOLD, dtype=np.int8)
+    if len(work) == 0:
+        return found
+    stream = trace.stream[links.device_rows]
+    called = trace.start_ns[np.maximum(links.launch_row, 0)]
+    linked = cover.work[links.launch_row[cover.work] >= 0]
+    waits = _find_stream_waits(trace, links)
+    # What ended last before the gap is what an event can have stood for.
+    by_end = cover.work[np.argsort(links.end_ns[cover.work], kind="stable")]
+    ended = by_end[np.maximum(np.searchsorted(links.end_ns[by_end], begin_ns, side="right") - 1, 0)]
+    after_comm = (classes.kind[ended] == COMM) & (stream[ended] != stream[work])
+    for one in np.unique(stream[work]).tolist():
+        mine = np.flatnonzero(stream[work] == one)
+        calls = np.unique(called[linked[stream[linked] == one]])
+        at = np.searchsorted(calls, called[work[mine]], side="left")
+        before = np.where(at > 0, calls[np.maximum(at - 1, 0)], np.iinfo(np.int64).min)
+        found[mine[waits.any_between(one, before, called[work[mine]], trace.thread[links.launch_row[work[mine]]])]] = (
+            _EVENT
+        )
+    found[(found == _EVENT) & after_comm] = _COMM
+    found[classes.kind[work] == COMM] = _COMM
+    same = links.by_graph[work] & (links.launch_row[work] == links.launch_row[ended])
+    found[same] = _GRAPH
+    return found
+
+
+class _StreamWaits:
+    """When streams were told to wait for an event: by stream where that was recorded, else by the calling thread."""
+
+    def __init__(self, by_stream: dict[int, Int64s], by_thread: dict[int, tuple[Int64s, Int64s]]) -> None:
+        self._by_stream = by_stream
+        self._by_thread = by_thread
+
+    def any_between(
+        self, stream: int, after_ns: Int64s, before_ns: Int64s, thread: NDArray[np.int32]
+    ) -> NDArray[np.bool_]:
+        told = self._by_stream.get(stream)
+        if told is not None:
+            result: NDArray[np.bool_] = _has_between(told, after_ns, before_ns)
+            return result
+        result = np.zeros(len(before_ns), dtype=bool)
+        for one, mine in split_by_thread(thread):
+            if one in self._by_thread:
+                waits, launches = self._by_thread[one]
+                at = np.searchsorted(launches, before_ns[mine], side="left")
+                last = np.where(at > 0, launches[np.maximum(at - 1, 0)], np.iinfo(np.int64).min)
+                result[mine] = _has_between(waits, last, before_ns[mine])
+        return result
+
+
+def _has_between(times: Int64s, after_ns: Int64s, before_ns: Int64s) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = np.searchsorted(times, before_ns, side="left") > np.searchsorted(
+        times, after_ns, side="right"
+    )
+    return found
+
+
+def _find_stream_waits(trace: Trace, links: Links) -> _StreamWaits:
+    rows = find_categories(trace, (Category.RUNTIME,))
+    rows = rows[match_names(trace, trace.name[rows], STREAM_WAIT_CALL)]
+    told = find_categories(trace, (Category.SYNC,))
+    by_correlation = dict(zip(trace.correlation[told].tolist(), trace.stream[told].tolist(), strict=True))
+    streams: dict[int, list[int]] = {}
+    for row, correlation in zip(rows.tolist(), trace.correlation[rows].tolist(), strict=True):
+        if correlation in by_correlation:
+            streams.setdefault(by_correlation[correlation], []).append(int(trace.start_ns[row]))
+    if streams:  # recorded: a stream that is not among them waited for nothing
+        every = {int(one): np.empty(0, dtype=np.int64) for one in np.unique(trace.stream[links.device_rows])}
+        return _StreamWaits(every | {one: np.sort(np.array(at)) for one, at in streams.items()}, {})
+    launches = np.unique(links.launch_row[links.launch_row >= 0])
+    threads = {}
+    for one, mine in split_by_thread(trace.thread[rows]):
+        own = launches[trace.thread[launches] == one]
+        threads[one] = (np.sort(trace.start_ns[rows[mine]]), np.sort(trace.start_ns[own]))
+    return _StreamWaits({}, threads)
+
+
+def _find_next_calls(trace: Trace, links: Links, cover: DeviceCover, gaps: Intervals) -> tuple[Int64s, Int64s]:
+    """(row of the call that launched the event which ends each gap, NONE where unknown; work number of that event). Of
+    several events that start together, the one launched first."""
     work = cover.work
     start = links.start_ns[work]
     launch = links.launch_row[work]
     at = np.searchsorted(start, gaps.end_ns, side="left")
     until = np.searchsorted(start, gaps.end_ns, side="right")
-    found = launch[np.minimum(at, len(launch) - 1)] if len(launch) else np.full(len(gaps), NONE, dtype=np.int64)
+    held = np.minimum(at, max(len(launch) - 1, 0))
+    found, event = launch[held], work[held]
     for several in np.flatnonzero(until - at > 1).tolist():
         rows = launch[at[several] : until[several]]
-        rows = rows[rows >= 0]
-        found[several] = rows[np.argmin(trace.start_ns[rows])] if len(rows) else NONE
-    return found
+        known = np.flatnonzero(rows >= 0)
+        first = int(known[np.argmin(trace.start_ns[rows[known]])]) if len(known) else 0
+        found[several] = rows[first] if len(known) else NONE
+        event[several] = work[at[several] + first]
+    return found, event
 
 
 def _judge(trace: Trace, gaps: Intervals, call: Int64s) -> NDArray[np.int8]:
@@ -156,16 +402,16 @@ def _find_draining_calls(trace: Trace, links: Links, gaps: Intervals, call: Int6
 
 def _find_waits(
     trace: Trace, links: Links, gaps: Intervals, thread: NDArray[np.int32], main_thread: int | None
-) -> tuple[Int64s, tuple[int, int | None, int]]:
-    """Time of every late gap that the host spent waiting for a batch, collecting garbage or allocating, and the three
-    totals. Where they meet, the first of them counts."""
+) -> tuple[Int64s, Int64s, tuple[int, int | None, int]]:
+    """Time of every late gap that the host spent waiting for a batch, collecting garbage or allocating; the part of it
+    that is for a batch; and the three totals. Where they meet, the first of them counts."""
     ranges = links.ranges
     loader = match_names(trace, trace.name[ranges.rows], LOADER_NEXT)
     python = np.flatnonzero(trace.category == Category.PYTHON)
     collecting = python[match_names(trace, trace.name[python], GC_FRAME)]
     calls = np.flatnonzero(trace.category == Category.RUNTIME)
     allocating = calls[match_names(trace, trace.name[calls], ALLOCATOR_CALL)]
-    per_gap = np.zeros(len(gaps), dtype=np.int64)
+    per_gap, for_data = np.zeros(len(gaps), dtype=np.int64), np.zeros(len(gaps), dtype=np.int64)
     totals = [0, 0, 0]
     for one, mine in split_by_thread(thread):
         host = {one} if main_thread is None else {one, main_thread}
@@ -181,9 +427,11 @@ def _find_waits(
             taken = unite(np.concatenate([taken.start_ns, part.start_ns]), np.concatenate([taken.end_ns, part.end_ns]))
             covered = cover_windows(taken, low, high)
             totals[i] += int((covered - before).sum())
+            if i == 0:
+                for_data[mine] = covered
             before = covered
         per_gap[mine] = before
-    return per_gap, (totals[0], totals[1] if len(python) else None, totals[2])
+    return per_gap, for_data, (totals[0], totals[1] if len(python) else None, totals[2])
 
 
 def _unite_rows(trace: Trace, rows: Int64s) -> Intervals:
@@ -206,6 +454,7 @@ def _blame(
     main_thread: int | None,
     drained: NDArray[np.bool_],
     top: int,
+    by_step: _StepBlame,
 ) -> tuple[BlameRow, ...]:
     """What covered the late gaps, exactly: every nanosecond goes to the innermost operator, range or call that the
     launching thread had open, else the main thread, else to nothing recorded."""
@@ -228,11 +477,13 @@ def _blame(
             busy, row = segments[source]
             start, end, of_gap, of_segment = overlap_pieces(left, busy)
             _add(sums, trace.name[row[of_segment]], drained[index[of_gap]], end - start, index[of_gap])
+            by_step.add(start, end - start, trace.name[row[of_segment]], drained[index[of_gap]])
             rest, of_rest = _cut(left, busy)
             left, index = rest, index[of_rest]
         nothing = np.full(len(left), NONE, dtype=np.int64)
         _add(sums, nothing, drained[index], left.end_ns - left.start_ns, index)
-    kinds = _kinds_of_names(trace, host)
+        by_step.add(left.start_ns, left.end_ns - left.start_ns, nothing, drained[index])
+    kinds = by_step.kinds = _kinds_of_names(trace, host)
     rows = [
         BlameRow(
             name=trace.names[name] if name >= 0 else NOTHING,
@@ -322,6 +573,7 @@ def _blame_python(
     main_thread: int | None,
     drained: NDArray[np.bool_],
     top: int,
+    by_step: _StepBlame,
 ) -> tuple[BlameRow, ...]:
     """The innermost Python line with a file during the longest late gaps; built-ins count for their caller."""
     length = gaps.end_ns - gaps.start_ns
@@ -342,6 +594,7 @@ def _blame_python(
             busy, row = segments[source]
             start, end, of_gap, of_segment = overlap_pieces(left, busy)
             _add(sums, trace.name[row[of_segment]], drained[index[of_gap]], end - start, index[of_gap])
+            by_step.add(start, end - start, trace.name[row[of_segment]], drained[index[of_gap]])
             left, of_rest = _cut(left, busy)
             index = index[of_rest]
     rows = [

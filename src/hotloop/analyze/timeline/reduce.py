@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hotloop.core.timeline import Anatomy, DevicePartition, RankTimeline, StepWindow, TimelineNote
+from hotloop.core.timeline import Anatomy, DevicePartition, IdleCauses, RankTimeline, StepIdle, StepWindow, TimelineNote
 from hotloop.core.trace import Category, Trace
 
 from .anatomy import (
@@ -74,7 +75,10 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
     work_phase = find_work_phases(trace, links, classes, phases)
     device_ns, unknown_ns = sum_by_phase(links, cover.work if cover else np.empty(0, dtype=np.int64), work_phase)
     seen = assign_device_work(trace, links, cover.work, steps) if cover else None
-    idle = explain_idle(trace, links, cover, phases.main_thread, chosen.blame_top) if cover else None
+    idle: IdleCauses | None = None
+    step_idle: tuple[StepIdle | None, ...] = ()
+    if cover is not None and seen is not None:
+        idle, step_idle = explain_idle(trace, links, classes, cover, seen, phases.main_thread, chosen.blame_top)
     launch = measure_launches(trace, links, cover, idle, chosen.blame_top) if cover else None
     kernels, left_count, left_ns = tabulate_kernels(trace, links, classes, top=chosen.top, sort=chosen.kernel_sort)
     op_sort = chosen.op_sort if cover or chosen.op_sort != "device_time" else "host_self"
@@ -84,7 +88,7 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         devices=tuple(describe_device(trace, links, c) for c in covers),
         comm_groups=tuple(replace(g, name=_shorten(g.name)) for g in list_comm_groups(trace, links, classes)),
         step_source=steps.source,
-        steps=describe_steps(steps, step_phases, cover, seen),
+        steps=describe_steps(steps, step_phases, cover, seen, step_idle),
         anatomy=Anatomy(
             breakdown=build_breakdown(step_phases, steps.is_complete) if len(phases.phase) else None,
             device_ns=device_ns,
@@ -111,7 +115,11 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
 
 
 def describe_steps(
-    steps: Steps, step_phases: Int64s, cover: DeviceCover | None, seen: DeviceSteps | None
+    steps: Steps,
+    step_phases: Int64s,
+    cover: DeviceCover | None,
+    seen: DeviceSteps | None,
+    idle: Sequence[StepIdle | None] = (),
 ) -> tuple[StepWindow, ...]:
     """The steps on the host and, where there is a device, on the one of ``cover``."""
     partitions: dict[int, DevicePartition] = {}
@@ -137,6 +145,7 @@ def describe_steps(
                 gpu_events=int(seen.gpu_events[i]) if seen is not None else 0,
                 unlinked_events=int(seen.unlinked_events[i]) if seen is not None else 0,
                 phases_ns=tuple(step_phases[i].tolist()),
+                idle=idle[i] if has and idle else None,
             )
         )
     return tuple(windows)
