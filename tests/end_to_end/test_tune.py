@@ -98,7 +98,20 @@ def test_a_matrix_holds_every_configuration_against_the_first(tmp_path: Path) ->
     """The budget is enough for the first configuration alone: what was not reached and what cannot start is told."""
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "grid.toml").write_text(MATRIX)
-    words = "--no-probe --budget 2s --matrix grid.toml --goal cost --price-per-hour 3.6 -o out --".split()
+    words = [
+        "--no-probe",
+        "--budget",
+        "2s",
+        "--matrix",
+        "grid.toml",
+        "--goal",
+        "cost",
+        "--price-per-hour",
+        "3.6",
+        "-o",
+        "out",
+        "--",
+    ]
     done = subprocess.run(
         [*HOTLOOP, "tune", *words, sys.executable, "train.py"],
         cwd=tmp_path,
