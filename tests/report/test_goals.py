@@ -11,7 +11,7 @@ from hotloop.core.findings import Value
 from hotloop.core.report import Report, report_to_json
 from hotloop.core.tuning import Trial, Tuning, Verdict
 from hotloop.report import render_html, render_terminal
-from hotloop.report.goals import goal_tables, plot_points, work_unit
+from hotloop.report.goals import describe_ratio, goal_tables, plot_points, work_unit
 
 
 def measured(step_ns: float, peak_bytes: float, tokens_per_s: float | None = None) -> dict[str, Value]:
@@ -88,12 +88,20 @@ def test_units_are_those_that_every_arm_counted() -> None:
 def test_the_terminal_says_what_the_goal_judges() -> None:
     text = render_terminal(report(tuning("memory")), width=120, color=False)
     assert "peak memory against as it is" in text
-    assert "1.50x (1.40..1.60) smaller" in text
+    assert "1.50x smaller (1.40..1.60)" in text
     assert "speed 1.25x (1.12..1.38) of before" in text
     assert "1,000 samples/s, 1.00 ms per sample, peak 300 MiB" in text
     both = render_terminal(report(tuning("pareto")), width=120, color=False)
     assert "1.25x (1.12..1.38)" in both
     assert "peak memory 1.50x smaller (1.40..1.60): smaller" in both
+
+
+def test_what_needs_more_is_larger_and_dearer() -> None:
+    more: dict[str, Value] = {"verdict": "larger", "saving_ratio": 0.5, "low_ratio": 0.4, "high_ratio": 0.8}
+    one = trial("a", Verdict.LARGER, 1.0, memory=more, cost=more)
+    assert describe_ratio("memory", one) == "2.00x larger (1.25..2.50)"
+    assert describe_ratio("cost", one) == "2.00x dearer (1.25..2.50)"
+    assert describe_ratio("memory", trial("b", Verdict.FAILED, 1.0)) == "unknown"
 
 
 def standing(name: str, speed: float, saving: float, stands: str) -> dict[str, Value]:

@@ -139,22 +139,32 @@ def test_two_forms_of_one_technique_are_not_combined() -> None:
     assert together.id == "x 1 + y"
 
 
-def test_memory_tries_recomputation_first_and_asks_no_forecast_of_time() -> None:
+def test_memory_tries_recomputation_first_and_nothing_that_cannot_act_here() -> None:
     from hotloop.apply import TECHNIQUES
 
     pruned = replace(candidate("fused-optimizer"), why_not="not tried: its forecast is at most 0.1% of the time")
     techniques = dict(TECHNIQUES.items())
-    found = add_memory_candidates([pruned], techniques, lambda s: s, goal="memory")
+
+    def add(goal: str, *, rank_count: int, has_accelerator: bool) -> tuple[Candidate, ...]:
+        return add_memory_candidates(
+            [pruned], techniques, lambda s: s, goal=goal, rank_count=rank_count, has_accelerator=has_accelerator
+        )
+
+    found = add("memory", rank_count=2, has_accelerator=True)
     ids = [one.id for one in found]
     assert ids[0] == "activation-checkpointing"
     assert "activation-checkpointing (keeps matmuls)" in ids
     assert "accumulation" in ids
     assert ids[-1] == "fused-optimizer"
-    assert found[-1].why_not == ""
+    assert found[-1].why_not == pruned.why_not
     assert next(one for one in found if one.id == "bf16-parameters").why_not.startswith("only its reader")
     assert len(set(ids)) == len(ids)
-    both = add_memory_candidates([pruned], techniques, lambda s: s, goal="pareto")
-    assert both[0] is pruned
+    assert not any(one.why_not for one in found if one.id in ("fsdp2", "activation-offload"))
+    alone = {one.id: one.why_not for one in add("memory", rank_count=1, has_accelerator=False)}
+    assert alone["fsdp2"] == alone["zero-optimizer"] == "not applicable: there is one rank"
+    assert alone["activation-offload"] == "not applicable: the training ran on the CPU"
+    assert alone["activation-checkpointing"] == ""
+    assert add("pareto", rank_count=1, has_accelerator=False)[0] is pruned
 
 
 # -- pareto ------------------------------------------------------------------------------------------------------------

@@ -100,6 +100,42 @@ def test_a_wrong_grid_is_one_line_that_names_the_key(text: str, said: str) -> No
     assert "\n" not in str(caught.value).removeprefix("m.toml: not TOML")
 
 
+SPLITS = """
+[splits]
+effective_batch = 64
+micro_batches = [64, 16]
+batch_option = "--batch-size"
+accumulation_option = "accumulate="
+"""
+
+
+def test_splits_are_configurations_of_one_effective_batch() -> None:
+    first, second = parse(HEAD + SPLITS)
+    assert (first.name, first.arguments) == ("64 x 1", ("--batch-size", "64", "accumulate=1"))
+    assert (second.name, second.arguments) == ("16 x 4", ("--batch-size", "16", "accumulate=4"))
+    assert second.numerics is Numerics.REORDERED
+    assert second.strategy.name == second.name
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[64, 16]", "[64, 48]", "micro_batches holds 48; write each divisor of effective_batch = 64 once"),
+        ("[64, 16]", "[16, 16]", "micro_batches holds 16"),
+        ("[64, 16]", "[64]", "micro_batches is [64]; write 2 or more"),
+        ("= 64\n", "= 0\n", "effective_batch is 0"),
+        ('"--batch-size"', "3", "batch_option is 3"),
+        ("batch_option", "batch", "unknown key 'batch'"),
+        ('accumulation_option = "accumulate="', "", "accumulation_option is missing"),
+        ("[splits]", '[[configuration]]\nname = "a"\n[splits]', "write one of both"),
+    ],
+)
+def test_wrong_splits_are_refused(old: str, new: str, said: str) -> None:
+    with pytest.raises(GridError) as caught:
+        parse(HEAD + SPLITS.replace(old, new, 1))
+    assert said in str(caught.value)
+
+
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GridError, match="cannot read the matrix"):
         load_grid(str(tmp_path / "none.toml"), check)

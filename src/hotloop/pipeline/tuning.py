@@ -131,7 +131,14 @@ def try_findings(request: Request, progress: Progress, trials: Trials, tell: Cal
     campaign.deadline_s -= PATCH_RATIO * request.budget_s
     candidates = find_candidates(trials.report.findings, techniques, campaign.check)
     if campaign.goal in (MEMORY, PARETO):
-        candidates = add_memory_candidates(candidates, techniques, campaign.check, goal=campaign.goal)
+        candidates = add_memory_candidates(
+            candidates,
+            techniques,
+            campaign.check,
+            goal=campaign.goal,
+            rank_count=trials.observed.rank_count or 1,
+            has_accelerator=any(rank.memory.allocated_bytes is not None for rank in trials.report.ranks),
+        )
     tell(f"{sum(not c.why_not for c in candidates)} candidates, {trials.limits.steps} steps in each process")
     tune_candidates(campaign, candidates, [trials.observed])
     campaign.deadline_s = deadline_s
@@ -304,7 +311,7 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
             return f"{why}: the strategy file changes nothing"
         parts = [
             f"speed {_ratio_words(compare_arm(campaign, best, SPEED))}",
-            f"peak memory {_ratio_words(compare_arm(campaign, best, MEMORY))} smaller",
+            f"memory saving {_ratio_words(compare_arm(campaign, best, MEMORY))}",
         ]
         return f"{why} ({', '.join(parts)}){_launch_words(progress, best)}"
     if campaign is None or best is None:

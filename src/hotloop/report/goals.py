@@ -54,13 +54,19 @@ class Plot:
 
 def describe_ratio(goal: str, trial: Trial) -> str:
     """The trial's ratio in the words of the goal, with its interval."""
-    ratio, low, high = goal_ratio(goal, trial)
-    if ratio is None:
+    better, worse = {"memory": (" smaller", " larger"), "cost": (" cheaper", " dearer")}.get(goal, ("", ""))
+    return _words(*goal_ratio(goal, trial), better, worse)
+
+
+def _words(ratio: float | None, low: float | None, high: float | None, better: str, worse: str) -> str:
+    """A ratio with its interval. With words for both directions nothing is '0.97x smaller': it is 1.03x larger."""
+    if not ratio:
         return UNKNOWN
-    text = f"{ratio:.2f}x"
-    if low is not None and high is not None:
-        text += f" ({low:.2f}..{high:.2f})"
-    return text + {"memory": " smaller", "cost": " cheaper"}.get(goal, "")
+    turned = bool(worse) and ratio < 1
+    if turned:
+        ratio, low, high = 1 / ratio, 1 / high if high else None, 1 / low if low else None
+    bounds = "" if low is None or high is None else f" ({low:.2f}..{high:.2f})"
+    return f"{ratio:.2f}x{worse if turned else better}{bounds}"
 
 
 def goal_ratio(goal: str, trial: Trial) -> tuple[float | None, float | None, float | None]:
@@ -98,8 +104,7 @@ def describe_memory(trial: Trial) -> str:
     if ratio is None:
         return ""
     low, high = _number(trial.memory, "low_ratio"), _number(trial.memory, "high_ratio")
-    bounds = "" if low is None or high is None else f" ({low:.2f}..{high:.2f})"
-    return f"peak memory {ratio:.2f}x smaller{bounds}: {trial.memory.get('verdict')}"
+    return f"peak memory {_words(ratio, low, high, ' smaller', ' larger')}: {trial.memory.get('verdict')}"
 
 
 def describe_side(goal: str, trial: Trial) -> str:

@@ -1,21 +1,20 @@
 """A declared grid (TOML) -> its configurations, each a strategy and a way to start the command, or one clear error.
 
-schema = "hotloop.matrix/1"
+    schema = "hotloop.matrix/1"
 
-[[configuration]]                    # the first one is what all others are held against
-name = "float32"
+    [[configuration]]                    # the first one is what all others are held against
+    name = "float32"
 
-[[configuration]]
-name = "bfloat16"
-techniques.bf16-autocast = {}
+    [[configuration]]
+    name = "bfloat16"
+    techniques.bf16-autocast = {}
 
-[[configuration]]
-name = "half the batch, twice"
-arguments = ["--batch-size", "8", "--accumulate", "2"]
+    [[configuration]]
+    name = "four ranks"
+    ranks = 4
 
-[[configuration]]
-name = "four ranks"
-ranks = 4
+In place of configurations a file may declare one effective batch in several ``splits``, for a script with options for
+the batch and for the number of parts.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ MOST_CONFIGURATIONS = 64
 MOST_RANKS = 4096
 LEAST_CONFIGURATIONS = 2
 KEYS = ("name", "techniques", "ranks", "arguments", "variables", "numerics", "price_per_hour")
+SPLIT_KEYS = ("effective_batch", "micro_batches", "batch_option", "accumulation_option")
 OWN_VARIABLES = ("PYTHONPATH", "PYTHONSTARTUP")
 """What hotloop needs to enter the training, beside every name that begins with HOTLOOP."""
 _RANK_OPTIONS = {
@@ -114,7 +114,11 @@ def parse_grid(text: str, check: Check, *, source: str = "matrix") -> tuple[Conf
         raise GridError(f"{source}: not TOML: {error}") from error
     if content.get("schema") != SCHEMA:
         raise GridError(f'{source}: schema is {content.get("schema")!r}; the first line must be: schema = "{SCHEMA}"')
-    _refuse_unknown(content, ("schema", "configuration"), source)
+    _refuse_unknown(content, ("schema", "configuration", "splits"), source)
+    if "splits" in content:
+        if "configuration" in content:
+            raise GridError(f"{source}: splits and configuration: write one of both, splits makes configurations")
+        return _read_splits(content["splits"], f"{source}: splits")
     rows = content.get("configuration")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise GridError(f"{source}: configuration is {_cut(rows)}; write [[configuration]] tables")
@@ -163,6 +167,50 @@ def _read_row(row: Mapping[str, Any], check: Check, place: str) -> Configuration
         numerics=_read_numerics(row.get("numerics"), place),
         price_per_hour=_read_price(row.get("price_per_hour"), place),
     )
+
+
+def _read_splits(content: Any, place: str) -> tuple[Configuration, ...]:
+    """One effective batch in several splits, for a script with options for the batch and for the number of parts."""
+    if not isinstance(content, dict):
+        raise GridError(f"{place} is {_cut(content)}; write a table [splits]")
+    _refuse_unknown(content, SPLIT_KEYS, place)
+    for key in SPLIT_KEYS:
+        if key not in content:
+            raise GridError(f"{place}: {key} is missing; known: {', '.join(SPLIT_KEYS)}")
+    whole, parts = content["effective_batch"], content["micro_batches"]
+    if not _is_count(whole):
+        raise GridError(f"{place}: effective_batch is {_cut(whole)}; write the samples of one optimizer step")
+    if not isinstance(parts, list) or not LEAST_CONFIGURATIONS <= len(parts) <= MOST_CONFIGURATIONS:
+        raise GridError(f"{place}: micro_batches is {_cut(parts)}; write {LEAST_CONFIGURATIONS} or more: [64, 32, 16]")
+    for part in parts:
+        if not _is_count(part) or whole % part or parts.count(part) > 1:
+            raise GridError(
+                f"{place}: micro_batches holds {_cut(part)}; write each divisor of effective_batch = {whole} once"
+            )
+    for key in ("batch_option", "accumulation_option"):
+        if not isinstance(content[key], str) or not content[key] or "\0" in content[key]:
+            raise GridError(f'{place}: {key} is {_cut(content[key])}; write the option of the script: "--batch-size"')
+    return tuple(
+        Configuration(
+            name=f"{part} x {whole // part}",
+            strategy=Strategy(name=f"{part} x {whole // part}"),
+            arguments=(
+                *_option_words(content["batch_option"], part),
+                *_option_words(content["accumulation_option"], whole // part),
+            ),
+            numerics=Numerics.REORDERED,
+        )
+        for part in parts
+    )
+
+
+def _option_words(option: str, value: int) -> tuple[str, ...]:
+    """An option and its value: one word where the option ends in ``=`` (``batch_size=``), else two."""
+    return (f"{option}{value}",) if option.endswith("=") else (option, str(value))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
 
 
 def _read_variables(content: Any, place: str) -> dict[str, str]:

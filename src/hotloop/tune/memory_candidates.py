@@ -22,19 +22,25 @@ VARIANTS: tuple[tuple[str, str, Mapping[str, Value]], ...] = (
 """Id, technique and settings. A batch in parts keeps the effective batch: what it does to memory is what is asked."""
 ALSO = ("optimizer-in-backward", "zero-grad-to-none", "bf16-autocast")
 """They treat other faults, and save memory besides: gradients that are freed early, activations of half the size."""
+NEEDS_RANKS = ("fsdp2", "zero-optimizer")
+NEEDS_ACCELERATOR = ("activation-offload", "expandable-segments", "optimizer-state-offload")
+FOR_SPEED = "not tried: it is for speed, and the goal is memory"
 
 
 def add_memory_candidates(
-    candidates: Iterable[Candidate], techniques: Mapping[str, Technique], check: Check, *, goal: str
+    candidates: Iterable[Candidate],
+    techniques: Mapping[str, Technique],
+    check: Check,
+    *,
+    goal: str,
+    rank_count: int,
+    has_accelerator: bool,
 ) -> tuple[Candidate, ...]:
-    """What saves memory, after what findings ask for; under the goal memory before it.
+    """What saves memory, after what findings ask for; under the goal memory in its place.
 
-    Forecasts are of time: under the goal memory none prunes, and what a forecast of time had left out is tried.
+    Forecasts are of time: under the goal memory none prunes. What can change nothing here is told without a process.
     """
     given = tuple(candidates)
-    if goal == MEMORY:
-        given = tuple(_without_forecast(one, check) for one in given)
-    taken = {one.id for one in given}
     varied = {technique for _, technique, _ in VARIANTS}
     rows = [row for row in VARIANTS if row[1] in set(techniques)]
     rows += [
@@ -42,16 +48,21 @@ def add_memory_candidates(
         for one in techniques.values()
         if (RULE in one.treats or one.id in ALSO) and one.id not in varied
     ]
-    found = tuple(
-        _make(name, techniques[technique], settings, check) for name, technique, settings in rows if name not in taken
-    )
-    return (*found, *given) if goal == MEMORY else (*given, *found)
-
-
-def _without_forecast(one: Candidate, check: Check) -> Candidate:
-    if not one.why_not.startswith("not tried: its forecast"):
-        return replace(one, forecast=None)
-    return replace(one, forecast=None, why_not=_problem(one.strategy, check))
+    found = []
+    for name, technique, settings in rows:
+        if goal != MEMORY and any(one.id == name for one in given):
+            continue
+        one = _make(name, techniques[technique], settings, check)
+        if technique in NEEDS_RANKS and rank_count == 1:
+            one = replace(one, why_not="not applicable: there is one rank")
+        elif technique in NEEDS_ACCELERATOR and not has_accelerator:
+            one = replace(one, why_not="not applicable: the training ran on the CPU")
+        found.append(one)
+    if goal != MEMORY:
+        return (*given, *found)
+    taken = {one.id for one in found}
+    rest = tuple(replace(one, forecast=None, why_not=one.why_not or FOR_SPEED) for one in given if one.id not in taken)
+    return (*found, *rest)
 
 
 def _make(name: str, technique: Technique, settings: Mapping[str, Value], check: Check) -> Candidate:
