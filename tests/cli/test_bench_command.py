@@ -46,7 +46,9 @@ def measure(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 def test_train(factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.json"
+    page = tmp_path / "out.html"
     words = ["train", f"{factory}:make", "--budget", "0.2", "--python", sys.executable, "--json", str(out)]
+    words += ["--html", str(page)]
     assert main(["bench", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"train: {factory}:make"
@@ -56,6 +58,7 @@ def test_train(factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [row["part"] for row in parts][-2:] == ["compute", "whole step"]
     assert memory[0] == {"memory": "parameters", "size_bytes": 40}
     assert found["facts"]["optimizer"] == "SGD"
+    assert page.read_text().count("<svg") == 2
 
 
 def test_loader(factory: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,7 +114,7 @@ def nano(folder: Path) -> tuple[Path, list[Record]]:
         Record("fused-optimizer", at(path, "AdamW("), "AdamW", "fused=True for 3 parameters"),
         Record("loader-workers", at(path, "Loader("), "DataLoader", LOADER),
         Record("bf16-autocast", at(path, "model(X, Y)"), "GPT", AUTOCAST),
-        Record("zero-grad", at(path, "zero_grad"), "AdamW", "set_to_none=True"),
+        Record("zero-grad-to-none", at(path, "zero_grad"), "AdamW", "set_to_none=True for 3 of 3 parameters"),
         Record("compile-model", at(path, "model(X, Y)"), "GPT", "", {"mode": "default"}),
     ]
 
@@ -255,6 +255,20 @@ def test_a_line_that_also_made_what_was_left_alone_stays() -> None:
     changed, left_out, _ = patch_source(text, [Record("loader-workers", line(2), "DataLoader", LOADER), other])
     assert changed == text
     assert "left alone (an iterable data set)" in left_out[0].why
+
+
+def test_gradients_that_are_not_always_there_are_given_up_by_the_strategy_alone() -> None:
+    text = "import torch\nopt.zero_grad(set_to_none=False)\n"
+    part = Record("zero-grad-to-none", line(2), "AdamW", "set_to_none=True for 2 of 3 parameters")
+    assert "not every parameter" in refused(text, part)
+
+
+def test_every_form_names_a_technique_that_exists_or_is_announced() -> None:
+    from hotloop.apply import TECHNIQUES
+    from hotloop.tune import patch
+
+    planned = {"loader-prefetch", "persistent-workers"}
+    assert {*patch._PLANS, *patch._FORMS, *patch._LINES} - set(TECHNIQUES) == planned
 
 
 def test_settings_made_by_hand_stay() -> None:

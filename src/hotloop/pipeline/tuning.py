@@ -545,9 +545,14 @@ def make_patch(progress: Progress, request: Request) -> Patch:
     best = None if progress.campaign is None else best_arm(progress.campaign)
     if best is None or not best.own:
         return Patch(diff="", files=(), left_out=())
+    return make_patch_of(best.own[-1].applied, request)
+
+
+def make_patch_of(applied: Sequence[Mapping[str, Any]], request: Request) -> Patch:
+    """What the techniques of one trial's process did, as a change of the user's source."""
     copies = re.compile(re.escape(str(request.folder / "work")) + r"/[^/]+/" + re.escape(request.cwd.name))
     records = []
-    for one in best.own[-1].applied:
+    for one in applied:
         where = one.get("where")
         place = (
             None

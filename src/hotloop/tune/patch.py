@@ -712,6 +712,9 @@ def _spans_string(source: _Source, statement: ast.stmt) -> bool:
 
 def _plan_zero_grad(source: _Source, record: Applied) -> list[_Edit] | _No:
     assert record.where is not None
+    counts = re.search(r"for (\d+) of (\d+) parameters", record.detail)
+    if counts is None or counts.group(1) != counts.group(2):
+        return _No("not every parameter is known to get a gradient in every step, as the argument would need")
     calls = [
         node
         for node in ast.walk(source.tree)
@@ -731,7 +734,7 @@ _PLANS: dict[str, Callable[[_Source, Applied], list[_Edit] | _No]] = {
     "thread-count": _plan_line,
     "compile-model": _plan_compile,
     "bf16-autocast": _plan_autocast,
-    "zero-grad": _plan_zero_grad,
+    "zero-grad-to-none": _plan_zero_grad,
 }
 
 

@@ -37,8 +37,10 @@ def main() -> int:
     finally:
         left = end_processes(request["mark"])
     answer["left_behind"] = left
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    try:
+        os.write(1, json.dumps(answer).encode() + b"\n")
+    except BrokenPipeError:  # tune was killed: nobody reads the answer
+        return 1
     return 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -104,6 +105,9 @@ class Bench:
 def run_trial(bench: Bench, strategy: Strategy, limits: Limits, name: str) -> Ran:
     """Run the command once under the strategy, in a working copy, and clean up after it."""
     run_folder = bench.folder / "trials" / name
+    # A tuning that was killed left its last trial half done: marks of its end would end this one.
+    shutil.rmtree(run_folder, ignore_errors=True)
+    shutil.rmtree(bench.folder / "work" / name, ignore_errors=True)
     (run_folder / "processes").mkdir(parents=True, exist_ok=True)
     workspace = make_workspace(bench.plan, bench.folder / "work" / name)
     try:

@@ -1,0 +1,49 @@
+"""Launches with other numbers of ranks -> rows, with and without gradient synchronisation."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from hotloop.attach.unsynced import wrap_forward
+from hotloop.bench.scaling import ScalingRun, summarize_scaling
+
+
+def launch(ranks: int, step_ns: float, **changes: Any) -> ScalingRun:
+    known: dict[str, Any] = {"unit": "sample", "units_per_step": 8.0 * ranks, "exposed_ns": 4.0, "threads": 1}
+    return ScalingRun(ranks=ranks, step_ns=step_ns, **{**known, **changes})
+
+
+def test_a_launch_without_sync_stands_beside_the_computed_time() -> None:
+    runs = [launch(1, 10.0), launch(2, 20.0), launch(2, 12.5, is_synced=False), launch(2, 13.0, is_synced=False)]
+    (one, two), kind, notes = summarize_scaling(runs)
+    assert kind == "weak"
+    assert (two["step_min_ns"], two["step_unsynced_ns"], two["n"], two["n_unsynced"]) == (20, 12, 1, 2)
+    assert (two["speedup"], two["speedup_unsynced"]) == (pytest.approx(1.0), pytest.approx(1.6))
+    assert two["efficiency_unsynced_ratio"] == pytest.approx(0.8)
+    assert two["efficiency_without_sync_ratio"] == pytest.approx(0.625)
+    assert (one["step_unsynced_ns"], one["n_unsynced"]) == (10, 0)
+    assert any("train apart" in note for note in notes)
+
+
+def test_unsynced_is_unknown_where_it_was_not_launched_and_absent_where_nobody_asked() -> None:
+    rows, _, notes = summarize_scaling(
+        [launch(1, 10.0), launch(2, 20.0), launch(4, 30.0), launch(2, 9.0, is_synced=False)]
+    )
+    assert [row["step_unsynced_ns"] for row in rows] == [10, 9, None]
+    assert any("unknown where no DistributedDataParallel" in note for note in notes)
+    plain, _, notes = summarize_scaling([launch(1, 10.0), launch(2, 20.0)])
+    assert not any("unsynced" in name for row in plain for name in row)
+    assert not any("unsynced" in note for note in notes)
+
+
+def test_every_forward_is_one_without_sync_whatever_the_script_sets() -> None:
+    seen = []
+    model = types.SimpleNamespace(require_backward_grad_sync=True)
+    forward = wrap_forward(lambda self, x: seen.append(self.require_backward_grad_sync) or x)
+    for _ in range(2):
+        model.require_backward_grad_sync = True  # as scripts that accumulate do
+        assert forward(model, 3) == 3
+    assert seen == [False, False]

@@ -1,0 +1,87 @@
+"""A benchmark's page: its plots by kind, its tables, and nothing that a page must not hold."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from hotloop.core.benchmarks import BenchmarkResult, Row
+from hotloop.report.benchmark_page import draw_benchmark, render_benchmark_html
+
+EVIL = "</title><script>alert(1)</script>\"'&\x1b"
+TRAIN: tuple[Row, ...] = (
+    {"part": "forward", "min_ns": 1000, "median_ns": 2000, "of_step_ratio": 0.5, "n": 3},
+    {"part": "whole step", "min_ns": 3000, "median_ns": 4000, "of_step_ratio": 1.0, "n": 3},
+)
+LOADER: tuple[Row, ...] = (
+    {"workers": 0, "prefetch": 0, "pinned": False, "batches_per_s": 10.0, "present": True},
+    {"workers": 2, "prefetch": 4, "pinned": False, "batches_per_s": None, "present": False},
+)
+SCALING: tuple[Row, ...] = (
+    {"ranks": 1, "step_min_ns": 10, "speedup": 1.0, "step_unsynced_ns": 10, "speedup_unsynced": 1.0},
+    {"ranks": 4, "step_min_ns": 20, "speedup": 2.0, "step_unsynced_ns": 12, "speedup_unsynced": 3.3},
+)
+GEMM: tuple[Row, ...] = ({"product": "8x8 by 8x8", "dtype": "float32", "median_ns": 5, "gflops_per_s": 1.5},)
+
+
+def result(kind: str, *tables: tuple[Row, ...], text: str = "train.py:make") -> BenchmarkResult:
+    return BenchmarkResult(
+        tool_version="1", benchmark=kind, subject=text, tables=tables, facts={"device": text}, notes=(text,)
+    )
+
+
+class Tags(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "shown"),
+    [
+        ("train", TRAIN, ["whole step", "4.00 us"]),
+        ("loader", LOADER, ["0 workers, prefetch 0", "unknown"]),
+        ("scaling", SCALING, ["without gradient sync", "ideal", "4 ranks, no sync"]),
+        ("gemm", GEMM, ["8x8 by 8x8 float32", "1.5"]),
+    ],
+)
+def test_every_kind_is_drawn(kind: str, rows: tuple[Row, ...], shown: list[str]) -> None:
+    plots = draw_benchmark(result(kind, rows))
+    assert all("<svg" in plot for plot in plots)
+    assert all(text in "".join(plots) for text in shown)
+    page = render_benchmark_html(result(kind, rows))
+    assert page.count("<svg") == len(plots) > 0
+    assert page.count("<tr>") == 1 + len(rows)
+
+
+def test_scaling_without_runs_without_sync_draws_two_lines() -> None:
+    rows: tuple[Any, ...] = tuple({k: v for k, v in row.items() if "unsynced" not in k} for row in SCALING)
+    (speed, _) = draw_benchmark(result("scaling", rows))
+    assert speed.count("<polyline") == 2
+    assert draw_benchmark(result("scaling", rows[:1])) == []
+
+
+def test_a_table_without_its_columns_and_an_unknown_kind_draw_nothing() -> None:
+    assert "".join(draw_benchmark(result("train", ({"part": "forward"},)))) == ""
+    assert draw_benchmark(result("other", TRAIN)) == []
+    assert "<table" in render_benchmark_html(result("other", TRAIN))
+
+
+def test_hostile_names_stay_text_and_the_policy_allows_one_style() -> None:
+    rows = tuple({**row, "part": EVIL} for row in TRAIN)
+    page = render_benchmark_html(result("train", rows, text=EVIL))
+    tags = Tags(page).found
+    assert {tag for tag, _ in tags} & {"script", "img", "link", "iframe"} == set()
+    assert [attributes for _, attributes in tags if "style" in attributes] == []
+    assert "\x1b" not in page
+    policy = next(a["content"] for t, a in tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert re.fullmatch(
+        r"default-src 'none'; style-src 'sha256-[^']+'; base-uri 'none'; form-action 'none'", str(policy)
+    )
