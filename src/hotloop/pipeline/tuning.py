@@ -36,9 +36,10 @@ from hotloop.tune.history import read_history, remember_forecasts
 from hotloop.tune.memory_candidates import add_memory_candidates
 from hotloop.tune.patch import Patch
 from hotloop.tune.patch import make_patch as make_source_patch
-from hotloop.tune.search import find_candidates
+from hotloop.tune.search import Candidate, find_candidates
 from hotloop.tune.statistics import Comparison
 from hotloop.tune.store import Store
+from hotloop.tune.suggested import group_candidates, make_optuna, tune_suggested
 from hotloop.tune.trials import OK, Bench, Limits, Measurement, Ran, run_trial
 from hotloop.tune.tuner import (
     Arm,
@@ -119,6 +120,19 @@ TryOut = Callable[[Trials, Callable[[str], None]], None]
 
 def try_findings(trials: Trials, tell: Callable[[str], None]) -> None:
     """The fixes of the findings; under the goals memory and pareto also what saves memory."""
+    candidates = _choose_candidates(trials)
+    tell(f"{sum(not c.why_not for c in candidates)} candidates, {trials.limits.steps} steps in each process")
+    tune_candidates(trials.campaign, candidates, [trials.observed])
+
+
+def try_suggestions(trials: Trials, tell: Callable[[str], None]) -> None:
+    """The same candidates, in combinations that Optuna suggests."""
+    candidates = _choose_candidates(trials)
+    tell(f"{sum(not c.why_not for c in candidates)} candidates for optuna, {trials.limits.steps} steps in each process")
+    tune_suggested(trials.campaign, candidates, [trials.observed], make_optuna(group_candidates(candidates)))
+
+
+def _choose_candidates(trials: Trials) -> tuple[Candidate, ...]:
     campaign, techniques = trials.campaign, dict(TECHNIQUES.items())
     candidates = find_candidates(trials.report.findings, techniques, campaign.check)
     if campaign.goal in (MEMORY, PARETO):
@@ -130,8 +144,7 @@ def try_findings(trials: Trials, tell: Callable[[str], None]) -> None:
             rank_count=trials.observed.rank_count or 1,
             has_accelerator=any(rank.memory.allocated_bytes is not None for rank in trials.report.ranks),
         )
-    tell(f"{sum(not c.why_not for c in candidates)} candidates, {trials.limits.steps} steps in each process")
-    tune_candidates(campaign, candidates, [trials.observed])
+    return candidates
 
 
 def tune_command(
@@ -531,5 +544,6 @@ __all__: Sequence[str] = [
     "run_stored",
     "strategy_text",
     "try_findings",
+    "try_suggestions",
     "tune_command",
 ]
