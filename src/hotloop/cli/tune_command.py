@@ -38,6 +38,12 @@ def add_parser(subparsers: Any, summary: str) -> None:
         "accumulation, FSDP2, ZeRO-1 against the command as it is",
     )
     parser.add_argument(
+        "--search",
+        choices=("greedy", "optuna"),
+        default="greedy",
+        help="how combinations are found: the proven ones together (default), or by Optuna (extra hotloop[optuna])",
+    )
+    parser.add_argument(
         "--price-per-hour",
         metavar="PRICE",
         type=float,
@@ -64,7 +70,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.attach import child
     from hotloop.cli.probing import probe_training
     from hotloop.pipeline import no_probe
-    from hotloop.pipeline.tuning import Progress, Request, tune_command
+    from hotloop.pipeline.tuning import Progress, Request, try_findings, try_suggestions, tune_command, with_patch
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if arguments.apply:
@@ -81,6 +87,7 @@ def execute(arguments: argparse.Namespace) -> int:
     resolved = child.resolve_command(command, os.environ.get("PATH"))
     if child.ignores_pythonpath(resolved):
         raise UsageError("Python was started with -I, -E or -S: hotloop cannot change a training that it cannot enter")
+    check_search(arguments.search, arguments.goal, is_declared=arguments.matrix is not None)
     rows = None
     if arguments.matrix is not None:
         from hotloop.pipeline.matrix import check_prices, load_matrix
@@ -102,7 +109,9 @@ def execute(arguments: argparse.Namespace) -> int:
     progress = Progress()
     try:
         if rows is None:
-            tune_command(request, progress, _make_teller(arguments.quiet))
+            search = try_suggestions if arguments.search == "optuna" else try_findings
+            try_out = with_patch(search, request, progress)
+            tune_command(request, progress, _make_teller(arguments.quiet), try_out=try_out)
         else:
             from hotloop.pipeline.matrix import measure_matrix
 
@@ -192,6 +201,19 @@ def check_price(price_per_hour: float | None, goal: str, *, is_declared: bool) -
     if price_per_hour is None and goal == "cost" and not is_declared:
         raise UsageError("--goal cost needs a price: add --price-per-hour 12.50 (of everything the command runs on)")
     return price_per_hour
+
+
+def check_search(search: str, goal: str, *, is_declared: bool) -> None:
+    """Raises UsageError where Optuna is asked for and cannot be used."""
+    if search != "optuna":
+        return
+    if is_declared:
+        raise UsageError("--search optuna: a matrix is declared, there is nothing to search; leave one of both out")
+    if goal == "pareto":
+        raise UsageError("--search optuna looks for one number: choose --goal speed, memory or cost")
+    from hotloop.tune.suggested import make_optuna
+
+    make_optuna({})
 
 
 def make_folder(out: str | None) -> Path:

@@ -37,9 +37,10 @@ from hotloop.tune.memory_candidates import add_memory_candidates
 from hotloop.tune.patch import Patch
 from hotloop.tune.patch import make_patch as make_source_patch
 from hotloop.tune.patch_check import check_patch, describe_unchecked
-from hotloop.tune.search import find_candidates
+from hotloop.tune.search import Candidate, find_candidates
 from hotloop.tune.statistics import Comparison
 from hotloop.tune.store import Store
+from hotloop.tune.suggested import group_candidates, make_optuna, tune_suggested
 from hotloop.tune.trials import OK, Bench, Limits, Measurement, Ran, run_trial
 from hotloop.tune.tuner import (
     Arm,
@@ -124,11 +125,39 @@ TryOut = Callable[[Trials, Callable[[str], None]], None]
 """Chooses candidates and runs them in ``trials.campaign``."""
 
 
-def try_findings(request: Request, progress: Progress, trials: Trials, tell: Callable[[str], None]) -> None:
-    """The fixes of the findings, under the goals memory and pareto also what saves memory; then their patch."""
+def try_findings(trials: Trials, tell: Callable[[str], None]) -> None:
+    """The fixes of the findings; under the goals memory and pareto also what saves memory."""
+    candidates = _choose_candidates(trials)
+    tell(f"{sum(not c.why_not for c in candidates)} candidates, {trials.limits.steps} steps in each process")
+    tune_candidates(trials.campaign, candidates, [trials.observed])
+
+
+def try_suggestions(trials: Trials, tell: Callable[[str], None]) -> None:
+    """The same candidates, in combinations that Optuna suggests."""
+    candidates = _choose_candidates(trials)
+    tell(f"{sum(not c.why_not for c in candidates)} candidates for optuna, {trials.limits.steps} steps in each process")
+    tune_suggested(trials.campaign, candidates, [trials.observed], make_optuna(group_candidates(candidates)))
+
+
+def with_patch(search: TryOut, request: Request, progress: Progress) -> TryOut:
+    """The search, and what its outcome is worth as a change of the source: part of the time is kept for that."""
+
+    def try_out(trials: Trials, tell: Callable[[str], None]) -> None:
+        campaign = trials.campaign
+        deadline_s = campaign.deadline_s
+        campaign.deadline_s -= PATCH_RATIO * request.budget_s
+        search(trials, tell)
+        campaign.deadline_s = deadline_s
+        if best_arm(campaign) is None:
+            go_on(campaign)  # no patch to check so far: its time goes to the proof
+        parts = (trials.store, trials.study, trials.bench, trials.limits)
+        check_source(request, progress, lambda files: partial(run_patched, *parts, files))
+
+    return try_out
+
+
+def _choose_candidates(trials: Trials) -> tuple[Candidate, ...]:
     campaign, techniques = trials.campaign, dict(TECHNIQUES.items())
-    deadline_s = campaign.deadline_s
-    campaign.deadline_s -= PATCH_RATIO * request.budget_s
     candidates = find_candidates(trials.report.findings, techniques, campaign.check)
     if campaign.goal in (MEMORY, PARETO):
         candidates = add_memory_candidates(
@@ -139,13 +168,7 @@ def try_findings(request: Request, progress: Progress, trials: Trials, tell: Cal
             rank_count=trials.observed.rank_count or 1,
             has_accelerator=any(rank.memory.allocated_bytes is not None for rank in trials.report.ranks),
         )
-    tell(f"{sum(not c.why_not for c in candidates)} candidates, {trials.limits.steps} steps in each process")
-    tune_candidates(campaign, candidates, [trials.observed])
-    campaign.deadline_s = deadline_s
-    if best_arm(campaign) is None:
-        go_on(campaign)  # no patch to check so far: its time goes to the proof
-    parts = (trials.store, trials.study, trials.bench, trials.limits)
-    check_source(request, progress, lambda files: partial(run_patched, *parts, files))
+    return candidates
 
 
 def tune_command(
@@ -154,7 +177,7 @@ def tune_command(
     tell: Callable[[str], None],
     *,
     baseline: Strategy = Strategy(),  # noqa: B008 (frozen)
-    try_out: TryOut | None = None,
+    try_out: TryOut,
 ) -> None:
     """Observe the baseline, try candidates. ``progress`` holds the outcome, whatever ends this."""
     began_s, began_wall_s = time.monotonic(), time.time()
@@ -212,7 +235,7 @@ def tune_command(
             observed=ran.measured,
             report=progress.report,
         )
-        (try_out or partial(try_findings, request, progress))(trials, tell)
+        try_out(trials, tell)
     except BaselineFailed as error:
         raise TuneError(f"{error}; the outputs are in {request.folder / 'trials'}") from error
     finally:
@@ -580,5 +603,7 @@ __all__: Sequence[str] = [
     "run_stored",
     "strategy_text",
     "try_findings",
+    "try_suggestions",
     "tune_command",
+    "with_patch",
 ]

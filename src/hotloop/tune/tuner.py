@@ -171,7 +171,7 @@ def run_rounds(campaign: Campaign, active: list[Arm], until_s: float) -> None:
             if name == BASELINE:
                 baselines[place] = run_baseline(campaign)
             elif arms[name].ended is None:
-                measured = _run_candidate(campaign, arms[name])
+                measured = run_candidate(campaign, arms[name])
                 if measured is not None:
                     own[name] = measured
         _pair(active, baselines, own, beside)
@@ -249,7 +249,7 @@ def run_baseline(campaign: Campaign) -> Measurement:
     return ran.measured
 
 
-def _run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
+def run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
     """One process of a candidate; None when that was its last word."""
     ran, took_s = _run(campaign, arm.candidate.strategy, arm.run_count)
     arm.process_s = max(took_s, DECAY_RATIO * (arm.process_s or 0.0))
