@@ -7,12 +7,16 @@ ratios are not below. Those come from an environment of their own (`make framewo
 
     .venv/bin/python benchmarks/trainer.py --frameworks .venv-frameworks
 
+glibc gives freed gradients back to the system or not by what lies behind them, and page faults (kept in the result)
+cost up to 3 of 24 ms: `--keep-heap --result FILE` takes that away from all sides. `--overhead` times a tiny model.
+
 Rounds that the result file holds are not run again (`--fresh` begins anew). About 5 minutes; `--quick` one.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import logging
@@ -20,6 +24,7 @@ import math
 import os
 import platform
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -32,28 +37,30 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "trainer.json"
 LIMIT_RATIO = 1.02
+WIDTH = 512
 Side = Callable[[int], None]
 """Trains so many steps."""
 
 
-def make_parts() -> tuple[Any, Any, Any, Any]:
-    """Model, optimizer, loader and loss function, equal for every side: about 25 ms a step on one core."""
+def make_parts(width: int) -> tuple[Any, Any, Any, Any]:
+    """Model, optimizer, loader and loss function, equal for every side: about 25 ms a step on one core at WIDTH."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
     torch.manual_seed(0)
     layers: list[torch.nn.Module] = []
-    for _ in range(6):
-        layers += [torch.nn.Linear(512, 512), torch.nn.GELU()]
-    model = torch.nn.Sequential(*layers, torch.nn.Linear(512, 16))
+    for _ in range(6 if width >= WIDTH else 1):
+        layers += [torch.nn.Linear(width, width), torch.nn.GELU()]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 16))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    data = TensorDataset(torch.randn(128 * 512, 512), torch.randint(0, 16, (128 * 512,)))
-    loader = DataLoader(data, batch_size=128, shuffle=True)
+    batch = width // 4
+    data = TensorDataset(torch.randn(batch * 512, width), torch.randint(0, 16, (batch * 512,)))
+    loader = DataLoader(data, batch_size=batch, shuffle=True)
     return model, optimizer, loader, torch.nn.functional.cross_entropy
 
 
-def hand_written() -> Side:
-    model, optimizer, loader, loss_of = make_parts()
+def hand_written(width: int = WIDTH) -> Side:
+    model, optimizer, loader, loss_of = make_parts(width)
 
     def train(steps: int) -> None:
         model.train()
@@ -66,10 +73,10 @@ def hand_written() -> Side:
     return train
 
 
-def hotloop_trainer() -> Side:
+def hotloop_trainer(width: int = WIDTH) -> Side:
     from hotloop import Trainer
 
-    model, optimizer, loader, loss_of = make_parts()
+    model, optimizer, loader, loss_of = make_parts(width)
     trainer = Trainer(model, optimizer, lambda model, batch: loss_of(model(batch[0]), batch[1]))
 
     def train(steps: int) -> None:
@@ -78,11 +85,11 @@ def hotloop_trainer() -> Side:
     return train
 
 
-def accelerate() -> Side:
+def accelerate(width: int = WIDTH) -> Side:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    model, optimizer, loader, loss_of = make_parts()
+    model, optimizer, loader, loss_of = make_parts(width)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
     def train(steps: int) -> None:
@@ -96,11 +103,11 @@ def accelerate() -> Side:
     return train
 
 
-def lightning() -> Side:
+def lightning(width: int = WIDTH) -> Side:
     import lightning as lightning_package
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    model, optimizer, loader, loss_of = make_parts()
+    model, optimizer, loader, loss_of = make_parts(width)
 
     class Module(lightning_package.LightningModule):
         def __init__(self) -> None:
@@ -149,16 +156,46 @@ def measure(rounds: int, steps: int, seed: int) -> dict[str, Any]:
     for train in sides.values():
         train(5)
     found = []
+    faults: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         order = list(sides)
         choose.shuffle(order)
         times = {}
         for name in order:
+            faults_before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             begun_ns = time.process_time_ns()
             sides[name](steps)
             times[name] = (time.process_time_ns() - begun_ns) / steps
+            faults[name].append((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults_before) / steps)
         found.append(times)
-    return {"rounds": found, "skipped": skipped, "torch": torch.__version__}
+    return {"rounds": found, "faults": faults, "skipped": skipped, "torch": torch.__version__}
+
+
+def measure_overhead(rounds: int) -> dict[str, dict[str, float]]:
+    """Of a model so small that the loop's own work is most of a step: least CPU time per step, in us, of each side.
+
+    The least of ``rounds`` runs of 600 steps less the least of as many of 100, so that a run's own start and end are
+    not in it.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    sides: dict[str, Side] = {}
+    for name, build in SIDES.items():
+        with contextlib.suppress(ImportError):
+            sides[name] = build(8)
+    times: dict[str, dict[int, list[int]]] = {name: {100: [], 600: []} for name in sides}
+    for train in sides.values():
+        train(20)
+    for _ in range(rounds):
+        for name, steps in itertools.product(sides, (100, 600)):
+            begun_ns = time.process_time_ns()
+            sides[name](steps)
+            times[name][steps].append(time.process_time_ns() - begun_ns)
+    return {
+        name: {"us_per_step": (min(one[600]) - min(one[100])) / 500 / 1e3, "n": rounds} for name, one in times.items()
+    }
 
 
 def paired_ratio(rounds: list[dict[str, float]], name: str, base: str) -> dict[str, Any]:
@@ -184,26 +221,41 @@ def main() -> int:
     )
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--keep-heap", action="store_true", help="all sides with freed memory kept (see keep-heap)")
+    parser.add_argument("--overhead", action="store_true", help="a tiny model: us per step of each side; one minute")
     parser.add_argument("--worker", type=int, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.steps = 6, 20
+    if options.overhead and options.worker is not None:
+        print(json.dumps(measure_overhead(8), indent=1))
+        return 0
     if options.worker is not None:
         options.result.write_text(json.dumps(measure(options.rounds, options.steps, options.worker)))
         return 0
     content: dict[str, Any] = {"rounds": []}
     if options.result.exists() and not options.fresh:
         content = json.loads(options.result.read_text())
+    if options.keep_heap and options.result == RESULT:
+        parser.error("--keep-heap measures something else: give --result FILE")
     python = sys.executable if options.frameworks is None else str(options.frameworks.resolve() / "bin" / "python")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    if options.keep_heap:
+        environment |= {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+    if options.overhead:
+        return subprocess.run([python, __file__, "--overhead", "--worker", "0"], env=environment).returncode
     while len(content["rounds"]) < options.rounds:  # few rounds a process: an interrupted run loses little
         with tempfile.TemporaryDirectory() as folder:
             part = Path(folder) / "part.json"
             command = [python, __file__, "--worker", str(len(content["rounds"])), "--result", str(part)]
             command += ["--rounds", str(min(6, options.rounds - len(content["rounds"]))), "--steps", str(options.steps)]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
             subprocess.run(command, check=True, env=environment, cwd=folder)
             found = json.loads(part.read_text())
         content["rounds"] += found["rounds"]
+        faults = content.setdefault("faults", {})
+        for name, counts in found["faults"].items():
+            faults.setdefault(name, []).extend(counts)
+        content["faults_per_step"] = {name: sum(counts) / len(counts) for name, counts in faults.items()}
         content |= {"skipped": found["skipped"], "torch": found["torch"], "steps_a_round_count": options.steps}
         content |= {"machine": platform.platform(), "date": time.strftime("%Y-%m-%d")}
         rounds = content["rounds"]
@@ -220,7 +272,7 @@ def main() -> int:
         content["holds"] = None if len(rounds) < 20 or step_ns < 20e6 else high <= LIMIT_RATIO
         options.result.parent.mkdir(exist_ok=True)
         options.result.write_text(json.dumps(content, indent=1) + "\n")
-    shown = {key: value for key, value in content.items() if key != "rounds"}
+    shown = {key: value for key, value in content.items() if key not in ("rounds", "faults")}
     print(json.dumps(shown, indent=1))
     for name, why in content["skipped"].items():
         print(f"skipped {name}: {why} (give --frameworks FOLDER)", file=sys.stderr)
