@@ -1,6 +1,7 @@
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,15 @@ def test_a_request_holds_what_was_recorded() -> None:
     assert request["arms"] == ["base", "double", "bf16"]
     assert request["optimizer"]["numels"] == [[128, 1], [16, 1]]
     assert "ddp" not in request
+
+
+def test_a_loop_without_a_loader_tells_its_batch_by_the_model_s_inputs() -> None:
+    counted = replace(STEP, batch_size=2)
+    request = make_request([PROCESS, OPS], counted)
+    kept = make_request([PROCESS, OPS, {"kind": "direct_input", "stays": True}], counted)
+    assert request is not None
+    assert kept is not None
+    assert (request["batch_size"], kept["batch_size"]) == (2, None)
 
 
 def test_an_accelerator_is_not_replayed() -> None:
@@ -156,6 +166,11 @@ def test_accumulation_keeps_the_optimizer_out_of_it() -> None:
     step = StepTimes(step_ns=10e6, forward_ns=2e6, backward_ns=4e6, optimizer_ns=4e6, input_ns=0.0, micro_batches=4.0)
     forecast = make_forecasts({}, replayed(double=3e6), step)["larger-batch"]
     assert forecast.saving_mid_ratio == pytest.approx(0.3)
+
+
+def test_validation_is_not_shared_by_a_larger_batch() -> None:
+    forecast = make_forecasts({}, replayed(double=6e6), replace(STEP, apart_ns=2e6))["larger-batch"]
+    assert forecast.saving_mid_ratio == pytest.approx(0.5 * (8 - 1.05 * 6) / 10)
 
 
 def test_waiting_for_input_grows_with_the_batch() -> None:

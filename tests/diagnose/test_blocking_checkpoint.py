@@ -2,6 +2,7 @@ import pytest
 
 from hotloop.core.findings import Finding, Severity
 from hotloop.diagnose.rules.blocking_checkpoint import blocking_checkpoint
+from hotloop.diagnose.rules.logging_overhead import logging_overhead
 
 from .build_analysis import make_analysis, make_line
 
@@ -45,3 +46,32 @@ def test_a_run_that_saves_nothing_has_no_fault() -> None:
 
 def test_a_quick_save_is_nothing() -> None:
     assert blocking_checkpoint.judge(make_analysis(columns=saves(50, 2_000_000))) is None
+
+
+def test_flushing_and_renaming_beside_the_save_belong_to_it() -> None:
+    saved = make_line(80, 1.0, "torch.save(state, path)", function="keep")
+    flushed = make_line(82, 0.5, "os.fsync(fd)", function="keep")
+    printed = make_line(60, 0.5, "print(loss.item())")
+    analysis = make_analysis(
+        columns=saves(10, 50_000_000), other=0.2, lines={"checkpoint_ns": (saved,), "other_ns": (flushed, printed)}
+    )
+    one, logs = blocking_checkpoint.judge(analysis), logging_overhead.judge(analysis)
+    assert isinstance(one, Finding)
+    assert isinstance(logs, Finding)
+    rank = analysis.lead
+    assert one.cost_ns == round(rank.mean["checkpoint_ns"] + 0.5 * rank.mean["other_ns"])
+    assert one.evidence["around_the_save_ns"] == round(10 * 0.5 * rank.mean["other_ns"])
+    assert [where.line for where in logs.where] == [60]
+
+
+def test_a_save_in_the_loop_itself_takes_nothing_else_of_it() -> None:
+    saved = make_line(80, 1.0, "torch.save(state, path)")
+    lines = {
+        "checkpoint_ns": (saved,),
+        "backward_ns": (make_line(50, 1.0, "loss.backward()"),),
+        "other_ns": (make_line(60, 1.0, "print(loss.item())"),),
+    }
+    analysis = make_analysis(columns=saves(10, 50_000_000), other=0.2, lines=lines)
+    one = blocking_checkpoint.judge(analysis)
+    assert isinstance(one, Finding)
+    assert one.cost_ns == round(analysis.lead.mean["checkpoint_ns"])

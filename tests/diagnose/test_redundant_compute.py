@@ -82,5 +82,12 @@ def test_two_passes_that_both_go_backward_are_only_information() -> None:
     assert found.severity is Severity.INFO
 
 
+def test_metrics_stay_sure_beside_passes_that_both_go_backward() -> None:
+    fields = {"repeated_forwards": 2, "repeated_forward_ns": 6e6, "nograd_forwards": 1}
+    [found] = judge(make_analysis(forward=0.2, nograd=0.1, backward=0.5, fields=fields))
+    assert found.saving is not None
+    assert found.saving.low_ratio == pytest.approx(0.5 * 0.75 * 0.3)
+
+
 def test_an_ordinary_step_is_no_finding() -> None:
     assert judge(make_analysis()) == []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
-from hotloop.observe.compiling import BACKWARD, FORWARD, FORWARDS, GraphCalls, wrap_graph_call
+import pytest
+import torch
+
+from hotloop.observe.compiling import BACKWARD, FORWARD, FORWARDS, GraphCalls, compile_facts, wrap_graph_call
 
 
 def make_session(stack: list[int]) -> Any:
@@ -40,3 +44,18 @@ def test_calls_elsewhere_and_on_other_threads_are_not_counted() -> None:
     session = make_session([FORWARD])
     session.active = 0
     assert call(session).calls == 0
+
+
+def test_a_break_inside_modules_of_torch_is_placed_by_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = [
+        SimpleNamespace(filename="/x/train.py", lineno=8, name="forward"),
+        SimpleNamespace(filename=torch.__file__, lineno=9, name="item"),
+    ]
+    utils = SimpleNamespace(
+        counters={"stats": {"unique_graphs": 2}, "graph_break": {"Tensor.item(), more": 1, "unknown": 1}},
+        graph_break_reasons=[SimpleNamespace(reason="Tensor.item()", user_stack=stack)],
+    )
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)
+    fact = compile_facts(None)
+    assert fact is not None
+    assert fact["break_reasons"] == [["Tensor.item(), more", ("/x/train.py", 8, "forward")], ["unknown", None]]

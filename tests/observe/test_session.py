@@ -108,6 +108,64 @@ def test_metrics_on_the_same_batch_are_found_whenever_they_begin(training: Train
     assert repeated == [0, 0, 1, 1, 1, 1]  # the first forward without gradients is in row 1, and only it is missed
 
 
+def test_metrics_from_a_second_forward_with_gradients_are_found(training: Training) -> None:
+    for _ in range(2 * MATCHED_ROWS):
+        (x,) = training.advance(training.iterator)
+        out = training.call(training.model, x)
+        training.call(training.model, x)
+        training.run_backward(training.call(training.criterion, out, x[:, :1]))
+        training.optimize(training.optimizer)
+    assert training.column("repeated_forwards") == [1] * 2 * MATCHED_ROWS
+
+
+def test_a_forward_with_other_weights_inputs_or_mode_repeats_nothing(training: Training) -> None:
+    model, state = training.model, torch.zeros(4, 1)
+    for i in range(4):
+        (x,) = training.advance(training.iterator)
+        out = training.call(model, x)
+        training.run_backward(training.call(training.criterion, out, x[:, :1]))
+        with torch.no_grad():
+            model.weight.mul_(0.99)  # as a search along a line, or sharpness-aware minimisation
+        training.run_backward(training.call(training.criterion, training.call(model, x), x[:, :1]))
+        if i == 2:
+            x.mul_(0.5)
+        if i == 3:
+            model.eval()
+        training.call(model, x) if i > 1 else None
+        training.optimize(training.optimizer)
+    cell = nn.Bilinear(2, 1, 1)
+    for hidden in (state, state + 1.0):
+        training.call(cell, x, hidden)
+    training.optimize(training.optimizer)
+    assert training.column("repeated_forwards") == [0] * 5
+
+
+def test_a_generator_asked_again_for_the_same_noise_is_found_behind_another_optimizer(training: Training) -> None:
+    other = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    for _ in range(4):
+        (x,) = training.advance(training.iterator)
+        training.run_backward(training.call(training.criterion, training.call(training.model, x), x[:, :1]))
+        training.optimize(other)
+        training.run_backward(training.call(training.criterion, training.call(training.model, x), x[:, :1]))
+        training.optimize(training.optimizer)
+    assert training.column("repeated_forwards") == [0, 1] * 4
+
+
+def test_a_tensor_that_every_step_trains_on_is_told(training: Training) -> None:
+    x = torch.ones(4, 2)
+    for _ in range(3):
+        training.run_backward(training.call(training.model, x).sum())
+        training.optimize(training.optimizer)
+    assert {"kind": "direct_input", "stays": True} in training.session.totals()
+
+
+def test_batches_that_change_are_not_said_to_stay(training: Training) -> None:
+    for i in range(3):
+        training.run_backward(training.call(training.model, torch.full((4, 2), float(i))).sum())
+        training.optimize(training.optimizer)
+    assert [fact for fact in training.session.totals() if fact["kind"] == "direct_input"] == []
+
+
 def test_a_failure_in_every_step_is_counted_and_harms_nothing(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,10 +42,14 @@ class StepTimes:
     input_ns: float
     """Waiting for batches and moving them, which grows with the batch."""
     other_ns: float = 0.0
+    apart_ns: float = 0.0
+    """Validation and checkpoints, which come once in so many samples whatever the batch."""
     exposed_comm_ns: float | None = None
     """Per step; the part of backward that waits for other ranks."""
     micro_batches: float = 1.0
     noise_ratio: float = 0.0
+    batch_size: int | None = None
+    """Samples that one backward takes, as counted in the model's inputs; None when that is not one number."""
 
     @property
     def train_ns(self) -> float:
@@ -67,13 +71,15 @@ def make_request(
     newest: dict[str, Mapping[str, Any]] = {}
     optimizers: dict[Any, Mapping[str, Any]] = {}
     loaders: dict[Any, dict[str, Any]] = {}
-    compiled = False
+    compiled = input_stays = False
     for fact in facts:
         kind = fact.get("kind")
         if kind == "optimizer":
             optimizers[fact.get("index")] = fact
         elif kind in ("loader", "loader_stats"):
             loaders.setdefault(fact.get("id"), {}).update(fact)
+        elif kind == "direct_input":
+            input_stays = bool(fact.get("stays"))
         elif kind == "compile":
             compiled = bool(fact.get("used"))
         elif kind in ("process", "ops", "ddp", "model", "autocast"):
@@ -90,7 +96,7 @@ def make_request(
         "cores": cores,
         "budget_s": budget_s,
         "memory_bytes": memory_bytes,
-        "batch_size": _batch_size(loaders.values()),
+        "batch_size": _batch_size(loaders.values()) or (None if input_stays else step.batch_size),
         "arms": ["base", "double"],
         "parameters": max((int(fact.get("parameters") or 0) for fact in optimizers.values()), default=0),
     }
@@ -279,7 +285,8 @@ def _forecast_batch(replay: Mapping[str, Any], step: StepTimes) -> Forecast | No
     unexplained_ns = max(0.0, step.train_ns - cover.replayed_ns * cover.scale)
     beyond_calls_ns = unexplained_ns - min(unexplained_ns, cover.call_ns)
     # Under accumulation the optimizer's part per sample stays; otherwise it is shared too.
-    base_ns = step.step_ns if step.micro_batches < 1.5 else step.train_ns + step.input_ns
+    whole_ns = max(step.train_ns, step.step_ns - step.apart_ns)
+    base_ns = whole_ns if step.micro_batches < 1.5 else step.train_ns + step.input_ns
 
     def saving(factor: float, growing_ns: float) -> float:
         """``factor`` allows for caches: a whole step at twice the size misses more of them than its operators alone."""

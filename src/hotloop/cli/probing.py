@@ -14,6 +14,7 @@ from hotloop.pipeline import Forecasts, Probe
 from hotloop.trace.recording import RunRecording
 
 TIMEOUT_S = 45.0
+MOST_FORWARDS_PER_BACKWARD = 4.0
 
 
 def probe_training(folder: Path) -> Probe:
@@ -72,7 +73,22 @@ def _step_times(training: Training) -> StepTimes:
         optimizer_ns=breakdown.mean_ns("optimizer"),
         input_ns=breakdown.mean_ns("input_wait") + breakdown.mean_ns("h2d"),
         other_ns=breakdown.mean_ns("other"),
+        apart_ns=breakdown.mean_ns("validation") + breakdown.mean_ns("checkpoint"),
         exposed_comm_ns=exposed,
         micro_batches=max(1.0, mean["micro_batches"] or mean["backwards"]),
         noise_ratio=rank.step_noise_ratio,
+        batch_size=_batch_size(training),
     )
+
+
+def _batch_size(training: Training) -> int | None:
+    """Samples of one backward; None when they differ, or when many forwards lead to one backward (an episode of
+    reinforcement learning, a recurrent cell called by hand), whose inputs are no batches."""
+    rank = training.lead.rank
+    if not rank.samples_per_step or training.lead.samples_vary:
+        return None
+    backwards = max(1.0, rank.mean["micro_batches"], rank.mean["backwards"])
+    if rank.mean["forwards"] > MOST_FORWARDS_PER_BACKWARD * backwards:
+        return None
+    samples = rank.samples_per_step / backwards
+    return round(samples) if abs(samples - round(samples)) <= 0.02 * samples else None

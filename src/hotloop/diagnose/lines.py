@@ -149,14 +149,46 @@ FEWEST_SAMPLES = 3
 """Fewer samples than this are an accident, not a part of the step."""
 
 
-def time_of_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShare:
-    """The part of a time field that lines of these kinds account for."""
-    return _time_of(rank, field_name, tuple(line for line, kind in field_lines(rank, field_name) if kind in kinds))
+def time_of_kinds(
+    rank: RankAnalysis, field_name: str, *kinds: str, but_not_in: frozenset[tuple[str, str]] = frozenset()
+) -> FieldShare:
+    """The part of a time field that lines of these kinds account for, outside some functions (file and name)."""
+    lines = tuple(
+        line
+        for line, kind in field_lines(rank, field_name)
+        if kind in kinds and (line.where.file, line.where.function) not in but_not_in
+    )
+    return _time_of(rank, field_name, lines)
 
 
 def time_of_other_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShare:
     """The part of a time field that lines of any kind but these account for."""
     return _time_of(rank, field_name, tuple(line for line, kind in field_lines(rank, field_name) if kind not in kinds))
+
+
+GAPS = ("after_input_ns", "after_forward_ns", "after_nograd_ns", "after_backward_ns", "other_ns")
+
+
+def saving_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
+    """File and name of the functions that save checkpoints, unless they hold the training loop themselves."""
+    lines = rank.lines.get("checkpoint_ns", ())
+    return frozenset((line.where.file, line.where.function) for line in lines) - loop_places(rank)
+
+
+def time_beside_checkpoints(rank: RankAnalysis) -> FieldShare:
+    """What the functions that save checkpoints do around the save itself: fsync, renaming, gathering the state."""
+    functions = saving_functions(rank)
+    return add_shares(
+        *(
+            _time_of(
+                rank,
+                name,
+                tuple(x for x in rank.lines.get(name, ()) if (x.where.file, x.where.function) in functions),
+            )
+            for name in GAPS
+            if rank.lines.get(name)
+        )
+    )
 
 
 def add_shares(*shares: FieldShare) -> FieldShare:

@@ -106,7 +106,7 @@ def compile_facts(where: Place | None, graph_calls: GraphCalls | None = None) ->
         "where": where,
         "graphs": graphs,
         "graph_breaks": sum(int(n) for n in breaks.values()),
-        "break_reasons": [[str(reason)[:400], _place_in(str(reason))] for reason in list(breaks)[:MAX_REASONS]],
+        "break_reasons": _break_reasons(utils, list(breaks)[:MAX_REASONS]),
         "recompiles": count,
         "graph_calls": calls and calls.calls,
         "graph_calls_ns": calls and calls.ns,
@@ -115,6 +115,27 @@ def compile_facts(where: Place | None, graph_calls: GraphCalls | None = None) ->
         "graph_backward_calls_ns": calls and calls.backward_ns,
         "recompile_reasons": recompiles,
     }
+
+
+def _break_reasons(utils: Any, counted: list[Any]) -> list[list[Any]]:
+    """Every counted reason with the user's line; the counter's text names none when the compiled module is torch's."""
+    stacks = {
+        str(getattr(one, "reason", "")): getattr(one, "user_stack", ())
+        for one in list(getattr(utils, "graph_break_reasons", ()))
+    }
+    found = []
+    for reason in map(str, counted):
+        stack = next((stack for text, stack in stacks.items() if text and (text in reason or reason in text)), ())
+        found.append([reason[:400], _place_in(reason) or _place_on(stack)])
+    return found
+
+
+def _place_on(stack: Any) -> Place | None:
+    """The innermost user's line of a stack of traceback.FrameSummary, else None."""
+    for frame in reversed(list(stack)):
+        if frame.lineno is not None and is_user_file(frame.filename):
+            return (frame.filename, frame.lineno, frame.name)
+    return None
 
 
 def _place(metric: Any) -> Place | None:

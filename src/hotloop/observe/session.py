@@ -53,8 +53,10 @@ LEARNING_ROWS = 4
 """For so many rows every nested module call is looked at (autocast, nested DDP)."""
 TOKEN_SAMPLE_ROWS = 16
 """Tokens are counted in the first rows and then in every so many'th. Between these nothing is looked at after a row."""
+MOST_COMPUTED = 64
 MATCHED_ROWS = 64
-"""For so many rows inputs of forwards are remembered; later only if there have been forwards without gradients."""
+"""For so many rows inputs of forwards are remembered; later only if there have been forwards without
+gradients, or some that repeated another one."""
 TIMED_FETCHES = 64
 """So many batches are timed one by one where they are fetched in the training process, then one in four."""
 RARELY_TIMED_FETCHES = 304
@@ -213,6 +215,10 @@ class Session:
         self._pending_facts: list[dict[str, Any]] = []
         self._told: deque[dict[str, Any]] = deque()
         self._seen_inputs: list[tuple[int, weakref.ref[Any], bool, int, bool, int]] = []
+        self._computed: dict[int, tuple[tuple[Any, ...], int, tuple[weakref.ref[Any], ...]]] = {}
+        self._same_mode_repeats = 0
+        self._direct_input: tuple[Callable[[], Any], int] = (_nobody, 0)
+        self._input_stays = False
         self._looks = 0
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._facts_told: set[str] = set()
@@ -343,7 +349,7 @@ class Session:
         self.sampling_tokens = sampled
         if self.learning and rows >= LEARNING_ROWS:
             self.learning = False
-        if rows >= MATCHED_ROWS and not self.nograd_calls:
+        if rows >= MATCHED_ROWS and not self.nograd_calls and not self._same_mode_repeats:
             self.matching_inputs = False
         self._rows_looked_at += 1
         self._forwards += row[FORWARDS]
@@ -452,6 +458,8 @@ class Session:
                     "fetch_batches": total.batches,
                 }
             )
+        if self._input_stays:
+            found.append({"kind": "direct_input", "stays": True})
         if self._gc_ns:
             found.append(
                 {
@@ -742,7 +750,7 @@ class Session:
                 self._inner_batches.add(size)
 
     def _seen_before(self, module: Any, args: Any, kwargs: Any, nograd: bool) -> int | None:
-        """Now, in ns, when this row already has a forward of the module on the same input in the other mode."""
+        """Now, in ns, when the module already computed the same input in this row, or in the one before for metrics."""
         tensor = None
         for value in args or kwargs.values():
             if isinstance(value, torch.Tensor):
@@ -758,7 +766,7 @@ class Session:
         # What every step trains on (a graph, a full batch) is no batch that comes back: a forward of it after the
         # optimizer's step looks at new weights, and one in the other mode computes something else.
         is_lasting = len({entry[3] for entry in seen if not entry[2]}) > 1
-        known = any(
+        known = (not nograd and self._is_computed_again(module, key, args, kwargs)) or any(
             was_nograd != nograd
             # A forward for metrics often comes after the optimizer's step: the previous row counts too.
             and ((seen_row == row and seen_mode == mode) if is_lasting else 0 <= row - seen_row <= int(nograd))
@@ -768,6 +776,34 @@ class Session:
             self._seen_inputs = [seen for seen in self._seen_inputs if row - seen[3] <= 1][-32:]
         self._seen_inputs.append((key, weakref.ref(tensor), nograd, row, mode, version))
         return time.perf_counter_ns() if known else None
+
+    def _is_computed_again(self, module: Any, key: int, args: Any, kwargs: Any) -> bool:
+        """Whether the module's forward with gradients just before had the same inputs, weights and mode.
+
+        All inputs must be tensors that can be compared by identity, and the weights a parameter that learns and tells
+        its changes by its version. With several optimizers the weights outlive the row that another one's step closed.
+        """
+        if self._learners.get(key) is not type(module):
+            return False
+        inputs = (*args, *kwargs.values())
+        if not all(isinstance(value, torch.Tensor) and not value.is_inference() for value in inputs):
+            return False
+        weight = next((p for p in module.parameters() if p.requires_grad), None)
+        if type(weight) is not torch.nn.Parameter or weight.is_inference():  # others were put in for this call
+            return False
+        row, optimizers_count = self.recorder.rows, len(self.recorder.optimizers)
+        state = (module.training, id(weight), weight._version, *((id(t), t._version) for t in inputs))
+        before = self._computed.get(key)
+        # The references keep an identity from being given to another tensor meanwhile.
+        self._computed[key] = (state, row, tuple(weakref.ref(t) for t in inputs))
+        if len(self._computed) > MOST_COMPUTED:
+            self._computed.clear()
+        if before is None or before[0] != state or any(ref() is None for ref in before[2]):
+            return False
+        if row - before[1] > (1 if optimizers_count > 1 else 0):
+            return False
+        self._same_mode_repeats += 1
+        return True
 
     def _note_evaluation(
         self, seen: list[tuple[int, weakref.ref[Any], bool, int, bool, int]], row: int, v: int
@@ -794,8 +830,20 @@ class Session:
                 return
         samples = batches.leading_shape(batch)[1] if sample_dim else batches.count_samples(batch)
         self._direct_samples = max(self._direct_samples, samples)
-        if self.sampling_tokens and self._direct_tokens is None:
-            self._direct_tokens = batches.count_tokens(batch, sample_dim or 0)
+        if self.sampling_tokens:
+            self._look_whether_input_stays(batch)
+            if self._direct_tokens is None:
+                self._direct_tokens = batches.count_tokens(batch, sample_dim or 0)
+
+    def _look_whether_input_stays(self, batch: Any) -> None:
+        """A tensor that an earlier row trained on too is no batch of a larger set: there is no larger one to take."""
+        tensor, (seen, row) = batches.first_tensor(batch), self._direct_input
+        if tensor is None:
+            return
+        if seen() is tensor and row < self.recorder.rows:
+            self._input_stays = True
+        elif seen() is not tensor:
+            self._direct_input = (weakref.ref(tensor), self.recorder.rows)
 
     def _decide_sample_dim(self, key: int, shape: tuple[int, int]) -> None:
         """The forward is over: the modules inside have shown how many samples they got, unless they were not seen."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.lines import places
+from hotloop.diagnose.lines import places, time_beside_checkpoints
 from hotloop.diagnose.measured import known_count
 from hotloop.diagnose.noise import steps_between, threshold_ratio
 from hotloop.diagnose.wording import say_every, say_share, say_time
@@ -34,10 +34,12 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
     state, and its writer competes for the cores.
     """
     rank = max(analysis.ranks, key=lambda one: one.breakdown.share("checkpoint"))
-    cost_ratio = min(1.0, rank.breakdown.share("checkpoint"))
-    if cost_ratio < threshold_ratio(rank, judged_fields=("checkpoint_ns",)) or cost_ratio <= 0:
+    written_ratio = min(1.0, rank.breakdown.share("checkpoint"))
+    if written_ratio < threshold_ratio(rank, judged_fields=("checkpoint_ns",)) or written_ratio <= 0:
         return None
-    mean_ns = float(rank.breakdown.mean_ns("checkpoint"))
+    beside = time_beside_checkpoints(rank)
+    mean_ns = float(rank.breakdown.mean_ns("checkpoint")) + beside.mean_ns
+    cost_ratio = min(1.0, mean_ns / rank.step_mean_ns) if beside.mean_ns > 0 else written_ratio
     per_step = known_count(rank, "checkpoints")
     seen = per_step * rank.steady_count
     each_ns = mean_ns / per_step if per_step > 0 else mean_ns
@@ -60,6 +62,7 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
             "checkpoints": round(seen),
             "steps_per_checkpoint": None if every is None else round(every, 1),
             "checkpoint_ns": round(each_ns),
+            "around_the_save_ns": round(beside.mean_ns / per_step) if per_step > 0 and beside.mean_ns > 0 else None,
         },
         where=places(rank.lines.get("checkpoint_ns", ())),
         fix=Fix(technique="async-checkpoint", settings={}, safety=Safety.ASK, numerics=Numerics.EXACT),

@@ -8,7 +8,7 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, saving_within
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule
-from hotloop.diagnose.lines import LOGGING, add_shares, places, time_of_kinds
+from hotloop.diagnose.lines import LOGGING, add_shares, places, saving_functions, time_of_kinds
 from hotloop.diagnose.noise import threshold_ratio
 from hotloop.diagnose.wording import say_share, say_time
 
@@ -46,7 +46,9 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
             reason=f"no stack samples say what runs in the {say_share(gaps_ns / lead.step_mean_ns)} of the step "
             "between its phases",
         )
-    part = add_shares(*(time_of_kinds(lead, name, LOGGING) for name in GAP_FIELDS))
+    # What a function that saves a checkpoint flushes and renames belongs to the checkpoint.
+    saving = saving_functions(lead)
+    part = add_shares(*(time_of_kinds(lead, name, LOGGING, but_not_in=saving) for name in GAP_FIELDS))
     cost_ratio = min(1.0, part.mean_ns / lead.step_mean_ns)
     if cost_ratio < threshold or not part.lines:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.lines import IN_PLACE, WEIGHTS, add_shares, places, time_of_kinds
+from hotloop.diagnose.lines import IN_PLACE, WEIGHTS, add_shares, places, saving_functions, time_of_kinds
 from hotloop.diagnose.noise import threshold_ratio
 from hotloop.diagnose.wording import say_share, say_time
 
@@ -49,7 +49,8 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
             reason=f"no stack samples say what runs in the {say_share(gaps_ns / lead.step_mean_ns)} of the step "
             "around the optimizer",
         )
-    part = add_shares(*(time_of_kinds(lead, name, WEIGHTS, IN_PLACE) for name in GAPS))
+    saving = saving_functions(lead)
+    part = add_shares(*(time_of_kinds(lead, name, WEIGHTS, IN_PLACE, but_not_in=saving) for name in GAPS))
     cost_ratio = min(1.0, part.mean_ns / lead.step_mean_ns)
     if cost_ratio < threshold or not part.lines:
         return None

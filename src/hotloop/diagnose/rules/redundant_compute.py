@@ -157,12 +157,16 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
     cost_ratio = min(1.0, repeated_ns / rank.step_mean_ns)
     if repeated <= 0 or not is_material_span(analysis, cost_ratio, "repeated_forward_ns"):
         return None
-    without_gradients = known_count(rank, "nograd_forwards") >= 0.95 * repeated
+    # A repeat without gradients is one for metrics; the others may all be sent back.
+    sure_ratio = min(1.0, known_count(rank, "nograd_forwards") / repeated)
+    without_gradients = sure_ratio >= 0.95
     forward_ns = rank.mean.get("forward_ns", 0.0)
     backward_ns = rank.mean.get("backward_ns", 0.0)
     # A backward takes about twice its forward: when it fits both forwards, both are likely sent back on purpose.
     both_used = not without_gradients and backward_ns > 1.5 * forward_ns
-    low, mid, high = (0.0, 0.1, 1.0) if both_used else (0.75, 0.93, 1.0)
+    low, mid, high = 0.75, 0.93, 1.0
+    if both_used:
+        low, mid = low * sure_ratio, mid * sure_ratio + 0.1 * (1.0 - sure_ratio)
     evidence: dict[str, Value] = {
         "repeated_forwards_per_step": round(repeated, 2),
         "without_gradients": without_gradients,
