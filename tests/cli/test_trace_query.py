@@ -7,7 +7,9 @@ import gzip
 import io
 import json
 import sys
-from itertools import pairwise
+from bisect import bisect_right
+from decimal import Decimal
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -402,3 +404,82 @@ def test_real_steps_are_the_same_by_query(capsys: pytest.CaptureFixture[str]) ->
     rows = ask_json(path, "select kind, count(*) as n, count(launch_id) as linked from kernels group by kind", capsys)
     assert sum(row["n"] for row in rows) == 3653
     assert sum(row["n"] - row["linked"] for row in rows) == 968
+
+
+def check_for_perfetto(target: Path) -> int:
+    """What Perfetto's JSON importer needs, or it drops events without a word; the number of flows.
+
+    Strict JSON with finite numbers; names are text, times numbers, args objects; slices of a track lie inside each
+    other or apart; a flow begins once and ends once, each end inside a slice of its own track.
+    """
+    raw = target.read_bytes()
+    text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    events = json.loads(text, parse_constant=refuse, parse_float=Decimal)["traceEvents"]
+    tracks: dict[tuple[Any, Any], list[tuple[Decimal, Decimal]]] = {}
+    flows: dict[Any, list[dict[str, Any]]] = {}
+    for event in events:
+        assert isinstance(event["name"], str)
+        assert type(event["pid"]) in (int, str)
+        assert isinstance(event.get("args", {}), dict)
+        assert event["ph"] in ("X", "M", "s", "f", "i")
+        if event["ph"] == "M":
+            continue
+        assert isinstance(event["ts"], (int, Decimal))
+        assert type(event["tid"]) in (int, str)
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], -event["dur"]))
+        elif event["ph"] in "sf":
+            flows.setdefault((event["cat"], event["name"], event["id"]), []).append(event)
+    for slices in tracks.values():
+        open_until: list[Decimal] = []
+        for start, less in sorted(slices):
+            while open_until and open_until[-1] <= start:
+                open_until.pop()
+            # A tick of the profiler's clock is what real traces overlap by.
+            assert not open_until or start - less <= open_until[-1] + 1
+            open_until.append(start - less)
+    starts = {key: sorted(start for start, _ in slices) for key, slices in tracks.items()}
+    reach = {
+        key: list(accumulate((start - less for start, less in sorted(slices)), max)) for key, slices in tracks.items()
+    }
+    for ends in flows.values():
+        assert [event["ph"] for event in ends] == ["s", "f"]
+        assert ends[1]["bp"] == "e"
+        for event in ends:
+            key = (event["pid"], event["tid"])
+            begun = bisect_right(starts[key], event["ts"])
+            assert begun
+            assert event["ts"] <= reach[key][begun - 1]
+    return len(flows)
+
+
+def test_an_excerpt_is_what_perfetto_reads(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", steps_trace(kernel=HOSTILE))
+    target = tmp_path / "b.json.gz"
+    main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:6"])
+    assert check_for_perfetto(target) == 9
+
+
+def test_what_perfetto_would_drop_is_found(tmp_path: Path) -> None:
+    """Meta-test of check_for_perfetto."""
+    slice_ = {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": 10}
+    for wrong in (
+        '{"traceEvents": [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": NaN, "dur": 1}]}',
+        json.dumps({"traceEvents": [slice_, {**slice_, "ts": 5}]}),
+        json.dumps({"traceEvents": [slice_, {**slice_, "ph": "s", "id": 1, "cat": "c", "ts": 5}]}),
+    ):
+        (tmp_path / "wrong.json").write_text(wrong)
+        with pytest.raises(AssertionError):
+            check_for_perfetto(tmp_path / "wrong.json")
+
+
+@needs_traces
+def test_a_real_excerpt_is_what_perfetto_reads(tmp_path: Path) -> None:
+    target = tmp_path / "b.json.gz"
+    main(["trace", str(TRACES / "resnet50_workers_0"), *KEPT, "-q", "--export", str(target)])
+    assert check_for_perfetto(target) > 1000

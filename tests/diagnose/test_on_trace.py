@@ -12,7 +12,7 @@ from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.core.graph import DeviceMemoryTimeline
 from hotloop.core.report import report_to_json
 from hotloop.core.trace import DeviceFacts, MemoryEvents
-from hotloop.core.trace_analysis import PARTITION_KEYS, RankWait, TraceAnalysis
+from hotloop.core.trace_analysis import IDLE_KEYS, PARTITION_KEYS, RankWait, TraceAnalysis
 from hotloop.diagnose import RULES
 from hotloop.pipeline.traces import ReduceOptions, reduce_rank, report_trace_analysis
 from tests.analyze.timeline.plain_trace import US, PlainTrace, Row, call, copy, kernel, mark, op
@@ -247,7 +247,8 @@ def test_the_partition_of_the_trace_and_of_every_step_is_in_the_report() -> None
     assert (told["device"]["gpu_events"], told["device"]["unlinked_events"]) == (8, 0)
     assert [step["index"] for step in told["step_windows"]] == [0, 1, 2, 3]
     for step in told["step_windows"]:
-        assert set(step) == {*keys, "index", "start_ns"}
+        assert set(step) == {*keys, "index", "start_ns", "idle_causes"}
+        assert sum(step["idle_causes"][key] for key in IDLE_KEYS) == step["idle_ns"]
         assert step["gpu_events"] == 2
     for one in (told["device"], *told["step_windows"]):
         assert one["compute_ns"] + one["exposed_comm_ns"] + one["exposed_mem_ns"] == one["busy_ns"]

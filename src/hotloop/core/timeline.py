@@ -247,6 +247,8 @@ class IdleCauses:
     """Part of launch_late in calls that allocate or free device or pinned memory."""
     late_slow_call_ns: int
     """Part of launch_late inside the launching call itself."""
+    late_long_ns: int
+    """Part of launch_late, beyond the four above, in gaps of a millisecond and more: the host did something else."""
     blamed: tuple[BlameRow, ...]
     """What the host did during sync_drained and launch_late time, the longest first; all rows together sum to it
     unless cut by ``top``."""

@@ -358,3 +358,17 @@ def test_the_causes_of_the_steps_sum_to_those_of_the_trace(
     device = found.devices[0]
     if windows and windows[0].device_start_ns == device.start_ns and windows[-1].device_end_ns == device.end_ns:
         assert sum(one.idle_ns for one in told) == found.idle.idle_ns
+
+
+def test_a_long_pause_of_the_host_is_not_launching() -> None:
+    """Late by 2 ms, of which the call itself took 0.5 ms, and late by 30 us."""
+    idle = explain(
+        call("cudaLaunchKernel", 0, 2, 1),
+        kernel("a", 10, 10, 1),
+        call("cudaLaunchKernel", 1_520, 500, 2),
+        kernel("a", 2_020, 10, 2),
+        call("cudaLaunchKernel", 2_050, 5, 3),
+        kernel("a", 2_060, 10, 3),
+    )
+    assert causes_us(idle) == {"launch_late": 2_030}
+    assert (idle.late_slow_call_ns, idle.late_long_ns) == (505 * US, 1_500 * US)

@@ -91,6 +91,8 @@ def test_copies_around_a_collective_stay_what_they_are() -> None:
         NCCL,
         "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
         "void deep_ep::internode::dispatch<false, 4>(int4*)",
+        "void dpsk::ep::internode::combine<false, 8, __nv_bfloat16>(int4*, float*)",
+        "void other::ep::intranode::notify_dispatch<8>(int const*)",
         "nvshmemi_transfer_kernel",
         "void vllm::cross_device_reduce_2stage<float, 8>(vllm::RankData*)",
         "one_shot_all_reduce_kernel",
@@ -105,7 +107,13 @@ def test_names_tell_where_metadata_is_absent(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["ampere_sgemm_128x64_tn", "void layer_norm_block_all_reduce<float>()", "reduce_kernel<512>", "broadcast_add"],
+    [
+        "ampere_sgemm_128x64_tn",
+        "void layer_norm_block_all_reduce<float>()",
+        "reduce_kernel<512>",
+        "broadcast_add",
+        "void dpsk::ep::cuda::get_dispatch_layout<256, 32, 8>(long const*)",
+    ],
 )
 def test_other_names_are_compute(name: str) -> None:
     assert kinds(kernel(name, 0, 5)) == [(0, 0)]

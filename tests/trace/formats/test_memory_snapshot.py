@@ -176,6 +176,17 @@ def test_what_was_allocated_before_the_events_and_freed_after_the_peak_has_no_li
     assert device.peak is not None
     assert (device.peak.requested_bytes, device.peak.event, device.peak.unix_ns) == (512, -1, None)
     assert [(site.where, site.bytes, site.count) for site in device.peak.by_site] == [(None, 512, None)]
+    assert device.peak.by_category == {"unknown": 512}
+
+
+def test_what_is_older_than_the_recording_is_said() -> None:
+    value = {
+        "segments": [segment(0, block(0, 7 << 20), block(7 << 20, 1 << 20, "active_allocated", MODEL_FRAME))],
+        "device_traces": [[event("alloc", 7 << 20, 1 << 20, MODEL_FRAME)]],
+    }
+    snapshot = summarize_snapshot(value, source="s")
+    (note,) = (note for note in snapshot.notes if note.code == "memory-older")
+    assert "7 MiB of the peak were allocated before the recording began" in note.message
 
 
 def test_a_failed_allocation_tells_what_was_in_use() -> None:
@@ -552,3 +563,20 @@ def test_a_real_timeline_of_resnet50() -> None:
     )
     assert timeline.final_bytes == 332_060_904
     assert np.all(np.diff(timeline.unix_ns) >= 0)
+
+
+STEP_FRAME = {"filename": f"{TORCH_FRAME['filename'][:-21]}/optim/adamw.py", "line": 1, "name": "step"}
+
+
+@pytest.mark.parametrize(("after", "category"), [([], "optimizer_state"), ([{"action": "oom", "size": 1}], "unknown")])
+def test_a_snapshot_that_the_program_wrote_was_written_after_the_step(
+    after: list[dict[str, Any]], category: str
+) -> None:
+    """One that was written because memory ran out may be from the middle of it."""
+    value = {
+        "segments": [segment(0, block(0, 64, "active_allocated", STEP_FRAME))],
+        "device_traces": [[event("alloc", 0, 64, STEP_FRAME), *after]],
+    }
+    (device,) = summarize_snapshot(value, source="s").devices
+    assert device.peak is not None
+    assert device.peak.by_category == {category: 64}

@@ -2,8 +2,8 @@
 
 Two definitions. ``default``: copies and sets are mem; a kernel is comm when the file describes a collective on it, when
 the innermost operator or range around its launch is a collective, or, failing both, when its name is one that only
-communication has. ``names``: HolisticTraceAnalysis' rule, by name alone: comm ``^nccl.*Kernel``, mem ``^Memcpy`` and
-``^Memset``, compute the rest.
+communication has. ``names``: HolisticTraceAnalysis' rule, by name alone: comm ``^nccl.*Kernel``, mem ``^Memcpy``,
+``^Memset`` and ``^dma``, compute the rest.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ the copies around a collective are launched by aten operators."""
 COMM_NAME = re.compile(
     r"^(?:void\s+)?(?:nccl|rccl|msccl|mscclpp|oneccl|hccl|xccl)(?:[A-Z_:]|pp)"
     r"|ncclDevKernel|ncclKernel|mscclKernel"
-    r"|\bdeep_ep::|\bnvshmem|\brocshmem"
+    r"|\bdeep_ep::|\b(?:inter|intra)node(?:_ll)?::|\bnvshmem|\brocshmem"
     r"|cross_device_reduce_[12]stage|(?:one|two)_?shot_?all_?reduce|all_?reduce_?(?:one|two)_?shot"
     r"|(?:one|two)ShotAllReduce|multimem_(?:all|one|two|reduce)|allreduce_fusion_kernel|\buserbuffers_fp16_sum|quick_?reduce::"
 )
-"""Names of kernels that only communication has: NCCL, RCCL, MSCCL, oneCCL, DeepEP, NVSHMEM, the custom all-reduces of
+"""Names of kernels that only communication has: NCCL, RCCL, MSCCL, oneCCL, DeepEP (its forks
+too, by the namespaces of its kernels), NVSHMEM, the custom all-reduces of
 vLLM, PyTorch's symmetric memory, FlashInfer, Transformer Engine and AITER."""
 
 NAMES_COMM = re.compile(r"^nccl.*Kernel")
-NAMES_MEM = re.compile(r"^Memcpy|^Memset")
+NAMES_MEM = re.compile(r"^Memcpy|^Memset|^dma")
 
 
 @dataclass(frozen=True, slots=True)

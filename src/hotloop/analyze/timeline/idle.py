@@ -30,6 +30,9 @@ from .steps import LOADER_NEXT, PROFILER_STEP, DeviceSteps
 LAUNCH_LATENCY_NS = 10_000
 """A queued kernel starts within this after the one before it; 2 to 8 us are usual on current devices."""
 
+LONG_GAP_NS = 1_000_000
+"""No launch takes so long, with the operators that lead to it: tens of microseconds are usual, hundreds are slow."""
+
 SYNC_CALL = re.compile(
     r"(?:Device|Stream|Event|Ctx)Synchronize(?:_ptsz)?(?:_v\d+)?$"
     r"|^(?:cuda|hip)Memcpy(?:2D|3D|ToSymbol|FromSymbol)?(?:_ptds)?(?:_v\d+)?$"
@@ -123,6 +126,9 @@ def explain_idle(
         late_gc_ns=wait_times[1],
         late_allocator_ns=wait_times[2] or 0,
         late_slow_call_ns=int(slow[~drained].sum()),
+        late_long_ns=int(
+            np.maximum(late_length - wait_of_gap - slow, 0)[~drained & (late_length >= LONG_GAP_NS)].sum()
+        ),
         blamed=blamed,
         blamed_python=python,
         syncs=_list_syncs(trace, links.ranges, sync_row, late_length - held, top),

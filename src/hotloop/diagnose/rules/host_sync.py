@@ -18,6 +18,9 @@ from hotloop.diagnose.on_trace import (
 )
 from hotloop.diagnose.wording import say_share
 
+FEW_WAITS = 5
+"""Where no steps are known, fewer waits than these may as well lie between two parts of a program."""
+
 
 def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     """Idle time of the device that follows a wait of the host for it."""
@@ -29,6 +32,8 @@ def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     rank, cost_ratio = ranks[worst], ratios[worst]
     idle = rank.timeline.idle
     if idle is None or cost_ratio < MATERIAL_RATIO:
+        return None
+    if rank.timeline.step_source == "whole trace" and idle.sync_drained_count < FEW_WAITS:
         return None
     callers = [row for row in idle.syncs if row.total_ns > 0]
     named = f", most after {callers[0].name}" if callers else ""

@@ -23,7 +23,8 @@ SHORT_RATIO = 0.5
 
 
 def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
-    """Idle time in which the next launch had not been made, less what waiting for data and other calls explain."""
+    """Idle time in which the next launch had not been made, less what waiting for data, other calls and long
+    pauses of the host explain."""
     ranks = device_ranks(analysis)
     if not ranks:
         return Skipped(rule="launch-bound", reason=NO_DEVICE)
@@ -32,6 +33,7 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
         idle = rank.timeline.idle
         assert idle is not None
         explained = idle.late_data_wait_ns + (idle.late_gc_ns or 0) + idle.late_allocator_ns + idle.late_slow_call_ns
+        explained += idle.late_long_ns
         late.append(max(0, idle.launch_late_ns - explained))
     ratios = [ns / window_ns(rank) for ns, rank in zip(late, ranks, strict=True)]
     worst = max(range(len(ranks)), key=lambda i: ratios[i])

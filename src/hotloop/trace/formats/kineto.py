@@ -83,6 +83,14 @@ _CATEGORIES: Mapping[str, Category] = {
 }
 """By lower-case name; the older names differ in case."""
 
+_MTIA_WORK = "mtia_ccp_events"
+_MTIA_NAMES = {
+    "dma_request": Category.MEMCPY,
+    "event_wait": Category.SYNC,
+    "event_record": Category.SYNC,
+}
+"""What is no kernel among the events of a command processor: copies, and waits, during which nothing is worked."""
+
 _ANNOTATION_NAMES = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
 """Ranges that files without user_annotation call operators."""
 
@@ -333,6 +341,10 @@ class _Reader:
         category = np.fromiter(
             map(self.category_numbers.__getitem__, [event.cat for event in events]), dtype=np.int8, count=count
         )
+        if _MTIA_WORK in self.category_numbers:
+            for row, event in enumerate(events):
+                if event.cat == _MTIA_WORK and isinstance(event.name, str):
+                    category[row] = _MTIA_NAMES.get(event.name, Category.KERNEL)
         columns: dict[str, NDArray[Any]] = {
             "start_ns": start_ns,
             "duration_ns": duration_ns,
@@ -939,5 +951,5 @@ KINETO = Format(
     suffixes=(".json", ".json.gz", ".trace", ".trace.gz"),
     sniff=_sniff,
     read=read_kineto,
-    version=1,
+    version=2,
 )

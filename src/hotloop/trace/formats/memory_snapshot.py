@@ -688,6 +688,16 @@ def _peak(
             by_category[named] += one.bytes
     total_bytes = int(in_use_levels[top])
     rest_bytes = total_bytes - sum(part_bytes for _, part_bytes, _ in parts)
+    older_bytes = rest_bytes + sum(one.bytes for one in found if one.told.made < 0 and one.told.site == b"")
+    if older_bytes * 10 > total_bytes and rest_bytes >= 0:
+        notes.append(
+            TraceNote(
+                level="info",
+                code="memory-older",
+                message=f"device {device}: {older_bytes >> 20:,} MiB of the peak were allocated before the recording "
+                "began, so nobody knows by what: begin it before the model is built.",
+            )
+        )
     if rest_bytes < 0:  # an address was used twice without a free in between: no line can be trusted
         parts, rest_bytes = [], total_bytes
         by_category.clear()
@@ -792,7 +802,17 @@ def _list_allocations(
                 has_native=stack.has_native,
             )
         )
+    last = actions[mine[-1] :] if mine else []
+    if "oom" not in last:
+        # The program itself wrote the snapshot: whatever made the last allocation, backward or optimizer, was over.
+        end = Allocation(
+            origin=Origin.ELSEWHERE, made=len(events), freed=None, freed_by=Origin.UNTOLD, site=_END_OF_RECORDING
+        )
+        found.append(_Allocation(told=end, bytes=0, completed=None, block=None, has_native=False))
     return found
+
+
+_END_OF_RECORDING = b"end"
 
 
 def _tell_silence(stacks: list[StackOrigin]) -> StackOrigin:
@@ -806,10 +826,10 @@ def _tell_silence(stacks: list[StackOrigin]) -> StackOrigin:
 
 def _note_untold(found: list[_Allocation], device: int, notes: list[TraceNote]) -> None:
     """Says on what the categories rest, where that is less than whole stacks."""
-    told = [one for one in found if one.told.origin is not Origin.UNTOLD]
+    told = [one for one in found if one.told.origin is not Origin.UNTOLD and one.told.site != _END_OF_RECORDING]
     if not told:
         message = "its allocations have no stacks, so nothing is said about categories"
-    elif not any(one.has_native for one in told) and any(not one.told.site for one in told):
+    elif not any(one.has_native for one in told) and any(one.told.site == b"" for one in told):
         message = "its stacks have Python frames only: what has none is taken for the backward"
     else:
         return
