@@ -246,8 +246,9 @@ def test_pareto_says_when_nothing_is_better() -> None:
     campaign, _ = tuned("pareto", {"slow": (1.3, 1.2)})
     assert choose_pareto(campaign) == (
         None,
-        "nothing is written: no candidate is better than the unchanged command in either",
+        "nothing is better in either than what all are held against",
     )
+    assert choose_point(rank_points([]), []) == (None, "nothing was compared in at least 4 pairs of processes")
     assert choose_point(rank_points([replace(point("a", 2.0, 2.0), is_adoptable=False)]), [])[0] is None
 
 

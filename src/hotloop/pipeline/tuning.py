@@ -299,7 +299,7 @@ def finish_report(progress: Progress, goal: str, strategy_file: str) -> tuple[Re
         reference=None if campaign is None else tell_reference(campaign, progress.reference),
         pareto=()
         if campaign is None or goal != PARETO
-        else tuple(standing_to_mapping(one) for one in rank_arms(campaign)),
+        else tuple(standing_to_mapping(one, progress.reference) for one in rank_arms(campaign)),
         price_per_hour=None if campaign is None else campaign.price_per_hour,
     )
     next_command = f"hotloop run --strategy {strategy_file} -- COMMAND" if strategy else progress.report.next_command
@@ -331,7 +331,7 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
     if goal == PARETO and campaign is not None:
         _, why = choose_pareto(campaign)
         if best is None:
-            return f"{why}: the strategy file changes nothing"
+            return f"the strategy file changes nothing: {why}"
         parts = [
             f"speed {_ratio_words(compare_arm(campaign, best, SPEED))}",
             f"memory saving {_ratio_words(compare_arm(campaign, best, MEMORY))}",

@@ -163,6 +163,8 @@ def choose_point(standings: Sequence[Standing], free: Sequence[str]) -> tuple[st
 
     ``free`` are the ids that win something and are shown to lose nothing. A trade of speed for memory is the reader's.
     """
+    if all(one.point.id == UNCHANGED for one in standings):
+        return None, f"nothing was compared in at least {statistics.LEAST_PAIRS} pairs of processes"
     front = [one.point for one in standings if one.standing == FRONT]
     candidates = [one.point for one in standings if one.standing != DOMINATED and one.point.id in free]
     if candidates:
@@ -173,19 +175,19 @@ def choose_point(standings: Sequence[Standing], free: Sequence[str]) -> tuple[st
     trades = [one.id for one in front if one.id != UNCHANGED and one.is_adoptable]
     if trades:
         return None, (
-            "nothing is written: none is proven to win in one and shown to lose nothing in the other; what may be "
+            "none is proven to win in one and shown to lose nothing in the other; what may be "
             f"worth a trade ({', '.join(trades)}) is yours to choose"
         )
-    return None, "nothing is written: no candidate is better than the unchanged command in either"
+    return None, "nothing is better in either than what all are held against"
 
 
-def standing_to_mapping(one: Standing) -> dict[str, Value]:
-    """As the report holds it."""
+def standing_to_mapping(one: Standing, reference: str) -> dict[str, Value]:
+    """As the report holds it; ``reference`` is the name of what all are held against."""
     speed, memory = one.point.speed, one.point.memory
     return {
-        "id": one.point.id,
+        "id": reference if one.point.id == UNCHANGED else one.point.id,
         "standing": one.standing,
-        "by": one.by or None,
+        "by": reference if one.by == UNCHANGED else one.by or None,
         "speedup_ratio": speed[0],
         "speedup_low_ratio": speed[1],
         "speedup_high_ratio": speed[2],
