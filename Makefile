@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check test browser golden docs zoo treated tune-zoo zoo-report what-if overhead tune-aa preemption trainer frameworks numerics \
+.PHONY: setup demo check test browser golden docs zoo treated tune-zoo zoo-report what-if overhead tune-aa patches preemption trainer frameworks numerics \
   techniques gpu clean
 
 setup: $(VENV)/.ready
@@ -84,6 +84,10 @@ tune-aa: setup
 	$(BIN)/python benchmarks/tune_aa.py live --count 40
 	$(BIN)/python benchmarks/tune_aa.py known --count 20
 	$(BIN)/python benchmarks/tune_aa.py resample
+
+# Whether the patched sources of five scripts win what their strategies won: about ten minutes; resumable.
+patches: setup
+	$(BIN)/python benchmarks/patches.py run --pairs 4
 
 preemption: setup
 	$(BIN)/python benchmarks/preemption.py

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from hotloop.core.strategy import load_strategy
+from hotloop.observe.gradients import is_noted
 
 from .training import HOTLOOP, clean_environment
 
@@ -29,7 +30,7 @@ def test_a_training_without_end_is_tuned_within_its_budget(tmp_path: Path) -> No
     """The budget is enough for the baseline alone: nothing is proven, everything is written, nothing is changed."""
     (tmp_path / "train.py").write_text(SCRIPT)
     done = subprocess.run(
-        [*HOTLOOP, "tune", "--no-probe", "--budget", "2s", "-o", "out", "--", sys.executable, "train.py"],
+        [*HOTLOOP, "tune", "--no-probe", "--budget", "2s", "-o", "out", "--apply", "--", sys.executable, "train.py"],
         cwd=tmp_path,
         env=clean_environment(),
         capture_output=True,
@@ -52,10 +53,18 @@ def test_a_training_without_end_is_tuned_within_its_budget(tmp_path: Path) -> No
     assert (tmp_path / "out/patch.diff").read_text() == ""
     assert "What was tried" in (tmp_path / "out/report.html").read_text()
     assert "nothing was proven" in done.stderr
+    assert "nothing was applied: no change of the source was proven" in done.stderr
+    assert (tmp_path / "train.py").read_text() == SCRIPT
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "train.py"]
     stored = sqlite3.connect(tmp_path / "out/tune.sqlite")
     assert stored.execute("select count(*) from process").fetchone() == (2,)
+    rows = [json.loads(text)["measured"] for (text,) in stored.execute("select ran from process")]
     stored.close()
+    noted = [row for row in range(len(rows[0]["losses"])) if is_noted(row)]
+    assert [[row for row, _ in one["norms"]] for one in rows] == [noted, noted]
+    assert len(noted) >= 9
+    assert rows[0]["norms"] == rows[1]["norms"], "equal processes have equal norms"
+    assert all(norm > 0 for _, norm in rows[0]["norms"])
 
 
 def test_wrong_settings_start_nothing(tmp_path: Path) -> None:
