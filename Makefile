@@ -71,9 +71,9 @@ what-if: setup
 overhead: setup
 	$(BIN)/python benchmarks/overhead.py --with-traceml
 
-# What every technique does to the numbers, over 300 steps, several seeds, 1 and 2 ranks.
+# What every technique does to the numbers, over 300 steps, several seeds, 1 and 2 ranks; resumable, docs/numerics.md.
 numerics: setup
-	$(BIN)/python tests/apply/battery.py slow -o benchmarks/results/numerics.json
+	$(BIN)/python tests/apply/battery.py slow -o benchmarks/results/numerics.json --summarize docs/numerics.md
 
 # What techniques win here, for docs/claims.md: about ten minutes on two quiet cores.
 techniques: setup

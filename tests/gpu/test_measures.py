@@ -26,7 +26,7 @@ def test_every_measure_but_the_compiled_one_runs(program: ModuleType) -> None:
     found = program.measure_all("cpu", program.TINY, names)
     assert {name: figures for name, figures in found.items() if "failed" in figures} == {}
     assert found["optimizers"]["fused"]["n"] == 2
-    assert set(found["attention"]) == {"16", "32"}
+    assert set(found["attention"]) == {"16", "32", "took_s"}
     assert found["activations"]["peak_bytes"]["plain"] is None  # unknown without a device, not zero
 
 
@@ -35,8 +35,31 @@ def test_what_fails_or_comes_too_late_says_so(program: ModuleType, monkeypatch: 
         raise RuntimeError("broken")
 
     monkeypatch.setitem(program.MEASURES, "graphs", broken)
-    assert program.measure_all("cpu", program.TINY, ["graphs"]) == {"graphs": {"failed": "RuntimeError: broken"}}
+    kept: list[dict[str, object]] = []
+    found = program.measure_all("cpu", program.TINY, ["graphs", "prefetch"], keep=lambda now: kept.append(dict(now)))
+    assert found["graphs"]["failed"] == "RuntimeError: broken"
+    assert "failed" not in found["prefetch"]
+    assert [list(one) for one in kept] == [["graphs"], ["graphs", "prefetch"], ["graphs", "prefetch"]]  # after each
     assert "were over" in program.measure_all("cpu", program.TINY, ["graphs"], budget_s=-1)["graphs"]["failed"]
+
+
+def test_a_mode_that_does_not_compile_says_so_beside_the_others(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.compile", lambda model, mode: model)
+    found = program.measure_all("cpu", program.TINY, ["compile"])["compile"]
+    assert set(found["modes"]["default"]) == {"eager", "default"}
+    assert found["modes"]["default"]["default"]["n"] == 2
+    monkeypatch.setattr(program, "build", lambda device, sizes: __import__("torch").nn.Linear(32, 32))
+    monkeypatch.setattr("torch.compile", lambda model, mode: Refusing())
+    found = program.measure_all("cpu", program.TINY, ["compile"])["compile"]
+    assert found["modes_failed"] == {"default": "RuntimeError: no compiler"}
+    assert found["modes"] == {}
+
+
+class Refusing:
+    def zero_grad(self, set_to_none: bool) -> None:
+        raise RuntimeError("no compiler")
 
 
 def test_without_a_device_it_says_so(

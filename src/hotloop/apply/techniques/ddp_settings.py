@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.apply.forecasts import forecast_removal
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Numerics, Safety, Saving, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 OTHER_KEYS = ("gradient_as_bucket_view", "static_graph")
@@ -69,6 +71,15 @@ class DdpSettings(Technique):
         ),
         Setting(name="static_graph", kind=bool, default=None, help="as the script has it when it is not set"),
     )
+
+    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
+        """The scan's own time, where every parameter is used; None for the other settings, which nothing measured."""
+        ddp, rank = analysis.lead.ddp, analysis.lead
+        if ddp is None or not ddp.find_unused_parameters or ddp.scan_ns is None or ddp.unused_tensors != 0:
+            return None
+        if settings.get("find_unused_parameters"):
+            return None
+        return forecast_removal(analysis, ddp.scan_ns * rank.mean["forwards"], is_hidden=analysis.accelerator)
 
     def change_ddp(self, arguments: dict[str, Any], settings: Mapping[str, Value], context: Context) -> Effect:
         said = []

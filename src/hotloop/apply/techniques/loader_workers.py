@@ -7,7 +7,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.apply.forecasts import forecast_workers
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Numerics, Safety, Saving, Value
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -88,6 +90,12 @@ class LoaderWorkers(Technique):
         if sys.platform != "linux" and settings["start_method"] in ("fork", "forkserver"):
             return f"start_method is {settings['start_method']!r}: on {sys.platform} only 'spawn' is safe"
         return None
+
+    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
+        """From the measured times of a batch, where the training process itself loads."""
+        asked, rank = settings.get("num_workers"), analysis.lead
+        share = (rank.cores or 0) // max(1, rank.local_world_size or 1)
+        return forecast_workers(analysis, asked if isinstance(asked, int) else max(1, min(MOST_WORKERS, share - 1)))
 
     def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         from hotloop.apply.worker_passes import is_plain

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.apply.forecasts import forecast_removal
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Numerics, Safety, Saving, Value, saving_within
 from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 
@@ -97,6 +99,21 @@ class NoSyncAccumulation(Technique):
 
     def after_step(self, context: Context) -> None:
         return None
+
+    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
+        """The exposed communication of every synchronisation but one. Waiting for another rank may come back at the one
+        that stays: the low end is therefore the rank that waits least."""
+        exposed = [rank.ddp.exposed_comm_ns for rank in analysis.ranks if rank.ddp is not None]
+        known = [one for one in exposed if one is not None]
+        extra = analysis.lead.mean["synced_backwards"] - 1.0
+        if len(known) != len(analysis.ranks) or extra <= 0:
+            return None
+        least = forecast_removal(analysis, extra * min(known))
+        mean = forecast_removal(analysis, extra * sum(known) / len(known))
+        if mean is None:
+            return None
+        low = 0.0 if least is None else least.low_ratio
+        return saving_within(mean.high_ratio, low, (low + mean.high_ratio) / 2, mean.high_ratio, mean.basis)
 
 
 TECHNIQUE = NoSyncAccumulation()
