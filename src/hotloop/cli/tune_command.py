@@ -125,9 +125,13 @@ def make_folder(out: str | None) -> Path:
 
 
 def _make_teller(quiet: bool) -> Any:
+    import time
+
+    began_s = time.monotonic()
+
     def tell(text: str) -> None:
         if not quiet:
-            print(f"hotloop: {text}", file=sys.stderr, flush=True)
+            print(f"hotloop: {time.monotonic() - began_s:4.0f} s: {text}", file=sys.stderr, flush=True)
 
     return tell
 
@@ -146,6 +150,9 @@ def _write(request: Request, progress: Progress, folder: Path, quiet: bool) -> N
     if report.tune is not None and patch.left_out:
         left = tuple(f"not in patch.diff: {one.technique}: {one.why}" for one in patch.left_out)
         report = replace(report, tune=replace(report.tune, warnings=(*report.tune.warnings, *left)))
+    if not quiet:
+        names = "fast.toml, patch.diff, report.html and report.json"
+        print(f"hotloop: {names} are in {os.path.relpath(folder)}", file=sys.stderr)
     show_report(
         report,
         json_path=str(folder / "report.json"),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import platform
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -28,16 +31,17 @@ from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD
 from hotloop.core.report import AppliedTechnique, Report
 from hotloop.core.strategy import Choice, Strategy, strategy_to_mapping, strategy_to_toml
-from hotloop.core.tuning import Tuning
+from hotloop.core.tuning import Tuning, Verdict
 from hotloop.trace.recording import RunRecording, read_run
 from hotloop.tune.history import NAME as HISTORY
 from hotloop.tune.history import read_history, remember_forecasts
 from hotloop.tune.patch import Patch
 from hotloop.tune.patch import make_patch as make_source_patch
-from hotloop.tune.search import find_candidates
+from hotloop.tune.search import Candidate, find_candidates
 from hotloop.tune.store import Store
 from hotloop.tune.trials import OK, Bench, Limits, Measurement, Ran, run_trial
 from hotloop.tune.tuner import (
+    BUDGET_USED_UP,
     BaselineFailed,
     Campaign,
     best_arm,
@@ -84,11 +88,14 @@ class Progress:
     report: Report | None = None
     campaign: Campaign | None = None
     warnings: tuple[str, ...] = ()
+    go_on: str = ""
+    """The command that goes on where this one stopped for want of time."""
 
 
 def tune_command(request: Request, progress: Progress, tell: Callable[[str], None]) -> None:
     """Observe the baseline, try its fixes. ``progress`` holds the outcome, whatever ends this."""
     began_s, began_wall_s = time.monotonic(), time.time()
+    progress.go_on = _say_go_on(request)
     plan = plan_workspace(request.cwd, without=[request.folder])
     progress.warnings = plan.warnings
     bench = Bench(
@@ -134,13 +141,29 @@ def tune_command(request: Request, progress: Progress, tell: Callable[[str], Non
             process_s=ran.duration_s,
         )
         candidates = find_candidates(progress.report.findings, dict(TECHNIQUES.items()), campaign.check)
-        tell(f"{sum(not c.why_not for c in candidates)} candidates, {limits.steps} steps in each process")
+        tell(_describe_plan(candidates, limits))
         tune_candidates(campaign, candidates, [ran.measured])
     except BaselineFailed as error:
         raise TuneError(f"{error}; the outputs are in {request.folder / 'trials'}") from error
     finally:
         store.close()
         shutil.rmtree(request.folder / "work", ignore_errors=True)
+
+
+def _describe_plan(candidates: Sequence[Candidate], limits: Limits) -> str:
+    """What is about to be tried, by name, for the person who waits."""
+    names = [one.id for one in candidates if not one.why_not]
+    if not names:
+        return "no finding of the baseline names a technique that could be tried"
+    return f"to try, in fresh processes of {limits.steps} steps each: {', '.join(names)}"
+
+
+def _say_go_on(request: Request) -> str:
+    """The same tuning with three times the budget: its finished processes count."""
+    out = f" -o {shlex.quote(os.path.relpath(request.folder))}" if request.store.parent == request.folder else ""
+    goal = "" if request.goal == "speed" else f" --goal {request.goal}"
+    budget = f"{math.ceil(3 * request.budget_s / 60)}m"
+    return f"hotloop tune --budget {budget}{goal}{out} -- {shlex.join(request.command)}"
 
 
 def choose_limits(measured: Measurement, duration_s: float) -> Limits:
@@ -185,7 +208,12 @@ def finish_report(progress: Progress, goal: str, strategy_file: str) -> tuple[Re
         baseline=_describe_baseline(campaign),
         warnings=progress.warnings,
     )
-    next_command = f"hotloop run --strategy {strategy_file} -- COMMAND" if strategy else progress.report.next_command
+    next_command = progress.report.next_command
+    if strategy:
+        command = shlex.join(progress.report.command) or "COMMAND"
+        next_command = f"hotloop run --strategy {shlex.quote(strategy_file)} -- {command}"
+    elif any(trial.verdict is Verdict.CANNOT_TELL and BUDGET_USED_UP in trial.reason for trial in tuning.trials):
+        next_command = progress.go_on or next_command
     return replace(progress.report, tune=tuning, next_command=next_command), strategy
 
 

@@ -63,8 +63,11 @@ def make_bands(processes: Sequence[Sequence[float | None]], unseen: str = "") ->
     cut = [[math.nan if x is None else x for x in one[:count]] for one in processes]
     if count < LEAST_STEPS:
         return nothing(f"only {count} losses were seen: at least {LEAST_STEPS} are needed")
-    if any(not math.isfinite(x) for one in cut for x in one):
-        return nothing("the baseline's own loss is missing or not finite in some step")
+    bad = next(((i, one[i]) for one in processes for i in range(count) if not _is_finite(one[i])), None)
+    if bad is not None:
+        step, value = bad
+        why = "was not seen" if value is None else f"is {value}: the training diverges by itself"
+        return nothing(f"the baseline's own loss {why} in step {step + 1}")
     repeatable = repeats_bit_for_bit(cut)
     if not repeatable and len(cut) < LEAST_PROCESSES:
         return nothing(f"the baseline does not repeat itself, and only {len(cut)} of its processes were seen")
@@ -85,7 +88,9 @@ def make_bands(processes: Sequence[Sequence[float | None]], unseen: str = "") ->
 def repeats_bit_for_bit(processes: Sequence[Sequence[float | None]]) -> bool:
     """Whether at least two processes were seen and their losses agree, as far as the shortest goes."""
     count = min((len(one) for one in processes), default=0)
-    return len(processes) >= 2 and count >= LEAST_STEPS and all(one[:count] == processes[0][:count] for one in processes)
+    return (
+        len(processes) >= 2 and count >= LEAST_STEPS and all(one[:count] == processes[0][:count] for one in processes)
+    )
 
 
 def judge_losses(bands: Bands, losses: Sequence[float | None], numerics: Numerics, unseen: str = "") -> Quality:
@@ -159,6 +164,10 @@ def step_spread(losses: Sequence[float]) -> float:
         return 0.0
     differences = [b - a for a, b in pairwise(losses)]
     return math.sqrt(math.fsum(d * d for d in differences) / (2 * len(differences)))
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def _off_ratio(value: float, wanted: float) -> float:

@@ -25,8 +25,8 @@ from hotloop.core.tuning import Verdict
 DECISION_LEVEL = 0.01
 """Two-sided probability of a wrong ``faster`` or ``slower`` over all looks of one comparison."""
 LOOKS = ((4, 0.25), (6, 0.25), (8, 0.15), (12, 0.15), (16, 0.10), (24, 0.10))
-"""Pairs at which the data are looked at, and the share of the decision level that is spent there: most of it early, where
-few degrees of freedom need it and where a budget of minutes ends."""
+"""Pairs at which the data are looked at, and the share of the decision level that is spent there: most of it early,
+where few degrees of freedom need it and where a budget of minutes ends."""
 SAME_SPREAD_RATIO = 1.5
 """Pairs that spread at most so much more than the baseline's processes do are taken for equally noisy."""
 LEAST_PAIRS = LOOKS[0][0]
@@ -147,7 +147,7 @@ def _interval(logs: Sequence[float], level: float, noise: Noise | None) -> tuple
 def pairs_to_decide(
     found: Comparison, *, level: float = DECISION_LEVEL, noise: Noise | None = None, most_pairs: int = MOST_PAIRS
 ) -> int | None:
-    """At which look a difference as large as it seems now would be told; None when at none, or before the first look."""
+    """The look that would tell a difference as large as it seems; None when none would, or before the first look."""
     if found.speedup_ratio is None or found.noise_ratio is None:
         return None
     effect = abs(math.log(found.speedup_ratio))
