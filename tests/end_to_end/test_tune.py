@@ -47,7 +47,7 @@ def test_a_training_without_end_is_tuned_within_its_budget(tmp_path: Path) -> No
     (trial,) = [one for one in tune["trials"] if one["id"] == "fused-optimizer"]
     assert (trial["verdict"], trial["n"], trial["speedup_ratio"]) == ("cannot tell", 0, None)
     assert "budget" in trial["reason"]
-    assert tune["baseline"]["n"] >= 1  # one is enough where it repeats the observed run bit for bit
+    assert tune["baseline"]["n"] == 1
     assert tune["baseline"]["losses_repeat"] is True
     assert not load_strategy(tmp_path / "out/fast.toml")
     assert (tmp_path / "out/patch.diff").read_text() == ""
@@ -57,14 +57,51 @@ def test_a_training_without_end_is_tuned_within_its_budget(tmp_path: Path) -> No
     assert (tmp_path / "train.py").read_text() == SCRIPT
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "train.py"]
     stored = sqlite3.connect(tmp_path / "out/tune.sqlite")
-    assert stored.execute("select count(*) from process").fetchone() == (2,)
-    rows = [json.loads(text)["measured"] for (text,) in stored.execute("select ran from process")]
+    (row,) = [json.loads(text)["measured"] for (text,) in stored.execute("select ran from process")]
+    assert "fast.toml, patch.diff, report.html and report.json are in out" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("Next: hotloop tune --budget 1m -o out -- ")
     stored.close()
-    noted = [row for row in range(len(rows[0]["losses"])) if is_noted(row)]
-    assert [[row for row, _ in one["norms"]] for one in rows] == [noted, noted]
+    noted = [number for number in range(len(row["losses"])) if is_noted(number)]
+    assert [number for number, _ in row["norms"]] == noted
     assert len(noted) >= 9
-    assert rows[0]["norms"] == rows[1]["norms"], "equal processes have equal norms"
-    assert all(norm > 0 for _, norm in rows[0]["norms"])
+    assert all(norm > 0 for _, norm in row["norms"])
+
+
+RANKS = """\
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+torch.set_num_threads(1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16), find_unused_parameters=True)
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+while True:
+    x = torch.randn(8, 16)
+    loss = (model(x) - x).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+def test_ranks_under_torchrun_stop_together_and_repeat_their_losses(tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    launch = (str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2")
+    done = subprocess.run(
+        [*HOTLOOP, "tune", "--no-probe", "--budget", "2s", "-o", "out", "--", *launch, "ranks.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert [rank["world_size"] for rank in report["ranks"]] == [2, 2]
+    assert any(one["techniques"] == ["ddp-settings"] for one in report["tune"]["trials"])
+    stored = sqlite3.connect(tmp_path / "out/tune.sqlite")
+    (ran,) = (json.loads(text) for (text,) in stored.execute("select ran from process"))
+    stored.close()
+    assert (ran["ended"], len(ran["measured"]["losses"])) == ("ok", 400)
+    assert report["tune"]["baseline"]["losses_repeat"] is True
 
 
 def test_wrong_settings_start_nothing(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hotloop.tune.statistics import (
     break_even_steps,
     compare,
     next_look,
+    pairs_to_decide,
     spread_of,
     t_bound,
 )
@@ -127,6 +128,33 @@ def test_the_noise_of_other_processes_never_makes_an_interval_narrower_than_they
     times = [10.0, 11.0, 9.4, 10.6], [6.1, 6.0, 6.4, 6.9]
     assert compare(*times, level=0.001).verdict is Verdict.CANNOT_TELL
     assert compare(*times, level=0.001, noise=Noise(spread_ratio=0.12, freedom=12)).verdict is Verdict.FASTER
+
+
+def test_pairs_that_are_noisier_than_the_baseline_stand_for_themselves() -> None:
+    """The baseline's degrees of freedom count only where its spread is theirs."""
+    times = [10.0, 12.0, 9.0, 10.6], [6.1, 5.0, 6.4, 7.9]
+    alike = compare(*times, level=0.01, noise=Noise(spread_ratio=0.2, freedom=12))
+    quieter = compare(*times, level=0.01, noise=Noise(spread_ratio=0.01, freedom=12))
+    alone = compare(*times, level=0.01)
+    assert alike.verdict is Verdict.FASTER
+    assert (quieter.verdict, quieter.low_ratio) == (Verdict.CANNOT_TELL, alone.low_ratio)
+
+
+def test_no_gain_worth_having_ends_a_comparison_before_it_is_proven_slower() -> None:
+    base = [10.0, 10.3, 9.7, 10.1]
+    found = compare(base, [x * y for x, y in zip(base, (1.04, 1.09, 1.07, 1.035), strict=True)], level=0.05)
+    assert (found.verdict, found.decided) == (Verdict.CANNOT_TELL, True)
+    assert "a gain, if there is one, is below 2%" in found.reason
+
+
+def test_the_pairs_still_needed_shrink_with_the_difference() -> None:
+    small = compare([10.0, 10.4, 9.6, 10.0], [9.5, 9.1, 9.9, 9.4])
+    large = compare([10.0, 12.4, 8.6, 10.0], [7.5, 7.1, 8.9, 7.4])
+    needed = (pairs_to_decide(small), pairs_to_decide(large))
+    assert all(one in dict(LOOKS) for one in needed if one is not None)
+    assert needed[0] is not None
+    assert pairs_to_decide(compare([10.0] * 3, [9.0] * 3)) is None
+    assert pairs_to_decide(compare([10.0, 11.0, 9.0, 10.0], [10.0, 9.9, 10.1, 9.95])) is None
 
 
 def verdict_beside_baseline(times: list[float]) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,21 +56,29 @@ def candidate(name: str, forecast: float | None = 0.3, why_not: str = "") -> Can
 class FakeMachine:
     """Runs a strategy by multiplying the step time by each technique's factor; every process takes ten seconds."""
 
-    def __init__(self, factors: Mapping[str, float], special: Mapping[str, Ran] | None = None) -> None:
+    def __init__(
+        self,
+        factors: Mapping[str, float],
+        special: Mapping[str, Ran] | None = None,
+        durations_s: Mapping[str, float] | None = None,
+        spread: float = 0.01,
+    ) -> None:
         self.now_s = 0.0
+        self.durations_s = durations_s or {}
+        self.spread = spread
         self.factors = factors
         self.special = special or {}
         self.ran: list[tuple[str, ...]] = []
         self._random = random.Random(3)
 
     def run(self, strategy: Strategy, number: int) -> Ran:
-        self.now_s += 10.0
         names = tuple(choice.technique for choice in strategy.choices)
+        self.now_s += max((self.durations_s.get(name, 10.0) for name in names), default=10.0)
         self.ran.append(names)
         for name in names:
             if name in self.special:
                 return self.special[name]
-        step_ns = 1e6 * self._random.lognormvariate(0, 0.01)
+        step_ns = 1e6 * self._random.lognormvariate(0, self.spread)
         for name in names:
             step_ns *= self.factors[name]
         return Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(step_ns, names))
@@ -157,6 +166,46 @@ def test_a_short_budget_goes_to_the_promising() -> None:
     found = trials_of(campaign)
     assert found["c5"].verdict is Verdict.FASTER
     assert any("left out" in trial.reason for trial in found.values())
+
+
+def test_a_slow_starter_on_a_rule_of_thumb_does_not_take_the_time_of_what_was_measured() -> None:
+    machine = FakeMachine({"quick": 0.7, "compile": 0.6}, durations_s={"compile": 90.0})
+    campaign = machine.campaign(budget_s=200.0)
+    thumb = Saving(low_ratio=0.0, mid_ratio=0.5, high_ratio=0.6, basis=Basis.RULE_OF_THUMB)
+    slow = replace(candidate("compile"), forecast=thumb)
+    tune_candidates(campaign, [slow, candidate("quick", 0.05)], [measurement(1e6, ())])
+    found = trials_of(campaign)
+    assert found["quick"].verdict is Verdict.FASTER
+    assert found["compile"].verdict is Verdict.CANNOT_TELL
+    assert found["compile"].reason == "not measured, the budget is used up" or "1 of" in found["compile"].reason
+
+
+def test_a_baseline_that_repeats_itself_runs_once_before_and_only_beside_candidates() -> None:
+    machine = FakeMachine({"a": 0.5})
+    campaign = machine.campaign()
+    tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
+    assert machine.ran == [(), ("a",), ("a",), (), (), ("a",), ("a",), ()]
+
+
+def test_losses_that_do_not_repeat_need_two_processes_before_the_first_candidate() -> None:
+    machine = FakeMachine({"a": 0.5})
+    campaign = machine.campaign()
+    other = tuple(1.001 * loss for loss in LOSSES)
+    tune_candidates(campaign, [candidate("a")], [measurement(1e6, (), other)])
+    assert machine.ran[:3] == [(), (), ("a",)]
+    assert campaign.bands is not None
+    assert campaign.bands.process_count == 3
+
+
+def test_noise_that_hides_the_difference_ends_the_trial_with_the_time_that_it_would_take() -> None:
+    machine = FakeMachine({"a": 0.9}, spread=0.2)
+    campaign = machine.campaign(budget_s=250.0)
+    tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
+    trial = trials_of(campaign)["a"]
+    assert trial.verdict is Verdict.CANNOT_TELL
+    assert trial.n >= 8
+    assert "left out" in trial.reason
+    assert machine.now_s <= 250.0
 
 
 def test_a_baseline_that_fails_is_an_error() -> None:

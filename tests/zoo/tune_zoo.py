@@ -3,8 +3,9 @@
 For every planted fault that a technique treats: `hotloop tune` on the faulty script, then the script as it is, under
 the strategy that tune wrote, and its twin, interleaved. Then `hotloop tune` on the twin, and on the healthy trainings:
 what it recommends there is measured likewise. One result file per training and commit; what is there is not run again.
-``--summarize`` writes docs/tuned.md. About five minutes a training with the default budget: three hours for all at
-level 2 (30 faulty scripts, as many twins, 31 healthy ones).
+``--summarize`` writes docs/tuned.md. Four minutes a training with the default budget, at most, plus the runs
+beside each other: six hours for all at level 2 (39 faulty scripts, as many twins, 40 healthy ones), less where nothing
+is to be tried.
 """
 
 from __future__ import annotations
@@ -260,6 +261,13 @@ def describe(result: Mapping[str, Any]) -> str:
     return words
 
 
+def is_declined(one: Mapping[str, Any]) -> bool:
+    """Whether tune tried nothing for the planted fault: each technique for it was rejected, or was no candidate."""
+    wanted = set(treating(one["rule"]))
+    tried = [t for t in one["tune"]["trials"] if wanted & set(t["techniques"]) and t["verdict"] != "rejected"]
+    return not tried
+
+
 def judge_forecasts(results: Sequence[Mapping[str, Any]]) -> list[tuple[bool, float]]:
     """Of every trial that was measured and had a forecast: was its saving inside the range, and how wide was that."""
     judged = []
@@ -277,27 +285,27 @@ def draw_page(results: Sequence[Mapping[str, Any]]) -> str:
     """docs/tuned.md."""
     done = [one for one in results if one["status"] == "done"]
     faulty = [one for one in done if one["part"] == "faulty"]
-    reached = [one for one in faulty if one["speed_of_twin_ratio"] >= ENOUGH_RATIO]
+    declined = [one for one in faulty if is_declined(one)]
+    reached = [one for one in faulty if one["speed_of_twin_ratio"] >= ENOUGH_RATIO and one not in declined]
     sound = [one for one in done if one["part"] != "faulty"]
     silent = [one for one in sound if not one["recommended"]]
     real = [one for one in sound if one["recommended"] and one["saving_tuned_ratio"] >= LEAST_GAIN_RATIO]
     judged = judge_forecasts(done)
     in_time = [one for one in done if one["wall_s"] <= one["budget_s"] + 5]
-    machine = results[0]["machine"]
     lines = [
         "# Tuned trainings",
         "",
-        "Made by `make tune-zoo` (tests/zoo/tune_zoo.py). `hotloop tune` on the zoo's scripts with a planted fault that a",
-        "technique treats, unmodified; then the script as it is, under the `fast.toml` that tune wrote, and its twin with",
-        "the fix written into it, in turn, 2 or 3 runs each: times are the fastest. Then the same on the twins and on",
-        "healthy trainings, where there should be nothing to recommend; what is recommended there is measured again.",
+        "Made by `make tune-zoo` (tests/zoo/tune_zoo.py). `hotloop tune` on the zoo's scripts with a planted fault",
+        "that a technique treats, unmodified; then the script as it is, under the `fast.toml` that tune wrote, and",
+        "its twin with the fix written into it, in turn, 2 or 3 runs each: times are the fastest. Then the same on the",
+        "twins and on healthy trainings, where there should be nothing to recommend; what is recommended is measured",
+        "again.",
         "",
-        f"{', '.join(sorted({one['date'][:10] for one in results}))} · {machine.get('cpu')}, {machine.get('cores')} cores, "
-        f"Python {machine.get('python')}, torch {machine.get('torch')}, hotloop {machine.get('hotloop')} · commits "
-        f"{', '.join(sorted({one['commit'] for one in results}))} · budget "
-        f"{', '.join(sorted({format(one['budget_s'], 'g') for one in results}))} s",
+        _tell_setup(results),
         "",
-        f"- **{len(reached)} of {len(faulty)} faulty trainings reach {ENOUGH_RATIO:.0%} of their twin's speed.**",
+        f"- **{len(reached)} of {len(faulty) - len(declined)} faulty trainings that a technique applies to reach "
+        f"{ENOUGH_RATIO:.0%} of their twin's speed.** In {len(declined)} others every technique for the fault said why "
+        "it does not apply, or the fault was not found.",
         f"- {len(silent)} of {len(sound)} healthy trainings and twins get no recommendation; of the other "
         f"{len(sound) - len(silent)}, {len(real)} save at least {LEAST_GAIN_RATIO:.0%} when they are measured again.",
         _tell_forecasts(judged),
@@ -311,8 +319,8 @@ def draw_page(results: Sequence[Mapping[str, Any]]) -> str:
     lines += [
         f"- In {len(busy)} of {len(results)} other programs used more than {harness.BUSY_RATIO:.0%} of the machine.",
         "",
-        "n counts pairs of fresh processes behind the trial's speed-up. A loss that is `passed` stayed inside the bands of",
-        "its technique's class ([tune.md](tune.md)).",
+        "n counts pairs of fresh processes behind the trial's speed-up. A loss that is `passed` stayed inside the",
+        "bands of its technique's class ([tune.md](tune.md)).",
         "",
         "## Faulty trainings",
         "",
@@ -323,8 +331,8 @@ def draw_page(results: Sequence[Mapping[str, Any]]) -> str:
     for one in faulty:
         lines.append(
             f"| {one['split']} {one['scenario']} | {one['level']} | {_names(one)} | {one['speed_of_twin_ratio']:.2f} | "
-            f"{one['saving_tuned_ratio']:.2f} | {one['saving_of_twin_ratio']:.2f} | {_proof(one)} | {one['wall_s']:.0f} s "
-            f"| {_others(one)} |"
+            f"{one['saving_tuned_ratio']:.2f} | {one['saving_of_twin_ratio']:.2f} | {_proof(one)} | "
+            f"{one['wall_s']:.0f} s | {_others(one)} |"
         )
     lines += [
         "",
@@ -342,11 +350,24 @@ def draw_page(results: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _tell_setup(results: Sequence[Mapping[str, Any]]) -> str:
+    """When, where and with what the results were made."""
+    machine = results[0]["machine"]
+    versions = ", ".join(f"{name} {machine.get(name)}" for name in ("torch", "hotloop"))
+    parts = (
+        ", ".join(sorted({one["date"][:10] for one in results})),
+        f"{machine.get('cpu')}, {machine.get('cores')} cores, Python {machine.get('python')}, {versions}",
+        f"commits {', '.join(sorted({one['commit'] for one in results}))}",
+        f"budget {', '.join(sorted({format(one['budget_s'], 'g') for one in results}))} s",
+    )
+    return " · ".join(parts)
+
+
 def _tell_forecasts(judged: Sequence[tuple[bool, float]]) -> str:
     if not judged:
         return "- No trial with a forecast was measured."
     return (
-        f"- {sum(inside for inside, _ in judged)} of {len(judged)} measured savings lie inside the forecast's own range; "
+        f"- {sum(inside for inside, _ in judged)} of {len(judged)} measured savings lie inside the forecast's range; "
         f"its median width is {statistics.median(width for _, width in judged):.2f} of the step (wanted: "
         f"{NARROW_RATIO:.2f})."
     )

@@ -104,6 +104,7 @@ def execute(arguments: argparse.Namespace) -> int:
         budget_s=budget_s,
         goal=arguments.goal,
         price_per_hour=price_per_hour,
+        options=_asked_for(arguments),
         make_probe=(lambda run_folder: no_probe) if arguments.no_probe else probe_training,
     )
     progress = Progress()
@@ -121,9 +122,7 @@ def execute(arguments: argparse.Namespace) -> int:
             print("hotloop: interrupted before the baseline was observed: there is nothing to write", file=sys.stderr)
             return 0
         print("hotloop: interrupted: what was found so far is written", file=sys.stderr)
-    _write(request, progress, folder, arguments.quiet)
-    if arguments.apply is not None:
-        _apply_new(progress, folder, arguments.quiet)
+    _write(request, progress, folder, arguments.quiet, apply=arguments.apply is not None)
     return 0
 
 
@@ -171,6 +170,16 @@ def _apply_new(progress: Progress, folder: Path, quiet: bool) -> None:
         apply_kept(folder, quiet)
     except UsageError as error:
         print(f"hotloop: nothing was applied: {error}", file=sys.stderr)
+
+
+def _asked_for(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The options that change what is tuned, as they were given."""
+    words: list[str] = []
+    for name, default in (("goal", "speed"), ("matrix", None), ("search", "greedy"), ("price_per_hour", None)):
+        value = getattr(arguments, name)
+        if value != default:
+            words += ["--" + name.replace("_", "-"), str(value)]
+    return tuple(words)
 
 
 def parse_time_s(text: str) -> float:
@@ -248,14 +257,18 @@ def make_folder(out: str | None) -> Path:
 
 
 def _make_teller(quiet: bool) -> Any:
+    import time
+
+    began_s = time.monotonic()
+
     def tell(text: str) -> None:
         if not quiet:
-            print(f"hotloop: {text}", file=sys.stderr, flush=True)
+            print(f"hotloop: {time.monotonic() - began_s:4.0f} s: {text}", file=sys.stderr, flush=True)
 
     return tell
 
 
-def _write(request: Request, progress: Progress, folder: Path, quiet: bool) -> None:
+def _write(request: Request, progress: Progress, folder: Path, quiet: bool, *, apply: bool) -> None:
     from hotloop.cli.show import show_report, write_text
     from hotloop.pipeline.tuning import finish_report, front_strategies, keep_history, make_patch, strategy_text
     from hotloop.tune.kept_patch import ABOUT, DIFF, about_text, diff_text
@@ -276,6 +289,11 @@ def _write(request: Request, progress: Progress, folder: Path, quiet: bool) -> N
     if report.tune is not None and patch.left_out:
         left = tuple(f"not in patch.diff: {one.technique}: {one.why}" for one in patch.left_out)
         report = replace(report, tune=replace(report.tune, warnings=(*report.tune.warnings, *left)))
+    if not quiet:
+        names = "fast.toml, patch.diff, report.html and report.json"
+        print(f"hotloop: {names} are in {os.path.relpath(folder)}", file=sys.stderr)
+    if apply:
+        _apply_new(progress, folder, quiet)
     show_report(
         report,
         json_path=str(folder / "report.json"),

@@ -783,7 +783,8 @@ class Session:
         All inputs must be tensors that can be compared by identity, and the weights a parameter that learns and tells
         its changes by its version. With several optimizers the weights outlive the row that another one's step closed.
         """
-        if self._learners.get(key) is not module.__class__:
+        kind: Any = self._learners.get(key)
+        if kind is None or type(module) is not kind:
             return False
         inputs = (*args, *kwargs.values())
         if not all(isinstance(value, torch.Tensor) and not value.is_inference() for value in inputs):

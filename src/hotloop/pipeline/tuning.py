@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import platform
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -28,7 +31,7 @@ from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD
 from hotloop.core.report import AppliedTechnique, Report
 from hotloop.core.strategy import Choice, Strategy, strategy_to_mapping, strategy_to_toml
-from hotloop.core.tuning import PatchCheck, Tuning
+from hotloop.core.tuning import PatchCheck, Tuning, Verdict
 from hotloop.trace.recording import RunRecording, read_run
 from hotloop.tune.goals import COST, DOMINATED, MEMORY, PARETO, SPEED, standing_to_mapping
 from hotloop.tune.history import NAME as HISTORY
@@ -43,6 +46,7 @@ from hotloop.tune.store import Store
 from hotloop.tune.suggested import group_candidates, make_optuna, tune_suggested
 from hotloop.tune.trials import OK, Bench, Limits, Measurement, Ran, run_trial
 from hotloop.tune.tuner import (
+    BUDGET_USED_UP,
     Arm,
     BaselineFailed,
     Campaign,
@@ -90,6 +94,8 @@ class Request:
     make_probe: Callable[[Path], Probe] = lambda folder: no_probe
     price_per_hour: float | None = None
     """Of everything that the command runs on."""
+    options: tuple[str, ...] = ()
+    """What else was asked for on the command line, to ask for it again."""
 
 
 @dataclass(slots=True)
@@ -106,6 +112,8 @@ class Progress:
     """What everything is held against, by name."""
     launches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """How candidates start the command, by id, where that differs."""
+    go_on: str = ""
+    """The command that goes on where this one stopped for want of time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +136,7 @@ TryOut = Callable[[Trials, Callable[[str], None]], None]
 def try_findings(trials: Trials, tell: Callable[[str], None]) -> None:
     """The fixes of the findings; under the goals memory and pareto also what saves memory."""
     candidates = _choose_candidates(trials)
-    tell(f"{sum(not c.why_not for c in candidates)} candidates, {trials.limits.steps} steps in each process")
+    tell(_describe_plan(candidates, trials.limits))
     tune_candidates(trials.campaign, candidates, [trials.observed])
 
 
@@ -181,6 +189,7 @@ def tune_command(
 ) -> None:
     """Observe the baseline, try candidates. ``progress`` holds the outcome, whatever ends this."""
     began_s, began_wall_s = time.monotonic(), time.time()
+    progress.go_on = _say_go_on(request)
     plan = plan_workspace(request.cwd, without=[request.folder])
     progress.warnings = plan.warnings
     bench = Bench(
@@ -261,6 +270,22 @@ def check_source(
     progress.check = check_patch(campaign, best, run_with(after), progress.check)
 
 
+def _describe_plan(candidates: Sequence[Candidate], limits: Limits) -> str:
+    """What is about to be tried, by name, for the person who waits."""
+    names = [one.id for one in candidates if not one.why_not]
+    if not names:
+        return "no finding of the baseline names a technique that could be tried"
+    return f"to try, in fresh processes of {limits.steps} steps each: {', '.join(names)}"
+
+
+def _say_go_on(request: Request) -> str:
+    """The same tuning with three times the budget: its finished processes count."""
+    out = f" -o {shlex.quote(os.path.relpath(request.folder))}" if request.store.parent == request.folder else ""
+    options = "".join(f" {shlex.quote(word)}" for word in request.options)
+    budget = f"{math.ceil(3 * request.budget_s / 60)}m"
+    return f"hotloop tune --budget {budget}{options}{out} -- {shlex.join(request.command)}"
+
+
 def choose_limits(measured: Measurement, duration_s: float) -> Limits:
     """How long a trial is: as many steps as fill STEADY_S behind a warm-up, and a wide limit for everything."""
     step_s = measured.step_ns * 1e-9
@@ -302,7 +327,12 @@ def finish_report(progress: Progress, goal: str, strategy_file: str) -> tuple[Re
         else tuple(standing_to_mapping(one, progress.reference) for one in rank_arms(campaign)),
         price_per_hour=None if campaign is None else campaign.price_per_hour,
     )
-    next_command = f"hotloop run --strategy {strategy_file} -- COMMAND" if strategy else progress.report.next_command
+    next_command = progress.report.next_command
+    if strategy:
+        command = shlex.join(progress.report.command) or "COMMAND"
+        next_command = f"hotloop run --strategy {shlex.quote(strategy_file)} -- {command}"
+    elif any(trial.verdict is Verdict.CANNOT_TELL and BUDGET_USED_UP in trial.reason for trial in tuning.trials):
+        next_command = progress.go_on or next_command
     return replace(progress.report, tune=tuning, next_command=next_command), strategy
 
 

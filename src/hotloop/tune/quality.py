@@ -98,8 +98,11 @@ def make_bands(processes: Sequence[Sequence[float | None]], unseen: str = "", *,
         return nothing(f"the {watched.name} was seen in fewer than two processes of the baseline")
     count = min(len(one) for one in processes)
     cut = [[math.nan if x is None else x for x in one[:count]] for one in processes]
-    if count >= LEAST_STEPS and any(not math.isfinite(x) for one in cut for x in one):
-        return nothing(f"the baseline's own {watched.name} is missing or not finite in some step")
+    bad = next(((i, one[i]) for one in processes for i in range(count) if not _is_finite(one[i])), None)
+    if count >= LEAST_STEPS and bad is not None:
+        step, value = bad
+        why = "was not seen" if value is None else f"is {value}: the training diverges by itself"
+        return nothing(f"the baseline's own {watched.name} {why} in step {step + 1}")
     return _bands_of(cut, range(1, count + 1), watched, nothing)
 
 
@@ -271,6 +274,10 @@ def step_spread(losses: Sequence[float]) -> float:
         return 0.0
     differences = [b - a for a, b in pairwise(losses)]
     return math.sqrt(math.fsum(d * d for d in differences) / (2 * len(differences)))
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def _off_ratio(value: float, wanted: float) -> float:

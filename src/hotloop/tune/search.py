@@ -115,9 +115,23 @@ def schedule_round(candidates: Sequence[str], number: int) -> tuple[tuple[str, .
     return tuple(arms), beside
 
 
-def keep_best(ratios: Mapping[str, float], count: int) -> tuple[str, ...]:
-    """The ids with the largest speed-ups so far."""
-    return tuple(sorted(ratios, key=lambda name: (-ratios[name], name))[: max(1, count)])
+def keep_affordable(ratios: Mapping[str, float], costs_s: Mapping[str, float], time_s: float) -> tuple[str, ...]:
+    """The ids with the largest speed-ups so far for which the time is enough, at least one.
+
+    Where it is not enough for the best one, that goes on none the less, unless it is slow beside the others.
+
+    >>> keep_affordable({"a": 1.1, "slow": 1.3, "b": 1.2}, {"a": 10, "slow": 90, "b": 10}, 60)
+    ('b', 'a')
+    >>> keep_affordable({"a": 1.2, "b": 0.9}, {"a": 11, "b": 10}, 10)
+    ('a',)
+    """
+    cheapest_s = min(costs_s.values())
+    kept: list[str] = []
+    for name in sorted(ratios, key=lambda one: (-ratios[one], one)):
+        if costs_s[name] <= time_s or (not kept and costs_s[name] <= 2 * cheapest_s):
+            kept.append(name)
+            time_s -= costs_s[name]
+    return tuple(kept)
 
 
 def _make_candidate(
@@ -163,6 +177,11 @@ def promise(candidate: Candidate) -> float:
     """The forecast saving, weighted down by what it rests on; 0 without a forecast."""
     saving = candidate.forecast
     return 0.0 if saving is None else saving.mid_ratio * _WEIGHT[saving.basis]
+
+
+def rests_on_evidence(candidate: Candidate) -> bool:
+    """Whether its forecast was measured or simulated on this training."""
+    return candidate.forecast is not None and candidate.forecast.basis is not Basis.RULE_OF_THUMB
 
 
 def _promise(candidate: Candidate) -> tuple[bool, float, str]:

@@ -149,7 +149,7 @@ def _interval(logs: Sequence[float], level: float, noise: Noise | None) -> tuple
 def pairs_to_decide(
     found: Comparison, *, level: float = DECISION_LEVEL, noise: Noise | None = None, most_pairs: int = MOST_PAIRS
 ) -> int | None:
-    """At which look a difference as large as it seems now would be told; None at none, or before the first look."""
+    """The look that would tell a difference as large as it seems; None when none would, or before the first look."""
     if found.speedup_ratio is None or found.noise_ratio is None:
         return None
     effect = abs(math.log(found.speedup_ratio))

@@ -15,10 +15,10 @@ from hotloop.core.strategy import StrategyError, chain
 from hotloop.core.tuning import Verdict
 
 from . import goals, statistics
-from .quality import ORDER, make_bands
+from .quality import ORDER
 from .search import Candidate, Check
 from .trials import Measurement
-from .tuner import BASELINE_PROCESSES, Arm, Campaign, compare_arm, end_arm, run_baseline, run_candidate, run_rounds
+from .tuner import Arm, Campaign, compare_arm, end_arm, run_baseline, run_candidate, run_references, run_rounds
 
 SEARCH_RATIO = 0.5
 """Share of the budget for looking; the rest is for the proof."""
@@ -91,10 +91,7 @@ def tune_suggested(
     if not known:
         return
     campaign.level = statistics.DECISION_LEVEL / PROVEN_COUNT
-    for _ in range(BASELINE_PROCESSES):
-        run_baseline(campaign)
-    unseen = next((one.losses_unseen for one in campaign.baseline if one.losses_unseen), "")
-    campaign.bands = make_bands([one.losses for one in (*observed, *campaign.baseline)], unseen)
+    run_references(campaign, observed)
     now_s = campaign.clock_s()
     until_s = now_s + SEARCH_RATIO * (campaign.deadline_s - now_s)
     looked = _look(campaign, known, suggester, until_s)

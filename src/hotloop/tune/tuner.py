@@ -14,7 +14,7 @@ from hotloop.core.tuning import Trial, Verdict, forecast_of
 from . import goals, statistics
 from .guard import GuardBands, Guarded, first_unseen, judge_measured
 from .quality import Bands, Quality, make_bands, make_norm_bands, repeats_bit_for_bit, widest_numerics
-from .search import BASELINE, Candidate, Check, combine, keep_best, promise, schedule_round
+from .search import BASELINE, Candidate, Check, combine, keep_affordable, promise, rests_on_evidence, schedule_round
 from .trials import Measurement, Ran, pick_unit
 
 BASELINE_PROCESSES = 2
@@ -24,12 +24,15 @@ NEAR_BEST_RATIO = 1 / 3
 """Where the time is not enough for all, candidates that promise less than this share of the best one's saving wait."""
 DECAY_RATIO = 0.7
 """How much of the longest process of late the next one may at least need."""
+PAIRS_WHEN_ALONE = 8
+"""A candidate that nobody waits for is given up no earlier than this."""
 PAIRS_FOR_ALL = 6
 """Pairs that each candidate should have for the time to be enough."""
 SINGLES_RATIO = 0.7
 """Share of the budget for candidates alone; the rest is for their combinations."""
 MOST_COMBINATIONS = 2
 HALVING_ROUNDS = (1, 2, 4, 8)
+BUDGET_USED_UP = "the budget is used up"
 
 RunArm = Callable[[Strategy, int], Ran]
 """A strategy and the number of its process -> how that process went; a stored one when there is one."""
@@ -103,8 +106,9 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     begun_s = campaign.clock_s()
     all_s = campaign.deadline_s - begun_s
     singles_until_s = campaign.deadline_s if len(active) == 1 else begun_s + SINGLES_RATIO * all_s
-    for batch in _take_turns(campaign, active, singles_until_s):
-        run_rounds(campaign, batch, singles_until_s)
+    first, later = _take_turns(campaign, active, singles_until_s)
+    run_rounds(campaign, first, singles_until_s, others_wait=bool(later))
+    run_rounds(campaign, later, singles_until_s)
     if not any(is_proven(campaign, arm) for arm in campaign.arms):
         go_on(campaign)  # nothing to combine
     for _ in range(MOST_COMBINATIONS):
@@ -139,18 +143,21 @@ def go_on(campaign: Campaign) -> None:
         run_rounds(campaign, [best], campaign.deadline_s)
 
 
-def _take_turns(campaign: Campaign, active: list[Arm], until_s: float) -> list[list[Arm]]:
-    """Everything at once where the time is enough, else first what promises most, so that it can be proven."""
+def _take_turns(campaign: Campaign, active: list[Arm], until_s: float) -> tuple[list[Arm], list[Arm]]:
+    """Everything at once where the time is enough, else first what promises most; a rule of thumb after evidence."""
     all_s = 1.5 * campaign.process_s * PAIRS_FOR_ALL * len(active)
-    best = max(promise(arm.candidate) for arm in active)
-    first = [arm for arm in active if promise(arm.candidate) >= NEAR_BEST_RATIO * best]
-    if campaign.clock_s() + all_s <= until_s or len(first) == len(active):
-        return [active]
-    return [first, [arm for arm in active if arm not in first]]
+    if campaign.clock_s() + all_s <= until_s:
+        return active, []
+    told = [arm for arm in active if rests_on_evidence(arm.candidate)] or active
+    best = max(promise(arm.candidate) for arm in told)
+    first = [arm for arm in told if promise(arm.candidate) >= NEAR_BEST_RATIO * best]
+    return first, [arm for arm in active if arm not in first]
 
 
-def run_rounds(campaign: Campaign, active: list[Arm], until_s: float) -> None:
-    """Pairs of processes, round by round, until every arm is decided or the time is over."""
+def run_rounds(campaign: Campaign, active: list[Arm], until_s: float, *, others_wait: bool = False) -> None:
+    """Pairs of processes, round by round, until every arm is decided, hopeless or the time is over."""
+    for arm in active:
+        arm.left_out = ""
     number = 0
     fresh = campaign.baseline[-1] if campaign.baseline and not any(arm.own for arm in campaign.arms) else None
     while active:
@@ -164,9 +171,10 @@ def run_rounds(campaign: Campaign, active: list[Arm], until_s: float) -> None:
                 continue
             if campaign.clock_s() + _needs_s(campaign, arms.get(name)) > until_s:
                 _pair(active, baselines, own, beside)
-                campaign.why_ended = "the budget is used up"
                 for arm in active:
-                    arm.left_out = arm.left_out or campaign.why_ended + _more_time(campaign, arm)
+                    arm.left_out = BUDGET_USED_UP + _more_time(campaign, arm)
+                if until_s >= campaign.deadline_s:
+                    campaign.why_ended = BUDGET_USED_UP
                 return
             if name == BASELINE:
                 baselines[place] = run_baseline(campaign)
@@ -176,7 +184,7 @@ def run_rounds(campaign: Campaign, active: list[Arm], until_s: float) -> None:
                     own[name] = measured
         _pair(active, baselines, own, beside)
         number += 1
-        active = _after_round(campaign, active, until_s)
+        active = _after_round(campaign, active, until_s, others_wait)
 
 
 def _needs_s(campaign: Campaign, arm: Arm | None) -> float:
@@ -184,19 +192,42 @@ def _needs_s(campaign: Campaign, arm: Arm | None) -> float:
     return campaign.process_s if arm is None or arm.process_s is None else arm.process_s
 
 
+def _pair_s(campaign: Campaign, arm: Arm, *, shared: bool = False) -> float:
+    """What a pair of an arm takes; ``shared``: half of the baseline's process, which stands beside two candidates."""
+    return _needs_s(campaign, arm) + campaign.process_s * (0.5 if shared else 1.0)
+
+
+def _pairs_left(campaign: Campaign, arm: Arm) -> int | None:
+    """Pairs until a difference as large as it seems would be told; None where that is not to be seen."""
+    lefts = []
+    for goal in (goals.SPEED, goals.MEMORY) if campaign.goal == goals.PARETO else (campaign.goal,):
+        found = compare_arm(campaign, arm, goal)
+        noise = goals.tell_noise(campaign.baseline, unit_of(arm), memory=goal == goals.MEMORY)
+        needed = statistics.pairs_to_decide(found, level=_level(campaign), noise=noise)
+        lefts += [] if needed is None else [needed - found.n]
+    return min(lefts, default=None)
+
+
+def _why_hopeless(campaign: Campaign, arm: Arm, until_s: float) -> str:
+    """Why more pairs would tell nothing within the time; empty where they may."""
+    left = _pairs_left(campaign, arm)
+    if left is None:
+        return "left out: too small a difference for processes that spread so much"
+    if campaign.clock_s() + left * _pair_s(campaign, arm) <= until_s:
+        return ""
+    return f"left out: the budget is not enough{_more_time(campaign, arm)}"
+
+
 def _more_time(campaign: Campaign, arm: Arm) -> str:
     """What would prove a difference as large as it seems, in words; empty where nothing is known of that."""
-    found = judge(campaign, arm)
-    noise = goals.tell_noise(campaign.baseline, unit_of(arm), memory=campaign.goal == goals.MEMORY)
-    needed = statistics.pairs_to_decide(found, level=campaign.level, noise=noise)
-    if found.decided or needed is None:
+    left = _pairs_left(campaign, arm)
+    if left is None:
         return ""
-    more = needed - found.n
-    minutes = math.ceil(more * (_needs_s(campaign, arm) + campaign.process_s) / 60)
-    return f": if the difference is as large as it seems, {more} more pairs (about {minutes} min) would show it"
+    minutes = math.ceil(left * _pair_s(campaign, arm) / 60)
+    return f": if the difference is as large as it seems, {left} more pairs (about {minutes} min) would show it"
 
 
-def _after_round(campaign: Campaign, active: list[Arm], until_s: float) -> list[Arm]:
+def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_wait: bool) -> list[Arm]:
     """The arms that go on: not decided, and as many as the time is enough for."""
     going = []
     for arm in active:
@@ -206,19 +237,21 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float) -> list[
         campaign.tell(f"{arm.candidate.id}: {verdict.verdict.value}, {verdict.reason}")
         if not verdict.decided:
             going.append(arm)
+    has_others = others_wait or len(going) > 1
+    for arm in going if campaign.halving else ():
+        if len(arm.own) >= (statistics.LEAST_PAIRS if has_others else PAIRS_WHEN_ALONE):
+            arm.left_out = _why_hopeless(campaign, arm, until_s)
+    going = [arm for arm in going if not arm.left_out]
     pairs = min((len(arm.own) for arm in going), default=0)
     if pairs in campaign.halving and len(going) > 1:
-        wanted = statistics.next_look(pairs) or pairs + 1
-        pair_s = max(_needs_s(campaign, arm) for arm in going) + 0.5 * campaign.process_s
-        each_s = pair_s * max(4, wanted - pairs)
-        affordable = max(1, int((until_s - campaign.clock_s()) / max(each_s, 1e-9)))
-        if affordable < len(going):
-            ratios = {arm.candidate.id: _promise(campaign, arm) for arm in going}
-            kept = keep_best(ratios, affordable)
-            for arm in going:
-                if arm.candidate.id not in kept:
-                    arm.left_out = "left out: others promised more, and the budget is not enough for all"
-            going = [arm for arm in going if arm.candidate.id in kept]
+        wanted = max(4, (statistics.next_look(pairs) or pairs + 1) - pairs)
+        ratios = {arm.candidate.id: _promise(campaign, arm) for arm in going}
+        costs_s = {arm.candidate.id: wanted * _pair_s(campaign, arm, shared=True) for arm in going}
+        kept = keep_affordable(ratios, costs_s, until_s - campaign.clock_s())
+        for arm in going:
+            if arm.candidate.id not in kept:
+                arm.left_out = "left out: others promised more, and the budget is not enough for all"
+        going = [arm for arm in going if arm.candidate.id in kept]
     return going
 
 
@@ -334,9 +367,14 @@ def judge(campaign: Campaign, arm: Arm) -> statistics.Comparison:
     return compare_arm(campaign, arm, campaign.goal)
 
 
+def _level(campaign: Campaign) -> float:
+    """Of one comparison: with pareto there are two of each arm."""
+    return campaign.level / 2 if campaign.goal == goals.PARETO else campaign.level
+
+
 def compare_arm(campaign: Campaign, arm: Arm, goal: str) -> statistics.Comparison:
     """The comparison of an arm's pairs by speed, memory or cost."""
-    level = campaign.level / 2 if campaign.goal == goals.PARETO else campaign.level
+    level = _level(campaign)
     price_ratio = campaign.price_ratios.get(arm.candidate.id, 1.0) if goal == goals.COST else 1.0
     return judge_pairs(campaign, arm.baseline, arm.own, level, memory=goal == goals.MEMORY, price_ratio=price_ratio)
 
@@ -443,7 +481,10 @@ def _tell_arm(campaign: Campaign, arm: Arm) -> Trial:
         goals.COST: f"cost: {found.reason}",
         goals.PARETO: f"speed: {found.reason}; peak memory: {compare_arm(campaign, arm, goals.MEMORY).reason}",
     }.get(campaign.goal, found.reason)
-    reasons = [told, arm.left_out if not found.decided else "", why_not_adopted(arm), _batch_note(arm)]
+    if arm.left_out and not arm.own:
+        told = f"not measured, {arm.left_out}"
+    left_out = arm.left_out if arm.own and not found.decided else ""
+    reasons = [told, left_out, why_not_adopted(arm), _batch_note(arm)]
     verdict = goals.word_verdict(campaign.goal, found.verdict)
     return _last_word(campaign, arm, verdict, "; ".join(reason for reason in reasons if reason), found)
 

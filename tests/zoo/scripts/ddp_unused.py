@@ -39,7 +39,7 @@ def main():
     data = TensorDataset(x, y)
     loader = DataLoader(data, batch_size=16, sampler=DistributedSampler(data), drop_last=True)
     model = DistributedDataParallel(Tower(depth, 32), find_unused_parameters=not args.fixed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9, fused=True)
     step = 0
     while step < args.steps:
         for a, b in loader:
