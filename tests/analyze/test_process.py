@@ -198,6 +198,15 @@ def test_samples_of_validation_are_not_trained_on():
     assert (found.rank.samples_per_step, found.samples_vary) == (16.0, False)
 
 
+def test_states_of_an_episode_are_no_samples():
+    rows = Rows()
+    for _ in range(50):
+        rows.step(samples=1, batches=0, micro_batches=0, forwards=25)
+    found = analyze_process(recording(rows))
+    assert found is not None
+    assert found.rank.samples_per_step is None
+
+
 def test_samples_that_were_never_seen_are_unknown():
     found = analyze_process(recording(plain(30, samples=0)))
     assert found is not None

@@ -179,6 +179,13 @@ def test_waiting_for_input_grows_with_the_batch() -> None:
     assert forecast.saving_mid_ratio == pytest.approx(0.3)
 
 
+def test_a_wait_for_other_ranks_is_not_counted_as_shared() -> None:
+    step = replace(STEP, backward_ns=8e6, exposed_comm_ns=4e6, optimizer_ns=0.0)
+    forecast = make_forecasts({}, replayed(double=6e6), step)["larger-batch"]
+    assert forecast.saving_low_ratio == 0.0
+    assert forecast.saving_mid_ratio == pytest.approx(0.5 * (10 - 1.05 * 6 - 2) / 10)
+
+
 def test_an_unlocated_batch_dimension_gives_no_forecast() -> None:
     assert "larger-batch" not in make_forecasts({}, replayed(), STEP)
 

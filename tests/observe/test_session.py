@@ -118,6 +118,25 @@ def test_metrics_from_a_second_forward_with_gradients_are_found(training: Traini
     assert training.column("repeated_forwards") == [1] * 2 * MATCHED_ROWS
 
 
+def test_metrics_after_the_optimizer_s_step_are_found_with_gradients_too(training: Training) -> None:
+    for _ in range(5):
+        x = training.step()
+        training.call(training.model, x)
+    training.step()
+    repeated, spans = training.column("repeated_forwards"), training.column("repeated_forward_ns")
+    assert repeated == [0, 1, 1, 1, 1, 1]
+    assert all(0 < span <= forward for span, forward in zip(spans[1:], training.column("forward_ns")[1:], strict=True))
+
+
+def test_several_steps_on_one_batch_are_no_metrics(training: Training) -> None:
+    for i in range(12):
+        if i % 4 == 0:
+            (x,) = training.advance(training.iterator)
+        training.run_backward(training.call(training.model, x).sum())
+        training.optimize(training.optimizer)
+    assert training.column("repeated_forwards") == [0] * 12
+
+
 def test_a_forward_with_other_weights_inputs_or_mode_repeats_nothing(training: Training) -> None:
     model, state = training.model, torch.zeros(4, 1)
     for i in range(4):

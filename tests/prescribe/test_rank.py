@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,10 +60,3 @@ def test_findings_without_a_saving_come_last() -> None:
 @given(st.permutations([("a", 0.3), ("b", 0.3), ("c", 0.1), ("d", 0.0)]))
 def test_the_order_does_not_depend_on_the_order_given(pairs: list[tuple[str, float]]) -> None:
     assert order_of(*(make_finding(rule, mid) for rule, mid in pairs)) == ["a", "b", "c", "d"]
-
-
-def test_what_may_win_nothing_stands_behind_half_as_much_that_is_sure() -> None:
-    unsure = make_finding("full-precision", 0.14, Basis.MEASURED, Kind.OPPORTUNITY)
-    assert unsure.saving is not None
-    unsure = replace(unsure, saving=replace(unsure.saving, low_ratio=0.0))
-    assert order_of(unsure, make_finding("blocking-checkpoint", 0.11)) == ["blocking-checkpoint", "full-precision"]

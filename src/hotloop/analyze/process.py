@@ -57,6 +57,8 @@ from .validation import find_validation
 MAX_COLUMN_LENGTH = 100_000
 """Columns of longer runs are a fair draw of this many steps, in order; means and shares always use all steps."""
 MAX_TIMELINE_BUCKETS = 200
+MOST_FORWARDS_OF_ONE = 4
+"""More forwards of a single sample than this for one backward are no passes over the same sample."""
 MIN_ALIKE_RATIO = 0.6
 """Samples are a fair unit of work when at least this share of the steps holds about the usual number of them."""
 MOSTLY_FED_RATIO = 0.5
@@ -366,6 +368,17 @@ def _tokens_per_step(padding: _Padding, samples_per_step: float | None, steps: S
     return None
 
 
+def _are_decisions(steps: Steps, known: BoolColumn) -> bool:
+    """Whether forwards of one sample each lead to a backward together: the states of an episode, say.
+
+    How many of them the backward learns from is not told by any one of the inputs.
+    """
+    columns = {name: int(steps.columns[name][known].sum()) for name in ("samples", "forwards", "backwards")}
+    fed = bool((steps.columns["micro_batches"][known] > 0).any())
+    each_ends_in_one = columns["samples"] <= max(1, columns["backwards"])
+    return not fed and each_ends_in_one and columns["forwards"] > MOST_FORWARDS_OF_ONE * max(1, columns["backwards"])
+
+
 def _samples_per_step(steps: Steps, base: BoolColumn, is_validating: BoolColumn) -> tuple[float | None, bool]:
     """Mean samples per step where they are known, and whether they differ much from step to step.
 
@@ -384,7 +397,7 @@ def _samples_per_step(steps: Steps, base: BoolColumn, is_validating: BoolColumn)
     if int(weight[fed].sum()) > MOSTLY_FED_RATIO * int(weight.sum()):
         # A loop that fetches ahead takes two batches in an epoch's first step and none in its last one.
         column = np.where(fed, column, 0)
-    if int(column.sum()) == 0:
+    if int(column.sum()) == 0 or _are_decisions(steps, known):
         return None, False
     per_step = per_step_values(column, weight)
     mean, _ = weighted_mean_std(per_step, weight)

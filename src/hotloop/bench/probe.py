@@ -293,8 +293,10 @@ def _forecast_batch(replay: Mapping[str, Any], step: StepTimes) -> Forecast | No
         doubled_ns = factor * growth_ns + step.input_ns + growing_ns
         return _clamp((base_ns - doubled_ns) / (2.0 * step.step_ns), 0.5)
 
-    low = saving(1.2, unexplained_ns + step.other_ns) - 2.0 * step.noise_ratio
-    mid = saving(1.05, beyond_calls_ns + 0.5 * step.other_ns)
+    # What waits for other ranks is shared as far as it is transfer; a wait for a slower rank grows with the batch.
+    exposed_ns = 0.0 if step.micro_batches >= 1.5 else step.exposed_comm_ns or 0.0
+    low = saving(1.2, unexplained_ns + step.other_ns + exposed_ns) - 2.0 * step.noise_ratio
+    mid = saving(1.05, beyond_calls_ns + 0.5 * (step.other_ns + exposed_ns))
     high = saving(0.95, 0.0)
     mid = _clamp(mid)
     return Forecast(

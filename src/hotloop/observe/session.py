@@ -34,6 +34,9 @@ from .writer import FrameWriter
 BATCHES = FIELD["batches"]
 MICRO_BATCHES = FIELD["micro_batches"]
 FORWARDS = FIELD["forwards"]
+FORWARD = FIELD["forward_ns"]
+REPEATED = FIELD["repeated_forwards"]
+REPEATED_NS = FIELD["repeated_forward_ns"]
 BACKWARDS = FIELD["backwards"]
 SAMPLES = FIELD["samples"]
 TOKENS = FIELD["tokens"]
@@ -215,8 +218,9 @@ class Session:
         self._pending_facts: list[dict[str, Any]] = []
         self._told: deque[dict[str, Any]] = deque()
         self._seen_inputs: list[tuple[int, weakref.ref[Any], bool, int, bool, int]] = []
-        self._computed: dict[int, tuple[tuple[Any, ...], int, tuple[weakref.ref[Any], ...]]] = {}
+        self._computed: dict[int, tuple[tuple[Any, ...], int, tuple[weakref.ref[Any], ...], bool]] = {}
         self._same_mode_repeats = 0
+        self._maybe_metrics: tuple[int, int, int, int] = (0, UNKNOWN, 0, 0)
         self._direct_input: tuple[Callable[[], Any], int] = (_nobody, 0)
         self._input_stays = False
         self._looks = 0
@@ -783,8 +787,8 @@ class Session:
         All inputs must be tensors that can be compared by identity, and the weights a parameter that learns and tells
         its changes by its version. With several optimizers the weights outlive the row that another one's step closed.
         """
-        kind: Any = self._learners.get(key)
-        if kind is None or type(module) is not kind:
+        learns = self._learners.get(key) is type(module)
+        if not learns:
             return False
         inputs = (*args, *kwargs.values())
         if not all(isinstance(value, torch.Tensor) and not value.is_inference() for value in inputs):
@@ -795,16 +799,33 @@ class Session:
         row, optimizers_count = self.recorder.rows, len(self.recorder.optimizers)
         state = (module.training, id(weight), weight._version, *((id(t), t._version) for t in inputs))
         before = self._computed.get(key)
+        stays = before is not None and before[0][3:] == state[3:]
+        if not stays:
+            self._confirm_metrics(key)
         # The references keep an identity from being given to another tensor meanwhile.
-        self._computed[key] = (state, row, tuple(weakref.ref(t) for t in inputs))
+        self._computed[key] = (state, row, tuple(weakref.ref(t) for t in inputs), stays)
         if len(self._computed) > MOST_COMPUTED:
             self._computed.clear()
-        if before is None or before[0] != state or any(ref() is None for ref in before[2]):
+        if before is None or any(ref() is None for ref in before[2]):
+            return False
+        if before[0] != state:
+            # The batch that the row before trained on last, with the weights of after its step: maybe for metrics.
+            if row - before[1] == 1 and stays and not before[3]:
+                self._maybe_metrics = (key, row, self.recorder.row[BACKWARDS], self.recorder.row[FORWARD])
             return False
         if row - before[1] > (1 if optimizers_count > 1 else 0):
             return False
         self._same_mode_repeats += 1
         return True
+
+    def _confirm_metrics(self, key: int) -> None:
+        """A forward of the row before's batch was for metrics when the next batch comes without a backward between."""
+        row = self.recorder.row
+        if self._maybe_metrics[:3] == (key, self.recorder.rows, row[BACKWARDS]):
+            row[REPEATED] += 1
+            row[REPEATED_NS] += row[FORWARD] - self._maybe_metrics[3]
+            self._same_mode_repeats += 1
+        self._maybe_metrics = (0, UNKNOWN, 0, 0)
 
     def _note_evaluation(
         self, seen: list[tuple[int, weakref.ref[Any], bool, int, bool, int]], row: int, v: int

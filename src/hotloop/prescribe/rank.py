@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hotloop.core.findings import Basis, Finding, Kind, Saving, Severity
+from hotloop.core.findings import Basis, Finding, Kind, Severity
 
 BASIS_WEIGHT = {Basis.MEASURED: 1.0, Basis.SIMULATED: 0.9, Basis.RULE_OF_THUMB: 0.5}
 """How much of a forecast counts towards its place, by how it was made."""
@@ -14,7 +14,7 @@ SEVERITY_AS_SAVING_RATIO = {Severity.HIGH: 0.40, Severity.MEDIUM: 0.15, Severity
 
 
 def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings by their expected saving, weighted by its basis and certainty; ties in the order of rule ids.
+    """Findings by their expected saving, weighted by its basis; ties in the order of rule ids.
 
     What rests on a rule of thumb stands behind every fault that was measured or simulated, however large the guess.
     """
@@ -26,14 +26,6 @@ def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return (*known[: last_fault + 1], *behind)
 
 
-def _expected_ratio(saving: Saving) -> float:
-    """What of the saving one may count on: half-way from its lower end to the middle, times the basis' weight.
-
-    A forecast that may as well win nothing stands behind half as large a one that is sure.
-    """
-    return 0.5 * (saving.low_ratio + saving.mid_ratio) * BASIS_WEIGHT[saving.basis]
-
-
 def _is_guess(finding: Finding) -> bool:
     return (
         finding.severity_override is None and finding.saving is not None and finding.saving.basis is Basis.RULE_OF_THUMB
@@ -41,7 +33,7 @@ def _is_guess(finding: Finding) -> bool:
 
 
 def _weight(finding: Finding) -> float:
-    by_time = 0.0 if finding.saving is None else _expected_ratio(finding.saving)
+    by_time = 0.0 if finding.saving is None else finding.saving.mid_ratio * BASIS_WEIGHT[finding.saving.basis]
     if finding.severity_override is None:
         return by_time
     return max(by_time, SEVERITY_AS_SAVING_RATIO[finding.severity_override])
