@@ -64,6 +64,7 @@ class Bench:
     commit: str
     machine: Mapping[str, Any]
     try_others: bool
+    twins: bool = True
     turn: Path | None = None
     """A lock file: each training runs while it is held, so that other work on the machine can take turns."""
     others: Others = field(default_factory=lambda: Others())
@@ -85,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         out=folder,
         commit=commit,
         machine=describe_machine(),
-        try_others=not options.no_try,
+        try_others=not options.no_try and not options.no_twin,
+        twins=not options.no_twin,
         turn=options.turn,
     )
     pending = [
@@ -93,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for s in scenarios
         for level in s.levels
         if (options.level is None or level in (0, options.level))
-        and (options.again or not _is_done(folder, s, level, options.redo_busy))
+        and (options.again or not _is_done(folder, s, level, options.redo_busy, needs_twin=not options.no_twin))
     ]
     print(f"{len(pending)} runs to do in {folder.name}", flush=True)
     for number, (scenario, level) in enumerate(pending[: options.limit], 1):
@@ -114,6 +116,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="also what is done already")
     parser.add_argument("--redo-busy", action="store_true", help="also what was disturbed by other programs")
     parser.add_argument("--no-try", action="store_true", help="do not try opportunities that were not planted")
+    parser.add_argument("--no-twin", action="store_true", help="only the diagnosis: no twin is run, nothing is tried")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "zoo")
     parser.add_argument("--commit", help="name of the results (default: the checkout's; to summarize, the newest)")
     parser.add_argument("--hotloop", default=str(Path(sys.executable).with_name("hotloop")), help="the command to use")
@@ -183,9 +186,11 @@ def result_path(folder: Path, scenario: Scenario, level: int) -> Path:
     return folder / f"{scenario.split}-{scenario.id}-{level}.json"
 
 
-def _is_done(folder: Path, scenario: Scenario, level: int, redo_busy: bool) -> bool:
+def _is_done(folder: Path, scenario: Scenario, level: int, redo_busy: bool, *, needs_twin: bool) -> bool:
     stored = load_result(result_path(folder, scenario, level))
-    return stored is not None and stored["status"] == "done" and not (redo_busy and stored.get("busy"))
+    if stored is None or stored["status"] != "done" or (redo_busy and stored.get("busy")):
+        return False
+    return not (needs_twin and scenario.rules) or "twin" in stored
 
 
 def load_result(path: Path) -> dict[str, Any] | None:
@@ -230,7 +235,7 @@ def run_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
         result["forecast"] = run_under_hotloop(bench, scenario, level, ())
         result["others_ratio"] = result["others_in_forecast_ratio"] = others.ratio()
         _store(path, result)
-        if scenario.rules:
+        if scenario.rules and bench.twins:
             result["twin"] = run_twin(bench, scenario, level, result["forecast"])
         if bench.try_others:
             result["tried"] = try_opportunities(bench, scenario, level, result["forecast"])
