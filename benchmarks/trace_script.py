@@ -16,6 +16,7 @@ def main() -> None:
     target, wait, active, script, *arguments = sys.argv[1:]
     profiler = torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU],
+        record_shapes=True,
         schedule=torch.profiler.schedule(wait=int(wait), warmup=WARMUP_COUNT, active=int(active), repeat=1),
         on_trace_ready=lambda done: done.export_chrome_trace(target),
     )

@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,12 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args(argv)
-    factor = measure_matmul_factor()
     rows = []
     for pair in PAIRS:
         if options.only in pair.script:
             for level in LEVELS:
-                rows.append(measure_pair(pair, level, factor, options.repeats))
+                rows.append(measure_pair(pair, level, options.repeats))
                 print(json.dumps(rows[-1]), flush=True)
     if TRACES.is_dir() and options.only in "resnet50":
         rows.append(compare_resnet())
@@ -84,7 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             "cores": len(os.sched_getaffinity(0)),
             "python": platform.python_version(),
             "torch": _torch_version(),
-            "bf16_over_fp32_matmul": round(factor, 2),
         },
         "repeats": options.repeats,
         "pairs": rows,
@@ -96,13 +95,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure_pair(pair: Pair, level: int, matmul_factor: float, repeats: int) -> dict[str, Any]:
+def measure_pair(pair: Pair, level: int, repeats: int) -> dict[str, Any]:
     """Both sides traced ``repeats`` times, interleaved; of each side the run with the shortest step counts."""
     change = Change(
         kind=pair.change,
         workers_count=pair.value if pair.change == "loader-workers" else 0,
         cores_count=len(os.sched_getaffinity(0)) if pair.change == "loader-workers" else 0,
-        factor=matmul_factor if pair.change == "faster-matmuls" else 1.0,
     )
     before: list[WhatIf] = []
     after: list[int] = []
@@ -111,6 +109,8 @@ def measure_pair(pair: Pair, level: int, matmul_factor: float, repeats: int) -> 
             for arguments in ((), pair.fix):
                 target = Path(folder) / "trace.json"
                 trace_script(pair.script, ("--level", str(level), *arguments), target)
+                if pair.change == "faster-matmuls" and not before:
+                    change = replace(change, factor=measure_matmul_factor(target))
                 found = forecast_file(target, change if not arguments else Change(kind="fused-launches"))
                 if arguments:
                     after.append(found.measured_step_ns)
@@ -161,23 +161,33 @@ def compare_resnet() -> dict[str, Any]:
     return describe_pair("resnet50 (published traces)", "num_workers=4", change, one, other.measured_step_ns)
 
 
-def measure_matmul_factor() -> float:
-    """How many times faster bfloat16 products are than float32 ones here: 1,024 squared, one thread, min of 7."""
+def measure_matmul_factor(trace: Path) -> float:
+    """How many times faster the products of this trace's own shapes are in bfloat16 here, one operand converted as
+    autocast does; one thread, min of 5, weighted by how often each shape is used."""
     import torch
 
     torch.set_num_threads(1)
-    times = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        a = torch.randn(1024, 1024).to(dtype)
-        b = torch.randn(1024, 1024).to(dtype)
-        a @ b
-        best = float("inf")
-        for _ in range(7):
-            started = time.perf_counter()
-            a @ b
-            best = min(best, time.perf_counter() - started)
-        times[dtype] = best
-    return times[torch.float32] / times[torch.bfloat16]
+    counts: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+    for event in json.loads(trace.read_text())["traceEvents"]:
+        if event.get("name") in ("aten::mm", "aten::addmm", "aten::bmm"):
+            counts[tuple(tuple(dims) for dims in event["args"]["Input Dims"] if len(dims) > 1)[-2:]] += 1
+    times = {False: 0.0, True: 0.0}
+    for (first, second), count in counts.items():
+        a, b = torch.randn(first), torch.randn(second)
+        half = b.bfloat16()
+        times[False] += count * _time_product(a, b)
+        times[True] += count * _time_product(a, half)
+    return times[False] / times[True]
+
+
+def _time_product(a: Any, b: Any) -> float:
+    """Seconds of the fastest of five products in the type of the second operand."""
+    times = []
+    for _ in range(6):
+        started = time.perf_counter()
+        a.to(b.dtype) @ b
+        times.append(time.perf_counter() - started)
+    return min(times[1:])
 
 
 def describe_commit() -> str:

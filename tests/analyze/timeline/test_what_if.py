@@ -97,7 +97,7 @@ def test_workers_take_the_loader_off_until_they_are_the_bottleneck() -> None:
 
 
 def test_workers_share_the_cores_of_a_training_that_computes_on_the_cpu() -> None:
-    """120 us of loading and 52 of computing on two cores: 86 us, however many workers there are."""
+    """120 us of loading and 52 of computing on two crowded cores: 86 us and a quarter more, however many workers."""
     rows = [
         row
         for i in range(6)
@@ -109,7 +109,7 @@ def test_workers_share_the_cores_of_a_training_that_computes_on_the_cpu() -> Non
     ]
     changes = [Change(kind="loader-workers", workers_count=n, cores_count=c) for n, c in ((4, 0), (4, 2), (1, 2))]
     found = [ask(rows, change) for change in changes]
-    assert [(f.step_ns // US, f.bound_by) for f in found] == [(52, "host"), (86, "cores"), (120, "loader")]
+    assert [(f.step_ns // US, f.bound_by) for f in found] == [(52, "host"), (107, "cores"), (120, "loader")]
     # Where a device computes, the host's cores are free for workers.
     on_device = ask(training(loader_us=120), Change(kind="loader-workers", workers_count=4, cores_count=1))
     assert on_device.bound_by == "host"

@@ -48,8 +48,9 @@ MAX_STEPS = 1000
 FEW_STEPS = 3
 """What every report re-times: the median step and its neighbours, of which the first one only leads in."""
 GRACE_RATIO = 0.25
-"""How much slower a batch of a worker may be than one of the main process, for the worst case: it shares the cores and
-hands the batch over."""
+"""How much slower a batch of a worker may be than one of the main process, for the worst case: it hands the batch over.
+Where the cores are the limit, both sides are so much slower in the middle case already: with no core to spare, whatever
+hands batches over, and every other program, stands in the way of one of them."""
 _SINGLE_PROCESS = re.compile(r"SingleProcess")
 _GONE = -(1 << 61)
 
@@ -296,12 +297,14 @@ def _forecast_one(at: Situation, steps: Steps, changes: tuple[Change, ...], base
     miss = abs(replayed - period) / period if period else 1.0
     # Where the host sets the pace, the device's longer period in so few steps is only what it has fallen behind.
     behind = max(0, unchanged.period("device") - unchanged.period("host")) if paced_by == "host" else 0
-    new, limits, bound_by = _slowest(after, loader, behind)
-    slow, _, _ = _slowest(worst, slow_loader, behind)
+    new, limits, bound_by = _slowest(after, loader, behind, crowding=GRACE_RATIO)
+    slow, _, _ = _slowest(worst, slow_loader, behind, crowding=2 * GRACE_RATIO)
+    # A loader that waits (for storage) needs no core: nothing in the trace tells that from one that computes.
+    best = max(length for name, length in limits.items() if name != "cores")
     # The unchanged replay's own error is in the changed one too: only their ratio counts.
     step = round(new * (period / replayed)) if replayed else new
     spread = _spread(unchanged, after, bound_by) + miss * period / 2
-    low = round(min(step, slow) - spread)
+    low = round(min(step, slow, best) - spread)
     high = round(max(step, slow) + spread)
     host_only = [c.kind for c in changes if c.kind in ("no-host-time", "free-launches", "no-host-syncs")]
     if host_only and len(graph.work) == 0:
@@ -387,7 +390,10 @@ class _Loader:
     cores_count: int
 
 
-def _slowest(after: _Periods, loader: _Loader | None, behind: int) -> tuple[int, dict[str, int], str]:
+def _slowest(
+    after: _Periods, loader: _Loader | None, behind: int, *, crowding: float
+) -> tuple[int, dict[str, int], str]:
+    """The longest period, all of them, and the name of that one."""
     limits = {"host": after.period("host")}
     if len(after.device_ns):
         limits["device"] = max(0, after.period("device") - behind)
@@ -395,7 +401,7 @@ def _slowest(after: _Periods, loader: _Loader | None, behind: int) -> tuple[int,
         limits["loader"] = loader.period_ns
         if loader.cores_count and not len(after.device_ns):
             # The training computes on the same cores, on one of them at least.
-            limits["cores"] = round((loader.work_ns + limits["host"]) / loader.cores_count)
+            limits["cores"] = round((loader.work_ns + limits["host"]) * (1 + crowding) / loader.cores_count)
     bound_by = max(limits, key=lambda name: limits[name])
     return limits[bound_by], limits, bound_by
 
