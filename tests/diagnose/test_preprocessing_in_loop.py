@@ -84,3 +84,14 @@ def test_an_input_that_is_normalised_in_place_is_prepared_in_the_loop() -> None:
     one = preprocessing_in_loop.judge(make_analysis(after_input=0.3, cores=8, lines=lines))
     assert isinstance(one, Finding)
     assert one.cost_ratio == pytest.approx(0.3)
+
+
+def test_a_gap_that_lies_on_zero_grad_alone_is_told_as_info() -> None:
+    lines = {"after_input_ns": (make_line(84, 1.0, "optimizer.zero_grad()"),)}
+    one = preprocessing_in_loop.judge(make_analysis(after_input=0.24, lines=lines))
+    assert isinstance(one, Finding)
+    assert one.severity is Severity.INFO
+    assert one.saving is not None
+    assert (one.saving.low_ratio, one.saving.basis) == (0.0, Basis.RULE_OF_THUMB)
+    assert "before `optimizer.zero_grad()` in main or in that line: stack samples cannot tell which" in one.title
+    assert preprocessing_in_loop.judge(make_analysis(after_input=0.06, lines=lines)) is None

@@ -24,6 +24,9 @@ from hotloop.diagnose.wording import say_share, say_time
 
 FLOOR_RATIO = 0.02
 
+HIDDEN_RATIO = 0.10
+HIDDEN_NS = 1_000_000
+"""A gap behind bookkeeping that is at least so long is worth a line, although nobody can say what fills it."""
 GAPS_WITHOUT_LOADER = ("other_ns", "after_backward_ns")
 """Where a loop without a DataLoader makes its batch: before the first forward, or between two micro-batches."""
 
@@ -49,7 +52,8 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     ## When it is wrong
     Work that needs the model (hard-example mining, self-play) cannot move into a worker. An augmentation that runs
     on the accelerator on purpose belongs in the loop. A forward written as plain functions, without any module call,
-    looks like a gap and is not judged.
+    looks like a gap and is not judged. Where all samples of the gap lie on `optimizer.zero_grad()` or the like, Python
+    code of a few milliseconds before that line may be hidden behind it: that is told as info, with no saving to rely on.
     """
     rank = max(analysis.ranks, key=lambda one: _gap_ns(one) / max(1.0, one.step_mean_ns))
     if known_count(rank, "forwards") <= 0:
@@ -69,7 +73,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     work = _preparation(rank)
     cost_ratio = min(1.0, work.mean_ns / rank.step_mean_ns)
     if cost_ratio < threshold or not work.lines:
-        return None
+        return _hidden_behind_bookkeeping(analysis, rank)
     line = work.lines[0]
     return Finding(
         rule="preprocessing-in-loop",
@@ -88,6 +92,37 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
             "cores": rank.cores,
         },
         where=places(work.lines),
+        fix=Fix(technique="preprocess-in-workers", settings={}, safety=Safety.SHOW, numerics=Numerics.RESAMPLED),
+        unit=analysis.unit,
+    )
+
+
+def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Finding | None:
+    """A gap whose samples all lie on a line such as ``optimizer.zero_grad()``.
+
+    The sampler is a thread and waits for the interpreter's lock: Python code that holds it for less than its switch
+    interval (5 ms) is over when the sample is taken, and the sample lies on the next call that gives the lock away. So
+    the time may belong to what stands before the line, or to the line itself: at most info.
+    """
+    if not _has_loader(rank):
+        return None
+    found = time_of_kinds(rank, "after_input_ns", BOOKKEEPING)
+    cost_ratio = min(1.0, found.mean_ns / rank.step_mean_ns)
+    if cost_ratio < HIDDEN_RATIO or found.mean_ns < HIDDEN_NS or not found.lines:
+        return None
+    line = found.lines[0]
+    what = _say_line(line.where.function, line.text)
+    return Finding(
+        rule="preprocessing-in-loop",
+        kind=Kind.FAULT,
+        title=f"{say_time(found.mean_ns)} ({say_share(cost_ratio)}) of every step pass between batch and forward, in "
+        f"Python code before {what} or in that line: stack samples cannot tell which",
+        phase="other",
+        cost_ns=round(found.mean_ns),
+        cost_ratio=cost_ratio,
+        saving=saving_within(cost_ratio, 0.0, 0.5 * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
+        evidence={"samples": found.samples_count, "has_loader": True, "cores": rank.cores},
+        where=places(found.lines),
         fix=Fix(technique="preprocess-in-workers", settings={}, safety=Safety.SHOW, numerics=Numerics.RESAMPLED),
         unit=analysis.unit,
     )
