@@ -53,7 +53,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     Work that needs the model (hard-example mining, self-play) cannot move into a worker. An augmentation that runs
     on the accelerator on purpose belongs in the loop. A forward written as plain functions, without any module call,
     looks like a gap and is not judged. Where all samples of the gap lie on `optimizer.zero_grad()` or the like, Python
-    code of a few milliseconds before that line may be hidden behind it: that is told as info, with no saving to rely on.
+    code of a few milliseconds before that line may be hidden behind it: told as info, with no saving to rely on.
     """
     rank = max(analysis.ranks, key=lambda one: _gap_ns(one) / max(1.0, one.step_mean_ns))
     if known_count(rank, "forwards") <= 0:
