@@ -39,9 +39,10 @@ def test_a_step_that_frees_its_memory_faults_it_in_once() -> None:
     plain = {key: value for key, value in os.environ.items() if "MALLOC" not in key and key != "GLIBC_TUNABLES"}
     treated, facts = set_variables(strategy_of("keep-heap"), plain)
     assert facts[0]["status"] == "applied"
-    assert faults("plain", plain) > 1000  # 96 MiB, more than glibc ever keeps of itself
-    assert faults("plain", treated) < 100
-    assert faults("api", plain) < 100
+    # 96 MiB are 24,576 pages. Untreated, glibc gives most of them back in one process and keeps them in the next, by
+    # what happens to lie at the end of its heap (64 and 6,137 faults were seen), so that side promises nothing.
+    assert faults("plain", treated) < 1000
+    assert faults("api", plain) < 1000
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
