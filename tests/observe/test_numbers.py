@@ -103,3 +103,19 @@ def test_a_failure_of_its_own_ends_only_the_watch(monkeypatch) -> None:
     assert watch.loss.count == 0
     assert any("planted" in failure for failure in numbers.GUARD.failures)
     numbers.GUARD.failures.clear()
+
+
+def test_a_device_that_failed_costs_only_the_last_values(monkeypatch) -> None:
+    told: list[dict] = []
+    watch = NumbersWatch(told.append)
+    train(watch, 4, bad=set())
+
+    def lost(self: object) -> None:
+        raise RuntimeError("device-side assert")
+
+    monkeypatch.setattr(numbers.LateValues, "finish", lost)
+    watch.finish()
+    (line,) = told
+    assert "finite in all of 4 steps" in line["message"]
+    assert any("device-side assert" in failure for failure in numbers.GUARD.failures)
+    numbers.GUARD.failures.clear()

@@ -63,6 +63,9 @@ class LossWatch:
         if torch._C._current_graph_task_id() != -1:  # a backward inside a backward (checkpointing)
             return
         for root in roots:
+            if root.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                self.unseen = "the backward was captured into a CUDA graph"  # a copy of ours would be replayed with it
+                return
             if root.numel() != 1 or not root.is_floating_point():
                 self.unseen = f"a backward began at a tensor of shape {list(root.shape)}, which is no loss"
                 return

@@ -36,7 +36,7 @@ class Trend:
     """Values in order of their steps, in a few numbers."""
 
     def __init__(self) -> None:
-        self.count = self.bad_count = self.lost_count = 0
+        self.count = self.bad_count = 0
         self.first_bad: int | None = None
         self.first: tuple[int, float] | None = None
         self.last: tuple[int, float] | None = None
@@ -62,6 +62,7 @@ class LateValues:
         self._waiting: list[tuple[int, Any]] = []
         self._travelling: deque[tuple[list[int], Any, Any]] = deque()
         self.lost_count = 0
+        """Values left out because too many were on their way."""
 
     def add(self, step: int, scalar: Any) -> None:
         if scalar.device.type == "cpu":
@@ -137,8 +138,11 @@ class NumbersWatch:
         if self._finished:
             return
         self._finished = self.losses.is_over = self.gradients.is_over = True
-        self._late_losses.finish()
-        self._late_norms.finish()
+        try:
+            self._late_losses.finish()
+            self._late_norms.finish()
+        except Exception as error:  # a device that has failed: what arrived before is told all the same
+            GUARD.record("reading the last numbers", error)
         rank = current_rank()
         if rank in (None, 0):
             self._say("info", "numbers", self._describe())
@@ -171,9 +175,9 @@ class NumbersWatch:
         self._say("warning", name, message)
 
     def _describe(self) -> str:
-        return (
-            f"loss: {_describe_loss(self.loss, self.losses.unseen)}; {_describe_norm(self.norm, self.gradients.unseen)}"
-        )
+        loss = _describe_loss(self.loss, self.losses.unseen)
+        lost = f" ({self._late_losses.lost_count} more left out)" if self._late_losses.lost_count else ""
+        return f"loss: {loss}{lost}; {_describe_norm(self.norm, self.gradients.unseen)}"
 
     def _say(self, level: str, name: str, message: str) -> None:
         self._tell({"kind": "health", "id": name, "level": level, "message": message})
