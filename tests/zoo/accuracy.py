@@ -288,12 +288,17 @@ def _preamble(done: Sequence[Mapping[str, Any]], commit: str) -> str:
     machines = sorted({_machine_words(r["machine"]) for r in done})
     busy = sum(bool(r.get("busy")) for r in done)
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    twins = (
+        "Every forecast was stored before its twin was run. Realised = 1 - fixed/faulty of each side's fastest run, "
+        "interleaved, 2 to 5 runs a side until the two fastest of each differ by less than 4 %, all under `hotloop run "
+        "--no-probe --no-deep`. The spread is over the two fastest."
+    )
+    if not any(r.get("twin") for r in done):
+        twins = "The diagnosis alone: no twin was run (`--no-twin`), so nothing is known of realised savings."
     lines = [
         f"Measured {when}, commit {commit}, on {'; '.join(machines)}.",
         f"{len(done)} runs, in {busy} of which other programs used more than a tenth of the cores' time.",
-        "Every forecast was stored before its twin was run. Realised = 1 - fixed/faulty of each side's fastest run, "
-        "interleaved, 2 to 5 runs a side until the two fastest of each differ by less than 4 %, all under `hotloop run "
-        "--no-probe --no-deep`. The spread is over the two fastest. Intervals are Wilson's, 95 %.",
+        f"{twins} Intervals are Wilson's, 95 %.",
         "Made by `make zoo`.",
     ]
     return "\n".join(lines)

@@ -57,6 +57,7 @@ LEARNING_ROWS = 4
 TOKEN_SAMPLE_ROWS = 16
 """Tokens are counted in the first rows and then in every so many'th. Between these nothing is looked at after a row."""
 MOST_COMPUTED = 64
+"""Of so many modules the last forward with gradients is remembered."""
 MATCHED_ROWS = 64
 """For so many rows inputs of forwards are remembered; later only if there have been forwards without
 gradients, or some that repeated another one."""
