@@ -1,18 +1,19 @@
 """activation-checkpointing's budget: what is kept at any time of a step, against what was asked for."""
 
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.apply.activation_plan import Footprint, Kept, UnitCall, peak_bytes, plan_budget, total_bytes
 
 from .techniques.small import apply_one, is_equal
 
+ForwardBytes = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "forward_bytes.py"))["ForwardBytes"]
 BUDGETS = (0.25, 0.5, 0.75)
 
 
@@ -114,40 +115,12 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
 }
 
 
-class ForwardBytes(TorchDispatchMode):
-    """Bytes of the storages that forward operators made, recomputing ones too, and that live: the most in backward.
-
-    Operators of backward itself run without gradients, those that are computed again in it with them.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.most = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {one.untyped_storage()._cdata for one in args if isinstance(one, torch.Tensor)}
-        result = func(*args, **(kwargs or {}))
-        if torch.is_grad_enabled():
-            for one in result if isinstance(result, tuple) else (result,):
-                storage = one.untyped_storage() if isinstance(one, torch.Tensor) else None
-                if storage is not None and storage._cdata not in given:
-                    self.made[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-        elif func is not torch.ops.aten.detach.default:  # so does checkpoint, in the middle of computing again
-            self.note()
-        return result
-
-    def note(self) -> None:
-        self.made = {key: entry for key, entry in self.made.items() if not entry[0].expired()}
-        self.most = max(self.most, sum(size for _, size in self.made.values()))
-
-
 def measured_bytes(model: nn.Module, x: torch.Tensor) -> int:
     with ForwardBytes() as live:
         loss = model(x).sum()
         live.note()
         loss.backward()
-    return live.most
+    return int(live.most_bytes)
 
 
 def budgeted(build: Callable[[], nn.Module], budget: float) -> tuple[nn.Module, Any]:
