@@ -257,6 +257,23 @@ def test_a_line_that_also_made_what_was_left_alone_stays() -> None:
     assert "left alone (an iterable data set)" in left_out[0].why
 
 
+def test_lower_priority_is_a_line_of_the_workers() -> None:
+    detail = f"{LOADER}, fork, at a lower priority (nice 19); reading and collating draw no random numbers"
+    record = Record("loader-workers", line(2), "DataLoader", detail)
+    changed, _, used = patch_source("import os\nl = DataLoader(d)\n", [record])
+    assert used == ("loader-workers",)
+    assert changed.splitlines()[1] == (
+        "l = DataLoader(d, num_workers=2, prefetch_factor=4, persistent_workers=True, "
+        "worker_init_fn=lambda _: os.nice(19))"
+    )
+    for text in ("import sys\nl = DataLoader(d)\n", "import os as o\nl = DataLoader(d)\n"):
+        assert "worker_init_fn" in refused(text, record)
+    taken = "import os\nl = DataLoader(d, worker_init_fn=seed)\n"
+    assert "worker_init_fn=seed stands in the script" in refused(taken, record)
+    spawned = Record("loader-workers", line(2), "DataLoader", detail.replace("fork", "spawn"))
+    assert "worker_init_fn" in refused("import os\nl = DataLoader(d)\n", spawned)
+
+
 def test_gradients_that_are_not_always_there_are_given_up_by_the_strategy_alone() -> None:
     text = "import torch\nopt.zero_grad(set_to_none=False)\n"
     part = Record("zero-grad-to-none", line(2), "AdamW", "set_to_none=True for 2 of 3 parameters")

@@ -8,6 +8,7 @@ script changes in its data set never reaches a worker. A Pass is an iterator of 
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -39,7 +40,14 @@ class WorkerPasses:
     """
 
     def __init__(
-        self, loader: Any, *, num_workers: int, persistent: bool, training_only: bool, is_resampled: bool
+        self,
+        loader: Any,
+        *,
+        num_workers: int,
+        persistent: bool,
+        training_only: bool,
+        is_resampled: bool,
+        niceness: int = 0,
     ) -> None:
         self._loader = weakref.ref(loader)
         self.persistent = persistent
@@ -50,6 +58,7 @@ class WorkerPasses:
         self.owner: weakref.ref[Pass] | None = None
         self.changes_count = 0
         self._is_resampled = is_resampled
+        self._niceness = niceness
         self._built_print: Any = fingerprint(loader.dataset)
 
     def __call__(self) -> Any:
@@ -104,12 +113,14 @@ class WorkerPasses:
 
     def _start(self, taker: Pass, loader: Any) -> _Pool | None:
         try:
-            return _Pool(_View(loader, self, taker.seed_state))
+            pool = _Pool(_View(loader, self, taker.seed_state))
         except (OSError, RuntimeError, AssertionError):  # no more processes or memory, or a daemon, which may have none
             if not self.was_local:
                 raise
             self.changes_count = MOST_CHANGES
             return None
+        lower_priority(pool, self._niceness)
+        return pool
 
 
 class Pass(_BaseDataLoaderIter):  # type: ignore[misc]
@@ -336,6 +347,40 @@ def _tail_generator(loader: Any) -> tuple[torch.Generator, int] | None:
     return (sampler.generator, count) if sampler.num_samples == count else None
 
 
+def lower_priority(iterator: Any, niceness: int) -> None:
+    """Put the workers of a loader's iterator behind this process where cores are short; 0 leaves them as they are.
+
+    From here and not by a ``worker_init_fn``, so that nothing has to be sent to workers that are spawned.
+    """
+    if not niceness:
+        return
+    level = min(19, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+    for worker in getattr(iterator, "_workers", ()):
+        try:
+            os.setpriority(os.PRIO_PROCESS, worker.pid, level)
+        except (OSError, TypeError):  # it has ended already, or was never started: torch tells of that
+            continue
+
+
+class LowPriority:
+    """Stands in a loader's place for ``_get_iterator``: torch's own workers, at a lower priority."""
+
+    def __init__(self, loader: Any, niceness: int) -> None:
+        self._loader = weakref.ref(loader)
+        self._niceness = niceness
+
+    def __call__(self) -> Any:
+        loader = self._loader()
+        if loader is None:
+            raise RuntimeError("the DataLoader that this iterator belongs to is gone; iterate the original, not a copy")
+        iterator = type(loader)._get_iterator(loader)
+        lower_priority(iterator, self._niceness)
+        return iterator
+
+    def __reduce__(self) -> Any:
+        return (getattr, (self._loader(), "_get_iterator"))
+
+
 def give_workers(
     loader: Any,
     *,
@@ -345,10 +390,16 @@ def give_workers(
     context: str | None,
     training_only: bool,
     is_resampled: bool,
+    niceness: int = 0,
 ) -> None:
     """Let the loader's later passes fetch in workers. Iterators that exist already go on as they are."""
     passes = WorkerPasses(
-        loader, num_workers=num_workers, persistent=persistent, training_only=training_only, is_resampled=is_resampled
+        loader,
+        num_workers=num_workers,
+        persistent=persistent,
+        training_only=training_only,
+        is_resampled=is_resampled,
+        niceness=niceness,
     )
     loader.num_workers = num_workers
     loader.prefetch_factor = prefetch_factor

@@ -328,6 +328,17 @@ class _Source:
         return node
 
     @property
+    def has_os(self) -> bool:
+        """Whether ``os`` is the standard library's everywhere in the file."""
+        return (
+            any(
+                isinstance(node, ast.Import) and any(a.name == "os" and not a.asname for a in node.names)
+                for node in self.tree.body
+            )
+            and self.imported.get("os") == "os"
+        )
+
+    @property
     def has_torch(self) -> bool:
         return self.imported.get("torch") == "torch"
 
@@ -357,6 +368,12 @@ def _plan_arguments(source: _Source, record: Applied) -> tuple[ast.Call, dict[st
     arguments = dict(form.constants) if form.constants else _read_values(record, form.names)
     if not arguments:
         return _No(f"the record does not say which {' or '.join(form.names)} was chosen")
+    niceness = re.search(r"\(nice (\d+)\)", record.detail)
+    if niceness is not None:
+        # What a worker runs first must be sent to it where it is spawned, which a lambda cannot be.
+        if not source.has_os or " fork," not in record.detail:
+            return _No("the workers' lower priority is a worker_init_fn of forked workers in a file that imports os")
+        arguments["worker_init_fn"] = f"lambda _: os.nice({niceness.group(1)})"
     for argument in call.args:
         if isinstance(argument, ast.Starred):
             return _No(f"the call has *{ast.unparse(argument.value)}, which may hold the argument already")

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import os
 import pickle
 import random
 import sqlite3
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from hotloop.apply.api import AppliedStrategy, apply_strategy
 from hotloop.core.strategy import Choice, Strategy
 
-STRATEGY = {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 2}
+STRATEGY = {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 2, "niceness": 0}
 
 
 class Rows(Dataset[Any]):
@@ -32,6 +33,18 @@ class Rows(Dataset[Any]):
 
     def __getitem__(self, i: int) -> torch.Tensor:
         return torch.full((4,), i * self.scale)
+
+
+class Niceness(Rows):
+    """Every value is the priority of the process that read it."""
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return torch.full((4,), float(os.getpriority(os.PRIO_PROCESS, 0)))
+
+
+class NicenessStream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter([os.getpriority(os.PRIO_PROCESS, 0)] * 12)
 
 
 class Drawing(Rows):
@@ -81,7 +94,7 @@ class Sharded(Stream):
 
 
 def apply_workers(loader: Any, **settings: Any) -> AppliedStrategy:
-    chosen = {**STRATEGY, **settings}
+    chosen = {key: value for key, value in {**STRATEGY, **settings}.items() if value is not None}
     return apply_strategy(Strategy(choices=(Choice(technique="loader-workers", settings=chosen),)), loader=loader)
 
 
@@ -456,3 +469,50 @@ def test_workers_end_with_their_loader(managed: Callable[..., AppliedStrategy]) 
     for worker in workers:
         worker.join(10)
     assert [worker.is_alive() for worker in workers] == [False, False]
+
+
+def priorities(loader: Any) -> set[float]:
+    """By how much whoever reads stands back behind this process; the first batch may come before that is set."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    return {float(value) - own for _ in range(3) for batch in loader for value in batch.flatten()}
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_workers_get_the_priority_that_was_asked_for(managed: Callable[..., AppliedStrategy], persistent: bool) -> None:
+    loader = make_loader(Niceness())
+    applied = managed(loader, niceness=7, persistent_workers=persistent)
+    assert "nice 7" in record_of(applied)[1]
+    assert 7.0 in priorities(loader)
+
+
+@pytest.mark.parametrize(("threads", "lowered"), [(64, True), (1, False)])
+def test_priority_is_lowered_where_threads_and_workers_are_more_than_the_cores(
+    managed: Callable[..., AppliedStrategy], monkeypatch: pytest.MonkeyPatch, threads: int, lowered: bool
+) -> None:
+    monkeypatch.setattr("hotloop.apply.applier._cores", lambda: 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    loader = make_loader(Niceness())
+    applied = managed(loader, niceness=None)
+    assert ("nice 19" in record_of(applied)[1]) is lowered
+    assert (19.0 in priorities(loader)) is lowered
+
+
+def test_workers_of_the_script_are_lowered_and_given_back(
+    managed: Callable[..., AppliedStrategy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    loader = make_loader(Niceness(), num_workers=2, persistent_workers=True)
+    applied = managed(loader, num_workers=2, niceness=None)
+    assert record_of(applied) == ("applied", "num_workers=2 as in the script, at a lower priority (nice 19)", "exact")
+    assert pickle.loads(pickle.dumps(loader))._get_iterator.__self__ is not loader
+    assert 19.0 in priorities(loader)
+    loader._iterator = None
+    applied.undo()
+    assert priorities(loader) == {0.0}
+
+
+def test_an_iterable_data_set_gets_a_worker_of_low_priority(managed: Callable[..., AppliedStrategy]) -> None:
+    loader = DataLoader(NicenessStream(), batch_size=2)
+    applied = managed(loader, num_workers=1, niceness=3)
+    assert record_of(applied)[1].endswith("fork, at a lower priority (nice 3)")
+    assert 3.0 in priorities(loader)
