@@ -178,7 +178,7 @@ def test_a_loader_that_only_evaluates_feeds_no_backward_of_other_data() -> None:
         with torch.no_grad():
             for (x,) in hooks.take(loader_of(32)):
                 hooks.call(hooks.model, x)
-    (state, *_) = hooks.session._loaders.values()
+    (state, *_) = hooks.session.loading.states.values()
     assert state.feeds_backward is False
     assert {n for n in hooks.samples() if n} == {5}
     evaluated = [row for row in hooks.rows if row[FIELD["nograd_forwards"]]]

@@ -14,9 +14,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from hotloop.core.recording import FIELD
 from hotloop.observe import wrappers
 from hotloop.observe.background import FAST_INTERVAL_S, TARGET_CPU_RATIO, Background, next_interval_s
+from hotloop.observe.loading import TIMED_FETCHES
 from hotloop.observe.overhead import hook_costs_ns
 from hotloop.observe.recorder import COUNTED
-from hotloop.observe.session import LEARNING_ROWS, MATCHED_ROWS, TIMED_FETCHES, TOKEN_SAMPLE_ROWS, Session
+from hotloop.observe.session import LEARNING_ROWS, MATCHED_ROWS, TOKEN_SAMPLE_ROWS, Session
 
 
 class Training:
@@ -202,7 +203,7 @@ def test_a_failure_in_every_step_is_counted_and_harms_nothing(
     for _ in range(6):
         training.step()
     assert training.column("forwards") == [2] * 6
-    assert GUARD.failures["Session.after_batch: ZeroDivisionError: planted"] == 6
+    assert GUARD.failures["Loading.after_batch: ZeroDivisionError: planted"] == 6
     assert GUARD.failures["Session.before_forward: ZeroDivisionError: planted"] == 6
 
 
@@ -226,7 +227,7 @@ def test_batches_fetched_here_are_timed_less_often_after_the_first(training: Tra
     assert 95 <= fetch_many(400) <= 105
     fetch_many(600)
     assert 95 <= fetch_many(1600) <= 105
-    state = training.session._fetch_state
+    state = training.session.loading._fetch_state
     assert state is not None
     assert TIMED_FETCHES + 2600 - 30 <= state.main.batches <= TIMED_FETCHES + 2600  # the totals cover all
     with pytest.raises(TypeError):

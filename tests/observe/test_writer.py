@@ -20,7 +20,8 @@ import pytest
 
 from hotloop.core.frames import MAX_FACT_BYTES
 from hotloop.core.recording import CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD, FLAG_DEEP, STEP_FIELDS, UNKNOWN
-from hotloop.observe.writer import FrameWriter, file_system_type, is_network_file_system, merge_rows
+from hotloop.observe.segments import file_system_type, is_network_file_system
+from hotloop.observe.writer import FrameWriter, merge_rows
 from hotloop.trace.recording import ProcessRecording, read_process, read_run, read_tail
 
 SRC = Path(__file__).parents[2] / "src"

@@ -17,38 +17,28 @@ from typing import Any
 
 import torch
 
-from hotloop.core.recording import FIELD, UNKNOWN
+from hotloop.core.recording import FIELD
 
-from . import batches, facts
+from . import facts
 from .at_exit import run_at_exit
 from .compiling import GraphCalls
+from .counting import Counting
 from .device_events import CaptureWatch, cuda_device_timer, time_device
 from .direct_forward import find_models_in_sight, find_running_forward
 from .guard import GUARD, guarded
+from .loading import Loading
 from .places import Place, caller_place, is_user_code, place_of
-from .recorder import AFTER_INPUT, AFTER_NOGRAD, COUNTED, Recorder, Row
+from .recorder import COUNTED, Recorder, Row
+from .repeats import Repeats
 from .tracing import make_recorder
-from .workers import Totals, WorkerTable
 from .writer import FrameWriter
 
 BATCHES = FIELD["batches"]
-MICRO_BATCHES = FIELD["micro_batches"]
 FORWARDS = FIELD["forwards"]
-FORWARD = FIELD["forward_ns"]
-REPEATED = FIELD["repeated_forwards"]
-REPEATED_NS = FIELD["repeated_forward_ns"]
 BACKWARDS = FIELD["backwards"]
-SAMPLES = FIELD["samples"]
-TOKENS = FIELD["tokens"]
-PADDING = FIELD["padding_tokens"]
-LONGEST = FIELD["longest_tokens"]
 SYNCED = FIELD["synced_backwards"]
 GC_NS = FIELD["gc_ns"]
 GC_COUNT = FIELD["gc_count"]
-FETCH_NS = FIELD["fetch_ns"]
-FETCH_CPU_NS = FIELD["fetch_cpu_ns"]
-COLLATE_NS = FIELD["collate_ns"]
-FETCH_BATCHES = FIELD["fetch_batches"]
 COMPILE_NS = FIELD["compile_ns"]
 COMPILES = FIELD["compiles"]
 
@@ -56,17 +46,9 @@ LEARNING_ROWS = 4
 """For so many rows every nested module call is looked at (autocast, nested DDP)."""
 TOKEN_SAMPLE_ROWS = 16
 """Tokens are counted in the first rows and then in every so many'th. Between these nothing is looked at after a row."""
-MOST_COMPUTED = 64
-"""Of so many modules the last forward with gradients is remembered."""
 MATCHED_ROWS = 64
 """For so many rows inputs of forwards are remembered; later only if there have been forwards without
 gradients, or some that repeated another one."""
-TIMED_FETCHES = 64
-"""So many batches are timed one by one where they are fetched in the training process, then one in four."""
-RARELY_TIMED_FETCHES = 304
-"""After so many timed ones, one in 16."""
-FETCH_GAPS = (2, 4, 1, 5)
-"""Batches that are left out between two timed ones: not evenly, because what a batch costs may have a period."""
 MOST_LOOKS = 32
 """So often the frames above are searched for a model whose forward is called directly."""
 MOST_FACTS_WAITING = 1_000
@@ -74,47 +56,6 @@ WATCH_ROWS = 64
 """Once the root class is known, nested modules are watched again in every so many'th row."""
 MANY_NESTED_CALLS = 24
 """Fewer nested module calls a row are not worth narrowing the patch for."""
-
-
-class LoaderState:
-    """What is known of one DataLoader object."""
-
-    __slots__ = (
-        "batch_size",
-        "batches",
-        "facts",
-        "feeds_backward",
-        "first_wait_ns",
-        "first_waits",
-        "fresh",
-        "id",
-        "iterator_ns",
-        "iterators",
-        "last_samples",
-        "main",
-        "pending",
-        "pending_samples",
-        "sample_dim",
-        "wait_ns",
-        "whole_batch",
-        "worker_pids",
-    )
-
-    def __init__(self, loader_id: int, described: dict[str, Any] | None, batch_size: int | None) -> None:
-        self.id = loader_id
-        self.facts = described
-        self.batch_size = batch_size
-        """Samples of its first batch, where the loader makes the batches."""
-        self.sample_dim: int | None = None
-        self.whole_batch = 0
-        """Length of a leading dimension that needs no second look: the batch size, once it was seen there."""
-        self.last_samples = 0
-        self.feeds_backward: bool | None = None
-        self.batches = self.iterators = self.pending = self.pending_samples = 0
-        self.iterator_ns = self.first_wait_ns = self.first_waits = self.wait_ns = 0
-        self.fresh = False
-        self.main = Totals()
-        self.worker_pids: set[int] = set()
 
 
 class Session:
@@ -129,24 +70,18 @@ class Session:
         "__dict__",
         "__weakref__",
         "_ddp_classes",
-        "_direct_samples",
-        "_fetch_state",
-        "_last_loader",
         "_last_root",
         "_learners",
         "_others",
         "_pending_facts",
         "_told_root",
-        "_undecided",
-        "_unknown_loaders",
         "active",
-        "fetches_to_skip",
-        "iterator_ref",
+        "counting",
         "learning",
-        "loader_state",
+        "loading",
         "matching_inputs",
         "recorder",
-        "sampling_tokens",
+        "repeats",
     )
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -155,7 +90,9 @@ class Session:
         self.anchor_ns = time.perf_counter_ns()
         self.anchor_wall_s = time.time()
         self.recorder.anchor_ns = self.anchor_ns
-        self.table: WorkerTable | None = None
+        self.counting = Counting(self.recorder)
+        self.loading = Loading(self, self.counting)
+        self.repeats = Repeats(self.recorder)
         self.missing_sites: list[str] = []
         self.module_patch: Any = None
         self.make_background: Callable[[Session, FrameWriter], Any] | None = None
@@ -174,6 +111,9 @@ class Session:
         self.recorder.reset()
         self.recorder.on_start = self._start
         self.recorder.on_row = self._after_row
+        self.loading.reset()
+        self.counting.reset()
+        self.repeats.reset()
         self._off = False
         self.owner = threading.get_ident()
         self.device_index: int | None = None
@@ -183,18 +123,6 @@ class Session:
         self.background: Any = None
         self.ended = False
         self._places: dict[int, tuple[weakref.ref[Any] | None, Place | None]] = {}
-        self._loaders: dict[int, LoaderState] = {}
-        self._loader_refs: dict[int, weakref.ref[Any]] = {}
-        self._iterators: weakref.WeakKeyDictionary[Any, LoaderState] = weakref.WeakKeyDictionary()
-        self.iterator_ref: Callable[[], Any] = _nobody
-        """The iterator whose batches were taken last, if its loader is known to feed backward."""
-        self.loader_state: LoaderState | None = None
-        self._last_loader: LoaderState | None = None
-        self._unknown_loaders: list[LoaderState] = []
-        self._training_loaders = 0
-        self._fetch_state: LoaderState | None = None
-        self.fetches_to_skip = 0
-        self._fetches = self._fetch_gap = 0
         self._models: dict[int, weakref.ref[Any]] = {}
         self._models_count = 0
         self._last_root: Callable[[], Any] = _nobody
@@ -204,26 +132,9 @@ class Session:
         self._others: dict[int, type] = {}
         """The same of those without (loss functions are modules too)."""
         self.matching_inputs = True
-        self._direct_samples = 0
-        self._direct_tokens: tuple[int, int, int] | None = None
-        self._taken_from: Callable[[], Any] = _nobody
-        """The iterator that the last batch came from, until it is exhausted."""
-        self._time_first: dict[int, int | None] = {}
-        """Of every outermost module that holds one with ``batch_first=False``: the dimension of its input that counts
-        samples, None while that is not decided, UNKNOWN where it cannot be told."""
-        self._undecided: tuple[int, tuple[int, int]] | None = None
-        """Such a module and the shape of its input, until a backward follows."""
-        self._inner_batches: set[int] = set()
-        """Batch sizes seen at modules with ``batch_first=False``, whose inputs say which dimension is which."""
         self._ddp_classes: set[type] = set()
         self._pending_facts: list[dict[str, Any]] = []
         self._told: deque[dict[str, Any]] = deque()
-        self._seen_inputs: list[tuple[int, weakref.ref[Any], bool, int, bool, int]] = []
-        self._computed: dict[int, tuple[tuple[Any, ...], int, tuple[weakref.ref[Any], ...], bool]] = {}
-        self._same_mode_repeats = 0
-        self._maybe_metrics: tuple[int, int, int, int] = (0, UNKNOWN, 0, 0)
-        self._direct_input: tuple[Callable[[], Any], int] = (_nobody, 0)
-        self._input_stays = False
         self._looks = 0
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._facts_told: set[str] = set()
@@ -236,7 +147,6 @@ class Session:
         self.graph_calls = GraphCalls()
         self.subscribers: list[Any] = []
         self.nested_calls = 0
-        self.sampling_tokens = True
         self.roots: set[type] = set()
         self._rows_looked_at = self._forwards = self._backwards = 0
         self.nograd_calls = self.collectives = self.checkpoints = 0
@@ -299,7 +209,7 @@ class Session:
         writer = FrameWriter(os.path.join(folder, name), clock=self.now_ns)
         self.writer = writer
         self.tell(described)
-        for state in self._loaders.values():
+        for state in self.loading.states.values():
             if state.facts is not None:
                 self.tell(state.facts)
         for missing in self.missing_sites:
@@ -351,10 +261,10 @@ class Session:
         recorder = self.recorder
         rows = recorder.rows
         sampled = rows < LEARNING_ROWS or rows % TOKEN_SAMPLE_ROWS == 0
-        self.sampling_tokens = sampled
+        self.counting.sampling_tokens = sampled
         if self.learning and rows >= LEARNING_ROWS:
             self.learning = False
-        if rows >= MATCHED_ROWS and not self.nograd_calls and not self._same_mode_repeats:
+        if rows >= MATCHED_ROWS and not self.nograd_calls and not self.repeats.same_mode_count:
             self.matching_inputs = False
         self._rows_looked_at += 1
         self._forwards += row[FORWARDS]
@@ -370,7 +280,7 @@ class Session:
         the rows that were looked at: all of the first ones, later two in 16."""
         scale = self.recorder.rows / max(1, self._rows_looked_at)
         counts = {
-            "batches": sum(state.batches for state in list(self._loaders.values())),
+            "batches": sum(state.batches for state in list(self.loading.states.values())),
             "forwards": round(self._forwards * scale),
             "nograd_forwards": self.nograd_calls,
             "backwards": round(self._backwards * scale),
@@ -436,34 +346,9 @@ class Session:
             )
 
     def totals(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        by_pid = self.table.read() if self.table is not None else {}
-        for state in list(self._loaders.values()):
-            workers = Totals()
-            for pid in state.worker_pids:
-                if pid in by_pid:
-                    t = by_pid[pid]
-                    workers.add(t.batches, t.fetch_ns, t.fetch_cpu_ns, t.collate_ns)
-            total = workers if workers.batches else state.main
-            known = total.batches > 0
-            found.append(
-                {
-                    "kind": "loader_stats",
-                    "id": state.id,
-                    "batches": state.batches,
-                    "iterators": state.iterators,
-                    "feeds_backward": state.feeds_backward,
-                    "iterator_ns": state.iterator_ns,
-                    "first_wait_ns": state.first_wait_ns,
-                    "first_waits": state.first_waits,
-                    "wait_ns": state.wait_ns,
-                    "fetch_ns": total.fetch_ns if known else None,
-                    "fetch_cpu_ns": total.fetch_cpu_ns if known else None,
-                    "collate_ns": total.collate_ns if known else None,
-                    "fetch_batches": total.batches,
-                }
-            )
-        if self._input_stays:
+        """The facts of which only the newest counts: loaders, collections, compilation."""
+        found = self.loading.totals()
+        if self.counting.input_stays:
             found.append({"kind": "direct_input", "stays": True})
         if self._gc_ns:
             found.append(
@@ -499,202 +384,6 @@ class Session:
         reference, place = self._places.get(id(target), (None, None))
         return place if reference is not None and reference() is target else None
 
-    # -- loading --------------------------------------------------------------------------------------------------
-
-    @guarded
-    def loader_built(self, loader: Any) -> None:
-        self.remember_place(loader)
-
-    def _state_of(self, loader: Any) -> LoaderState:
-        key = id(loader)
-        reference = self._loader_refs.get(key)
-        if reference is None or reference() is not loader:
-            loader_id = len(self._loader_refs)
-            described = facts.loader_facts(loader, loader_id, self.place_of(loader))
-            self._loader_refs[key] = weakref.ref(loader)
-            self._loaders[key] = LoaderState(loader_id, described, facts.first_batch_size(loader))
-            self._unknown_loaders.append(self._loaders[key])
-            self.tell(described)
-        return self._loaders[key]
-
-    @guarded
-    def iterator_begins(self, loader: Any) -> None:
-        self._forget_peeked()
-        self._last_loader = state = self._state_of(loader)
-        if loader.num_workers and self.table is None:
-            self.table = WorkerTable.create()
-        if self._is_other(state):
-            self.recorder.other_loader()
-
-    def _forget_peeked(self) -> None:
-        """Take back a batch that was only looked at: its iterator was dropped and no training forward followed."""
-        taken_from, self._taken_from = self._taken_from, _nobody
-        state, row, stack = self._last_loader, self.recorder.row, self.recorder.stack
-        if taken_from is _nobody or taken_from() is not None or state is None or state.feeds_backward is False:
-            return
-        if len(stack) == 1 and stack[0] in (AFTER_INPUT, AFTER_NOGRAD) and row[BATCHES]:
-            row[SAMPLES] -= min(row[SAMPLES], state.last_samples)
-            row[TOKENS] = row[PADDING] = row[LONGEST] = UNKNOWN
-            if state.feeds_backward:
-                row[MICRO_BATCHES] -= min(row[MICRO_BATCHES], 1)
-            else:
-                state.pending -= min(state.pending, 1)
-                state.pending_samples -= min(state.pending_samples, state.last_samples)
-
-    def iterator_exhausted(self, state: LoaderState | None) -> None:
-        """A loader has no more batches. If forwards without gradients used them, they fed no backward."""
-        self._taken_from = _nobody
-        burst = self.recorder.burst
-        if state is None or state.feeds_backward or burst is None or not burst.forwards:
-            return
-        state.feeds_backward = False
-        row = self.recorder.row
-        row[SAMPLES] -= min(row[SAMPLES], state.pending_samples)
-        state.pending = state.pending_samples = 0
-        burst.other_loader = True
-        if self._last_loader is state:
-            self._last_loader = None
-
-    def _is_other(self, state: LoaderState) -> bool:
-        """True for a loader that does not feed backward, or has not yet while another one does."""
-        return state.feeds_backward is False or (state.feeds_backward is None and self._training_loaders > 0)
-
-    @guarded
-    def iterator_created(self, loader: Any, iterator: Any, spent_ns: int) -> None:
-        state = self._state_of(loader)
-        try:
-            self._iterators[iterator] = state
-        except TypeError:  # some loaders answer a generator: its batches are counted under the loader last iterated
-            self._last_loader = state
-        if self.module_patch is not None and not self.module_patch.is_wide:
-            self.module_patch.widen()  # another loop may begin here, around another model
-            self.recorder.due = 0
-        state.iterators += 1
-        state.iterator_ns += spent_ns
-        state.fresh = True
-        for worker in getattr(iterator, "_workers", ()):
-            if worker.pid is not None:
-                state.worker_pids.add(worker.pid)
-
-    @guarded
-    def before_batch(self, iterator: Any) -> LoaderState | None:
-        """The state of the iterator's loader; tells the recorder when that loader does not feed backward."""
-        self.iterator_ref = _nobody
-        self._taken_from = weakref.ref(iterator)
-        state = self._iterators.get(iterator, self._last_loader)
-        self._fetch_state = self.loader_state = state
-        if state is not None and state.feeds_backward:
-            self.iterator_ref = weakref.ref(iterator)  # from here on wrappers need not ask
-        elif state is not None and self._is_other(state):
-            self.recorder.other_loader()
-        return state
-
-    def after_batch(self, state: LoaderState | None, batch: Any, waited_ns: int) -> None:
-        """A batch was taken by the training's loop."""
-        try:
-            row = self.recorder.row
-            row[BATCHES] = fetched = row[BATCHES] + 1
-            samples = batches.count_samples(batch)
-            if state is not None:
-                state.batches += 1
-                state.wait_ns += waited_ns
-                if state.fresh:
-                    state.fresh = False
-                    state.first_waits += 1
-                    state.first_wait_ns += waited_ns
-                self._last_loader = state
-                if samples != state.whole_batch:
-                    samples = self._settle_samples(state, batch, samples)
-                if state.feeds_backward:
-                    row[MICRO_BATCHES] += 1
-                    if fetched == 1 and (row[SAMPLES] or self._direct_samples):
-                        self._drop_direct()
-                elif state.feeds_backward is None:
-                    state.pending += 1
-                    state.pending_samples += samples
-                else:
-                    return
-                state.last_samples = samples
-            row[SAMPLES] += samples
-            if self.sampling_tokens and samples:
-                self._count_tokens(batch, 0 if state is None else state.sample_dim)
-        except Exception as error:
-            GUARD.record("Session.after_batch", error)
-
-    def _settle_samples(self, state: LoaderState, batch: Any, leading: int) -> int:
-        """Samples of a batch whose leading dimension is not known to count them; 0 when that cannot be told.
-
-        A loader that makes the batches says how many samples they hold, all but the last one. Where it does not say it,
-        the modules inside a model that takes time first do.
-        """
-        if state.batch_size is None and not self._time_first:
-            return leading
-        known: Any = self._inner_batches if state.batch_size is None else (state.batch_size,)
-        shape = batches.leading_shape(batch)
-        if state.sample_dim is None:
-            state.sample_dim = batches.find_sample_dim(shape, known)
-            if state.sample_dim is None:
-                return 0
-            if state.sample_dim == 0 and state.batch_size is not None:
-                state.whole_batch = state.batch_size
-        count = shape[state.sample_dim]
-        if state.batch_size is None or count <= state.batch_size:
-            return count
-        if shape[1] == state.batch_size:  # the first batches were as long as they were many
-            state.sample_dim, state.whole_batch = 1, 0
-            return state.batch_size
-        return 0
-
-    def _drop_direct(self) -> None:
-        """The first forward of this row was of a batch that had been fetched, and counted, in the row before."""
-        row = self.recorder.row
-        row[SAMPLES] = self._direct_samples = 0
-        row[TOKENS] = row[PADDING] = row[LONGEST] = UNKNOWN
-        self._direct_tokens = None
-
-    def _count_tokens(self, batch: Any, sample_dim: int | None) -> None:
-        counted = batches.count_tokens(batch, sample_dim or 0)
-        if counted is not None:
-            row = self.recorder.row
-            row[TOKENS] = max(0, row[TOKENS]) + counted[0]
-            row[PADDING] = max(0, row[PADDING]) + counted[1]
-            row[LONGEST] = max(0, row[LONGEST]) + counted[2]
-
-    @guarded
-    def batch_fetched(self, fetch_ns: int, fetch_cpu_ns: int, collate_ns: int) -> None:
-        """A batch was read, here or in a worker."""
-        info = torch.utils.data.get_worker_info()
-        if info is not None:
-            if self.table is None:
-                self.table = self._find_table()
-            if self.table is not None:
-                self.table.add(fetch_ns, fetch_cpu_ns, collate_ns)
-            return
-        if threading.get_ident() != self.owner:
-            return
-        self._fetches += 1
-        stands_for, self._fetch_gap = 1 + self._fetch_gap, 0
-        if self._fetches >= TIMED_FETCHES:
-            self._fetch_gap = FETCH_GAPS[self._fetches % len(FETCH_GAPS)]
-            if self._fetches >= RARELY_TIMED_FETCHES:
-                self._fetch_gap *= 5
-            self.fetches_to_skip = self._fetch_gap
-        row = self.recorder.row
-        row[FETCH_NS] += fetch_ns
-        row[FETCH_CPU_NS] += fetch_cpu_ns
-        row[COLLATE_NS] += collate_ns
-        row[FETCH_BATCHES] += 1
-        if self._fetch_state is not None:
-            # In the totals a batch stands for those left out before it: the first ones must not count for more.
-            n = stands_for
-            self._fetch_state.main.add(n, n * fetch_ns, n * fetch_cpu_ns, n * collate_ns)
-
-    def _find_table(self) -> WorkerTable | None:
-        import multiprocessing
-
-        parent = multiprocessing.parent_process()
-        return None if parent is None or parent.pid is None else WorkerTable.of_parent(parent.pid)
-
     # -- modules --------------------------------------------------------------------------------------------------
 
     def before_forward(self, module: Any, args: Any, kwargs: Any) -> int | None:
@@ -709,10 +398,12 @@ class Session:
                     if self._last_root() is not module:
                         self._last_root = weakref.ref(module)
                     if not recorder.row[BATCHES]:
-                        self._count_direct(key, args, kwargs)
+                        self.counting.count_direct(key, args, kwargs)
                 if cls in self._ddp_classes:
                     self._count_sync(module)
-            return self._seen_before(module, args, kwargs, False) if self.matching_inputs else None
+            if self.matching_inputs:
+                return self.repeats.look(module, args, kwargs, False, self._learners.get(key) is cls)
+            return None
         except Exception as error:
             GUARD.record("Session.before_forward", error)
             return None
@@ -723,7 +414,7 @@ class Session:
         self.roots.add(type(module))
         self.nograd_calls += 1
         self.matching_inputs = True
-        return self._seen_before(module, args, kwargs, True)
+        return self.repeats.look(module, args, kwargs, True, self._learners.get(id(module)) is type(module))
 
     def _meet(self, module: Any, args: Any) -> bool:
         """An outermost module that was not known: whether it learns anything. Remembered by identity and class."""
@@ -737,156 +428,14 @@ class Session:
             known.clear()
         known[id(module)] = cls
         (self._others if learns else self._learners).pop(id(module), None)
-        self._time_first.pop(id(module), None)
-        if learns and any(getattr(part, "batch_first", None) is False for part in module.modules()):
-            self._time_first[id(module)] = None
-            self._note_inner_batch(module, args)
+        if learns:
+            self.counting.meet(module, args)
         if self._looks < MOST_LOOKS and not self.compile_used:
             self._looks += 1
             surrounding = find_running_forward(sys._getframe(2))
             if surrounding is not None:
                 self.patch_forward(surrounding)
         return learns
-
-    def _note_inner_batch(self, module: Any, args: Any) -> None:
-        if getattr(module, "batch_first", None) is False and len(self._inner_batches) < 8:
-            size = batches.inner_batch_size(args)
-            if size is not None:
-                self._inner_batches.add(size)
-
-    def _seen_before(self, module: Any, args: Any, kwargs: Any, nograd: bool) -> int | None:
-        """Now, in ns, when the module already computed the same input in this row, or in the one before for metrics."""
-        tensor = None
-        for value in args or kwargs.values():
-            if isinstance(value, torch.Tensor):
-                tensor = value
-                break
-        if tensor is None:
-            return None
-        key, row, mode, version = id(module), self.recorder.rows, module.training, 0
-        seen = [entry for entry in self._seen_inputs if entry[0] == key and entry[1]() is tensor]
-        if nograd and not mode and self._learners.get(key) is type(module):
-            version = 0 if tensor.is_inference() else tensor._version
-            self._note_evaluation(seen, row, version)
-        # What every step trains on (a graph, a full batch) is no batch that comes back: a forward of it after the
-        # optimizer's step looks at new weights, and one in the other mode computes something else.
-        is_lasting = len({entry[3] for entry in seen if not entry[2]}) > 1
-        known = (not nograd and self._is_computed_again(module, key, args, kwargs)) or any(
-            was_nograd != nograd
-            # A forward for metrics often comes after the optimizer's step: the previous row counts too.
-            and ((seen_row == row and seen_mode == mode) if is_lasting else 0 <= row - seen_row <= int(nograd))
-            for _, _, was_nograd, seen_row, seen_mode, _ in seen
-        )
-        if len(self._seen_inputs) >= 64:
-            self._seen_inputs = [seen for seen in self._seen_inputs if row - seen[3] <= 1][-32:]
-        self._seen_inputs.append((key, weakref.ref(tensor), nograd, row, mode, version))
-        return time.perf_counter_ns() if known else None
-
-    def _is_computed_again(self, module: Any, key: int, args: Any, kwargs: Any) -> bool:
-        """Whether the module's forward with gradients just before had the same inputs, weights and mode.
-
-        All inputs must be tensors that can be compared by identity, and the weights a parameter that learns and tells
-        its changes by its version. With several optimizers the weights outlive the row that another one's step closed.
-        """
-        learns = self._learners.get(key) is type(module)
-        if not learns:
-            return False
-        inputs = (*args, *kwargs.values())
-        if not all(isinstance(value, torch.Tensor) and not value.is_inference() for value in inputs):
-            return False
-        weight = next((p for p in module.parameters() if p.requires_grad), None)
-        if type(weight) is not torch.nn.Parameter or weight.is_inference():  # others were put in for this call
-            return False
-        row, optimizers_count = self.recorder.rows, len(self.recorder.optimizers)
-        state = (module.training, id(weight), weight._version, *((id(t), t._version) for t in inputs))
-        before = self._computed.get(key)
-        stays = before is not None and before[0][3:] == state[3:]
-        if not stays:
-            self._confirm_metrics(key)
-        # The references keep an identity from being given to another tensor meanwhile.
-        self._computed[key] = (state, row, tuple(weakref.ref(t) for t in inputs), stays)
-        if len(self._computed) > MOST_COMPUTED:
-            self._computed.clear()
-        if before is None or any(ref() is None for ref in before[2]):
-            return False
-        if before[0] != state:
-            # The batch that the row before trained on last, with the weights of after its step: maybe for metrics.
-            if row - before[1] == 1 and stays and not before[3]:
-                self._maybe_metrics = (key, row, self.recorder.row[BACKWARDS], self.recorder.row[FORWARD])
-            return False
-        if row - before[1] > (1 if optimizers_count > 1 else 0):
-            return False
-        self._same_mode_repeats += 1
-        return True
-
-    def _confirm_metrics(self, key: int) -> None:
-        """A forward of the row before's batch was for metrics when the next batch comes without a backward between."""
-        row = self.recorder.row
-        if self._maybe_metrics[:3] == (key, self.recorder.rows, row[BACKWARDS]):
-            row[REPEATED] += 1
-            row[REPEATED_NS] += row[FORWARD] - self._maybe_metrics[3]
-            self._same_mode_repeats += 1
-        self._maybe_metrics = (0, UNKNOWN, 0, 0)
-
-    def _note_evaluation(
-        self, seen: list[tuple[int, weakref.ref[Any], bool, int, bool, int]], row: int, v: int
-    ) -> None:
-        """The model that is trained, in eval mode: on data that stays the same, what it answers is only looked at."""
-        burst = self.recorder.burst
-        if burst is None:
-            return
-        for _, _, was_nograd, seen_row, seen_mode, version in reversed(seen):
-            if was_nograd and seen_row < row:
-                burst.own_data += not seen_mode and version == v
-                return
-
-    def _count_direct(self, key: int, args: Any, kwargs: Any) -> None:
-        """Samples and tokens of a training without a DataLoader: the largest model input before each backward."""
-        batch = args if args else kwargs
-        sample_dim: int | None = 0
-        if key in self._time_first:
-            sample_dim = self._time_first[key]
-            if sample_dim is None:
-                self._undecided = (key, batches.leading_shape(batch))
-                return
-            if sample_dim == UNKNOWN:
-                return
-        samples = batches.leading_shape(batch)[1] if sample_dim else batches.count_samples(batch)
-        self._direct_samples = max(self._direct_samples, samples)
-        if self.sampling_tokens:
-            self._look_whether_input_stays(batch)
-            if self._direct_tokens is None:
-                self._direct_tokens = batches.count_tokens(batch, sample_dim or 0)
-
-    def _look_whether_input_stays(self, batch: Any) -> None:
-        """A tensor that an earlier row trained on too is no batch of a larger set: there is no larger one to take."""
-        tensor, (seen, row) = batches.first_tensor(batch), self._direct_input
-        if tensor is None:
-            return
-        if seen() is tensor and row < self.recorder.rows:
-            self._input_stays = True
-        elif seen() is not tensor:
-            self._direct_input = (weakref.ref(tensor), self.recorder.rows)
-
-    def _decide_sample_dim(self, key: int, shape: tuple[int, int]) -> None:
-        """The forward is over: the modules inside have shown how many samples they got, unless they were not seen."""
-        self._undecided = None
-        dim = batches.find_sample_dim(shape, self._inner_batches)
-        if dim is not None:
-            self._direct_samples = max(self._direct_samples, shape[dim])
-        elif not self.learning:
-            dim = UNKNOWN
-        self._time_first[key] = dim
-
-    def _add_direct(self) -> None:
-        row = self.recorder.row
-        row[SAMPLES] += self._direct_samples
-        self._direct_samples = 0
-        counted, self._direct_tokens = self._direct_tokens, None
-        if counted is not None:
-            row[TOKENS] = max(0, row[TOKENS]) + counted[0]
-            row[PADDING] = max(0, row[PADDING]) + counted[1]
-            row[LONGEST] = max(0, row[LONGEST]) + counted[2]
 
     def _count_sync(self, module: Any) -> None:
         row = self.recorder.row
@@ -898,8 +447,8 @@ class Session:
     def nested_call(self, module: Any, args: Any) -> None:
         """In the first rows only: what holds inside the outermost module."""
         self.nested_calls += 1
-        if self._time_first:
-            self._note_inner_batch(module, args)
+        if self.counting.time_first:
+            self.counting.note_inner_batch(module, args)
         if "autocast" not in self._facts_told:
             self._look_for_autocast(module)
         if type(module) in self._ddp_classes:
@@ -923,20 +472,20 @@ class Session:
     def before_backward(self) -> None:
         """The outermost backward begins: what fed it is known now."""
         try:
-            recorder = self.recorder
+            recorder, counting, loading = self.recorder, self.counting, self.loading
             if recorder.burst is not None:
                 recorder.end_burst()
             if self.learning and self._last_root is _nobody:
                 self._look_for_models()
-            if self._undecided is not None:
-                self._decide_sample_dim(*self._undecided)
-            if self._direct_samples:
-                self._add_direct()
-            state = self._last_loader
+            if counting.undecided is not None:
+                counting.decide_sample_dim(self.learning)
+            if counting.direct_samples:
+                counting.add_direct()
+            state = loading.last_state
             if state is not None and not state.feeds_backward and recorder.row[BATCHES]:
-                self._found_feeding(state)
-            if self._unknown_loaders:
-                self._sort_out_loaders(state)
+                loading.found_feeding(state)
+            if loading.unknown:
+                loading.sort_out(state)
             if self._last_root is not self._told_root:
                 self._tell_root()
             if self.learning and "autocast" not in self._facts_told:
@@ -952,20 +501,6 @@ class Session:
             self._looks += 1
             for cls in find_models_in_sight(sys._getframe(3)):
                 self.patch_forward(cls)
-
-    def _found_feeding(self, state: LoaderState) -> None:
-        """The loader that gave the last batch feeds backward."""
-        state.feeds_backward = True
-        self._training_loaders += 1
-        self.recorder.row[MICRO_BATCHES] += state.pending
-        state.pending = state.pending_samples = 0
-        self.iterator_ref = _nobody
-
-    def _sort_out_loaders(self, feeding: LoaderState | None) -> None:
-        for other in self._unknown_loaders:
-            if other is not feeding and other.batches and other.feeds_backward is None:
-                other.feeds_backward = False
-        self._unknown_loaders = [s for s in self._unknown_loaders if s.feeds_backward is None]
 
     def _tell_root(self) -> None:
         """The last outermost module with parameters is another one than at the backward before."""

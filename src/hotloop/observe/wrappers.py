@@ -82,7 +82,7 @@ def wrap_loader_init(session: Session) -> Callable[[Call], Call]:
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            session.loader_built(self)
+            session.remember_place(self)
 
         return unseen(__init__)
 
@@ -91,14 +91,14 @@ def wrap_loader_init(session: Session) -> Callable[[Call], Call]:
 
 def wrap_loader_iter(session: Session) -> Callable[[Call], Call]:
     """DataLoader.__iter__: creating an iterator (workers start here) is waiting for input."""
-    recorder = session.recorder
+    recorder, loading = session.recorder, session.loading
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def __iter__(self: Any) -> Any:
             if _ident() != session.active:
                 return original(self)
-            session.iterator_begins(self)
+            loading.iterator_begins(self)
             recorder.enter(ITERATOR)
             start_ns = recorder.last_ns
             try:
@@ -106,7 +106,7 @@ def wrap_loader_iter(session: Session) -> Callable[[Call], Call]:
             finally:
                 recorder.leave()
             recorder.row[ITERATORS] += 1
-            session.iterator_created(self, iterator, recorder.last_ns - start_ns)
+            loading.iterator_created(self, iterator, recorder.last_ns - start_ns)
             return iterator
 
         return __iter__
@@ -116,7 +116,7 @@ def wrap_loader_iter(session: Session) -> Callable[[Call], Call]:
 
 def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
     """_BaseDataLoaderIter.__next__: waiting for the next batch."""
-    recorder = session.recorder
+    recorder, loading = session.recorder, session.loading
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
@@ -125,17 +125,17 @@ def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
                 return original(self)
             if recorder.stack[-1] in _LOADING:  # a loader that reads another loader
                 return original(self)
-            state = session.loader_state if session.iterator_ref() is self else session.before_batch(self)
+            state = loading.state if loading.iterator_ref() is self else loading.before_batch(self)
             recorder.enter(INPUT)
             start_ns = recorder.last_ns
             try:
                 batch = original(self)
             except StopIteration:
-                session.iterator_exhausted(state)
+                loading.iterator_exhausted(state)
                 raise
             finally:
                 recorder.leave()
-            session.after_batch(state, batch, recorder.last_ns - start_ns)
+            loading.after_batch(state, batch, recorder.last_ns - start_ns)
             return batch
 
         return __next__
@@ -163,12 +163,13 @@ class _TimedCollate:
 def wrap_fetcher_fetch(session: Session) -> Callable[[Call], Call]:
     """_MapDatasetFetcher.fetch and its iterable twin: reading the samples apart from collating them, batch by batch in
     a worker, in the training process one in four after the first ones and one in 16 after many."""
+    loading = session.loading
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
-            if session.fetches_to_skip > 0:
-                session.fetches_to_skip -= 1
+            if loading.fetches_to_skip > 0:
+                loading.fetches_to_skip -= 1
                 return original(self, possibly_batched_index)
             collate = self.collate_fn
             timed = self.collate_fn = _TimedCollate(collate)
@@ -178,7 +179,7 @@ def wrap_fetcher_fetch(session: Session) -> Callable[[Call], Call]:
             finally:
                 self.collate_fn = collate
             worked_ns, wall_ns = busy_ns() - start_busy_ns, _clock() - start_ns
-            session.batch_fetched(wall_ns - timed.last_ns, worked_ns, timed.last_ns)
+            loading.batch_fetched(wall_ns - timed.last_ns, worked_ns, timed.last_ns)
             return data
 
         return fetch

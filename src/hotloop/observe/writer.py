@@ -5,19 +5,15 @@ Everything that may take time (allocating the next segment, looking whether the 
 by ``maintain()``, on a thread of the caller. What cannot be written waits in a bounded memory buffer; what does not
 fit there is counted as lost.
 
-Space is allocated before it is mapped and never given back while mapped: touching a mapped page without a block
-behind it would end the training with SIGBUS. On a file system where allocated space may still run out (copy on write)
-or whose kind is unknown, nothing is mapped and ``maintain()`` writes to the file instead, so a killed process loses
-what came after the last call.
+How the file's space is taken and mapped is told in segments.py. Where it cannot be mapped, ``maintain()`` writes to the
+file instead, so a killed process loses what came after the last call.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import mmap
 import os
-import socket
 import struct
 import sys
 import threading
@@ -44,11 +40,9 @@ from hotloop.core.frames import (
     STATE_FULL,
     STATE_RECORDING,
     STATUS_OFFSETS,
-    FileHeader,
     Status,
     commit_word,
     encode_covered,
-    encode_header,
     encode_segment_header,
     encode_status,
     fact_key,
@@ -56,22 +50,14 @@ from hotloop.core.frames import (
 )
 from hotloop.core.recording import CLOSED_BY_END, FIELD, STEP_FIELDS, UNKNOWN
 
+from .segments import Segment, SegmentFile, Slot
+
 RAW_ROWS = 16384
 """Rows that are kept one by one; later ones are merged in blocks of 2, then 4, 8, ..."""
 LEVEL_BLOCKS = 8192
 """Blocks of one size before the size doubles."""
 FACT_BUDGET_BYTES = 16 << 20
 """Facts in one file. Kinds that keep coming are thinned as it fills: every 2nd one after half of it, and so on."""
-
-POINTER_SUFFIX = ".where"
-"""``<file>.where`` stands where a recording belongs while it is still on the node's own disk."""
-
-MAPPABLE_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay", "f2fs"})
-"""File systems where allocated space is certain, so that mapping it is safe; overlay stands for its usual uppers."""
-_NETWORK_FILE_SYSTEMS = frozenset(
-    {"9p", "afs", "beegfs", "ceph", "cifs", "fhgfs", "fuse", "fuseblk", "glusterfs", "gpfs", "lustre", "ncpfs"}
-    | {"nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "wekafs"}
-)
 
 _ROW_BYTES = 8 * len(STEP_FIELDS)
 _ROW_SPAN_BYTES = frame_span_bytes(_ROW_BYTES)
@@ -88,14 +74,11 @@ _FROM_FIRST = tuple(FIELD[name] for name in ("index", "closed_by", "optimizer_in
 _FROM_LAST = tuple(FIELD[name] for name in ("end_ns", "rss_bytes", "device_allocated_bytes", "device_reserved_bytes"))
 _FLAGS = FIELD["flags"]
 
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DRAIN_ROWS = 64  # waiting rows that one write_row takes along
 _TRACKED_FACTS = 1024  # last-wins facts whose places are remembered
 _CHECK_NS = 1_000_000_000
 _RETRY_NS, _RETRY_MAX_NS = 5_000_000_000, 60_000_000_000
-_COPY_BACK_S = 30.0
 _LONG_AGO_NS = -(1 << 62)
-_MADV_POPULATE_WRITE = 23  # Linux 5.14: faults the pages in, and answers with an error where a touch would be SIGBUS
 _HEALTH_SPAN_BYTES = 512
 _HEALTH_KEY = ("health", "recording")
 _LAST_WORDS = frozenset({"end", "health", "process"})
@@ -113,28 +96,6 @@ class Losses:
     reason: str | None
 
 
-@dataclass(slots=True, eq=False)
-class _Segment:
-    """One segment in memory: a mapping of the file, or (``mapping`` is None) a copy that maintain() writes out."""
-
-    number: int
-    base_bytes: int
-    view: memoryview
-    mapping: mmap.mmap | None
-    at: int = 0  # end of what was appended
-    flushed: int = 0  # of a copy: appended bytes that the file has
-    dirty: set[tuple[int, int]] | None = None  # of a copy: (offset, bytes) rewritten in place since
-
-
-@dataclass(slots=True, eq=False)
-class _Slot:
-    """A place in a segment that a frame may be written to more than once."""
-
-    segment: _Segment
-    at: int
-    span_bytes: int
-
-
 def merge_rows(first: Sequence[int], second: Sequence[int]) -> list[int]:
     """Two consecutive rows (or blocks) as one block.
 
@@ -148,37 +109,6 @@ def merge_rows(first: Sequence[int], second: Sequence[int]) -> list[int]:
         merged[i] = second[i]
     merged[_FLAGS] = first[_FLAGS] | second[_FLAGS]
     return merged
-
-
-def file_system_type(folder: str, mounts: str) -> str | None:
-    """Type of the file system that holds ``folder``, from the text of /proc/self/mountinfo; None when not listed."""
-    folder = os.path.realpath(folder)
-    best, found = -1, None
-    for line in mounts.splitlines():
-        left, separator, right = line.partition(" - ")
-        fields = left.split(" ")
-        if not separator or len(fields) < 5:
-            continue
-        # Mount points hold spaces and the like as octal escapes.
-        point = fields[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
-        inside = point == "/" or folder == point or folder.startswith(point + "/")
-        if inside and len(point) >= best:  # a later mount on the same point hides the earlier one
-            best, found = len(point), right.split(" ")[0]
-    return found
-
-
-def is_network_file_system(kind: str) -> bool:
-    """Whether files of this type lie on another machine (or behind a FUSE daemon that may be one)."""
-    return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
-
-
-def read_mounts() -> str:
-    """The text of /proc/self/mountinfo; empty where there is none."""
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 class FrameWriter:
@@ -216,27 +146,22 @@ class FrameWriter:
         level_blocks: int = LEVEL_BLOCKS,
         mounts: str | None = None,
     ) -> None:
-        self.path = path
         self._clock = clock
         grain_bytes = max(65536, mmap.ALLOCATIONGRANULARITY)
-        self._segment_bytes = max(MIN_SEGMENT_BYTES, segment_bytes // grain_bytes * grain_bytes)
+        whole_bytes = max(MIN_SEGMENT_BYTES, segment_bytes // grain_bytes * grain_bytes)
+        self._file = SegmentFile(path, whole_bytes, mounts)
         self._fact_budget_bytes = fact_budget_bytes
         self._level_blocks = level_blocks
-        self._mounts = mounts
         self._lock = threading.Lock()  # everything below but the deques' ends
         self._service = threading.Lock()  # one maintain or close at a time
         self._serviced = False
         self._ended = False
         self._gone = False  # deleted: nothing is kept any more, only counted
 
-        self._file = -1
-        self._file_path = path
-        self._mapped = False
-        self._first: _Segment | None = None
-        self._current: _Segment | None = None
-        self._next: _Segment | None = None
-        self._retired: list[_Segment] = []
-        self._copies: list[_Segment] = []  # segments that are not mapped and may have something to flush
+        self._first: Segment | None = None
+        self._current: Segment | None = None
+        self._next: Segment | None = None
+        self._retired: list[Segment] = []
         self._use(memoryview(b""))
         self._at = 0
         self._row_limit_bytes = 0  # rows that end here go the short way; 0 sends all of them the long way
@@ -247,13 +172,13 @@ class FrameWriter:
         self._block: list[int] | None = None
         self._block_rows = 2
         self._blocks_left = level_blocks
-        self._newest: _Slot | None = None
-        self._other: _Slot | None = None
-        self._spare: _Slot | None = None
+        self._newest: Slot | None = None
+        self._other: Slot | None = None
+        self._spare: Slot | None = None
 
         self._fact_bytes = 0
         self._fact_count = 0
-        self._fact_slots: dict[tuple[str, str], list[_Slot]] = {}
+        self._fact_slots: dict[tuple[str, str], list[Slot]] = {}
         self._many_seen: dict[str, int] = {}
 
         self._pending_rows: deque[bytes] = deque()
@@ -282,10 +207,15 @@ class FrameWriter:
                 writer.disown()
 
         if sys.platform == "win32":
-            self._file_path, self._loss_reason = "", "recording is not supported on Windows"
+            self._gone, self._loss_reason = True, "recording is not supported on Windows"
         else:
             os.register_at_fork(after_in_child=disown_in_child)
             self._open()
+
+    @property
+    def path(self) -> str:
+        """Where the recording belongs."""
+        return self._file.path
 
     # The training thread.
 
@@ -375,7 +305,7 @@ class FrameWriter:
             self._serviced = True
             now_ns = self._clock()
             if self._first is None:
-                if self._file_path and not self._gone and now_ns >= self._retry_at_ns:
+                if not self._gone and now_ns >= self._retry_at_ns:
                     self._open()
             else:
                 self._keep_up(now_ns)
@@ -402,7 +332,7 @@ class FrameWriter:
         try:
             if self._ended:
                 return
-            if self._first is None and not self._gone and self._file_path:
+            if self._first is None and not self._gone:
                 self._open()
             if self._finish():
                 self._leave_file()
@@ -420,9 +350,7 @@ class FrameWriter:
         self._pending_rows.clear()
         self._pending_facts.clear()
         self._drop_segments()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.forget()
 
     # Rows and facts on their way into segments; all of these need the lock.
 
@@ -535,7 +463,7 @@ class FrameWriter:
         return last_words and self._append_reserve(kind, payload, span)
 
     def _max_fact_bytes(self) -> int:
-        return min(MAX_FACT_BYTES, self._segment_bytes // 4)
+        return min(MAX_FACT_BYTES, self._file.segment_bytes // 4)
 
     def _stride(self) -> int:
         """1 in the first half of the budget for facts, 2 in the next quarter, 4 in the next eighth, ..."""
@@ -572,7 +500,7 @@ class FrameWriter:
 
     def _make_room(self, span: int) -> bool:
         current = self._current
-        if current is not None and self._at + span <= self._segment_bytes:
+        if current is not None and self._at + span <= self._file.segment_bytes:
             return True
         if self._next is None and not self._serviced:
             self._allocate_next()  # nobody else will
@@ -585,8 +513,8 @@ class FrameWriter:
         self._use(self._current.view)
         self._view[:SEGMENT_HEADER_BYTES] = encode_segment_header(self._current.number, first_row)
         self._at = self._current.at = SEGMENT_HEADER_BYTES
-        self._row_limit_bytes = self._segment_bytes if self._raw_left > 0 and _MAY_COPY else 0
-        return span <= self._segment_bytes - self._at
+        self._row_limit_bytes = self._file.segment_bytes if self._raw_left > 0 and _MAY_COPY else 0
+        return span <= self._file.segment_bytes - self._at
 
     def _append(self, kind: int, payload: bytes, span: int) -> bool:
         if not self._make_room(span):
@@ -604,14 +532,14 @@ class FrameWriter:
         self._reserve_at += span
         return True
 
-    def _new_slot(self, span: int) -> _Slot | None:
+    def _new_slot(self, span: int) -> Slot | None:
         if not self._make_room(span) or self._current is None:
             return None
-        slot = _Slot(self._current, self._at, span)
+        slot = Slot(self._current, self._at, span)
         self._at += span
         return slot
 
-    def _write_slot(self, slot: _Slot, kind: int, payload: bytes) -> None:
+    def _write_slot(self, slot: Slot, kind: int, payload: bytes) -> None:
         self._write_frame(slot.segment.view, slot.at, kind, payload, slot.span_bytes)
         self._touch(slot.segment, slot.at, slot.span_bytes)
 
@@ -622,7 +550,7 @@ class FrameWriter:
         _COMMIT.pack_into(view, at, commit_word(kind, covered))  # last, in one 8-byte store
         self._sequence += 1
 
-    def _touch(self, segment: _Segment, at: int, span: int) -> None:
+    def _touch(self, segment: Segment, at: int, span: int) -> None:
         if segment.dirty is not None:
             segment.dirty.add((at, span))
 
@@ -631,104 +559,36 @@ class FrameWriter:
     def _open(self) -> None:
         """Create the file and its first segment; on failure everything goes to memory and is tried again later."""
         try:
-            folder = os.path.dirname(os.path.abspath(self.path))
-            if not os.path.isdir(folder):
-                os.mkdir(folder)  # one level only: a deleted run folder is not made anew
-            mounts = read_mounts() if self._mounts is None else self._mounts
-            kind = file_system_type(folder, mounts)
-            path, pointer = self.path, False
-            if kind is not None and is_network_file_system(kind):
-                path, kind = self._node_local_path(mounts, kind)
-                pointer = path != self.path
-            mapped = kind in MAPPABLE_FILE_SYSTEMS and sys.platform == "linux"
-            self._create(path, mapped)
-            if pointer:
-                self._write_pointer()
+            first = self._file.open()
         except (OSError, ValueError) as error:
             self._fall_back(error)
-
-    def _node_local_path(self, mounts: str, network: str) -> tuple[str, str | None]:
-        """A fresh place on this machine's own disk; the path as it is when there is none."""
-        import tempfile  # only here: most runs never need it
-
-        try:
-            local = tempfile.gettempdir()
-            kind = file_system_type(local, mounts)
-            if kind is not None and not is_network_file_system(kind):
-                return os.path.join(tempfile.mkdtemp(prefix="hotloop-", dir=local), os.path.basename(self.path)), kind
-        except OSError as error:
-            self._reason = f"no node-local place for the recording: {error.strerror}"
-        return self.path, network
-
-    def _create(self, path: str, mapped: bool) -> None:
-        stem, extension = os.path.splitext(path)
-        for attempt in range(100):  # a program that replaced itself by exec has the same pid
-            self._file_path = path if attempt == 0 else f"{stem}.{attempt}{extension}"
-            try:
-                self._file = os.open(self._file_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-                break
-            except FileExistsError:
-                continue
-        else:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        self.path = os.path.join(os.path.dirname(self.path), os.path.basename(self._file_path))
-        self._mapped = mapped
-        try:
-            try:
-                first = self._allocate(0)
-            except OSError as error:
-                if error.errno not in _NO_SPACE or self._segment_bytes <= MIN_SEGMENT_BYTES:
-                    raise
-                self._segment_bytes = MIN_SEGMENT_BYTES  # a small file is better than none
-                first = self._allocate(0)
-            header = FileHeader(segment_bytes=self._segment_bytes, properties={"mapped": self._mapped})
-            first.view[: STATUS_OFFSETS[0]] = encode_header(header)
-            if not self._mapped:
-                os.pwrite(self._file, first.view[:HEAD_BYTES], 0)
-        except OSError:
-            os.close(self._file)
-            self._file = -1
-            os.unlink(self._file_path)
-            raise
+            return
         with self._lock:
             self._first = self._current = first
             self._use(first.view)
             self._at = HEAD_BYTES
             first.at = first.flushed = HEAD_BYTES
-            self._row_limit_bytes = self._segment_bytes if self._raw_left > 0 and _MAY_COPY else 0
+            self._row_limit_bytes = self._file.segment_bytes if self._raw_left > 0 and _MAY_COPY else 0
             for _ in range(2):
                 places = self._fact_slots.setdefault(_HEALTH_KEY, [])
-                places.append(_Slot(first, self._reserve_at, _HEALTH_SPAN_BYTES))
+                places.append(Slot(first, self._reserve_at, _HEALTH_SPAN_BYTES))
                 self._reserve_at += _HEALTH_SPAN_BYTES
             self._reason = None
         self._write_status()
-
-    def _allocate(self, number: int) -> _Segment:
-        """A segment with its space taken. Falls back to copies in memory where space cannot be taken or mapped."""
-        base = number * self._segment_bytes
-        if self._mapped:
-            try:
-                os.posix_fallocate(self._file, base, self._segment_bytes)
-                mapping = mmap.mmap(self._file, self._segment_bytes, offset=base)
-                _populate(mapping)
-                return _Segment(number, base, memoryview(mapping), mapping)
-            except (OSError, ValueError) as error:
-                if isinstance(error, OSError) and (error.errno in _NO_SPACE or number > 0):
-                    raise
-                self._mapped = False
-        copy = _Segment(number, base, memoryview(bytearray(self._segment_bytes)), None, dirty=set())
-        self._copies.append(copy)
-        return copy
+        try:
+            self._file.write_pointer()
+        except OSError as error:
+            self._fall_back(error)
 
     def _allocate_next(self) -> None:
         if self._current is None or self._next is not None or self._ended:
             return
         if self._clock() < self._retry_at_ns:
             return
-        if not self._mapped and self._retired:
+        if not self._file.mapped and self._retired:
             return  # their bytes first: copies that cannot be written must not pile up
         try:
-            self._next = self._allocate(self._current.number + 1)
+            self._next = self._file.allocate(self._current.number + 1)
         except OSError as error:
             self._fall_back(error)
         else:
@@ -737,7 +597,7 @@ class FrameWriter:
     def _fall_back(self, error: OSError | ValueError) -> None:
         """Note why there is no (further) space; the next try comes later and later."""
         text = error.strerror if isinstance(error, OSError) else str(error)
-        self._reason = f"{text or type(error).__name__}: {os.path.dirname(self._file_path or self.path)}"
+        self._reason = f"{text or type(error).__name__}: {os.path.dirname(self._file.present_path)}"
         self._loss_reason = self._reason
         self._retry_at_ns = self._clock() + self._retry_ns
         self._retry_ns = min(2 * self._retry_ns, _RETRY_MAX_NS)
@@ -750,12 +610,12 @@ class FrameWriter:
         due = now_ns >= self._check_at_ns
         if due:
             self._check_at_ns = now_ns + _CHECK_NS
-            if os.fstat(self._file).st_nlink == 0:
+            if self._file.is_deleted():
                 self._abandon()
                 return
         self._flush_copies()
         self._release_retired()
-        wanted = self._at > self._segment_bytes // 2 or self._pending_rows or self._pending_facts
+        wanted = self._at > self._file.segment_bytes // 2 or self._pending_rows or self._pending_facts
         if self._next is None and wanted:
             self._allocate_next()
         self._drain_if_free()
@@ -766,9 +626,9 @@ class FrameWriter:
 
     def _flush_copies(self) -> None:
         """Write the news of segments that are not mapped; the bytes are copied under the lock and written without."""
-        if self._mapped:
+        if self._file.mapped:
             return
-        for segment in list(self._copies):
+        for segment in list(self._file.copies):
             with self._lock:
                 at = self._at if segment is self._current else segment.at
                 dirty = sorted(segment.dirty or ())
@@ -779,8 +639,7 @@ class FrameWriter:
                     segment.dirty.clear()
             try:
                 for offset, part in parts:
-                    if os.pwrite(self._file, part, segment.base_bytes + offset) != len(part):
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    self._file.write(part, segment.base_bytes + offset)
             except OSError as error:
                 with self._lock:
                     if segment.dirty is not None:
@@ -791,7 +650,7 @@ class FrameWriter:
         live = {self._first, self._current, self._next, *self._retired}
         live.update(slot.segment for slots in self._fact_slots.values() for slot in slots)
         live.update(slot.segment for slot in (self._newest, self._other, self._spare) if slot is not None)
-        self._copies = [segment for segment in self._copies if segment in live]
+        self._file.copies = [segment for segment in self._file.copies if segment in live]
 
     def _release_retired(self) -> None:
         """Let go of full segments that the file has; those that no slot refers to are unmapped by that."""
@@ -821,7 +680,7 @@ class FrameWriter:
         with self._lock:
             self._put_status(first, closed=False)
 
-    def _put_status(self, first: _Segment, *, closed: bool) -> None:
+    def _put_status(self, first: Segment, *, closed: bool) -> None:
         self._generation += 1
         slots = [slot for slot in (self._newest, self._other, self._spare) if slot is not None]
         numbers = [slot.segment.number for slot in slots]
@@ -849,20 +708,19 @@ class FrameWriter:
         with self._lock:
             self._row_limit_bytes = 0
             self._drop_segments()
-            os.close(self._file)
-            self._file = -1
+            self._file.forget()
             self._lost_rows = max(self._lost_rows, self._settled_rows) + len(self._pending_rows)
             self._lost_facts += self._fact_count + len(self._pending_facts)
             self._pending_rows.clear()
             self._pending_facts.clear()
             self._pending_fact_bytes = 0
             self._gone = True
-            self._reason = self._loss_reason = f"the recording was deleted: {self._file_path}"
+            self._reason = self._loss_reason = f"the recording was deleted: {self._file.present_path}"
 
     def _drop_segments(self) -> None:
         self._use(memoryview(b""))
         self._first = self._current = self._next = None
-        self._retired, self._copies = [], []
+        self._retired = []
         self._newest = self._other = self._spare = None
         self._fact_slots = {}
 
@@ -906,40 +764,11 @@ class FrameWriter:
             self._put_status(self._first, closed=True)
 
     def _leave_file(self) -> None:
-        if self._file < 0:
-            return
         current = self._current
         used_bytes = 0 if current is None else current.base_bytes + self._at
         with self._lock:
             self._drop_segments()
-        if self._file_path != self.path and not _run_bounded(lambda: self._bring_home(used_bytes), _COPY_BACK_S):
-            return  # the copying thread still reads the file
-        os.close(self._file)
-        self._file = -1
-
-    def _write_pointer(self) -> None:
-        """Say on the network file system where the recording lies until it is brought home."""
-        pointer = {"schema": "hotloop.pointer/1", "host": socket.gethostname(), "path": self._file_path}
-        with open(self.path + POINTER_SUFFIX, "w", encoding="utf-8") as file:
-            json.dump(pointer, file)
-
-    def _bring_home(self, used_bytes: int) -> None:
-        """Copy the node-local file to where it belongs; on failure it stays, and the pointer with it."""
-        part = self.path + ".part"
-        try:
-            with open(part, "wb") as target:
-                done = 0
-                while done < used_bytes:
-                    chunk = os.pread(self._file, min(1 << 20, used_bytes - done), done)
-                    if not chunk:
-                        break
-                    done += target.write(chunk)
-            os.replace(part, self.path)
-            os.unlink(self.path + POINTER_SUFFIX)
-            os.unlink(self._file_path)
-            os.rmdir(os.path.dirname(self._file_path))
-        except OSError as error:
-            self._fall_back(error)
+        self._file.leave(used_bytes, self._fall_back)
 
 
 def _loss_fact(t_ns: int, lost_rows: int, lost_facts: int, reason: str | None) -> dict[str, Any]:
@@ -951,24 +780,3 @@ def _loss_fact(t_ns: int, lost_rows: int, lost_facts: int, reason: str | None) -
     if level == "info":
         message = f"the recording waits in memory ({reason})"
     return {"kind": "health", "id": _HEALTH_KEY[1], "t": t_ns, "level": level, "message": message[:160]}
-
-
-def _populate(mapping: mmap.mmap) -> None:
-    """Make the pages present, so that the training thread meets no page fault that has to wait for the disk."""
-    try:
-        mapping.madvise(_MADV_POPULATE_WRITE)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # EINVAL: a kernel before 5.14, where the pages come one by one
-            raise
-
-
-def _run_bounded(work: Callable[[], None], limit_s: float) -> bool:
-    """Whether ``work`` ended within ``limit_s``: a hung network file system must not hold up the exit."""
-    thread = threading.Thread(target=work, name="hotloop-copy", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # no new threads this late in an interpreter's life
-        work()
-        return True
-    thread.join(limit_s)
-    return not thread.is_alive()

@@ -1,0 +1,169 @@
+"""Batches and model inputs -> samples and tokens of the current row.
+
+What a DataLoader gives is counted batch by batch; where there is none, the largest input of a model before each
+backward is. Which dimension counts samples is found out, not assumed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hotloop.core.recording import FIELD, UNKNOWN
+
+from . import batches
+from .recorder import Recorder, Row
+
+if TYPE_CHECKING:
+    from .loading import LoaderState
+
+SAMPLES = FIELD["samples"]
+TOKENS = FIELD["tokens"]
+PADDING = FIELD["padding_tokens"]
+LONGEST = FIELD["longest_tokens"]
+
+
+class Counting:
+    """``sampling_tokens`` says whether tokens are counted in this row; ``direct_samples`` waits for a backward."""
+
+    __slots__ = (
+        "_direct_input",
+        "_direct_tokens",
+        "_inner_batches",
+        "_recorder",
+        "direct_samples",
+        "input_stays",
+        "sampling_tokens",
+        "time_first",
+        "undecided",
+    )
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as in a freshly forked child."""
+        self.sampling_tokens = True
+        self.direct_samples = 0
+        self._direct_tokens: tuple[int, int, int] | None = None
+        self._direct_input: tuple[Callable[[], Any], int] = (_nobody, 0)
+        self.input_stays = False
+        self.time_first: dict[int, int | None] = {}
+        """Of every outermost module that holds one with ``batch_first=False``: the dimension of its input that counts
+        samples, None while that is not decided, UNKNOWN where it cannot be told."""
+        self.undecided: tuple[int, tuple[int, int]] | None = None
+        """Such a module and the shape of its input, until a backward follows."""
+        self._inner_batches: set[int] = set()
+        """Batch sizes seen at modules with ``batch_first=False``, whose inputs say which dimension is which."""
+
+    def settle_samples(self, state: LoaderState, batch: Any, leading: int) -> int:
+        """Samples of a batch whose leading dimension is not known to count them; 0 when that cannot be told.
+
+        A loader that makes the batches says how many samples they hold, all but the last one. Where it does not say it,
+        the modules inside a model that takes time first do.
+        """
+        if state.batch_size is None and not self.time_first:
+            return leading
+        known: Any = self._inner_batches if state.batch_size is None else (state.batch_size,)
+        shape = batches.leading_shape(batch)
+        if state.sample_dim is None:
+            state.sample_dim = batches.find_sample_dim(shape, known)
+            if state.sample_dim is None:
+                return 0
+            if state.sample_dim == 0 and state.batch_size is not None:
+                state.whole_batch = state.batch_size
+        count = shape[state.sample_dim]
+        if state.batch_size is None or count <= state.batch_size:
+            return count
+        if shape[1] == state.batch_size:  # the first batches were as long as they were many
+            state.sample_dim, state.whole_batch = 1, 0
+            return state.batch_size
+        return 0
+
+    def count_tokens(self, batch: Any, sample_dim: int | None) -> None:
+        """Tokens and padding of a batch that was taken from a loader."""
+        counted = batches.count_tokens(batch, sample_dim or 0)
+        if counted is not None:
+            _add_tokens(self._recorder.row, counted)
+
+    def count_direct(self, key: int, args: Any, kwargs: Any) -> None:
+        """Samples and tokens of a training without a DataLoader: the largest model input before each backward."""
+        batch = args if args else kwargs
+        sample_dim: int | None = 0
+        if key in self.time_first:
+            sample_dim = self.time_first[key]
+            if sample_dim is None:
+                self.undecided = (key, batches.leading_shape(batch))
+                return
+            if sample_dim == UNKNOWN:
+                return
+        samples = batches.leading_shape(batch)[1] if sample_dim else batches.count_samples(batch)
+        self.direct_samples = max(self.direct_samples, samples)
+        if self.sampling_tokens:
+            self._look_whether_input_stays(batch)
+            if self._direct_tokens is None:
+                self._direct_tokens = batches.count_tokens(batch, sample_dim or 0)
+
+    def _look_whether_input_stays(self, batch: Any) -> None:
+        """A tensor that an earlier row trained on too is no batch of a larger set: there is no larger one to take."""
+        tensor, (seen, row) = batches.first_tensor(batch), self._direct_input
+        if tensor is None:
+            return
+        if seen() is tensor and row < self._recorder.rows:
+            self.input_stays = True
+        elif seen() is not tensor:
+            self._direct_input = (weakref.ref(tensor), self._recorder.rows)
+
+    def decide_sample_dim(self, learning: bool) -> None:
+        """The forward is over: the modules inside have shown how many samples they got, unless they were not seen."""
+        if self.undecided is None:
+            return
+        (key, shape), self.undecided = self.undecided, None
+        dim = batches.find_sample_dim(shape, self._inner_batches)
+        if dim is not None:
+            self.direct_samples = max(self.direct_samples, shape[dim])
+        elif not learning:
+            dim = UNKNOWN
+        self.time_first[key] = dim
+
+    def add_direct(self) -> None:
+        """A backward begins: what its forwards were given is added to the row."""
+        row = self._recorder.row
+        row[SAMPLES] += self.direct_samples
+        self.direct_samples = 0
+        counted, self._direct_tokens = self._direct_tokens, None
+        if counted is not None:
+            _add_tokens(row, counted)
+
+    def drop_direct(self) -> None:
+        """The first forward of this row was of a batch that had been fetched, and counted, in the row before."""
+        row = self._recorder.row
+        row[SAMPLES] = self.direct_samples = 0
+        row[TOKENS] = row[PADDING] = row[LONGEST] = UNKNOWN
+        self._direct_tokens = None
+
+    def meet(self, module: Any, args: Any) -> None:
+        """An outermost module that learns was not known before."""
+        self.time_first.pop(id(module), None)
+        if any(getattr(part, "batch_first", None) is False for part in module.modules()):
+            self.time_first[id(module)] = None
+            self.note_inner_batch(module, args)
+
+    def note_inner_batch(self, module: Any, args: Any) -> None:
+        """Remember how many samples a module got whose inputs say which dimension is which."""
+        if getattr(module, "batch_first", None) is False and len(self._inner_batches) < 8:
+            size = batches.inner_batch_size(args)
+            if size is not None:
+                self._inner_batches.add(size)
+
+
+def _add_tokens(row: Row[int], counted: tuple[int, int, int]) -> None:
+    row[TOKENS] = max(0, row[TOKENS]) + counted[0]
+    row[PADDING] = max(0, row[PADDING]) + counted[1]
+    row[LONGEST] = max(0, row[LONGEST]) + counted[2]
+
+
+def _nobody() -> None:
+    """In the place of a weak reference while there is nothing to refer to."""
