@@ -351,6 +351,8 @@ class Change:
     """How many times faster."""
     pattern: str = ""
     """Regular expression for names of kernels and operators (kind 'faster')."""
+    attention_factor: float | None = None
+    """Kind 'bf16-autocast': how many times faster attention is, below 1 for slower; None when nobody knows."""
     workers_count: int = 0
     """Kind 'loader-workers'."""
     cores_count: int = 0
@@ -362,6 +364,8 @@ CHANGES: Mapping[str, str] = {
     "loader-workers": "batches are made by this many workers beside the training; it cannot run faster than they do",
     "faster-matmuls": "matrix products and convolutions take 1/factor of their time",
     "faster": "kernels and operators whose name matches the pattern take 1/factor of their time",
+    "bf16-autocast": "products of float32 take 1/factor of their time, attention 1/attention_factor; conversions come"
+    " on top",
     "free-communication": "collectives take no time",
     "no-straggler": "nobody comes late to a collective: only the transfers remain",
     "fused-launches": "launching calls take 1/factor of their time",

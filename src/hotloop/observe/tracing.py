@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD, STEP_FIELDS
+from hotloop.core.trace_demand import TraceDemand, tell_demand
 from hotloop.core.trace_plan import SAVE, WAIT, TracePlan, parse_trace_plan, parse_trace_ranks
 
 from .at_exit import run_at_exit
+from .facts import available_cores
 from .guard import guarded
 from .profiling import quiet_profiler, supported_activities, torch_schedule, write_trace
 from .ranks import current_rank, worker_name
@@ -36,6 +38,10 @@ BACKWARDS_WITHOUT_OPTIMIZER = 3
 
 _CLOSED_BY = FIELD["closed_by"]
 _OPTIMIZER_INDEX = FIELD["optimizer_index"]
+_START, _END, _CPU = FIELD["start_ns"], FIELD["end_ns"], FIELD["cpu_ns"]
+_INPUT_WAIT, _FETCH, _FETCH_CPU, _COLLATE = (
+    FIELD[name] for name in ("input_wait_ns", "fetch_ns", "fetch_cpu_ns", "collate_ns")
+)
 
 
 def make_tracing(options: Mapping[str, Any]) -> Tracing | None:
@@ -47,7 +53,8 @@ def make_tracing(options: Mapping[str, Any]) -> Tracing | None:
     if not text:
         return None
     ranks = parse_trace_ranks(options.get("trace_ranks") or "all")
-    return Tracing(parse_trace_plan(text), os.path.join(options["run"], "traces"), ranks)
+    folder = os.path.join(options["run"], "traces")
+    return Tracing(parse_trace_plan(text), folder, ranks, options.get("affinity_cores"))
 
 
 def make_recorder(options: Mapping[str, Any]) -> Recorder:
@@ -60,7 +67,13 @@ def make_recorder(options: Mapping[str, Any]) -> Recorder:
 class Tracing:
     """Called after every row on the training thread. Steps aside when anybody else's profiler starts."""
 
-    def __init__(self, plan: TracePlan, folder: str, ranks: Collection[int] | None = None) -> None:
+    def __init__(
+        self,
+        plan: TracePlan,
+        folder: str,
+        ranks: Collection[int] | None = None,
+        affinity_cores: int | None = None,
+    ) -> None:
         self.plan = plan
         self._folder = folder
         self._ranks = ranks
@@ -74,6 +87,9 @@ class Tracing:
         self._busy = False
         self._over = False
         self._foreign = False
+        self._rows = 0
+        self._loading_ns = self._loading_busy_ns = self._steps_ns = self._input_wait_ns = self._cpu_ns = 0
+        self._affinity_cores: int | None = affinity_cores
         self._restore: Callable[[], None] = _nothing
         self._at_exit: Callable[[], None] = _nothing
         self._session: Session | None = None
@@ -90,6 +106,8 @@ class Tracing:
             self._arrive()
         elif self._pid != os.getpid():
             self._profiler, self._over = None, True  # a forked child: what is going on is its parent's
+        if not self._over:
+            self._add_demand(row)
         if self._over or not self._ends_step(row):
             return
         start_ns = time.perf_counter_ns()
@@ -116,6 +134,33 @@ class Tracing:
         self._worker = worker_name(rank)
         if not self._over:
             self._restore = _watch_profilers(self._foreign_starts, self._foreign_ends)
+
+    def _add_demand(self, row: list[int]) -> None:
+        """What the row asked of the cores. The first one has the starting of everything in it, and does not count."""
+        self._rows += 1
+        if self._rows == 1:
+            return
+        self._loading_ns += row[_FETCH] + row[_COLLATE]
+        # Measured over the whole making of the batch, collating included.
+        self._loading_busy_ns += min(row[_FETCH_CPU], row[_FETCH] + row[_COLLATE])
+        self._steps_ns += row[_END] - row[_START]
+        self._input_wait_ns += row[_INPUT_WAIT]
+        self._cpu_ns += row[_CPU]
+
+    def _write_demand(self, profiler: Any) -> None:
+        """Into the header of the trace that is being recorded."""
+        local_ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+        sharers = max(1, int(local_ranks)) if local_ranks.isdigit() else 1
+        demand = TraceDemand(
+            cores_count=max(1, available_cores(self._affinity_cores) // sharers),
+            loading_ns=self._loading_ns,
+            loading_busy_ns=self._loading_busy_ns,
+            steps_ns=self._steps_ns,
+            input_wait_ns=self._input_wait_ns,
+            cpu_ns=self._cpu_ns,
+        )
+        for key, value in tell_demand(demand).items():
+            profiler.add_metadata_json(key, str(value))
 
     def _ends_step(self, row: list[int]) -> bool:
         """Count the row when it closes a step: of the first optimizer, or of a training that seems to have none."""
@@ -170,6 +215,8 @@ class Tracing:
             torch.profiler.ProfilerAction.RECORD,
             torch.profiler.ProfilerAction.RECORD_AND_SAVE,
         )
+        if recorded:
+            self._write_demand(profiler)
         profiler.stop()
         session = self._session
         if not recorded or session is None:

@@ -24,11 +24,13 @@ from hotloop.core.timeline import TimelineNote
 from hotloop.core.trace import Category, Trace
 from hotloop.core.trace_analysis import AskedChange
 
+from .autocast import BEST, MIDDLE, WORST, Autocast, AutocastCase, find_autocast, lower_precision
 from .classes import Classes
 from .critical_path import choose_step, falls_behind, split_retimed
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
 from .intervals import Int64s
 from .links import Links
+from .loading import Case, Loading, measure_loading
 from .names import match_names
 from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph, replay
 from .steps import LOADER_NEXT, Steps
@@ -47,10 +49,8 @@ GRAPH_ROWS = 60_000
 MAX_STEPS = 1000
 FEW_STEPS = 3
 """What every report re-times: the median step and its neighbours, of which the first one only leads in."""
-GRACE_RATIO = 0.25
-"""How much slower a batch of a worker may be than one of the main process, for the worst case: it hands the batch over.
-Where the cores are the limit, both sides are so much slower in the middle case already: with no core to spare, whatever
-hands batches over, and every other program, stands in the way of one of them."""
+MAX_UNTOLD_RATIO = 0.03
+"""Share of the steps that may be in work of unknown speed."""
 _SINGLE_PROCESS = re.compile(r"SingleProcess")
 _GONE = -(1 << 61)
 
@@ -95,6 +95,11 @@ def _read_value(kind: str, value: str) -> Change:
         if not pattern:
             raise ValueError("which names is missing")
         return Change(kind=kind, factor=float(factor), pattern=pattern)
+    if kind == "bf16-autocast":
+        products, _, attention = value.partition(":")
+        if not products:
+            raise ValueError("how much faster bfloat16 is on that machine is not in a trace")
+        return Change(kind=kind, factor=float(products), attention_factor=float(attention) if attention else None)
     if kind in ("faster-matmuls", "fused-launches"):
         return Change(kind=kind, factor=float(value) if value else DEFAULT_FACTOR)
     if value:
@@ -106,6 +111,7 @@ VALUES = {
     **{kind: kind for kind in CHANGES},
     "loader-workers": "loader-workers=COUNT[:CORES]",
     "faster": "faster=FACTOR:REGEX",
+    "bf16-autocast": "bf16-autocast=FACTOR[:ATTENTION]",
     "faster-matmuls": "faster-matmuls[=FACTOR]",
     "fused-launches": "fused-launches[=FACTOR]",
 }
@@ -285,22 +291,22 @@ def _forecast_one(at: Situation, steps: Steps, changes: tuple[Change, ...], base
     graph = at.graph
     _check(changes)
     notes: list[TimelineNote] = []
-    weight, loader = _apply(at, changes, notes, grace=0.0)
+    weight, loader = _apply(at, changes, notes, MIDDLE)
     changed = replay(graph, weight)
     late = np.maximum(graph.unexplained, 0)
-    slow_weight, slow_loader = _apply(at, changes, [], grace=GRACE_RATIO)
-    stubborn = replay(graph, slow_weight, late)
+    lowers = any(change.kind == "bf16-autocast" for change in changes)
+    stubborn = replay(graph, _apply(at, changes, [], WORST)[0] if lowers else weight, late)
+    lucky = replay(graph, _apply(at, changes, [], BEST)[0]) if lowers else changed
     measured = _measure(graph, graph.time_ns)
-    unchanged, after, worst = (_measure(graph, time) for time in (base, changed, stubborn))
+    unchanged, after, worst, fast = (_measure(graph, time) for time in (base, changed, stubborn, lucky))
     period = measured.period(paced_by)
     replayed = unchanged.period(paced_by)
     miss = abs(replayed - period) / period if period else 1.0
     # Where the host sets the pace, the device's longer period in so few steps is only what it has fallen behind.
     behind = max(0, unchanged.period("device") - unchanged.period("host")) if paced_by == "host" else 0
-    new, limits, bound_by = _slowest(after, loader, behind, crowding=GRACE_RATIO)
-    slow, _, _ = _slowest(worst, slow_loader, behind, crowding=2 * GRACE_RATIO)
-    # A loader that waits (for storage) needs no core: nothing in the trace tells that from one that computes.
-    best = max(length for name, length in limits.items() if name != "cores")
+    new, limits, bound_by = _slowest(after, loader, loader and loader.middle, behind)
+    slow, _, _ = _slowest(worst, loader, loader and loader.worst, behind)
+    best, _, _ = _slowest(fast, loader, loader and loader.best, behind)
     # The unchanged replay's own error is in the changed one too: only their ratio counts.
     step = round(new * (period / replayed)) if replayed else new
     spread = _spread(unchanged, after, bound_by) + miss * period / 2
@@ -313,6 +319,9 @@ def _forecast_one(at: Situation, steps: Steps, changes: tuple[Change, ...], base
     reason = f"replayed unchanged, the graph gives {1 + (replayed - period) / period:.4f} of the measured step"
     if basis == "rule-of-thumb":
         reason += ": the steps wait for what the trace does not show"
+    doubt = loader.doubts(after.period("host"), period) if loader is not None else ""
+    if doubt and basis == "simulated":
+        basis, reason = "rule-of-thumb", doubt
     refused = [note for note in notes if note.level == "warning"]
     if refused:
         basis, reason = "rule-of-thumb", refused[0].message
@@ -341,6 +350,9 @@ def _check(changes: Sequence[Change]) -> None:
             raise UsageError(f"no such change: {change.kind}; there are {', '.join(CHANGES)}")
         if not (change.factor > 0 and math.isfinite(change.factor)):
             raise UsageError(f"{change.kind}: a factor of {change.factor} makes no sense")
+        attention = change.attention_factor
+        if attention is not None and not (attention > 0 and math.isfinite(attention)):
+            raise UsageError(f"{change.kind}: a factor of {attention} makes no sense")
         if change.kind == "loader-workers" and change.workers_count < 1:
             raise UsageError("loader-workers: at least one worker")
         if change.cores_count < 0:
@@ -381,27 +393,15 @@ def _measure(graph: StepGraph, time: Int64s) -> _Periods:
     return _Periods(ends - graph.low_ns, device)
 
 
-@dataclass(frozen=True, slots=True)
-class _Loader:
-    """Workers beside the training: the period that they allow, and their work per step on so many shared cores."""
-
-    period_ns: int
-    work_ns: float
-    cores_count: int
-
-
 def _slowest(
-    after: _Periods, loader: _Loader | None, behind: int, *, crowding: float
+    after: _Periods, loader: Loading | None, case: Case | None, behind: int
 ) -> tuple[int, dict[str, int], str]:
     """The longest period, all of them, and the name of that one."""
     limits = {"host": after.period("host")}
+    if loader is not None and case is not None:
+        limits = loader.limit(limits["host"], case)
     if len(after.device_ns):
         limits["device"] = max(0, after.period("device") - behind)
-    if loader is not None:
-        limits["loader"] = loader.period_ns
-        if loader.cores_count and not len(after.device_ns):
-            # The training computes on the same cores, on one of them at least.
-            limits["cores"] = round((loader.work_ns + limits["host"]) * (1 + crowding) / loader.cores_count)
     bound_by = max(limits, key=lambda name: limits[name])
     return limits[bound_by], limits, bound_by
 
@@ -444,14 +444,16 @@ def _split_step(graph: StepGraph, weight: Int64s, time: Int64s, bound_by: str, s
 
 
 def _apply(
-    at: Situation, changes: Sequence[Change], notes: list[TimelineNote], grace: float
-) -> tuple[Int64s, _Loader | None]:
-    """(weights after the changes, what the loader allows or None)."""
+    at: Situation, changes: Sequence[Change], notes: list[TimelineNote], case: AutocastCase
+) -> tuple[Int64s, Loading | None]:
+    """(weights after the changes, the workers beside the training or None)."""
     weight = at.graph.weight_ns.astype(np.float64)
-    loader: _Loader | None = None
+    loader: Loading | None = None
     for change in changes:
         if change.kind == "loader-workers":
-            loader = _free_loader(at, weight, change, notes, grace)
+            loader = _free_loader(at, weight, change, notes)
+        elif change.kind == "bf16-autocast":
+            _lower_precision(at, weight, change, notes, case)
         else:
             _EFFECTS[change.kind](at, weight, change)
     return np.rint(weight).astype(np.int64), loader
@@ -462,8 +464,8 @@ def _no_input_wait(at: Situation, weight: NDArray[np.float64], change: Change) -
 
 
 def _free_loader(
-    at: Situation, weight: NDArray[np.float64], change: Change, notes: list[TimelineNote], grace: float
-) -> _Loader | None:
+    at: Situation, weight: NDArray[np.float64], change: Change, notes: list[TimelineNote]
+) -> Loading | None:
     """The main thread waits no longer than workers of the same speed make it wait; what they allow."""
     trace, graph = at.trace, at.graph
     rows = graph.row[graph.role == ROLE["input"]]
@@ -480,11 +482,34 @@ def _free_loader(
             )
         )
         return None
-    if len(graph.loader_ns) == 0:
-        return None
-    batches = len(graph.loader_ns) / len(graph.boundaries)
-    work = float(graph.loader_ns.mean()) * (1 + grace) * batches
-    return _Loader(round(work / change.workers_count), work, change.cores_count)
+    return measure_loading(trace, graph, change.workers_count, change.cores_count)
+
+
+def _lower_precision(
+    at: Situation, weight: NDArray[np.float64], change: Change, notes: list[TimelineNote], case: AutocastCase
+) -> None:
+    found = find_autocast(at.trace, at.links, at.graph)
+    if found is None:
+        raise UsageError(
+            f"{change.kind}: the trace shows no matrix product of float32 with its shapes"
+            " (torch.profiler records them with record_shapes=True)"
+        )
+    notes += _doubt_autocast(at, change, found)
+    lower_precision(at.trace, at.links, at.graph, weight, found, case, change.factor, change.attention_factor)
+
+
+def _doubt_autocast(at: Situation, change: Change, found: Autocast) -> list[TimelineNote]:
+    """What the forecast rests on that neither the trace nor the user tells."""
+    doubts = []
+    share = found.attention_ns / max(1, at.graph.high_ns - at.graph.low_ns)
+    if change.attention_factor is None and share > MAX_UNTOLD_RATIO:
+        doubts.append(
+            f"attention takes {share:.0%} of the steps and nothing tells how fast it is in bfloat16"
+            " (bf16-autocast=FACTOR:ATTENTION says that)"
+        )
+    if not found.is_measured:
+        doubts.append("the trace holds no operator that shows how fast memory is")
+    return [TimelineNote(level="warning", code="autocast", message=text) for text in doubts]
 
 
 def _scale_matrix(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
