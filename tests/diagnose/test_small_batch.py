@@ -1,6 +1,13 @@
+from typing import Any
+
+import pytest
+
+from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Kind, Numerics, Severity, Skipped
+from hotloop.diagnose.rules.slow_optimizer import slow_optimizer
 from hotloop.diagnose.rules.small_batch import judge_small_batch
-from tests.diagnose.build_analysis import make_analysis, make_forecast, make_loader
+from hotloop.prescribe import rank_findings
+from tests.diagnose.build_analysis import make_analysis, make_forecast, make_loader, make_optimizer
 
 
 def many_small_ops(count: int) -> dict[str, object]:
@@ -54,3 +61,45 @@ def test_where_samples_could_not_be_counted_the_saving_is_still_of_each_of_them(
     assert isinstance(found, Finding)
     assert found.unit == "sample"
     assert "per step" not in found.title
+
+
+def deep_and_narrow(fused: bool | None = None, **changes: Any) -> Analysis:
+    """Twice the batch halves 0.8 of fixed time, of which a fused optimizer takes 0.3 away by itself."""
+    forecasts = {
+        "larger-batch": make_forecast("larger-batch", 0.3, 0.4, 0.45, factor=2),
+        "fused-optimizer": make_forecast("fused-optimizer", 0.2, 0.3, 0.34, fused=True),
+    }
+    return make_analysis(optimizer=0.4, optimizers=(make_optimizer(fused=fused),), forecasts=forecasts, **changes)
+
+
+def test_what_a_faster_optimizer_saves_is_not_promised_twice() -> None:
+    found = judge_small_batch.judge(deep_and_narrow())
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.low_ratio == pytest.approx(0.3 - 0.34 / 2)
+    assert found.saving.mid_ratio == pytest.approx(0.4 - 0.3 / 2)
+    assert found.saving.high_ratio == pytest.approx(0.45 - 0.2 / 2)
+    assert found.evidence["alone_saving_ratio"] == 0.4
+    assert found.title == "twice the batch would take 25% less time per sample beyond what a faster optimizer saves"
+
+
+def test_a_faster_optimizer_stands_before_the_larger_batch_that_would_share_its_time() -> None:
+    analysis = deep_and_narrow()
+    batch, optimizer = judge_small_batch.judge(analysis), slow_optimizer.judge(analysis)
+    assert isinstance(batch, Finding)
+    assert isinstance(optimizer, Finding)
+    assert [one.rule for one in rank_findings((batch, optimizer))] == ["slow-optimizer", "small-batch"]
+
+
+def test_the_time_of_an_optimizer_that_is_fused_already_is_shared_by_a_larger_batch() -> None:
+    found = judge_small_batch.judge(deep_and_narrow(fused=True))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.mid_ratio == pytest.approx(0.4)
+
+
+def test_under_accumulation_the_optimizer_is_no_part_of_what_micro_batches_share() -> None:
+    found = judge_small_batch.judge(deep_and_narrow(fields={"micro_batches": 4}))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.mid_ratio == pytest.approx(0.4)

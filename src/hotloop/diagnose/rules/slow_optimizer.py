@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from hotloop.core.analysis import Analysis, Forecast, OptimizerFacts
+from hotloop.core.analysis import Analysis, OptimizerFacts
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_places
-from hotloop.diagnose.noise import threshold_ratio
+from hotloop.diagnose.optimizers import LEAST_WON_RATIO, faster_form, slow_optimizer_of
 from hotloop.diagnose.wording import say_share, say_time
-
-FLOOR_RATIO = 0.03
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """Optimizers of torch.optim with a fused update."""
@@ -39,22 +37,17 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
     Few large tensors leave little to win: their update is bound by memory either way. Fused updates round in another
     order, so the loss curve differs in the last digits. Tensor subclasses and sparse gradients may not be supported.
     """
-    lead = analysis.lead
+    optimizer = slow_optimizer_of(analysis)
+    if optimizer is None:
+        return None
     cost_ratio = min(1.0, analysis.share("optimizer"))
-    if not lead.optimizers or cost_ratio < threshold_ratio(
-        lead, floor_ratio=FLOOR_RATIO, judged_fields=("optimizer_ns",)
-    ):
-        return None
-    optimizer = max(lead.optimizers, key=lambda one: (one.steps or 0) * (one.parameters or 1))
-    if optimizer.fused:
-        return None
-    forecast = _best_forecast(analysis)
+    forecast = faster_form(analysis)
     if forecast is None:
         saving, technique, settings = _unproved(optimizer, cost_ratio)
         if technique is None:
             return None
     else:
-        if forecast.saving_mid_ratio <= 0.005:
+        if forecast.saving_mid_ratio <= LEAST_WON_RATIO:
             return None
         technique, settings = forecast.technique, dict(forecast.settings)
         saving = saving_within(
@@ -64,7 +57,7 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
             forecast.saving_high_ratio,
             Basis.MEASURED,
         )
-    step_ns = float(lead.breakdown.mean_ns("optimizer"))
+    step_ns = float(analysis.lead.breakdown.mean_ns("optimizer"))
     tensors = f" over {optimizer.tensors} tensors" if optimizer.tensors else ""
     return Finding(
         rule="slow-optimizer",
@@ -89,12 +82,6 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
         fix=Fix(technique=technique, settings=settings, safety=Safety.AUTO, numerics=Numerics.REORDERED),
         unit=analysis.unit,
     )
-
-
-def _best_forecast(analysis: Analysis) -> Forecast | None:
-    """The better of the probe's two forms, or None when it measured neither."""
-    known = [analysis.lead.forecasts.get(name) for name in ("fused-optimizer", "foreach-optimizer")]
-    return max((one for one in known if one is not None), key=lambda one: one.saving_mid_ratio, default=None)
 
 
 def _unproved(optimizer: OptimizerFacts, cost_ratio: float) -> tuple[Saving, str | None, dict[str, Value]]:

@@ -1,0 +1,33 @@
+"""Analysis -> the optimizer that weighs most, and the form of it that a probe measured to be faster."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis, Forecast, OptimizerFacts
+from hotloop.diagnose.noise import threshold_ratio
+
+FLOOR_RATIO = 0.03
+LEAST_WON_RATIO = 0.005
+
+
+def slow_optimizer_of(analysis: Analysis) -> OptimizerFacts | None:
+    """The largest optimizer where its phase is a material part of the step and it is not fused; else None."""
+    lead = analysis.lead
+    share = min(1.0, analysis.share("optimizer"))
+    if not lead.optimizers or share < threshold_ratio(lead, floor_ratio=FLOOR_RATIO, judged_fields=("optimizer_ns",)):
+        return None
+    optimizer = max(lead.optimizers, key=lambda one: (one.steps or 0) * (one.parameters or 1))
+    return None if optimizer.fused else optimizer
+
+
+def faster_form(analysis: Analysis) -> Forecast | None:
+    """The better of the probe's two forms, whether it wins or not; None when it measured neither."""
+    known = [analysis.lead.forecasts.get(name) for name in ("fused-optimizer", "foreach-optimizer")]
+    return max((one for one in known if one is not None), key=lambda one: one.saving_mid_ratio, default=None)
+
+
+def forecast_of_faster_optimizer(analysis: Analysis) -> Forecast | None:
+    """What slow-optimizer reports with a measurement behind it; None when it reports nothing or guesses."""
+    if slow_optimizer_of(analysis) is None:
+        return None
+    forecast = faster_form(analysis)
+    return forecast if forecast is not None and forecast.saving_mid_ratio > LEAST_WON_RATIO else None
