@@ -221,6 +221,9 @@ class Session:
         self._seen_inputs: list[tuple[int, weakref.ref[Any], bool, int, bool, int]] = []
         self._computed: dict[int, tuple[tuple[Any, ...], int, tuple[weakref.ref[Any], ...], bool]] = {}
         self._same_mode_repeats = 0
+        self._rng_before: torch.Tensor | None = None
+        self._draws: dict[int, bool] = {}
+        """Whether a model's repeated forward drew random numbers, by the model's identity."""
         self._maybe_metrics: tuple[int, int, int, int] = (0, UNKNOWN, 0, 0)
         self._direct_input: tuple[Callable[[], Any], int] = (_nobody, 0)
         self._input_stays = False
@@ -606,6 +609,7 @@ class Session:
                 if samples != state.whole_batch:
                     samples = self._settle_samples(state, batch, samples)
                 if state.feeds_backward:
+                    self.recorder.drop_empty_burst()
                     row[MICRO_BATCHES] += 1
                     if fetched == 1 and (row[SAMPLES] or self._direct_samples):
                         self._drop_direct()
@@ -817,7 +821,38 @@ class Session:
         if row - before[1] > (1 if optimizers_count > 1 else 0):
             return False
         self._same_mode_repeats += 1
+        if key not in self._draws:
+            self._rng_before = torch.get_rng_state()
         return True
+
+    @guarded
+    def after_repeat(self, module: Any, result: Any, spent_ns: int) -> None:
+        """A forward of the same input has ended. If it drew random numbers and goes backward too, it repeats nothing.
+
+        Two passes through dropout on purpose (SimCSE, R-Drop), or two draws of a latent, are two different results.
+        Only the backward can tell them from a second forward for metrics: the result's node says when it is reached.
+        """
+        key, before = id(module), self._rng_before
+        if before is not None:
+            self._rng_before = None
+            if len(self._draws) > MOST_COMPUTED:
+                self._draws.clear()
+            self._draws[key] = not torch.equal(before, torch.get_rng_state()) or any(
+                part.training and (getattr(part, "p", 0) or getattr(part, "drop_prob", 0))
+                for part in module.modules()
+                if "Drop" in type(part).__name__
+            )
+        tensor = batches.first_tensor(result)
+        if self.compile_used or not self._draws.get(key) or tensor is None or tensor.grad_fn is None:
+            return
+        recorder, row, left = self.recorder, self.recorder.rows, [spent_ns]
+
+        def take_back(_gradients: Any) -> None:
+            if left and recorder.rows == row:
+                recorder.row[REPEATED] -= 1
+                recorder.row[REPEATED_NS] -= left.pop()
+
+        tensor.grad_fn.register_prehook(take_back)
 
     def _confirm_metrics(self, key: int) -> None:
         """A forward of the row before's batch was for metrics when the next batch comes without a backward between."""
