@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
@@ -29,12 +29,26 @@ from hotloop.train.marker import read_marker  # noqa: E402
 
 LOOP = ROOT / "benchmarks" / "preemption_loop.py"
 RESULT = ROOT / "benchmarks" / "results" / "preemption.json"
-PLANS = {  # kind: (ranks, signal, trials, quick trials)
-    "kill-9": (1, signal.SIGKILL, 50, 6),
-    "kill-9-of-two-ranks": (2, signal.SIGKILL, 10, 1),
-    "sigterm": (1, signal.SIGTERM, 5, 1),
-    "sigterm-torchrun": (2, signal.SIGTERM, 10, 2),
-    "sigusr1-torchrun": (2, signal.SIGUSR1, 3, 1),
+
+
+class Plan(NamedTuple):
+    ranks: int
+    number: int
+    """The signal."""
+    trials: int
+    quick_trials: int
+    options: tuple[str, ...] = ()
+    """Of the training."""
+
+
+PLANS = {
+    "kill-9": Plan(1, signal.SIGKILL, 50, 6),
+    "kill-9-of-two-ranks": Plan(2, signal.SIGKILL, 10, 1),
+    "kill-9-of-two-shards": Plan(2, signal.SIGKILL, 10, 1, ("--sharded",)),
+    "sigterm": Plan(1, signal.SIGTERM, 5, 1),
+    "sigterm-torchrun": Plan(2, signal.SIGTERM, 10, 2),
+    "sigterm-of-two-shards": Plan(2, signal.SIGTERM, 4, 1, ("--sharded",)),
+    "sigusr1-torchrun": Plan(2, signal.SIGUSR1, 3, 1),
 }
 STEPS = {1: 1500, 2: 800}
 Lines = dict[int, tuple[str, list[int]]]
@@ -98,11 +112,10 @@ def ranks_of(agent: int) -> list[int]:
         return []
 
 
-def interrupt(
-    folder: Path, kind: str, ranks: int, number: int, whole: list[Lines], choose: random.Random
-) -> dict[str, Any]:
+def interrupt(folder: Path, kind: str, whole: list[Lines], choose: random.Random) -> dict[str, Any]:
     """One run of a chain, ended by a signal at a random moment after its first step (kill -9: also before)."""
     name = kind
+    ranks, number, _, _, options = PLANS[kind]
     steps = STEPS[ranks]
     path = folder / f"{name}.losses"
     if any(
@@ -114,7 +127,7 @@ def interrupt(
     before = len(read_lines(Path(f"{path}.0"))[0])
     known = [len(read_lines(Path(f"{path}.{rank}"))[1]) for rank in range(ranks)]
     begun = time.monotonic()
-    process = start(folder, name, ranks, steps, slow_saves_ms=choose.choice((0, 5, 15)))
+    process = start(folder, name, ranks, steps, *options, slow_saves_ms=choose.choice((0, 5, 15)))
     if number != signal.SIGKILL or choose.random() < 0.9:
         while len(read_lines(Path(f"{path}.0"))[0]) == before and process.poll() is None:
             time.sleep(0.01)
@@ -233,15 +246,16 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        whole: dict[int, list[Lines]] = {}
-        for kind, (ranks, number, count, quick) in PLANS.items():
+        whole: dict[tuple[Any, ...], list[Lines]] = {}
+        for kind, plan in PLANS.items():
             if options.only not in (None, kind):
                 continue
-            wanted = quick if options.quick else count
+            wanted = plan.quick_trials if options.quick else plan.trials
+            alike = (plan.ranks, *plan.options)
             while sum(one["kind"] == kind for one in trials) < wanted:
-                if ranks not in whole:
-                    whole[ranks] = reference(folder, ranks, steps=STEPS[ranks])
-                trials.append(interrupt(folder, kind, ranks, number, whole[ranks], choose))
+                if alike not in whole:
+                    whole[alike] = reference(folder, plan.ranks, *plan.options, steps=STEPS[plan.ranks])
+                trials.append(interrupt(folder, kind, whole[alike], choose))
                 keep()
                 print(json.dumps(trials[-1]), flush=True)
         if options.only in (None, "ranks-2-1-2") and not any(one["kind"] == "ranks-2-1-2" for one in trials):

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from hotloop import Checkpoints, Trainer
+from hotloop.core.strategy import Choice, Strategy
 
 SAMPLES_COUNT = 601
 """No multiple of a step: every epoch ends with a smaller one."""
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("losses")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--sharded", action="store_true", help="FSDP2 in place of DistributedDataParallel")
     parser.add_argument("--exact", action="store_true", help="no random draws: for runs on another number of ranks")
     options = parser.parse_args()
     slower_s = int(os.environ.get("HOTLOOP_SLOW_SAVES_MS", "0")) / 1000
@@ -77,7 +79,6 @@ def main() -> None:
     for _ in range(4):
         layers += [torch.nn.GELU(), torch.nn.Dropout(0.0 if options.exact else 0.1), torch.nn.Linear(width, width)]
     model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 1))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     log = Log(options.losses)
 
     def step(model: Any, batch: Any) -> torch.Tensor:
@@ -87,11 +88,12 @@ def main() -> None:
 
     trainer = Trainer(
         model,
-        optimizer,
+        lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
         step,
+        strategy=Strategy(choices=(Choice(technique="fsdp2"),)) if options.sharded else None,
         callbacks=[log],
         clip_norm=1.0,
-        scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000),
+        scheduler=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000),
         checkpoint=Checkpoints(folder=options.folder, every_steps=7, keep=3),
     )
     data = Samples(0.0 if options.exact else 0.1)

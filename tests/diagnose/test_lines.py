@@ -2,7 +2,17 @@ import pytest
 
 from hotloop.core.analysis import Line
 from hotloop.core.findings import Where
-from hotloop.diagnose.lines import BATCH, BOOKKEEPING, COLLECTING, LOGGING, UNKNOWN, WEIGHTS, line_kind, time_of_kinds
+from hotloop.diagnose.lines import (
+    BATCH,
+    BOOKKEEPING,
+    COLLECTING,
+    LOGGING,
+    UNKNOWN,
+    WEIGHTS,
+    line_kind,
+    places_in_loop,
+    time_of_kinds,
+)
 
 from .build_analysis import make_analysis, make_line
 
@@ -37,6 +47,11 @@ def called_from_main(function: str, text: str = "x = y + z") -> Line:
         ("score = torch.log(probability)", UNKNOWN),
         ("score = math.log(total)", UNKNOWN),
         ("loss = loss_a + loss_b", UNKNOWN),
+        ("g = grad(task_loss)(fast, x, y)", UNKNOWN),
+        ("du = torch.autograd.grad(u.sum(), x, create_graph=True)[0]", UNKNOWN),
+        ("grads = [g * scale for g in grads]", WEIGHTS),
+        ("shadow = average.state_dict()", WEIGHTS),
+        ("state = {'model': model.state_dict(), 'step': step}", UNKNOWN),
     ],
 )
 def test_a_line_is_known_by_its_text(text: str, kind: str) -> None:
@@ -89,3 +104,56 @@ def test_a_field_without_samples_has_no_part() -> None:
     part = time_of_kinds(make_analysis(after_input=0.5).lead, "after_input_ns", BATCH)
     assert part.mean_ns == 0.0
     assert part.lines == ()
+
+
+def test_the_body_of_a_functional_training_loop_does_not_name_its_lines() -> None:
+    calls = ("step_fn", "torch._foreach_add_", "print")
+    step = make_line(22, 1.0, "loss = step_fn(params, x)", function="<module>", calls=calls)
+    lines = {
+        "backward_ns": (step,),
+        "other_ns": (
+            make_line(22, 0.6, "loss = step_fn(params, x)", function="<module>", calls=calls),
+            make_line(25, 0.4, "x = x * 2", function="<module>", calls=("print",)),
+        ),
+    }
+    part = time_of_kinds(make_analysis(other=0.2, lines=lines).lead, "other_ns", LOGGING)
+    assert [line.where.line for line in part.lines] == [25]
+
+
+def test_a_loop_that_calls_the_training_step_does_not_name_its_lines() -> None:
+    line = make_line(40, 1.0, "x = x * 2", function="main", calls=("self.update", "print"))
+    assert line_kind(line, LOOP | {("train.py", "update")}) == UNKNOWN
+    assert line_kind(line, LOOP) == LOGGING
+
+
+def test_a_line_of_several_statements_leaves_what_the_other_lines_are_sure_of() -> None:
+    def low_ns(*lines: Line) -> float:
+        return time_of_kinds(make_analysis(other=0.5, lines={"other_ns": lines}).lead, "other_ns", BATCH).low_ns
+
+    single = make_line(5, 0.9, "x = torch.stack(rows)")
+    double = make_line(6, 0.1, "a = torch.stack(r); b = torch.stack(q)")
+    alone = make_line(6, 1.0, "a = torch.stack(r); b = torch.stack(q)")
+    assert low_ns(alone) == 0.0
+    assert low_ns(single, double) == pytest.approx(low_ns(single))
+
+
+def test_the_place_of_a_model_s_time_is_where_the_loop_called_it() -> None:
+    loop, evaluate = Where(file="train.py", line=82, function="main"), Where(file="train.py", line=72, function="score")
+    model = [Where(file="net.py", line=n, function="forward") for n in (5, 6)]
+    lines = {
+        "backward_ns": (make_line(90, 1.0, "loss.backward()", function="main"),),
+        "nograd_ns": tuple(
+            make_line(where.line, 0.5, "h = self.layer(x)", function="forward", stack=(loop, evaluate, where))
+            for where in model
+        ),
+        "forward_ns": (make_line(5, 1.0, "h = self.layer(x)", function="forward", stack=(loop, model[0])),),
+    }
+    rank = make_analysis(lines=lines).lead
+    assert places_in_loop(rank, "nograd_ns") == (loop, evaluate)
+    assert places_in_loop(rank, "forward_ns") == (loop,)
+
+
+def test_without_a_stack_through_the_loop_the_sampled_lines_are_told() -> None:
+    rank = make_analysis(lines={"nograd_ns": (make_line(7, 1.0, "h = self.layer(x)", function="forward"),)}).lead
+    assert [where.line for where in places_in_loop(rank, "nograd_ns")] == [7]
+    assert places_in_loop(make_analysis().lead, "nograd_ns") == ()

@@ -137,6 +137,15 @@ def test_tokens_of_sequences_that_lie_along_the_first_dimension() -> None:
     assert count_tokens(ids) == count_tokens(ids.t(), 1) == (30, 18, 30)
 
 
+def test_one_value_at_the_end_of_a_small_batch_is_no_padding() -> None:
+    from hotloop.observe.batches import count_tokens
+
+    ids = torch.arange(1, 33).reshape(4, 8)
+    assert count_tokens(ids) == (32, 0, 32)
+    ids[0, 6:] = 0
+    assert count_tokens(ids) == (30, 2, 32)
+
+
 def test_a_batch_that_was_only_looked_at_is_not_counted() -> None:
     hooks = Hooks(nn.Linear(3, 2))
     loader = loader_of(32)

@@ -119,6 +119,20 @@ def test_metrics_from_a_second_forward_with_gradients_are_found(training: Traini
     assert training.column("repeated_forwards") == [1] * 2 * MATCHED_ROWS
 
 
+@pytest.mark.parametrize(("rate", "both_go_back", "repeats"), [(0.5, True, 0), (0.5, False, 1), (0.0, True, 1)])
+def test_two_passes_that_draw_random_numbers_and_both_go_backward_repeat_nothing(
+    training: Training, rate: float, both_go_back: bool, repeats: int
+) -> None:
+    model = nn.Sequential(training.model, nn.Dropout(rate))
+    for _ in range(4):
+        (x,) = training.advance(training.iterator)
+        first, second = training.call(model, x), training.call(model, x)
+        training.run_backward((first * second if both_go_back else first).sum())
+        training.optimize(training.optimizer)
+    assert training.column("repeated_forwards") == [repeats] * 4
+    assert all((span > 0) == bool(repeats) for span in training.column("repeated_forward_ns"))
+
+
 def test_metrics_after_the_optimizer_s_step_are_found_with_gradients_too(training: Training) -> None:
     for _ in range(5):
         x = training.step()
@@ -169,6 +183,29 @@ def test_a_generator_asked_again_for_the_same_noise_is_found_behind_another_opti
         training.run_backward(training.call(training.criterion, training.call(training.model, x), x[:, :1]))
         training.optimize(training.optimizer)
     assert training.column("repeated_forwards") == [0, 1] * 4
+
+
+def test_a_second_loader_that_is_read_beside_the_first_is_not_validated_on(training: Training) -> None:
+    unlabelled = DataLoader(TensorDataset(torch.ones(40, 2)), batch_size=4)
+    teacher = nn.Linear(2, 1)
+
+    def validate(iterator: Any) -> None:
+        with torch.no_grad():
+            training.call(teacher, training.advance(iterator)[0])
+
+    beside, rarely = training.begin(unlabelled), training.begin(unlabelled)
+    for i in range(6):
+        training.advance(beside)
+        (x,) = training.advance(training.iterator)
+        with torch.no_grad():
+            target = training.call(teacher, x)
+        training.run_backward(training.call(training.criterion, training.call(training.model, x), target))
+        training.optimize(training.optimizer)
+        if i % 3 == 2:
+            validate(rarely)
+    training.step()
+    assert training.column("bursts") == [1] * 7
+    assert training.column("bursts_other_loader") == [0, 0, 0, 1, 0, 0, 1]
 
 
 def test_a_tensor_that_every_step_trains_on_is_told(training: Training) -> None:

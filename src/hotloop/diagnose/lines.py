@@ -38,7 +38,10 @@ _LOGGING_LEAF = re.compile(
 )
 _LIBRARY_CLIP = re.compile(r"\bclip_grad_(norm|value)_\(|\bget_total_norm\(|\bclip_grads_with_norm_\(")
 _WEIGHTS_TEXT = re.compile(
-    r"\.grad\b|\b(named_)?parameters\(\)|\bparam_groups\b|\bgrads?\b|\bstate_dict\(\)\.(items|values)"
+    # A call of grad() computes gradients (torch.autograd, torch.func) and handles none.
+    r"\.grad\b(?!\s*\()|\b(named_)?parameters\(\)|\bparam_groups\b|\bgrads?\b(?!\s*\()"
+    # A state alone on its line is walked over next; one that is saved stands inside a dict or a call.
+    r"|\bstate_dict\(\)\.(items|values)|=\s*[\w.]+\.state_dict\(\)\s*$"
 )
 _WEIGHTS_NAME = re.compile(
     r"(clip|grad|decay|(^|_)ema(_|$)|polyak|weight_?norm|average_(model|weights|param))", re.IGNORECASE
@@ -61,6 +64,7 @@ _BOOKKEEPING_TEXT = re.compile(
 _IN_PLACE_TEXT = re.compile(
     r"\.(mul|add|sub|div|lerp|copy|clamp|clip|addcmul|addcdiv|normal|sign|pow|sqrt)_\(|\.data\b"
 )
+_MODEL_FUNCTIONS = frozenset({"forward", "__call__"})
 _TRAINING_CALLS = frozenset({"backward", "step", "zero_grad"})
 
 
@@ -91,8 +95,22 @@ def loop_places(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
     return frozenset((w.file, w.function) for stack in stacks for w in stack)
 
 
-def line_kind(line: Line, loop: frozenset[tuple[str, str]] = frozenset()) -> str:
+def loop_bodies(rank: RankAnalysis) -> tuple[frozenset[str], ...]:
+    """The names that the statements around each sampled backward call: how the body of the training loop is known.
+
+    A functional step (``loss = step_fn(...)``) has no call of backward by that name.
+    """
+    loop = loop_places(rank)
+    lines = rank.lines.get("backward_ns", ())
+    return tuple(frozenset(x.calls) for x in lines if x.calls and (x.where.file, x.where.function) in loop)
+
+
+def line_kind(
+    line: Line, loop: frozenset[tuple[str, str]] = frozenset(), bodies: tuple[frozenset[str], ...] = ()
+) -> str:
     """What a sampled line was doing, read from its text, its innermost frame and the functions below the loop.
+
+    ``loop`` and ``bodies`` are the functions that hold the training loop and what its body calls.
 
     >>> from hotloop.core.findings import Where
     >>> where = Where(file="train.py", line=3, function="main")
@@ -111,7 +129,7 @@ def line_kind(line: Line, loop: frozenset[tuple[str, str]] = frozenset()) -> str
         return BOOKKEEPING
     if _WEIGHTS_TEXT.search(text) or any(_WEIGHTS_NAME.search(n) for n in names):
         return WEIGHTS
-    around = _calls_around(line)
+    around = _calls_around(line, loop, bodies)
     for kind, pattern in ((LOGGING, _LOGGING_TEXT), (WEIGHTS, _WEIGHTS_TEXT)):
         if pattern.search(around):
             return kind
@@ -124,9 +142,9 @@ def line_kind(line: Line, loop: frozenset[tuple[str, str]] = frozenset()) -> str
 
 def field_lines(rank: RankAnalysis, field_name: str) -> tuple[tuple[Line, str], ...]:
     """The lines seen in a time field with their kinds; a helper function's unclear lines take its clear ones' kind."""
-    loop = loop_places(rank)
+    loop, bodies = loop_places(rank), loop_bodies(rank)
     lines = rank.lines.get(field_name, ())
-    kinds = [line_kind(line, loop) for line in lines]
+    kinds = [line_kind(line, loop, bodies) for line in lines]
     weight: dict[tuple[tuple[str, str], str], int] = {}
     for line, kind in zip(lines, kinds, strict=True):
         if kind != UNKNOWN:
@@ -143,8 +161,7 @@ def field_lines(rank: RankAnalysis, field_name: str) -> tuple[tuple[Line, str], 
 
 
 SHORTEST_STEP_NS = 1_000_000
-"""Below this a sampler sees little of what C code does and lands on loops and calls: lines tell where, not how much.
-(The same holds of a line with several statements, of which one may take all of the time.)"""
+"""Below this a sampler sees little of what C code does and lands on loops and calls: lines tell where, not how much."""
 FEWEST_SAMPLES = 3
 """Fewer samples than this are an accident, not a part of the step."""
 
@@ -215,6 +232,28 @@ def places(lines: tuple[Line, ...], count: int = 3) -> tuple[Where, ...]:
     return tuple(first.values())[:count]
 
 
+def places_in_loop(rank: RankAnalysis, field_name: str, *, least_share_ratio: float = 0.1) -> tuple[Where, ...]:
+    """Where the training loop starts what a field was spent in, and the helper's line that it gets to; most first.
+
+    Samples of a forward lie on the model's own lines, which are right as they are: what is told here is who called the
+    model. Falls back on the sampled lines themselves where no stack goes through the loop.
+    """
+    loop = loop_places(rank)
+    shares: dict[tuple[Where, ...], float] = {}
+    for line in rank.lines.get(field_name, ()):
+        stack = line.stack or (line.where,)
+        last = max((i for i, where in enumerate(stack) if (where.file, where.function) in loop), default=None)
+        if last is not None:
+            below = stack[last + 1 : last + 2]
+            path = (stack[last], *(where for where in below if where.function not in _MODEL_FUNCTIONS))
+            shares[path] = shares.get(path, 0.0) + line.share_ratio
+    if not shares:
+        return places(rank.lines.get(field_name, ()), 2)
+    ranked = sorted(shares, key=lambda path: -shares[path])
+    kept = [path for path in ranked if shares[path] >= least_share_ratio] or ranked[:1]
+    return tuple(dict.fromkeys(where for path in kept for where in path))
+
+
 def _time_of(rank: RankAnalysis, field_name: str, lines: tuple[Line, ...]) -> FieldShare:
     all_lines = rank.lines.get(field_name, ())
     field_ns = rank.mean[field_name]
@@ -224,9 +263,10 @@ def _time_of(rank: RankAnalysis, field_name: str, lines: tuple[Line, ...]) -> Fi
     # Each line knows its share and its count, so together they tell how many samples the field had.
     shares_sum = sum(line.share_ratio for line in all_lines)
     total = sum(line.samples for line in all_lines) / shares_sum if shares_sum > 0 else 0.0
-    low, high = share_bounds(share, total)
-    if rank.step_mean_ns < SHORTEST_STEP_NS or any(";" in line.text for line in lines):
-        low = 0.0
+    _, high = share_bounds(share, total)
+    # Of a line with several statements one may take all of the time, and it may be another than the one meant.
+    sure = min(1.0, sum(line.share_ratio for line in lines if ";" not in line.text))
+    low = share_bounds(sure, total)[0] if sure > 0 and rank.step_mean_ns >= SHORTEST_STEP_NS else 0.0
     if sum(line.samples for line in lines) < FEWEST_SAMPLES:
         return NOTHING
     return FieldShare(
@@ -249,8 +289,13 @@ def _below_the_loop(line: Line, loop: frozenset[tuple[str, str]]) -> tuple[Where
     return tuple(where for where in stack[1:] if where.function not in ("main", "<module>"))
 
 
-def _calls_around(line: Line) -> str:
+def _calls_around(line: Line, loop: frozenset[tuple[str, str]], bodies: tuple[frozenset[str], ...]) -> str:
     """What the loop or function around a line calls, unless it is the training loop itself: that one calls all."""
-    if {call.rsplit(".", 1)[-1] for call in line.calls} & _TRAINING_CALLS:
+    called = {call.rsplit(".", 1)[-1] for call in line.calls}
+    if (line.where.file, line.where.function) in loop:
+        trains = called & {function for _, function in loop} or any(body <= set(line.calls) for body in bodies)
+    else:
+        trains = False
+    if trains or called & _TRAINING_CALLS:
         return ""
     return " ".join(f"{call}()" for call in line.calls)

@@ -101,7 +101,9 @@ def count_tokens(batch: Any, sample_dim: int = 0) -> tuple[int, int, int] | None
         padded = (tokens == pad).flip(1).cumprod(1).flip(1).bool()
         # A pad id is reserved: in categories or plain text the same value also stands elsewhere.
         reserved = int((tokens == pad).sum() - padded.sum()) * 1000 <= tokens.numel()
-        if not reserved or int(padded.sum()) * 100 < tokens.numel() * 2:
+        # One value at the end of one row of a small batch is a token like any other.
+        padded_count = int(padded.sum())
+        if not reserved or padded_count < 2 or padded_count * 100 < tokens.numel() * 2:
             return tokens.numel(), 0, tokens.numel()
         return _count(~padded)
     if tokens.dim() == 3 and tokens.is_floating_point():

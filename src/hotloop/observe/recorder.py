@@ -271,6 +271,11 @@ class Recorder:
             self.last_ns = now
         self.burst = _Burst(self.row)
 
+    def drop_empty_burst(self) -> None:
+        """A batch to train on came with that of another loader (``zip`` of two): the other one is not validated on."""
+        if self.burst is not None and not self.burst.forwards:
+            self.burst = None
+
     def end_burst(self) -> None:
         """Training goes on: what the burst covered is added to the row's burst fields."""
         burst = self.burst

@@ -14,6 +14,7 @@ import torch
 
 from hotloop.core.recording import FIELD, UNKNOWN
 
+from . import batches
 from .recorder import BACKWARDS, FORWARD, Recorder
 
 REPEATED = FIELD["repeated_forwards"]
@@ -35,6 +36,9 @@ class Repeats:
         self._seen: list[tuple[int, weakref.ref[Any], bool, int, bool, int]] = []
         self._computed: dict[int, tuple[tuple[Any, ...], int, tuple[weakref.ref[Any], ...], bool]] = {}
         self._maybe_metrics: tuple[int, int, int, int] = (0, UNKNOWN, 0, 0)
+        self._random_state: torch.Tensor | None = None
+        self._draws: dict[int, bool] = {}
+        """Whether a model's repeated forward drew random numbers, by the model's identity."""
         self.same_mode_count = 0
 
     def look(self, module: Any, args: Any, kwargs: Any, nograd: bool, learns: bool) -> int | None:
@@ -97,7 +101,37 @@ class Repeats:
         if row - before[1] > (1 if optimizers_count > 1 else 0):
             return False
         self.same_mode_count += 1
+        if key not in self._draws:
+            self._random_state = torch.get_rng_state()
         return True
+
+    def end(self, module: Any, result: Any, spent_ns: int) -> None:
+        """A forward of the same input has ended. If it drew random numbers and goes backward too, it repeats nothing.
+
+        Two passes through dropout on purpose (SimCSE, R-Drop), or two draws of a latent, are two different results.
+        Only the backward can tell them from a second forward for metrics: the result's node says when it is reached.
+        """
+        key, before = id(module), self._random_state
+        if before is not None:
+            self._random_state = None
+            if len(self._draws) > MOST_COMPUTED:
+                self._draws.clear()
+            self._draws[key] = not torch.equal(before, torch.get_rng_state()) or any(
+                part.training and (getattr(part, "p", 0) or getattr(part, "drop_prob", 0))
+                for part in module.modules()
+                if "Drop" in type(part).__name__
+            )
+        tensor = batches.first_tensor(result)
+        if not self._draws.get(key) or tensor is None or tensor.grad_fn is None:
+            return
+        recorder, row, left = self._recorder, self._recorder.rows, [spent_ns]
+
+        def take_back(_gradients: Any) -> None:
+            if left and recorder.rows == row:
+                recorder.row[REPEATED] -= 1
+                recorder.row[REPEATED_NS] -= left.pop()
+
+        tensor.grad_fn.register_prehook(take_back)
 
     def _confirm_metrics(self, key: int) -> None:
         """A forward of the row before's batch was for metrics when the next batch comes without a backward between."""

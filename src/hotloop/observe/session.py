@@ -409,6 +409,11 @@ class Session:
             return None
 
     @guarded
+    def after_repeat(self, module: Any, result: Any, spent_ns: int) -> None:
+        if not self.compile_used:
+            self.repeats.end(module, result, spent_ns)
+
+    @guarded
     def before_nograd(self, module: Any, args: Any, kwargs: Any) -> int | None:
         """An outermost forward without gradients begins; its burst has begun."""
         self.roots.add(type(module))

@@ -225,6 +225,7 @@ def wrap_module_call(session: Session) -> Callable[[Call], Call]:
                     recorder.unwind(depth)
             if known is not None:
                 _add_repeated(recorder, known)
+                session.after_repeat(self, result, recorder.last_ns - known)
             recorder.row[FORWARDS] += 1
             return result
 

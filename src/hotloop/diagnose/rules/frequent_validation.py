@@ -7,7 +7,7 @@ import math
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.lines import places
+from hotloop.diagnose.lines import places_in_loop
 from hotloop.diagnose.measured import known_count
 from hotloop.diagnose.noise import steps_between, threshold_ratio
 from hotloop.diagnose.wording import say_every, say_share, say_time
@@ -83,7 +83,7 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
             "steps_per_validation": round(every, 1),
             "validation_ns": round(mean_ns / per_step),
         },
-        where=places(rank.lines.get("nograd_ns", ()), 2),
+        where=places_in_loop(rank, "nograd_ns")[:3],
         fix=Fix(
             technique="validate-less-often",
             settings={"every": times_rarer},

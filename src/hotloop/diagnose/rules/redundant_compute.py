@@ -9,13 +9,8 @@ from typing import Any
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Value, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import (
-    known_count,
-    known_mean,
-    known_places,
-    line_places,
-    steps_per_anchor_step,
-)
+from hotloop.diagnose.lines import places_in_loop
+from hotloop.diagnose.measured import known_count, known_mean, line_places, steps_per_anchor_step
 from hotloop.diagnose.noise import is_material, is_material_span
 
 BACKWARD_PER_FORWARD = 2.0
@@ -173,7 +168,6 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
         "backward_fits_both": both_used,
     }
     field = "nograd_ns" if without_gradients else "forward_ns"
-    lines = rank.lines.get(field, ())
     return Finding(
         rule="redundant-compute",
         kind=Kind.FAULT,
@@ -183,7 +177,7 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
         cost_ratio=cost_ratio,
         saving=saving_within(cost_ratio, low * cost_ratio, mid * cost_ratio, high * cost_ratio, Basis.SIMULATED),
         evidence=evidence,
-        where=known_places(*line_places(lines, 0.1, 3)),
+        where=places_in_loop(rank, field)[:3],
         fix=Fix(technique="reuse-outputs", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
         unit=analysis.unit,
         next="hotloop rule redundant-compute",
