@@ -9,6 +9,7 @@ from hotloop.analyze.facts import (
     read_health,
     read_network,
     read_overhead,
+    read_run_delay_ratio,
     read_where,
 )
 from hotloop.core.findings import Where
@@ -160,3 +161,17 @@ def test_junk_in_any_fact_is_unknown_never_an_error(junk):
 @pytest.mark.parametrize("junk", [*JUNK, ["a", "b", "c"], ["a", True, "c"], [1, 2, 3], ["a", 1]])
 def test_a_place_needs_its_three_parts(junk):
     assert read_where(junk) is None
+
+
+def delayed(t_s: float, run_delay_ns: object) -> dict:
+    return network(t_s, 0, 0) | {"run_delay_ns": run_delay_ns}
+
+
+def test_time_without_a_core_is_a_share_of_the_time_between_two_readings():
+    facts = [delayed(1, 10**9), delayed(3, 15 * 10**8), delayed(9, 9 * 10**9)]
+    assert read_run_delay_ratio(facts, 0, 4 * 10**9) == 0.25
+
+
+@pytest.mark.parametrize("second", [None, "much", -1, 0])
+def test_counters_that_are_lost_or_run_backwards_are_no_delay(second):
+    assert read_run_delay_ratio([delayed(1, 10**9), delayed(3, second)], 0, 10**10) is None

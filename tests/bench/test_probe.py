@@ -162,6 +162,17 @@ def test_operators_that_double_leave_only_the_fixed_part() -> None:
     assert forecast.saving_low_ratio < forecast.saving_mid_ratio
 
 
+def test_whole_passes_that_grow_more_lower_what_a_larger_batch_is_said_to_win() -> None:
+    alone = make_forecasts({}, replayed(base=3e6, double=3.3e6), STEP)["larger-batch"]
+    passes = {"passes": {"base_ns": 6e6, "double_ns": 11e6}}
+    both = make_forecasts({}, replayed(base=3e6, double=3.3e6) | passes, STEP)["larger-batch"]
+    # Operators alone grow by 0.6 ms of the step's 10, whole passes by 5: half of the middle less is saved.
+    assert alone.saving_mid_ratio - both.saving_mid_ratio == pytest.approx(1.05 * (0.28 - 0.06) / 2)
+    assert both.saving_low_ratio < alone.saving_low_ratio
+    assert both.saving_high_ratio == alone.saving_high_ratio
+    assert both.evidence["growth_in_passes_ratio"] == 0.5
+
+
 def test_accumulation_keeps_the_optimizer_out_of_it() -> None:
     step = StepTimes(step_ns=10e6, forward_ns=2e6, backward_ns=4e6, optimizer_ns=4e6, input_ns=0.0, micro_batches=4.0)
     forecast = make_forecasts({}, replayed(double=3e6), step)["larger-batch"]

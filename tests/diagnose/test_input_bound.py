@@ -86,6 +86,25 @@ def test_without_a_free_core_the_samples_have_to_become_cheaper() -> None:
     assert one.saving.low_ratio == pytest.approx(0.5 * 0.46)  # half of the wait can be prepared ahead
 
 
+@pytest.mark.parametrize(("samples", "is_promised"), [(512.0, False), (4.0, True)])
+def test_samples_that_are_copies_already_cannot_be_prepared_ahead(samples: float, is_promised: bool) -> None:
+    loader = make_loader(fetch_ns=0.3e6, fetch_cpu_ns=0.3e6, collate_ns=0.02e6)
+    one = found(
+        make_analysis(
+            step_ns=1.7e6,
+            input_wait=0.21,
+            cores=2,
+            torch_threads=2,
+            samples_per_step=samples,
+            fields={"cpu_ns": 3.4e6},
+            loaders=(loader,),
+        )
+    )
+    assert one.fix is not None
+    assert (one.fix.technique == "precompute-samples") is is_promised
+    assert (one.severity is Severity.MEDIUM) is is_promised
+
+
 def test_latency_is_hidden_by_workers_even_on_one_core() -> None:
     loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=0.2e6)
     one = found(make_analysis(input_wait=0.46, cores=1, loaders=(loader,)))

@@ -155,3 +155,46 @@ def test_a_gap_that_comes_in_bursts_is_less_sure_than_a_steady_one() -> None:
     steady = low([8_000_000] * 100)
     bursts = low([4_000_000] * 75 + [20_000_000] * 25)
     assert bursts < 0.7 * steady
+
+
+def uneven_hosts_core(delay_ratio: float | None, **changes: float) -> Analysis:
+    """Rank 1 takes 30 of 100 ms longer in forward; for ``delay_ratio`` of the step it was ready without a core."""
+    return make_ranks(
+        {
+            "step_ns": 100e6,
+            "ddp": make_ddp(comm_ns=50e6, overlap_ns=10e6),
+            "forward": 0.2,
+            "backward": 0.75,
+            "run_delay_ratio": 0.01,
+        },
+        {
+            "step_ns": 100e6,
+            "ddp": make_ddp(comm_ns=20e6, overlap_ns=10e6),
+            "forward": 0.5,
+            "backward": 0.45,
+            "run_delay_ratio": delay_ratio,
+        }
+        | changes,
+    )
+
+
+def test_a_rank_whose_core_was_taken_by_others_is_only_told() -> None:
+    found = judge_straggler.judge(uneven_hosts_core(0.26))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.INFO
+    assert found.title.endswith(": for 25 ms more than the others it was ready but other threads had its core")
+    assert found.evidence["longer_without_core_ns_per_step"] == 25_000_000
+
+
+@pytest.mark.parametrize("delay_ratio", [None, 0.02])
+def test_a_rank_that_had_its_core_all_the_time_is_a_straggler(delay_ratio: float | None) -> None:
+    found = judge_straggler.judge(uneven_hosts_core(delay_ratio))
+    assert isinstance(found, Finding)
+    assert found.severity in (Severity.HIGH, Severity.MEDIUM)
+    assert "other threads" not in found.title
+
+
+def test_a_rank_with_more_samples_is_a_straggler_whoever_shares_its_core() -> None:
+    found = judge_straggler.judge(uneven_hosts_core(0.26, samples_per_step=64.0))
+    assert isinstance(found, Finding)
+    assert found.severity in (Severity.HIGH, Severity.MEDIUM)

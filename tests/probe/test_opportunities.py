@@ -1,4 +1,5 @@
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,37 @@ def test_the_program_reads_and_writes_json(tmp_path: Path) -> None:
 def test_wrong_arguments_are_answered_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert probe.main([]) == 2
     assert "usage" in capsys.readouterr().err
+
+
+def test_calls_come_in_turn_as_layers_make_them() -> None:
+    calls = probe.order_calls([LINEAR | {"count": 2, "first": 1}, NORM | {"count": 2, "first": 0}])
+    assert [one["name"] for one in calls] == ["aten::batch_norm", "aten::linear"] * 2
+
+
+def test_a_pass_hands_on_what_its_calls_make_and_differentiates_it() -> None:
+    square = op("aten::linear", [[4, 8], [8, 8], [8]], ["float"] * 3, ["", "", ""], count=3)
+    step = probe.Pass(probe.order_calls([square]), 4, False)
+    seen: list[int] = []
+    weights = [leaf for leaf in step.leaves if leaf.dim() == 2 and leaf.shape[0] == 8]
+    for weight in weights:
+        weight.register_hook(lambda _, weight=weight: seen.append(id(weight)))
+    step.run()
+    # One backward through all three layers: each has weights of its own, and each gets its gradient.
+    assert sorted(seen) == sorted(id(weight) for weight in weights)
+    assert len(weights) == 3
+
+
+def test_whole_passes_are_timed_at_both_sizes() -> None:
+    asked = request(LINEAR, BACKWARD | {"count": 1}, op("profiler::_record_function_exit", [[]], [""], [""]))
+    times = probe.time_passes(asked, time.perf_counter() + 60.0)
+    assert times is not None
+    assert times["base_ns"] > 0
+    assert times["double_ns"] > 0
+    assert (times["calls"], times["calls_left_out"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"batch_size": None}, {"memory_bytes": 1000}, {"ops": {"ops": [LINEAR | {"count": 10_000}, BACKWARD]}}]
+)
+def test_passes_that_cannot_stand_for_the_step_are_not_timed(changes: dict[str, Any]) -> None:
+    assert probe.time_passes(request(LINEAR, BACKWARD) | changes, time.perf_counter() + 60.0) is None

@@ -279,6 +279,23 @@ def read_network(facts: Sequence[Fact], start_ns: int, end_ns: int) -> tuple[dic
     return rates, speeds
 
 
+def read_run_delay_ratio(facts: Sequence[Fact], start_ns: int, end_ns: int) -> float | None:
+    """Share of the time between two moments in which the training thread was ready but had no core, 0..1."""
+    counters = [
+        (t, delay_ns)
+        for f in of_kind(facts, "network")
+        if (t := read_time(f, "t")) is not None
+        and start_ns <= t <= end_ns
+        and (delay_ns := read_count(f, "run_delay_ns")) is not None
+    ]
+    if len(counters) < 2:
+        return None
+    (begin_ns, before_ns), (finish_ns, after_ns) = counters[0], counters[-1]
+    if finish_ns <= begin_ns or after_ns < before_ns:
+        return None
+    return min(1.0, (after_ns - before_ns) / (finish_ns - begin_ns))
+
+
 def read_overhead(facts: Sequence[Fact], trained_ns: int) -> Overhead | None:
     """What the agent says it cost this process; ``share_ratio`` is of ``trained_ns``. None when it did not say."""
     fact = last_of_kind(facts, "overhead")

@@ -33,6 +33,7 @@ from .facts import (
     read_items,
     read_network,
     read_overhead,
+    read_run_delay_ratio,
     read_text,
     read_where,
 )
@@ -153,6 +154,7 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
     model = find_main_model(facts)
     memory, slope = measure_memory(steps, base, facts, read_count(process, "memory_total_bytes"))
     network_rates, network_speeds = read_network(facts, start_ns, end_ns)
+    run_delay_ratio = read_run_delay_ratio(facts, start_ns, end_ns)
     samples_per_step, samples_vary = _samples_per_step(steps, base, validation.is_validating)
     padding = _padding(recording.rows, steps, base)
     trained_ns = int(steps.step_ns.sum())
@@ -207,6 +209,7 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         memory_growth_noise_bytes_per_step=None if slope is None else slope.noise_per_x,
         network_bytes_per_s=network_rates,
         network_speed_bytes_per_s=network_speeds,
+        run_delay_ratio=run_delay_ratio,
         ops=_ops(facts),
     )
     batches = means["micro_batches"]

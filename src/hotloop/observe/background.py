@@ -51,6 +51,8 @@ class Background:
         self._speeds: dict[str, int | None] = {}
         self._memory_file = _ProcFile(_MEMORY_PATH)
         self._network_file = _ProcFile("/proc/net/dev")
+        # Made on the thread that trains.
+        self._delay_file = _ProcFile(f"/proc/self/task/{threading.get_native_id()}/schedstat")
 
     def start(self) -> None:
         self._thread.start()
@@ -144,7 +146,14 @@ class Background:
     def write_network(self) -> None:
         if self._session.recorder.rows and "torch.distributed" in sys.modules:
             interfaces = network_counters(self._network_file.read(), self._speeds)
-            self._session.tell({"kind": "network", "row": self._session.recorder.rows, "interfaces": interfaces})
+            self._session.tell(
+                {
+                    "kind": "network",
+                    "row": self._session.recorder.rows,
+                    "interfaces": interfaces,
+                    "run_delay_ns": run_delay_in(self._delay_file.read()),
+                }
+            )
 
     def write_totals(self) -> None:
         self._session.tell_totals()
@@ -216,6 +225,16 @@ class _ProcFile:
             return os.pread(self._descriptor, 16384, 0) if self._descriptor >= 0 else b""
         except OSError:
             return b""
+
+
+def run_delay_in(schedstat: bytes) -> int | None:
+    """Time on the run queue in ns, from a thread's schedstat: ready, but without a core. None where it does not tell.
+
+    >>> run_delay_in(b"5000 700 3\\n")
+    700
+    """
+    words = schedstat.split()
+    return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
 
 
 def resident_bytes() -> int | None:

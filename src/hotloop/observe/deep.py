@@ -92,6 +92,7 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "count": 0,
                 "cpu_ns": 0,
                 "backward": backward,
+                "first": len(self.found),
             }
         op["count"] += 1
         op["cpu_ns"] += duration_ns

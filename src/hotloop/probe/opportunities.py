@@ -25,6 +25,12 @@ import torch
 SHORT_NS = 100_000
 """Calls shorter than this are timed several in a row."""
 FRESH_BYTES = 48 << 20
+MOST_CALLS = 3_000
+MOST_PASSES = 60
+PASS_COPIES = 6
+"""A pass keeps its inputs, outputs and gradients, once for each batch size."""
+LEAST_PASS_RATIO = 0.8
+"""Share of the calls that a pass has to hold to stand for the step."""
 DTYPES = {
     "float": torch.float32,
     "double": torch.float64,
@@ -488,6 +494,124 @@ def time_threads(request: dict[str, Any], deadline_s: float) -> dict[str, Any] |
     }
 
 
+# Whole passes
+
+
+def order_calls(forward: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry per call, as layers of a network make them: every operator once in turn while it has calls left."""
+    ordered = sorted(forward, key=lambda op: op.get("first", 0))
+    left = [round(op["count"]) for op in ordered]
+    calls = []
+    while any(left):
+        for i, op in enumerate(ordered):
+            if left[i]:
+                left[i] -= 1
+                calls.append(op)
+    return calls
+
+
+class Pass:
+    """All forward calls of a step, each fed with what an earlier one made where the sizes fit, and one backward.
+
+    Operators timed alone find their tensors in the caches. In a step they find what the steps' other operators left
+    there, which is what decides how the time grows with the batch.
+    """
+
+    def __init__(self, calls: Sequence[dict[str, Any]], batch: int, doubled: bool) -> None:
+        self.leaves: list[torch.Tensor] = []
+        self._fed: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._calls = [call for op in calls if (call := self._prepare(op, batch, doubled)) is not None]
+
+    @property
+    def calls_count(self) -> int:
+        return len(self._calls)
+
+    def _prepare(
+        self, op: dict[str, Any], batch: int, doubled: bool
+    ) -> tuple[Any, list[Any], dict[str, Any], Any] | None:
+        op = op | {"name": functional_name(op["name"])}
+        try:
+            overload = find_overload(op)
+            bigger = double_batch(op, batch)
+            shapes = bigger if bigger is not None and doubled else op["shapes"]
+            positional, keywords = make_inputs(op, overload, shapes, not overload._schema.is_mutable)
+            overload(*positional, **keywords)
+        except (NotReplayable, RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+            return None
+        # What grows with the batch is data, which calls hand on; the rest are this call's own weights.
+        data = [i for i, (old, new) in enumerate(zip(op["shapes"], bigger or (), strict=False)) if old != new]
+        fed: list[tuple[int, tuple[int, ...], torch.dtype]] = []
+        for i, value in enumerate(positional):
+            if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+                continue
+            if i in data:
+                positional[i] = self._fed.setdefault((tuple(value.shape), value.dtype), value)
+                fed.append((i, tuple(value.shape), value.dtype))
+        self.leaves += [t for t in _flat([*positional, *keywords.values()]) if _differentiable(t)]
+        return overload, positional, keywords, fed
+
+    def run(self) -> None:
+        """Forward and backward once."""
+        made: dict[int, torch.Tensor] = {}
+        unused: dict[int, torch.Tensor] = {}
+        for overload, positional, keywords, fed in self._calls:
+            arguments = list(positional)
+            for i, shape, dtype in fed:
+                source = made.get(math.prod(shape))
+                if source is not None and source.dtype is dtype:
+                    unused.pop(id(source), None)
+                    arguments[i] = source.reshape(shape)
+            out = overload(*arguments, **keywords)
+            for one in _flat([out])[:1]:
+                if _differentiable(one):
+                    made[one.numel()] = one
+                    unused[id(one)] = one
+        ends = list(unused.values())
+        if ends:
+            torch.autograd.grad(ends, self.leaves, [torch.ones_like(one) for one in ends], allow_unused=True)
+
+
+def _computes(name: str) -> bool:
+    return name not in NOT_REPLAYED and not name.startswith("profiler::")
+
+
+def _differentiable(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def time_passes(request: dict[str, Any], deadline_s: float) -> dict[str, Any] | None:
+    """Whole steps' forwards and backwards as they are and with twice the batch, taking turns.
+
+    None where that cannot be: the batch is unknown, nothing is differentiated, too many calls, too much memory.
+    """
+    recorded, batch = request["ops"]["ops"], request.get("batch_size")
+    forward = [op for op in recorded if not op["backward"] and _computes(op["name"])]
+    if not batch or not any(op["backward"] for op in recorded) or sum(op["count"] for op in forward) > MOST_CALLS:
+        return None
+    if sum(op["count"] * size_bytes(op) for op in forward) * PASS_COPIES > request["memory_bytes"]:
+        return None
+    calls = order_calls(forward)
+    plain, doubled = Pass(calls, batch, False), Pass(calls, batch, True)
+    if plain.calls_count != doubled.calls_count or plain.calls_count < LEAST_PASS_RATIO * len(calls):
+        return None
+
+    arms: dict[str, Callable[[], object]] = {"base": plain.run, "double": doubled.run}
+    begin_s = time.perf_counter()
+    for arm in arms.values():
+        arm()
+    if 2.0 * (time.perf_counter() - begin_s) > deadline_s - time.perf_counter():
+        return None
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    while len(times["base"]) < MOST_PASSES and (len(times["base"]) < 2 or time.perf_counter() < deadline_s):
+        for name, arm in arms.items():
+            times[name].append(time_call(arm, 1))
+    return {f"{name}_ns": round(middle(values)) for name, values in times.items()} | {
+        "calls": plain.calls_count,
+        "calls_left_out": len(calls) - plain.calls_count,
+        "rounds": len(times["base"]),
+    }
+
+
 # Optimizer
 
 
@@ -626,9 +750,10 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     # Each part has its own share of the budget: one that starts late (imports, first calls) takes nothing from others.
     parts: dict[str, Callable[[], Any]] = {}
     if request.get("ops"):
-        parts["replay"] = lambda: replay_ops(request, time.perf_counter() + 0.7 * budget_s)
+        parts["replay"] = lambda: replay_ops(request, time.perf_counter() + 0.45 * budget_s)
         if "threads" in request["arms"]:
             parts["threads"] = lambda: time_threads(request, time.perf_counter() + 0.1 * budget_s)
+        parts["passes"] = lambda: time_passes(request, time.perf_counter() + 0.25 * budget_s)
     if request.get("optimizer"):
         parts["optimizer"] = lambda: time_optimizer(request["optimizer"], request["memory_bytes"], 0.15 * budget_s)
     if request.get("ddp"):
@@ -651,6 +776,8 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     with open(arguments[0], encoding="utf-8") as file:
         request = json.load(file)
+    # What a pass hands on from call to call may shrink until it is denormal, which slows operators down.
+    torch.set_flush_denormal(True)
     result = measure(request)
     partial = arguments[1] + ".part"
     with open(partial, "w", encoding="utf-8") as file:

@@ -39,6 +39,9 @@ from hotloop.diagnose.wording import say_share, say_time
 FLOOR_RATIO = 0.02
 """Every loader costs something; below two percent of the step there is nothing to win."""
 
+PREPARED_SAMPLE_NS = 5_000.0
+"""A sample that costs less than this is copied, not made: preparing it ahead of the training leaves the same copy."""
+
 LATENCY_CPU_RATIO = 0.5
 """Loading whose thread is on a CPU for less than this part of its time waits for storage or a network."""
 
@@ -104,7 +107,8 @@ def input_bound(analysis: Analysis) -> Finding | None:
     ## What to do
     Give the DataLoader `num_workers`, with `persistent_workers=True` and `prefetch_factor=2` or more. When all cores
     are busy already, workers compete with the computation: make the samples cheaper instead (decode and tokenise once,
-    ahead of the training; vectorise the collate function).
+    ahead of the training; vectorise the collate function). Samples of a few microseconds are copies already: with all
+    cores busy nothing is promised for them.
 
     ## When it is wrong
     On an accelerator the host may wait here while the device still has work queued; then the wait is free. Random
@@ -256,7 +260,7 @@ def _forecast(
                 numerics=Numerics.RESAMPLED,
             ),
         )
-    if mid < 0.4 * cost_ratio and lacks_cores:
+    if mid < 0.4 * cost_ratio and lacks_cores and not _is_prepared(rank, work):
         # No free core would do the work beside the computation: it has to become less. What is left of a sample that
         # was prepared ahead is a copy, a tenth to a third of the work; augmentation at random cannot be prepared.
         return (
@@ -274,6 +278,12 @@ def _forecast(
             numerics=Numerics.RESAMPLED,
         ),
     )
+
+
+def _is_prepared(rank: RankAnalysis, work: LoadingWork) -> bool:
+    """Whether a sample costs no more than a copy, so that nothing of it could be done ahead of the training."""
+    samples = rank.samples_per_step
+    return samples is not None and samples > 0 and work.wall_ns / samples < PREPARED_SAMPLE_NS
 
 
 def _where(rank: RankAnalysis, loader: LoaderFacts, cause: str) -> tuple[Where, ...]:

@@ -19,6 +19,9 @@ UNEVEN_CORES_RATIO = 0.2
 """Two processes of one host that compute the same may differ this much with nothing wrong: cores that clock higher,
 share a cache or are lent to others (measured on healthy gloo runs: up to 0.16 of the step, for a whole run)."""
 MORE_WORK_RATIO = 1.05
+DESCHEDULED_RATIO = 0.5
+"""From this part of its lateness on, a rank that had no core while it was ready is late for what else runs there."""
+DESCHEDULED_TEXT = ": for {longer_ms:.3g} ms more than the others it was ready but other threads had its core"
 BLOCKS_COUNT = 8
 WAITING_FIELDS = ("backward_ns", "communication_ns")
 PHASE_OF_FIELD = {
@@ -52,7 +55,10 @@ class Gap:
     has_more_work: bool
     """The program gives this rank more samples, tokens or passes than the others."""
     sure_ns: float
-    """The part of its longer work that neither uneven cores nor the run's own unrest explains."""
+    """The part of its longer work that neither uneven cores, nor waiting for a core, nor the run's own unrest explains.
+    """
+    without_core_ns: float | None
+    """How much longer the slow rank was ready but had no core, because others used them; None when not recorded."""
 
 
 def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
@@ -106,7 +112,8 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     the rank with clearly the least of it is the one that arrives last. Its own work must be longer too, by a good part
     of what the others wait, or else nothing is said. Ranks that compute the same on the cores of one host may differ by
     a fifth with nothing wrong: only what is longer than that, phase by phase, counts in the low forecast (and so in the
-    severity), unless the rank has more samples or tokens.
+    severity), unless the rank has more samples or tokens. A rank that was ready for most of that time while other
+    threads had its core (the kernel counts it) is told as info: what else runs on the host makes it late.
 
     ## What to do
     Look at the phase that is named: an uneven share of the data or longer samples (balance them, or sort by length over
@@ -146,6 +153,11 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         share = 1.0 - 1.0 / len(analysis.ranks)
         low_ns, mid_ns = share * low_ns, share * mid_ns
     low_ns = min(low_ns, gap.sure_ns)
+    descheduled = (gap.without_core_ns or 0.0) >= DESCHEDULED_RATIO * min(
+        gap.by_waiting_ns, gap.by_waiting_ns if work_ns is None else work_ns
+    )
+    if descheduled:
+        low_ns = 0.0
     slow = gap.slow
     phase = PHASE_OF_FIELD.get(gap.field, "other")
     lines = slow.lines.get(gap.field, ())
@@ -156,12 +168,14 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         "longer_ns_per_step": round(gap.field_ns),
         "others_wait_ns_per_step": round(gap.mean_ns),
         "own_work_longer_ns_per_step": None if work_ns is None else round(work_ns),
+        "longer_without_core_ns_per_step": None if gap.without_core_ns is None else round(gap.without_core_ns),
     }
     name = "a rank" if slow.rank is None else f"rank {slow.rank}"
     return Finding(
         rule="straggler",
         kind=Kind.FAULT,
-        title=f"all ranks wait for {name}, which spends {gap.field_ns * 1e-6:.3g} ms longer per step in {phase}",
+        title=f"all ranks wait for {name}, which spends {gap.field_ns * 1e-6:.3g} ms longer per step in {phase}"
+        + (DESCHEDULED_TEXT.format(longer_ms=(gap.without_core_ns or 0.0) * 1e-6) if descheduled else ""),
         phase=phase,
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
@@ -202,6 +216,8 @@ def find_gap(analysis: Analysis) -> Gap:
     elif seen.from_ddp_stats is False and all(r.ddp is None for r in analysis.ranks):
         by_work = sum(differences.values())
     field = max(differences, key=lambda name: differences[name])
+    # A rank with more to do is longer at it, and so also longer in the way of others.
+    without_core_ns = None if _has_more_work(slow, others) else _longer_without_core_ns(slow, others)
     return Gap(
         slow=slow,
         by_waiting_ns=waits[1] - waits[0],
@@ -211,7 +227,10 @@ def find_gap(analysis: Analysis) -> Gap:
         field=field,
         field_ns=differences[field],
         has_more_work=_has_more_work(slow, others),
-        sure_ns=max(0.0, _sure_ns(slow, others, differences) - _unrest_ns(slow, others)),
+        sure_ns=max(
+            0.0, _sure_ns(slow, others, differences) - _unrest_ns(slow, others) - max(0.0, without_core_ns or 0.0)
+        ),
+        without_core_ns=without_core_ns,
     )
 
 
@@ -227,6 +246,15 @@ def _sure_ns(slow: RankAnalysis, others: list[RankAnalysis], differences: dict[s
             usual_ns = max(0.0, (_backward_compute_ns(slow) or 0.0) - longer_ns)
         sure_ns += max(0.0, longer_ns - UNEVEN_CORES_RATIO * usual_ns)
     return sure_ns
+
+
+def _longer_without_core_ns(slow: RankAnalysis, others: list[RankAnalysis]) -> float | None:
+    """How much longer per step the slow rank was ready to run but had no core; None when a rank did not record it."""
+    delays = [None if r.run_delay_ratio is None else r.run_delay_ratio * r.step_mean_ns for r in (slow, *others)]
+    known = [delay for delay in delays if delay is not None]
+    if len(known) < len(delays):
+        return None
+    return known[0] - sum(known[1:]) / len(others)
 
 
 def _has_more_work(slow: RankAnalysis, others: list[RankAnalysis]) -> bool:
