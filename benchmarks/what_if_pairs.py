@@ -1,9 +1,11 @@
 """Pairs of traces, before and after a fix -> how far the re-timed graph of the first is from the second's step.
 
-Run by `make what-if` (about ten minutes). Each script of the zoo is traced on the CPU as it is and with its fix,
-interleaved; the forecast comes from the trace without the fix alone. Where ../shared/traces is there, the pair of
-ResNet-50 traces with 0 and 4 loader workers is added. Writes benchmarks/results/what_if_pairs.json, from which
-`make zoo-report` takes its table.
+Run by `make what-if`: 25 pairs, about 12 minutes on two quiet cores. Each script is traced on the CPU by
+`hotloop run --trace` as it is and with its fix, interleaved; the forecast comes from the trace without the fix alone.
+Pairs marked blind were written after the model of the what-if, which was not changed by them. Where ../shared/traces is
+there, the pair of ResNet-50 traces with 0 and 4 loader workers is added. Writes benchmarks/results/what_if_pairs.json
+after every pair, and goes on there when it was broken off (--fresh: from the beginning); `make zoo-report` takes its
+table from it.
 """
 
 from __future__ import annotations
@@ -34,9 +36,10 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "tests" / "zoo" / "scripts"
 TRACES = ROOT.parent / "shared" / "traces"
 RESULT = ROOT / "benchmarks" / "results" / "what_if_pairs.json"
-LAUNCHER = ROOT / "benchmarks" / "trace_script.py"
-WAIT_COUNT, ACTIVE_COUNT = 40, 40
-REPEATS = 3
+BLIND = ROOT / "benchmarks" / "what_if_blind.py"
+WAIT_COUNT, WARMUP_COUNT, ACTIVE_COUNT = 30, 3, 40
+STEPS_COUNT = WAIT_COUNT + WARMUP_COUNT + ACTIVE_COUNT + 3
+REPEATS = 2
 TIMEOUT_S = 240.0
 LEVELS = (1, 2, 3)
 
@@ -45,39 +48,61 @@ LEVELS = (1, 2, 3)
 class Pair:
     """A script, what its fix does to its arguments, and the same as a change of the graph."""
 
-    script: str
+    name: str
+    script: Path
+    arguments: tuple[str, ...]
     fix: tuple[str, ...]
     change: str
-    """Kind of Change; its number comes from ``value`` or, for matrix products, from a measurement."""
-    value: int = 0
+    """Kind of Change; its number comes from ``workers`` or, for bf16-autocast, from a measurement."""
+    workers: int = 0
+    threads: int | None = None
+    """Threads that the script computes with; None for torch's own choice."""
+    is_blind: bool = False
+
+
+def _zoo(script: str, fix: tuple[str, ...], change: str, workers: int = 0) -> tuple[Pair, ...]:
+    path = SCRIPTS / f"{script}.py"
+    return tuple(Pair(f"{script} {n}", path, ("--level", str(n)), fix, change, workers) for n in (1, 2, 3))
+
+
+def _blind(name: str, arguments: str, fix: str, change: str, workers: int = 0, threads: int = 1) -> Pair:
+    words = (*arguments.split(), "--threads", str(threads))
+    return Pair(name, BLIND, words, tuple(fix.split()), change, workers, threads, is_blind=True)
 
 
 PAIRS = (
-    Pair("input_transform", ("--workers", "2"), "loader-workers", 2),
-    Pair("input_transform", ("--prepared",), "no-input-wait"),
-    Pair("input_collate", ("--workers", "2"), "loader-workers", 2),
-    Pair("input_storage", ("--workers", "4"), "loader-workers", 4),
-    Pair("lm_float32", ("--fixed",), "faster-matmuls"),
-)
+    *_zoo("input_transform", ("--workers", "2"), "loader-workers", 2),
+    *_zoo("input_transform", ("--prepared",), "no-input-wait"),
+    *_zoo("input_collate", ("--workers", "2"), "loader-workers", 2),
+    *_zoo("input_storage", ("--workers", "4"), "loader-workers", 4),
+    *_zoo("lm_float32", ("--fixed",), "bf16-autocast"),
+    _blind("gru storage", "--model gru --loading storage --cost-us 900", "--workers 2", "loader-workers", 2),
+    _blind("mlp python", "--model mlp --loading python --cost-us 150 --batch 64", "--workers 1", "loader-workers", 1),
+    _blind("conv tensors", "--model conv --loading tensors --cost-us 400", "--workers 2", "loader-workers", 2, 2),
+    _blind(
+        "wide mixed, accumulating", "--model wide --loading mixed --cost-us 500 --batch 16 --accumulate 4",
+        "--workers 3", "loader-workers", 3,
+    ),
+    _blind("mlp storage", "--model mlp --loading storage --cost-us 1200", "--workers 8", "loader-workers", 8),
+    _blind("gru python", "--model gru --loading python --cost-us 700", "--workers 2", "loader-workers", 2, 2),
+    _blind(
+        "conv python, accumulating", "--model conv --loading python --cost-us 200 --batch 16 --accumulate 2",
+        "--loading none --cost-us 0", "no-input-wait",
+    ),
+    _blind("wide bf16", "--model wide --batch 256", "--bf16", "bf16-autocast", threads=2),
+    _blind("attention bf16", "--model attention --batch 16", "--bf16", "bf16-autocast", threads=1),
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", default="", help="scripts whose name holds this")
+    parser.add_argument("--only", default="", help="pairs whose name holds this")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--fresh", action="store_true", help="forget the pairs of an earlier, broken off run")
     options = parser.parse_args(argv)
-    rows = []
-    for pair in PAIRS:
-        if options.only in pair.script:
-            for level in LEVELS:
-                rows.append(measure_pair(pair, level, options.repeats))
-                print(json.dumps(rows[-1]), flush=True)
-    if TRACES.is_dir() and options.only in "resnet50":
-        rows.append(compare_resnet())
-        print(json.dumps(rows[-1]), flush=True)
     result = {
-        "schema": "hotloop.what-if-pairs/1",
+        "schema": "hotloop.what-if-pairs/2",
         "date": datetime.date.today().isoformat(),
         "commit": describe_commit(),
         "machine": {
@@ -86,38 +111,63 @@ def main(argv: Sequence[str] | None = None) -> int:
             "torch": _torch_version(),
         },
         "repeats": options.repeats,
-        "pairs": rows,
+        "pairs": [] if options.fresh else read_done(options.out, options.repeats),
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
-    near = sum(abs(row["forecast_saving_ratio"] - row["realised_saving_ratio"]) <= 0.10 for row in rows)
-    print(f"{near} of {len(rows)} within 0.10; {options.out} written")
+    rows: list[dict[str, Any]] = result["pairs"]
+    done = {(row["pair"], row["fix"]) for row in rows}
+    for pair in PAIRS:
+        if options.only in pair.name and (pair.name, " ".join(pair.fix)) not in done:
+            rows.append(measure_pair(pair, options.repeats))
+            keep(options.out, result)
+            print(json.dumps(rows[-1]), flush=True)
+    if TRACES.is_dir() and options.only in "resnet50" and not any(row["pair"].startswith("resnet50") for row in rows):
+        rows.append(compare_resnet())
+        print(json.dumps(rows[-1]), flush=True)
+    keep(options.out, result)
+    for which, part in (("known", [r for r in rows if not r["blind"]]), ("blind", [r for r in rows if r["blind"]])):
+        near = sum(abs(row["forecast_saving_ratio"] - row["realised_saving_ratio"]) <= 0.10 for row in part)
+        print(f"{which}: {near} of {len(part)} within 0.10")
     return 0
 
 
-def measure_pair(pair: Pair, level: int, repeats: int) -> dict[str, Any]:
+def read_done(path: Path, repeats: int) -> list[dict[str, Any]]:
+    """The pairs of a run at this commit that was broken off; none of a run that is complete or of another commit."""
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text())
+    expected = len(PAIRS) + TRACES.is_dir()
+    same = found.get("commit") == describe_commit() and found.get("repeats") == repeats
+    rows: list[dict[str, Any]] = found["pairs"]
+    return rows if same and found.get("schema") == "hotloop.what-if-pairs/2" and len(rows) < expected else []
+
+
+def keep(path: Path, result: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(result, indent=1) + "\n")
+    part.replace(path)
+
+
+def measure_pair(pair: Pair, repeats: int) -> dict[str, Any]:
     """Both sides traced ``repeats`` times, interleaved; of each side the run with the shortest step counts."""
-    change = Change(
-        kind=pair.change,
-        workers_count=pair.value if pair.change == "loader-workers" else 0,
-        cores_count=len(os.sched_getaffinity(0)) if pair.change == "loader-workers" else 0,
-    )
+    # The cores are in the trace: nothing is added to what it holds.
+    change = Change(kind=pair.change, workers_count=pair.workers)
     before: list[WhatIf] = []
     after: list[int] = []
     with tempfile.TemporaryDirectory(prefix="hotloop-pairs-") as folder:
-        for _ in range(repeats):
-            for arguments in ((), pair.fix):
-                target = Path(folder) / "trace.json"
-                trace_script(pair.script, ("--level", str(level), *arguments), target)
-                if pair.change == "faster-matmuls" and not before:
-                    change = replace(change, factor=measure_matmul_factor(target))
-                found = forecast_file(target, change if not arguments else Change(kind="fused-launches"))
-                if arguments:
+        for turn in range(repeats):
+            for is_fixed in (False, True):
+                words = (*pair.arguments, *(pair.fix if is_fixed else ()), "--steps", str(STEPS_COUNT))
+                target = trace_script(pair.script, words, Path(folder, f"{turn}-{is_fixed}"))
+                if pair.change == "bf16-autocast" and not before:
+                    change = replace(change, **measure_bfloat16(target, pair.threads))
+                found = forecast_file(target, Change(kind="fused-launches") if is_fixed else change)
+                if is_fixed:
                     after.append(found.measured_step_ns)
                 else:
                     before.append(found)
     fastest = min(before, key=lambda one: one.measured_step_ns)
-    return describe_pair(f"{pair.script} {level}", " ".join(pair.fix), change, fastest, min(after))
+    return describe_pair(pair.name, " ".join(pair.fix), change, fastest, min(after)) | {"blind": pair.is_blind}
 
 
 def describe_pair(name: str, fix: str, change: Change, found: WhatIf, after_ns: int) -> dict[str, Any]:
@@ -125,7 +175,7 @@ def describe_pair(name: str, fix: str, change: Change, found: WhatIf, after_ns: 
         "pair": name,
         "fix": fix,
         "change": change.kind,
-        "value": change.workers_count or (round(change.factor, 2) if change.factor != 1.0 else None),
+        "value": _describe_value(change),
         "basis": found.basis,
         "before_ns": found.measured_step_ns,
         "replayed_ns": found.replayed_step_ns,
@@ -138,10 +188,36 @@ def describe_pair(name: str, fix: str, change: Change, found: WhatIf, after_ns: 
     }
 
 
-def trace_script(script: str, arguments: Sequence[str], target: Path) -> None:
-    command = [sys.executable, str(LAUNCHER), str(target), str(WAIT_COUNT), str(ACTIVE_COUNT)]
-    command += [str(SCRIPTS / f"{script}.py"), *arguments]
-    subprocess.run(command, check=True, timeout=TIMEOUT_S, cwd=target.parent, stdout=subprocess.DEVNULL)
+def _describe_value(change: Change) -> str | int | None:
+    if change.kind == "bf16-autocast":
+        attention = "" if change.attention_factor is None else f":{change.attention_factor:.2f}"
+        return f"{change.factor:.2f}{attention}"
+    return change.workers_count or None
+
+
+def trace_script(script: Path, arguments: Sequence[str], folder: Path) -> Path:
+    """The trace that hotloop keeps of a run of the script."""
+    folder.mkdir()
+    plan = f"{WAIT_COUNT}:{WARMUP_COUNT}:{ACTIVE_COUNT}:1"
+    hotloop = str(Path(sys.executable).with_name("hotloop"))
+    command = [
+        hotloop,
+        "run",
+        "-q",
+        "--no-probe",
+        "--no-deep",
+        "--trace",
+        plan,
+        "--",
+        sys.executable,
+        str(script),
+        *arguments,
+    ]
+    subprocess.run(
+        command, check=True, timeout=TIMEOUT_S, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    (trace,) = folder.rglob("*.pt.trace.json")
+    return trace
 
 
 def forecast_file(path: Path, change: Change) -> WhatIf:
@@ -158,34 +234,59 @@ def compare_resnet() -> dict[str, Any]:
     """Published traces of one training without and with four loader workers; their other phases differ as well."""
     change = Change(kind="no-input-wait")
     one, other = (forecast_file(TRACES / f"resnet50_workers_{n}", change) for n in (0, 4))
-    return describe_pair("resnet50 (published traces)", "num_workers=4", change, one, other.measured_step_ns)
+    told = describe_pair("resnet50 (published traces)", "num_workers=4", change, one, other.measured_step_ns)
+    return told | {"blind": False}
 
 
-def measure_matmul_factor(trace: Path) -> float:
-    """How many times faster the products of this trace's own shapes are in bfloat16 here, one operand converted as
-    autocast does; one thread, min of 5, weighted by how often each shape is used."""
+def measure_bfloat16(trace: Path, threads: int | None) -> dict[str, float]:
+    """How many times faster this trace's products and its attention are in bfloat16 here, conversions apart; min of
+    five calls with the training's own threads, shapes and strides, weighted by how often each of them is used."""
     import torch
 
-    torch.set_num_threads(1)
-    counts: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+    default = torch.get_num_threads()
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    calls: dict[str, Counter[str]] = {"factor": Counter(), "attention_factor": Counter()}
     for event in json.loads(trace.read_text())["traceEvents"]:
-        if event.get("name") in ("aten::mm", "aten::addmm", "aten::bmm"):
-            counts[tuple(tuple(dims) for dims in event["args"]["Input Dims"] if len(dims) > 1)[-2:]] += 1
-    times = {False: 0.0, True: 0.0}
-    for (first, second), count in counts.items():
-        a, b = torch.randn(first), torch.randn(second)
-        half = b.bfloat16()
-        times[False] += count * _time_product(a, b)
-        times[True] += count * _time_product(a, half)
-    return times[False] / times[True]
+        name = event.get("name")
+        if name in ("aten::mm", "aten::addmm", "aten::bmm"):
+            calls["factor"][json.dumps([name, event["args"]["Input Dims"], event["args"]["Input Strides"]])] += 1
+        elif name == "aten::_scaled_dot_product_flash_attention_for_cpu":
+            calls["attention_factor"][json.dumps([name, event["args"]["Input Dims"], None])] += 1
+    found = {}
+    for which, counted in calls.items():
+        seconds = {torch.float32: 0.0, torch.bfloat16: 0.0}
+        for text, count in counted.items():
+            for dtype in seconds:
+                seconds[dtype] += count * _time_call(*json.loads(text), dtype)
+        if counted:
+            found[which] = seconds[torch.float32] / seconds[torch.bfloat16]
+    torch.set_num_threads(default)
+    return found
 
 
-def _time_product(a: Any, b: Any) -> float:
-    """Seconds of the fastest of five products in the type of the second operand."""
+def _time_call(name: str, dims: list[list[int]], strides: list[list[int]] | None, dtype: Any) -> float:
+    """Seconds of the fastest of five calls; of attention forward and backward."""
+    import torch
+    import torch.nn.functional as F
+
+    if strides is None:
+        query, key, value = (torch.randn(shape).to(dtype).requires_grad_() for shape in dims[:3])
+        gradient = torch.randn_like(query)
+
+        def call() -> None:
+            F.scaled_dot_product_attention(query, key, value).backward(gradient)
+
+    else:
+        both = [(shape, step) for shape, step in zip(dims, strides, strict=True) if len(shape) > 1]
+        a, b = (torch.empty_strided(shape, step, dtype=dtype).normal_() for shape, step in both[-2:])
+
+        def call() -> None:
+            a @ b
+
     times = []
     for _ in range(6):
         started = time.perf_counter()
-        a.to(b.dtype) @ b
+        call()
         times.append(time.perf_counter() - started)
     return min(times[1:])
 

@@ -263,13 +263,16 @@ def _pairs_section(pairs: Mapping[str, Any]) -> list[str]:
     rows = pairs["pairs"]
     errors = [row["forecast_saving_ratio"] - row["realised_saving_ratio"] for row in rows]
     near = sum(abs(error) <= FORECAST_ERROR_RATIO for error in errors)
+    unseen = [error for row, error in zip(rows, errors, strict=True) if row.get("blind")]
+    unseen_near = sum(abs(error) <= FORECAST_ERROR_RATIO for error in unseen)
+    apart = f" Of the pairs written after the model: {unseen_near} of {len(unseen)}." if unseen else ""
     machine = pairs["machine"]
     out = [
         "## What-if: traces before and after a fix",
         "",
         f"Measured {pairs['date']}, commit {pairs['commit']}, {machine['cores']} cores, torch {machine['torch']}; "
         f"fastest of {pairs['repeats']} traces a side, interleaved. Within 0.10: {near} of {len(rows)} "
-        f"({near / max(1, len(rows)):.0%}; promised 80%). Made by `make what-if`.",
+        f"({near / max(1, len(rows)):.0%}; promised 80%).{apart} Made by `make what-if`.",
         "",
         "| pair | fix | change of the graph | basis | forecast | realised | error |",
         "|---|---|---|---|---|---|---|",
@@ -277,7 +280,8 @@ def _pairs_section(pairs: Mapping[str, Any]) -> list[str]:
     for row, error in zip(rows, errors, strict=True):
         change = row["change"] + ("" if row["value"] is None else f" {row['value']}")
         figures = (_number(row["forecast_saving_ratio"]), _number(row["realised_saving_ratio"]), f"{error:+.2f}")
-        out.append(_row((row["pair"], f"`{row['fix']}`", change, row["basis"], *figures)))
+        pair = row["pair"] + (" (blind)" if row.get("blind") else "")
+        out.append(_row((pair, f"`{row['fix']}`", change, row["basis"], *figures)))
     return [*out, ""]
 
 

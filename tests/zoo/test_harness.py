@@ -192,7 +192,10 @@ def test_the_page_shows_forecasts_from_traces_beside_what_the_fix_gave() -> None
     machine = {"cores": 2, "torch": "2.13.0"}
     pairs = {"date": "2026-01-01", "commit": "abc", "machine": machine, "repeats": 3, "pairs": rows}
     page = accuracy.write_accuracy([], [], commit="abc", pairs=pairs)
-    assert "Within 0.10: 1 of 2" in page
+    assert "Within 0.10: 1 of 2 (50%; promised 80%). Made by" in page
+    seen = accuracy.write_accuracy([], [], commit="abc", pairs=pairs | {"pairs": [rows[0], rows[1] | {"blind": True}]})
+    assert "Of the pairs written after the model: 0 of 1." in seen
+    assert "| input_transform 2 (blind) |" in seen
     assert "| input_transform 2 | `--workers 2` | loader-workers 2 | simulated | 0.45 | 0.40 | +0.05 |" in page
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -75,7 +75,11 @@ class PlainTrace:
     """The columns of core.trace.Trace from rows in any order."""
 
     def __init__(
-        self, rows: Iterable[Row], devices: tuple[DeviceFacts, ...] = (), memory: MemoryEvents | None = None
+        self,
+        rows: Iterable[Row],
+        devices: tuple[DeviceFacts, ...] = (),
+        memory: MemoryEvents | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         ordered = sorted(rows, key=lambda r: (r.start_ns, -r.duration_ns))
         names: dict[str, int] = {}
@@ -127,7 +131,7 @@ class PlainTrace:
             has_memory=memory is not None,
             has_sync=any(r.category == Category.SYNC for r in ordered),
             threads={},
-            extra={},
+            extra=dict(extra or {}),
         )
 
     def __len__(self) -> int:

@@ -58,6 +58,7 @@ HOST_BYTES_PER_NS = 5.0
 DEVICE_BYTES_PER_NS = 500.0
 """Assumed where the trace holds nothing large enough to measure."""
 CALL_NS = 3_000.0
+MAX_DIMS_COUNT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,15 +241,18 @@ def _count_elements(shapes: str, types: str | None) -> list[int]:
     try:
         dims = json.loads(shapes)
         kinds = json.loads(types) if types is not None else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     if not isinstance(dims, list) or (kinds is not None and not isinstance(kinds, list)):
         return []
     counts = []
     for at, one in enumerate(dims):
+        if not isinstance(one, list) or not all(isinstance(n, int) and 0 <= n < 1 << 40 for n in one):
+            if isinstance(one, list) and one and not isinstance(one[0], list):
+                return []  # a size that is none: nothing of this call is known
+            continue
         kind = "float" if kinds is None else kinds[at] if at < len(kinds) else ""
-        is_shape = isinstance(one, list) and len(one) > 1
-        if is_shape and kind == "float" and all(isinstance(n, int) and 0 <= n < 1 << 40 for n in one):
+        if 1 < len(one) <= MAX_DIMS_COUNT and kind == "float":
             counts.append(min(prod(one), 1 << 50))
     return counts
 
