@@ -41,6 +41,8 @@ LEAST_CROWDING_SPREAD = 0.03
 """Where the crowding varied by less, it is not what the times vary by."""
 MOST_CROWDING_SLOPE = 2.0
 """Work that gets what others leave has a slope of 1; caches and memory that are shared too add to it."""
+LEVELLED_LEVEL_RATIO = 0.5
+"""Share of the level at which levelled pairs are judged: the rest pays for having had two ways to look at them."""
 MOST_CROWDED_RATIO = 0.95
 MOST_SHIFT_ERRORS = 2.5
 """Standard errors by which the mean crowding of the two arms may differ and still be an accident."""
@@ -232,7 +234,7 @@ def _interval(logs: Sequence[float], level: float, noise: Noise | None, levelled
     plain = _spread_used(logs, noise)[0]
     if levelled is None or _spread_used(levelled.logs, levelled.noise)[0] > LEVELLED_RATIO * plain:
         return _intersect(logs, level, noise, None)
-    return _intersect(levelled.logs, level, levelled.noise, levelled)
+    return _intersect(levelled.logs, LEVELLED_LEVEL_RATIO * level, levelled.noise, levelled)
 
 
 def _spread_used(logs: Sequence[float], noise: Noise | None) -> tuple[float, int]:
