@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check test browser golden docs zoo treated tune-zoo zoo-report what-if overhead tune-aa patches preemption trainer frameworks numerics \
+.PHONY: setup demo check test browser golden docs zoo treated tune-zoo tune-zoo-subset zoo-report what-if overhead tune-aa patches preemption trainer frameworks numerics \
   techniques gpu clean
 
 setup: $(VENV)/.ready
@@ -60,6 +60,11 @@ treated: setup
 # `hotloop tune` on planted faults, their twins and healthy trainings: 5 minutes each at most, about 6 hours in all.
 tune-zoo: setup
 	$(BIN)/python tests/zoo/tune_zoo.py
+	$(BIN)/python tests/zoo/tune_zoo.py --summarize
+
+# A stated part of it: one faulty script for each rule that a technique treats, 3 twins and 3 healthy trainings.
+tune-zoo-subset: setup
+	$(BIN)/python tests/zoo/tune_zoo.py --subset
 	$(BIN)/python tests/zoo/tune_zoo.py --summarize
 
 zoo-report: setup

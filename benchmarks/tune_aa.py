@@ -21,30 +21,47 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hotloop.core.tuning import Verdict
-from hotloop.tune.statistics import DECISION_LEVEL, MOST_PAIRS, Comparison, compare, noise_of
+from hotloop.tune.statistics import DECISION_LEVEL, MOST_PAIRS, Comparison, Crowd, compare, noise_of
 
 RESULTS = Path(__file__).resolve().parent / "results" / "tune_aa.jsonl"
 STEP_S = 0.010
 STEPS = 120
 WARM_UP = 20
 DIFFERENCE_RATIO = 1.05
+POWER_RATIOS = (1.05, 1.15, 1.3)
+POWER_PAIRS = 10
+"""As many as three minutes hold where a process takes eight seconds."""
 TRAINER = f"""
-import sys, time
+import json, os, sys, time
 import numpy as np
+sys.path.insert(0, sys.argv[2])
+from supervisor import read_cores
+cores = sorted(os.sched_getaffinity(0))
+def look():
+    busy, whole = read_cores(open("/proc/stat").read(), cores)
+    return busy, whole, time.process_time() * os.sysconf("SC_CLK_TCK")
 a = np.random.rand(160, 160)
 pause_s = float(sys.argv[1])
 began_s = 0.0
 for step in range({STEPS}):
     if step == {WARM_UP}:
-        began_s = time.perf_counter()
+        before, began_s = look(), time.perf_counter()
     for _ in range(6):
         a @ a
     time.sleep(pause_s)
-print((time.perf_counter() - began_s) / {STEPS - WARM_UP})
+took_s = time.perf_counter() - began_s
+busy, whole, own = (b - a for a, b in zip(before, look()))
+print(json.dumps([took_s / {STEPS - WARM_UP}, max(0.0, busy - own) / max(1, whole)]))
 """
+SUPERVISOR = Path(__file__).resolve().parents[1] / "src" / "hotloop" / "tune"
+
+
+class Process(NamedTuple):
+    time_s: float
+    others_ratio: float | None
 
 
 def main() -> int:
@@ -67,16 +84,19 @@ def run_live(part: str, count: int, load: int) -> None:
     done = sum(one["part"] == part for one in read_results())
     pauses = (STEP_S, STEP_S)
     if part == "known":  # the sleep is calibrated so that the whole step, not the sleep alone, differs by 5 %
-        whole_s = min(run_process(STEP_S) for _ in range(3))
+        whole_s = min(run_process(STEP_S)[0] for _ in range(3))
         pauses = (STEP_S, STEP_S - whole_s * (1 - 1 / DIFFERENCE_RATIO))
     for number in range(done, count):
         began_s = time.monotonic()
         sides: tuple[list[float], list[float]] = ([], [])
+        others: tuple[list[float], list[float]] = ([], [])
         while True:
             order = (0, 1) if len(sides[0]) % 2 == 0 else (1, 0)
             for side in order:
-                sides[side].append(run_process(pauses[side]))
-            found = judge_pairs(*sides)
+                took_one_s, ratio = run_process(pauses[side])
+                sides[side].append(took_one_s)
+                others[side].append(ratio)
+            found = judge_pairs(*sides, others)
             if found.decided:
                 break
         took_s = time.monotonic() - began_s
@@ -85,6 +105,7 @@ def run_live(part: str, count: int, load: int) -> None:
                 "part": part,
                 "baseline_s": sides[0],
                 "candidate_s": sides[1],
+                "others_ratios": others,
                 "verdict": found.verdict.value,
                 "ratio": found.speedup_ratio,
                 "took_s": took_s,
@@ -94,56 +115,86 @@ def run_live(part: str, count: int, load: int) -> None:
         print(f"{part} {number + 1}/{count}: {found.verdict.value}, {found.reason} ({took_s:.0f} s)", flush=True)
 
 
-def run_process(pause_s: float) -> float:
+def run_process(pause_s: float) -> tuple[float, float]:
+    """Seconds a step, and the share of the cores that others used meanwhile."""
     done = subprocess.run(
-        [sys.executable, "-c", TRAINER, str(pause_s)], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", TRAINER, str(pause_s), str(SUPERVISOR)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
     )
-    return float(done.stdout)
+    step_s, others_ratio = json.loads(done.stdout)
+    return step_s, others_ratio
 
 
 def resample(count: int) -> None:
     """A/A comparisons over blocks of consecutive processes of one side, as they really followed each other."""
-    series = [one["baseline_s"] for one in read_results() if one["part"] == "live"]
-    series += [one["candidate_s"] for one in read_results() if one["part"] == "live"]
-    flat = [x for one in series for x in one]
+    live = [one for one in read_results() if one["part"] == "live"]
+    flat = [Process(x, share) for one in live for x, share in pair_up(one, 0)]
+    flat += [Process(x, share) for one in live for x, share in pair_up(one, 1)]
     if len(flat) < 40:
         print(f"only {len(flat)} processes were recorded: run `live` first")
         return
     generator = random.Random(1)
     wrong = 0
+    right = dict.fromkeys(POWER_RATIOS, 0)
     for _ in range(count):
-        times: list[float] = []
-        while len(times) < 2 * MOST_PAIRS:  # blocks keep what neighbours have in common
+        processes: list[Process] = []
+        while len(processes) < 2 * MOST_PAIRS:  # blocks keep what neighbours have in common
             start = generator.randrange(len(flat))
-            times += flat[start : start + generator.randrange(4, 13)]
-        wrong += judge_in_turn(times) is not Verdict.CANNOT_TELL
-    store({"part": "resample", "count": count, "wrong": wrong, "processes": len(flat)})
+            processes += flat[start : start + generator.randrange(4, 13)]
+        wrong += judge_in_turn(processes, 1.0, MOST_PAIRS) is not Verdict.CANNOT_TELL
+        for ratio in POWER_RATIOS:
+            right[ratio] += judge_in_turn(processes, ratio, POWER_PAIRS) is Verdict.FASTER
+    told = {"part": "resample", "count": count, "wrong": wrong, "processes": len(flat)}
+    known = sum(one.others_ratio is not None for one in flat)
+    store({**told, "with_others": known, "right": {f"{ratio:g}": right[ratio] for ratio in POWER_RATIOS}})
 
 
-def judge_in_turn(times: Sequence[float]) -> Verdict:
-    baseline: list[float] = []
-    candidate: list[float] = []
-    for pair in range(MOST_PAIRS):
-        first, second = times[2 * pair : 2 * pair + 2]
-        baseline.append(first if pair % 2 == 0 else second)
-        candidate.append(second if pair % 2 == 0 else first)
-        found = judge_pairs(baseline, candidate)
+def pair_up(one: dict[str, Any], side: int) -> list[tuple[float, float | None]]:
+    times = one[("baseline_s", "candidate_s")[side]]
+    shares = one["others_ratios"][side] if "others_ratios" in one else [None] * len(times)
+    return list(zip(times, shares, strict=True))
+
+
+def judge_in_turn(processes: Sequence[Process], speedup: float, most_pairs: int) -> Verdict:
+    """Neighbours as pairs, the second arm so much faster than it was."""
+    sides: tuple[list[float], list[float]] = ([], [])
+    others: tuple[list[float | None], list[float | None]] = ([], [])
+    for pair in range(most_pairs):
+        both = processes[2 * pair : 2 * pair + 2]
+        for side in (0, 1):
+            process = both[side if pair % 2 == 0 else 1 - side]
+            sides[side].append(process.time_s / (speedup if side else 1.0))
+            others[side].append(process.others_ratio)
+        found = judge_pairs(*sides, others)
         if found.decided:
             return found.verdict
     return Verdict.CANNOT_TELL
 
 
-def judge_pairs(baseline: Sequence[float], candidate: Sequence[float]) -> Comparison:
-    """As tune does: beside the noise that the baseline's own processes show so far."""
-    return compare(baseline, candidate, noise=noise_of(baseline))
+def judge_pairs(
+    baseline: Sequence[float],
+    candidate: Sequence[float],
+    others: tuple[Sequence[float | None], Sequence[float | None]],
+) -> Comparison:
+    """As tune does: beside the noise of the baseline's own processes, and at equal crowding where that was noted."""
+    known = [[x for x in side[: len(baseline)] if x is not None] for side in others]
+    crowd = None
+    if len(known[0]) == len(known[1]) == len(baseline):
+        every = list(zip(baseline, known[0], strict=True))
+        crowd = Crowd(baseline=known[0], candidate=known[1], every=every)
+    return compare(baseline, candidate, noise=noise_of(baseline), crowd=crowd)
 
 
 def judge_again(one: dict[str, Any]) -> Verdict:
     """What today's statistics say of a stored comparison, pair by pair. One that older ones ended early has no more
     pairs than they needed."""
     baseline, candidate = one["baseline_s"], one["candidate_s"]
+    others = one.get("others_ratios", ([None] * len(baseline), [None] * len(candidate)))
     for pairs in range(1, len(baseline) + 1):
-        found = judge_pairs(baseline[:pairs], candidate[:pairs])
+        found = judge_pairs(baseline[:pairs], candidate[:pairs], others)
         if found.decided:
             return found.verdict
     return Verdict.CANNOT_TELL
@@ -170,6 +221,8 @@ def show() -> None:
     )
     for one in [one for one in results if one["part"] == "resample"][-1:]:
         print(f"A/A resamples: {one['wrong']} of {one['count']} wrong (asked: at most 1.5 %)")
+        for ratio, count in one.get("right", {}).items():
+            print(f"a difference of {ratio}x laid on them: {count} of {one['count']} right within {POWER_PAIRS} pairs")
 
 
 @contextlib.contextmanager

@@ -106,6 +106,26 @@ def test_not_finite_is_told_as_it_is() -> None:
     assert math.isnan(norm)
 
 
+def test_parts_that_a_step_hands_to_another_optimizer_count_once() -> None:
+    """As a sharded optimizer does: the inner one steps on views of what the outer one holds."""
+    watch = GradientWatch(lambda: 0)
+    whole = torch.nn.Parameter(torch.zeros(4))
+    whole.grad = torch.tensor([3.0, 0.0, 4.0, 0.0])
+    part = whole.detach()[2:]
+    part.grad = whole.grad[2:]
+    other = torch.nn.Parameter(torch.zeros(1))
+    other.grad = torch.tensor([12.0])
+
+    class Held:
+        def __init__(self, *held: Any) -> None:
+            self.param_groups = [{"params": list(held)}]
+
+    inner = watch.wrap_step(lambda optimizer: "done")
+    outer = watch.wrap_step(lambda optimizer: inner(Held(part, other)))
+    outer(Held(whole))
+    assert watch.read(read_values) == [(0, pytest.approx(13.0))]
+
+
 def test_what_cannot_be_a_norm_is_unseen() -> None:
     sparse = Stepping()
     sparse.param_groups[0]["params"][0].grad = torch.eye(2)[0].to_sparse()

@@ -10,10 +10,14 @@ from hotloop.tune.statistics import (
     DECISION_LEVEL,
     LOOKS,
     MOST_PAIRS,
+    Crowd,
     Noise,
     break_even_steps,
     compare,
+    crowding,
+    level_crowding,
     next_look,
+    noise_of,
     pairs_to_decide,
     spread_of,
     t_bound,
@@ -210,3 +214,81 @@ def test_a_start_is_won_back_only_by_faster_steps() -> None:
     assert break_even_steps(1_000, 10, 9) == 1_000
     assert break_even_steps(1_000, 10, 10) is None
     assert spread_of([1.0]) is None
+
+
+def crowded_verdict(
+    generator: random.Random, speedup: float, most_pairs: int, *, is_seen: bool, slope: float = 1.0
+) -> Verdict:
+    """A comparison on a machine whose cores are full: a process gets what others, who come and go, leave it."""
+    share = 0.3
+
+    def run(factor: float) -> tuple[float, float]:
+        nonlocal share
+        share = min(0.8, max(0.0, share + generator.gauss(0, 0.15)))
+        return factor * math.exp(slope * crowding(share) + generator.gauss(0, 0.06)), share
+
+    every = [run(1.0), run(1.0)]
+    pairs: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    for number in range(most_pairs):
+        if number % 2:
+            own = run(1 / speedup)
+            pairs.append((run(1.0), own))
+        else:
+            base = run(1.0)
+            pairs.append((base, run(1 / speedup)))
+        every.append(pairs[-1][0])
+        if len(pairs) not in dict(LOOKS):
+            continue
+        crowd = Crowd(baseline=[a for (_, a), _ in pairs], candidate=[b for _, (_, b) in pairs], every=every)
+        found = compare(
+            [a for (a, _), _ in pairs],
+            [b for _, (b, _) in pairs],
+            noise=noise_of([time for time, _ in every]),
+            crowd=crowd if is_seen else None,
+        )
+        if found.decided:
+            return found.verdict
+    return Verdict.CANNOT_TELL
+
+
+def test_equal_arms_at_equal_crowding_are_told_apart_at_most_at_the_level() -> None:
+    generator = random.Random(15)
+    count = 1_000
+    verdicts = [crowded_verdict(generator, 1.0, MOST_PAIRS, is_seen=True) for _ in range(count)]
+    assert sum(verdict is not Verdict.CANNOT_TELL for verdict in verdicts) <= 0.015 * count
+
+
+def test_equal_crowding_finds_on_a_crowded_machine_what_its_noise_hides() -> None:
+    generator = random.Random(16)
+    seen = [crowded_verdict(generator, 1.3, 8, is_seen=True) for _ in range(150)]
+    blind = [crowded_verdict(generator, 1.3, 8, is_seen=False) for _ in range(150)]
+    assert Verdict.SLOWER not in seen + blind
+    assert seen.count(Verdict.FASTER) >= 0.9 * len(seen)
+    assert blind.count(Verdict.FASTER) <= 0.4 * len(blind)
+
+
+def test_crowding_that_the_candidate_may_cause_is_not_taken_out() -> None:
+    base, own = [10.0, 10.4, 9.7, 10.1], [11.1, 11.3, 10.9, 11.2]
+    every = [(time, share) for time, share in zip(base, (0.10, 0.14, 0.07, 0.11), strict=True)]
+    apart = Crowd(baseline=[share for _, share in every], candidate=[0.3, 0.33, 0.28, 0.31], every=every)
+    assert level_crowding(base, own, apart) is None
+    mixed = Crowd(baseline=[share for _, share in every], candidate=[0.10, 0.13, 0.06, 0.12], every=every)
+    assert level_crowding(base, own, mixed) is not None
+
+
+def test_crowding_that_hardly_varies_or_speeds_up_is_not_taken_out() -> None:
+    base, own = [10.0, 10.4, 9.7, 10.1], [9.0, 9.3, 8.9, 9.2]
+    for shares in ((0.10, 0.10, 0.10, 0.10), (0.40, 0.10, 0.70, 0.30)):
+        every = list(zip(base, shares, strict=True))
+        assert level_crowding(base, own, Crowd(baseline=shares, candidate=shares, every=every)) is None
+
+
+def test_the_report_says_that_pairs_were_compared_at_equal_crowding() -> None:
+    shares = [0.1, 0.5, 0.3, 0.6, 0.2, 0.4]
+    base = [10 * math.exp(crowding(share)) for share in shares]
+    own = [8 * math.exp(crowding(share)) for share in shares[::-1]]
+    crowd = Crowd(baseline=shares, candidate=shares[::-1], every=list(zip(base, shares, strict=True)))
+    found = compare(base, own, crowd=crowd)
+    assert found.verdict is Verdict.FASTER
+    assert found.speedup_ratio == pytest.approx(1.25)
+    assert "at equal use of the cores by other programs" in found.reason

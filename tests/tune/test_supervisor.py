@@ -1,5 +1,6 @@
 """Trials that crash, hang, run out of memory or leave orphans: told apart, and nothing of them is left running."""
 
+import json
 import os
 import signal
 import subprocess
@@ -150,3 +151,23 @@ def test_nothing_is_left_when_tune_is_killed(tmp_path: Path) -> None:
     assert len(pids) == 3
     assert wait_until(lambda: not any(is_alive(pid) for pid in pids)), [pid for pid in pids if is_alive(pid)]
     assert MARK == "HOTLOOP_TRIAL"
+
+
+def test_what_others_used_of_the_cores_is_told_apart_from_the_trial_s_own_work(tmp_path: Path) -> None:
+    """A forked child that is busy is the trial's too, also after its parent has gone."""
+    text = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    end = time.process_time() + 0.3\n"
+        "    while time.process_time() < end: pass\n"
+        "    open(os.environ['FOLDER'] + '/done', 'w')\n"
+        "    time.sleep(30)\n"
+        "while not os.path.exists(os.environ['FOLDER'] + '/done'): time.sleep(0.02)\n"
+    )
+    assert try_script(tmp_path, text).ended == OK
+    samples = json.loads((tmp_path / "out" / "trials" / "one" / "cores.json").read_text())["samples"]
+    (start_s, busy, whole, own), (end_s, busy_end, whole_end, own_end) = samples[0], samples[-1]
+    cores = len(os.sched_getaffinity(0))
+    assert own_end - own >= 0.25
+    assert busy_end - busy >= 0.2
+    assert whole_end - whole == pytest.approx(cores * (end_s - start_s), rel=0.3, abs=0.1 * cores)

@@ -17,7 +17,16 @@ from hotloop.core.tuning import Trial, Verdict
 from hotloop.tune.search import BASELINE, Candidate, find_candidates, schedule_round
 from hotloop.tune.store import Store
 from hotloop.tune.trials import CRASH, HANG, OK, OOM, Measurement, Ran, pick_unit, time_per_unit
-from hotloop.tune.tuner import BaselineFailed, Campaign, best_arm, strategy_key, tell_trials, tune_candidates
+from hotloop.tune.tuner import (
+    Arm,
+    BaselineFailed,
+    Campaign,
+    best_arm,
+    share_level,
+    strategy_key,
+    tell_trials,
+    tune_candidates,
+)
 
 LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
 
@@ -353,3 +362,29 @@ def test_units_are_counted_only_where_steps_differ() -> None:
     )
     assert pick_unit([equal[0], double]) == "sample"
     assert time_per_unit(double, "sample") == time_per_unit(equal[0], "sample")
+
+
+def test_more_of_the_level_goes_to_what_is_forecast_to_win_more() -> None:
+    arms = [Arm(candidate=candidate(name, forecast)) for name, forecast in (("a", 0.3), ("b", 0.1), ("c", None))]
+    share_level(arms)
+    assert [arm.weight for arm in arms] == pytest.approx([1.625, 0.875, 0.5])
+    assert sum(arm.weight for arm in arms) == pytest.approx(len(arms))
+    unknown = [Arm(candidate=candidate(name, None)) for name in "ab"]
+    share_level(unknown)
+    assert [arm.weight for arm in unknown] == [1.0, 1.0]
+
+
+def test_nothing_is_spent_on_a_lesser_way_to_do_what_is_proven() -> None:
+    def exclusive(strategy: Strategy) -> Strategy:
+        if {"a", "b"} <= {choice.technique for choice in strategy.choices}:
+            raise StrategyError("a and b exclude each other")
+        return strategy
+
+    machine = FakeMachine({"a": 0.5, "b": 0.95})
+    campaign = machine.campaign(budget_s=200, check=exclusive)
+    tune_candidates(campaign, [candidate("a", 0.5), candidate("b", 0.05)], [measurement(1e6, ())])
+    found = trials_of(campaign)
+    assert found["a"].verdict is Verdict.FASTER
+    assert found["b"].n == 0
+    assert "it excludes a, which wins more" in found["b"].reason
+    assert ("b",) not in machine.ran

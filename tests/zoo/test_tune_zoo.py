@@ -73,3 +73,26 @@ def test_a_few_pairs_judge_no_forecast(tune_zoo: Any) -> None:
     assert len(tune_zoo.judge_forecasts([one])) == 1
     one["tune"]["trials"][0]["n"] = 3
     assert tune_zoo.judge_forecasts([one]) == []
+
+
+def test_what_wins_on_a_healthy_training_is_counted_apart(tune_zoo: Any) -> None:
+    wins = result("twin", ["gc-freeze"], "faster", saving_tuned_ratio=0.44)
+    wrong = result("healthy", ["gc-freeze"], "faster", saving_tuned_ratio=-0.02)
+    page = tune_zoo.draw_page([wins, wrong, result("healthy", [], "cannot tell")])
+    assert "1 of 3 healthy trainings and twins get no recommendation. To 1 more tune recommended what wins" in page
+    assert "to 1 it recommended what does not win." in page
+    assert "| twin tuned tidy-heap | gc-freeze | recommended what wins | 0.44 |" in page
+
+
+def test_a_subset_has_every_rule_once_and_the_page_says_what_was_not_run(tune_zoo: Any) -> None:
+    scenarios = tune_zoo.harness.choose_scenarios("all", "*")
+    subset = tune_zoo.choose_subset(scenarios, 2)
+    rules = {one.rules[0] for one in scenarios if tune_zoo._levels("faulty", one, 2)}
+    assert sorted(one.rules[0] for one in subset["faulty"]) == sorted(rules)
+    assert {one.split for one in subset["faulty"]} == {"tuned", "blind"}
+    assert len(subset["twin"]) == len(subset["healthy"]) == tune_zoo.SUBSET_SOUND_COUNT // 2
+    assert all(one in subset["faulty"] for one in subset["twin"])
+    assert all(one.kind == "healthy" for one in subset["healthy"])
+    whole = sum(len(tune_zoo._levels("faulty", one, 2)) for one in scenarios)
+    page = tune_zoo.draw_page([result("faulty", ["gc-freeze"], "faster", **FOUND)])
+    assert f"- Not run: {whole - 1} of the zoo's faulty trainings, {whole} twins and" in page

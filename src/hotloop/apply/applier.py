@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any
@@ -235,6 +235,10 @@ class Applier:
                 self._record(technique, settings, NOT_APPLICABLE, why, None, None, None)
             elif technique.watch_steps and self.context.from_outside:  # by API the steps are still to come
                 self._record(technique, settings, NOT_APPLICABLE, "too few steps were made", None, None, None)
+
+    def give_up(self, techniques: Collection[str]) -> None:
+        """Leave these to somebody else, who also says what became of them."""
+        self._plan = [entry for entry in self._plan if entry[0].id not in techniques]
 
     def undo(self) -> None:
         """Take everything back that can be taken back, last first."""

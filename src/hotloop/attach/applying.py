@@ -12,8 +12,9 @@ import torch
 
 from hotloop.apply import TECHNIQUES
 from hotloop.apply.applier import Applier, Record, make_context
+from hotloop.apply.handed import Offer, offer_choices
 from hotloop.core.findings import Where
-from hotloop.core.strategy import strategy_from_mapping
+from hotloop.core.strategy import Strategy, strategy_from_mapping
 from hotloop.core.techniques import CopyChange
 from hotloop.observe.guard import GUARD
 from hotloop.observe.places import caller_place
@@ -38,6 +39,10 @@ def apply_to_process(options: dict[str, Any], session: Session) -> dict[Site, Wr
     for fact in options.get("variables") or ():
         session.tell_when_started(dict(fact))
     applier.start()
+    for_library = tuple(one for one in strategy.choices if TECHNIQUES[one.technique].needs_library)
+    if for_library:
+        chosen = Strategy(choices=for_library, name=strategy.name)
+        offer_choices(Offer(strategy=chosen, tell=functools.partial(_tell, session), give_up=applier.give_up))
     if applier.has("change_model"):
         session.meets_model = applier.model_met
     if applier.step_watchers:

@@ -153,6 +153,9 @@ class Technique:
 
     functions: ClassVar[tuple[str, ...]] = ()
     """Functions of torch whose calls ``change_call`` may change in an unmodified script, as 'module:dotted.path'."""
+    needs_library: ClassVar[bool] = False
+    """An unmodified script cannot be changed so from outside, unless it trains with hotloop's Trainer, which takes the
+    choice over."""
 
     # -- hooks, in the order in which a training meets them ------------------------------------------------------------
 

@@ -34,6 +34,10 @@ class GradientWatch:
         """Row -> its norm so far, and whether a GradScaler found it not finite (None without one)."""
         self._row = -1
         self._noted: set[int] = set()
+        self._depth = 0
+        """How many steps are running: an optimizer may make its step by those of others."""
+        self._outer_storages: set[int] = set()
+        """Memory of the parameters that the outermost running step holds."""
         self.unseen = ""
         self.is_over = False
 
@@ -49,7 +53,11 @@ class GradientWatch:
             except Exception as error:
                 self.unseen = f"noting gradients failed ({type(error).__name__})"
                 GUARD.record("noting a gradient norm", error)
-            return original(optimizer, *args, **kwargs)
+            self._depth += 1
+            try:
+                return original(optimizer, *args, **kwargs)
+            finally:
+                self._depth -= 1
 
         return step
 
@@ -77,6 +85,8 @@ class GradientWatch:
         if row != self._row:
             self._row = row
             self._noted.clear()
+        if not self._depth:
+            self._outer_storages.clear()
         gradients = self._new_gradients(optimizer)
         if not gradients or self.unseen or _is_capturing(gradients[0]):
             return
@@ -101,6 +111,8 @@ class GradientWatch:
                 self._noted.add(id(parameter))
                 if hasattr(gradient, "to_local"):
                     self.unseen = "the gradients are spread over several ranks"
+                elif self._is_part_of_outer(parameter):
+                    continue
                 elif gradient.layout is not torch.strided:
                     self.unseen = "some gradients are sparse"
                 elif gradient.numel():
@@ -110,6 +122,14 @@ class GradientWatch:
         if len(devices) > 1:
             self.unseen = "the gradients lie on several devices"
         return found
+
+    def _is_part_of_outer(self, parameter: Any) -> bool:
+        """Whether a step inside another one is given a part of what that one holds (a sharded optimizer's views)."""
+        storage = parameter.untyped_storage().data_ptr()
+        if self._depth:
+            return storage in self._outer_storages
+        self._outer_storages.add(storage)
+        return False
 
 
 def is_noted(row: int) -> bool:

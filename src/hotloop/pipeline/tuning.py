@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hotloop import __version__
 from hotloop.analyze.summary import summarize_breakdown, summarize_memory, summarize_strategy
 from hotloop.analyze.trainings import Training, analyze_run
@@ -430,6 +432,7 @@ def measure_run(folder: Path) -> Measurement | None:
         rank_peak_bytes=_largest([process.memory.peak_bytes for process in training.processes]),
         rank_count=len(training.processes),
         form=_describe_form(training),
+        others_ratio=_others_ratio(folder, run, training),
         exchanges=any(r.ddp is not None or r.mean["collectives"] > 0 for r in training.analysis.ranks),
         one_time_ns=_one_time_ns(run, training),
         breakdown={name: phase.mean_ns for name, phase in _phases(training)},
@@ -507,6 +510,40 @@ def _one_time_ns(run: RunRecording, training: Training) -> int | None:
         return None
     until_ns = int(process.rows[lead.warmup_count][FIELD["start_ns"]])
     return max(0, round(until_ns - lead.warmup_count * lead.step_mean_ns))
+
+
+def _others_ratio(folder: Path, run: RunRecording, training: Training) -> float | None:
+    """What other programs used of the cores between the first and the last steady step."""
+    lead = training.lead.rank
+    process = next((p for p in run.processes if p.process.get("pid") == lead.pid), None)
+    if process is None or lead.warmup_count >= len(process.rows):
+        return None
+    anchor_s = process.process.get("anchor_wall_s")
+    if not isinstance(anchor_s, float):
+        return None
+    start_s = anchor_s + int(process.rows[lead.warmup_count][FIELD["start_ns"]]) * 1e-9
+    end_s = anchor_s + int(process.rows[-1][FIELD["end_ns"]]) * 1e-9
+    try:
+        samples = json.loads((folder / "cores.json").read_text())["samples"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return others_between(samples, start_s, end_s)
+
+
+def others_between(samples: Sequence[Sequence[float]], start_s: float, end_s: float) -> float | None:
+    """Share of the cores' time that others used in a span, from samples of (clock, busy, whole, own) seconds.
+
+    >>> others_between([(0.0, 0.0, 0.0, 0.0), (10.0, 12.0, 20.0, 8.0)], 2.0, 7.0)
+    0.2
+    """
+    if len(samples) < 2 or end_s <= start_s or not samples[0][0] <= start_s <= end_s <= samples[-1][0] + 1.0:
+        return None
+    clock = [one[0] for one in samples]
+    busy, whole, own = (
+        float(np.interp(end_s, clock, values) - np.interp(start_s, clock, values))
+        for values in ([one[place] for one in samples] for place in (1, 2, 3))
+    )
+    return None if whole <= 0 else min(max((busy - own) / whole, 0.0), 1.0)
 
 
 def _read_told(folder: Path, pid: int) -> Mapping[str, Any]:

@@ -15,12 +15,13 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from hotloop.apply import TECHNIQUES, check_strategy, settings_of
-from hotloop.apply.applier import Applier, Record, make_context
+from hotloop.apply.applier import APPLIED, NOT_APPLICABLE, Applier, Record, make_context
+from hotloop.apply.handed import Offer, offered_choices
 from hotloop.apply.modules import is_sharded
-from hotloop.core.errors import UsageError
-from hotloop.core.strategy import Choice, Strategy, chain, load_strategy, strategy_to_mapping
+from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.strategy import Choice, Strategy, StrategyError, chain, load_strategy, strategy_to_mapping
 
-from .accumulate import micro_batches
+from .accumulate import batch_size, micro_batches
 from .checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -127,6 +128,10 @@ class Trainer:
         keep_global_batch: bool = True,
     ) -> None:
         self.strategy, self.accumulate, self.split = _choose(precision, accumulate, strategy)
+        self._handed: frozenset[str] = frozenset()
+        self._offer = offered_choices()
+        if self._offer is not None:
+            self._take_over(self._offer, has_built_optimizer=not _is_function(optimizer, "step"))
         if clip_norm is not None and not clip_norm > 0:
             raise UsageError(f"clip_norm={clip_norm!r}: give a number above 0, or None")
         self.checkpoints = Checkpoints(folder=checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
@@ -138,7 +143,8 @@ class Trainer:
         self.place = _Place()
         self._step = step
         self.keep_global_batch = keep_global_batch
-        self._applier = Applier(self.strategy, TECHNIQUES, make_context(self.strategy, from_outside=False))
+        context = make_context(self.strategy, from_outside=False)
+        self._applier = Applier(self.strategy, TECHNIQUES, context, tell=self._tell_handed)
         self._applier.start()
         self.model: Any = self._build_model(model)
         self.optimizer: Any = self._build_optimizer(optimizer)
@@ -218,6 +224,49 @@ class Trainer:
             dist.all_reduce(total, group=self.ranks.control)
         return float(total[0] / total[1]) if total[1] else float("nan")
 
+    # -- what `run --strategy` and tune hand over ----------------------------------------------------------------------
+
+    def _take_over(self, offer: Offer, *, has_built_optimizer: bool) -> None:
+        """Choices that the command was started with and that nobody else can apply. What the script chose stays."""
+        own = {one.technique for one in self.strategy.choices} | ({_ACCUMULATION} if self.split > 1 else set())
+        taken = []
+        for choice in offer.strategy.choices:
+            why = "it was chosen in the script" if choice.technique in own else ""
+            if choice.technique == _SHARDING and has_built_optimizer:
+                why = "the script gives the Trainer an optimizer that holds whole parameters; give it as a function"
+            try:
+                check_strategy(chain(self.strategy, Strategy(choices=(*taken, choice))), TECHNIQUES)
+            except StrategyError as error:
+                why = why or str(error)
+            if why:
+                offer.tell(_record_of(choice, NOT_APPLICABLE, why))
+            else:
+                taken.append(choice)
+        offer.give_up([one.technique for one in offer.strategy.choices])
+        self._handed = frozenset(one.technique for one in taken)
+        whole, _, parts = _choose("fp32", 1, chain(self.strategy, Strategy(choices=tuple(taken))))
+        self.strategy, self.split = replace(whole, name=self.strategy.name), max(self.split, parts)
+
+    def _tell_handed(self, record: Record) -> None:
+        if self._offer is not None and record.technique in self._handed:
+            self._offer.tell(record)
+
+    def _check_split(self, batch: Any) -> None:
+        """Once, at the first batch: parts that were asked for from outside must not end a training they do not fit."""
+        if self._offer is None or _ACCUMULATION not in self._handed:
+            return
+        choice = self._offer.strategy.get(_ACCUMULATION)
+        assert choice is not None
+        try:
+            size = batch_size(batch)
+        except HotloopError as error:
+            self.split = 1
+            self._offer.tell(_record_of(choice, NOT_APPLICABLE, str(error)))
+        else:
+            detail = f"each batch of {size} samples in {min(self.split, size)} parts"
+            self._offer.tell(_record_of(choice, APPLIED, detail, TECHNIQUES[_ACCUMULATION].numerics.value))
+        self._handed -= {_ACCUMULATION}
+
     # -- building ------------------------------------------------------------------------------------------------------
 
     def _build_model(self, model: torch.nn.Module) -> Any:
@@ -229,12 +278,15 @@ class Trainer:
         if self.ranks.world_size > 1 and not synchronises:
             if self.strategy.get(_SHARDING) is not None:
                 return self._shard_model(model)
-            arguments: dict[str, Any] = {"module": model}
-            if self.ranks.device.type == "cuda":
-                arguments["device_ids"] = [self.ranks.device.index]
-            self._applier.ddp_arguments(arguments)
-            built = torch.nn.parallel.DistributedDataParallel(**arguments)
+            return self._applier.model_met(self._wrap_model(model))
         return self._applier.model_met(built)
+
+    def _wrap_model(self, model: Any) -> Any:
+        arguments: dict[str, Any] = {"module": model}
+        if self.ranks.device.type == "cuda":
+            arguments["device_ids"] = [self.ranks.device.index]
+        self._applier.ddp_arguments(arguments)
+        return torch.nn.parallel.DistributedDataParallel(**arguments)
 
     def _shard_model(self, model: torch.nn.Module) -> Any:
         """The model cut over the ranks, from rank 0's values, as DistributedDataParallel would start."""
@@ -244,6 +296,8 @@ class Trainer:
         told = [one for one in self._applier.records if one.technique == _SHARDING]
         if not any(one.status == "applied" for one in told):
             # Neither cut nor copied, every rank would train a model of its own.
+            if _SHARDING in self._handed:  # it was asked for beside the script, which trains as it would without
+                return self._wrap_model(built)
             why = told[-1].detail if told else "its choice is limited to other places (where)"
             raise UsageError(
                 f"{_SHARDING} cannot cut the model over the {self.ranks.world_size} ranks: {why}; leave it out of the "
@@ -565,6 +619,8 @@ class _Run:
                     raise UsageError(f"the loader ended before the length that it states ({len(self.loader)})")
                 if device is not None:
                     batch = move_batch(batch, device)
+                if trainer.split > 1 and trainer._handed:
+                    trainer._check_split(batch)
                 if trainer.split > 1:
                     if frees_late and micro == 0:
                         optimizer.zero_grad()
@@ -664,6 +720,19 @@ def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | N
     count = settings_of(TECHNIQUES[_ACCUMULATION], named, source=source)["micro_batches"]
     left = Strategy(choices=tuple(one for one in chosen.choices if one is not named), name=chosen.name)
     return left, accumulate, cast(int, count)
+
+
+def _record_of(choice: Choice, status: str, detail: str, numerics: str | None = None) -> Record:
+    """What became of a choice that no object was changed for."""
+    return Record(
+        technique=choice.technique,
+        settings=dict(choice.settings),
+        status=status,
+        detail=detail,
+        target="Trainer",
+        where=None,
+        numerics=numerics,
+    )
 
 
 def _check_checkpoints(checkpoints: Checkpoints | None) -> None:

@@ -65,6 +65,22 @@ def compare_speed(
         [price_ratio * time_per_unit(one, unit) for one in own],
         level=level,
         noise=tell_noise(all_baseline, unit, memory=False),
+        crowd=tell_crowd(baseline, own, all_baseline, unit),
+    )
+
+
+def tell_crowd(
+    baseline: Sequence[Measurement], own: Sequence[Measurement], all_baseline: Sequence[Measurement], unit: str
+) -> statistics.Crowd | None:
+    """What other programs used of the cores beside all of these processes; None where one of them does not know it."""
+    shares = {id(one): one.others_ratio for one in (*baseline, *own, *all_baseline)}
+    known = {key: share for key, share in shares.items() if share is not None}
+    if len(known) < len(shares):
+        return None
+    return statistics.Crowd(
+        baseline=[known[id(one)] for one in baseline],
+        candidate=[known[id(one)] for one in own],
+        every=[(time_per_unit(one, unit), known[id(one)]) for one in all_baseline],
     )
 
 

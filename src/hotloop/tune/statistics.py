@@ -11,6 +11,12 @@ this is the simplest of the alpha-spending rules (Lan and DeMets, Biometrika 70,
 distribution. Under the null hypothesis the two members of a pair are exchangeable, so a pair's log ratio is symmetric
 around 0; with heavier tails than the normal Student's t errs less often at such small levels, not more (Benjamini,
 JASA 78, 1983). tests/tune/test_statistics.py shows it on drifting, bursting, heavy-tailed process means.
+
+What other programs used of the cores while a process measured is known (``Crowd``), does not depend on the arm, and
+explains most of the spread on a machine whose cores are full: there a process that wants a core gets what others leave,
+so that its time grows as 1 / (1 - what they use). Where that makes the spread clearly smaller, pairs are compared at
+equal crowding: an analysis of covariance (Fisher) with one slope for both arms, fitted within the arms, whose own error
+widens the interval and costs a degree of freedom. It is not done where the crowding itself differs between the arms.
 """
 
 from __future__ import annotations
@@ -29,6 +35,17 @@ LOOKS = ((4, 0.25), (6, 0.25), (8, 0.15), (12, 0.15), (16, 0.10), (24, 0.10))
 where few degrees of freedom need it and where a budget of minutes ends."""
 LEAST_FOR_NOISE = 4
 """Processes of the baseline from which the machine's noise is told."""
+LEVELLED_RATIO = 0.8
+"""Pairs are compared at equal crowding where that makes their spread at most this of what it was."""
+LEAST_CROWDING_SPREAD = 0.03
+"""Where the crowding varied by less, it is not what the times vary by."""
+MOST_CROWDING_SLOPE = 2.0
+"""Work that gets what others leave has a slope of 1; caches and memory that are shared too add to it."""
+LEVELLED_LEVEL_RATIO = 0.5
+"""Share of the level at which levelled pairs are judged: the rest pays for having had two ways to look at them."""
+MOST_CROWDED_RATIO = 0.95
+MOST_SHIFT_ERRORS = 2.5
+"""Standard errors by which the mean crowding of the two arms may differ and still be an accident."""
 SAME_SPREAD_RATIO = 1.5
 """Pairs that spread at most so much more than the baseline's processes do are taken for equally noisy."""
 LEAST_PAIRS = LOOKS[0][0]
@@ -48,6 +65,18 @@ class Noise:
 
     spread_ratio: float
     freedom: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """What others used of the cores (0..1) beside each process of a comparison, in the order of its process means.
+
+    ``every`` holds time per unit and share of all processes of the baseline so far, those of the pairs included.
+    """
+
+    baseline: Sequence[float]
+    candidate: Sequence[float]
+    every: Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +105,7 @@ def compare(
     level: float = DECISION_LEVEL,
     most_pairs: int = MOST_PAIRS,
     noise: Noise | None = None,
+    crowd: Crowd | None = None,
 ) -> Comparison:
     """Judge pairs of process means (times per unit, entry i of both ran beside each other).
 
@@ -98,21 +128,27 @@ def compare(
     look = latest_look(n)
     if look is None:
         return _comparison(Verdict.CANNOT_TELL, f"{n} of at least {LEAST_PAIRS} pairs", n, ratio)
-    low, high, spread, all_low, all_high = _interval(logs, level, noise)
-    bounds = (math.exp(low), math.exp(high), spread)
+    # Fitted to the pairs of the look: between two looks nothing new is to be seen.
+    levelled = None if crowd is None else level_crowding(baseline[:look], candidate[:look], crowd)
+    found = _interval(logs, level, noise, levelled)
+    low, high, middle, all_low, all_high = found.low, found.high, found.middle, found.all_low, found.all_high
+    ratio = math.exp(middle)
+    bounds = (math.exp(low), math.exp(high), found.spread)
     at_end = n >= most_pairs
     effect = math.log1p(SMALLEST_EFFECT_RATIO)
-    middle = math.fsum(logs) / n
+    told = _words(ratio, bounds, n)
+    if found.is_levelled:
+        told += ", compared at equal use of the cores by other programs"
     if all_low > 0 and middle >= effect:
-        return _comparison(Verdict.FASTER, _words(ratio, bounds, n), n, ratio, *bounds, decided=True)
+        return _comparison(Verdict.FASTER, told, n, ratio, *bounds, decided=True)
     if all_high < 0 and middle <= -effect:
-        return _comparison(Verdict.SLOWER, _words(ratio, bounds, n), n, ratio, *bounds, decided=True)
+        return _comparison(Verdict.SLOWER, told, n, ratio, *bounds, decided=True)
     if high < math.log1p(SAME_WITHIN_RATIO):
         is_same = low > math.log1p(-SAME_WITHIN_RATIO)
         what = "a difference" if is_same else "a gain, if there is one,"
-        words = f"{what} is below {SAME_WITHIN_RATIO:.0%} ({_words(ratio, bounds, n)})"
+        words = f"{what} is below {SAME_WITHIN_RATIO:.0%} ({told})"
         return _comparison(Verdict.CANNOT_TELL, words, n, ratio, *bounds, decided=True)
-    return _comparison(Verdict.CANNOT_TELL, _words(ratio, bounds, n), n, ratio, *bounds, decided=at_end)
+    return _comparison(Verdict.CANNOT_TELL, told, n, ratio, *bounds, decided=at_end)
 
 
 def latest_look(n: int) -> int | None:
@@ -125,8 +161,96 @@ def next_look(n: int) -> int | None:
     return min((pairs for pairs, _ in LOOKS if pairs > n), default=None)
 
 
-def _interval(logs: Sequence[float], level: float, noise: Noise | None) -> tuple[float, float, float, float, float]:
-    """The interval of the latest look and its spread; and the intersection of the intervals of all looks so far."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levelled:
+    """Pairs at equal crowding: what is left of each log ratio, and how sure the slope is that was taken out.
+
+    ``shifts`` is by how much each pair's two sides differed in crowding; ``slope_error`` the standard error of the
+    slope for a spread of 1.
+    """
+
+    logs: tuple[float, ...]
+    shifts: tuple[float, ...]
+    slope_error: float
+    noise: Noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Interval:
+    """Of the latest look; ``all_low`` and ``all_high`` bound the intersection of the intervals of all looks so far."""
+
+    low: float
+    high: float
+    middle: float
+    spread: float
+    all_low: float
+    all_high: float
+    is_levelled: bool
+
+
+def crowding(others_ratio: float) -> float:
+    """The logarithm of how much longer work takes that gets only what others leave of the cores."""
+    return -math.log(1.0 - min(max(others_ratio, 0.0), MOST_CROWDED_RATIO))
+
+
+def level_crowding(baseline: Sequence[float], candidate: Sequence[float], crowd: Crowd) -> Levelled | None:
+    """The pairs at equal crowding; None where it hardly varied, explains nothing, or differs between the arms."""
+    n, every = len(baseline), crowd.every
+    if n < LEAST_PAIRS or len(every) < LEAST_FOR_NOISE:
+        return None
+    x_a, x_b = ([crowding(one) for one in shares[:n]] for shares in (crowd.baseline, crowd.candidate))
+    groups = (
+        ([crowding(share) for _, share in every], [math.log(time) for time, _ in every]),
+        (x_b, [math.log(time) for time in candidate]),
+    )
+    square = product = 0.0
+    for x, y in groups:
+        x_mean, y_mean = math.fsum(x) / len(x), math.fsum(y) / len(y)
+        square += math.fsum((one - x_mean) ** 2 for one in x)
+        product += math.fsum((a - x_mean) * (b - y_mean) for a, b in zip(x, y, strict=True))
+    if square <= LEAST_CROWDING_SPREAD**2 * (len(every) + n - 2) or product <= 0:
+        return None
+    slope = min(product / square, MOST_CROWDING_SLOPE)
+    shifts = [a - b for a, b in zip(x_a, x_b, strict=True)]
+    mean = math.fsum(shifts) / n
+    error = math.sqrt(math.fsum((one - mean) ** 2 for one in shifts) / (n - 1) / n)
+    if abs(mean) > MOST_SHIFT_ERRORS * error:
+        return None  # what runs beside one arm may come from that arm: then it is no accident to be levelled out
+    pairs = zip(baseline, candidate, shifts, strict=True)
+    logs = tuple(math.log(a / b) - slope * shift for a, b, shift in pairs)
+    left = [y - slope * x for x, y in zip(*groups[0], strict=True)]
+    middle = math.fsum(left) / len(left)
+    spread = math.sqrt(math.fsum((one - middle) ** 2 for one in left) / (len(left) - 1))
+    return Levelled(
+        logs=logs,
+        shifts=tuple(shifts),
+        slope_error=math.sqrt(0.5 / square),
+        noise=Noise(spread_ratio=math.sqrt(2) * spread, freedom=len(left) - 1),
+    )
+
+
+def _interval(logs: Sequence[float], level: float, noise: Noise | None, levelled: Levelled | None) -> _Interval:
+    """The intervals of all looks so far; at equal crowding where that makes the spread clearly smaller."""
+    plain = _spread_used(logs, noise)[0]
+    if levelled is None or _spread_used(levelled.logs, levelled.noise)[0] > LEVELLED_RATIO * plain:
+        return _intersect(logs, level, noise, None)
+    return _intersect(levelled.logs, LEVELLED_LEVEL_RATIO * level, levelled.noise, levelled)
+
+
+def _spread_used(logs: Sequence[float], noise: Noise | None) -> tuple[float, int]:
+    """Standard deviation of the pairs, not below the baseline's noise, and its degrees of freedom."""
+    n = len(logs)
+    middle = math.fsum(logs) / n
+    spread, freedom = math.sqrt(math.fsum((x - middle) ** 2 for x in logs) / (n - 1)), n - 1
+    if noise is None:
+        return spread, freedom
+    if spread <= SAME_SPREAD_RATIO * noise.spread_ratio:
+        freedom += noise.freedom
+    return max(spread, noise.spread_ratio), freedom
+
+
+def _intersect(logs: Sequence[float], level: float, noise: Noise | None, levelled: Levelled | None) -> _Interval:
+    """With ``levelled`` its slope's error widens each interval, and costs a degree of freedom."""
     all_low, all_high = -math.inf, math.inf
     low = high = spread = 0.0
     for pairs, share in LOOKS:
@@ -134,16 +258,24 @@ def _interval(logs: Sequence[float], level: float, noise: Noise | None) -> tuple
             break
         part = logs[:pairs]
         middle = math.fsum(part) / pairs
-        spread = math.sqrt(math.fsum((x - middle) ** 2 for x in part) / (pairs - 1))
-        freedom = pairs - 1
-        if noise is not None:
-            if spread <= SAME_SPREAD_RATIO * noise.spread_ratio:
-                freedom += noise.freedom
-            spread = max(spread, noise.spread_ratio)
-        half = t_bound(freedom, level * share) * spread / math.sqrt(pairs)
+        spread, freedom = _spread_used(part, noise)
+        error = spread / math.sqrt(pairs)
+        if levelled is not None:
+            freedom = max(1, freedom - 1)
+            shift = math.fsum(levelled.shifts[:pairs]) / pairs
+            error = math.hypot(error, spread * levelled.slope_error * shift)
+        half = t_bound(freedom, level * share) * error
         low, high = middle - half, middle + half
         all_low, all_high = max(all_low, low), min(all_high, high)
-    return low, high, spread, all_low, all_high
+    return _Interval(
+        low=low,
+        high=high,
+        middle=math.fsum(logs) / len(logs),
+        spread=spread,
+        all_low=all_low,
+        all_high=all_high,
+        is_levelled=levelled is not None,
+    )
 
 
 def pairs_to_decide(

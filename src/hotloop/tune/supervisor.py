@@ -22,6 +22,8 @@ from typing import Any
 MARK = "HOTLOOP_TRIAL"
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.1
+_SAMPLE_S = 0.25
+_MOST_SAMPLES = 2_000
 _SETTLE_S = 8.0
 """So long the other ranks and the launcher may take once the first process has stopped as it was asked to."""
 
@@ -66,7 +68,9 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
             )
         except OSError as error:
             return {"how": "not started", "detail": f"{request['command'][0]}: {error.strerror}", "duration_s": 0.0}
-    how, detail = _watch(child, request, folder, started_s)
+    cores = Cores()
+    how, detail = _watch(child, request, folder, started_s, cores)
+    cores.write(folder / "cores.json")
     if how != "exited":
         end_processes(request["mark"])
     try:
@@ -92,13 +96,80 @@ def _prepare_child() -> None:
         return
 
 
-def _watch(child: Any, request: dict[str, Any], folder: Path, started_s: float) -> tuple[str, str]:
+class Cores:
+    """Samples of who used the cores that we may run on: wall clock, their busy and their whole time, ours; seconds.
+
+    Ours is what every process below this one used, the ended ones included. What is busy and not ours, others used (the
+    hypervisor's steal is theirs too).
+    """
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[float, float, float, float]] = []
+        self._every_s = _SAMPLE_S
+        self._tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
+        self._cores = sorted(os.sched_getaffinity(0))
+
+    def sample(self, *, now: bool = False) -> None:
+        wall_s = time.time()
+        if not now and self.samples and 0 <= wall_s - self.samples[-1][0] < self._every_s:
+            return
+        try:
+            busy, whole = read_cores(Path("/proc/stat").read_text(), self._cores)
+            own_s = self._own_s()
+        except (OSError, ValueError, IndexError):
+            return
+        self.samples.append((wall_s, busy * self._tick_s, whole * self._tick_s, own_s))
+        if len(self.samples) > _MOST_SAMPLES:
+            del self.samples[1::2]
+            self._every_s *= 2
+
+    def write(self, path: Path) -> None:
+        self.sample(now=True)
+        path.write_text(json.dumps({"samples": self.samples}))
+
+    def _own_s(self) -> float:
+        mine = os.times()
+        found = mine.children_user + mine.children_system
+        left = _children(os.getpid())
+        for pid in left:  # grows while it is walked
+            try:
+                words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            found += sum(int(word) for word in words[11:15]) * self._tick_s
+            left += _children(pid)
+        return found
+
+
+def read_cores(text: str, cores: list[int]) -> tuple[int, int]:
+    """Busy and whole time of these cores in ticks, from the text of /proc/stat.
+
+    >>> read_cores("cpu  9 9 9 9 9 9 9 9\\ncpu0 5 0 1 10 2 0 0 1 0 0\\ncpu1 1 1 1 1 1 1 1 1 0 0\\n", [0])
+    (7, 19)
+    """
+    wanted = {f"cpu{number}" for number in cores}
+    busy = whole = 0
+    for line in text.splitlines():
+        name, _, rest = line.partition(" ")
+        if name in wanted:
+            # user nice system idle iowait irq softirq steal; guests are in user already
+            ticks = [int(word) for word in rest.split()[:8]]
+            whole += sum(ticks)
+            busy += sum(ticks) - ticks[3] - ticks[4]
+            wanted.discard(name)
+    if wanted:
+        raise ValueError(f"no times of {', '.join(sorted(wanted))}")
+    return busy, whole
+
+
+def _watch(child: Any, request: dict[str, Any], folder: Path, started_s: float, cores: Cores) -> tuple[str, str]:
     progress = folder / "progress"
     settled_s = begun_s = last_s = 0.0
     seen = None
     while True:
         if child.poll() is not None:
             return "exited", ""
+        cores.sample()
         readable, _, _ = select.select([sys.stdin.buffer], [], [], _TICK_S)
         if readable and not os.read(0, 4096):
             return "abandoned", "tune is gone"
@@ -214,10 +285,14 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def _children(pid: int) -> list[int]:
+    """Children of all threads of a process: a loader may start its workers from any of them."""
+    found: list[int] = []
     try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += [int(word) for word in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()]
     except (OSError, ValueError):
-        return []
+        return found
+    return found
 
 
 if __name__ == "__main__":

@@ -59,6 +59,8 @@ class Measurement:
     rank_count: int | None = None
     form: str = ""
     """What the training was seen to be: its ranks, DistributedDataParallel, the dtype of parameters and of autocast."""
+    others_ratio: float | None = None
+    """Share of the cores' time that other programs used during its steady steps; None where that was not to be seen."""
     exchanges: bool | None = None
     """Whether the ranks were seen to exchange anything: DistributedDataParallel or collectives of the training."""
 

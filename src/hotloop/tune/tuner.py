@@ -31,6 +31,8 @@ PAIRS_FOR_ALL = 6
 SINGLES_RATIO = 0.7
 """Share of the budget for candidates alone; the rest is for their combinations."""
 MOST_COMBINATIONS = 2
+EQUAL_LEVEL_RATIO = 0.5
+"""Share of the decision level that all candidates get alike."""
 HALVING_ROUNDS = (1, 2, 4, 8)
 BUDGET_USED_UP = "the budget is used up"
 
@@ -50,6 +52,8 @@ class Arm:
     """Its last word, when nothing more is to be run."""
     guarded: Guarded | None = None
     left_out: str = ""
+    weight: float = 1.0
+    """Its share of the decision level, over an equal share."""
     process_s: float | None = None
     """How long its processes take (compilation, workers); None before the first."""
 
@@ -98,17 +102,20 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     active = [arm for arm in campaign.arms if arm.ended is None]
     if not active:
         return
-    # Several comparisons: each gets its part of the decision level (Boole again). A combination is tried only when its
-    # parts are proven and takes over the level of one of them (a closed test, as in Bretz et al., Statistics in
-    # Medicine 28, 2009): two proven parts pay for MOST_COMBINATIONS.
+    # Several comparisons: each gets its part of the decision level (Boole again), more where more is forecast; that is
+    # settled before any of them runs. A combination is tried only when its parts are proven and takes over the level of
+    # one of them (a closed test, as in Bretz et al., Statistics in Medicine 28, 2009): two proven parts pay for
+    # MOST_COMBINATIONS.
     campaign.level = statistics.DECISION_LEVEL / len(active)
+    share_level(active)
     run_references(campaign, observed)
     begun_s = campaign.clock_s()
     all_s = campaign.deadline_s - begun_s
     singles_until_s = campaign.deadline_s if len(active) == 1 else begun_s + SINGLES_RATIO * all_s
     first, later = _take_turns(campaign, active, singles_until_s)
     run_rounds(campaign, first, singles_until_s, others_wait=bool(later))
-    run_rounds(campaign, later, singles_until_s)
+    leave_out_lesser(campaign, later)
+    run_rounds(campaign, [arm for arm in later if not arm.left_out], singles_until_s)
     if not any(is_proven(campaign, arm) for arm in campaign.arms):
         go_on(campaign)  # nothing to combine
     for _ in range(MOST_COMBINATIONS):
@@ -118,6 +125,26 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
         campaign.arms.append(together)
         campaign.tell(f"together: {together.candidate.id}")
         run_rounds(campaign, [together], campaign.deadline_s)
+
+
+def share_level(arms: Sequence[Arm]) -> None:
+    """Weights that add up to the number of arms: half equally, half by what is forecast."""
+    whole = math.fsum(promise(arm.candidate) for arm in arms)
+    for arm in arms if whole > 0 else ():
+        arm.weight = EQUAL_LEVEL_RATIO + (1 - EQUAL_LEVEL_RATIO) * len(arms) * promise(arm.candidate) / whole
+
+
+def leave_out_lesser(campaign: Campaign, arms: Sequence[Arm]) -> None:
+    """Spend nothing on what a proven candidate excludes and is forecast to win less than that one surely does."""
+    for arm in arms:
+        forecast = arm.candidate.forecast
+        for other in campaign.arms:
+            if forecast is None or campaign.goal != goals.SPEED or not is_proven(campaign, other):
+                continue
+            low = judge(campaign, other).low_ratio or 1.0
+            excludes = combine([other.candidate, arm.candidate], campaign.check) is None
+            if excludes and forecast.high_ratio <= 1 - 1 / low:
+                arm.left_out = f"left out: it excludes {other.candidate.id}, which wins more than it is forecast to"
 
 
 def run_references(campaign: Campaign, observed: Sequence[Measurement]) -> None:
@@ -203,7 +230,7 @@ def _pairs_left(campaign: Campaign, arm: Arm) -> int | None:
     for goal in (goals.SPEED, goals.MEMORY) if campaign.goal == goals.PARETO else (campaign.goal,):
         found = compare_arm(campaign, arm, goal)
         noise = goals.tell_noise(campaign.baseline, unit_of(arm), memory=goal == goals.MEMORY)
-        needed = statistics.pairs_to_decide(found, level=_level(campaign), noise=noise)
+        needed = statistics.pairs_to_decide(found, level=_level(campaign, arm), noise=noise)
         lefts += [] if needed is None else [needed - found.n]
     return min(lefts, default=None)
 
@@ -353,7 +380,7 @@ def _next_combination(campaign: Campaign) -> Arm | None:
     found = combine([arm.candidate for arm in proven], campaign.check)
     if found is None or any(found.id == arm.candidate.id for arm in combined):
         return None
-    return Arm(candidate=found)
+    return Arm(candidate=found, weight=math.fsum(arm.weight for arm in proven) / len(proven))
 
 
 # -- what is known -----------------------------------------------------------------------------------------------------
@@ -367,14 +394,14 @@ def judge(campaign: Campaign, arm: Arm) -> statistics.Comparison:
     return compare_arm(campaign, arm, campaign.goal)
 
 
-def _level(campaign: Campaign) -> float:
+def _level(campaign: Campaign, arm: Arm) -> float:
     """Of one comparison: with pareto there are two of each arm."""
-    return campaign.level / 2 if campaign.goal == goals.PARETO else campaign.level
+    return campaign.level * arm.weight * (0.5 if campaign.goal == goals.PARETO else 1.0)
 
 
 def compare_arm(campaign: Campaign, arm: Arm, goal: str) -> statistics.Comparison:
     """The comparison of an arm's pairs by speed, memory or cost."""
-    level = _level(campaign)
+    level = _level(campaign, arm)
     price_ratio = campaign.price_ratios.get(arm.candidate.id, 1.0) if goal == goals.COST else 1.0
     return judge_pairs(campaign, arm.baseline, arm.own, level, memory=goal == goals.MEMORY, price_ratio=price_ratio)
 

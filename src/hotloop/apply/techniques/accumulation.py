@@ -35,6 +35,7 @@ class Accumulation(Technique):
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.LOOP
+    needs_library = True
     settings = (
         Setting(
             name="micro_batches", kind=int, default=2, help="parts of a batch that share one step", least=1, most=65536

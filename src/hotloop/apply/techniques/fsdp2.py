@@ -36,6 +36,7 @@ class Fsdp2(Technique):
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.PARALLEL
+    needs_library = True
     treats = ("memory-pressure",)
     conflicts = ("zero-optimizer", "ddp-buckets", "ddp-settings", "no-sync-accumulation")
     settings = (

@@ -36,6 +36,7 @@ class ZeroOptimizer(Technique):
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.OPTIMIZER
+    needs_library = True
     treats = ("memory-pressure",)
     conflicts = ("fsdp2", "optimizer-state-offload")
 
