@@ -51,6 +51,12 @@ def test_the_causes_are_told_apart(loader: object, cause: str) -> None:
     assert found(make_analysis(input_wait=0.46, cores=8, loaders=(loader,))).evidence["cause"] == cause
 
 
+def test_an_iterable_data_set_is_told_by_the_function_that_it_has() -> None:
+    loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=8.5e6, iterable=True)
+    one = found(make_analysis(input_wait=0.46, cores=8, loaders=(loader,)))
+    assert "__iter__ runs in the main process" in one.title
+
+
 def test_a_slow_collate_function_is_pointed_at() -> None:
     place = Where(file="train.py", line=99, function="collate")
     loader = make_loader(fetch_ns=1e6, collate_ns=8e6, collate_where=place)

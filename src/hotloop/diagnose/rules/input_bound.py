@@ -227,7 +227,8 @@ def _say_cause(cause: str, loader: LoaderFacts, work: LoadingWork, compute_ns: f
         )
     if loader.fetch_ns is None:
         return f"its samples are made {place}"
-    return f"__getitem__ runs {place}, {say_time(loader.fetch_ns)} a batch"
+    maker = "__iter__" if loader.iterable else "__getitem__"
+    return f"{maker} runs {place}, {say_time(loader.fetch_ns)} a batch"
 
 
 def _forecast(
