@@ -176,3 +176,12 @@ def test_all_reduce_is_compared_with_one_backward_as_a_whole_and_where_nothing_h
     exposed = card["exposed all-reduce over backward"]
     assert (whole.measured_ratio, whole.verdict) == (pytest.approx(0.4), "bad")
     assert (exposed.measured_ratio, exposed.good, exposed.bad) == (pytest.approx(0.1), "", "")
+
+
+def test_an_optimizer_that_was_never_seen_has_no_share():
+    rows = Rows()
+    for _ in range(50):
+        rows.backward(optimizer_ns=0, other_ns=MS)
+    (training,) = analyze_run([recording(rows)])
+    row = next(row for row in build_scorecard(training.analysis) if row.name.startswith("optimizer"))
+    assert (row.measured_ratio, row.verdict) == (None, "unknown")

@@ -123,3 +123,17 @@ def test_an_accelerator_is_known_from_where_the_model_lives():
     (training,) = analyze_run([recording(plain(), model)])
     assert training.analysis.accelerator
     assert training.analysis.lead.device_type == "cuda"
+
+
+def test_processes_started_by_hand_share_the_cores_of_their_host():
+    children = [recording(plain(), rank=None, pid=100 + i, ppid=50, local_world_size=None) for i in range(3)]
+    spawned = ranks_of(2, 200, local_world_size=None, host="far")
+    found = {
+        t.analysis.lead.host: [r.local_world_size for r in t.analysis.ranks] for t in analyze_run(children + spawned)
+    }
+    assert found == {"box": [3, 3, 3], "far": [2, 2]}
+
+
+def test_what_a_launcher_says_of_its_ranks_on_a_host_is_kept():
+    (training,) = analyze_run(ranks_of(4, local_world_size=4)[:3])
+    assert [r.local_world_size for r in training.analysis.ranks] == [4, 4, 4]

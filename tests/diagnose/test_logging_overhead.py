@@ -58,3 +58,11 @@ def test_a_loop_that_logs_rarely_is_not_told_to_log_as_often_as_it_does() -> Non
         assert one.fix is not None
         found[name] = (one.fix.settings["every"], "of every step" in one.title, "one of 20" in one.title)
     assert found == {"rare": (200, False, True), "often": (10, True, False)}
+
+
+def test_logging_beside_much_other_work_is_not_said_to_be_in_every_step() -> None:
+    lines = {"other_ns": (make_line(62, 0.1, "writer.add_scalar('q', q)"), make_line(63, 0.9, "state = env.step(a)"))}
+    one = logging_overhead.judge(make_analysis(other=0.6, lines=lines))
+    assert isinstance(one, Finding)
+    assert "a step in the mean" in one.title
+    assert "every step" not in one.title

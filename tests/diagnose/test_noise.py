@@ -46,3 +46,10 @@ def test_a_span_that_was_timed_by_itself_is_not_hidden_by_an_uneven_step() -> No
 def test_a_span_seen_once_is_within_its_own_noise() -> None:
     once = make_analysis(columns={"scaler_ns": [100_000_000] + [0] * 99}, step_noise_ratio=0.0)
     assert not is_material_span(once, 0.05, "scaler_ns")
+
+
+def test_an_evaluation_now_and_then_is_no_noise_to_what_else_is_judged() -> None:
+    passes = [200_000_000 if i % 10 == 9 else 0 for i in range(100)]
+    rank = make_analysis(columns={"nograd_ns": passes}, step_noise_ratio=0.15).lead
+    assert threshold_ratio(rank) == 0.30
+    assert threshold_ratio(rank, judged_fields=("other_ns",)) == 0.01

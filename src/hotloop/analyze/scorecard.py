@@ -37,7 +37,7 @@ def build_scorecard(analysis: Analysis) -> tuple[ScorecardRow, ...]:
             name="accelerator utilisation", measured_ratio=None, good="above 80%", bad="below 50%", verdict=UNKNOWN
         ),
         *(
-            _within_band(f"{phase}, share of the step", analysis.share(phase), low, high)
+            _within_band(f"{phase}, share of the step", _phase_share(analysis, phase), low, high)
             for phase, low, high in PHASE_BANDS
         ),
     )
@@ -84,11 +84,19 @@ def _lower_is_better(name: str, measured_ratio: float | None, good_ratio: float,
     )
 
 
-def _within_band(name: str, measured_ratio: float, low_ratio: float, high_ratio: float) -> ScorecardRow:
+def _phase_share(analysis: Analysis, phase: str) -> float | None:
+    """None for the optimizer of a loop that updates its parameters by hand: its time stands in other."""
+    if phase == "optimizer" and not any(rank.optimizers for rank in analysis.ranks):
+        return analysis.share(phase) or None
+    return analysis.share(phase)
+
+
+def _within_band(name: str, measured_ratio: float | None, low_ratio: float, high_ratio: float) -> ScorecardRow:
+    judged = GOOD if measured_ratio is not None and low_ratio <= measured_ratio <= high_ratio else FAIR
     return ScorecardRow(
         name=name,
         measured_ratio=measured_ratio,
         good=f"{low_ratio * 100:.0f}..{high_ratio * 100:.0f}%",
         bad="",
-        verdict=GOOD if low_ratio <= measured_ratio <= high_ratio else FAIR,
+        verdict=UNKNOWN if measured_ratio is None else judged,
     )

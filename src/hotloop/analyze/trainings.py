@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -157,7 +158,7 @@ def _overlap(a: ProcessAnalysis, b: ProcessAnalysis, slack_s: float = 0.0) -> bo
 
 
 def _build_training(group: _Group) -> Training:
-    processes = group.processes
+    processes = _count_neighbours(group.processes)
     ranks = tuple(p.rank for p in processes)
     unit, units_per_step = choose_unit(processes)
     health = list(
@@ -190,6 +191,20 @@ def _build_training(group: _Group) -> Training:
         ),
         processes=processes,
         health=tuple(health),
+    )
+
+
+def _count_neighbours(processes: Sequence[ProcessAnalysis]) -> tuple[ProcessAnalysis, ...]:
+    """The processes, each with how many of them train on its host where no launcher's variable told.
+
+    Processes that the script started by hand (hogwild, spawn) share the cores as those of a launcher do.
+    """
+    hosts = Counter(p.rank.host for p in processes)
+    return tuple(
+        p
+        if p.rank.local_world_size is not None
+        else replace(p, rank=replace(p.rank, local_world_size=hosts[p.rank.host]))
+        for p in processes
     )
 
 

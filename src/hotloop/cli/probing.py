@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hotloop.analyze.trainings import Training
 from hotloop.attach.child import SOURCE
 from hotloop.bench.probe import ProbeError, StepTimes, make_forecasts, make_request, run_probe
+from hotloop.core.analysis import RankAnalysis
+from hotloop.core.recording import GAP_FIELDS
 from hotloop.pipeline import Forecasts, Probe
 from hotloop.trace.recording import RunRecording
 
@@ -24,7 +27,7 @@ def probe_training(folder: Path) -> Probe:
         process = next((p for p in run.processes if p.process.get("pid") == training.lead.rank.pid), None)
         if process is None:
             return {}
-        step = _step_times(training)
+        step = step_times(training)
         request = make_request(process.facts, step)
         if request is None or training.lead.rank.steady_count < 5:
             return {}
@@ -56,29 +59,53 @@ def recorded_probe(run: RunRecording, training: Training) -> Forecasts:
     request, result = recorded.get("request"), recorded.get("result")
     if not isinstance(request, Mapping) or not isinstance(result, Mapping):
         return {}
-    return make_forecasts(request, result, _step_times(training))
+    return make_forecasts(request, result, step_times(training))
 
 
-def _step_times(training: Training) -> StepTimes:
+def step_times(training: Training) -> StepTimes:
+    """What a probe is measured against: the means of the process that leads."""
     rank = training.lead.rank
     mean: Mapping[str, float] = rank.mean
     breakdown = rank.breakdown
     exposed: float | None = None
     if rank.ddp is not None and rank.ddp.exposed_comm_ns is not None:
         exposed = rank.ddp.exposed_comm_ns * max(1.0, mean["backwards"])
+    rare_forward_ns, rare_other_ns = _rare_ns(rank)
     return StepTimes(
         step_ns=rank.step_mean_ns,
-        forward_ns=breakdown.mean_ns("forward"),
+        forward_ns=breakdown.mean_ns("forward") - rare_forward_ns,
         backward_ns=breakdown.mean_ns("backward"),
         optimizer_ns=breakdown.mean_ns("optimizer"),
         input_ns=breakdown.mean_ns("input_wait") + breakdown.mean_ns("h2d"),
-        other_ns=breakdown.mean_ns("other"),
-        apart_ns=breakdown.mean_ns("validation") + breakdown.mean_ns("checkpoint"),
+        other_ns=breakdown.mean_ns("other") - rare_other_ns,
+        apart_ns=breakdown.mean_ns("validation") + breakdown.mean_ns("checkpoint") + rare_forward_ns + rare_other_ns,
         exposed_comm_ns=exposed,
         micro_batches=max(1.0, mean["micro_batches"] or mean["backwards"]),
         noise_ratio=rank.step_noise_ratio,
         batch_size=_batch_size(training),
     )
+
+
+def _rare_ns(rank: RankAnalysis) -> tuple[float, float]:
+    """Mean ns per step of forwards without gradients, and of time between the phases, that a usual step is without.
+
+    A rollout that is played between updates, a plot, a pass that fills a buffer: it comes once in so many samples, and
+    no larger batch makes it cheaper. What counts as validation is not in it.
+    """
+    validation_ns = rank.breakdown.mean_ns("validation")
+    columns = [rank.columns[name] for name in GAP_FIELDS if rank.columns.get(name)]
+    gaps_ns = [sum(values) for values in zip(*columns, strict=True)]
+    forward_ns = _beyond_median_ns(rank.columns.get("nograd_ns", ()))
+    other_ns = _beyond_median_ns(gaps_ns)
+    in_forward_ns = min(forward_ns, validation_ns)
+    forward_ns -= in_forward_ns
+    other_ns -= min(other_ns, validation_ns - in_forward_ns)
+    return min(forward_ns, rank.breakdown.mean_ns("forward")), min(other_ns, rank.breakdown.mean_ns("other"))
+
+
+def _beyond_median_ns(column: Sequence[int]) -> float:
+    known = [value for value in column if value >= 0]
+    return max(0.0, statistics.fmean(known) - statistics.median(known)) if known else 0.0
 
 
 def _batch_size(training: Training) -> int | None:

@@ -13,6 +13,9 @@ from hotloop.diagnose.measured import phase_noise_ratio
 MATERIAL_RATIO = 0.01
 """A cost below one percent of the step is not worth a reader's minute."""
 
+RARE_FIELDS = ("checkpoint_ns", "nograd_ns")
+"""Saves, and forwards without gradients (validation, rollouts): told apart already, and usually in bursts."""
+
 NOISE_MULTIPLE = 2.0
 """A cost must exceed this many standard errors of the mean step (about 95 % confidence)."""
 
@@ -23,7 +26,8 @@ def threshold_ratio(
     """The smallest share of the step, 0..1, that a rule may call a cost on this rank.
 
     The noise is that of the step without ``judged_fields``: a checkpoint that stops every tenth step makes the
-    steps uneven, and that unevenness is the fault itself, not noise that could hide it.
+    steps uneven, and that unevenness is the fault itself, not noise that could hide it. Nor may one kind of work that
+    comes now and then hide another: an evaluation is no noise to the logging that is done beside it.
     """
     return max(floor_ratio, NOISE_MULTIPLE * _noise_ratio(rank, tuple(judged_fields)))
 
@@ -82,4 +86,4 @@ def _noise_ratio(rank: RankAnalysis, judged_fields: tuple[str, ...]) -> float:
     """Never more than the run's plain noise: taking a part out of the step is meant to forgive, not to punish."""
     if not judged_fields:
         return rank.step_noise_ratio
-    return min(rank.step_noise_ratio, phase_noise_ratio(rank, judged_fields))
+    return min(rank.step_noise_ratio, phase_noise_ratio(rank, (*judged_fields, *RARE_FIELDS)))

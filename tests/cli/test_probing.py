@@ -1,0 +1,33 @@
+"""What a usual step does is forecast; what comes now and then is kept apart."""
+
+import pytest
+
+from hotloop.analyze.trainings import Training, analyze_run
+from hotloop.cli.probing import step_times
+from tests.analyze.synthetic import MS, Rows, recording
+
+
+def training_with(rare_ms: int, every: int = 10, usual_ms: int = 0) -> Training:
+    rows = Rows()
+    for step in range(200):
+        rows.step(other_ns=MS * (rare_ms if step % every == every - 1 else usual_ms))
+    (training,) = analyze_run([recording(rows)])
+    return training
+
+
+def test_what_is_played_between_updates_stands_apart_from_a_usual_step():
+    step = step_times(training_with(rare_ms=100))
+    assert step.step_ns == pytest.approx(20 * MS, rel=0.02)
+    assert step.apart_ns == pytest.approx(10 * MS, rel=0.05)
+    assert step.other_ns == pytest.approx(0.0, abs=0.1 * MS)
+
+
+def test_what_every_step_does_is_part_of_it():
+    step = step_times(training_with(rare_ms=4, usual_ms=4))
+    assert (step.apart_ns, step.other_ns) == (0.0, pytest.approx(4 * MS))
+
+
+def test_work_of_most_steps_is_no_rare_work():
+    step = step_times(training_with(rare_ms=0, every=4, usual_ms=4))
+    assert step.apart_ns == 0.0
+    assert step.other_ns == pytest.approx(3 * MS, rel=0.05)
