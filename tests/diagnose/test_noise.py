@@ -46,3 +46,17 @@ def test_a_span_that_was_timed_by_itself_is_not_hidden_by_an_uneven_step() -> No
 def test_a_span_seen_once_is_within_its_own_noise() -> None:
     once = make_analysis(columns={"scaler_ns": [100_000_000] + [0] * 99}, step_noise_ratio=0.0)
     assert not is_material_span(once, 0.05, "scaler_ns")
+
+
+def test_one_long_step_of_another_phase_hides_nothing() -> None:
+    steps = [20_000_000] * 99 + [500_000_000]
+    rank = make_analysis(columns={"other_ns": steps}, step_noise_ratio=0.001).lead
+    assert threshold_ratio(rank, judged_fields=("input_wait_ns",)) == 0.01
+
+
+def test_a_cost_that_may_be_one_long_step_is_judged_with_that_step() -> None:
+    once = make_analysis(columns={"backward_ns": [20_000_000] * 99 + [500_000_000]}, step_noise_ratio=0.001)
+    assert is_material(once, 0.10)
+    assert not is_material(once, 0.10, own_fields=("backward_ns",))
+    even = make_analysis(columns={"backward_ns": [20_000_000 + i % 2 for i in range(100)]}, step_noise_ratio=0.001)
+    assert is_material(even, 0.10, own_fields=("backward_ns",))

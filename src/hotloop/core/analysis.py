@@ -164,7 +164,7 @@ class RankAnalysis:
     step_mean_ns: float
     step_median_ns: float
     step_noise_ratio: float
-    """Standard error of the mean step over its mean: the run's own noise."""
+    """Standard error of the mean step over its mean: the run's own noise, outliers left out (core/noise.py)."""
     breakdown: Breakdown
     mean: Mapping[str, float]
     """Mean per steady step of every field of a row (core.recording.STEP_FIELDS), e.g. mean['after_backward_ns']."""
