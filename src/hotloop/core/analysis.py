@@ -132,6 +132,8 @@ class Line:
     """Innermost frame of any kind as 'module:function', for telling what the line was doing."""
     calls: tuple[str, ...] = ()
     """Names called by the statement at this line and by its enclosing loop body, read from the source."""
+    late_ratio: float = 0.0
+    """Share of the samples that may belong to Python code just before this line instead (it held the lock until it)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,8 @@ def spread_of_own_ratio(rank: RankAnalysis, fields: Iterable[str]) -> float:
     sums = [sum(max(0, value) for value in values) for values in zip(*columns, strict=True)]
     if len(sums) < 2 or rank.step_mean_ns <= 0:
         return rank.step_noise_ratio
-    return statistics.stdev(sums) / math.sqrt(len(sums)) / rank.step_mean_ns
+    error: float = statistics.stdev(sums) / math.sqrt(len(sums))
+    return error / rank.step_mean_ns
 
 
 def train_share(analysis: Analysis) -> float:
