@@ -73,3 +73,61 @@ def test_relative_names_start_from_the_working_folder():
 def test_junk_in_samples_is_left_out(counts):
     fact = {"kind": "samples", "rows": [0, 10], "counts": counts}
     assert collect_lines([fact], 0, 10, SourceFiles(), "").samples == {}
+
+
+LOOP, ZERO_GRAD, TOKENISE = ["/t.py", 5, "main"], ["/t.py", 20, "train"], ["/t.py", 18, "train"]
+
+
+def held(counts, late, taken):
+    return {**samples([0, 10], *counts), "late": late, "taken": taken}
+
+
+def lines_of(fact):
+    found = collect_lines([fact], 0, 10, SourceFiles(), "")
+    return {line.where.line: (line.samples, line.late_ratio) for line in found.by_field["after_input_ns"]}
+
+
+def test_late_samples_count_where_the_lock_was_taken_away_before():
+    inside = [LOOP, TOKENISE, ["/t.py", 3, "tokenise"]]
+    fact = held(
+        [("after_input_ns", [LOOP, ZERO_GRAD], "torch._ops:__call__", 30), ("after_input_ns", inside, "t:tokenise", 6)],
+        [28, 0],
+        [0, 6],
+    )
+    assert lines_of(fact) == {3: (34, 0.0), 20: (2, 0.0)}
+
+
+def test_code_behind_a_line_is_never_named_for_its_late_samples():
+    behind = [LOOP, ["/t.py", 22, "train"]]
+    fact = held(
+        [("after_input_ns", [LOOP, ZERO_GRAD], "", 30), ("after_input_ns", behind, "", 6)],
+        [28, 0],
+        [0, 6],
+    )
+    assert lines_of(fact) == {20: (30, 28 / 30), 22: (6, 0.0)}
+
+
+def test_a_line_that_loses_the_lock_itself_keeps_its_samples():
+    fact = held(
+        [("after_input_ns", [LOOP, ZERO_GRAD], "a:b", 30), ("after_input_ns", [LOOP, ZERO_GRAD], "opt:loop", 6)],
+        [30, 0],
+        [0, 6],
+    )
+    assert lines_of(fact) == {20: (36, 0.0)}
+
+
+def test_without_two_samples_that_show_where_late_ones_stay_and_say_so():
+    fact = held(
+        [("after_input_ns", [LOOP, ZERO_GRAD], "", 30), ("after_input_ns", [LOOP, TOKENISE], "", 1)],
+        [30, 0],
+        [0, 1],
+    )
+    assert lines_of(fact) == {20: (30, 1.0), 18: (1, 0.0)}
+
+
+def test_other_functions_and_damaged_lists_move_nothing():
+    elsewhere = [["/t.py", 5, "other"], TOKENISE]
+    counts = [("after_input_ns", [LOOP, ZERO_GRAD], "", 30), ("after_input_ns", elsewhere, "", 6)]
+    assert lines_of(held(counts, [30, 0], [0, 6])) == {20: (30, 1.0), 18: (6, 0.0)}
+    assert lines_of(held(counts, ["x"], [None, -4])) == {20: (30, 0.0), 18: (6, 0.0)}
+    assert lines_of(held(counts, [999], [])) == {20: (30, 1.0), 18: (6, 0.0)}

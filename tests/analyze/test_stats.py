@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hotloop.analyze.stats import describe_phase, fit_slope, noise_of_mean_ratio, weighted_quantiles
+from hotloop.analyze.stats import describe_phase, fit_slope, weighted_quantiles
 
 
 def ones(count: int) -> np.ndarray:
@@ -24,22 +24,6 @@ def test_weighted_quantiles_are_those_of_the_repeated_values():
     repeated = np.sort(np.repeat(values, weight))
     for q in (0.0, 0.25, 0.5, 0.9, 1.0):
         assert weighted_quantiles(values, weight, (q,))[0] == repeated[int(q * 9)]
-
-
-def test_noise_of_independent_steps_is_the_standard_error():
-    values = np.random.default_rng(1).normal(100.0, 10.0, 1000)
-    assert noise_of_mean_ratio(values, ones(1000)) == pytest.approx(0.1 / np.sqrt(1000), rel=0.5)
-
-
-def test_noise_of_steps_that_drift_together_is_larger():
-    rng = np.random.default_rng(2)
-    values = 100.0 + np.repeat(rng.normal(0.0, 10.0, 50), 40)
-    independent = rng.permutation(values)
-    assert noise_of_mean_ratio(values, ones(2000)) > 3 * noise_of_mean_ratio(independent, ones(2000))
-
-
-def test_noise_of_one_step_claims_nothing():
-    assert noise_of_mean_ratio(np.array([5.0]), ones(1)) == 1.0
 
 
 def test_the_slope_is_found_beside_outliers():

@@ -53,3 +53,17 @@ def test_an_evaluation_now_and_then_is_no_noise_to_what_else_is_judged() -> None
     rank = make_analysis(columns={"nograd_ns": passes}, step_noise_ratio=0.15).lead
     assert threshold_ratio(rank) == 0.30
     assert threshold_ratio(rank, judged_fields=("other_ns",)) == 0.01
+
+
+def test_one_long_step_of_another_phase_hides_nothing() -> None:
+    steps = [20_000_000] * 99 + [500_000_000]
+    rank = make_analysis(columns={"other_ns": steps}, step_noise_ratio=0.001).lead
+    assert threshold_ratio(rank, judged_fields=("input_wait_ns",)) == 0.01
+
+
+def test_a_cost_that_may_be_one_long_step_is_judged_with_that_step() -> None:
+    once = make_analysis(columns={"backward_ns": [20_000_000] * 99 + [500_000_000]}, step_noise_ratio=0.001)
+    assert is_material(once, 0.10)
+    assert not is_material(once, 0.10, own_fields=("backward_ns",))
+    even = make_analysis(columns={"backward_ns": [20_000_000 + i % 2 for i in range(100)]}, step_noise_ratio=0.001)
+    assert is_material(even, 0.10, own_fields=("backward_ns",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hotloop.core.recording import FIELD
-from hotloop.observe import wrappers
+from hotloop.observe import background, wrappers
 from hotloop.observe.background import FAST_INTERVAL_S, TARGET_CPU_RATIO, Background, next_interval_s
 from hotloop.observe.loading import TIMED_FETCHES
 from hotloop.observe.overhead import hook_costs_ns
@@ -300,6 +301,36 @@ def test_the_sampler_slows_down_as_far_as_its_cost_asks() -> None:
     assert next_interval_s(FAST_INTERVAL_S, 1.0, 0.06) == 0.06
 
 
+@pytest.mark.parametrize(
+    ("overslept_ns", "run_delay_ns", "threads", "late", "taken"),
+    [
+        (50_000, 0, 2, 0, 0),
+        (3_000_000, 0, 2, 1, 0),  # the lock was given away here
+        (3_000_000, 2_900_000, 2, 0, 0),  # there was no core: says nothing of the lock
+        (6_000_000, 0, 2, 0, 1),  # the lock was taken away here
+        (6_000_000, 2_000_000, 2, 1, 0),
+        (6_000_000, 0, 3, 0, 0),  # another thread may have had it
+    ],
+)
+def test_a_sample_says_whether_it_waited_for_the_lock(
+    training: Training,
+    monkeypatch: pytest.MonkeyPatch,
+    overslept_ns: int,
+    run_delay_ns: int,
+    threads: int,
+    late: int,
+    taken: int,
+) -> None:
+    frame = sys._getframe()
+    frames = {training.session.owner: frame, **{-number: frame for number in range(1, threads)}}
+    monkeypatch.setattr(sys, "_current_frames", lambda: frames)
+    monkeypatch.setattr(sys, "getswitchinterval", lambda: 0.005)
+    monkeypatch.setattr(background, "run_delay_ns", lambda: run_delay_ns)
+    sampler = Background(training.session, None)  # type: ignore[arg-type]
+    sampler._sample(overslept_ns)
+    assert list(sampler._counts.values()) == [[1, late, taken]]
+
+
 def test_the_thread_samples_tells_memory_and_stops_at_once(training: Training) -> None:
     class Writer:
         maintained = 0
@@ -310,18 +341,18 @@ def test_the_thread_samples_tells_memory_and_stops_at_once(training: Training) -
     told: list[dict[str, Any]] = []
     session: Any = training.session
     session.tell = told.append
-    background = Background(session, Writer())  # type: ignore[arg-type]
-    background.start()
+    sampler = Background(session, Writer())  # type: ignore[arg-type]
+    sampler.start()
     deadline = threading.Event()
     for _ in range(200):
         training.step() if len(training.rows) < 90 else None
         deadline.wait(0.01)
-        if any(fact["kind"] == "memory" for fact in told) and sum(background._counts.values()) > 3:
+        if any(fact["kind"] == "memory" for fact in told) and sum(n[0] for n in sampler._counts.values()) > 3:
             break
-    background.stop()
-    assert not background._thread.is_alive()
-    background.stop()  # a second time is harmless
-    background.write_samples()
+    sampler.stop()
+    assert not sampler._thread.is_alive()
+    sampler.stop()  # a second time is harmless
+    sampler.write_samples()
     samples = [fact for fact in told if fact["kind"] == "samples" and fact["counts"]]
     assert any(
         place[0] == os.path.abspath(__file__)

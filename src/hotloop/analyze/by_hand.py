@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hotloop.core.analysis import Analysis, CompileFacts, RankAnalysis
+from hotloop.core.noise import noise_of_mean_ratio
 from hotloop.core.phases import PHASES, Breakdown, PhaseStats
 from hotloop.core.recording import STEP_FIELDS, TIME_FIELDS, UNKNOWN
 
@@ -123,7 +124,7 @@ def analyze_marked_steps(
         warmup_count=warmup_count,
         step_mean_ns=total_ns / count,
         step_median_ns=_quantile(sorted(durations), 0.5),
-        step_noise_ratio=_noise_ratio(durations),
+        step_noise_ratio=noise_of_mean_ratio(durations),
         breakdown=breakdown,
         mean={name: sum(column) / count for name, column in columns.items()},
         columns=columns,
@@ -203,21 +204,6 @@ def _quantile(ordered: Sequence[int], at: float) -> float:
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-
-def _noise_ratio(durations: Sequence[int]) -> float:
-    """Standard error of the mean over the mean; means of neighbours allow for steps that resemble each other."""
-    mean = sum(durations) / len(durations)
-    if mean <= 0 or len(durations) < 2:
-        return 1.0
-    error, batch = 0.0, [float(value) for value in durations]
-    while True:
-        middle = sum(batch) / len(batch)
-        variance = sum((value - middle) ** 2 for value in batch) / (len(batch) - 1)
-        error = max(error, math.sqrt(variance / len(batch)))
-        if len(batch) < 32:
-            return error / mean
-        batch = [(a + b) / 2 for a, b in zip(batch[::2], batch[1::2], strict=False)]
 
 
 def _growth(memory: Sequence[int]) -> tuple[float | None, float | None]:

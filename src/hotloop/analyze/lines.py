@@ -1,9 +1,15 @@
-"""Stack samples of a recording -> the lines of the user's code that each time field was spent in."""
+"""Stack samples of a recording -> the lines of the user's code that each time field was spent in.
+
+The sampler is a thread and waits for the interpreter's lock. Python code that holds it for less than the switch
+interval (5 ms) is over when the sample is taken: such a late sample lies on the next line that gives the lock away.
+Code that holds it longer loses it where it is. So late samples are counted where the lock was taken away in the same
+stretch of code, if it was; else they stay, and the line says which share of its samples may belong to what stands
+before it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +24,11 @@ MAX_LINES = 12
 """Lines kept of each time field; the rest is named by nobody but still counts in the shares."""
 MAX_STACK_DEPTH = 64
 
+LEAST_TAKEN = 2
+"""Samples taken where the lock was taken away, below which late ones stay where they are."""
+
 Stack = tuple[Where, ...]
+Place = tuple[Stack, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +45,55 @@ def collect_lines(
     """The lines seen while rows ``first_row..last_row`` were recorded (all lines when no sample lies among them)."""
     samples = of_kind(facts, "samples")
     inside = [fact for fact in samples if _lies_within(fact, first_row, last_row)]
-    counts: dict[str, Counter[tuple[Stack, str]]] = {}
+    counts: dict[str, dict[Place, _Seen]] = {}
     for fact in inside or samples:
-        for name, stack, leaf, count in _read_counts(fact, base_folder):
-            counts.setdefault(name, Counter())[stack, leaf] += count
+        for name, stack, leaf, seen in _read_counts(fact, base_folder):
+            there = counts.setdefault(name, {}).setdefault((stack, leaf), _Seen())
+            there.all += seen.all
+            there.late += seen.late
+            there.taken += seen.taken
+    totals = {name: round(sum(seen.all for seen in places.values())) for name, places in counts.items()}
+    for places in counts.values():
+        _move_late(places)
     return SampledLines(
         by_field={name: _largest_lines(counts[name], files) for name in TIME_FIELDS if name in counts},
-        samples={name: sum(counter.values()) for name, counter in counts.items()},
+        samples=totals,
     )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Samples of one place: all of them, those that were late, and those where the lock was taken away."""
+
+    all: float = 0.0
+    late: float = 0.0
+    taken: float = 0.0
+
+
+def _move_late(places: dict[Place, _Seen]) -> None:
+    """Count late samples where the lock was taken away before, in proportion; LEAST_TAKEN such samples are needed."""
+    added: list[tuple[_Seen, float]] = []
+    for (stack, _leaf), seen in places.items():
+        if not seen.late or not stack:
+            continue
+        before = [other for (there, _), other in places.items() if other.taken and _may_precede(there, stack)]
+        taken = sum(other.taken for other in before)
+        if taken >= LEAST_TAKEN:
+            late, seen.late = seen.late, 0.0
+            added += [(other, late * other.taken / taken) for other in before]
+            added.append((seen, -late))
+    for seen, count in added:
+        seen.all += count
+
+
+def _may_precede(there: Stack, stack: Stack) -> bool:
+    """Whether code at ``there`` may end at ``stack``: both in the same call, there at the same line or above it."""
+    for one, other in zip(there, stack, strict=False):
+        if (one.file, one.function) != (other.file, other.function):
+            return False
+        if one.line != other.line:
+            return one.line < other.line
+    return bool(there)
 
 
 def _lies_within(fact: Fact, first_row: int, last_row: int) -> bool:
@@ -54,8 +105,9 @@ def _lies_within(fact: Fact, first_row: int, last_row: int) -> bool:
     return first_row <= middle <= last_row + 1
 
 
-def _read_counts(fact: Fact, base_folder: str) -> Iterator[tuple[str, Stack, str, int]]:
-    for item in read_items(fact, "counts"):
+def _read_counts(fact: Fact, base_folder: str) -> Iterator[tuple[str, Stack, str, _Seen]]:
+    late, taken = read_items(fact, "late"), read_items(fact, "taken")
+    for index, item in enumerate(read_items(fact, "counts")):
         if not isinstance(item, (list, tuple)) or len(item) != 4:
             continue
         name, frames, leaf, count = item
@@ -65,7 +117,14 @@ def _read_counts(fact: Fact, base_folder: str) -> Iterator[tuple[str, Stack, str
             continue
         places = [read_where(frame) for frame in frames[-MAX_STACK_DEPTH:]]
         stack = tuple(_absolute(place, base_folder) for place in places if place is not None)
-        yield name, stack, leaf[:MAX_ITEMS] if isinstance(leaf, str) else "", count
+        seen = _Seen(count, _part_of(count, late, index), _part_of(count, taken, index))
+        yield name, stack, leaf[:MAX_ITEMS] if isinstance(leaf, str) else "", seen
+
+
+def _part_of(count: int, parts: Sequence[object], index: int) -> int:
+    """How many of ``count`` samples a list beside them says; none where it does not say it."""
+    part = parts[index] if index < len(parts) else 0
+    return max(0, min(count, part)) if isinstance(part, int) else 0
 
 
 def _absolute(place: Where, base_folder: str) -> Where:
@@ -74,29 +133,30 @@ def _absolute(place: Where, base_folder: str) -> Where:
     return replace(place, file=os.path.normpath(os.path.join(base_folder, place.file)))
 
 
-def _largest_lines(counter: Counter[tuple[Stack, str]], files: SourceFiles) -> tuple[Line, ...]:
-    total = sum(counter.values())
-    by_place: dict[Where, Counter[tuple[Stack, str]]] = {}
-    for (stack, leaf), count in counter.items():
-        if stack:
-            by_place.setdefault(stack[-1], Counter())[stack, leaf] += count
-    ranked = sorted(by_place.items(), key=lambda item: (-sum(item[1].values()), item[0].file, item[0].line))
+def _largest_lines(places: Mapping[Place, _Seen], files: SourceFiles) -> tuple[Line, ...]:
+    total = sum(seen.all for seen in places.values())
+    by_place: dict[Where, dict[Place, _Seen]] = {}
+    for (stack, leaf), seen in places.items():
+        if stack and seen.all > 0:
+            by_place.setdefault(stack[-1], {})[stack, leaf] = seen
+    counts = {where: sum(seen.all for seen in stacks.values()) for where, stacks in by_place.items()}
+    ranked = sorted(by_place.items(), key=lambda item: (-counts[item[0]], item[0].file, item[0].line))
     lines = []
     for where, stacks in ranked[:MAX_LINES]:
-        samples = sum(stacks.values())
-        (stack, _), _count = stacks.most_common(1)[0]
-        leaves: Counter[str] = Counter()
-        for (_stack, leaf), count in stacks.items():
-            leaves[leaf] += count
+        leaves: dict[str, float] = {}
+        for (_stack, leaf), seen in stacks.items():
+            leaves[leaf] = leaves.get(leaf, 0.0) + seen.all
+        stack, _leaf = max(stacks, key=lambda place: stacks[place].all)
         lines.append(
             Line(
                 where=where,
-                share_ratio=samples / total,
-                samples=samples,
+                share_ratio=counts[where] / total,
+                samples=round(counts[where]),
                 text=files.text(where),
                 stack=stack,
-                leaf=leaves.most_common(1)[0][0],
+                leaf=max(leaves, key=leaves.__getitem__),
                 calls=files.calls(where),
+                late_ratio=min(1.0, sum(seen.late for seen in stacks.values()) / counts[where]),
             )
         )
     return tuple(lines)

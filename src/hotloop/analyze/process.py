@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hotloop.core.analysis import OptimizerFacts, RankAnalysis
+from hotloop.core.noise import noise_of_mean_ratio
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS
 from hotloop.core.report import AppliedTechnique, DevicePhase, Health, MemorySummary, Overhead, Timeline
@@ -50,7 +51,7 @@ from .segments import (
     build_steps,
 )
 from .source import SourceFiles
-from .stats import noise_of_mean_ratio, per_step_values, weighted_mean_std, weighted_quantiles
+from .stats import per_step_values, weighted_mean_std, weighted_quantiles
 from .steady import Steady, find_steady
 from .unrest import find_unrest
 from .validation import find_validation
@@ -178,7 +179,7 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         warmup_count=steady.warmup_count,
         step_mean_ns=step_mean_ns,
         step_median_ns=step_median_ns,
-        step_noise_ratio=noise_of_mean_ratio(step_ns, weight),
+        step_noise_ratio=noise_of_mean_ratio(step_ns.tolist(), weight.tolist()),
         breakdown=build_breakdown(phases, steps.weight, base),
         mean=means,
         columns=StepColumns(steps, base),

@@ -1,4 +1,4 @@
-"""Columns of numbers -> their statistics: weighted quantiles, PhaseStats, noise of a mean, slope of a series."""
+"""Columns of numbers -> their statistics: weighted quantiles, PhaseStats, slope of a series."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from .segments import IntColumn
 
 FloatColumn = npt.NDArray[np.float64]
 
-MIN_BATCHES = 16
-"""Batch means are used only where at least this many batches remain; fewer say too little about their spread."""
 MAX_SLOPE_POINTS = 200
 
 
@@ -68,29 +66,6 @@ def weighted_quantiles(values: FloatColumn, weight: IntColumn, at: tuple[float, 
     reach = np.cumsum(weight[order])
     picked = np.searchsorted(reach, [q * (int(reach[-1]) - 1) for q in at], side="right")
     return tuple(float(v) for v in values[order][np.minimum(picked, len(values) - 1)])
-
-
-def noise_of_mean_ratio(values: FloatColumn, weight: IntColumn) -> float:
-    """Standard error of the mean over the mean, allowing for steps that are not independent of each other.
-
-    Means of ever longer batches of neighbouring steps: where neighbours resemble each other, the error estimated from
-    the batches grows with their length; the largest estimate counts. 1.0 when there are fewer than two steps, because
-    then nothing is known about the spread.
-    """
-    count = int(weight.sum())
-    mean, std = weighted_mean_std(values, weight)
-    if len(values) < 2 or mean <= 0:
-        return 1.0
-    error = std * math.sqrt(count / (count - 1)) / math.sqrt(count if count == len(values) else len(values))
-    batch = values
-    share = weight.astype(np.float64)
-    while len(batch) // 2 >= MIN_BATCHES:
-        even = len(batch) // 2 * 2
-        pair_weight = share[:even:2] + share[1:even:2]
-        batch = (batch[:even:2] * share[:even:2] + batch[1:even:2] * share[1:even:2]) / pair_weight
-        share = pair_weight
-        error = max(error, float(batch.std(ddof=1)) / math.sqrt(len(batch)))
-    return error / mean
 
 
 def fit_slope(x: FloatColumn, y: FloatColumn) -> Slope | None:

@@ -132,6 +132,8 @@ class Line:
     """Innermost frame of any kind as 'module:function', for telling what the line was doing."""
     calls: tuple[str, ...] = ()
     """Names called by the statement at this line and by its enclosing loop body, read from the source."""
+    late_ratio: float = 0.0
+    """Share of the samples that may belong to Python code just before this line instead (it held the lock until it)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +166,7 @@ class RankAnalysis:
     step_mean_ns: float
     step_median_ns: float
     step_noise_ratio: float
-    """Standard error of the mean step over its mean: the run's own noise."""
+    """Standard error of the mean step over its mean: the run's own noise, outliers left out (core/noise.py)."""
     breakdown: Breakdown
     mean: Mapping[str, float]
     """Mean per steady step of every field of a row (core.recording.STEP_FIELDS), e.g. mean['after_backward_ns']."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable
 
 from hotloop.core.analysis import Analysis, Line, RankAnalysis
 from hotloop.core.findings import Where
+from hotloop.core.noise import noise_of_mean_ratio
 from hotloop.core.recording import TIME_FIELDS
 
 FEWEST_BATCHES = 5
@@ -48,12 +50,24 @@ def phase_noise_ratio(rank: RankAnalysis, without: Iterable[str] = ()) -> float:
     rests = [sum(values) for values in zip(*kept, strict=True)]
     for column in taken:
         rests = [rest - max(0, value) for rest, value in zip(rests, column, strict=True)]
-    count = len(rests)
-    if count < 2:
+    mean = sum(rests) / len(rests) if rests else 0.0
+    if len(rests) < 2 or mean <= 0:
         return rank.step_noise_ratio
-    mean = sum(rests) / count
-    variance = sum((rest - mean) ** 2 for rest in rests) / (count - 1)
-    return math.sqrt(variance / count) / rank.step_mean_ns
+    return noise_of_mean_ratio(rests) * mean / rank.step_mean_ns
+
+
+def spread_of_own_ratio(rank: RankAnalysis, fields: Iterable[str]) -> float:
+    """Plain standard error of the mean of what ``fields`` hold together, over the mean step.
+
+    For costs that lie in these fields: a single long step can be all there is to such a cost, so here it counts.
+    Falls back on the noise of the step when the recording has no columns.
+    """
+    columns = [rank.columns[name] for name in fields if rank.columns.get(name)]
+    sums = [sum(max(0, value) for value in values) for values in zip(*columns, strict=True)]
+    if len(sums) < 2 or rank.step_mean_ns <= 0:
+        return rank.step_noise_ratio
+    error: float = statistics.stdev(sums) / math.sqrt(len(sums))
+    return error / rank.step_mean_ns
 
 
 def train_share(analysis: Analysis) -> float:

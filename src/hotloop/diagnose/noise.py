@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.diagnose.measured import phase_noise_ratio
+from hotloop.diagnose.measured import phase_noise_ratio, spread_of_own_ratio
 
 MATERIAL_RATIO = 0.01
 """A cost below one percent of the step is not worth a reader's minute."""
@@ -38,8 +38,15 @@ def is_material(
     *,
     floor_ratio: float = MATERIAL_RATIO,
     judged_fields: Iterable[str] = (),
+    own_fields: Iterable[str] = (),
 ) -> bool:
-    """Whether a share of the step exceeds the floor and the noise of the lead rank (see threshold_ratio)."""
+    """Whether a share of the step exceeds the floor and the noise of the lead rank (see threshold_ratio).
+
+    The noise leaves outliers out. Where the cost itself lies in ``own_fields`` and one long step could be all there is
+    to it, it must also exceed the noise of these fields with every outlier in them.
+    """
+    if own_fields and cost_ratio < NOISE_MULTIPLE * spread_of_own_ratio(analysis.lead, own_fields):
+        return False
     return cost_ratio >= threshold_ratio(analysis.lead, floor_ratio=floor_ratio, judged_fields=judged_fields)
 
 

@@ -17,6 +17,7 @@ from hotloop.core.recording import STEP_FIELDS
 from .guard import GUARD
 from .places import Place, user_stack
 from .recorder import DEVICE_ALLOCATED, DEVICE_RESERVED, RSS
+from .threads import run_delay_ns
 from .writer import FrameWriter
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ IDLE_INTERVAL_S = 0.200
 TARGET_CPU_RATIO = 0.0015
 """The thread samples as often as keeps its own CPU time below this share of wall time, within those limits."""
 
+LATE_NS = 200_000
+"""A sample that waited so long for the interpreter's lock found the training thread where it gave the lock away: at the
+end of Python code that may stand before that line."""
+
 SampleKey = tuple[int, tuple[Place, ...], str]
 
 
@@ -44,7 +49,8 @@ class Background:
         self._asleep = threading.Lock()
         self._asleep.acquire()
         self._thread = threading.Thread(target=self._run, name="hotloop", daemon=True)
-        self._counts: dict[SampleKey, int] = {}
+        self._counts: dict[SampleKey, list[int]] = {}
+        self._run_delay_ns = 0
         self._first_row = 0
         self.cpu_ns = 0
         self._peak_rss_bytes = 0
@@ -69,11 +75,12 @@ class Background:
         jobs_due_ns = tuned_ns = start_ns
         tuned_cpu_ns = 0
         interval_s = FAST_INTERVAL_S
-        wait = self._asleep.acquire
+        wait, clock = self._asleep.acquire, time.monotonic_ns
+        asleep_ns = clock()
         while not wait(True, interval_s):
-            now_ns = time.monotonic_ns()
+            now_ns = clock()
             try:
-                self._sample()
+                self._sample(now_ns - asleep_ns - int(interval_s * 1e9))
                 if now_ns >= jobs_due_ns:
                     for job, period_ns in _JOBS_NS.items():
                         if now_ns >= due_ns[job]:
@@ -89,15 +96,35 @@ class Background:
                     tuned_ns, tuned_cpu_ns = now_ns, self.cpu_ns
             except Exception as error:
                 GUARD.record("background", error)
+            asleep_ns = clock()
 
-    def _sample(self) -> None:
+    def _sample(self, overslept_ns: int) -> None:
+        """Count where the training thread is, and whether it had held the interpreter's lock until now.
+
+        Waking up takes a core and then the lock. What the wait for a core does not explain was the lock: held for the
+        switch interval, it was taken away where the thread is; held for less, the thread gave it away there.
+        """
         session = self._session
-        key = (session.recorder.stack[-1], *user_stack(sys._current_frames().get(session.owner)))
+        frames = sys._current_frames()
+        stack = session.recorder.stack
+        field, late, taken = stack[-1], 0, 0
+        if overslept_ns > LATE_NS and len(frames) == 2:  # with more threads than ours nobody knows who had it
+            run_delay_ns_before, self._run_delay_ns = self._run_delay_ns, run_delay_ns()
+            held_ns = overslept_ns - (self._run_delay_ns - run_delay_ns_before)
+            taken = held_ns >= sys.getswitchinterval() * 1e9
+            late = held_ns > LATE_NS and not taken
+            if late and len(stack) > 1 and time.perf_counter_ns() - session.recorder.last_ns < held_ns:
+                field = stack[-2]  # the phase has begun since
+        key = (field, *user_stack(frames.get(session.owner)))
         counts = self._counts
-        if key in counts:
-            counts[key] += 1
-        elif len(counts) < 2_000:
-            counts[key] = 1
+        found = counts.get(key)
+        if found is None:
+            if len(counts) >= 2_000:
+                return
+            found = counts[key] = [0, 0, 0]
+        found[0] += 1
+        found[1] += late
+        found[2] += taken
 
     def keep_file(self) -> None:
         """Write what the training thread left, and keep the file ready for it."""
@@ -109,12 +136,14 @@ class Background:
         counts, self._counts = self._counts, {}
         rows = self._session.recorder.rows
         if counts:
-            kept = sorted(counts.items(), key=lambda item: -item[1])[:200]
+            kept = sorted(counts.items(), key=lambda item: -item[1][0])[:200]
             self._session.tell(
                 {
                     "kind": "samples",
                     "rows": [self._first_row, rows],
-                    "counts": [[STEP_FIELDS[field], stack, leaf, n] for (field, stack, leaf), n in kept],
+                    "counts": [[STEP_FIELDS[field], stack, leaf, n[0]] for (field, stack, leaf), n in kept],
+                    "late": [n[1] for _, n in kept],
+                    "taken": [n[2] for _, n in kept],
                 }
             )
         self._first_row = rows

@@ -97,7 +97,7 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         return Skipped(rule="exposed-communication", reason="DDP gave no communication statistics")
     cost_ns = exposure.explicit_ns + exposure.rest_ns
     cost_ratio = min(1.0, cost_ns / analysis.step_ns)
-    if not is_material(analysis, cost_ratio):
+    if not is_material(analysis, cost_ratio, own_fields=("backward_ns", "communication_ns")):
         return None
     own_ratio = min(1.0, exposure.explicit_ns / analysis.step_ns)
     rest_ratio = cost_ratio - own_ratio

@@ -101,8 +101,9 @@ def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Findin
     """A gap whose samples all lie on a line such as ``optimizer.zero_grad()``.
 
     The sampler is a thread and waits for the interpreter's lock: Python code that holds it for less than its switch
-    interval (5 ms) is over when the sample is taken, and the sample lies on the next call that gives the lock away. So
-    the time may belong to what stands before the line, or to the line itself: at most info.
+    interval (5 ms) is over when the sample is taken, and the sample lies on the next call that gives the lock away
+    (``late_ratio`` is the share of such samples). Where longer code lost the lock, such samples were counted there
+    already. So the time may belong to what stands before the line, or to the line itself: at most info.
     """
     if not _has_loader(rank):
         return None
@@ -121,7 +122,12 @@ def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Findin
         cost_ns=round(found.mean_ns),
         cost_ratio=cost_ratio,
         saving=saving_within(cost_ratio, 0.0, 0.5 * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
-        evidence={"samples": found.samples_count, "has_loader": True, "cores": rank.cores},
+        evidence={
+            "samples": found.samples_count,
+            "late_ratio": round(line.late_ratio, 2),
+            "has_loader": True,
+            "cores": rank.cores,
+        },
         where=places(found.lines),
         fix=Fix(technique="preprocess-in-workers", settings={}, safety=Safety.SHOW, numerics=Numerics.RESAMPLED),
         unit=analysis.unit,

@@ -58,7 +58,7 @@ def _judge_backwards(analysis: Analysis) -> Finding | None:
         return None
     backward_ratio = analysis.share("backward")
     cost_ratio = backward_ratio * (1.0 - 1.0 / repeats)
-    if not is_material(analysis, cost_ratio):
+    if not is_material(analysis, cost_ratio, own_fields=("backward_ns",)):
         return None
     shared = shared_ratio(rank.ops, repeats) if rank.ops is not None else None
     if shared is None:

@@ -47,7 +47,7 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
     if link is None:
         return None
     cost_ratio = min(1.0, exposure.link_ns / analysis.step_ns)
-    if not is_material(analysis, cost_ratio):
+    if not is_material(analysis, cost_ratio, own_fields=("backward_ns", "communication_ns")):
         return None
     # Half the bytes take half the time, and what backward hides stays hidden.
     halved = min(exposure.link_ns, 0.5 * link.comm_ns) / analysis.step_ns

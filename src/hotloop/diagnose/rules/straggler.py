@@ -12,7 +12,7 @@ from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.comm import is_distributed, sync_count, waiting
-from hotloop.diagnose.measured import known_places, line_places
+from hotloop.diagnose.measured import known_places, line_places, spread_of_own_ratio
 
 LEAST_GAP_RATIO = 0.03
 UNEVEN_CORES_RATIO = 0.2
@@ -131,7 +131,8 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     if all(r.ddp is None and r.mean.get("communication_ns", 0.0) <= 0 for r in analysis.ranks):
         return Skipped(rule="straggler", reason="no communication between the ranks was seen")
     gap = find_gap(analysis)
-    noise = max(r.step_noise_ratio for r in analysis.ranks)
+    # With every outlier: one long step of one rank is no straggler.
+    noise = max(max(r.step_noise_ratio, spread_of_own_ratio(r, TIME_FIELDS)) for r in analysis.ranks)
     gap_ratio = gap.by_waiting_ns / analysis.step_ns
     if gap_ratio < max(LEAST_GAP_RATIO, 3.0 * noise):
         return None

@@ -1,0 +1,70 @@
+"""Times of steps in their order -> how uncertain their mean is, without being led by a few outliers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+TRIM_RATIO = 0.05
+"""Share of the steps at either end that are no more than the last ones before them (none of fewer than 20 steps)."""
+MIN_BATCHES = 16
+"""Batch means are used only where at least this many batches remain; fewer say too little about their spread."""
+
+
+def noise_of_mean_ratio(values: Sequence[float], weights: Sequence[int] | None = None) -> float:
+    """Standard error of the mean over the mean, where steps may be alike in stretches and a few of them outliers.
+
+    The error is that of the trimmed mean, ``s_w / ((1 - 2 g) sqrt(n))`` with the deviation ``s_w`` of the winsorised
+    values (Tukey and McLaughlin, Sankhya A 25, 1963; g is TRIM_RATIO): one step of half a second says that one step
+    was interrupted, not that the others are uncertain, while what one step in ten does counts in full. Where neighbours
+    resemble each other the error estimated from means of ever longer batches of them grows with their length; the
+    largest estimate counts (batch means, Conway 1963). The batches are of winsorised values, since these are what a
+    trimmed mean is the mean of, up to the factor (its influence function: Huber, Robust Statistics, 1981, 3.3).
+
+    ``weights`` are how many steps each value stands for, as their mean. 1.0 for fewer than two values or where the mean
+    is not above zero: then nothing is known.
+
+    >>> calm = [100.0, 101.0] * 50
+    >>> noise_of_mean_ratio(calm) < 0.001, noise_of_mean_ratio([*calm, 5000.0]) < 0.001
+    (True, True)
+    """
+    counts = [1] * len(values) if weights is None else [int(weight) for weight in weights]
+    total = sum(counts)
+    if len(values) < 2 or total < 1:
+        return 1.0
+    mean = sum(value * count for value, count in zip(values, counts, strict=True)) / total
+    if mean <= 0:
+        return 1.0
+    batch, kept_ratio = _winsorise(values, counts, total)
+    middle = sum(value * count for value, count in zip(batch, counts, strict=True)) / total
+    square = sum(count * (value - middle) ** 2 for value, count in zip(batch, counts, strict=True)) / max(1, total - 1)
+    error = math.sqrt(square / len(batch))
+    while len(batch) // 2 >= MIN_BATCHES:
+        pairs = range(0, len(batch) - 1, 2)
+        joined = [counts[i] + counts[i + 1] for i in pairs]
+        batch = [(batch[i] * counts[i] + batch[i + 1] * counts[i + 1]) / n for i, n in zip(pairs, joined, strict=True)]
+        counts = joined
+        middle = sum(batch) / len(batch)
+        square = sum((value - middle) ** 2 for value in batch) / (len(batch) - 1)
+        error = max(error, math.sqrt(square / len(batch)))
+    return error / (kept_ratio * mean)
+
+
+def _winsorise(values: Sequence[float], counts: Sequence[int], total: int) -> tuple[list[float], float]:
+    """The values with both ends drawn in, and the share of the steps that lies between the ends."""
+    cut = int(TRIM_RATIO * total)
+    if cut == 0:
+        return [float(value) for value in values], 1.0
+    order = sorted(range(len(values)), key=values.__getitem__)
+    low, high = _value_at(order, values, counts, cut), _value_at(order[::-1], values, counts, cut)
+    return [float(min(max(value, low), high)) for value in values], 1.0 - 2.0 * cut / total
+
+
+def _value_at(order: Sequence[int], values: Sequence[float], counts: Sequence[int], rank: int) -> float:
+    """The value of the step behind ``rank`` others, in this order of the values."""
+    reach = 0
+    for index in order:
+        reach += counts[index]
+        if reach > rank:
+            return values[index]
+    return values[order[-1]]
