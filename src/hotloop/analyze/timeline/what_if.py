@@ -30,7 +30,7 @@ from .critical_path import choose_step, falls_behind, split_retimed
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
 from .intervals import Int64s
 from .links import Links
-from .loading import Case, Loading, measure_loading
+from .loading import Loading, measure_loading
 from .names import match_names
 from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph, replay
 from .steps import LOADER_NEXT, Steps
@@ -304,9 +304,9 @@ def _forecast_one(at: Situation, steps: Steps, changes: tuple[Change, ...], base
     miss = abs(replayed - period) / period if period else 1.0
     # Where the host sets the pace, the device's longer period in so few steps is only what it has fallen behind.
     behind = max(0, unchanged.period("device") - unchanged.period("host")) if paced_by == "host" else 0
-    new, limits, bound_by = _slowest(after, loader, loader and loader.middle, behind)
-    slow, _, _ = _slowest(worst, loader, loader and loader.worst, behind)
-    best, _, _ = _slowest(fast, loader, loader and loader.best, behind)
+    new, limits, bound_by = _slowest(after, loader, "middle", behind)
+    slow, _, _ = _slowest(worst, loader, "worst", behind)
+    best, _, _ = _slowest(fast, loader, "best", behind)
     # The unchanged replay's own error is in the changed one too: only their ratio counts.
     step = round(new * (period / replayed)) if replayed else new
     spread = _spread(unchanged, after, bound_by) + miss * period / 2
@@ -393,13 +393,12 @@ def _measure(graph: StepGraph, time: Int64s) -> _Periods:
     return _Periods(ends - graph.low_ns, device)
 
 
-def _slowest(
-    after: _Periods, loader: Loading | None, case: Case | None, behind: int
-) -> tuple[int, dict[str, int], str]:
+def _slowest(after: _Periods, loader: Loading | None, case: str, behind: int) -> tuple[int, dict[str, int], str]:
     """The longest period, all of them, and the name of that one."""
     limits = {"host": after.period("host")}
-    if loader is not None and case is not None:
-        limits = loader.limit(limits["host"], case)
+    if loader is not None:
+        assumed = {"best": loader.best, "middle": loader.middle, "worst": loader.worst}[case]
+        limits = loader.limit(limits["host"], assumed)
     if len(after.device_ns):
         limits["device"] = max(0, after.period("device") - behind)
     bound_by = max(limits, key=lambda name: limits[name])
