@@ -52,3 +52,16 @@ def test_unknown_memory_is_skipped() -> None:
     assert isinstance(
         judge_needless_recompute.judge(make_analysis(checkpointing=True, memory_peak_bytes=None)), Skipped
     )
+
+
+def test_recomputing_that_was_clocked_is_found_in_an_uneven_run() -> None:
+    found = judge_needless_recompute.judge(
+        make_analysis(checkpointing=True, step_noise_ratio=0.05, fields={"recompute_ns": 1.2e6})
+    )
+    assert isinstance(found, Finding)
+    assert found.cost_ratio == pytest.approx(0.06)
+
+
+def test_one_recomputing_in_a_hundred_steps_is_nothing() -> None:
+    once = make_analysis(checkpointing=True, columns={"recompute_ns": [0] * 99 + [40_000_000]})
+    assert judge_needless_recompute.judge(once) is None

@@ -363,3 +363,10 @@ def test_the_thread_samples_tells_memory_and_stops_at_once(training: Training) -
     assert Writer.maintained > 0
     if os.path.exists("/proc/self/statm"):
         assert training.session.recorder.row[FIELD["rss_bytes"]] > 10 << 20
+
+
+def test_memory_is_read_often_enough_in_a_run_of_two_seconds_to_fit_a_slope() -> None:
+    from hotloop.diagnose.rules.memory_growth import FEWEST_READINGS_COUNT
+    from hotloop.observe.background import _EARLY_JOBS_NS
+
+    assert 1.5e9 / _EARLY_JOBS_NS["read_memory"] > 4 * FEWEST_READINGS_COUNT

@@ -222,8 +222,8 @@ _JOBS_NS = {
     "write_totals": 2_000_000_000,
 }
 """ns between two runs of each job."""
-_EARLY_JOBS_NS = {"write_network": 250_000_000}
-"""The same in the first FAST_FOR_S, so that a run of two seconds has rates too."""
+_EARLY_JOBS_NS = {"write_network": 250_000_000, "read_memory": 60_000_000}
+"""The same in the first FAST_FOR_S, so that a run of two seconds has rates and a slope of its memory too."""
 
 
 def next_interval_s(interval_s: float, share_ratio: float, slowest_s: float) -> float:

@@ -6,7 +6,7 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_mean, known_places
-from hotloop.diagnose.noise import is_material
+from hotloop.diagnose.noise import is_material, is_material_span
 
 FULL_RATIO = 0.5
 BYTES_PER_PARAMETER = 16
@@ -58,7 +58,10 @@ def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
     else:
         cost_ratio = min(analysis.share("backward"), rank.mean.get("forward_ns", 0.0) / rank.step_mean_ns)
         factors, basis = (0.2, 0.6, 1.0), Basis.RULE_OF_THUMB
-    if not is_material(analysis, cost_ratio):
+    is_clocked = recompute_ns is not None
+    if not (
+        is_material_span(analysis, cost_ratio, "recompute_ns") if is_clocked else is_material(analysis, cost_ratio)
+    ):
         return None
     low, mid, high = (factor * cost_ratio for factor in factors)
     evidence: dict[str, Value] = {
