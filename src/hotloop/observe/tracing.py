@@ -215,9 +215,11 @@ class Tracing:
             torch.profiler.ProfilerAction.RECORD,
             torch.profiler.ProfilerAction.RECORD_AND_SAVE,
         )
-        if recorded:
-            self._write_demand(profiler)
-        profiler.stop()
+        try:
+            if recorded:
+                self._write_demand(profiler)
+        finally:
+            profiler.stop()
         session = self._session
         if not recorded or session is None:
             return
