@@ -3,6 +3,7 @@
     python benchmarks/tune_aa.py live --count 40     75 s each
     python benchmarks/tune_aa.py known --count 20    a step takes 5 % less
     python benchmarks/tune_aa.py resample            over what live left
+    python benchmarks/tune_aa.py crowded             3 minutes: processes that share one core with a busy one
 
 Every process is appended to benchmarks/results/tune_aa.jsonl at once: started again, each part goes on where it was.
 The trainer is a loop of matrix products and a sleep (numpy only), in fresh processes; the load comes from --load
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import json
 import multiprocessing
+import os
 import random
 import subprocess
 import sys
@@ -30,6 +32,9 @@ RESULTS = Path(__file__).resolve().parent / "results" / "tune_aa.jsonl"
 STEP_S = 0.010
 STEPS = 120
 WARM_UP = 20
+PRODUCTS = 6
+CROWDED_PRODUCTS = 40
+CROWDED_S = 170.0
 DIFFERENCE_RATIO = 1.05
 POWER_RATIOS = (1.05, 1.15, 1.3)
 POWER_PAIRS = 10
@@ -49,7 +54,7 @@ began_s = 0.0
 for step in range({STEPS}):
     if step == {WARM_UP}:
         before, began_s = look(), time.perf_counter()
-    for _ in range(6):
+    for _ in range(int(sys.argv[3])):
         a @ a
     time.sleep(pause_s)
 took_s = time.perf_counter() - began_s
@@ -66,7 +71,7 @@ class Process(NamedTuple):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("part", choices=("live", "known", "resample", "show"))
+    parser.add_argument("part", choices=("live", "known", "resample", "crowded", "show"))
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--load", type=int, default=1, help="busy processes beside the trials (default 1)")
     options = parser.parse_args()
@@ -75,6 +80,10 @@ def main() -> int:
             run_live(options.part, options.count, options.load)
     if options.part == "resample":
         resample(2_000)
+    if options.part == "crowded":
+        if not any(one["part"] == "crowded" for one in read_results()):
+            record_crowded()
+        resample_crowded(1_000)
     show()
     return 0
 
@@ -115,10 +124,10 @@ def run_live(part: str, count: int, load: int) -> None:
         print(f"{part} {number + 1}/{count}: {found.verdict.value}, {found.reason} ({took_s:.0f} s)", flush=True)
 
 
-def run_process(pause_s: float) -> tuple[float, float]:
+def run_process(pause_s: float, *, products: int = PRODUCTS) -> tuple[float, float]:
     """Seconds a step, and the share of the cores that others used meanwhile."""
     done = subprocess.run(
-        [sys.executable, "-c", TRAINER, str(pause_s), str(SUPERVISOR)],
+        [sys.executable, "-c", TRAINER, str(pause_s), str(SUPERVISOR), str(products)],
         capture_output=True,
         text=True,
         check=True,
@@ -140,16 +149,47 @@ def resample(count: int) -> None:
     wrong = 0
     right = dict.fromkeys(POWER_RATIOS, 0)
     for _ in range(count):
-        processes: list[Process] = []
-        while len(processes) < 2 * MOST_PAIRS:  # blocks keep what neighbours have in common
-            start = generator.randrange(len(flat))
-            processes += flat[start : start + generator.randrange(4, 13)]
+        processes = draw_blocks(generator, flat)
         wrong += judge_in_turn(processes, 1.0, MOST_PAIRS) is not Verdict.CANNOT_TELL
         for ratio in POWER_RATIOS:
             right[ratio] += judge_in_turn(processes, ratio, POWER_PAIRS) is Verdict.FASTER
     told = {"part": "resample", "count": count, "wrong": wrong, "processes": len(flat)}
     known = sum(one.others_ratio is not None for one in flat)
     store({**told, "with_others": known, "right": {f"{ratio:g}": right[ratio] for ratio in POWER_RATIOS}})
+
+
+def record_crowded() -> None:
+    """Equal processes without a pause, on one core with a busy one that comes and goes."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    began_s, found = time.monotonic(), []
+    with busy(1):
+        while time.monotonic() - began_s < CROWDED_S:
+            found.append(run_process(0.0, products=CROWDED_PRODUCTS))
+    store({"part": "crowded", "load": 1, "cores": 1, "processes": found})
+
+
+def resample_crowded(count: int) -> None:
+    """A/A and differences laid on recorded blocks, with and without what others used."""
+    flat = [Process(*two) for one in read_results() if one["part"] == "crowded" for two in one["processes"]]
+    for name, blocks in (("times alone", [Process(one.time_s, None) for one in flat]), ("equal crowding", flat)):
+        generator = random.Random(1)
+        wrong, right = 0, dict.fromkeys(POWER_RATIOS, 0)
+        for _ in range(count):
+            processes = draw_blocks(generator, blocks)
+            wrong += judge_in_turn(processes, 1.0, MOST_PAIRS) is not Verdict.CANNOT_TELL
+            for ratio in POWER_RATIOS:
+                right[ratio] += judge_in_turn(processes, ratio, POWER_PAIRS) is Verdict.FASTER
+        told = ", ".join(f"{ratio:g}x {right[ratio] / count:.1%}" for ratio in POWER_RATIOS)
+        print(f"crowded, {name}: {wrong} of {count} A/A wrong; right within {POWER_PAIRS} pairs: {told}")
+
+
+def draw_blocks(generator: random.Random, flat: Sequence[Process]) -> list[Process]:
+    """Enough processes for a comparison, in blocks: they keep what neighbours have in common."""
+    processes: list[Process] = []
+    while len(processes) < 2 * MOST_PAIRS:
+        start = generator.randrange(len(flat))
+        processes += flat[start : start + generator.randrange(4, 13)]
+    return processes
 
 
 def pair_up(one: dict[str, Any], side: int) -> list[tuple[float, float | None]]:

@@ -229,7 +229,7 @@ class Trainer:
     def _take_over(self, offer: Offer, *, has_built_optimizer: bool) -> None:
         """Choices that the command was started with and that nobody else can apply. What the script chose stays."""
         own = {one.technique for one in self.strategy.choices} | ({_ACCUMULATION} if self.split > 1 else set())
-        taken = []
+        taken: list[Choice] = []
         for choice in offer.strategy.choices:
             why = "it was chosen in the script" if choice.technique in own else ""
             if choice.technique == _SHARDING and has_built_optimizer:
