@@ -29,7 +29,7 @@ SLOW_INTERVAL_S = 0.060
 FAST_FOR_S = 20.0
 """In the first seconds there are enough samples whatever they cost, so that short runs have lines too."""
 IDLE_INTERVAL_S = 0.200
-TARGET_CPU_RATIO = 0.0015
+TARGET_CPU_RATIO = 0.001
 """The thread samples as often as keeps its own CPU time below this share of wall time, within those limits."""
 
 LATE_NS = 200_000
@@ -173,7 +173,9 @@ class Background:
         )
 
     def write_network(self) -> None:
-        if self._session.recorder.rows and "torch.distributed" in sys.modules:
+        """Only where ranks exchange anything: reading it costs as much as two samples."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
             interfaces = network_counters(self._network_file.read(), self._speeds)
             self._session.tell(
                 {
@@ -229,7 +231,7 @@ _EARLY_JOBS_NS = {"write_network": 250_000_000, "read_memory": 60_000_000}
 def next_interval_s(interval_s: float, share_ratio: float, slowest_s: float) -> float:
     """Seconds between two samples, when at ``interval_s`` the thread used that share of wall time.
 
-    >>> next_interval_s(0.020, 0.0005, 0.060), next_interval_s(0.020, 0.003, 0.060), next_interval_s(0.020, 1.0, 0.060)
+    >>> next_interval_s(0.020, 0.0005, 0.060), next_interval_s(0.020, 0.002, 0.060), next_interval_s(0.020, 1.0, 0.060)
     (0.02, 0.04, 0.06)
     """
     return max(FAST_INTERVAL_S, min(slowest_s, interval_s * share_ratio / TARGET_CPU_RATIO))
