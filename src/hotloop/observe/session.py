@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -222,6 +222,10 @@ class Session:
         self._computed: dict[int, tuple[tuple[Any, ...], int, tuple[weakref.ref[Any], ...], bool]] = {}
         self._same_mode_repeats = 0
         self._rng_before: torch.Tensor | None = None
+        self.optimizer_steps: defaultdict[int, int] = defaultdict(int)
+        """Completed steps of every optimizer, by its number."""
+        self._owners: dict[int, int] = {}
+        """The number of the optimizer that updates a weight, by the weight's identity."""
         self._draws: dict[int, bool] = {}
         """Whether a model's repeated forward drew random numbers, by the model's identity."""
         self._maybe_metrics: tuple[int, int, int, int] = (0, UNKNOWN, 0, 0)
@@ -802,7 +806,8 @@ class Session:
         if type(weight) is not torch.nn.Parameter or weight.is_inference():  # others were put in for this call
             return False
         row, optimizers_count = self.recorder.rows, len(self.recorder.optimizers)
-        state = (module.training, id(weight), weight._version, *((id(t), t._version) for t in inputs))
+        version = weight._version + self._updates_of(weight)
+        state = (module.training, id(weight), version, *((id(t), t._version) for t in inputs))
         before = self._computed.get(key)
         stays = before is not None and before[0][3:] == state[3:]
         if not stays:
@@ -824,6 +829,19 @@ class Session:
         if key not in self._draws:
             self._rng_before = torch.get_rng_state()
         return True
+
+    def _updates_of(self, weight: Any) -> int:
+        """How often the optimizer of a weight stepped, if it is known: a fused step leaves the version as it is."""
+        owner = self._owners.get(id(weight))
+        if owner is None:
+            for index, (reference, _) in self._optimizers.items():
+                groups = getattr(reference(), "param_groups", ())
+                if any(one is weight for group in groups for one in group["params"]):
+                    owner = self._owners[id(weight)] = index
+                    break
+            else:
+                return 0
+        return self.optimizer_steps[owner]
 
     @guarded
     def after_repeat(self, module: Any, result: Any, spent_ns: int) -> None:
@@ -1025,6 +1043,7 @@ class Session:
     def optimizer_seen(self, optimizer: Any) -> int:
         """An optimizer stepped that was not known; its number."""
         index = self.recorder.optimizers[id(optimizer)] = len(self.recorder.optimizers)
+        self._owners.clear()
         self._describe_optimizer(optimizer, index)
         return index
 
