@@ -11,6 +11,7 @@ from hotloop.diagnose.lines import (
     WEIGHTS,
     line_kind,
     places_in_loop,
+    saving_functions,
     time_of_kinds,
 )
 
@@ -175,3 +176,13 @@ def test_without_a_stack_through_the_loop_the_sampled_lines_are_told() -> None:
     rank = make_analysis(lines={"nograd_ns": (make_line(7, 1.0, "h = self.layer(x)", function="forward"),)}).lead
     assert [where.line for where in places_in_loop(rank, "nograd_ns")] == [7]
     assert places_in_loop(make_analysis().lead, "nograd_ns") == ()
+
+
+def test_a_function_named_after_saving_saves_where_saves_were_seen() -> None:
+    names = ("snapshot", "save_metrics", "flush")
+    lines = {
+        "other_ns": tuple(make_line(n, 0.3, "os.fsync(f.fileno())", function=name) for n, name in enumerate(names))
+    }
+    with_saves = make_analysis(other=0.2, lines=lines, fields={"checkpoints": 1}).lead
+    assert saving_functions(with_saves) == {("train.py", "snapshot")}
+    assert saving_functions(make_analysis(other=0.2, lines=lines).lead) == frozenset()

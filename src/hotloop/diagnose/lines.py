@@ -33,6 +33,7 @@ _LOGGING_NAME = re.compile(
     r"|metrics?|track|stats|statistics|debug|plot|visuali[sz]e|diagnostics?|journal|write|emit|publish)(_|$)",
     re.IGNORECASE,
 )
+_SAVING_NAME = re.compile(r"(^|_)(save|saves|checkpoint|ckpt|snapshot)(_|$)", re.IGNORECASE)
 _LOGGING_LEAF = re.compile(
     r"^(logging|wandb|mlflow|tensorboard|tensorboardX|torch\.utils\.tensorboard|json|csv|matplotlib)\b"
 )
@@ -187,9 +188,20 @@ GAPS = ("after_input_ns", "after_forward_ns", "after_nograd_ns", "after_backward
 
 
 def saving_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
-    """File and name of the functions that save checkpoints, unless they hold the training loop themselves."""
+    """File and name of the functions that save checkpoints, unless they hold the training loop themselves.
+
+    Where saves were seen, but too short for a sample of each, functions that are named after saving count too.
+    """
     lines = rank.lines.get("checkpoint_ns", ())
-    return frozenset((line.where.file, line.where.function) for line in lines) - loop_places(rank)
+    found = {(line.where.file, line.where.function) for line in lines}
+    if rank.mean.get("checkpoints", 0.0) > 0:
+        around = (line.where for name in GAPS for line in rank.lines.get(name, ()))
+        found |= {
+            (where.file, where.function)
+            for where in around
+            if _SAVING_NAME.search(where.function) and not _LOGGING_NAME.search(where.function)
+        }
+    return frozenset(found) - loop_places(rank)
 
 
 def time_beside_checkpoints(rank: RankAnalysis) -> FieldShare:
