@@ -11,6 +11,7 @@ from hotloop.diagnose.lines import (
     WEIGHTS,
     line_kind,
     places_in_loop,
+    saving_functions,
     time_of_kinds,
 )
 
@@ -153,7 +154,35 @@ def test_the_place_of_a_model_s_time_is_where_the_loop_called_it() -> None:
     assert places_in_loop(rank, "forward_ns") == (loop,)
 
 
+def test_a_teacher_is_named_behind_the_validation() -> None:
+    def at(line: int, function: str) -> Where:
+        return Where(file="train.py", line=line, function=function)
+
+    train, validate, student = at(40, "run"), at(47, "run"), at(24, "batch_loss")
+    lines = {
+        "backward_ns": (make_line(42, 1.0, "loss.backward()", function="run"),),
+        "forward_ns": (make_line(24, 1.0, "out = self.net(x)", function="batch_loss", stack=(train, student)),),
+        "nograd_ns": (
+            make_line(22, 0.7, "self.ema(x)", function="batch_loss", stack=(train, at(22, "batch_loss"))),
+            make_line(31, 0.3, "self.net(x)", function="validate", stack=(validate, at(31, "validate"))),
+        ),
+    }
+    rank = make_analysis(lines=lines).lead
+    assert places_in_loop(rank, "nograd_ns")[0] == train
+    assert [w.line for w in places_in_loop(rank, "nograd_ns", beside="forward_ns")] == [47, 31, 40, 22]
+
+
 def test_without_a_stack_through_the_loop_the_sampled_lines_are_told() -> None:
     rank = make_analysis(lines={"nograd_ns": (make_line(7, 1.0, "h = self.layer(x)", function="forward"),)}).lead
     assert [where.line for where in places_in_loop(rank, "nograd_ns")] == [7]
     assert places_in_loop(make_analysis().lead, "nograd_ns") == ()
+
+
+def test_a_function_named_after_saving_saves_where_saves_were_seen() -> None:
+    names = ("snapshot", "save_metrics", "flush")
+    lines = {
+        "other_ns": tuple(make_line(n, 0.3, "os.fsync(f.fileno())", function=name) for n, name in enumerate(names))
+    }
+    with_saves = make_analysis(other=0.2, lines=lines, fields={"checkpoints": 1}).lead
+    assert saving_functions(with_saves) == {("train.py", "snapshot")}
+    assert saving_functions(make_analysis(other=0.2, lines=lines).lead) == frozenset()

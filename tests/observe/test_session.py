@@ -45,6 +45,10 @@ class Training:
         self.optimize(self.optimizer)
         return x
 
+    def use(self, optimizer: torch.optim.Optimizer) -> None:
+        """The same optimizer to the hooks, with another form of its step."""
+        self.optimizer.param_groups, self.optimizer.defaults = optimizer.param_groups, optimizer.defaults
+
     def column(self, name: str) -> list[int]:
         return [row[FIELD[name]] for row in self.rows]
 
@@ -134,7 +138,9 @@ def test_two_passes_that_draw_random_numbers_and_both_go_backward_repeat_nothing
     assert all((span > 0) == bool(repeats) for span in training.column("repeated_forward_ns"))
 
 
-def test_metrics_after_the_optimizer_s_step_are_found_with_gradients_too(training: Training) -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_metrics_after_the_optimizer_s_step_are_found_with_gradients_too(training: Training, fused: bool) -> None:
+    training.use(torch.optim.SGD(training.model.parameters(), lr=1e-6, fused=fused))
     for _ in range(5):
         x = training.step()
         training.call(training.model, x)
@@ -144,7 +150,9 @@ def test_metrics_after_the_optimizer_s_step_are_found_with_gradients_too(trainin
     assert all(0 < span <= forward for span, forward in zip(spans[1:], training.column("forward_ns")[1:], strict=True))
 
 
-def test_several_steps_on_one_batch_are_no_metrics(training: Training) -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_several_steps_on_one_batch_are_no_metrics(training: Training, fused: bool) -> None:
+    training.use(torch.optim.SGD(training.model.parameters(), lr=1e-6, fused=fused))
     for i in range(12):
         if i % 4 == 0:
             (x,) = training.advance(training.iterator)

@@ -33,6 +33,7 @@ _LOGGING_NAME = re.compile(
     r"|metrics?|track|stats|statistics|debug|plot|visuali[sz]e|diagnostics?|journal|write|emit|publish)(_|$)",
     re.IGNORECASE,
 )
+_SAVING_NAME = re.compile(r"(^|_)(save|saves|checkpoint|ckpt|snapshot)(_|$)", re.IGNORECASE)
 _LOGGING_LEAF = re.compile(
     r"^(logging|wandb|mlflow|tensorboard|tensorboardX|torch\.utils\.tensorboard|json|csv|matplotlib)\b"
 )
@@ -187,9 +188,20 @@ GAPS = ("after_input_ns", "after_forward_ns", "after_nograd_ns", "after_backward
 
 
 def saving_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
-    """File and name of the functions that save checkpoints, unless they hold the training loop themselves."""
+    """File and name of the functions that save checkpoints, unless they hold the training loop themselves.
+
+    Where saves were seen, but too short for a sample of each, functions that are named after saving count too.
+    """
     lines = rank.lines.get("checkpoint_ns", ())
-    return frozenset((line.where.file, line.where.function) for line in lines) - loop_places(rank)
+    found = {(line.where.file, line.where.function) for line in lines}
+    if rank.mean.get("checkpoints", 0.0) > 0:
+        around = (line.where for name in GAPS for line in rank.lines.get(name, ()))
+        found |= {
+            (where.file, where.function)
+            for where in around
+            if _SAVING_NAME.search(where.function) and not _LOGGING_NAME.search(where.function)
+        }
+    return frozenset(found) - loop_places(rank)
 
 
 def time_beside_checkpoints(rank: RankAnalysis) -> FieldShare:
@@ -232,13 +244,29 @@ def places(lines: tuple[Line, ...], count: int = 3) -> tuple[Where, ...]:
     return tuple(first.values())[:count]
 
 
-def places_in_loop(rank: RankAnalysis, field_name: str, *, least_share_ratio: float = 0.1) -> tuple[Where, ...]:
+def places_in_loop(
+    rank: RankAnalysis, field_name: str, *, least_share_ratio: float = 0.1, beside: str = ""
+) -> tuple[Where, ...]:
     """Where the training loop starts what a field was spent in, and the helper's line that it gets to; most first.
 
     Samples of a forward lie on the model's own lines, which are right as they are: what is told here is who called the
-    model. Falls back on the sampled lines themselves where no stack goes through the loop.
+    model. Helpers that also hold the field ``beside`` come last: a teacher is called where the student is. Falls back
+    on the sampled lines themselves where no stack goes through the loop.
     """
     loop = loop_places(rank)
+    shares = _paths_from_loop(rank, field_name, loop)
+    if not shares:
+        return places(rank.lines.get(field_name, ()), 2)
+    others = {(where.file, where.function) for path in _paths_from_loop(rank, beside, loop) for where in path[-1:]}
+    ranked = sorted(shares, key=lambda path: ((path[-1].file, path[-1].function) in others, -shares[path]))
+    kept = [path for path in ranked if shares[path] >= least_share_ratio] or ranked[:1]
+    return tuple(dict.fromkeys(where for path in kept for where in path))
+
+
+def _paths_from_loop(
+    rank: RankAnalysis, field_name: str, loop: frozenset[tuple[str, str]]
+) -> dict[tuple[Where, ...], float]:
+    """The loop's own line and the one below it, outside the model -> the share of a field's samples."""
     shares: dict[tuple[Where, ...], float] = {}
     for line in rank.lines.get(field_name, ()):
         stack = line.stack or (line.where,)
@@ -247,11 +275,7 @@ def places_in_loop(rank: RankAnalysis, field_name: str, *, least_share_ratio: fl
             below = stack[last + 1 : last + 2]
             path = (stack[last], *(where for where in below if where.function not in _MODEL_FUNCTIONS))
             shares[path] = shares.get(path, 0.0) + line.share_ratio
-    if not shares:
-        return places(rank.lines.get(field_name, ()), 2)
-    ranked = sorted(shares, key=lambda path: -shares[path])
-    kept = [path for path in ranked if shares[path] >= least_share_ratio] or ranked[:1]
-    return tuple(dict.fromkeys(where for path in kept for where in path))
+    return shares
 
 
 def _time_of(rank: RankAnalysis, field_name: str, lines: tuple[Line, ...]) -> FieldShare:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,8 +28,9 @@ MOST_COMPUTED = 64
 class Repeats:
     """What the last forwards were given. ``same_mode_count`` are the forwards that repeated another one in its mode."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, updates_of: Callable[[Any], int]) -> None:
         self._recorder = recorder
+        self._updates_of = updates_of
         self.reset()
 
     def reset(self) -> None:
@@ -82,7 +84,8 @@ class Repeats:
         if type(weight) is not torch.nn.Parameter or weight.is_inference():  # others were put in for this call
             return False
         row, optimizers_count = self._recorder.rows, len(self._recorder.optimizers)
-        state = (module.training, id(weight), weight._version, *((id(t), t._version) for t in inputs))
+        version = weight._version + self._updates_of(weight)
+        state = (module.training, id(weight), version, *((id(t), t._version) for t in inputs))
         before = self._computed.get(key)
         stays = before is not None and before[0][3:] == state[3:]
         if not stays:

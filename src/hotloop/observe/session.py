@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -92,7 +92,7 @@ class Session:
         self.recorder.anchor_ns = self.anchor_ns
         self.counting = Counting(self.recorder)
         self.loading = Loading(self, self.counting)
-        self.repeats = Repeats(self.recorder)
+        self.repeats = Repeats(self.recorder, self._updates_of)
         self.missing_sites: list[str] = []
         self.module_patch: Any = None
         self.make_background: Callable[[Session, FrameWriter], Any] | None = None
@@ -137,6 +137,10 @@ class Session:
         self._told: deque[dict[str, Any]] = deque()
         self._looks = 0
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self.optimizer_steps: defaultdict[int, int] = defaultdict(int)
+        """Completed steps of every optimizer, by its number."""
+        self._owners: dict[int, int] = {}
+        """The number of the optimizer that updates a weight, by the weight's identity."""
         self._facts_told: set[str] = set()
         self._compile_place: Place | None = None
         self.compile_used = False
@@ -421,6 +425,19 @@ class Session:
         self.matching_inputs = True
         return self.repeats.look(module, args, kwargs, True, self._learners.get(id(module)) is type(module))
 
+    def _updates_of(self, weight: Any) -> int:
+        """How often the optimizer of a weight stepped, if it is known: a fused step leaves the version as it is."""
+        owner = self._owners.get(id(weight))
+        if owner is None:
+            for index, (reference, _) in self._optimizers.items():
+                groups = getattr(reference(), "param_groups", ())
+                if any(one is weight for group in groups for one in group["params"]):
+                    owner = self._owners[id(weight)] = index
+                    break
+            else:
+                return 0
+        return self.optimizer_steps[owner]
+
     def _meet(self, module: Any, args: Any) -> bool:
         """An outermost module that was not known: whether it learns anything. Remembered by identity and class."""
         cls = type(module)
@@ -530,6 +547,7 @@ class Session:
     def optimizer_seen(self, optimizer: Any) -> int:
         """An optimizer stepped that was not known; its number."""
         index = self.recorder.optimizers[id(optimizer)] = len(self.recorder.optimizers)
+        self._owners.clear()
         self._describe_optimizer(optimizer, index)
         return index
 

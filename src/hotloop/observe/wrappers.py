@@ -328,6 +328,7 @@ def wrap_optimizer_step(session: Session) -> Callable[[Call], Call]:
             index = recorder.optimizers.get(id(self))
             if index is None:
                 index = session.optimizer_seen(self)
+            session.optimizer_steps[index] += 1
             recorder.optimizer_ended(depth, index)
             return result
 

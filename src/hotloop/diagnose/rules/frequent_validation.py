@@ -83,7 +83,7 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
             "steps_per_validation": round(every, 1),
             "validation_ns": round(mean_ns / per_step),
         },
-        where=places_in_loop(rank, "nograd_ns")[:3],
+        where=places_in_loop(rank, "nograd_ns", beside="forward_ns")[:2],
         fix=Fix(
             technique="validate-less-often",
             settings={"every": times_rarer},
