@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 
 import pytest
+from report_samples import input_bound_report
 
 import hotloop.report.manual
 import hotloop.report.text as text
@@ -77,3 +79,11 @@ def test_advice_is_the_first_sentence_of_what_to_do() -> None:
     )
     assert text.first_advice("## What it does\nNothing.") is None
     assert text.first_advice("## What to do\n\n## When it is wrong\nNever.") is None
+
+
+def test_the_stake_of_a_finding_that_no_verdict_names_says_whose_it_is() -> None:
+    serious = input_bound_report().findings[0]
+    assert serious.saving is not None
+    lesser = replace(serious, saving=replace(serious.saving, low_ratio=0.02))
+    assert (text.describe_stake([serious]) or "").startswith("loses 92.0 ms per step")
+    assert (text.describe_stake([lesser]) or "").startswith("input-bound loses 92.0 ms per step")

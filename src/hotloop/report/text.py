@@ -247,7 +247,10 @@ def format_forecast(saving: Saving) -> str:
 
 
 def describe_stake(findings: Sequence[Finding]) -> str | None:
-    """What the first finding that is worth an act costs and what its fix is forecast to win; None without one."""
+    """What the first finding that is worth an act costs and what its fix is forecast to win; None without one.
+
+    It stands behind the verdict, which names serious findings only: a lesser one is named here.
+    """
     top = next((f for f in findings if f.saving is not None and f.severity is not Severity.INFO), None)
     if top is None or top.saving is None:
         return None
@@ -256,7 +259,8 @@ def describe_stake(findings: Sequence[Finding]) -> str | None:
     if top.kind is Kind.OPPORTUNITY:
         return f"{clean(top.rule)} could win {forecast}"
     cost = f"loses {format_duration(top.cost_ns)} per step, " if top.cost_ns is not None else ""
-    return f"{cost}a fix is forecast to win {forecast}"
+    name = "" if top.severity in (Severity.HIGH, Severity.MEDIUM) else f"{clean(top.rule)} "
+    return f"{name}{cost}a fix is forecast to win {forecast}"
 
 
 def format_history(history: Mapping[str, Value]) -> str | None:
