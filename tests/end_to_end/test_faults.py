@@ -241,7 +241,7 @@ def test_a_bug_in_the_agent_is_recorded_and_harms_nothing(tmp_path: Path) -> Non
             "optimizer = torch",
             "import hotloop.observe.session as s, hotloop.observe.batches as b\n"
             "def broken(*a, **k): raise ZeroDivisionError('planted')\n"
-            "s.batches.count_samples = broken\ns.caller_place = broken\n"
+            "b.count_samples = broken\ns.caller_place = broken\n"
             "optimizer = torch",
             1,
         )

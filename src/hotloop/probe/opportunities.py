@@ -591,6 +591,15 @@ def time_passes(request: dict[str, Any], deadline_s: float) -> dict[str, Any] | 
     if sum(op["count"] * size_bytes(op) for op in forward) * PASS_COPIES > request["memory_bytes"]:
         return None
     calls = order_calls(forward)
+    # What a pass hands on from call to call may shrink until it is denormal, which slows operators down.
+    torch.set_flush_denormal(True)
+    try:
+        return _time_both(calls, batch, deadline_s)
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def _time_both(calls: Sequence[Any], batch: int, deadline_s: float) -> dict[str, Any] | None:
     plain, doubled = Pass(calls, batch, False), Pass(calls, batch, True)
     if plain.calls_count != doubled.calls_count or plain.calls_count < LEAST_PASS_RATIO * len(calls):
         return None
@@ -776,8 +785,6 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     with open(arguments[0], encoding="utf-8") as file:
         request = json.load(file)
-    # What a pass hands on from call to call may shrink until it is denormal, which slows operators down.
-    torch.set_flush_denormal(True)
     result = measure(request)
     partial = arguments[1] + ".part"
     with open(partial, "w", encoding="utf-8") as file:
