@@ -256,7 +256,8 @@ class Loading:
                 if samples != state.whole_batch:
                     samples = counting.settle_samples(state, batch, samples)
                 if state.feeds_backward:
-                    self._recorder.drop_empty_burst()
+                    if self._recorder.burst is not None:
+                        self._recorder.drop_empty_burst()
                     row[MICRO_BATCHES] += 1
                     if fetched == 1 and (row[SAMPLES] or counting.direct_samples):
                         counting.drop_direct()
