@@ -4,10 +4,12 @@
     python benchmarks/tune_aa.py known --count 20    a step takes 5 % less
     python benchmarks/tune_aa.py resample            over what live left
     python benchmarks/tune_aa.py crowded             3 minutes: processes that share one core with a busy one
+    python benchmarks/tune_aa.py paced               3 minutes: processes on all cores, beside what the host does
 
 Every process is appended to benchmarks/results/tune_aa.jsonl at once: started again, each part goes on where it was.
 The trainer is a loop of matrix products and a sleep (numpy only), in fresh processes; the load comes from --load
-processes that are busy for random times.
+processes that are busy for random times. Between its steps the trainer times the fixed work of observe/pace.py, with
+numpy, so that torch need not be imported.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -26,15 +29,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotloop.core.tuning import Verdict
-from hotloop.tune.statistics import DECISION_LEVEL, MOST_PAIRS, Comparison, Crowd, compare, noise_of
+from hotloop.tune.goals import CROWDING, PACE
+from hotloop.tune.statistics import DECISION_LEVEL, MOST_PAIRS, Comparison, Covariate, compare, crowding, noise_of
 
 RESULTS = Path(__file__).resolve().parent / "results" / "tune_aa.jsonl"
 STEP_S = 0.010
 STEPS = 120
 WARM_UP = 20
 PRODUCTS = 6
-CROWDED_PRODUCTS = 40
-CROWDED_S = 170.0
+FULL_PRODUCTS = 40
+RECORDED_S = 170.0
 DIFFERENCE_RATIO = 1.05
 POWER_RATIOS = (1.05, 1.15, 1.3)
 POWER_PAIRS = 10
@@ -49,29 +53,39 @@ def look():
     busy, whole = read_cores(open("/proc/stat").read(), cores)
     return busy, whole, time.process_time() * os.sysconf("SC_CLK_TCK")
 a = np.random.rand(160, 160)
+fixed = np.full((160, 160), 0.5)
 pause_s = float(sys.argv[1])
-began_s = 0.0
+began_s, paced_s = 0.0, []
 for step in range({STEPS}):
     if step == {WARM_UP}:
         before, began_s = look(), time.perf_counter()
     for _ in range(int(sys.argv[3])):
         a @ a
     time.sleep(pause_s)
-took_s = time.perf_counter() - began_s
+    pace_s = time.perf_counter()
+    fixed + fixed @ fixed
+    if began_s:
+        paced_s.append(time.perf_counter() - pace_s)
+took_s = time.perf_counter() - began_s - sum(paced_s)
 busy, whole, own = (b - a for a, b in zip(before, look()))
-print(json.dumps([took_s / {STEPS - WARM_UP}, max(0.0, busy - own) / max(1, whole)]))
+steps = {STEPS - WARM_UP}
+kept_s = sorted(paced_s)[: steps - steps // 20]
+print(json.dumps([took_s / steps, max(0.0, busy - own) / max(1, whole), sum(kept_s) / len(kept_s) * 1e9]))
 """
 SUPERVISOR = Path(__file__).resolve().parents[1] / "src" / "hotloop" / "tune"
 
 
 class Process(NamedTuple):
+    """What one process told; None where its recording is older than that."""
+
     time_s: float
     others_ratio: float | None
+    pace_ns: float | None = None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("part", choices=("live", "known", "resample", "crowded", "show"))
+    parser.add_argument("part", choices=("live", "known", "resample", "crowded", "paced", "show"))
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--load", type=int, default=1, help="busy processes beside the trials (default 1)")
     options = parser.parse_args()
@@ -80,10 +94,10 @@ def main() -> int:
             run_live(options.part, options.count, options.load)
     if options.part == "resample":
         resample(2_000)
-    if options.part == "crowded":
-        if not any(one["part"] == "crowded" for one in read_results()):
-            record_crowded()
-        resample_crowded(1_000)
+    if options.part in ("crowded", "paced"):
+        if not any(one["part"] == options.part for one in read_results()):
+            record_equal(options.part)
+        resample_equal(options.part, 1_000)
     show()
     return 0
 
@@ -93,28 +107,23 @@ def run_live(part: str, count: int, load: int) -> None:
     done = sum(one["part"] == part for one in read_results())
     pauses = (STEP_S, STEP_S)
     if part == "known":  # the sleep is calibrated so that the whole step, not the sleep alone, differs by 5 %
-        whole_s = min(run_process(STEP_S)[0] for _ in range(3))
+        whole_s = min(run_process(STEP_S).time_s for _ in range(3))
         pauses = (STEP_S, STEP_S - whole_s * (1 - 1 / DIFFERENCE_RATIO))
     for number in range(done, count):
         began_s = time.monotonic()
-        sides: tuple[list[float], list[float]] = ([], [])
-        others: tuple[list[float], list[float]] = ([], [])
+        sides: tuple[list[Process], list[Process]] = ([], [])
         while True:
             order = (0, 1) if len(sides[0]) % 2 == 0 else (1, 0)
             for side in order:
-                took_one_s, ratio = run_process(pauses[side])
-                sides[side].append(took_one_s)
-                others[side].append(ratio)
-            found = judge_pairs(*sides, others)
+                sides[side].append(run_process(pauses[side]))
+            found = judge_pairs(*sides)
             if found.decided:
                 break
         took_s = time.monotonic() - began_s
         store(
             {
                 "part": part,
-                "baseline_s": sides[0],
-                "candidate_s": sides[1],
-                "others_ratios": others,
+                "sides": sides,
                 "verdict": found.verdict.value,
                 "ratio": found.speedup_ratio,
                 "took_s": took_s,
@@ -124,8 +133,7 @@ def run_live(part: str, count: int, load: int) -> None:
         print(f"{part} {number + 1}/{count}: {found.verdict.value}, {found.reason} ({took_s:.0f} s)", flush=True)
 
 
-def run_process(pause_s: float, *, products: int = PRODUCTS) -> tuple[float, float]:
-    """Seconds a step, and the share of the cores that others used meanwhile."""
+def run_process(pause_s: float, *, products: int = PRODUCTS) -> Process:
     done = subprocess.run(
         [sys.executable, "-c", TRAINER, str(pause_s), str(SUPERVISOR), str(products)],
         capture_output=True,
@@ -133,15 +141,13 @@ def run_process(pause_s: float, *, products: int = PRODUCTS) -> tuple[float, flo
         check=True,
         timeout=300,
     )
-    step_s, others_ratio = json.loads(done.stdout)
-    return step_s, others_ratio
+    return Process(*json.loads(done.stdout))
 
 
 def resample(count: int) -> None:
     """A/A comparisons over blocks of consecutive processes of one side, as they really followed each other."""
     live = [one for one in read_results() if one["part"] == "live"]
-    flat = [Process(x, share) for one in live for x, share in pair_up(one, 0)]
-    flat += [Process(x, share) for one in live for x, share in pair_up(one, 1)]
+    flat = [process for side in (0, 1) for one in live for process in sides_of(one)[side]]
     if len(flat) < 40:
         print(f"only {len(flat)} processes were recorded: run `live` first")
         return
@@ -158,20 +164,27 @@ def resample(count: int) -> None:
     store({**told, "with_others": known, "right": {f"{ratio:g}": right[ratio] for ratio in POWER_RATIOS}})
 
 
-def record_crowded() -> None:
-    """Equal processes without a pause, on one core with a busy one that comes and goes."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def record_equal(part: str) -> None:
+    """Equal processes without a pause: on one core with a busy one that comes and goes, or on all of the cores."""
     began_s, found = time.monotonic(), []
-    with busy(1):
-        while time.monotonic() - began_s < CROWDED_S:
-            found.append(run_process(0.0, products=CROWDED_PRODUCTS))
-    store({"part": "crowded", "load": 1, "cores": 1, "processes": found})
+    if part == "crowded":
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    load = 1 if part == "crowded" else 0
+    with busy(load):
+        while time.monotonic() - began_s < RECORDED_S:
+            found.append(run_process(0.0, products=FULL_PRODUCTS))
+    store({"part": part, "load": load, "cores": len(os.sched_getaffinity(0)), "processes": found})
 
 
-def resample_crowded(count: int) -> None:
-    """A/A and differences laid on recorded blocks, with and without what others used."""
-    flat = [Process(*two) for one in read_results() if one["part"] == "crowded" for two in one["processes"]]
-    for name, blocks in (("times alone", [Process(one.time_s, None) for one in flat]), ("equal crowding", flat)):
+def resample_equal(part: str, count: int) -> None:
+    """A/A and differences laid on recorded blocks, with and without what was seen of the machine."""
+    flat = [Process(*one) for stored in read_results() if stored["part"] == part for one in stored["processes"]]
+    ways = {
+        "times alone": [one._replace(others_ratio=None, pace_ns=None) for one in flat],
+        "equal crowding": [one._replace(pace_ns=None) for one in flat],
+        "all covariates": flat,
+    }
+    for name, blocks in ways.items():
         generator = random.Random(1)
         wrong, right = 0, dict.fromkeys(POWER_RATIOS, 0)
         for _ in range(count):
@@ -180,7 +193,7 @@ def resample_crowded(count: int) -> None:
             for ratio in POWER_RATIOS:
                 right[ratio] += judge_in_turn(processes, ratio, POWER_PAIRS) is Verdict.FASTER
         told = ", ".join(f"{ratio:g}x {right[ratio] / count:.1%}" for ratio in POWER_RATIOS)
-        print(f"crowded, {name}: {wrong} of {count} A/A wrong; right within {POWER_PAIRS} pairs: {told}")
+        print(f"{part}, {name}: {wrong} of {count} A/A wrong; right within {POWER_PAIRS} pairs: {told}")
 
 
 def draw_blocks(generator: random.Random, flat: Sequence[Process]) -> list[Process]:
@@ -192,49 +205,55 @@ def draw_blocks(generator: random.Random, flat: Sequence[Process]) -> list[Proce
     return processes
 
 
-def pair_up(one: dict[str, Any], side: int) -> list[tuple[float, float | None]]:
-    times = one[("baseline_s", "candidate_s")[side]]
-    shares = one["others_ratios"][side] if "others_ratios" in one else [None] * len(times)
-    return list(zip(times, shares, strict=True))
+def sides_of(one: dict[str, Any]) -> tuple[list[Process], list[Process]]:
+    """The processes of both arms of a stored comparison."""
+    if "sides" in one:
+        first, second = one["sides"]
+        return [Process(*values) for values in first], [Process(*values) for values in second]
+    times = (one["baseline_s"], one["candidate_s"])
+    shares = one.get("others_ratios", [[None] * len(side) for side in times])
+    first, second = ([Process(*both) for both in zip(*side, strict=True)] for side in zip(times, shares, strict=True))
+    return first, second
 
 
 def judge_in_turn(processes: Sequence[Process], speedup: float, most_pairs: int) -> Verdict:
     """Neighbours as pairs, the second arm so much faster than it was."""
-    sides: tuple[list[float], list[float]] = ([], [])
-    others: tuple[list[float | None], list[float | None]] = ([], [])
+    sides: tuple[list[Process], list[Process]] = ([], [])
     for pair in range(most_pairs):
         both = processes[2 * pair : 2 * pair + 2]
         for side in (0, 1):
             process = both[side if pair % 2 == 0 else 1 - side]
-            sides[side].append(process.time_s / (speedup if side else 1.0))
-            others[side].append(process.others_ratio)
-        found = judge_pairs(*sides, others)
+            sides[side].append(process._replace(time_s=process.time_s / (speedup if side else 1.0)))
+        found = judge_pairs(*sides)
         if found.decided:
             return found.verdict
     return Verdict.CANNOT_TELL
 
 
-def judge_pairs(
-    baseline: Sequence[float],
-    candidate: Sequence[float],
-    others: tuple[Sequence[float | None], Sequence[float | None]],
-) -> Comparison:
-    """As tune does: beside the noise of the baseline's own processes, and at equal crowding where that was noted."""
-    known = [[x for x in side[: len(baseline)] if x is not None] for side in others]
-    crowd = None
-    if len(known[0]) == len(known[1]) == len(baseline):
-        every = list(zip(baseline, known[0], strict=True))
-        crowd = Crowd(baseline=known[0], candidate=known[1], every=every)
-    return compare(baseline, candidate, noise=noise_of(baseline), crowd=crowd)
+def judge_pairs(baseline: Sequence[Process], candidate: Sequence[Process]) -> Comparison:
+    """As tune does: beside the noise of the baseline itself, at equal values of what was seen of the machine."""
+    times = [[one.time_s for one in side] for side in (baseline, candidate)]
+    covariates = []
+    for words, value_of in _COVARIATES:
+        sides = [[value for one in side if (value := value_of(one)) is not None] for side in (baseline, candidate)]
+        if len(sides[0]) == len(sides[1]) == len(baseline):
+            every = list(zip(times[0], sides[0], strict=True))
+            covariates.append(Covariate(baseline=sides[0], candidate=sides[1], every=every, words=words))
+    return compare(*times, noise=noise_of(times[0]), covariates=covariates)
+
+
+_COVARIATES = (
+    (CROWDING, lambda one: None if one.others_ratio is None else crowding(one.others_ratio)),
+    (PACE, lambda one: None if one.pace_ns is None else math.log(one.pace_ns)),
+)
 
 
 def judge_again(one: dict[str, Any]) -> Verdict:
     """What today's statistics say of a stored comparison, pair by pair. One that older ones ended early has no more
     pairs than they needed."""
-    baseline, candidate = one["baseline_s"], one["candidate_s"]
-    others = one.get("others_ratios", ([None] * len(baseline), [None] * len(candidate)))
+    baseline, candidate = sides_of(one)
     for pairs in range(1, len(baseline) + 1):
-        found = judge_pairs(baseline[:pairs], candidate[:pairs], others)
+        found = judge_pairs(baseline[:pairs], candidate[:pairs])
         if found.decided:
             return found.verdict
     return Verdict.CANNOT_TELL

@@ -2,20 +2,22 @@
 
 import math
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from hotloop.core.tuning import Verdict
+from hotloop.tune.goals import CROWDING, PACE
 from hotloop.tune.statistics import (
     DECISION_LEVEL,
     LOOKS,
     MOST_PAIRS,
-    Crowd,
+    Covariate,
     Noise,
     break_even_steps,
     compare,
     crowding,
-    level_crowding,
+    level_pairs,
     next_look,
     noise_of,
     pairs_to_decide,
@@ -216,6 +218,16 @@ def test_a_start_is_won_back_only_by_faster_steps() -> None:
     assert spread_of([1.0]) is None
 
 
+def crowded(baseline: Sequence[float], candidate: Sequence[float], every: Sequence[tuple[float, float]]) -> Covariate:
+    """What others used of the cores, as tune hands it to the comparison."""
+    return Covariate(
+        baseline=[crowding(share) for share in baseline],
+        candidate=[crowding(share) for share in candidate],
+        every=[(time, crowding(share)) for time, share in every],
+        words=CROWDING,
+    )
+
+
 def crowded_verdict(
     generator: random.Random, speedup: float, most_pairs: int, *, is_seen: bool, slope: float = 1.0
 ) -> Verdict:
@@ -239,12 +251,12 @@ def crowded_verdict(
         every.append(pairs[-1][0])
         if len(pairs) not in dict(LOOKS):
             continue
-        crowd = Crowd(baseline=[a for (_, a), _ in pairs], candidate=[b for _, (_, b) in pairs], every=every)
+        crowd = crowded([a for (_, a), _ in pairs], [b for _, (_, b) in pairs], every)
         found = compare(
             [a for (a, _), _ in pairs],
             [b for _, (b, _) in pairs],
             noise=noise_of([time for time, _ in every]),
-            crowd=crowd if is_seen else None,
+            covariates=[crowd] if is_seen else [],
         )
         if found.decided:
             return found.verdict
@@ -270,25 +282,83 @@ def test_equal_crowding_finds_on_a_crowded_machine_what_its_noise_hides() -> Non
 def test_crowding_that_the_candidate_may_cause_is_not_taken_out() -> None:
     base, own = [10.0, 10.4, 9.7, 10.1], [11.1, 11.3, 10.9, 11.2]
     every = [(time, share) for time, share in zip(base, (0.10, 0.14, 0.07, 0.11), strict=True)]
-    apart = Crowd(baseline=[share for _, share in every], candidate=[0.3, 0.33, 0.28, 0.31], every=every)
-    assert level_crowding(base, own, apart) is None
-    mixed = Crowd(baseline=[share for _, share in every], candidate=[0.10, 0.13, 0.06, 0.12], every=every)
-    assert level_crowding(base, own, mixed) is not None
+    apart = crowded([share for _, share in every], [0.3, 0.33, 0.28, 0.31], every)
+    assert level_pairs(base, own, apart) is None
+    mixed = crowded([share for _, share in every], [0.10, 0.13, 0.06, 0.12], every)
+    assert level_pairs(base, own, mixed) is not None
 
 
 def test_crowding_that_hardly_varies_or_speeds_up_is_not_taken_out() -> None:
     base, own = [10.0, 10.4, 9.7, 10.1], [9.0, 9.3, 8.9, 9.2]
     for shares in ((0.10, 0.10, 0.10, 0.10), (0.40, 0.10, 0.70, 0.30)):
         every = list(zip(base, shares, strict=True))
-        assert level_crowding(base, own, Crowd(baseline=shares, candidate=shares, every=every)) is None
+        assert level_pairs(base, own, crowded(shares, shares, every)) is None
 
 
 def test_the_report_says_that_pairs_were_compared_at_equal_crowding() -> None:
     shares = [0.1, 0.5, 0.3, 0.6, 0.2, 0.4]
     base = [10 * math.exp(crowding(share)) for share in shares]
     own = [8 * math.exp(crowding(share)) for share in shares[::-1]]
-    crowd = Crowd(baseline=shares, candidate=shares[::-1], every=list(zip(base, shares, strict=True)))
-    found = compare(base, own, crowd=crowd)
+    found = compare(base, own, covariates=[crowded(shares, shares[::-1], list(zip(base, shares, strict=True)))])
     assert found.verdict is Verdict.FASTER
     assert found.speedup_ratio == pytest.approx(1.25)
     assert "at equal use of the cores by other programs" in found.reason
+
+
+def paced_verdict(generator: random.Random, speedup: float, most_pairs: int, *, is_seen: bool) -> Verdict:
+    """A comparison on a host whose neighbours slow everything down for a while, which only a fixed piece of work tells.
+
+    The work feels it half as much again as the training; the share that others use of the cores says nothing.
+    """
+    slow, share = 0.3, 0.05
+
+    def run(factor: float) -> tuple[float, float, float]:
+        nonlocal slow, share
+        slow = max(0.0, 0.7 * slow + abs(generator.gauss(0, 0.3)))
+        share = min(0.3, max(0.0, share + generator.gauss(0, 0.05)))
+        time = factor * math.exp(slow + generator.gauss(0, 0.05))
+        return time, crowding(share), 1.5 * slow + generator.gauss(0, 0.08)
+
+    every, own = [run(1.0), run(1.0)], []
+    for number in range(most_pairs):
+        first = run(1 / speedup if number % 2 else 1.0)
+        second = run(1.0 if number % 2 else 1 / speedup)
+        every.append(second if number % 2 else first)
+        own.append(first if number % 2 else second)
+        if len(own) not in dict(LOOKS):
+            continue
+        base = every[2:]
+        covariates = [
+            Covariate(
+                baseline=[one[place] for one in base],
+                candidate=[one[place] for one in own],
+                every=[(one[0], one[place]) for one in every],
+                words=words,
+            )
+            for place, words in ((1, CROWDING), (2, PACE))
+        ]
+        found = compare(
+            [one[0] for one in base],
+            [one[0] for one in own],
+            noise=noise_of([one[0] for one in every]),
+            covariates=covariates if is_seen else [],
+        )
+        if found.decided:
+            return found.verdict
+    return Verdict.CANNOT_TELL
+
+
+def test_equal_arms_at_equal_pace_are_told_apart_at_most_at_the_level() -> None:
+    generator = random.Random(17)
+    count = 1_000
+    verdicts = [paced_verdict(generator, 1.0, MOST_PAIRS, is_seen=True) for _ in range(count)]
+    assert sum(verdict is not Verdict.CANNOT_TELL for verdict in verdicts) <= 0.015 * count
+
+
+def test_equal_pace_finds_beside_neighbours_what_their_noise_hides() -> None:
+    generator = random.Random(18)
+    seen = [paced_verdict(generator, 1.3, 8, is_seen=True) for _ in range(150)]
+    blind = [paced_verdict(generator, 1.3, 8, is_seen=False) for _ in range(150)]
+    assert Verdict.SLOWER not in seen + blind
+    assert seen.count(Verdict.FASTER) >= 0.9 * len(seen)
+    assert blind.count(Verdict.FASTER) <= 0.4 * len(blind)

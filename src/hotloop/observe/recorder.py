@@ -361,7 +361,7 @@ class Recorder:
         row[INDEX] = rows = self.rows
         row[CLOSED_BY] = closed_by
         row[OPTIMIZER_INDEX] = optimizer_index
-        row[END] = end_ns = self.last_ns - self.anchor_ns
+        row[END] = self.last_ns - self.anchor_ns
         cpu_ns = self._cpu_clock()
         row[CPU] = cpu_ns - self._cpu_last_ns
         self._cpu_last_ns = cpu_ns
@@ -376,7 +376,12 @@ class Recorder:
         if rows >= self.due and self.on_row is not None:
             self.on_row(row)
         row[:] = self._template
-        row[START] = end_ns
+        row[START] = self.last_ns - self.anchor_ns
+
+    def leave_out(self) -> None:
+        """What has passed since the row ended is ours: it belongs to no row. To be called from ``on_row`` only."""
+        self.last_ns = self.clock()
+        self._cpu_last_ns = self._cpu_clock()
 
     def close_tail(self) -> None:
         """At the end of the process: what happened after the last row becomes a row of its own."""

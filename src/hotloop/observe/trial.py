@@ -1,4 +1,4 @@
-"""Rows of a trial's process -> its losses and gradient norms, and its end after the steps that were asked for.
+"""Rows of a trial's process -> losses, gradient norms, the machine's pace, and its end after the steps asked for.
 
 Only in processes that ``hotloop tune`` started (option ``trial``): ``{"folder", "steps", "seconds", "least_steps"}``.
 Losses and gradient norms are copied on the device and read once, when the trial ends.
@@ -20,6 +20,7 @@ from hotloop.core.recording import CLOSED_BY_BACKWARD, FIELD
 from .gradients import GradientWatch
 from .guard import GUARD
 from .losses import LossWatch, read_values
+from .pace import Pace
 from .ranks import current_rank
 
 _CLOSED_BY = FIELD["closed_by"]
@@ -52,6 +53,7 @@ class TrialWatch:
         self._stop_row: int | None = None
         self._finished = False
         self.losses = LossWatch()
+        self.pace = Pace()
         self.gradients = GradientWatch(lambda: self._rows if self._has_steps else 0)
 
     def __call__(self, session: Any, row: Any) -> None:
@@ -73,6 +75,7 @@ class TrialWatch:
             self._touch("progress")
         if self._is_over(now_ns):
             self._stop()
+        self.pace(session, row)
 
     def _merge_rows(self) -> None:
         """Until an optimizer is seen every backward closes a row: they belong to the step that now ends."""
@@ -145,6 +148,7 @@ class TrialWatch:
             "losses_per_row": self.losses.micro_losses / self._rows,
             "unseen": self.losses.unseen
             or ("" if self.losses.micro_losses else "no backward was seen that begins at a loss"),
+            "pace": self.pace.readings,
             **self._read_norms(),
         }
         path = os.path.join(self._folder, f"trial-{self._pid}.json")

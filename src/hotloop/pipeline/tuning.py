@@ -72,6 +72,8 @@ OBSERVE_RATIO = 0.1
 """Share of the budget that the first look may take for its steps, within these seconds."""
 OBSERVE_S = (3.0, 30.0)
 STEADY_S = 3.0
+LEAST_PACE_READINGS = 10
+"""Fewer timings of the fixed piece of work tell nothing of the machine's pace."""
 PATCH_RATIO = 0.15
 """Share of the budget that is kept for running the patched source, which the proof of a strategy leaves."""
 STEPS = (30, 400)
@@ -433,6 +435,8 @@ def measure_run(folder: Path) -> Measurement | None:
         rank_count=len(training.processes),
         form=_describe_form(training),
         others_ratio=_others_ratio(folder, run, training),
+        pace_ns=_pace_ns(told, run, training),
+        threads_count=training.lead.rank.torch_threads,
         exchanges=any(r.ddp is not None or r.mean["collectives"] > 0 for r in training.analysis.ranks),
         one_time_ns=_one_time_ns(run, training),
         breakdown={name: phase.mean_ns for name, phase in _phases(training)},
@@ -528,6 +532,23 @@ def _others_ratio(folder: Path, run: RunRecording, training: Training) -> float 
     except (OSError, ValueError, KeyError):
         return None
     return others_between(samples, start_s, end_s)
+
+
+def _pace_ns(told: Mapping[str, Any], run: RunRecording, training: Training) -> float | None:
+    """Mean time of the fixed piece of work after the steps that settled, without its largest twentieth.
+
+    None where other processes of the training (ranks, loader workers) run beside it.
+    """
+    lead = training.lead.rank
+    if len(training.processes) > 1 or any(loader.num_workers != 0 for loader in lead.loaders):
+        return None
+    process = next((p for p in run.processes if p.process.get("pid") == lead.pid), None)
+    if process is None or lead.warmup_count >= len(process.rows):
+        return None
+    first_row = int(process.rows[lead.warmup_count][FIELD["index"]])
+    found = sorted(ns for row, ns in told.get("pace") or () if row >= first_row)
+    kept = found[: len(found) - len(found) // 20]
+    return sum(kept) / len(kept) if len(found) >= LEAST_PACE_READINGS else None
 
 
 def others_between(samples: Sequence[Sequence[float]], start_s: float, end_s: float) -> float | None:

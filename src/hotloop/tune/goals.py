@@ -25,6 +25,8 @@ FRONT, OPEN, DOMINATED = "front", "cannot tell", "dominated"
 """Where a candidate stands: nothing is better in both; something may be; something is."""
 
 UNCHANGED = "unchanged"
+CROWDING = "use of the cores by other programs"
+PACE = "pace of the machine, told by a fixed piece of work between the steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,23 +67,45 @@ def compare_speed(
         [price_ratio * time_per_unit(one, unit) for one in own],
         level=level,
         noise=tell_noise(all_baseline, unit, memory=False),
-        crowd=tell_crowd(baseline, own, all_baseline, unit),
+        covariates=tell_covariates(baseline, own, all_baseline, unit),
     )
 
 
-def tell_crowd(
+def tell_covariates(
     baseline: Sequence[Measurement], own: Sequence[Measurement], all_baseline: Sequence[Measurement], unit: str
-) -> statistics.Crowd | None:
-    """What other programs used of the cores beside all of these processes; None where one of them does not know it."""
-    shares = {id(one): one.others_ratio for one in (*baseline, *own, *all_baseline)}
-    known = {key: share for key, share in shares.items() if share is not None}
-    if len(known) < len(shares):
-        return None
-    return statistics.Crowd(
-        baseline=[known[id(one)] for one in baseline],
-        candidate=[known[id(one)] for one in own],
-        every=[(time_per_unit(one, unit), known[id(one)]) for one in all_baseline],
-    )
+) -> list[statistics.Covariate]:
+    """What was seen of the machine beside all of these processes: the cores that other programs used, and its pace.
+
+    The pace only where every process has as many compute threads as the others: it is measured with them.
+    """
+    found = []
+    processes = (*baseline, *own, *all_baseline)
+    for words, value_of in _COVARIATES:
+        values = {id(one): value_of(one) for one in processes}
+        known = {key: value for key, value in values.items() if value is not None}
+        if len(known) == len(values):
+            found.append(
+                statistics.Covariate(
+                    baseline=[known[id(one)] for one in baseline],
+                    candidate=[known[id(one)] for one in own],
+                    every=[(time_per_unit(one, unit), known[id(one)]) for one in all_baseline],
+                    words=words,
+                )
+            )
+    if len({one.threads_count for one in processes}) > 1:
+        return [one for one in found if one.words != PACE]
+    return found
+
+
+def _crowding_of(one: Measurement) -> float | None:
+    return None if one.others_ratio is None else statistics.crowding(one.others_ratio)
+
+
+def _pace_of(one: Measurement) -> float | None:
+    return None if one.pace_ns is None else math.log(one.pace_ns)
+
+
+_COVARIATES = ((CROWDING, _crowding_of), (PACE, _pace_of))
 
 
 def compare_memory(

@@ -12,11 +12,12 @@ distribution. Under the null hypothesis the two members of a pair are exchangeab
 around 0; with heavier tails than the normal Student's t errs less often at such small levels, not more (Benjamini,
 JASA 78, 1983). tests/tune/test_statistics.py shows it on drifting, bursting, heavy-tailed process means.
 
-What other programs used of the cores while a process measured is known (``Crowd``), does not depend on the arm, and
-explains most of the spread on a machine whose cores are full: there a process that wants a core gets what others leave,
-so that its time grows as 1 / (1 - what they use). Where that makes the spread clearly smaller, pairs are compared at
-equal crowding: an analysis of covariance (Fisher) with one slope for both arms, fitted within the arms, whose own error
-widens the interval and costs a degree of freedom. It is not done where the crowding itself differs between the arms.
+How slow the machine was while a process measured is partly known (``Covariate``), and does not depend on the arm. What
+other programs used of the cores explains most of the spread where these are full: a process that wants a core gets what
+others leave, so that its time grows as 1 / (1 - what they use). A fixed piece of work between the steps slows down with
+the training for reasons that no counter shows. Where one of them makes the spread clearly smaller, pairs are compared
+at equal values of it: an analysis of covariance (Fisher) with one slope for both arms, fitted within the arms, whose
+own error widens the interval and costs a degree of freedom. It is not done where its values differ between the arms.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ where few degrees of freedom need it and where a budget of minutes ends."""
 LEAST_FOR_NOISE = 4
 """Processes of the baseline from which the machine's noise is told."""
 LEVELLED_RATIO = 0.8
-"""Pairs are compared at equal crowding where that makes their spread at most this of what it was."""
-LEAST_CROWDING_SPREAD = 0.03
-"""Where the crowding varied by less, it is not what the times vary by."""
-MOST_CROWDING_SLOPE = 2.0
+"""Pairs are compared at equal values of a covariate where that makes their spread at most this of what it was."""
+LEAST_COVARIATE_SPREAD = 0.03
+"""Where a covariate varied by less, it is not what the times vary by."""
+MOST_SLOPE = 2.0
 """Work that gets what others leave has a slope of 1; caches and memory that are shared too add to it."""
 LEVELLED_LEVEL_RATIO = 0.5
-"""Share of the level at which levelled pairs are judged: the rest pays for having had two ways to look at them."""
+"""Share of the level at which levelled pairs are judged, by all covariates together: the rest pays for having had more
+than one way to look at them."""
 MOST_CROWDED_RATIO = 0.95
 MOST_SHIFT_ERRORS = 2.5
-"""Standard errors by which the mean crowding of the two arms may differ and still be an accident."""
+"""Standard errors by which a covariate's means in the two arms may differ and still be an accident."""
 SAME_SPREAD_RATIO = 1.5
 """Pairs that spread at most so much more than the baseline's processes do are taken for equally noisy."""
 LEAST_PAIRS = LOOKS[0][0]
@@ -68,15 +70,17 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crowd:
-    """What others used of the cores (0..1) beside each process of a comparison, in the order of its process means.
+class Covariate:
+    """How slow the machine was beside each process of a comparison, in the order of its process means, as a logarithm.
 
-    ``every`` holds time per unit and share of all processes of the baseline so far, those of the pairs included.
+    ``every`` holds time per unit and value of all processes of the baseline so far, those of the pairs included.
+    ``words`` end a sentence that begins with 'compared at equal'.
     """
 
     baseline: Sequence[float]
     candidate: Sequence[float]
     every: Sequence[tuple[float, float]]
+    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +109,7 @@ def compare(
     level: float = DECISION_LEVEL,
     most_pairs: int = MOST_PAIRS,
     noise: Noise | None = None,
-    crowd: Crowd | None = None,
+    covariates: Sequence[Covariate] = (),
 ) -> Comparison:
     """Judge pairs of process means (times per unit, entry i of both ran beside each other).
 
@@ -129,7 +133,7 @@ def compare(
     if look is None:
         return _comparison(Verdict.CANNOT_TELL, f"{n} of at least {LEAST_PAIRS} pairs", n, ratio)
     # Fitted to the pairs of the look: between two looks nothing new is to be seen.
-    levelled = None if crowd is None else level_crowding(baseline[:look], candidate[:look], crowd)
+    levelled = [level_pairs(baseline[:look], candidate[:look], covariate) for covariate in covariates]
     found = _interval(logs, level, noise, levelled)
     low, high, middle, all_low, all_high = found.low, found.high, found.middle, found.all_low, found.all_high
     ratio = math.exp(middle)
@@ -137,8 +141,8 @@ def compare(
     at_end = n >= most_pairs
     effect = math.log1p(SMALLEST_EFFECT_RATIO)
     told = _words(ratio, bounds, n)
-    if found.is_levelled:
-        told += ", compared at equal use of the cores by other programs"
+    if found.levelled is not None:
+        told += f", compared at equal {found.levelled.words}"
     if all_low > 0 and middle >= effect:
         return _comparison(Verdict.FASTER, told, n, ratio, *bounds, decided=True)
     if all_high < 0 and middle <= -effect:
@@ -163,16 +167,17 @@ def next_look(n: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levelled:
-    """Pairs at equal crowding: what is left of each log ratio, and how sure the slope is that was taken out.
+    """Pairs at equal values of a covariate: what is left of each log ratio, and how sure the slope is.
 
-    ``shifts`` is by how much each pair's two sides differed in crowding; ``slope_error`` the standard error of the
-    slope for a spread of 1.
+    ``shifts`` is by how much each pair's two sides differed in it; ``slope_error`` is the slope's standard error for a
+    spread of 1.
     """
 
     logs: tuple[float, ...]
     shifts: tuple[float, ...]
     slope_error: float
     noise: Noise
+    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +190,7 @@ class _Interval:
     spread: float
     all_low: float
     all_high: float
-    is_levelled: bool
+    levelled: Levelled | None
 
 
 def crowding(others_ratio: float) -> float:
@@ -193,14 +198,14 @@ def crowding(others_ratio: float) -> float:
     return -math.log(1.0 - min(max(others_ratio, 0.0), MOST_CROWDED_RATIO))
 
 
-def level_crowding(baseline: Sequence[float], candidate: Sequence[float], crowd: Crowd) -> Levelled | None:
-    """The pairs at equal crowding; None where it hardly varied, explains nothing, or differs between the arms."""
-    n, every = len(baseline), crowd.every
+def level_pairs(baseline: Sequence[float], candidate: Sequence[float], covariate: Covariate) -> Levelled | None:
+    """The pairs at equal values; None where they hardly varied, explain nothing, or differ between the arms."""
+    n, every = len(baseline), covariate.every
     if n < LEAST_PAIRS or len(every) < LEAST_FOR_NOISE:
         return None
-    x_a, x_b = ([crowding(one) for one in shares[:n]] for shares in (crowd.baseline, crowd.candidate))
+    x_a, x_b = covariate.baseline[:n], covariate.candidate[:n]
     groups = (
-        ([crowding(share) for _, share in every], [math.log(time) for time, _ in every]),
+        ([value for _, value in every], [math.log(time) for time, _ in every]),
         (x_b, [math.log(time) for time in candidate]),
     )
     square = product = 0.0
@@ -208,9 +213,9 @@ def level_crowding(baseline: Sequence[float], candidate: Sequence[float], crowd:
         x_mean, y_mean = math.fsum(x) / len(x), math.fsum(y) / len(y)
         square += math.fsum((one - x_mean) ** 2 for one in x)
         product += math.fsum((a - x_mean) * (b - y_mean) for a, b in zip(x, y, strict=True))
-    if square <= LEAST_CROWDING_SPREAD**2 * (len(every) + n - 2) or product <= 0:
+    if square <= LEAST_COVARIATE_SPREAD**2 * (len(every) + n - 2) or product <= 0:
         return None
-    slope = min(product / square, MOST_CROWDING_SLOPE)
+    slope = min(product / square, MOST_SLOPE)
     shifts = [a - b for a, b in zip(x_a, x_b, strict=True)]
     mean = math.fsum(shifts) / n
     error = math.sqrt(math.fsum((one - mean) ** 2 for one in shifts) / (n - 1) / n)
@@ -226,15 +231,18 @@ def level_crowding(baseline: Sequence[float], candidate: Sequence[float], crowd:
         shifts=tuple(shifts),
         slope_error=math.sqrt(0.5 / square),
         noise=Noise(spread_ratio=math.sqrt(2) * spread, freedom=len(left) - 1),
+        words=covariate.words,
     )
 
 
-def _interval(logs: Sequence[float], level: float, noise: Noise | None, levelled: Levelled | None) -> _Interval:
-    """The intervals of all looks so far; at equal crowding where that makes the spread clearly smaller."""
-    plain = _spread_used(logs, noise)[0]
-    if levelled is None or _spread_used(levelled.logs, levelled.noise)[0] > LEVELLED_RATIO * plain:
+def _interval(logs: Sequence[float], level: float, noise: Noise | None, ways: Sequence[Levelled | None]) -> _Interval:
+    """The intervals of all looks so far; at equal values of a covariate where that makes the spread clearly smaller."""
+    most = LEVELLED_RATIO * _spread_used(logs, noise)[0]
+    spreads = [(_spread_used(way.logs, way.noise)[0], way) for way in ways if way is not None]
+    spread, levelled = min(spreads, key=lambda one: one[0], default=(math.inf, None))
+    if levelled is None or spread > most:
         return _intersect(logs, level, noise, None)
-    return _intersect(levelled.logs, LEVELLED_LEVEL_RATIO * level, levelled.noise, levelled)
+    return _intersect(levelled.logs, LEVELLED_LEVEL_RATIO * level / len(ways), levelled.noise, levelled)
 
 
 def _spread_used(logs: Sequence[float], noise: Noise | None) -> tuple[float, int]:
@@ -274,7 +282,7 @@ def _intersect(logs: Sequence[float], level: float, noise: Noise | None, levelle
         spread=spread,
         all_low=all_low,
         all_high=all_high,
-        is_levelled=levelled is not None,
+        levelled=levelled,
     )
 
 

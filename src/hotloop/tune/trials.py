@@ -61,6 +61,11 @@ class Measurement:
     """What the training was seen to be: its ranks, DistributedDataParallel, the dtype of parameters and of autocast."""
     others_ratio: float | None = None
     """Share of the cores' time that other programs used during its steady steps; None where that was not to be seen."""
+    pace_ns: float | None = None
+    """Mean time of a fixed piece of work between its steady steps; None where that was not timed, or where processes of
+    the training's own may slow it."""
+    threads_count: int | None = None
+    """Compute threads of a rank."""
     exchanges: bool | None = None
     """Whether the ranks were seen to exchange anything: DistributedDataParallel or collectives of the training."""
 
