@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check test browser golden docs zoo treated tune-zoo tune-zoo-subset zoo-report what-if overhead tune-aa patches preemption trainer frameworks numerics \
+.PHONY: setup demo check test browser golden docs zoo treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks numerics \
   techniques gpu clean
 
 setup: $(VENV)/.ready
@@ -72,6 +72,10 @@ zoo-report: setup
 
 what-if: setup
 	$(BIN)/python benchmarks/what_if_pairs.py
+
+# What Perfetto itself reads of exported excerpts, in headless Chromium: a minute (benchmarks/results/perfetto.json).
+perfetto: setup browser
+	$(BIN)/python benchmarks/perfetto.py
 
 overhead: setup
 	$(BIN)/python benchmarks/overhead.py --with-traceml

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import sys
 from bisect import bisect_right
 from decimal import Decimal
@@ -241,7 +242,8 @@ def compare_partitions(before: Trace, after: Trace, numbers: list[int]) -> None:
     old: RankTimeline = reduce_trace(before, ground=ground)
     new: RankTimeline = reduce_trace(after, ground=again)
     assert [step.index for step in new.steps] == numbers
-    shift_ns = before.facts.epoch_ns - after.facts.epoch_ns
+    first, second = (facts.epoch_ns + (facts.unix_base_ns or 0) for facts in (before.facts, after.facts))
+    shift_ns = first - second
     whole = {step.index: step for step in old.steps}
     cover = cover_devices(after, again.links, again.classes)[0]
     for step in new.steps:
@@ -463,6 +465,37 @@ def test_an_excerpt_is_what_perfetto_reads(tmp_path: Path) -> None:
     target = tmp_path / "b.json.gz"
     main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:6"])
     assert check_for_perfetto(target) == 9
+
+
+def test_times_since_1970_are_written_so_that_a_double_holds_them(tmp_path: Path) -> None:
+    """Perfetto multiplies microseconds by 1,000 in a double."""
+    late_us = 1_712_195_495_519_689
+    early, late = write(tmp_path / "a.json", steps_trace(kernel=HOSTILE)), tmp_path / "late.json"
+    move = lambda found: f'"ts":{Decimal(found[1]) + late_us}'  # noqa: E731
+    late.write_text(re.sub(r'"ts": ?(-?[0-9.]+)', move, early.read_text()))
+    written = []
+    for path in (early, late):
+        target = tmp_path / f"out-{path.name}"
+        main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:6"])
+        written.append(json.loads(target.read_text(), parse_float=Decimal))
+        assert check_for_perfetto(target) == 9
+    times = [[Decimal(e["ts"]) for e in one["traceEvents"] if e["ph"] == "X"] for one in written]
+    base_us = Decimal(written[1]["baseTimeNanoseconds"]) / 1000
+    assert "baseTimeNanoseconds" not in written[0]
+    assert [at + base_us - late_us for at in times[1]] == times[0]
+    assert all(int(float(at) * 1000) == at * 1000 for at in times[1])
+
+
+def test_a_thread_number_that_overflowed_is_not_taken_for_the_main_thread(tmp_path: Path) -> None:
+    content = json.loads(json.dumps(steps_trace(kernel=HOSTILE)))
+    host = next(event["tid"] for event in content["traceEvents"] if event.get("cat") == "cpu_op")
+    for event in content["traceEvents"]:
+        if event.get("tid") == host:
+            event["tid"] = -1029147072
+    path, target = write(tmp_path / "a.json", content), tmp_path / "b.json"
+    main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:6"])
+    told = {event["tid"] for event in json.loads(target.read_text())["traceEvents"] if event.get("cat") == "cpu_op"}
+    assert told == {3265820224}
 
 
 def test_what_perfetto_would_drop_is_found(tmp_path: Path) -> None:

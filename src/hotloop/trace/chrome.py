@@ -25,6 +25,8 @@ Int64s = NDArray[np.int64]
 OWN_CATEGORY = "hotloop"
 """No profiler's: a reader takes the tracks for no work of the trace."""
 
+MOST_EXACT_NS = 2**52
+"""Beyond the double of it a double does not hold every ns; a trace may last as long again."""
 BLOCK_ROWS = 8192
 """So many events are in memory as text at a time."""
 
@@ -136,11 +138,15 @@ def _write_parts(file: Any, parts: Iterator[str]) -> None:
 def _tell_file(
     trace: Trace, rows: Int64s, tracks: Iterable[Track], links: tuple[Int64s, Int64s], about: str
 ) -> Iterator[str]:
+    shift_ns = _choose_shift_ns(trace.facts.epoch_ns + (int(trace.start_ns[rows].min()) if len(rows) else 0))
     head = _describe_facts(trace.facts)
+    if shift_ns:
+        head["baseTimeNanoseconds"] = (trace.facts.unix_base_ns or 0) + shift_ns
     head["exported"] = about
     yield json.dumps(head)[:-1] + ',\n"traceEvents": ['
     separator = "\n"
-    for block in _tell_events(trace, rows, tracks, links):
+    clock = _Clock(trace.facts.epoch_ns - shift_ns, trace.facts.time_unit_ns)
+    for block in _tell_events(trace, rows, tracks, links, clock):
         if block:
             yield separator + ",\n".join(block)
             separator = ",\n"
@@ -148,9 +154,8 @@ def _tell_file(
 
 
 def _tell_events(
-    trace: Trace, rows: Int64s, tracks: Iterable[Track], links: tuple[Int64s, Int64s]
+    trace: Trace, rows: Int64s, tracks: Iterable[Track], links: tuple[Int64s, Int64s], clock: _Clock
 ) -> Iterator[list[str]]:
-    clock = _Clock(trace.facts.epoch_ns, trace.facts.time_unit_ns)
     own = _find_free_process(trace)
     yield _name_processes(trace, own)
     for number, track in enumerate(tracks, start=1):
@@ -167,6 +172,18 @@ def _tell_events(
     yield from _tell_arrows(trace, links, clock)
     if trace.memory is not None and len(rows):
         yield from _tell_memory(trace, trace.memory, rows, clock)
+
+
+def _choose_shift_ns(first_ns: int) -> int:
+    """Whole seconds to take off all times, of which ``first_ns`` is the first, for baseTimeNanoseconds to hold.
+
+    Perfetto multiplies microseconds by 1,000 in a double: times since 1970 come out in steps of 256 ns, so that slices
+    overlap that do not, and are dropped.
+
+    >>> _choose_shift_ns(1_712_195_495_519_689_047), _choose_shift_ns(3_743_411_230_047_485)
+    (1712195495000000000, 0)
+    """
+    return first_ns // 1_000_000_000 * 1_000_000_000 if abs(first_ns) > MOST_EXACT_NS else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +315,16 @@ def _tell_memory(trace: Trace, memory: MemoryEvents, rows: Int64s, clock: _Clock
 
 
 def _identify(label: str) -> str:
-    """A pid or tid as the file had it: a number where it is one, else a string."""
-    return label if _is_number(label) else json.dumps(label)
+    """A pid or tid as the file had it: a number where it is one, else a string.
+
+    A negative one is 32 bits that overflowed, and is written without the sign: Perfetto takes it for the main thread.
+
+    >>> _identify("7"), _identify("stream 7"), _identify("-1029147072")
+    ('7', '"stream 7"', '3265820224')
+    """
+    if not _is_number(label):
+        return json.dumps(label)
+    return str(int(label) % 2**32) if -(2**31) <= int(label) < 0 else label
 
 
 def _is_number(label: str) -> bool:
