@@ -245,7 +245,7 @@ def test_a_failure_in_every_step_is_counted_and_harms_nothing(
     monkeypatch.setattr(batches, "count_samples", broken)
     monkeypatch.setattr(session.Session, "_tell_root", broken)
     monkeypatch.setattr(session.Session, "_meet", broken)
-    training.session._learners.clear()
+    training.session.learners.clear()
     for _ in range(6):
         training.step()
     assert training.column("forwards") == [2] * 6

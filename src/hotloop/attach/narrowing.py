@@ -2,7 +2,9 @@
 
 A patch on nn.Module itself costs about half a microsecond for every nested module. After the first rows the classes of
 the outermost modules are known; a patch on those classes alone sees the same events. Nested modules (recomputation)
-and new outermost classes are looked for again in every WATCH_ROWS'th row and whenever an iterator is created.
+and new outermost classes are looked for again in every WATCH_ROWS'th row, later in ever fewer ones, and at a loader's
+first iterators: each switch empties the interpreter's caches of every module's class, and from Python 3.13 on a class
+whose methods were replaced a thousand times is never cached again.
 Under torch.compile nothing is ever changed: Dynamo guards on what it traced.
 """
 
@@ -17,6 +19,10 @@ from hotloop.observe import wrappers
 from hotloop.observe.session import LEARNING_ROWS, MANY_NESTED_CALLS, WATCH_ROWS, Session
 
 
+WATCH_SHARE = 8
+"""Later the next row to watch lies this part of the rows so far ahead."""
+
+
 class ModulePatch:
     """Switches between the wide patch (nn.Module) and the narrow one (the outermost classes)."""
 
@@ -27,7 +33,9 @@ class ModulePatch:
         self._original = getattr(self._wide, "__wrapped__", None)
         self._wrap = wrappers.wrap_module_call(session)
         self._narrowed: dict[type, Any] = {}
+        self._watch_at = 0
         self.is_wide = True
+        self.widened_count = 0
 
     def after_row(self, rows: int) -> None:
         """At the end of each row: decide how the next one is watched."""
@@ -44,7 +52,8 @@ class ModulePatch:
             few = session.nested_calls < MANY_NESTED_CALLS * LEARNING_ROWS
             if not few and session.roots and rows % WATCH_ROWS != 0:
                 self.narrow()
-        elif rows % WATCH_ROWS == 0:
+        elif rows % WATCH_ROWS == 0 and rows >= self._watch_at:
+            self._watch_at = rows + rows // WATCH_SHARE
             self.widen()
         session.recorder.watching_all = self.is_wide
 
@@ -72,6 +81,7 @@ class ModulePatch:
                 _patch(cls, own)
         self._narrowed.clear()
         self.is_wide = True
+        self.widened_count += 1
         self._session.recorder.watching_all = False  # known from the next whole row on
 
 

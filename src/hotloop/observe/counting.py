@@ -96,6 +96,7 @@ class Counting:
             sample_dim = self.time_first[key]
             if sample_dim is None:
                 self.undecided = (key, batches.leading_shape(batch))
+                self._recorder.quick = False  # the backward has to decide it
                 return
             if sample_dim == UNKNOWN:
                 return

@@ -161,6 +161,7 @@ class Loading:
             self._loader_refs[key] = weakref.ref(loader)
             self.states[key] = LoaderState(loader_id, described, facts.first_batch_size(loader))
             self.unknown.append(self.states[key])
+            self._recorder.quick = False  # the next backward says whether it is fed by this one
             self._session.tell(described)
         return self.states[key]
 
@@ -216,7 +217,7 @@ class Loading:
         except TypeError:  # some loaders answer a generator: its batches are counted under the loader last iterated
             self.last_state = state
         patch = self._session.module_patch
-        if patch is not None and not patch.is_wide:
+        if patch is not None and not patch.is_wide and is_watched(state.iterators):
             patch.widen()  # another loop may begin here, around another model
             self._recorder.due = 0
         state.iterators += 1
@@ -322,6 +323,16 @@ class Loading:
             if other is not feeding and other.batches and other.feeds_backward is None:
                 other.feeds_backward = False
         self.unknown = [s for s in self.unknown if s.feeds_backward is None]
+
+
+def is_watched(iterators: int) -> bool:
+    """Whether nested modules are watched again at a loader's next iterator, after so many: at ever fewer of them,
+    because every switch empties the interpreter's caches of types.
+
+    >>> [n for n in range(70) if is_watched(n)]
+    [0, 1, 2, 3, 4, 8, 16, 32, 64]
+    """
+    return iterators < 4 or iterators & (iterators - 1) == 0
 
 
 def _nobody() -> None:

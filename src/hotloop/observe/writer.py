@@ -63,7 +63,7 @@ _ROW_BYTES = 8 * len(STEP_FIELDS)
 _ROW_SPAN_BYTES = frame_span_bytes(_ROW_BYTES)
 _ROW_SPAN_WORDS = _ROW_SPAN_BYTES // 8
 _ROW_WORD = _ROW_SPAN_BYTES | _ROW_BYTES << 32  # what follows a row frame's commit word
-_ROW_HEAD = struct.Struct("<QQ")  # that word and the sequence number
+_FRAME_VALUES = slice(2, None)  # of a row frame without its commit word: what follows that word and the sequence number
 _ROW_VALUES = struct.Struct(f"<{len(STEP_FIELDS)}q")
 _COMMIT = struct.Struct("<Q")
 _MAY_COPY = sys.byteorder == "little"  # the file's own order: a row's words are its bytes
@@ -124,6 +124,7 @@ class FrameWriter:
         "__dict__",
         "__weakref__",
         "_at",
+        "_frame",
         "_lock",
         "_pending_rows",
         "_raw_left",
@@ -166,6 +167,8 @@ class FrameWriter:
         self._at = 0
         self._row_limit_bytes = 0  # rows that end here go the short way; 0 sends all of them the long way
         self._sequence = 1
+        self._frame = array("q", [_ROW_WORD, 0, *[0] * len(STEP_FIELDS)])
+        """The newest row's frame without its commit word."""
         self._reserve_at = RESERVE_OFFSET
 
         self._raw_left = raw_rows
@@ -222,28 +225,26 @@ class FrameWriter:
     def write_row(self, values: Sequence[int]) -> None:
         """Record one row, in the order of STEP_FIELDS; ``values`` is not kept. An array of int64 is copied as it is."""
         try:
-            if type(values) is not array:
-                values = array("q", values)
-            if not self._lock.acquire(False):
+            lock = self._lock
+            if not lock.acquire(False):
                 self._defer_row(_ROW_VALUES.pack(*values))
-                if not self._lock.acquire(False):
+                if not lock.acquire(False):
                     return  # whoever holds the lock looks at the pending rows after releasing it
                 try:
                     self._drain(_DRAIN_ROWS)
                 finally:
-                    self._lock.release()
+                    lock.release()
                 return
             try:
                 at = self._at
                 end = at + _ROW_SPAN_BYTES
                 if end <= self._row_limit_bytes and not self._pending_rows:
-                    words, first = self._words, at >> 3
-                    words[first + 1] = _ROW_WORD
-                    words[first + 2] = self._sequence
-                    words[first + 3 : first + _ROW_SPAN_WORDS] = values
-                    # The checksum is of the row where it is, in the caches: the file's memory is fresh and far away.
-                    checksum = crc32(values, crc32(_ROW_HEAD.pack(_ROW_WORD, self._sequence), KIND_ROW))
-                    words[first] = checksum | _ROW_COMMIT  # last, in one 8-byte store
+                    # The checksum is of a copy that is in the caches: the file's memory is fresh and far away.
+                    frame, words, first = self._frame, self._words, at >> 3
+                    frame[1] = self._sequence
+                    frame[_FRAME_VALUES] = values if type(values) is array else array("q", values)
+                    words[first + 1 : first + _ROW_SPAN_WORDS] = frame
+                    words[first] = crc32(frame, KIND_ROW) | _ROW_COMMIT  # last, in one 8-byte store
                     self._at = end
                     self._sequence += 1
                     self._settled_rows = values[_INDEX] + 1
@@ -256,7 +257,7 @@ class FrameWriter:
                     self._defer_row(_ROW_VALUES.pack(*values))
                     self._drain(_DRAIN_ROWS)
             finally:
-                self._lock.release()
+                lock.release()
         except Exception as error:  # a training must not end because its recording could not be written
             self._give_up(error)
             self._lost_rows += 1
