@@ -262,20 +262,24 @@ def test_batches_fetched_here_are_timed_less_often_after_the_first(training: Tra
     fetcher: Any = Fetcher()
     fetch = wrappers.wrap_fetcher_fetch(training.session)(lambda fetcher, samples: fetcher.collate_fn(samples))
 
-    def fetch_many(count: int) -> int:
+    def fetch_many(count: int, apart_ns: int = 0) -> int:
         before = training.session.recorder.row[FIELD["fetch_batches"]]
         for _ in range(count):
+            training.session.recorder.last_ns += apart_ns
             assert len(fetch(fetcher, [(torch.zeros(2),)] * 4)[0]) == 4
             assert fetcher.collate_fn is collate
         return int(training.session.recorder.row[FIELD["fetch_batches"]] - before)
 
     assert fetch_many(TIMED_FETCHES) == TIMED_FETCHES
-    assert 95 <= fetch_many(400) <= 105
-    fetch_many(600)
-    assert 95 <= fetch_many(1600) <= 105
+    assert 60 <= fetch_many(260) <= 68
+    fetch_many(200)
+    assert 95 <= fetch_many(6100) <= 105  # batches without any time between them
+    fetch_many(100, apart_ns=40_000_000)
+    assert 24 <= fetch_many(100, apart_ns=40_000_000) <= 26
     state = training.session.loading._fetch_state
     assert state is not None
-    assert TIMED_FETCHES + 2600 - 30 <= state.main.batches <= TIMED_FETCHES + 2600  # the totals cover all
+    taken = TIMED_FETCHES + 6760
+    assert taken - 100 <= state.main.batches <= taken  # the totals cover all
     with pytest.raises(TypeError):
         wrappers.wrap_fetcher_fetch(training.session)(lambda fetcher, index: fetcher.collate_fn(1, 2))(fetcher, 0)
     assert fetcher.collate_fn is collate

@@ -127,6 +127,7 @@ class Recorder:
         "burst",
         "clock",
         "closes",
+        "cpu_mask",
         "due",
         "last_ns",
         "on_row",
@@ -165,6 +166,8 @@ class Recorder:
         self.quick = False
         """Whether nothing but phases happens at present: no burst, no loader or model to be found out about. Then the
         wrappers of every step charge the stack by themselves. Who starts anything else takes it back."""
+        self.cpu_mask = 0
+        """While ``quick`` holds the process's CPU time is read in rows whose number has none of these bits."""
         self._flags = 0
         self.on_start: Callable[[], Callable[[Row[int]], None] | None] | None = None
         self.on_row: Callable[[Row[int]], None] | None = None
@@ -352,9 +355,10 @@ class Recorder:
         if optimizer_index:
             row[OPTIMIZER_INDEX] = optimizer_index
         row[END] = end_ns = now - self.anchor_ns
-        cpu_ns = self._cpu_clock()
-        row[CPU] = cpu_ns - self._cpu_last_ns
-        self._cpu_last_ns = cpu_ns
+        if not rows & self.cpu_mask:
+            cpu_ns = self._cpu_clock()
+            row[CPU] = cpu_ns - self._cpu_last_ns
+            self._cpu_last_ns = cpu_ns
         if self._flags:
             row[FLAGS] = self._flags
             if self._flags & FLAG_WATCHED_ALL and row[RECOMPUTE] == UNKNOWN:

@@ -28,7 +28,7 @@ from .direct_forward import find_models_in_sight, find_running_forward
 from .guard import GUARD, guarded
 from .loading import Loading
 from .places import Place, caller_place, is_user_code, place_of
-from .recorder import COUNTED, Recorder, Row
+from .recorder import COUNTED, END, START, Recorder, Row
 from .repeats import Repeats
 from .tracing import make_recorder
 from .writer import FrameWriter
@@ -46,6 +46,8 @@ LEARNING_ROWS = 4
 """For so many rows every nested module call is looked at (autocast, nested DDP)."""
 TOKEN_SAMPLE_ROWS = 16
 """Tokens are counted in the first rows and then in every so many'th. Between these nothing is looked at after a row."""
+SHORT_ROW_NS = 20_000_000
+"""In rows shorter than this the process's CPU time is read in every fourth."""
 MATCHED_ROWS = 64
 """For so many rows inputs of forwards are remembered; later only if there have been forwards without
 gradients, or some that repeated another one."""
@@ -286,6 +288,7 @@ class Session:
         if self._pending_facts:
             self.flush_pending()
         self.plain_forwards = not (self.matching_inputs or self._ddp_classes)
+        recorder.cpu_mask = 3 if row[END] - row[START] < SHORT_ROW_NS else 0
         recorder.quick = not (
             self.learning
             or self.loading.unknown

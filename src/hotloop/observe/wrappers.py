@@ -206,7 +206,7 @@ class _TimedCollate:
 
 def wrap_fetcher_fetch(session: Session) -> Callable[[Call], Call]:
     """_MapDatasetFetcher.fetch and its iterable twin: reading the samples apart from collating them, batch by batch in
-    a worker, in the training process one in four after the first ones and one in 16 after many."""
+    a worker, in the training process one in four after the first ones and fewer after many."""
     loading = session.loading
 
     def wrap(original: Call) -> Call:

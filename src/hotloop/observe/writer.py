@@ -20,16 +20,17 @@ import threading
 import time
 import weakref
 from array import array
-from binascii import crc32
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import adler32
 
 from hotloop.core.frames import (
     HEAD_BYTES,
     KIND_FACT,
     KIND_ROW,
+    KIND_SUMMED_ROW,
     LAST_WINS_KINDS,
     MANY_KINDS,
     MAX_FACT_BYTES,
@@ -67,7 +68,7 @@ _FRAME_VALUES = slice(2, None)  # of a row frame without its commit word: what f
 _ROW_VALUES = struct.Struct(f"<{len(STEP_FIELDS)}q")
 _COMMIT = struct.Struct("<Q")
 _MAY_COPY = sys.byteorder == "little"  # the file's own order: a row's words are its bytes
-_ROW_COMMIT = commit_word(KIND_ROW, b"") & ~0xFFFFFFFF
+_ROW_COMMIT = commit_word(KIND_SUMMED_ROW, b"") & ~0xFFFFFFFF
 
 _INDEX, _MERGED, _CLOSED_BY = FIELD["index"], FIELD["rows_merged"], FIELD["closed_by"]
 _FROM_FIRST = tuple(FIELD[name] for name in ("index", "closed_by", "optimizer_index", "start_ns"))
@@ -131,6 +132,7 @@ class FrameWriter:
         "_row_limit_bytes",
         "_sequence",
         "_settled_rows",
+        "_target",
         "_view",
         "_words",
     )
@@ -163,7 +165,7 @@ class FrameWriter:
         self._current: Segment | None = None
         self._next: Segment | None = None
         self._retired: list[Segment] = []
-        self._use(memoryview(b""))
+        self._use(memoryview(b""), None)
         self._at = 0
         self._row_limit_bytes = 0  # rows that end here go the short way; 0 sends all of them the long way
         self._sequence = 1
@@ -240,11 +242,12 @@ class FrameWriter:
                 end = at + _ROW_SPAN_BYTES
                 if end <= self._row_limit_bytes and not self._pending_rows:
                     # The checksum is of a copy that is in the caches: the file's memory is fresh and far away.
-                    frame, words, first = self._frame, self._words, at >> 3
+                    frame, target = self._frame, self._target
                     frame[1] = self._sequence
                     frame[_FRAME_VALUES] = values if type(values) is array else array("q", values)
-                    words[first + 1 : first + _ROW_SPAN_WORDS] = frame
-                    words[first] = crc32(frame, KIND_ROW) | _ROW_COMMIT  # last, in one 8-byte store
+                    checksum = adler32(frame, KIND_SUMMED_ROW)
+                    target[at + 8 : end] = frame
+                    self._words[at >> 3] = checksum | _ROW_COMMIT  # last, in one 8-byte store
                     self._at = end
                     self._sequence += 1
                     self._settled_rows = values[_INDEX] + 1
@@ -289,10 +292,12 @@ class FrameWriter:
             self._give_up(error)
             self._lost_facts += 1
 
-    def _use(self, view: memoryview) -> None:
-        """Append to this memory from here on; rows are written to it word by word."""
+    def _use(self, view: memoryview, target: Any) -> None:
+        """Append to this memory from here on; ``target`` is the object behind it, which takes a row's words as they are
+        with less ado than a view."""
         self._view = view
         self._words = view.cast("q")
+        self._target = target
 
     # The maintenance thread.
 
@@ -511,7 +516,7 @@ class FrameWriter:
         self._retired.append(current)
         self._current, self._next = self._next, None
         first_row = self._settled_rows if self._block is None else self._block[_INDEX]
-        self._use(self._current.view)
+        self._use(self._current.view, self._current.view.obj)
         self._view[:SEGMENT_HEADER_BYTES] = encode_segment_header(self._current.number, first_row)
         self._at = self._current.at = SEGMENT_HEADER_BYTES
         self._row_limit_bytes = self._file.segment_bytes if self._raw_left > 0 and _MAY_COPY else 0
@@ -566,7 +571,7 @@ class FrameWriter:
             return
         with self._lock:
             self._first = self._current = first
-            self._use(first.view)
+            self._use(first.view, first.view.obj)
             self._at = HEAD_BYTES
             first.at = first.flushed = HEAD_BYTES
             self._row_limit_bytes = self._file.segment_bytes if self._raw_left > 0 and _MAY_COPY else 0
@@ -719,7 +724,7 @@ class FrameWriter:
             self._reason = self._loss_reason = f"the recording was deleted: {self._file.present_path}"
 
     def _drop_segments(self) -> None:
-        self._use(memoryview(b""))
+        self._use(memoryview(b""), None)
         self._first = self._current = self._next = None
         self._retired = []
         self._newest = self._other = self._spare = None
