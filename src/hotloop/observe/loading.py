@@ -23,6 +23,7 @@ from .workers import Totals, WorkerTable
 if TYPE_CHECKING:
     from .session import Session
 
+_Tensor = torch.Tensor
 BATCHES = FIELD["batches"]
 MICRO_BATCHES = FIELD["micro_batches"]
 FETCH_NS = FIELD["fetch_ns"]
@@ -247,9 +248,14 @@ class Loading:
     def after_batch(self, state: LoaderState | None, batch: Any, waited_ns: int) -> None:
         """A batch was taken by the training's loop."""
         try:
-            row, counting = self._recorder.row, self._counting
+            recorder, counting = self._recorder, self._counting
+            row = recorder.row
             row[BATCHES] = fetched = row[BATCHES] + 1
-            samples = batches.count_samples(batch)
+            kind = type(batch)
+            first = batch[0] if (kind is list or kind is tuple) and batch else batch
+            # Nearly every batch is a tensor or begins with one.
+            shape = first.shape if type(first) is _Tensor else None
+            samples = shape[0] if shape else batches.count_samples(batch)
             if state is not None:
                 state.batches += 1
                 state.wait_ns += waited_ns
@@ -261,8 +267,8 @@ class Loading:
                 if samples != state.whole_batch:
                     samples = counting.settle_samples(state, batch, samples)
                 if state.feeds_backward:
-                    if self._recorder.burst is not None:
-                        self._recorder.drop_empty_burst()
+                    if recorder.burst is not None:
+                        recorder.drop_empty_burst()
                     row[MICRO_BATCHES] += 1
                     if fetched == 1 and (row[SAMPLES] or counting.direct_samples):
                         counting.drop_direct()
@@ -273,7 +279,7 @@ class Loading:
                     return
                 state.last_samples = samples
             row[SAMPLES] += samples
-            if counting.sampling_tokens and samples:
+            if counting.sampled_row == recorder.rows and samples:
                 counting.count_tokens(batch, 0 if state is None else state.sample_dim)
         except Exception as error:
             GUARD.record("Loading.after_batch", error)

@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from hotloop.core.recording import UNKNOWN
+
 from . import wrappers
 from .loading import LoaderState
 from .recorder import FORWARD, Recorder
@@ -61,7 +63,7 @@ def hook_costs_ns(session: Session) -> dict[str, float]:
     probe.loading.state = probe.loading.last_state = LoaderState(0, None, None)
     probe.loading.state.feeds_backward = True
     probe.loading.iterator_ref = weakref.ref(subject)
-    probe.counting.sampling_tokens = False
+    probe.counting.sampled_row = UNKNOWN
     step(subject)
     call(subject)
     backward(subject)

@@ -45,9 +45,9 @@ COMPILES = FIELD["compiles"]
 LEARNING_ROWS = 4
 """For so many rows every nested module call is looked at (autocast, nested DDP)."""
 TOKEN_SAMPLE_ROWS = 16
-"""Tokens are counted in the first rows and then in every so many'th. Between these nothing is looked at after a row."""
+"""Tokens are counted in the first rows and then in every so many'th. Before the others nothing is looked at."""
 SHORT_ROW_NS = 20_000_000
-"""In rows shorter than this the process's CPU time is read in every fourth."""
+"""In rows shorter than this the process's CPU time is read in every eighth."""
 MATCHED_ROWS = 64
 """For so many rows inputs of forwards are remembered; later only if there have been forwards without
 gradients, or some that repeated another one."""
@@ -272,8 +272,8 @@ class Session:
         """After a row when that is due: learn, sample what is sampled, narrow or widen the module patch."""
         recorder = self.recorder
         rows = recorder.rows
-        sampled = rows < LEARNING_ROWS or rows % TOKEN_SAMPLE_ROWS == 0
-        self.counting.sampling_tokens = sampled
+        if rows < LEARNING_ROWS or rows % TOKEN_SAMPLE_ROWS == 0:
+            self.counting.sampled_row = rows
         if self.learning and rows >= LEARNING_ROWS:
             self.learning = False
         if rows >= MATCHED_ROWS and not self.nograd_calls and not self.repeats.same_mode_count:
@@ -281,14 +281,15 @@ class Session:
         self._rows_looked_at += 1
         self._forwards += row[FORWARDS]
         self._backwards += row[BACKWARDS]
-        if self.module_patch is not None:
-            self.module_patch.after_row(rows)
+        patch = self.module_patch
+        if patch is not None:
+            patch.after_row(rows)
         for subscriber in tuple(self.subscribers):
             subscriber(self, row)
         if self._pending_facts:
             self.flush_pending()
         self.plain_forwards = not (self.matching_inputs or self._ddp_classes)
-        recorder.cpu_mask = 3 if row[END] - row[START] < SHORT_ROW_NS else 0
+        recorder.cpu_mask = 7 if row[END] - row[START] < SHORT_ROW_NS else 0
         recorder.quick = not (
             self.learning
             or self.loading.unknown
@@ -297,11 +298,12 @@ class Session:
             or type(recorder) is not Recorder
             or not recorder.seen_optimizer
         )
-        recorder.due = rows + 1 if sampled or self.subscribers else rows - rows % TOKEN_SAMPLE_ROWS + TOKEN_SAMPLE_ROWS
+        is_next_due = rows < LEARNING_ROWS or self.subscribers or (patch is not None and patch.is_passing)
+        recorder.due = rows + 1 if is_next_due else rows - rows % TOKEN_SAMPLE_ROWS + TOKEN_SAMPLE_ROWS
 
     def call_counts(self) -> dict[str, int]:
         """How often each hook was called so far, by the names of COUNTED. Forwards and backwards are extrapolated from
-        the rows that were looked at: all of the first ones, later two in 16."""
+        the rows that were looked at: all of the first ones, later one in 16."""
         scale = self.recorder.rows / max(1, self._rows_looked_at)
         counts = {
             "batches": sum(state.batches for state in list(self.loading.states.values())),
