@@ -117,7 +117,9 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def watch_sampler(options: argparse.Namespace) -> dict[str, Any]:
-    """The loop for ``--seconds``; CPU time of the agent's own thread over wall time, early and late."""
+    """The loop for ``--seconds``; CPU time of the agent's own thread over wall time, early and late, and of each of its
+    parts: what is left of the whole is waking up."""
+    from hotloop.observe import background as module
     from hotloop.observe.background import FAST_FOR_S
 
     loop = Loop(options.model, options.width)
@@ -125,11 +127,29 @@ def watch_sampler(options: argparse.Namespace) -> dict[str, Any]:
     loop.step()
     session = attached_session()
     background = session.background
+    parts: dict[str, list[int]] = {}
+
+    def watch(name: str) -> None:
+        original, spent = getattr(background, name), parts.setdefault(name, [0, 0])
+
+        def timed(*args: Any) -> Any:
+            start_ns = time.thread_time_ns()
+            try:
+                return original(*args)
+            finally:
+                spent[0] += time.thread_time_ns() - start_ns
+                spent[1] += 1
+
+        setattr(background, name, timed)
+
+    for name in ("_sample", *module._JOBS_NS):
+        watch(name)
     start_ns, marks = time.perf_counter_ns(), []
     rows = session.recorder.rows
     split_s = min(FAST_FOR_S, options.seconds * 0.6)
     for until_s in (split_s, options.seconds):
         began_ns, cpu_ns, steps = time.perf_counter_ns(), background.cpu_ns, session.recorder.rows
+        samples = parts["_sample"][1]
         while time.perf_counter_ns() - start_ns < until_s * 1e9:
             loop.step()
         wall_ns = time.perf_counter_ns() - began_ns
@@ -137,11 +157,18 @@ def watch_sampler(options: argparse.Namespace) -> dict[str, Any]:
             {
                 "until_s": until_s,
                 "sampler_ratio": (background.cpu_ns - cpu_ns) / wall_ns,
+                "samples": parts["_sample"][1] - samples,
                 "step_ns": wall_ns / (session.recorder.rows - steps),
             }
         )
     wall_ns = time.perf_counter_ns() - start_ns
-    return {"parts": marks, "wall_ns": wall_ns, "rows": session.recorder.rows - rows, "sampler_ns": background.cpu_ns}
+    return {
+        "parts": marks,
+        "wall_ns": wall_ns,
+        "rows": session.recorder.rows - rows,
+        "sampler_ns": background.cpu_ns,
+        "jobs": {name: {"ns": ns, "runs": runs} for name, (ns, runs) in parts.items()},
+    }
 
 
 def attached_session() -> Any:
@@ -392,10 +419,11 @@ def _switch_cost_ns(loop: Loop, session: Any) -> float:
 
 
 def measure_in_place(options: argparse.Namespace) -> dict[str, Any]:
-    """Cost of each hook in real steps, caches as cold as torch leaves them: its call less the call inside.
+    """Cost of each hook in real steps, caches as cold as torch leaves them: before the original's call and after it.
 
-    The wide patch is measured: nn.Module itself is patched for the time.
+    The module patch is measured as it is, wide or narrowed, and stays so meanwhile.
     """
+    from torch import autograd
     from torch.utils.data import dataloader
     from torch.utils.data._utils import fetch
 
@@ -406,73 +434,100 @@ def measure_in_place(options: argparse.Namespace) -> dict[str, Any]:
         loop.step()
     session = attached_session()
     clock = time.perf_counter_ns
-    inside_ns = [0]
-    spent_ns: dict[str, int] = {}
+    depth = 0
+    entered_ns, left_ns = [0] * 64, [0] * 64
+    spent_ns: dict[str, list[int]] = {}
 
-    def watch(
-        name: str, owner: Any, attribute: str, original: Any, make: Callable[[Any], Callable[[Any], Any]]
-    ) -> None:
-        """Put the hook where it is already, with a clock on either side of it."""
+    def watch(name: str, owner: Any, attribute: str, original: Any, make: Callable[[Any], Any], through: bool) -> None:
+        """Put the hook where it is already, with a clock on either side of it and of the call inside."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            start_ns = clock()
+            level = depth - 1
+            entered_ns[level] = clock()
             try:
                 return original(*args, **kwargs)
             finally:
-                inside_ns[0] += clock() - start_ns
+                left_ns[level] = clock()
 
-        hooked = make(session)(timed)
+        def passed_on(*args: Any, **kwargs: Any) -> Any:  # as narrowing.py's _call_inherited
+            return timed(*args, **kwargs)
+
+        hooked = make(session)(passed_on if through else timed)
 
         def outer(*args: Any, **kwargs: Any) -> Any:
-            before_ns, inside_ns[0] = inside_ns[0], 0
+            nonlocal depth
+            level, depth = depth, depth + 1
             start_ns = clock()
             try:
                 return hooked(*args, **kwargs)
             finally:
-                whole_ns = clock() - start_ns
-                spent_ns[name] = spent_ns.get(name, 0) + whole_ns - inside_ns[0]
-                inside_ns[0] = before_ns  # of the hook around us, whose own clock covers all of this
+                end_ns, depth = clock(), level
+                label = name
+                if name == "forward":
+                    label = "forward, nested" if level else "forward, outermost" if args[0] is loop.model else "loss"
+                spent = spent_ns.setdefault(label, [0, 0, 0])
+                spent[0] += entered_ns[level] - start_ns
+                spent[1] += end_ns - left_ns[level]
+                spent[2] += 1
 
         setattr(owner, attribute, outer)
 
-    import torch.autograd as autograd
-
-    places: list[tuple[str, Any, str, Callable[[Any], Callable[[Any], Any]]]] = [
+    places: list[tuple[str, Any, str, Callable[[Any], Any]]] = [
         ("next", dataloader._BaseDataLoaderIter, "__next__", wrappers.wrap_loader_next),
         ("fetch", fetch._MapDatasetFetcher, "fetch", wrappers.wrap_fetcher_fetch),
         ("backward", autograd.graph, "_engine_run_backward", wrappers.wrap_run_backward),
         ("backward", autograd, "_engine_run_backward", wrappers.wrap_run_backward),
-        ("step_and_row", type(loop.optimizer), "step", wrappers.wrap_optimizer_step),
-        ("forward", nn.Module, "__call__", wrappers.wrap_module_call),
+        ("optimizer step, row and its writing", type(loop.optimizer), "step", wrappers.wrap_optimizer_step),
     ]
+    patch, session.module_patch = session.module_patch, None  # nothing else is to switch these meanwhile
+    narrowed = () if patch.is_wide else tuple(patch._narrowed)
+    places += [("forward", cls, "__call__", wrappers.wrap_module_call) for cls in narrowed or (nn.Module,)]
     installed = [(owner, attribute, vars(owner)[attribute]) for _, owner, attribute, _ in places]
 
-    def run(hooked: bool) -> tuple[dict[str, list[int]], list[int]]:
+    def run(hooked: bool) -> list[dict[str, list[int]]]:
         for (name, owner, attribute, make), (_, _, present) in zip(places, installed, strict=True):
-            watch(name, owner, attribute, present.__wrapped__, make if hooked else _no_hook)
-        steps: dict[str, list[int]] = {}
-        sums: list[int] = []
+            is_narrowed = owner in narrowed
+            original = nn.Module.__call__ if is_narrowed else present.__wrapped__
+            watch(name, owner, attribute, original, make if hooked else _no_hook, is_narrowed and hooked)
+        steps: list[dict[str, list[int]]] = []
         for _ in range(options.steps):
             spent_ns.clear()
             loop.step()
-            for name, ns in spent_ns.items():
-                steps.setdefault(name, []).append(ns)
-            sums.append(sum(spent_ns.values()))
+            steps.append(dict(spent_ns))
         for owner, attribute, present in installed:
             setattr(owner, attribute, present)
-        return steps, sums
+        return steps
 
-    empty, empty_sums = run(hooked=False)
-    steps, sums = run(hooked=True)
+    empty, full = run(hooked=False), run(hooked=True)
+    session.module_patch = patch
+    names = list(dict.fromkeys(name for step in full for name in step))
+    nothing = [0, 0, 0]
+
+    def column(steps: list[dict[str, list[int]]], name: str, side: int) -> list[int]:
+        return [step.get(name, nothing)[side] for step in steps]
+
+    def sums(steps: list[dict[str, list[int]]]) -> list[int]:
+        return [sum(before_ns + after_ns for before_ns, after_ns, _ in step.values()) for step in steps]
+
+    hooks = {}
+    for name in names:
+        sides = {
+            side: (column(full, name, place), column(empty, name, place))
+            for place, side in enumerate(("before", "after"))
+        }
+        hooks[name] = {"calls": sum(column(full, name, 2)) / len(full)} | {
+            f"{side}_{key}": what(hooked) - what(bare)
+            for side, (hooked, bare) in sides.items()
+            for key, what in (("mean_ns", _trimmed_mean), ("min_ns", min))
+        }
     return {
-        "hooks": {
-            name: {"mean_ns": _trimmed_mean(values) - _trimmed_mean(empty[name])} for name, values in steps.items()
-        },
-        "sum_mean_ns": _trimmed_mean(sums) - _trimmed_mean(empty_sums),
-        "sum_median_ns": _median(sums) - _median(empty_sums),
-        "sum_min_ns": min(sums) - min(empty_sums),
-        "clock_median_ns": _median(empty_sums),
-        "n": len(sums),
+        "hooks": hooks,
+        "is_wide": not narrowed,
+        "sum_mean_ns": _trimmed_mean(sums(full)) - _trimmed_mean(sums(empty)),
+        "sum_median_ns": _median(sums(full)) - _median(sums(empty)),
+        "sum_min_ns": min(sums(full)) - min(sums(empty)),
+        "clock_median_ns": _median(sums(empty)),
+        "n": len(full),
     }
 
 

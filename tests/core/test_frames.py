@@ -129,7 +129,7 @@ def test_properties_that_do_not_fit_are_left_out() -> None:
         (MAGIC + b"\1\0\0\0", "file is cut off: 12 bytes, less than a header"),
         (
             make_header(version=7),
-            "file was written by a newer hotloop (format 7; this one reads up to 1): upgrade hotloop to read it",
+            "file was written by a newer hotloop (format 7; this one reads up to 2): upgrade hotloop to read it",
         ),
         (make_header(version=0), "file is damaged in its header"),
         (make_header(segment_bytes=1 << 31), "file is damaged in its header"),

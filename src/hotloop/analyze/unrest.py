@@ -11,6 +11,7 @@ from hotloop.core.recording import FLAG_DEEP
 from .segments import BoolColumn, Steps
 
 MIN_STEPS_COUNT = 40
+"""Steps, or groups of short ones, of which the CPU time is known."""
 MIN_VARIATION_RATIO = 0.2
 """Coefficient of variation of the steps' own computation below which nothing needs to be said."""
 MIN_COMPUTE_RATIO = 0.5
@@ -46,16 +47,25 @@ def find_unrest(steps: Steps, base: BoolColumn) -> Unrest | None:
     alike = base & ~steps.is_block & ((columns["flags"] & FLAG_DEEP) == 0)
     for name in OWN_EVENTS:
         alike &= columns[name] <= 0
-    if int(alike.sum()) < MIN_STEPS_COUNT:
-        return None
-    compute = np.zeros(int(alike.sum()), dtype=np.int64)
+    compute = np.zeros(len(alike), dtype=np.int64)
     for name in COMPUTE_FIELDS:
-        compute += columns[name][alike]
-    step, cpu = steps.step_ns[alike], columns["cpu_ns"][alike]
+        compute += columns[name]
+    # Short steps share one reading of the CPU time with those after them: only what lies between two readings compares.
+    ends = np.flatnonzero(columns["cpu_ns"] > 0)
+    if not len(ends):
+        return None
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    until = ends[-1] + 1
+    whole = np.logical_and.reduceat(alike[:until], starts)
+    if int(whole.sum()) < MIN_STEPS_COUNT:
+        return None
+    variation = float(compute[alike].std()) / max(1.0, float(compute[alike].mean()))
+    compute, step, cpu = (
+        np.add.reduceat(column[:until], starts)[whole] for column in (compute, steps.step_ns, columns["cpu_ns"])
+    )
     mean_ns = float(compute.mean())
     if mean_ns <= 0 or mean_ns < MIN_COMPUTE_RATIO * float(step.mean()):
         return None
-    variation = float(compute.std()) / mean_ns
     order = np.argsort(compute, kind="stable")
     quarter = len(order) // 4
     fast, slow = order[:quarter], order[-quarter:]

@@ -2,7 +2,9 @@
 
 A patch on nn.Module itself costs about half a microsecond for every nested module. After the first rows the classes of
 the outermost modules are known; a patch on those classes alone sees the same events. Nested modules (recomputation)
-and new outermost classes are looked for again in every WATCH_ROWS'th row and whenever an iterator is created.
+and new outermost classes are looked for again in every WATCH_ROWS'th row, later in ever fewer ones, and at a loader's
+first iterators: each switch empties the interpreter's caches of every module's class, and from Python 3.13 on a class
+whose methods were replaced a thousand times is never cached again.
 Under torch.compile nothing is ever changed: Dynamo guards on what it traced.
 """
 
@@ -17,6 +19,10 @@ from hotloop.observe import wrappers
 from hotloop.observe.session import LEARNING_ROWS, MANY_NESTED_CALLS, WATCH_ROWS, Session
 
 
+WATCH_SHARE = 8
+"""Later the next row to watch lies this part of the rows so far ahead."""
+
+
 class ModulePatch:
     """Switches between the wide patch (nn.Module) and the narrow one (the outermost classes)."""
 
@@ -27,30 +33,43 @@ class ModulePatch:
         self._original = getattr(self._wide, "__wrapped__", None)
         self._wrap = wrappers.wrap_module_call(session)
         self._narrowed: dict[type, Any] = {}
+        self._watch_at = 0
         self.is_wide = True
+        self.is_passing = False
+        """Whether the wide patch is there for a row or two only."""
+        self.widened_count = 0
 
     def after_row(self, rows: int) -> None:
         """At the end of each row: decide how the next one is watched."""
         session = self._session
         if rows < LEARNING_ROWS or self._original is None:
-            session.recorder.watching_all = self.is_wide
+            self._watch_all(self.is_wide)
+            return
+        if self.is_wide and session.nested_calls < MANY_NESTED_CALLS * LEARNING_ROWS:
+            self._watch_all(True)
             return
         if session.compile_used or _dynamo_compiled():
             if not self.is_wide:
                 self.widen()
-            session.recorder.watching_all = True
+            self.is_passing = False
+            self._watch_all(True)
             return
         if self.is_wide:
-            few = session.nested_calls < MANY_NESTED_CALLS * LEARNING_ROWS
-            if not few and session.roots and rows % WATCH_ROWS != 0:
+            if session.roots and rows % WATCH_ROWS != 0:
                 self.narrow()
-        elif rows % WATCH_ROWS == 0:
+        elif rows % WATCH_ROWS == 0 and rows >= self._watch_at:
+            self._watch_at = rows + rows // WATCH_SHARE
             self.widen()
-        session.recorder.watching_all = self.is_wide
+        self._watch_all(self.is_wide)
+
+    def _watch_all(self, value: bool) -> None:
+        if self._session.recorder.watching_all is not value:
+            self._session.recorder.watching_all = value
 
     def narrow(self) -> None:
         """Patch the outermost classes, then give nn.Module its own method back."""
         if self._module.__dict__["__call__"] is not self._wide:
+            self.is_passing = False
             return  # somebody patched it after us: leave everything as it is
         for cls in self._session.roots:
             if cls is self._module or cls in self._narrowed:
@@ -59,7 +78,7 @@ class ModulePatch:
             self._narrowed[cls] = cls.__dict__.get("__call__")
             _patch(cls, self._wrap(_call_inherited if resolved is self._wide else resolved))
         _patch(self._module, self._original)
-        self.is_wide = False
+        self.is_wide = self.is_passing = False
 
     def widen(self) -> None:
         """Patch nn.Module again and take the patches off the classes."""
@@ -71,7 +90,8 @@ class ModulePatch:
             else:
                 _patch(cls, own)
         self._narrowed.clear()
-        self.is_wide = True
+        self.is_wide = self.is_passing = True
+        self.widened_count += 1
         self._session.recorder.watching_all = False  # known from the next whole row on
 
 

@@ -16,6 +16,7 @@ from binascii import crc32
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from zlib import adler32
 
 from hotloop.core.errors import RecordingError
 from hotloop.core.recording import STEP_FIELDS
@@ -23,7 +24,7 @@ from hotloop.core.recording import STEP_FIELDS
 MAGIC = b"\x89hlr\r\n\x1a\n"
 """First bytes of every recording: a byte that is no text, and line ends that a text-mode copy would damage."""
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 HEAD_BYTES = 65536
 """Beginning of the first segment: file header, two status slots, and a reserve for the last words of a process."""
@@ -44,6 +45,9 @@ KIND_ROW = 1
 KIND_FACT = 2
 _KIND_SEGMENT = 3
 _KIND_STATUS = 4
+KIND_SUMMED_ROW = 5
+"""A row whose checksum is Adler-32: CRC-32's tables, which a training's operators push out of the caches, cost more
+than all else that writing a row does. Decoded as KIND_ROW."""
 
 LAST_WINS_KINDS = frozenset({"loader_stats", "optimizer", "ddp", "compile", "gc", "ops", "overhead"})
 """Facts whose newest version replaces the older ones with the same key."""
@@ -118,7 +122,11 @@ def frame_span_bytes(payload_bytes: int) -> int:
 
 def commit_word(kind: int, covered: bytes) -> int:
     """The word that makes a frame count: checksum of everything after it, kind, and a tag."""
-    return crc32(covered, kind) | kind << 32 | _TAG
+    return _checksum(kind, covered) | kind << 32 | _TAG
+
+
+def _checksum(kind: int, covered: bytes) -> int:
+    return adler32(covered, kind) if kind == KIND_SUMMED_ROW else crc32(covered, kind)
 
 
 def encode_covered(sequence: int, payload: bytes, span_bytes: int) -> bytes:
@@ -148,13 +156,14 @@ def decode_frames(data: bytes, start: int, stop: int) -> Iterator[Frame]:
         kind = commit >> 32 & 0xFF
         if (
             commit >> 40 == _TAG >> 40
-            and kind in (KIND_ROW, KIND_FACT)
+            and kind in (KIND_ROW, KIND_FACT, KIND_SUMMED_ROW)
             and not span & 7
             and FRAME_HEADER_BYTES + length <= span <= stop - at
         ):
             end = at + FRAME_HEADER_BYTES + length
-            if crc32(data[at + 8 : end], kind) == commit & 0xFFFFFFFF:
-                yield Frame(kind, sequence, data[at + FRAME_HEADER_BYTES : end])
+            if _checksum(kind, data[at + 8 : end]) == commit & 0xFFFFFFFF:
+                payload = data[at + FRAME_HEADER_BYTES : end]
+                yield Frame(KIND_ROW if kind == KIND_SUMMED_ROW else kind, sequence, payload)
                 at += span
                 continue
             patience_bytes -= length

@@ -28,6 +28,11 @@ SLOW_INTERVAL_S = 0.060
 """Between two samples lies at least the one, and at most the other while the training is short."""
 FAST_FOR_S = 20.0
 """In the first seconds there are enough samples whatever they cost, so that short runs have lines too."""
+FIRST_S = 3.0
+"""For so long memory and the file are looked after more often, for runs of a few seconds."""
+SAMPLES_PER_E_FOLDING = 50
+"""A sample comes no sooner than this part of the time since the start: what the first ones have shown needs few more as
+proof, and each costs about 150 us of CPU time, most of it for waking up."""
 IDLE_INTERVAL_S = 0.200
 TARGET_CPU_RATIO = 0.001
 """The thread samples as often as keeps its own CPU time below this share of wall time, within those limits."""
@@ -82,18 +87,18 @@ class Background:
             try:
                 self._sample(now_ns - asleep_ns - int(interval_s * 1e9))
                 if now_ns >= jobs_due_ns:
-                    for job, period_ns in _JOBS_NS.items():
+                    age_s = (now_ns - start_ns) * 1e-9
+                    stage = 0 if age_s < FIRST_S else 1 if age_s < FAST_FOR_S else 2
+                    for job, periods_ns in _JOBS_NS.items():
                         if now_ns >= due_ns[job]:
-                            is_young = now_ns - start_ns < FAST_FOR_S * 1e9
-                            due_ns[job] = now_ns + (_EARLY_JOBS_NS.get(job, period_ns) if is_young else period_ns)
+                            due_ns[job] = now_ns + periods_ns[stage]
                             getattr(self, job)()
                     jobs_due_ns = min(due_ns.values())
                     self.cpu_ns = time.thread_time_ns()
-                if now_ns - tuned_ns >= 1_000_000_000:
-                    share = (self.cpu_ns - tuned_cpu_ns) / (now_ns - tuned_ns)
-                    slowest_s = SLOW_INTERVAL_S if now_ns - start_ns < FAST_FOR_S * 1e9 else IDLE_INTERVAL_S
-                    interval_s = next_interval_s(interval_s, share, slowest_s)
-                    tuned_ns, tuned_cpu_ns = now_ns, self.cpu_ns
+                    if now_ns - tuned_ns >= 1_000_000_000:
+                        share = (self.cpu_ns - tuned_cpu_ns) / (now_ns - tuned_ns)
+                        interval_s = next_interval_s(interval_s, share, age_s)
+                        tuned_ns, tuned_cpu_ns = now_ns, self.cpu_ns
             except Exception as error:
                 GUARD.record("background", error)
             asleep_ns = clock()
@@ -216,25 +221,28 @@ class Background:
 
 
 _JOBS_NS = {
-    "keep_file": 100_000_000,
-    "read_memory": 250_000_000,
-    "write_samples": 2_000_000_000,
-    "write_memory": 1_000_000_000,
-    "write_network": 2_000_000_000,
-    "write_totals": 2_000_000_000,
+    "keep_file": (100_000_000, 250_000_000, 250_000_000),
+    "read_memory": (60_000_000, 250_000_000, 500_000_000),
+    "write_samples": (2_000_000_000, 2_000_000_000, 5_000_000_000),
+    "write_memory": (1_000_000_000, 1_000_000_000, 2_000_000_000),
+    "write_network": (250_000_000, 1_000_000_000, 2_000_000_000),
+    "write_totals": (2_000_000_000, 2_000_000_000, 5_000_000_000),
 }
-"""ns between two runs of each job."""
-_EARLY_JOBS_NS = {"write_network": 250_000_000, "read_memory": 60_000_000}
-"""The same in the first FAST_FOR_S, so that a run of two seconds has rates and a slope of its memory too."""
+"""ns between two runs of each job: in the first FIRST_S, so that a run of two seconds has rates and a slope of its memory
+too, until FAST_FOR_S, and later."""
 
 
-def next_interval_s(interval_s: float, share_ratio: float, slowest_s: float) -> float:
-    """Seconds between two samples, when at ``interval_s`` the thread used that share of wall time.
+def next_interval_s(interval_s: float, share_ratio: float, age_s: float) -> float:
+    """Seconds between two samples, when at ``interval_s`` the thread used that share of wall time so far.
 
-    >>> next_interval_s(0.020, 0.0005, 0.060), next_interval_s(0.020, 0.002, 0.060), next_interval_s(0.020, 1.0, 0.060)
+    >>> next_interval_s(0.020, 0.0005, 1.0), next_interval_s(0.020, 0.002, 1.0), next_interval_s(0.020, 1.0, 1.0)
     (0.02, 0.04, 0.06)
+    >>> next_interval_s(0.060, 0.0005, 5.0), next_interval_s(0.1, 1.0, 15.0), next_interval_s(0.2, 0.0001, 99.0)
+    (0.1, 0.2, 0.2)
     """
-    return max(FAST_INTERVAL_S, min(slowest_s, interval_s * share_ratio / TARGET_CPU_RATIO))
+    fastest_s = max(FAST_INTERVAL_S, min(IDLE_INTERVAL_S, age_s / SAMPLES_PER_E_FOLDING))
+    slowest_s = max(fastest_s, SLOW_INTERVAL_S if age_s < FAST_FOR_S else IDLE_INTERVAL_S)
+    return max(fastest_s, min(slowest_s, interval_s * share_ratio / TARGET_CPU_RATIO))
 
 
 _MEMORY_PATH = "/proc/self/statm"

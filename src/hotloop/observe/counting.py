@@ -25,7 +25,7 @@ LONGEST = FIELD["longest_tokens"]
 
 
 class Counting:
-    """``sampling_tokens`` says whether tokens are counted in this row; ``direct_samples`` waits for a backward."""
+    """``sampled_row`` is the newest row whose tokens are counted; ``direct_samples`` waits for a backward."""
 
     __slots__ = (
         "_direct_input",
@@ -34,7 +34,7 @@ class Counting:
         "_recorder",
         "direct_samples",
         "input_stays",
-        "sampling_tokens",
+        "sampled_row",
         "time_first",
         "undecided",
     )
@@ -45,7 +45,7 @@ class Counting:
 
     def reset(self) -> None:
         """Forget everything, as in a freshly forked child."""
-        self.sampling_tokens = True
+        self.sampled_row = 0
         self.direct_samples = 0
         self._direct_tokens: tuple[int, int, int] | None = None
         self._direct_input: tuple[Callable[[], Any], int] = (_nobody, 0)
@@ -96,12 +96,13 @@ class Counting:
             sample_dim = self.time_first[key]
             if sample_dim is None:
                 self.undecided = (key, batches.leading_shape(batch))
+                self._recorder.quick = False  # the backward has to decide it
                 return
             if sample_dim == UNKNOWN:
                 return
         samples = batches.leading_shape(batch)[1] if sample_dim else batches.count_samples(batch)
         self.direct_samples = max(self.direct_samples, samples)
-        if self.sampling_tokens:
+        if self.sampled_row == self._recorder.rows:
             self._look_whether_input_stays(batch)
             if self._direct_tokens is None:
                 self._direct_tokens = batches.count_tokens(batch, sample_dim or 0)

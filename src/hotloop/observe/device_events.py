@@ -243,6 +243,7 @@ def time_device(recorder: Recorder, timer: DeviceTimer) -> None:
 
     Its class changes, so that a training without an accelerator pays nothing, not even a comparison.
     """
+    recorder.quick = False  # from here on enter and leave do more than charge the stack
     recorder.__class__ = _recorder_with(timer)
 
 

@@ -23,6 +23,7 @@ from .workers import Totals, WorkerTable
 if TYPE_CHECKING:
     from .session import Session
 
+_Tensor = torch.Tensor
 BATCHES = FIELD["batches"]
 MICRO_BATCHES = FIELD["micro_batches"]
 FETCH_NS = FIELD["fetch_ns"]
@@ -32,8 +33,12 @@ FETCH_BATCHES = FIELD["fetch_batches"]
 
 TIMED_FETCHES = 64
 """So many batches are timed one by one where they are fetched in the training process, then one in four."""
-RARELY_TIMED_FETCHES = 304
-"""After so many timed ones, one in 16."""
+RARELY_TIMED_FETCHES = 128
+"""After so many timed ones, as many as keep the timing below about 0.1 % of the time."""
+FETCH_GAP_NS = 33_000_000
+MOST_GAPS = 20
+"""A gap is made so many times longer as batches fit into FETCH_GAP_NS, at most MOST_GAPS times: asking the kernel costs
+100 us a batch among cold caches."""
 FETCH_GAPS = (2, 4, 1, 5)
 """Batches that are left out between two timed ones: not evenly, because what a batch costs may have a period."""
 
@@ -117,7 +122,7 @@ class Loading:
         self._training_loaders = 0
         self._fetch_state: LoaderState | None = None
         self.fetches_to_skip = 0
-        self._fetches = self._fetch_gap = 0
+        self._fetches = self._fetch_gap = self._timed_at_ns = 0
         self._taken_from: Callable[[], Any] = _nobody
         """The iterator that the last batch came from, until it is exhausted."""
 
@@ -161,6 +166,7 @@ class Loading:
             self._loader_refs[key] = weakref.ref(loader)
             self.states[key] = LoaderState(loader_id, described, facts.first_batch_size(loader))
             self.unknown.append(self.states[key])
+            self._recorder.quick = False  # the next backward says whether it is fed by this one
             self._session.tell(described)
         return self.states[key]
 
@@ -216,7 +222,7 @@ class Loading:
         except TypeError:  # some loaders answer a generator: its batches are counted under the loader last iterated
             self.last_state = state
         patch = self._session.module_patch
-        if patch is not None and not patch.is_wide:
+        if patch is not None and not patch.is_wide and is_watched(state.iterators):
             patch.widen()  # another loop may begin here, around another model
             self._recorder.due = 0
         state.iterators += 1
@@ -242,9 +248,14 @@ class Loading:
     def after_batch(self, state: LoaderState | None, batch: Any, waited_ns: int) -> None:
         """A batch was taken by the training's loop."""
         try:
-            row, counting = self._recorder.row, self._counting
+            recorder, counting = self._recorder, self._counting
+            row = recorder.row
             row[BATCHES] = fetched = row[BATCHES] + 1
-            samples = batches.count_samples(batch)
+            kind = type(batch)
+            first = batch[0] if (kind is list or kind is tuple) and batch else batch
+            # Nearly every batch is a tensor or begins with one.
+            shape = first.shape if type(first) is _Tensor else None
+            samples = shape[0] if shape else batches.count_samples(batch)
             if state is not None:
                 state.batches += 1
                 state.wait_ns += waited_ns
@@ -256,8 +267,8 @@ class Loading:
                 if samples != state.whole_batch:
                     samples = counting.settle_samples(state, batch, samples)
                 if state.feeds_backward:
-                    if self._recorder.burst is not None:
-                        self._recorder.drop_empty_burst()
+                    if recorder.burst is not None:
+                        recorder.drop_empty_burst()
                     row[MICRO_BATCHES] += 1
                     if fetched == 1 and (row[SAMPLES] or counting.direct_samples):
                         counting.drop_direct()
@@ -268,7 +279,7 @@ class Loading:
                     return
                 state.last_samples = samples
             row[SAMPLES] += samples
-            if counting.sampling_tokens and samples:
+            if counting.sampled_row == recorder.rows and samples:
                 counting.count_tokens(batch, 0 if state is None else state.sample_dim)
         except Exception as error:
             GUARD.record("Loading.after_batch", error)
@@ -290,8 +301,10 @@ class Loading:
         if self._fetches >= TIMED_FETCHES:
             self._fetch_gap = FETCH_GAPS[self._fetches % len(FETCH_GAPS)]
             if self._fetches >= RARELY_TIMED_FETCHES:
-                self._fetch_gap *= 5
+                between_ns = (self._recorder.last_ns - self._timed_at_ns) // stands_for
+                self._fetch_gap *= max(1, min(MOST_GAPS, FETCH_GAP_NS // max(1, between_ns)))
             self.fetches_to_skip = self._fetch_gap
+        self._timed_at_ns = self._recorder.last_ns
         row = self._recorder.row
         row[FETCH_NS] += fetch_ns
         row[FETCH_CPU_NS] += fetch_cpu_ns
@@ -322,6 +335,16 @@ class Loading:
             if other is not feeding and other.batches and other.feeds_backward is None:
                 other.feeds_backward = False
         self.unknown = [s for s in self.unknown if s.feeds_backward is None]
+
+
+def is_watched(iterators: int) -> bool:
+    """Whether nested modules are watched again at a loader's next iterator, after so many: at ever fewer of them,
+    because every switch empties the interpreter's caches of types.
+
+    >>> [n for n in range(70) if is_watched(n)]
+    [0, 1, 2, 3, 4, 8, 16, 32, 64]
+    """
+    return iterators < 4 or iterators & (iterators - 1) == 0
 
 
 def _nobody() -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+from hotloop.core.recording import UNKNOWN
+
 from . import wrappers
+from .loading import LoaderState
 from .recorder import FORWARD, Recorder
 from .session import Session
 
@@ -46,7 +50,7 @@ def hook_costs_ns(session: Session) -> dict[str, float]:
     probe.learning = False
     probe.owner = threading.get_ident()
     recorder: Recorder = probe.recorder
-    probe.matching_inputs = session.matching_inputs
+    probe.matching_inputs, probe.plain_forwards = session.matching_inputs, session.plain_forwards
     subject_class = type("Probe", (), {"training": True, "parameters": lambda self: iter((None,))})
     subject = subject_class()
     call = wrappers.wrap_module_call(probe)(_empty)
@@ -55,7 +59,16 @@ def hook_costs_ns(session: Session) -> dict[str, float]:
     collective = wrappers.wrap_collective(probe)(_empty)
     step = wrappers.wrap_optimizer_step(probe)(_empty)
     recorder.optimizers[id(subject)] = 0
+    # The loader and the model are known, as they are in nearly every step.
+    probe.loading.state = probe.loading.last_state = LoaderState(0, None, None)
+    probe.loading.state.feeds_backward = True
+    probe.loading.iterator_ref = weakref.ref(subject)
+    probe.counting.sampled_row = UNKNOWN
     step(subject)
+    call(subject)
+    backward(subject)
+    advance(subject)
+    recorder.quick = session.recorder.quick
     empty_ns = _cold_cost_ns(lambda: _empty(subject))
     costs = {
         "batches": _cold_cost_ns(lambda: advance(subject)),
@@ -76,6 +89,10 @@ WRITE_NS = 6_000.0
 """Copying one row into the file and committing it, between torch's operators; not measured here: it would write."""
 
 
+SWITCH_NS = 180_000.0
+"""Watching nested modules again for a row: what emptying the caches of types costs a net of 201 modules."""
+
+
 def hooks_overhead_ns(session: Session) -> int:
     """Host time that the hooks have cost so far, in ns."""
     if session.hook_costs_ns is None:
@@ -85,4 +102,6 @@ def hooks_overhead_ns(session: Session) -> int:
     total_ns = rows * (costs["rows"] + WRITE_NS) + session.nested_total() * costs["nested"]
     for name, count in session.call_counts().items():
         total_ns += count * costs[name]
+    if session.module_patch is not None:
+        total_ns += session.module_patch.widened_count * SWITCH_NS
     return int(total_ns)

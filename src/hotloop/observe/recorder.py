@@ -101,6 +101,7 @@ SCALER = FIELD["scaler_ns"]
 COUNTED = ("batches", "forwards", "nograd_forwards", "backwards", "collectives", "checkpoints")
 """Row fields that count hook calls."""
 _STEPPED = -1
+_ALL = slice(None)
 
 MAX_CLOSES = 16
 """So many optimizer steps in a row close rows; further ones before the next backward do not (one per parameter)."""
@@ -116,25 +117,27 @@ class Recorder:
     """
 
     __slots__ = (
-        "_closes",
         "_cpu_clock",
         "_cpu_last_ns",
         "_emit",
         "_flags",
-        "_pending_close",
         "_scaler_ns",
-        "_seen_optimizer",
         "_template",
         "anchor_ns",
         "burst",
         "clock",
+        "closes",
+        "cpu_mask",
         "due",
         "last_ns",
         "on_row",
         "on_start",
         "optimizers",
+        "pending_close",
+        "quick",
         "row",
         "rows",
+        "seen_optimizer",
         "skipped",
         "stack",
         "started",
@@ -160,6 +163,11 @@ class Recorder:
         self.due = 0
         self.skipped = 0
         self.started = False
+        self.quick = False
+        """Whether nothing but phases happens at present: no burst, no loader or model to be found out about. Then the
+        wrappers of every step charge the stack by themselves. Who starts anything else takes it back."""
+        self.cpu_mask = 0
+        """While ``quick`` holds the process's CPU time is read in rows whose number has none of these bits."""
         self._flags = 0
         self.on_start: Callable[[], Callable[[Row[int]], None] | None] | None = None
         self.on_row: Callable[[Row[int]], None] | None = None
@@ -167,10 +175,10 @@ class Recorder:
         self._cpu_last_ns = 0
         self.optimizers: dict[int, int] = {}
         """Number of each optimizer in order of its first step, by its identity."""
-        self._seen_optimizer = False
-        self._pending_close: int | None = None
+        self.seen_optimizer = False
+        self.pending_close: int | None = None
         self._scaler_ns = 0
-        self._closes = 0
+        self.closes = 0
         self.burst: _Burst | None = None
 
     @property
@@ -270,6 +278,7 @@ class Recorder:
             self.row[self.stack[-1]] += now - self.last_ns
             self.last_ns = now
         self.burst = _Burst(self.row)
+        self.quick = False
 
     def drop_empty_burst(self) -> None:
         """A batch to train on came with that of another loader (``zip`` of two): the other one is not validated on."""
@@ -321,34 +330,64 @@ class Recorder:
             self.leave()
         else:
             self.unwind(depth)
-        self._seen_optimizer = True
+        self.seen_optimizer = True
         if len(stack) > 1:
             if OPTIMIZER in stack[(1 if self._scaler_ns == _STEPPED else 0) + 1 :]:
                 return
             if BACKWARD in stack:
-                self._pending_close = index
+                self.pending_close = index
                 return
-        self._closes += 1
-        if self._closes <= MAX_CLOSES:
+        self.closes += 1
+        if self.closes <= MAX_CLOSES:
             self.close(CLOSED_BY_OPTIMIZER, index)
+
+    def close_step(self, optimizer_index: int) -> None:
+        """optimizer_ended for a step that lies in nothing else, while ``quick`` holds: in one piece."""
+        now, stack, row = self.clock(), self.stack, self.row
+        row[OPTIMIZER] += now - self.last_ns
+        self.last_ns = now
+        stack.pop()
+        stack[0] = OTHER
+        self.closes += 1
+        if self.closes > MAX_CLOSES:
+            return
+        row[INDEX] = rows = self.rows
+        if optimizer_index:
+            row[OPTIMIZER_INDEX] = optimizer_index
+        row[END] = end_ns = now - self.anchor_ns
+        if not rows & self.cpu_mask:
+            cpu_ns = self._cpu_clock()
+            row[CPU] = cpu_ns - self._cpu_last_ns
+            self._cpu_last_ns = cpu_ns
+        if self._flags:
+            row[FLAGS] = self._flags
+            if self._flags & FLAG_WATCHED_ALL and row[RECOMPUTE] == UNKNOWN:
+                row[RECOMPUTE] = 0
+        self.rows = rows = rows + 1
+        if self._emit is not None:
+            self._emit(row)
+        if rows >= self.due and self.on_row is not None:
+            self.on_row(row)
+        row[_ALL] = self._template
+        row[START] = end_ns
 
     def step_skipped(self, index: int) -> None:
         """GradScaler found inf or NaN and did not call the optimizer: a step all the same."""
         self.skipped += 1
-        self._seen_optimizer = True
+        self.seen_optimizer = True
         self.close(CLOSED_BY_SCALER_SKIP, index)
 
     def backward_ended(self, retain_graph: bool) -> None:
         """The outermost backward is complete and has been left."""
         row = self.row
         row[BACKWARDS] += 1
-        self._closes = 0
+        self.closes = 0
         if retain_graph:
             row[RETAINED] += 1
-        if self._pending_close is not None:
-            index, self._pending_close = self._pending_close, None
+        if self.pending_close is not None:
+            index, self.pending_close = self.pending_close, None
             self.close(CLOSED_BY_OPTIMIZER, index)
-        elif not self._seen_optimizer:
+        elif not self.seen_optimizer:
             self.close(CLOSED_BY_BACKWARD, UNKNOWN)
 
     def close(self, closed_by: int, optimizer_index: int) -> None:

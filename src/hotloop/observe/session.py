@@ -28,7 +28,7 @@ from .direct_forward import find_models_in_sight, find_running_forward
 from .guard import GUARD, guarded
 from .loading import Loading
 from .places import Place, caller_place, is_user_code, place_of
-from .recorder import COUNTED, Recorder, Row
+from .recorder import COUNTED, END, START, Recorder, Row
 from .repeats import Repeats
 from .tracing import make_recorder
 from .writer import FrameWriter
@@ -45,7 +45,9 @@ COMPILES = FIELD["compiles"]
 LEARNING_ROWS = 4
 """For so many rows every nested module call is looked at (autocast, nested DDP)."""
 TOKEN_SAMPLE_ROWS = 16
-"""Tokens are counted in the first rows and then in every so many'th. Between these nothing is looked at after a row."""
+"""Tokens are counted in the first rows and then in every so many'th. Before the others nothing is looked at."""
+SHORT_ROW_NS = 20_000_000
+"""In rows shorter than this the process's CPU time is read in every eighth."""
 MATCHED_ROWS = 64
 """For so many rows inputs of forwards are remembered; later only if there have been forwards without
 gradients, or some that repeated another one."""
@@ -53,7 +55,7 @@ MOST_LOOKS = 32
 """So often the frames above are searched for a model whose forward is called directly."""
 MOST_FACTS_WAITING = 1_000
 WATCH_ROWS = 64
-"""Once the root class is known, nested modules are watched again in every so many'th row."""
+"""Once the root class is known, nested modules are watched again in every so many'th row, later less often."""
 MANY_NESTED_CALLS = 24
 """Fewer nested module calls a row are not worth narrowing the patch for."""
 
@@ -70,18 +72,20 @@ class Session:
         "__dict__",
         "__weakref__",
         "_ddp_classes",
-        "_last_root",
-        "_learners",
-        "_others",
         "_pending_facts",
-        "_told_root",
         "active",
         "counting",
+        "last_root",
+        "learners",
         "learning",
         "loading",
         "matching_inputs",
+        "optimizer_steps",
+        "others",
+        "plain_forwards",
         "recorder",
         "repeats",
+        "told_root",
     )
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -125,13 +129,17 @@ class Session:
         self._places: dict[int, tuple[weakref.ref[Any] | None, Place | None]] = {}
         self._models: dict[int, weakref.ref[Any]] = {}
         self._models_count = 0
-        self._last_root: Callable[[], Any] = _nobody
-        self._told_root: Callable[[], Any] = _nobody
-        self._learners: dict[int, type] = {}
+        self.last_root: Callable[[], Any] = _nobody
+        """The last outermost module with parameters."""
+        self.told_root: Callable[[], Any] = _nobody
+        """The one of the last backward, of which a fact was told."""
+        self.learners: dict[int, type] = {}
         """Class of every outermost module with parameters, by identity."""
-        self._others: dict[int, type] = {}
+        self.others: dict[int, type] = {}
         """The same of those without (loss functions are modules too)."""
         self.matching_inputs = True
+        self.plain_forwards = False
+        """Whether nothing has to be found out about forwards with gradients of modules that are known."""
         self._ddp_classes: set[type] = set()
         self._pending_facts: list[dict[str, Any]] = []
         self._told: deque[dict[str, Any]] = deque()
@@ -264,8 +272,8 @@ class Session:
         """After a row when that is due: learn, sample what is sampled, narrow or widen the module patch."""
         recorder = self.recorder
         rows = recorder.rows
-        sampled = rows < LEARNING_ROWS or rows % TOKEN_SAMPLE_ROWS == 0
-        self.counting.sampling_tokens = sampled
+        if rows < LEARNING_ROWS or rows % TOKEN_SAMPLE_ROWS == 0:
+            self.counting.sampled_row = rows
         if self.learning and rows >= LEARNING_ROWS:
             self.learning = False
         if rows >= MATCHED_ROWS and not self.nograd_calls and not self.repeats.same_mode_count:
@@ -273,15 +281,29 @@ class Session:
         self._rows_looked_at += 1
         self._forwards += row[FORWARDS]
         self._backwards += row[BACKWARDS]
-        if self.module_patch is not None:
-            self.module_patch.after_row(rows)
+        patch = self.module_patch
+        if patch is not None:
+            patch.after_row(rows)
         for subscriber in tuple(self.subscribers):
             subscriber(self, row)
-        recorder.due = rows + 1 if sampled or self.subscribers else rows - rows % TOKEN_SAMPLE_ROWS + TOKEN_SAMPLE_ROWS
+        if self._pending_facts:
+            self.flush_pending()
+        self.plain_forwards = not (self.matching_inputs or self._ddp_classes)
+        recorder.cpu_mask = 7 if row[END] - row[START] < SHORT_ROW_NS else 0
+        recorder.quick = not (
+            self.learning
+            or self.loading.unknown
+            or self.counting.undecided is not None
+            or recorder.burst is not None
+            or type(recorder) is not Recorder
+            or not recorder.seen_optimizer
+        )
+        is_next_due = rows < LEARNING_ROWS or self.subscribers or (patch is not None and patch.is_passing)
+        recorder.due = rows + 1 if is_next_due else rows - rows % TOKEN_SAMPLE_ROWS + TOKEN_SAMPLE_ROWS
 
     def call_counts(self) -> dict[str, int]:
         """How often each hook was called so far, by the names of COUNTED. Forwards and backwards are extrapolated from
-        the rows that were looked at: all of the first ones, later two in 16."""
+        the rows that were looked at: all of the first ones, later one in 16."""
         scale = self.recorder.rows / max(1, self._rows_looked_at)
         counts = {
             "batches": sum(state.batches for state in list(self.loading.states.values())),
@@ -310,11 +332,11 @@ class Session:
 
     def nested_total(self) -> int:
         """Nested module calls that passed the patch so far: counted in the first rows, then extrapolated."""
-        rows = self.recorder.rows
+        rows, patch = self.recorder.rows, self.module_patch
         if rows <= LEARNING_ROWS:
             return self.nested_calls
-        wide = self.module_patch is None or self.module_patch.is_wide
-        return int(self.nested_calls / LEARNING_ROWS * (rows if wide else LEARNING_ROWS + rows / WATCH_ROWS))
+        watched = rows if patch is None or patch.is_wide else LEARNING_ROWS + patch.widened_count
+        return int(self.nested_calls / LEARNING_ROWS * watched)
 
     @guarded
     def end(self) -> None:
@@ -397,16 +419,16 @@ class Session:
             if recorder.burst is not None:
                 recorder.end_burst()
             key, cls = id(module), type(module)
-            if self._others.get(key) is not cls:
-                if self._learners.get(key) is cls or self._meet(module, args):
-                    if self._last_root() is not module:
-                        self._last_root = weakref.ref(module)
+            if self.others.get(key) is not cls:
+                if self.learners.get(key) is cls or self._meet(module, args):
+                    if self.last_root() is not module:
+                        self.last_root = weakref.ref(module)
                     if not recorder.row[BATCHES]:
                         self.counting.count_direct(key, args, kwargs)
                 if cls in self._ddp_classes:
                     self._count_sync(module)
             if self.matching_inputs:
-                return self.repeats.look(module, args, kwargs, False, self._learners.get(key) is cls)
+                return self.repeats.look(module, args, kwargs, False, self.learners.get(key) is cls)
             return None
         except Exception as error:
             GUARD.record("Session.before_forward", error)
@@ -423,7 +445,7 @@ class Session:
         self.roots.add(type(module))
         self.nograd_calls += 1
         self.matching_inputs = True
-        return self.repeats.look(module, args, kwargs, True, self._learners.get(id(module)) is type(module))
+        return self.repeats.look(module, args, kwargs, True, self.learners.get(id(module)) is type(module))
 
     def _updates_of(self, weight: Any) -> int:
         """How often the optimizer of a weight stepped, if it is known: a fused step leaves the version as it is."""
@@ -445,11 +467,11 @@ class Session:
         learns = next(module.parameters(), None) is not None
         if learns:
             self.meets_model(module)
-        known = self._learners if learns else self._others
+        known = self.learners if learns else self.others
         if len(known) > 1_000:
             known.clear()
         known[id(module)] = cls
-        (self._others if learns else self._learners).pop(id(module), None)
+        (self.others if learns else self.learners).pop(id(module), None)
         if learns:
             self.counting.meet(module, args)
         if self._looks < MOST_LOOKS and not self.compile_used:
@@ -497,7 +519,7 @@ class Session:
             recorder, counting, loading = self.recorder, self.counting, self.loading
             if recorder.burst is not None:
                 recorder.end_burst()
-            if self.learning and self._last_root is _nobody:
+            if self.learning and self.last_root is _nobody:
                 self._look_for_models()
             if counting.undecided is not None:
                 counting.decide_sample_dim(self.learning)
@@ -508,10 +530,10 @@ class Session:
                 loading.found_feeding(state)
             if loading.unknown:
                 loading.sort_out(state)
-            if self._last_root is not self._told_root:
+            if self.last_root is not self.told_root:
                 self._tell_root()
             if self.learning and "autocast" not in self._facts_told:
-                self._look_for_autocast(self._last_root())
+                self._look_for_autocast(self.last_root())
             if self._pending_facts and self.writer is not None:
                 self.flush_pending()
         except Exception as error:
@@ -526,8 +548,8 @@ class Session:
 
     def _tell_root(self) -> None:
         """The last outermost module with parameters is another one than at the backward before."""
-        self._told_root = self._last_root
-        root = self._last_root()
+        self.told_root = self.last_root
+        root = self.last_root()
         known = self._models.get(id(root))
         if root is not None and (known is None or known() is not root):
             self._models[id(root)] = weakref.ref(root)
@@ -573,6 +595,7 @@ class Session:
     @guarded
     def ddp_built(self, ddp: Any) -> None:
         self._ddp_classes.add(type(ddp))
+        self.plain_forwards = False
         self.subscribe(self.watch_ddp(ddp, caller_place(3)))
 
     @guarded

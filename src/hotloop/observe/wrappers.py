@@ -2,6 +2,10 @@
 
 A wrapper's cost is the tool's overhead: nothing is looked up twice, other threads and nested calls leave at once, and
 whatever is not a plain clock reading is guarded, sampled, or done once per object.
+
+Torch's operators leave caches and branch predictors cold, so that every line costs several times what it costs in a
+loop. While ``recorder.quick`` holds, the four hooks of every step therefore do by themselves what they else ask
+Recorder.enter, leave and optimizer_ended for; whatever is unusual goes the long way below.
 """
 
 from __future__ import annotations
@@ -17,7 +21,11 @@ import torch
 from hotloop.core.recording import FIELD
 
 from .recorder import (
+    AFTER_BACKWARD,
+    AFTER_FORWARD,
+    AFTER_INPUT,
     BACKWARD,
+    BACKWARDS,
     CHECKPOINT,
     COMMUNICATION,
     FORWARD,
@@ -32,6 +40,7 @@ from .recorder import (
 from .session import Session
 from .threads import busy_ns
 
+BATCHES = FIELD["batches"]
 ITERATORS = FIELD["iterators"]
 FORWARDS = FIELD["forwards"]
 NOGRAD_FORWARDS = FIELD["nograd_forwards"]
@@ -50,7 +59,6 @@ class _NeverTracing:
 
 
 _FORWARDS = (FORWARD, NOGRAD)
-_LOADING = (INPUT, ITERATOR)
 _ident = threading.get_ident
 _clock = time.perf_counter_ns
 
@@ -117,30 +125,66 @@ def wrap_loader_iter(session: Session) -> Callable[[Call], Call]:
 def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
     """_BaseDataLoaderIter.__next__: waiting for the next batch."""
     recorder, loading = session.recorder, session.loading
+    clock = recorder.clock
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
         def __next__(self: Any) -> Any:
             if _ident() != session.active:
                 return original(self)
-            if recorder.stack[-1] in _LOADING:  # a loader that reads another loader
+            stack = recorder.stack
+            top = stack[-1]
+            if top == INPUT or top == ITERATOR:  # a loader that reads another loader
                 return original(self)
-            state = loading.state if loading.iterator_ref() is self else loading.before_batch(self)
-            recorder.enter(INPUT)
-            start_ns = recorder.last_ns
+            if loading.iterator_ref() is not self or not recorder.quick:
+                return _next_batch(session, original, self)
+            start_ns = clock()
+            recorder.row[top] += start_ns - recorder.last_ns
+            recorder.last_ns = start_ns
+            stack.append(INPUT)
+            depth = len(stack)
+            state = loading.state
             try:
                 batch = original(self)
             except StopIteration:
                 loading.iterator_exhausted(state)
+                recorder.unwind(depth - 1)
                 raise
-            finally:
-                recorder.leave()
-            loading.after_batch(state, batch, recorder.last_ns - start_ns)
+            except BaseException:
+                recorder.unwind(depth - 1)
+                raise
+            now_ns = clock()
+            stack = recorder.stack
+            if len(stack) == depth == 2:
+                recorder.row[INPUT] += now_ns - recorder.last_ns
+                recorder.last_ns = now_ns
+                stack.pop()
+                stack[0] = AFTER_INPUT
+            else:
+                recorder.unwind(depth - 1)
+            loading.after_batch(state, batch, now_ns - start_ns)
             return batch
 
         return __next__
 
     return wrap
+
+
+def _next_batch(session: Session, original: Call, iterator: Any) -> Any:
+    """The next batch of a loader of which something is still to be found out, or in a row that is watched closely."""
+    recorder, loading = session.recorder, session.loading
+    state = loading.state if loading.iterator_ref() is iterator else loading.before_batch(iterator)
+    recorder.enter(INPUT)
+    start_ns = recorder.last_ns
+    try:
+        batch = original(iterator)
+    except StopIteration:
+        loading.iterator_exhausted(state)
+        raise
+    finally:
+        recorder.leave()
+    loading.after_batch(state, batch, recorder.last_ns - start_ns)
+    return batch
 
 
 class _TimedCollate:
@@ -162,7 +206,7 @@ class _TimedCollate:
 
 def wrap_fetcher_fetch(session: Session) -> Callable[[Call], Call]:
     """_MapDatasetFetcher.fetch and its iterable twin: reading the samples apart from collating them, batch by batch in
-    a worker, in the training process one in four after the first ones and one in 16 after many."""
+    a worker, in the training process one in four after the first ones and fewer after many."""
     loading = session.loading
 
     def wrap(original: Call) -> Call:
@@ -193,45 +237,85 @@ def wrap_fetcher_fetch(session: Session) -> Callable[[Call], Call]:
 def wrap_module_call(session: Session) -> Callable[[Call], Call]:
     """nn.Module.__call__: the outermost call is forward; nested ones leave after one comparison."""
     recorder = session.recorder
-    is_grad_enabled = torch.is_grad_enabled
+    clock, is_grad_enabled = recorder.clock, torch.is_grad_enabled
 
     def wrap(original: Call) -> Call:
-        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_dynamo_tracing() or _tracing._is_compiling_flag:
-                return original(self, *args, **kwargs)
-            if _ident() != session.active:
-                return original(self, *args, **kwargs)
+        def __call__(*args: Any, **kwargs: Any) -> Any:
+            if _is_dynamo_tracing():
+                return original(*args, **kwargs)
             stack = recorder.stack
             top = stack[-1]
-            if top in _FORWARDS:
-                if session.learning:
-                    session.nested_call(self, args)
-                return original(self, *args, **kwargs)
-            if top == BACKWARD:
-                return _call_in_backward(session, original, self, args, kwargs)
-            if not is_grad_enabled():
-                if top == OPTIMIZER:  # a compiled optimizer's own graph
-                    return original(self, *args, **kwargs)
-                return _call_nograd(session, original, self, args, kwargs)
-            known = session.before_forward(self, args, kwargs)
+            if (top == FORWARD or top == NOGRAD) and not session.learning:  # on whichever thread: nothing is timed
+                return original(*args, **kwargs)
+            if _tracing._is_compiling_flag or _ident() != session.active:
+                return original(*args, **kwargs)
+            module = args[0]
+            key, cls = id(module), type(module)
+            if not (
+                recorder.quick
+                and session.plain_forwards
+                and top != BACKWARD
+                and (
+                    session.others.get(key) is cls
+                    or (session.learners.get(key) is cls and session.last_root() is module and recorder.row[BATCHES])
+                )
+                and is_grad_enabled()
+            ):
+                return _call_module(session, original, *args, **kwargs)
+            now_ns = clock()
+            recorder.row[top] += now_ns - recorder.last_ns
+            recorder.last_ns = now_ns
+            stack.append(FORWARD)
             depth = len(stack)
-            recorder.enter(FORWARD)
             try:
-                result = original(self, *args, **kwargs)
-            finally:
-                if len(stack) == depth + 1:
-                    recorder.leave()
-                else:
-                    recorder.unwind(depth)
-            if known is not None:
-                _add_repeated(recorder, known)
-                session.after_repeat(self, result, recorder.last_ns - known)
-            recorder.row[FORWARDS] += 1
+                result = original(*args, **kwargs)
+            except BaseException:
+                recorder.unwind(depth - 1)
+                raise
+            now_ns = clock()
+            stack, row = recorder.stack, recorder.row
+            row[FORWARDS] += 1
+            if len(stack) == depth == 2:
+                row[FORWARD] += now_ns - recorder.last_ns
+                recorder.last_ns = now_ns
+                stack.pop()
+                stack[0] = AFTER_FORWARD
+            else:
+                recorder.unwind(depth - 1)
             return result
 
         return functools.update_wrapper(__call__, original)
 
     return wrap
+
+
+def _call_module(session: Session, original: Call, module: Any, *args: Any, **kwargs: Any) -> Any:
+    """A module's call on the training thread: whatever it may be."""
+    recorder = session.recorder
+    stack = recorder.stack
+    top = stack[-1]
+    if top in _FORWARDS:
+        if session.learning:
+            session.nested_call(module, args)
+        return original(module, *args, **kwargs)
+    if top == BACKWARD:
+        return _call_in_backward(session, original, module, args, kwargs)
+    if not torch.is_grad_enabled():
+        if top == OPTIMIZER:  # a compiled optimizer's own graph
+            return original(module, *args, **kwargs)
+        return _call_nograd(session, original, module, args, kwargs)
+    known = session.before_forward(module, args, kwargs)
+    depth = len(stack)
+    recorder.enter(FORWARD)
+    try:
+        result = original(module, *args, **kwargs)
+    finally:
+        recorder.unwind(depth)
+    if known is not None:
+        _add_repeated(recorder, known)
+        session.after_repeat(module, result, recorder.last_ns - known)
+    recorder.row[FORWARDS] += 1
+    return result
 
 
 def _call_nograd(session: Session, original: Call, module: Any, args: Any, kwargs: Any) -> Any:
@@ -275,29 +359,50 @@ def _call_in_backward(session: Session, original: Call, module: Any, args: Any, 
 
 def wrap_run_backward(session: Session) -> Callable[[Call], Call]:
     """torch.autograd._engine_run_backward: the one function below every way to start a backward."""
-    recorder = session.recorder
+    recorder, counting = session.recorder, session.counting
+    clock = recorder.clock
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
-        def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
             if _is_dynamo_tracing() or _tracing._is_compiling_flag:
-                return original(t_outputs, *args, **kwargs)
+                return original(*args, **kwargs)
             if _ident() != session.active and not session.claim_owner():
-                return original(t_outputs, *args, **kwargs)
+                return original(*args, **kwargs)
             stack = recorder.stack
             if BACKWARD in stack:
-                return original(t_outputs, *args, **kwargs)
-            session.before_backward()
+                return original(*args, **kwargs)
+            retain_graph = len(args) > 2 and bool(args[2]) and not (len(args) > 3 and args[3])
+            if (
+                not recorder.quick
+                or session.last_root is not session.told_root
+                or counting.direct_samples
+                or retain_graph
+            ):
+                return _run_backward(session, original, retain_graph, *args, **kwargs)
+            now_ns = clock()
+            recorder.row[stack[-1]] += now_ns - recorder.last_ns
+            recorder.last_ns = now_ns
+            stack.append(BACKWARD)
             depth = len(stack)
-            recorder.enter(BACKWARD)
             try:
-                result = original(t_outputs, *args, **kwargs)
-            finally:
-                if len(stack) == depth + 1:
-                    recorder.leave()
-                else:
-                    recorder.unwind(depth)
-            recorder.backward_ended(len(args) > 1 and bool(args[1]) and not (len(args) > 2 and args[2]))
+                result = original(*args, **kwargs)
+            except BaseException:
+                recorder.unwind(depth - 1)
+                raise
+            now_ns = clock()
+            stack = recorder.stack
+            if len(stack) == depth == 2 and recorder.pending_close is None:
+                row = recorder.row
+                row[BACKWARD] += now_ns - recorder.last_ns
+                row[BACKWARDS] += 1
+                recorder.last_ns = now_ns
+                recorder.closes = 0
+                stack.pop()
+                stack[0] = AFTER_BACKWARD
+            else:
+                recorder.unwind(depth - 1)
+                recorder.backward_ended(False)
             return result
 
         return _engine_run_backward
@@ -305,9 +410,24 @@ def wrap_run_backward(session: Session) -> Callable[[Call], Call]:
     return wrap
 
 
+def _run_backward(session: Session, original: Call, retain_graph: bool, *args: Any, **kwargs: Any) -> Any:
+    """The outermost backward, before which something is to be found out."""
+    recorder = session.recorder
+    session.before_backward()
+    depth = len(recorder.stack)
+    recorder.enter(BACKWARD)
+    try:
+        result = original(*args, **kwargs)
+    finally:
+        recorder.unwind(depth)
+    recorder.backward_ended(retain_graph)
+    return result
+
+
 def wrap_optimizer_step(session: Session) -> Callable[[Call], Call]:
     """An optimizer class's step. Not torch's global hooks: Dynamo would trace those into a compiled step."""
     recorder = session.recorder
+    clock = recorder.clock
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
@@ -316,25 +436,49 @@ def wrap_optimizer_step(session: Session) -> Callable[[Call], Call]:
                 return original(self, *args, **kwargs)
             if _ident() != session.active and not session.claim_owner():
                 return original(self, *args, **kwargs)
-            if args or kwargs:
-                args, kwargs = _with_timed_closure(recorder, args, kwargs)
-            depth = len(recorder.stack)
-            recorder.optimizer_began()
-            try:
-                result = original(self, *args, **kwargs)
-            except BaseException:
-                recorder.unwind(depth)
-                raise
+            stack = recorder.stack
             index = recorder.optimizers.get(id(self))
-            if index is None:
-                index = session.optimizer_seen(self)
+            if args or kwargs or index is None or len(stack) != 1 or not recorder.quick:
+                return _step_optimizer(session, original, self, args, kwargs)
+            now_ns = clock()
+            recorder.row[stack[0]] += now_ns - recorder.last_ns
+            recorder.last_ns = now_ns
+            stack.append(OPTIMIZER)
+            try:
+                result = original(self)
+            except BaseException:
+                recorder.unwind(1)
+                raise
             session.optimizer_steps[index] += 1
-            recorder.optimizer_ended(depth, index)
+            if recorder.quick and len(recorder.stack) == 2:
+                recorder.close_step(index)
+            else:
+                recorder.optimizer_ended(1, index)
             return result
 
         return step
 
     return wrap
+
+
+def _step_optimizer(session: Session, original: Call, optimizer: Any, args: Any, kwargs: Any) -> Any:
+    """A step that is given a closure, lies inside something else, or is an optimizer's first."""
+    recorder = session.recorder
+    if args or kwargs:
+        args, kwargs = _with_timed_closure(recorder, args, kwargs)
+    depth = len(recorder.stack)
+    recorder.optimizer_began()
+    try:
+        result = original(optimizer, *args, **kwargs)
+    except BaseException:
+        recorder.unwind(depth)
+        raise
+    index = recorder.optimizers.get(id(optimizer))
+    if index is None:
+        index = session.optimizer_seen(optimizer)
+    session.optimizer_steps[index] += 1
+    recorder.optimizer_ended(depth, index)
+    return result
 
 
 def _with_timed_closure(recorder: Recorder, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -20,16 +20,17 @@ import threading
 import time
 import weakref
 from array import array
-from binascii import crc32
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import adler32
 
 from hotloop.core.frames import (
     HEAD_BYTES,
     KIND_FACT,
     KIND_ROW,
+    KIND_SUMMED_ROW,
     LAST_WINS_KINDS,
     MANY_KINDS,
     MAX_FACT_BYTES,
@@ -63,11 +64,11 @@ _ROW_BYTES = 8 * len(STEP_FIELDS)
 _ROW_SPAN_BYTES = frame_span_bytes(_ROW_BYTES)
 _ROW_SPAN_WORDS = _ROW_SPAN_BYTES // 8
 _ROW_WORD = _ROW_SPAN_BYTES | _ROW_BYTES << 32  # what follows a row frame's commit word
-_ROW_HEAD = struct.Struct("<QQ")  # that word and the sequence number
+_FRAME_VALUES = slice(2, None)  # of a row frame without its commit word: what follows that word and the sequence number
 _ROW_VALUES = struct.Struct(f"<{len(STEP_FIELDS)}q")
 _COMMIT = struct.Struct("<Q")
 _MAY_COPY = sys.byteorder == "little"  # the file's own order: a row's words are its bytes
-_ROW_COMMIT = commit_word(KIND_ROW, b"") & ~0xFFFFFFFF
+_ROW_COMMIT = commit_word(KIND_SUMMED_ROW, b"") & ~0xFFFFFFFF
 
 _INDEX, _MERGED, _CLOSED_BY = FIELD["index"], FIELD["rows_merged"], FIELD["closed_by"]
 _FROM_FIRST = tuple(FIELD[name] for name in ("index", "closed_by", "optimizer_index", "start_ns"))
@@ -124,12 +125,14 @@ class FrameWriter:
         "__dict__",
         "__weakref__",
         "_at",
+        "_frame",
         "_lock",
         "_pending_rows",
         "_raw_left",
         "_row_limit_bytes",
         "_sequence",
         "_settled_rows",
+        "_target",
         "_view",
         "_words",
     )
@@ -162,10 +165,12 @@ class FrameWriter:
         self._current: Segment | None = None
         self._next: Segment | None = None
         self._retired: list[Segment] = []
-        self._use(memoryview(b""))
+        self._use(memoryview(b""), None)
         self._at = 0
         self._row_limit_bytes = 0  # rows that end here go the short way; 0 sends all of them the long way
         self._sequence = 1
+        self._frame = array("q", [_ROW_WORD, 0, *[0] * len(STEP_FIELDS)])
+        """The newest row's frame without its commit word."""
         self._reserve_at = RESERVE_OFFSET
 
         self._raw_left = raw_rows
@@ -222,28 +227,27 @@ class FrameWriter:
     def write_row(self, values: Sequence[int]) -> None:
         """Record one row, in the order of STEP_FIELDS; ``values`` is not kept. An array of int64 is copied as it is."""
         try:
-            if type(values) is not array:
-                values = array("q", values)
-            if not self._lock.acquire(False):
+            lock = self._lock
+            if not lock.acquire(False):
                 self._defer_row(_ROW_VALUES.pack(*values))
-                if not self._lock.acquire(False):
+                if not lock.acquire(False):
                     return  # whoever holds the lock looks at the pending rows after releasing it
                 try:
                     self._drain(_DRAIN_ROWS)
                 finally:
-                    self._lock.release()
+                    lock.release()
                 return
             try:
                 at = self._at
                 end = at + _ROW_SPAN_BYTES
                 if end <= self._row_limit_bytes and not self._pending_rows:
-                    words, first = self._words, at >> 3
-                    words[first + 1] = _ROW_WORD
-                    words[first + 2] = self._sequence
-                    words[first + 3 : first + _ROW_SPAN_WORDS] = values
-                    # The checksum is of the row where it is, in the caches: the file's memory is fresh and far away.
-                    checksum = crc32(values, crc32(_ROW_HEAD.pack(_ROW_WORD, self._sequence), KIND_ROW))
-                    words[first] = checksum | _ROW_COMMIT  # last, in one 8-byte store
+                    # The checksum is of a copy that is in the caches: the file's memory is fresh and far away.
+                    frame, target = self._frame, self._target
+                    frame[1] = self._sequence
+                    frame[_FRAME_VALUES] = values if type(values) is array else array("q", values)
+                    checksum = adler32(frame, KIND_SUMMED_ROW)
+                    target[at + 8 : end] = frame
+                    self._words[at >> 3] = checksum | _ROW_COMMIT  # last, in one 8-byte store
                     self._at = end
                     self._sequence += 1
                     self._settled_rows = values[_INDEX] + 1
@@ -256,7 +260,7 @@ class FrameWriter:
                     self._defer_row(_ROW_VALUES.pack(*values))
                     self._drain(_DRAIN_ROWS)
             finally:
-                self._lock.release()
+                lock.release()
         except Exception as error:  # a training must not end because its recording could not be written
             self._give_up(error)
             self._lost_rows += 1
@@ -288,10 +292,12 @@ class FrameWriter:
             self._give_up(error)
             self._lost_facts += 1
 
-    def _use(self, view: memoryview) -> None:
-        """Append to this memory from here on; rows are written to it word by word."""
+    def _use(self, view: memoryview, target: Any) -> None:
+        """Append to this memory from here on; ``target`` is the object behind it, which takes a row's words as they are
+        with less ado than a view."""
         self._view = view
         self._words = view.cast("q")
+        self._target = target
 
     # The maintenance thread.
 
@@ -510,7 +516,7 @@ class FrameWriter:
         self._retired.append(current)
         self._current, self._next = self._next, None
         first_row = self._settled_rows if self._block is None else self._block[_INDEX]
-        self._use(self._current.view)
+        self._use(self._current.view, self._current.view.obj)
         self._view[:SEGMENT_HEADER_BYTES] = encode_segment_header(self._current.number, first_row)
         self._at = self._current.at = SEGMENT_HEADER_BYTES
         self._row_limit_bytes = self._file.segment_bytes if self._raw_left > 0 and _MAY_COPY else 0
@@ -565,7 +571,7 @@ class FrameWriter:
             return
         with self._lock:
             self._first = self._current = first
-            self._use(first.view)
+            self._use(first.view, first.view.obj)
             self._at = HEAD_BYTES
             first.at = first.flushed = HEAD_BYTES
             self._row_limit_bytes = self._file.segment_bytes if self._raw_left > 0 and _MAY_COPY else 0
@@ -718,7 +724,7 @@ class FrameWriter:
             self._reason = self._loss_reason = f"the recording was deleted: {self._file.present_path}"
 
     def _drop_segments(self) -> None:
-        self._use(memoryview(b""))
+        self._use(memoryview(b""), None)
         self._first = self._current = self._next = None
         self._retired = []
         self._newest = self._other = self._spare = None
