@@ -1,5 +1,7 @@
+from dataclasses import replace
+
 from hotloop.core.analysis import CompileFacts
-from hotloop.core.findings import Finding, Kind, Severity, Skipped
+from hotloop.core.findings import Basis, Finding, Kind, Severity, Skipped
 from hotloop.diagnose.rules.uncompiled_model import judge_uncompiled_model
 from tests.diagnose.build_analysis import make_analysis, make_forecast
 
@@ -55,3 +57,29 @@ def test_a_recurrent_model_is_only_told_of_it() -> None:
         assert isinstance(found, Finding)
         assert found.severity is Severity.INFO
         assert "does not compile the LSTM or GRU layers (20% of the operator time)" in found.title
+
+
+def test_what_was_computed_and_not_timed_says_so() -> None:
+    simulated = replace(make_forecast("compile-model", 0.2, 0.3, 0.4), basis=Basis.SIMULATED)
+    found = judge_uncompiled_model.judge(make_analysis(forecasts={"compile-model": simulated}))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.basis is Basis.SIMULATED
+
+
+def test_gradients_in_backward_leave_no_promise() -> None:
+    forecasts = {"compile-model": make_forecast("compile-model", 0.2, 0.3, 0.4)}
+    found = judge_uncompiled_model.judge(
+        make_analysis(ops=ops(6e6, 4e6) | {"graded_backward": 12}, forecasts=forecasts)
+    )
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.INFO
+    assert found.evidence["backward_with_gradients_on"] is True
+
+
+def test_batches_of_many_lengths_leave_no_promise() -> None:
+    forecasts = {"compile-model": make_forecast("compile-model", 0.2, 0.3, 0.4)}
+    columns = {"tokens": [100 + i for i in range(100)], "padding_tokens": [0] * 100}
+    found = judge_uncompiled_model.judge(make_analysis(forecasts=forecasts, columns=columns))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.INFO

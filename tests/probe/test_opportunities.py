@@ -104,6 +104,44 @@ def test_threads_are_compared_only_when_asked_for() -> None:
     assert result["threads"]["cores_ns"] > 0
 
 
+@pytest.mark.parametrize(
+    ("shapes", "most", "expected"),
+    [
+        ([[64, 512], [512]], 8192, [[16, 512], [512]]),
+        ([[64, 512], [64, 1]], 8192, [[16, 512], [16, 1]]),
+        ([[8, 3, 32, 32], [3]], 8192, [[2, 3, 32, 32], [3]]),
+        ([[1, 3, 64, 64], [3]], 4096, [[1, 1, 64, 64], [3]]),
+        ([[1_000_000]], 8192, [[8192]]),
+        ([[64, 512]], 1, [[1, 512]]),
+        ([[4, 4]], 8192, [[4, 4]]),
+    ],
+)
+def test_a_part_of_the_shapes_is_cut_from_the_front(shapes: list[Any], most: int, expected: list[Any]) -> None:
+    cut = op("aten::mul", shapes, ["float"] * len(shapes), [""] * len(shapes))
+    assert probe.shrink_shapes(cut, most) == expected
+
+
+def test_operators_to_be_merged_are_timed_on_a_part_of_their_shapes() -> None:
+    tanh = op("aten::tanh", [[64, 1024]], ["float"], [""])
+    strange = op("aten::no_such_thing", [[1]], ["float"], [""])
+    result = probe.measure(request(tanh, strange, BACKWARD, fusable=[0, 1], threads=2))
+    fusion = result["fusion"]
+    assert [one["index"] for one in fusion["chunks"]] == [0]
+    [one] = fusion["chunks"]
+    assert (one["elements"], one["chunk_elements"], one["least_elements"]) == (65_536, 8_192, 1_024)
+    assert one["chunk_ns"] > 0
+    assert fusion["left_out"] == 1
+    assert fusion["threads"] == 2
+    distances = [distance for distance, _ in fusion["streams_ns_per_byte"]]
+    assert distances == sorted(distances)
+    assert len(distances) >= 3
+
+
+def test_an_operator_that_cannot_be_cut_is_not_timed() -> None:
+    with pytest.raises(probe.NotReplayable, match="part of its input"):
+        probe.time_chunk(op("aten::tanh", [[2, 1_000_000]], ["float"], [""]))
+
+
 def test_the_optimizer_is_rebuilt_in_the_recorded_sizes() -> None:
     facts = {"class": "AdamW", "foreach": None, "fused": None, "groups": 2, "numels": [[64, 3], [16, 2]]}
     times = probe.time_optimizer(facts, 1 << 24, 0.05)

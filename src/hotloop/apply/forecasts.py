@@ -12,7 +12,7 @@ def measured_forecast(analysis: Analysis, technique: str) -> Saving | None:
     if forecast is None:
         return None
     return saving_within(
-        1.0, forecast.saving_low_ratio, forecast.saving_mid_ratio, forecast.saving_high_ratio, Basis.MEASURED
+        1.0, forecast.saving_low_ratio, forecast.saving_mid_ratio, forecast.saving_high_ratio, forecast.basis
     )
 
 

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hotloop.bench.fusion import estimate_fused
 from hotloop.core.analysis import Forecast
 from hotloop.core.errors import HotloopError
+from hotloop.core.findings import Basis
+from hotloop.core.operators import is_fusable
 
 PROGRAM = Path("hotloop") / "probe" / "opportunities.py"
 BUDGET_S = 10.0
@@ -25,6 +28,13 @@ LEAST_LOCATED_RATIO = 0.7
 """Share of the replayed time whose batch dimension must have been found to forecast a larger batch."""
 CALL_NS = 15_000.0
 """Host time around an operator that is not the operator: modules, Python, autograd's bookkeeping (measured 5 to 20)."""
+GRAPH_NS = 100_000.0
+"""Calling a compiled model: guards, the runtime around its graphs, its node in autograd; forward and backward."""
+KEPT_CALL_NS = 3_000.0
+"""Calling a matrix product or another kept operator from a compiled graph."""
+COMPILE_LOW_RATIO = 0.7
+CONVOLUTIONS_RATIO = 0.2
+"""What convolutions may win by the memory format that the compiler chooses."""
 GIB = 1 << 30
 
 
@@ -83,7 +93,7 @@ def make_request(
             input_stays = bool(fact.get("stays"))
         elif kind == "compile":
             compiled = bool(fact.get("used"))
-        elif kind in ("process", "ops", "ddp", "model", "autocast"):
+        elif kind in ("process", "ops", "flow", "ddp", "model", "autocast"):
             newest[kind] = fact
     process = newest.get("process", {})
     if process.get("accelerator") or str(newest.get("model", {}).get("device") or "cpu").split(":")[0] != "cpu":
@@ -103,7 +113,10 @@ def make_request(
     }
     ops = newest.get("ops")
     if ops is not None and ops.get("ops") and not compiled:
-        request["ops"] = {"ops": list(ops["ops"]), "steps": ops.get("steps")}
+        request["ops"] = {"ops": list(ops["ops"]), "steps": ops.get("steps"), "forwards": ops.get("forwards")}
+        if "flow" in newest:
+            request["flow"] = {key: newest["flow"].get(key) for key in ("calls", "bytes")}
+            request["fusable"] = [i for i, op in enumerate(ops["ops"]) if is_fusable(str(op["name"]))]
         if newest.get("autocast", {}).get("dtype") is None:
             request["arms"].append("bf16")
         # Several ranks share the cores: alone, the probe would not see them get in each other's way.
@@ -186,6 +199,7 @@ def make_forecasts(request: Mapping[str, Any], result: Mapping[str, Any], step: 
     if replay := result.get("replay"):
         parameters = int(request.get("parameters") or 0)
         found += [_forecast_bf16(replay, step, parameters), _forecast_batch(replay, result.get("passes"), step)]
+    found.append(_forecast_compile(request, result, step))
     if threads := result.get("threads"):
         found.append(_forecast_threads(threads, result.get("replay"), step))
     if optimizer := result.get("optimizer"):
@@ -332,6 +346,61 @@ def _replay_evidence(replay: Mapping[str, Any], cover: _Coverage) -> dict[str, A
         "operators_left_out": sum(1 for one in replay["skipped"] if one["reason"] != "a view"),
         "rounds": cover.rounds,
     }
+
+
+def _forecast_compile(request: Mapping[str, Any], result: Mapping[str, Any], step: StepTimes) -> Forecast | None:
+    """torch.compile of the model: merged operators, and the host's work around all of them done once.
+
+    Nothing is compiled here, so this is computed (see fusion.py) and not timed. The time in forward and backward that
+    is in no operator goes to Python, dispatch and autograd: as much of it counts as calls plausibly take, and what is
+    beyond that only in the high forecast. Convolutions may get faster by another memory format, or not: that too
+    counts in the high forecast alone.
+    """
+    recorded, fusion = request.get("ops"), result.get("fusion")
+    if not recorded or not fusion:
+        return None
+    fused = estimate_fused(recorded["ops"], request.get("flow"), fusion)
+    if fused is None:
+        return None
+    operators_ns = fused.eager_ns + fused.kept_ns + fused.outside_ns
+    if operators_ns <= 0:
+        return None
+    scale = min(1.0, step.train_ns / operators_ns)
+    around_ns = max(0.0, step.train_ns - operators_ns * scale)
+    graphs = max(1.0, float(recorded.get("forwards") or step.micro_batches))
+    graph_ns = graphs * GRAPH_NS + fused.kept_count * KEPT_CALL_NS
+
+    def saving(merged_ns: float, calls_around_ns: float, graph_ns: float) -> float:
+        won_ns = (fused.eager_ns - merged_ns) * scale + calls_around_ns - graph_ns
+        return _clamp(won_ns / step.step_ns, min(1.0, step.train_ns / step.step_ns))
+
+    calls_ns = min(around_ns, fused.calls_count * CALL_NS)
+    coverage = min(1.0, (operators_ns * scale + calls_ns) / step.train_ns)
+    trust = 1.0 if coverage >= LEAST_COVERAGE_RATIO else 0.0
+    mid = saving(fused.likely_ns, calls_ns, graph_ns)
+    low = COMPILE_LOW_RATIO * saving(fused.most_ns, 0.5 * calls_ns, 2.0 * graph_ns) - 2.0 * step.noise_ratio
+    # What calls cost however much they compute: a larger batch shares it, and compiling takes it away.
+    per_call_ns = fused.starting_ns * scale + calls_ns - graph_ns
+    high = saving(fused.least_ns - CONVOLUTIONS_RATIO * fused.convolutions_ns, around_ns, 0.5 * graph_ns)
+    return Forecast(
+        technique="compile-model",
+        saving_low_ratio=trust * _clamp(low, mid),
+        saving_mid_ratio=mid,
+        saving_high_ratio=max(mid, high),
+        settings={},
+        evidence={
+            "fusable_ratio": round(fused.eager_ns / operators_ns, 3),
+            "merged_from_ns": round(fused.eager_ns * scale),
+            "merged_to_ns": round(fused.likely_ns * scale),
+            "passes": fused.passes_count,
+            "around_operators_ns": round(calls_ns),
+            "compiled_calls_ns": round(graph_ns),
+            "per_call_ratio": round(_clamp(per_call_ns / step.step_ns, mid), 4),
+            "explained_ratio": round(coverage, 3),
+            "timed_ratio": round(fused.timed_ratio, 3),
+        },
+        basis=Basis.SIMULATED,
+    )
 
 
 def _forecast_threads(threads: Mapping[str, Any], replay: Mapping[str, Any] | None, step: StepTimes) -> Forecast | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .findings import Where
+from .findings import Basis, Where
 from .phases import Breakdown
 from .recording import UNKNOWN
 
@@ -146,6 +146,8 @@ class Forecast:
     saving_high_ratio: float
     settings: Mapping[str, Any]
     evidence: Mapping[str, Any]
+    basis: Basis = Basis.MEASURED
+    """``simulated`` where the change itself was not timed but computed from what was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

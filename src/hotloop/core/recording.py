@@ -128,6 +128,7 @@ FACT_KINDS = (
     "network",
     "loader_stats",
     "ops",
+    "flow",
     "deep",
     "end",
     "health",

@@ -9,6 +9,7 @@ that a machine that gets slower meanwhile slows all of them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -31,6 +32,16 @@ PASS_COPIES = 6
 """A pass keeps its inputs, outputs and gradients, once for each batch size."""
 LEAST_PASS_RATIO = 0.8
 """Share of the calls that a pass has to hold to stand for the step."""
+CHUNK_ELEMENTS = 8_192
+"""Operands of so many float32 elements stay in the second-level cache of every current CPU core."""
+MOST_CHUNK_ELEMENTS = 65_536
+MOST_CHUNKS = 150
+CHUNK_ROUNDS = 7
+CHUNK_BUDGET_S = 0.015
+STREAM_BYTES = (1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+STREAM_PIECE_BYTES = 1 << 20
+STREAM_LEAST_BYTES = 1 << 23
+STREAM_ROUNDS = 5
 DTYPES = {
     "float": torch.float32,
     "double": torch.float64,
@@ -123,6 +134,10 @@ STATISTICS = {"aten::batch_norm": (3, 4), "aten::instance_norm": (3, 4)}
 
 class NotReplayable(Exception):
     """Inputs for an operator cannot be made from what was recorded; the text says why."""
+
+
+NOT_TIMED = (NotReplayable, RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
+"""What an operator raises whose recorded inputs were not enough to run it."""
 
 
 # Inputs
@@ -494,6 +509,127 @@ def time_threads(request: dict[str, Any], deadline_s: float) -> dict[str, Any] |
     }
 
 
+# Operators that a compiler would merge
+
+
+def time_fusion(request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+    """What the operators to be merged take for computing alone, and what a byte costs that goes through memory.
+
+    A merged operator finds its operands in registers or in the nearest cache, and the call itself is gone. So each is
+    run on a part of its recorded shapes that stays in the caches, on one thread, and on hardly anything, whose time is
+    the call's. Copies between buffers that lie further and further away tell what reading and writing cost.
+    """
+    recorded = request["ops"]["ops"]
+    present = torch.get_num_threads()
+    whole_ns: dict[int, float] = {}
+    for index in request["fusable"][:MOST_CHUNKS]:
+        if size_bytes(recorded[index]) * 8 < request["memory_bytes"] and time.perf_counter() < deadline_s:
+            with contextlib.suppress(*NOT_TIMED):
+                whole_ns[index] = time_whole(recorded[index])
+    chunks: list[dict[str, Any]] = []
+    torch.set_num_threads(1)
+    try:
+        copied = {"name": "aten::clone", "dtypes": ["float", ""], "inputs": ["", ""]}
+        in_cache = time_chunk(copied | {"shapes": [[1 << 20], []]})
+        for index, ns in whole_ns.items():
+            chunks.append({"index": index, "whole_ns": ns})
+            with contextlib.suppress(*NOT_TIMED):
+                chunks[-1] |= time_chunk(recorded[index])
+    finally:
+        torch.set_num_threads(present)
+    return {
+        "threads": present,
+        "streams_ns_per_byte": [[size, round(ns, 5)] for size, ns in _time_streams(int(request["memory_bytes"]))],
+        "copy_in_cache": in_cache,
+        "chunks": chunks,
+        "left_out": len(request["fusable"]) - sum("chunk_ns" in one for one in chunks),
+    }
+
+
+def time_chunk(op: dict[str, Any]) -> dict[str, Any]:
+    """Times of one call on a part that stays in the caches, and on hardly anything; with the elements of each."""
+    op = op | {"name": functional_name(op["name"])}
+    overload = find_overload(op)
+    arms: dict[str, Callable[[], object]] = {}
+    elements: dict[str, int] = {}
+    for name, most in (("chunk", CHUNK_ELEMENTS), ("least", 1)):
+        shapes = shrink_shapes(op, most)
+        elements[name] = count_elements(op, shapes)
+        positional, keywords = make_inputs(op, overload, shapes, False)
+        arms[name] = functools.partial(overload, *positional, **keywords)
+    if elements["chunk"] > MOST_CHUNK_ELEMENTS:
+        raise NotReplayable(f"{op['name']} cannot be run on a part of its input")
+    times = time_arms(arms, CHUNK_BUDGET_S, most=CHUNK_ROUNDS)
+    return {"elements": count_elements(op, op["shapes"])} | {
+        key: value
+        for name in arms
+        for key, value in ((f"{name}_elements", elements[name]), (f"{name}_ns", round(middle(times[name]), 1)))
+    }
+
+
+def time_whole(op: dict[str, Any]) -> float:
+    """ns of one call in its recorded shapes, without gradients, with as many threads as the training has."""
+    op = op | {"name": functional_name(op["name"])}
+    overload = find_overload(op)
+    positional, keywords = make_inputs(op, overload, op["shapes"], False)
+    times = time_arms({"whole": functools.partial(overload, *positional, **keywords)}, CHUNK_BUDGET_S, CHUNK_ROUNDS)
+    return round(middle(times["whole"]), 1)
+
+
+def shrink_shapes(op: dict[str, Any], most: int) -> list[Any]:
+    """The shapes with leading dimensions cut, the same ones in all tensors, until no more elements are left than that.
+
+    The last dimension stays where another can be cut: norms and softmax run over it, and weights have its size.
+    """
+    shapes = [list(shape) if isinstance(shape, list) else shape for shape in op["shapes"]]
+    tensors = [i for i, dtype in enumerate(op["dtypes"]) if dtype in DTYPES and shapes[i]]
+    rank = max((len(shapes[i]) for i in tensors), default=0)
+    for back in [*range(rank, 1, -1), *([1] if rank == 1 else [])]:
+        size = max(shapes[i][-back] for i in tensors if len(shapes[i]) >= back)
+        elements = count_elements(op, shapes)
+        if elements <= most or size <= 1:
+            continue
+        kept = max(1, size * most // elements)
+        for i in tensors:
+            if len(shapes[i]) >= back and shapes[i][-back] == size:
+                shapes[i][-back] = kept
+    return shapes
+
+
+def count_elements(op: dict[str, Any], shapes: Sequence[Any]) -> int:
+    """Elements of the operands together, broadcast where they can be; else those of the largest one."""
+    found = [shape for shape, dtype in zip(shapes, op["dtypes"], strict=True) if dtype in DTYPES and shape]
+    for shape, dtype in zip(shapes, op["dtypes"], strict=True):
+        if dtype == "TensorList":
+            return sum(math.prod(one) for one in shape)
+    try:
+        return math.prod(torch.broadcast_shapes(*found))
+    except RuntimeError:
+        return max((math.prod(shape) for shape in found), default=1)
+
+
+def _time_streams(memory_bytes: int) -> list[tuple[int, float]]:
+    """(bytes that lie between two uses of a buffer, ns a byte that is read or written), for growing distances."""
+    found = []
+    for footprint in STREAM_BYTES:
+        if 2 * footprint > memory_bytes:
+            break
+        piece = min(footprint // 2, STREAM_PIECE_BYTES) // 4
+        pairs = [(torch.rand(piece), torch.rand(piece)) for _ in range(max(1, footprint // (8 * piece)))]
+
+        def copy_all(pairs: list[tuple[torch.Tensor, torch.Tensor]] = pairs) -> None:
+            for source, target in pairs:
+                target.copy_(source)
+
+        tiny = torch.rand(1)
+        empty_ns = min(time_call(lambda one=tiny: one.copy_(one), 20) for _ in range(3))  # type: ignore[misc]
+        copy_all()
+        repeats = max(1, STREAM_LEAST_BYTES // footprint)
+        times = [time_call(copy_all, repeats) for _ in range(STREAM_ROUNDS)]
+        found.append((footprint, max(0.0, middle(times) - len(pairs) * empty_ns) / (8 * piece * len(pairs))))
+    return found
+
+
 # Whole passes
 
 
@@ -762,6 +898,8 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         parts["replay"] = lambda: replay_ops(request, time.perf_counter() + 0.45 * budget_s)
         if "threads" in request["arms"]:
             parts["threads"] = lambda: time_threads(request, time.perf_counter() + 0.1 * budget_s)
+        if request.get("fusable"):
+            parts["fusion"] = lambda: time_fusion(request, time.perf_counter() + 0.15 * budget_s)
         parts["passes"] = lambda: time_passes(request, time.perf_counter() + 0.25 * budget_s)
     if request.get("optimizer"):
         parts["optimizer"] = lambda: time_optimizer(request["optimizer"], request["memory_bytes"], 0.15 * budget_s)

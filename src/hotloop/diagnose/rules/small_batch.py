@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from hotloop.core.analysis import Analysis, RankAnalysis
+from collections.abc import Sequence
+
+from hotloop.core.analysis import Analysis, Forecast, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, Value, saving_within
 from hotloop.core.rules import rule
+from hotloop.diagnose.compiled import forecast_of_compiled_model
 from hotloop.diagnose.measured import known_count, known_places, train_share
 from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.optimizers import forecast_of_faster_optimizer
@@ -29,7 +32,8 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
 
     ## How to tell
     The replayed operators take less than twice as long on twice the batch. What a fused or foreach optimizer was
-    measured to save is left to slow-optimizer: it is won with the same training, and no time is promised twice.
+    measured to save is left to slow-optimizer, and what starting operators costs is left to uncompiled-model where
+    that promises something: both are won with the same training, and no time is promised twice.
     Without a replay, the number of operators per step times the cost of starting one is compared with the time of
     forward and backward; that alone never makes the finding more than low.
 
@@ -56,8 +60,15 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
             low -= faster.saving_high_ratio * SHARED_BY_TWICE_RATIO
             mid -= faster.saving_mid_ratio * SHARED_BY_TWICE_RATIO
             high -= faster.saving_low_ratio * SHARED_BY_TWICE_RATIO
+        compiled = forecast_of_compiled_model(analysis)
+        if compiled is not None:
+            # Nor is what starting operators costs, once one call runs many of them. The computing is left.
+            shared = float(compiled.evidence.get("per_call_ratio") or 0.0) * SHARED_BY_TWICE_RATIO
+            low, mid = low - shared, mid - shared
+        before = [one for one in (faster, compiled) if one is not None]
+        if before:
             evidence["alone_saving_ratio"] = round(forecast.saving_mid_ratio, 4)
-            evidence["after_technique"] = faster.technique
+            evidence["after_technique"] = " + ".join(one.technique for one in before)
         saving = saving_within(1.0, low, mid, high, Basis.MEASURED)
         if not is_material(analysis, saving.mid_ratio):
             return None
@@ -65,8 +76,8 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
         settings = dict(forecast.settings)
         cost_ratio = saving.high_ratio
         title = f"twice the batch would take {saving.mid_ratio:.0%} less time per {_unit_of(analysis)}"
-        if faster is not None:
-            title += " beyond what a faster optimizer saves"
+        if before:
+            title += f" beyond what {_say_before(before)}"
     else:
         estimate = _estimate(rank, train_share(analysis))
         if estimate is None:
@@ -102,6 +113,12 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
 def _unit_of(analysis: Analysis) -> str:
     """A larger batch makes no step shorter: where samples could not be counted, the saving is of each of them still."""
     return "sample" if analysis.unit == "step" else analysis.unit
+
+
+def _say_before(techniques: Sequence[Forecast]) -> str:
+    """Who saves the rest, as the end of a sentence."""
+    names = ["torch.compile" if one.technique == "compile-model" else "a faster optimizer" for one in techniques]
+    return f"{' and '.join(names)} {'save' if len(names) > 1 else 'saves'}"
 
 
 def _estimate(rank: RankAnalysis, train_ratio: float) -> tuple[float, Saving, float] | None:

@@ -8,8 +8,10 @@ from typing import Any
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.operators import is_fusable
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import known_places, train_share
+from hotloop.diagnose.compiled import compiling_is_unsure
+from hotloop.diagnose.measured import batches_vary_in_length, known_places, train_share
 from hotloop.diagnose.noise import is_material
 
 RECURRENT = frozenset(
@@ -19,90 +21,6 @@ RECURRENT = frozenset(
 """Operators of torch's recurrent layers, at which torch.compile breaks the graph."""
 LEAST_RECURRENT_RATIO = 0.05
 
-FUSABLE = frozenset(
-    (
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "neg",
-        "exp",
-        "log",
-        "log2",
-        "pow",
-        "sqrt",
-        "rsqrt",
-        "square",
-        "abs",
-        "sigmoid",
-        "tanh",
-        "relu",
-        "gelu",
-        "silu",
-        "leaky_relu",
-        "elu",
-        "softplus",
-        "hardtanh",
-        "hardswish",
-        "mish",
-        "erf",
-        "sin",
-        "cos",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "where",
-        "lerp",
-        "addcmul",
-        "addcdiv",
-        "reciprocal",
-        "maximum",
-        "minimum",
-        "masked_fill",
-        "layer_norm",
-        "rms_norm",
-        "group_norm",
-        "batch_norm",
-        "native_batch_norm",
-        "native_batch_norm_backward",
-        "softmax",
-        "log_softmax",
-        "cross_entropy_loss",
-        "mse_loss",
-        "l1_loss",
-        "smooth_l1_loss",
-        "nll_loss_backward",
-        "mse_loss_backward",
-        "feature_dropout",
-        "instance_norm",
-        "native_dropout",
-        "dropout",
-        "bernoulli",
-        "threshold_backward",
-        "gelu_backward",
-        "sigmoid_backward",
-        "tanh_backward",
-        "silu_backward",
-        "native_layer_norm",
-        "native_layer_norm_backward",
-        "_softmax",
-        "_softmax_backward_data",
-        "_log_softmax",
-        "_log_softmax_backward_data",
-        "sum",
-        "mean",
-        "var",
-        "copy",
-        "fill",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-    )
-)
-"""Operators that a compiler merges into one pass over memory: pointwise ones, normalisations, softmax, reductions."""
 LEAST_FUSABLE_RATIO = 0.25
 
 
@@ -112,7 +30,7 @@ def fusable_share(ops: Mapping[str, Any]) -> float:
     for op in ops.get("ops", ()):
         cpu_ns = float(op["cpu_ns"])
         total += cpu_ns
-        if str(op["name"]).split("::")[-1].rstrip("_") in FUSABLE:
+        if is_fusable(str(op["name"])):
             fusable += cpu_ns
     return fusable / total if total > 0 else 0.0
 
@@ -132,11 +50,14 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
 
     ## Why it costs
     Run one by one, pointwise operators read and write all of their data each time, and each costs microseconds of
-    Python and dispatch. A compiler makes one pass of many. Matrix products gain little.
+    Python, dispatch and autograd. A compiler makes one pass of many. Matrix products gain little.
 
     ## How to tell
-    torch.compile was not used, and a replay of compiled against eager operators was faster; or, without a replay, at
-    least a quarter of the recorded operator time is fusable. The latter never makes the finding more than low.
+    torch.compile was not used, and the step computed from a probe is shorter. The probe times each mergeable operator
+    after the training, on a part of its recorded shapes that stays in the caches; how one step's operators hand data to
+    each other tells which of them make one pass and what that pass reads and writes. Nothing is compiled for it, so
+    the saving is `simulated`; docs/compile-forecast.md compares it with compiled trainings. Without a probe, at least a
+    quarter of the recorded operator time is mergeable; that alone never makes the finding more than low.
 
     ## What to do
     `model = torch.compile(model)` after the model is on its device (and after wrapping it in DDP). Measure over
@@ -145,8 +66,9 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     ## When it is wrong
     Shapes that change every batch recompile, code that prints or branches on tensor values breaks the graph, and short
     runs never win back the compile time. LSTM, GRU and RNN layers of torch are left as they are (the graph breaks
-    there), so where they take part of the time the finding is only information. On a CPU, models dominated by matrix
-    products gain a few per cent at best.
+    there), and gradients of gradients do not work at all: where operators of these kinds, or batches of many lengths,
+    were seen, the finding is only information. On a CPU, models dominated by matrix products gain a few per cent at
+    best, and convolutions may gain or lose by another memory format, which is not forecast.
     """
     rank = analysis.lead
     if rank.compile.used:
@@ -160,7 +82,7 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
             forecast.saving_low_ratio,
             forecast.saving_mid_ratio,
             forecast.saving_high_ratio,
-            Basis.MEASURED,
+            forecast.basis,
         )
         if not is_material(analysis, saving.mid_ratio):
             return None
@@ -180,6 +102,12 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
             return None
         evidence["fusable_ratio"] = round(fusable, 3)
         title = f"{fusable:.0%} of the operator time is in operators that torch.compile could fuse"
+    if compiling_is_unsure(analysis):
+        # Gradients on in backward: a checkpoint that computes again, or gradients of gradients, which cannot be told
+        # apart; at the latter a compiled model fails.
+        saving = replace(saving, low_ratio=0.0)
+        evidence["batches_vary_in_length"] = batches_vary_in_length(rank)
+        evidence["backward_with_gradients_on"] = bool(rank.ops is not None and rank.ops.get("graded_backward"))
     recurrent = recurrent_share(rank.ops) if rank.ops is not None else 0.0
     if recurrent >= LEAST_RECURRENT_RATIO:
         # The graph breaks at such a layer, which runs as before: a forecast from the other operators is no promise.
