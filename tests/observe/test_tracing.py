@@ -254,3 +254,92 @@ def test_a_traced_training_writes_nothing_else_to_standard_error(tmp_path):
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
     assert step_names(tmp_path) == [["ProfilerStep#4", "ProfilerStep#5"]]
+
+
+# -- threads and forks: torch's profiler belongs to the thread that started it
+
+BESIDE = """
+import os, sys, threading, torch
+from hotloop.observe.recorder import Recorder, TEMPLATE
+from hotloop.core.recording import FIELD, CLOSED_BY_OPTIMIZER
+from hotloop.observe.tracing import make_tracing
+
+class Session:
+    recorder = Recorder()
+    def tell(self, fact):
+        print(fact.get("message", fact["kind"]), flush=True)
+
+session, tracing = Session(), make_tracing({"run": sys.argv[1], "trace": "1:0:50", "trace_ranks": "all"})
+row = list(TEMPLATE)
+row[FIELD["closed_by"]] = CLOSED_BY_OPTIMIZER
+
+def train(steps):
+    for _ in range(steps):
+        torch.ones(4).sum()
+        tracing(session, row)
+"""
+
+
+def run_beside(folder: Path, text: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", BESIDE + text, str(folder)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), (done.returncode, done.stderr[-3000:])
+    return done.stdout.split("\n")[:-1]
+
+
+def test_a_training_on_another_thread_keeps_what_was_recorded_when_that_thread_ends(tmp_path):
+    said = run_beside(tmp_path, "thread = threading.Thread(target=train, args=(4,)); thread.start(); thread.join()\n")
+    assert said == ["trace"]
+    assert step_names(tmp_path) == [["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]]
+
+
+def test_a_thread_that_never_ends_loses_its_recording_and_nothing_else(tmp_path):
+    text = (
+        "def forever():\n"
+        "    train(3); trained.set(); threading.Event().wait()\n"
+        "trained = threading.Event()\n"
+        "threading.Thread(target=forever, daemon=True).start()\n"
+        "trained.wait()\n"
+    )
+    said = run_beside(tmp_path, text)
+    assert said == ["a trace was lost: the thread that it is of did not end before the process"]
+    assert step_names(tmp_path) == []
+
+
+def test_a_profiler_of_another_thread_waits_until_the_recording_has_been_stopped_on_its_own(tmp_path):
+    text = (
+        "def profile():\n"
+        "    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:\n"
+        "        torch.ones(9).sum()\n"
+        "    print(any(event.key == 'aten::sum' for event in theirs.key_averages()))\n"
+        "train(3)\n"
+        "thread = threading.Thread(target=profile); thread.start()\n"
+        "while thread.is_alive():\n"
+        "    train(1)\n"
+    )
+    assert run_beside(tmp_path, text) == ["a trace was broken off: another profiler started", "True"]
+    assert step_names(tmp_path) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc here")
+def test_a_forked_child_does_not_keep_the_operators_that_it_runs(tmp_path):
+    text = (
+        "def resident_bytes():\n"
+        "    return int(open('/proc/self/statm').read().split()[1]) * os.sysconf('SC_PAGE_SIZE')\n"
+        "def grow():\n"
+        "    x = torch.ones(4)\n"
+        "    before = resident_bytes()\n"
+        "    for _ in range(30_000):\n"
+        "        x.add_(1)\n"
+        "    return resident_bytes() - before\n"
+        "grow()\n"
+        "train(2)\n"
+        "pid = os.fork()\n"
+        "if not pid:\n"
+        "    os._exit(min(200, grow() >> 20))\n"
+        "print('child', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) < 2, flush=True)\n"
+        "print('parent', grow() > 2 << 20, flush=True)\n"
+    )
+    assert run_beside(tmp_path, text) == ["child True", "parent True", "trace"]

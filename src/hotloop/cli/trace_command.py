@@ -25,6 +25,7 @@ def add_parser(subparsers: Any, text: str) -> None:
         "of Nsight Systems, one file, several, or a folder with a file for each rank; or a memory snapshot (.pickle).",
     )
     from hotloop.cli.show import add_output_options
+    from hotloop.core.changes import list_forms
 
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, folders of them, or URLs (s3://...)")
     add_output_options(parser, json_help="write the report as JSON to FILE, or - for standard output")
@@ -38,11 +39,11 @@ def add_parser(subparsers: Any, text: str) -> None:
     )
     parser.add_argument(
         "--what-if",
-        action="append",
+        action=_AskChange,
         default=[],
         metavar="CHANGE",
-        help="forecast the step after a change, such as no-input-wait, loader-workers=4, faster-matmuls=2, "
-        "free-communication, fused-launches=4 or faster=3:REGEX; may be repeated",
+        help=f"forecast the step after a change; may be repeated. One of {list_forms()}; "
+        "'--what-if help' says what each supposes",
     )
     parser.add_argument("--export", metavar="FILE", help="write some steps as a Chrome trace (.json or .json.gz)")
     parser.add_argument(
@@ -62,6 +63,20 @@ def add_parser(subparsers: Any, text: str) -> None:
     parser.add_argument("--no-cache", action="store_true", help="leave no decoded columns behind")
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even when a serious fault was found")
     parser.set_defaults(execute=execute)
+
+
+class _AskChange(argparse.Action):
+    """Adds a change to those asked for; ``help`` shows all that there are and ends, as ``--help`` does."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        if value == "help":
+            from hotloop.core.changes import explain_forms
+
+            sys.stdout.write(explain_forms())
+            parser.exit()
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), value])
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -346,7 +346,7 @@ class Change:
     """One change of a what-if. ``factor`` and ``workers_count`` only where the kind needs them."""
 
     kind: str
-    """One of CHANGES."""
+    """One of changes.CHANGES."""
     factor: float = 1.0
     """How many times faster."""
     pattern: str = ""
@@ -357,22 +357,6 @@ class Change:
     """Kind 'loader-workers'."""
     cores_count: int = 0
     """Kind 'loader-workers': cores that the workers share with a training that computes on the CPU; 0 when unknown."""
-
-
-CHANGES: Mapping[str, str] = {
-    "no-input-wait": "the next batch is always there",
-    "loader-workers": "batches are made by this many workers beside the training; it cannot run faster than they do",
-    "faster-matmuls": "matrix products and convolutions take 1/factor of their time",
-    "faster": "kernels and operators whose name matches the pattern take 1/factor of their time",
-    "bf16-autocast": "products of float32 take 1/factor of their time, attention 1/attention_factor; conversions come"
-    " on top",
-    "free-communication": "collectives take no time",
-    "no-straggler": "nobody comes late to a collective: only the transfers remain",
-    "fused-launches": "launching calls take 1/factor of their time",
-    "free-launches": "launching calls and the way to the device take no time",
-    "no-host-time": "operators take no time on the host, as in a captured graph",
-    "no-host-syncs": "the host never waits for the device",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from hotloop.core.recording import STEP_FIELDS
 from .guard import GUARD
 from .places import Place, user_stack
 from .recorder import DEVICE_ALLOCATED, DEVICE_RESERVED, RSS
+from .stacks import can_read_stacks, read_stack
 from .threads import run_delay_ns
 from .writer import FrameWriter
 
@@ -75,6 +76,7 @@ class Background:
 
     def _run(self) -> None:
         """Until stopped: a sample an interval, jobs when they are due; what fails is recorded and the rest goes on."""
+        may_sample = can_read_stacks()
         start_ns = time.monotonic_ns()
         due_ns = dict.fromkeys(_JOBS_NS, 0)
         jobs_due_ns = tuned_ns = start_ns
@@ -85,7 +87,8 @@ class Background:
         while not wait(True, interval_s):
             now_ns = clock()
             try:
-                self._sample(now_ns - asleep_ns - int(interval_s * 1e9))
+                if may_sample:
+                    self._sample(now_ns - asleep_ns - int(interval_s * 1e9))
                 if now_ns >= jobs_due_ns:
                     age_s = (now_ns - start_ns) * 1e-9
                     stage = 0 if age_s < FIRST_S else 1 if age_s < FAST_FOR_S else 2
@@ -110,17 +113,17 @@ class Background:
         switch interval, it was taken away where the thread is; held for less, the thread gave it away there.
         """
         session = self._session
-        frames = sys._current_frames()
+        seen = read_stack(session.owner)
         stack = session.recorder.stack
         field, late, taken = stack[-1], 0, 0
-        if overslept_ns > LATE_NS and len(frames) == 2:  # with more threads than ours nobody knows who had it
+        if overslept_ns > LATE_NS and seen.threads_count == 2:  # with more threads than ours nobody knows who had it
             run_delay_ns_before, self._run_delay_ns = self._run_delay_ns, run_delay_ns()
             held_ns = overslept_ns - (self._run_delay_ns - run_delay_ns_before)
             taken = held_ns >= sys.getswitchinterval() * 1e9
             late = held_ns > LATE_NS and not taken
             if late and len(stack) > 1 and time.perf_counter_ns() - session.recorder.last_ns < held_ns:
                 field = stack[-2]  # the phase has begun since
-        key = (field, *user_stack(frames.get(session.owner)))
+        key = (field, *user_stack(seen))
         counts = self._counts
         found = counts.get(key)
         if found is None:

@@ -8,6 +8,8 @@ import sys
 import sysconfig
 from types import CodeType, FrameType
 
+from .stacks import Stack, line_of
+
 Place = tuple[str, int, str]
 """File, 1-based line, function."""
 
@@ -26,6 +28,7 @@ def _library_folders() -> tuple[str, ...]:
 
 _LIBRARIES = _library_folders()
 _files: dict[str, bool] = {}
+_places: dict[tuple[str, int, str, int], Place] = {}
 
 
 def is_user_file(filename: str) -> bool:
@@ -74,22 +77,32 @@ def caller_place(depth: int = 1) -> Place | None:
     return fallback
 
 
-def user_stack(frame: FrameType | None, limit: int = 12) -> tuple[tuple[Place, ...], str]:
+def user_stack(stack: Stack, limit: int = 12) -> tuple[tuple[Place, ...], str]:
     """User frames, outermost first, and 'module:function' of the innermost frame of any kind."""
-    if frame is None:
+    if not stack.calls:
         return (), ""
-    leaf = f"{frame.f_globals.get('__name__', '?')}:{frame.f_code.co_name}"
+    leaf = f"{stack.module.get('__name__', '?')}:{stack.calls[0][0].co_name}"
     places: list[Place] = []
-    current: FrameType | None = frame
     known = _files
-    while current is not None:
-        code = current.f_code
+    for code, instruction in stack.calls:
         filename = code.co_filename
         if known[filename] if filename in known else is_user_file(filename):
-            places.append((filename, current.f_lineno, code.co_name))
-        current = current.f_back
+            places.append(_place_in(code, instruction))
+            if len(places) == limit:
+                break
     places.reverse()
-    return tuple(places[-limit:]), leaf
+    return tuple(places), leaf
+
+
+def _place_in(code: CodeType, instruction: int) -> Place:
+    """Looking a line up takes long, and a loop comes by the same ones again and again."""
+    key = (code.co_filename, code.co_firstlineno, code.co_name, instruction)
+    place = _places.get(key)
+    if place is None:
+        if len(_places) > 20_000:
+            _places.clear()
+        place = _places[key] = (code.co_filename, line_of(code, instruction), code.co_name)
+    return place
 
 
 def place_of_callable(target: object) -> Place | None:

@@ -2,13 +2,19 @@
 
 A step here is a row closed by the first optimizer (or by backward where there is none). The subscriber is called when
 a row has closed, so that the first step it can record is the second one.
+
+Torch's profiler belongs to the thread that started it: stopping it on another one, or starting a second one beside it,
+ends the process with a segmentation fault. A recording is therefore stopped on its own thread only, at the latest when
+that thread ends, and a forked child records nothing of what it inherited.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -35,6 +41,9 @@ FIRST_STEP = 2
 """The first step that can be recorded."""
 BACKWARDS_WITHOUT_OPTIMIZER = 3
 """After so many backwards and no optimizer step, every further backward is a step."""
+
+MOST_WAIT_S = 5.0
+"""So long another thread's profiler waits for the end of the step, where the recording that is going on is stopped."""
 
 _CLOSED_BY = FIELD["closed_by"]
 _OPTIMIZER_INDEX = FIELD["optimizer_index"]
@@ -84,7 +93,13 @@ class Tracing:
         self._first_recorded = 0
         self._cost_ns = 0
         self._flagged = False
-        self._busy = False
+        self._thread = 0
+        """The one that the profiler belongs to."""
+        self._busy_thread = 0
+        """The one that is starting or stopping it at the moment."""
+        self._at_thread_end: Any = None
+        self._break_off = False
+        self._broken_off = threading.Event()
         self._over = False
         self._foreign = False
         self._rows = 0
@@ -96,6 +111,8 @@ class Tracing:
 
     @guarded
     def __call__(self, session: Session, row: list[int]) -> None:
+        if self._break_off:
+            self._stop_for_others(session)
         if self._flagged and self._profiler is None:
             # The row that has just closed held the end of the last recording and the writing of its file.
             self._flagged = session.recorder.in_deep_window = False
@@ -105,7 +122,7 @@ class Tracing:
         if not self._pid:
             self._arrive()
         elif self._pid != os.getpid():
-            self._profiler, self._over = None, True  # a forked child: what is going on is its parent's
+            self._over = True  # a forked child: what is going on is its parent's
         if not self._over:
             self._add_demand(row)
         if self._over or not self._ends_step(row):
@@ -134,6 +151,7 @@ class Tracing:
         self._worker = worker_name(rank)
         if not self._over:
             self._restore = _watch_profilers(self._foreign_starts, self._foreign_ends)
+            _stop_recording_in_children(self)
 
     def _add_demand(self, row: list[int]) -> None:
         """What the row asked of the cores. The first one has the starting of everything in it, and does not count."""
@@ -178,10 +196,16 @@ class Tracing:
         return True
 
     def finish(self) -> None:
-        """The training ends: a recording that has begun is kept, as far as it came."""
+        """The training ends, or its thread: a recording that has begun is kept, as far as it came.
+
+        On another thread than the recording's, which still goes on or is stuck, nothing can be done: it is lost.
+        """
         if self._profiler is not None and os.getpid() == self._pid:
-            with self._at_work():
-                self._save()
+            if threading.get_ident() == self._thread:
+                with self._at_work():
+                    self._save()
+            elif self._session is not None:
+                self._tell(self._session, "a trace was lost: the thread that it is of did not end before the process")
         if not self._over:
             self._over = True
             self._restore()
@@ -196,6 +220,7 @@ class Tracing:
             return
         self._session = session
         schedule = torch_schedule(self.plan)
+        self._thread = threading.get_ident()
         with self._at_work():
             activities = supported_activities()
             profiler = torch.profiler.profile(activities=activities, schedule=schedule, record_shapes=True)
@@ -208,6 +233,9 @@ class Tracing:
         self._first_recorded = step
         self._flagged = True
         self._at_exit = run_at_exit(self.finish)
+        if self._at_thread_end is None and threading.current_thread() is not threading.main_thread():
+            self._at_thread_end = threading.local()
+            self._at_thread_end.call = _WhenDropped(self.finish)
 
     def _save(self) -> None:
         profiler, self._profiler = self._profiler, None
@@ -237,29 +265,53 @@ class Tracing:
 
     def _foreign_starts(self) -> None:
         """Somebody else starts a profiler: torch has only one, and it is theirs."""
-        if self._busy:
+        here = threading.get_ident()
+        if self._busy_thread == here:
             return
         self._foreign = True
-        profiler, self._profiler = self._profiler, None
-        if profiler is None:
+        if self._profiler is None or os.getpid() != self._pid:
             return
-        with self._at_work():
-            profiler.stop()
-        if self._session is not None:
-            self._tell(self._session, "a trace was broken off: another profiler started")
+        if here == self._thread:
+            self._stop_for_others(self._session)
+        else:
+            self._broken_off.clear()
+            self._break_off = True
+            self._broken_off.wait(MOST_WAIT_S)
 
     def _foreign_ends(self) -> None:
-        if not self._busy:
+        if self._busy_thread != threading.get_ident():
             self._foreign = False
+
+    def _stop_for_others(self, session: Session | None) -> None:
+        """Stop what is being recorded, on its own thread, and keep nothing of it."""
+        self._break_off = False
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            try:
+                with self._at_work():
+                    profiler.stop()
+            finally:
+                self._broken_off.set()
+            if session is not None:
+                self._tell(session, "a trace was broken off: another profiler started")
+
+    def stop_in_child(self) -> None:
+        """In a forked child (a loader's worker): the inherited profiler would note each operator and keep it for ever.
+
+        It is neither stopped nor let go of, because what it refers to belongs to threads that are not here.
+        """
+        if self._profiler is not None:
+            torch._C._autograd._enable_record_function(False)
+            self._over = True
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        self._busy = True
+        self._busy_thread = threading.get_ident()
         try:
             with quiet_profiler():
                 yield
         finally:
-            self._busy = False
+            self._busy_thread = 0
 
     def _tell(self, session: Session, message: str) -> None:
         session.tell({"kind": "health", "level": "info", "message": message})
@@ -267,6 +319,29 @@ class Tracing:
 
 def _nothing() -> None:
     return None
+
+
+class _WhenDropped:
+    """Calls back when it is let go of: as a value of ``threading.local``, when its thread ends, and on that thread."""
+
+    def __init__(self, call_back: Callable[[], None]) -> None:
+        self._call_back = guarded(call_back)
+
+    def __del__(self) -> None:
+        self._call_back()
+
+
+def _stop_recording_in_children(tracing: Tracing) -> None:
+    reference = weakref.ref(tracing)
+
+    @guarded
+    def in_child() -> None:
+        found = reference()
+        if found is not None:
+            found.stop_in_child()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=in_child)
 
 
 def _watch_profilers(starts: Callable[[], None], ends: Callable[[], None]) -> Callable[[], None]:

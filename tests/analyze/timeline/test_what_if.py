@@ -25,7 +25,8 @@ from hotloop.analyze.timeline.what_if import (
     parse_change,
 )
 from hotloop.core.errors import UsageError
-from hotloop.core.graph import BOUND_KINDS, CHANGES, Change, WhatIf
+from hotloop.core.changes import CHANGES
+from hotloop.core.graph import BOUND_KINDS, Change, WhatIf
 from hotloop.core.trace import Category
 from hotloop.core.trace_demand import TraceDemand, tell_demand
 from hotloop.trace.inputs import find_traces, read_trace_file

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.core.analysis import Forecast
+from hotloop.core.changes import CHANGES, DEFAULT_FACTOR, FORMS, list_forms
 from hotloop.core.errors import UsageError
-from hotloop.core.graph import BOUND_KINDS, CHANGES, Change, WhatIf
+from hotloop.core.graph import BOUND_KINDS, Change, WhatIf
 from hotloop.core.timeline import TimelineNote
 from hotloop.core.trace import Category, Trace
 from hotloop.core.trace_analysis import AskedChange
@@ -66,9 +67,6 @@ class Situation:
     """What this rank waits in its collectives, ns by row of the first event; None when nobody looked at the others."""
 
 
-DEFAULT_FACTOR = 2.0
-
-
 def parse_change(text: str) -> Change:
     """The change that a user wrote as CHANGE[=VALUE]. Raises UsageError, which lists the kinds, for any other text.
 
@@ -77,12 +75,12 @@ def parse_change(text: str) -> Change:
     """
     kind, _, value = text.partition("=")
     if kind not in CHANGES:
-        raise UsageError(f"--what-if {text}: no such change; there are {', '.join(VALUES[k] for k in CHANGES)}")
+        raise UsageError(f"--what-if {text}: no such change; there are {list_forms()}")
     try:
         change = _read_value(kind, value)
         _check((change,))
     except (UsageError, ValueError) as error:
-        raise UsageError(f"--what-if {text}: write {VALUES[kind]} ({error})") from None
+        raise UsageError(f"--what-if {text}: write {FORMS[kind].text} ({error})") from None
     return change
 
 
@@ -105,17 +103,6 @@ def _read_value(kind: str, value: str) -> Change:
     if value:
         raise ValueError("it takes no value")
     return Change(kind=kind)
-
-
-VALUES = {
-    **{kind: kind for kind in CHANGES},
-    "loader-workers": "loader-workers=COUNT[:CORES]",
-    "faster": "faster=FACTOR:REGEX",
-    "bf16-autocast": "bf16-autocast=FACTOR[:ATTENTION]",
-    "faster-matmuls": "faster-matmuls[=FACTOR]",
-    "fused-launches": "fused-launches[=FACTOR]",
-}
-"""How each change is written."""
 
 
 def answer_asked(
@@ -347,7 +334,7 @@ def _forecast_one(at: Situation, steps: Steps, changes: tuple[Change, ...], base
 def _check(changes: Sequence[Change]) -> None:
     for change in changes:
         if change.kind not in CHANGES:
-            raise UsageError(f"no such change: {change.kind}; there are {', '.join(CHANGES)}")
+            raise UsageError(f"no such change: {change.kind}; there are {list_forms()}")
         if not (change.factor > 0 and math.isfinite(change.factor)):
             raise UsageError(f"{change.kind}: a factor of {change.factor} makes no sense")
         attention = change.attention_factor
