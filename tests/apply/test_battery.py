@@ -52,12 +52,12 @@ several = [technique("idle", E, lambda one: Applied(detail="nothing")), techniqu
            technique("nan", L, rate(float("nan"))), technique("casts", E, dtype, "change_model")]
 table = {one.id: one for one in several}
 steps, place = b.FAST_STEPS, [("language-model", "outside")]
-baselines = b.baselines_of(steps, b.SEEDS[:1], 1)
+baselines = b.baselines_of(steps, b.SEEDS[:1], 1, ["language-model"])
 out = {}
 for one in several:
     (outcome,) = b.try_everywhere(one, baselines, steps, b.SEEDS[0], 1, place, table)
     out[one.id] = outcome.as_json()
-two = b.baselines_of(steps, b.SEEDS[:1], 2)
+two = b.baselines_of(steps, b.SEEDS[:1], 2, ["language-model"])
 for name in ("idle", "faster-rate"):
     (outcome,) = b.try_everywhere(table[name], two, steps, b.SEEDS[0], 2, place, table)
     out[name + " on 2"] = outcome.as_json()

@@ -9,8 +9,36 @@ from typing import Any
 
 from hotloop.core.findings import Value
 
-Chosen = dict[str, dict[str, Any]]
-"""Technique id -> its settings, those that are None left out."""
+
+@dataclass(slots=True)
+class Chosen:
+    """What a format is asked to say, by technique id; settings that are None are not among them.
+
+    A format takes every technique that it can say, and pops every setting of it that it says. What remains, techniques
+    and settings, is told to the user, so nothing is left out in silence.
+    """
+
+    waiting: dict[str, dict[str, Any]]
+    taken: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def __contains__(self, technique: str) -> bool:
+        return technique in self.waiting
+
+    def look(self, technique: str) -> Mapping[str, Any]:
+        """Its settings, empty where it is not chosen."""
+        return self.waiting.get(technique, {})
+
+    def take(self, technique: str) -> dict[str, Any] | None:
+        """Its settings, to be popped from; None where it is not chosen."""
+        found = self.waiting.pop(technique, None)
+        if found is not None:
+            self.taken[technique] = found
+        return found
+
+    def refuse(self, technique: str, why: str) -> None:
+        """The format has a key for it, which does not do the same."""
+        self.reasons[technique] = why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +79,8 @@ class Read:
 class Format:
     """One library's configuration.
 
-    ``write(chosen, batch_size, accumulate)`` takes what it can say out of ``chosen``; what is left there becomes a
-    warning. ``read`` is None where only writing makes sense; ``syntax`` is 'yaml', 'json' or 'toml'.
+    ``write(chosen, batch_size, accumulate)`` takes what it can say out of ``chosen``; what is left there becomes
+    warnings. ``read`` is None where only writing makes sense; ``syntax`` is 'yaml', 'json' or 'toml'.
     """
 
     id: str
@@ -64,19 +92,24 @@ class Format:
 def take_code_arguments(chosen: Chosen) -> dict[str, dict[str, Any]]:
     """What goes to objects that the user's own code builds, whatever the library: taken out of ``chosen``."""
     arguments: dict[str, dict[str, Any]] = {}
-    if chosen.get("loader-workers", {}).get("num_workers") is not None:  # None: hotloop measures and decides
-        settings = chosen.pop("loader-workers")
-        names = {"num_workers", "prefetch_factor", "persistent_workers"}
-        arguments["DataLoader"] = {key: value for key, value in settings.items() if key in names}
-        if settings.get("start_method"):
-            arguments["DataLoader"]["multiprocessing_context"] = settings["start_method"]
-        if settings["num_workers"] == 0:
-            arguments["DataLoader"] = {"num_workers": 0}
-    if chosen.pop("pinned-memory", None) is not None:
-        arguments.setdefault("DataLoader", {})["pin_memory"] = True
+    if chosen.look("loader-workers").get("num_workers") is not None:
+        workers = chosen.take("loader-workers") or {}
+        names = ("num_workers", "prefetch_factor", "persistent_workers")
+        arguments["DataLoader"] = {key: workers.pop(key) for key in names if key in workers}
+        if "start_method" in workers:
+            arguments["DataLoader"]["multiprocessing_context"] = workers.pop("start_method")
+    elif "loader-workers" in chosen:
+        chosen.refuse("loader-workers", "num_workers is not set, so that hotloop would choose it when the training runs")
+    if chosen.look("pinned-memory").get("pin_memory", True):
+        pinned = chosen.take("pinned-memory")
+        if pinned is not None:
+            pinned.pop("pin_memory", None)
+            arguments.setdefault("DataLoader", {})["pin_memory"] = True
     for technique in ("fused-optimizer", "foreach-optimizer"):
-        if chosen.pop(technique, None) is not None:
-            arguments["optimizer"] = {technique.partition("-")[0]: True}
+        settings = chosen.take(technique)
+        if settings is not None:
+            key = technique.partition("-")[0]
+            arguments["optimizer"] = {key: settings.pop(key, True)}
     return arguments
 
 
@@ -84,13 +117,29 @@ def ddp_arguments(chosen: Chosen) -> dict[str, Any]:
     """Keyword arguments of DistributedDataParallel; its techniques are taken out of ``chosen``."""
     found: dict[str, Any] = {}
     names = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
-    settings = chosen.get("ddp-settings", {})
-    found |= {key: settings.pop(key) for key in names if key in settings}
-    if found:
-        del chosen["ddp-settings"]
-    if chosen.get("ddp-buckets", {}).get("bucket_cap_mb") is not None:
-        found["bucket_cap_mb"] = chosen.pop("ddp-buckets")["bucket_cap_mb"]
+    if any(key in chosen.look("ddp-settings") for key in names):
+        settings = chosen.take("ddp-settings") or {}
+        found |= {key: settings.pop(key) for key in names if key in settings}
+    if "bucket_cap_mb" in chosen.look("ddp-buckets"):
+        found["bucket_cap_mb"] = (chosen.take("ddp-buckets") or {}).pop("bucket_cap_mb")
     return found
+
+
+def is_plain_bf16(chosen: Chosen) -> bool:
+    """Whether bf16-parameters is chosen as other libraries mean it: updates rounded to the nearest bfloat16.
+
+    Refused otherwise: an export must not lose what the strategy keeps.
+    """
+    settings = chosen.look("bf16-parameters")
+    if "bf16-parameters" in chosen and settings.get("weights") == "nearest" and settings.get("state") == "bfloat16":
+        return True
+    if "bf16-parameters" in chosen:
+        chosen.refuse(
+            "bf16-parameters",
+            "its key rounds every update to bfloat16, which loses small ones; only weights = 'nearest' with state = "
+            "'bfloat16' says that",
+        )
+    return False
 
 
 def positive(value: Any, key: str, warnings: list[str]) -> int | None:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hotloop.apply import TECHNIQUES, check_strategy
-from hotloop.apply.foreign import Chosen, Exported, Format, Proposal
+from hotloop.apply.foreign import Chosen, Exported, Format, Proposal, show
 from hotloop.core.catalogue import Catalogue
 from hotloop.core.strategy import Choice, Strategy, StrategyError
 from hotloop.core.techniques import Technique
 
 MOST_CHARACTERS = 1 << 16
 MOST_DEPTH = 20
+INSTEAD = "left out, use `hotloop run --strategy` or do it by hand"
 
 FORMATS: Catalogue[Format] = Catalogue(Format, "hotloop.apply.formats")
 
@@ -56,7 +57,8 @@ def export_with(
     accumulate: int | None,
 ) -> Exported:
     known = set(techniques)
-    chosen: Chosen = {}
+    asked: dict[str, dict[str, Any]] = {}
+    default_of: dict[str, dict[str, Any]] = {}
     warnings = []
     for choice in strategy.choices:
         if choice.where:
@@ -66,13 +68,21 @@ def export_with(
             )
             continue
         defaults = techniques[choice.technique].settings if choice.technique in known else ()
-        settings = {one.name: one.default for one in defaults} | dict(choice.settings)
-        chosen[choice.technique] = {key: value for key, value in settings.items() if value is not None}
+        default_of[choice.technique] = {one.name: one.default for one in defaults}
+        settings = default_of[choice.technique] | dict(choice.settings)
+        asked[choice.technique] = {key: value for key, value in settings.items() if value is not None}
+    chosen = Chosen(asked)
     exported = format.write(chosen, batch_size, accumulate)
     warnings += [
-        f"{technique}: {format.id} has no key for it; left out, use `hotloop run --strategy` or do it by hand"
-        for technique in chosen
+        f"{technique}: {chosen.reasons.get(technique, f'{format.id} has no key for it')}; {INSTEAD}"
+        for technique in chosen.waiting
     ]
+    for technique, settings in chosen.taken.items():
+        # A setting that was left as it is says nothing that the technique itself does not say.
+        left = {key: value for key, value in settings.items() if value != default_of[technique].get(key)}
+        if left:
+            named = ", ".join(f"{key} = {show(value)}" for key, value in left.items())
+            warnings.append(f"{technique}: {format.id} has no key for {named}; {INSTEAD}")
     return replace(exported, warnings=(*exported.warnings, *warnings))
 
 

@@ -31,7 +31,7 @@ KINDS: dict[str, type] = {
     "backend": str,
     "mode": str,
     "find_unused_parameters": bool,
-    "offload_params": bool,
+    "cpu_offload": bool,
     "policy": str,
 }
 

@@ -93,11 +93,12 @@ def test_accelerate(tmp_path: Path) -> None:
 
 
 def test_accelerate_with_sharding(tmp_path: Path) -> None:
-    sharded = Choice(technique="fsdp2", settings={"reshard_after_forward": True, "offload_params": False})
+    sharded = Choice(technique="fsdp2", settings={"reshard_after_forward": True, "cpu_offload": True})
     found = understood(tmp_path, "accelerate", sharded)
     assert found["kind"] == "FSDP"
     assert found["fsdp"]["fsdp_version"] == 2
     assert found["fsdp"]["fsdp_reshard_after_forward"] is True
+    assert found["fsdp"]["fsdp_offload_params"] is True
 
 
 def test_deepspeed(tmp_path: Path) -> None:

@@ -213,12 +213,12 @@ def test_bf16_weights_train_and_keep_the_optimizers_hold_on_them() -> None:
     assert model.out.weight.dtype == torch.float32
 
 
-def test_bf16_weights_are_refused_once_there_is_float32_state() -> None:
+def test_bf16_weights_with_torchs_own_step_are_refused_once_there_is_float32_state() -> None:
     model = small_model()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     model(X).sum().backward()
     optimizer.step()
-    applied = apply("bf16-parameters", model=model, optimizer=optimizer)
+    applied = apply("bf16-parameters", {"weights": "nearest"}, model=model, optimizer=optimizer)
     assert said(applied) == [("not applicable", "AdamW has float32 state already")]
     lbfgs = apply("bf16-parameters", model=model, optimizer=torch.optim.LBFGS(model.parameters()))
     assert "LBFGS" in said(lbfgs)[0][1]

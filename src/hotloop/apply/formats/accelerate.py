@@ -27,7 +27,7 @@ COMPILE = {
     "fullgraph": "dynamo_use_fullgraph",
     "regional": "dynamo_use_regional_compilation",
 }
-FSDP = {"reshard_after_forward": "fsdp_reshard_after_forward", "offload_params": "fsdp_offload_params"}
+FSDP = {"reshard_after_forward": "fsdp_reshard_after_forward", "cpu_offload": "fsdp_offload_params"}
 
 
 def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exported:
@@ -36,30 +36,27 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
     accelerator: dict[str, Any] = {}
     warnings = []
     precision = "no"
-    if chosen.pop("bf16-autocast", None) is not None:
+    if chosen.take("bf16-autocast") is not None:
         precision = "bf16"
-    elif "fp16-autocast" in chosen:
+    elif (settings := chosen.take("fp16-autocast")) is not None:
         precision = "fp16"
-        settings = chosen.pop("fp16-autocast")
-        scaler: dict[str, Any] = {key: settings[key] for key in ("init_scale", "growth_interval") if key in settings}
+        scaler: dict[str, Any] = {key: settings.pop(key) for key in ("init_scale", "growth_interval") if key in settings}
         if scaler:
             arguments["GradScalerKwargs"] = scaler
     content["mixed_precision"] = accelerator["mixed_precision"] = precision
     if accumulate is not None:
         accelerator["gradient_accumulation_steps"] = accumulate
-    if "compile-model" in chosen:
-        settings = chosen.pop("compile-model")
-        dynamo = {COMPILE[key]: settings[key] for key in COMPILE if key in settings}
+    if (settings := chosen.take("compile-model")) is not None:
+        dynamo = {COMPILE[key]: settings.pop(key) for key in COMPILE if key in settings}
         dynamo["dynamo_backend"] = str(dynamo.get("dynamo_backend", "inductor")).upper()
         content["dynamo_config"] = dynamo
-    if "fsdp2" in chosen:
-        settings = chosen.pop("fsdp2")
+    if (settings := chosen.take("fsdp2")) is not None:
         fsdp: dict[str, Any] = {"fsdp_version": 2}
-        fsdp |= {FSDP[key]: settings[key] for key in FSDP if key in settings}
-        if chosen.get("activation-checkpointing", {}).get("policy", "all") == "all" and not chosen.get(
-            "activation-checkpointing", {}
-        ).get("budget"):
-            fsdp["fsdp_activation_checkpointing"] = chosen.pop("activation-checkpointing", None) is not None
+        fsdp |= {FSDP[key]: settings.pop(key) for key in FSDP if key in settings}
+        recompute = chosen.look("activation-checkpointing")
+        whole_blocks = recompute.get("policy", "all") == "all" and not recompute.get("budget")
+        taken = chosen.take("activation-checkpointing") if whole_blocks else None
+        fsdp["fsdp_activation_checkpointing"] = taken is not None
         content |= {"distributed_type": "FSDP", "fsdp_config": fsdp}
     else:
         ddp = ddp_arguments(chosen)

@@ -22,28 +22,23 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
     if accumulate is not None:
         content["gradient_accumulation_steps"] = accumulate
     for technique, dtype in AUTOCAST.items():
-        if technique in chosen:
-            settings = chosen.pop(technique)
+        settings = chosen.take(technique)
+        if settings is not None:
             content["torch_autocast"] = {"enabled": True, "dtype": dtype}
             warnings += [
                 f"{technique}.{key}: torch_autocast scales losses by its own rule; left out"
                 for key in ("init_scale", "growth_interval")
-                if key in settings
+                if settings.pop(key, None) is not None
             ]
     if "bf16-parameters" in chosen:
-        warnings.append(
-            "bf16-parameters: DeepSpeed's bf16 keeps a float32 copy of every parameter, which is another technique: "
-            "left out"
-        )
-        del chosen["bf16-parameters"]
-    if "fsdp2" in chosen:
-        settings = chosen.pop("fsdp2")
+        chosen.refuse("bf16-parameters", "DeepSpeed's bf16 casts every parameter and keeps a float32 copy of each")
+    if (settings := chosen.take("fsdp2")) is not None:
         zero: dict[str, Any] = {"stage": 3}
-        if settings.get("offload_params"):
+        if settings.pop("cpu_offload", False):
             zero |= {"offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
         content["zero_optimization"] = zero
         warnings.append("fsdp2: written as ZeRO stage 3, which shards the same by another implementation")
-    elif chosen.pop("zero-optimizer", None) is not None:
+    elif chosen.take("zero-optimizer") is not None:
         content["zero_optimization"] = {"stage": 1}
     arguments = take_code(chosen)
     text = json.dumps(content, indent=2) + "\n"
@@ -70,7 +65,7 @@ def read(content: Mapping[str, Any]) -> Read:
     stage = zero.get("stage", 0)
     if stage in (1, 2, 3):
         technique = "fsdp2" if stage == 3 else "zero-optimizer"
-        settings = {"offload_params": True} if stage == 3 and "offload_param" in zero else {}
+        settings = {"cpu_offload": True} if stage == 3 and "offload_param" in zero else {}
         proposals.append(Proposal(technique=technique, settings=settings, key="zero_optimization"))
         if stage == 2:
             warnings.append("zero_optimization.stage = 2: hotloop shards the optimizer's state only (stage 1), or all")

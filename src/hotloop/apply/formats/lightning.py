@@ -13,13 +13,15 @@ from hotloop.apply.foreign import (
     Proposal,
     Read,
     ddp_arguments,
+    is_plain_bf16,
     leave_out,
     positive,
     show,
     take_code_arguments,
 )
 
-PRECISION = {"bf16-autocast": "bf16-mixed", "fp16-autocast": "16-mixed", "bf16-parameters": "bf16-true"}
+PRECISION = {"bf16-autocast": "bf16-mixed", "fp16-autocast": "16-mixed"}
+WHOLE = "bf16-true"
 OTHER_NAMES = {"bf16": "bf16-autocast", "16": "fp16-autocast", "16-mixed": "fp16-autocast"}
 
 
@@ -28,23 +30,32 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
     trainer: dict[str, Any] = {}
     warnings = []
     for technique, precision in PRECISION.items():
-        if technique in chosen:
+        settings = chosen.take(technique)
+        if settings is not None:
             trainer["precision"] = precision
-            left = sorted(chosen.pop(technique).keys() & {"init_scale", "growth_interval"})
-            warnings += [f"{technique}.{key}: give Lightning's MixedPrecision a GradScaler of your own" for key in left]
+            warnings += [
+                f"{technique}.{key}: give Lightning's MixedPrecision a GradScaler of your own"
+                for key in ("growth_interval", "init_scale")
+                if settings.pop(key, None) is not None
+            ]
+    if is_plain_bf16(chosen):
+        settings = chosen.take("bf16-parameters") or {}
+        for key in ("weights", "state"):
+            settings.pop(key)
+        trainer["precision"] = WHOLE
+        warnings.append("bf16-parameters: Lightning's bf16-true casts every parameter and buffer, normalisations too")
     if accumulate is not None:
         trainer["accumulate_grad_batches"] = accumulate
-    if chosen.pop("cudnn-benchmark", None) is not None:
+    if chosen.take("cudnn-benchmark") is not None:
         trainer["benchmark"] = True
     ddp = ddp_arguments(chosen)
     if ddp:
         arguments["DDPStrategy"] = ddp
         warnings.append("DistributedDataParallel's settings are an object: Trainer(strategy=DDPStrategy(...))")
     if "fsdp2" in chosen:
-        del chosen["fsdp2"]
-        warnings.append(
-            "fsdp2: Lightning takes an object: Trainer(strategy=ModelParallelStrategy(...)), and shards in "
-            "configure_model"
+        chosen.refuse(
+            "fsdp2",
+            "Lightning takes an object, Trainer(strategy=ModelParallelStrategy(...)), and shards in configure_model",
         )
     if batch_size is not None:
         arguments.setdefault("DataLoader", {})["batch_size"] = batch_size
@@ -58,7 +69,11 @@ def read(content: Mapping[str, Any]) -> Read:
     proposals = []
     precision = content.get("precision")
     by_name = {theirs: ours for ours, theirs in PRECISION.items()} | OTHER_NAMES
-    if str(precision) in by_name:
+    if str(precision) == WHOLE:
+        settings: dict[str, Any] = {"weights": "nearest", "state": "bfloat16"}
+        proposals.append(Proposal(technique="bf16-parameters", settings=settings, key="precision"))
+        warnings.append("precision = 'bf16-true': normalisations and vectors stay float32 here")
+    elif str(precision) in by_name:
         proposals.append(Proposal(technique=by_name[str(precision)], settings={}, key="precision"))
     elif precision is not None and str(precision) not in ("32", "32-true"):
         warnings.append(f"precision = {show(precision)}: no technique of hotloop says this; left out")

@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hotloop.apply.foreign import Chosen, Exported, Format, take_code_arguments
+from hotloop.apply.foreign import Chosen, Exported, Format, is_plain_bf16, take_code_arguments
+
+DTYPES = ("bfloat16", "float32")
 
 
 def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exported:
     """torchtitan's own defaults are choices too (bfloat16, selective recomputation, a fused optimizer): every section
     that a technique speaks of is written out, so that what the strategy does not choose is off."""
-    autocast = chosen.pop("bf16-autocast", None) is not None
-    whole = chosen.pop("bf16-parameters", None) is not None
+    autocast = chosen.take("bf16-autocast") is not None
+    warnings = []
+    whole = is_plain_bf16(chosen)
+    if whole:
+        settings = chosen.take("bf16-parameters") or {}
+        for key in ("weights", "state"):
+            settings.pop(key)
+        warnings.append("bf16-parameters: training.dtype casts every parameter, normalisations too")
     training: dict[str, Any] = {
         "dtype": "bfloat16" if whole else "float32",
         "mixed_precision_param": "bfloat16" if autocast or whole else "float32",
     }
-    warnings = []
     if batch_size is not None:
         training["local_batch_size"] = batch_size
     if accumulate is not None:
@@ -26,23 +33,22 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
             "local_batch_size x ranks x this"
         )
     compile_: dict[str, Any] = {"enable": False}
-    if "compile-model" in chosen:
-        settings = chosen.pop("compile-model")
-        compile_ = {"enable": True, "components": ["model"], "backend": settings.get("backend", "inductor")}
-        unsaid = {
-            k: v for k, v in settings.items() if k in ("mode", "dynamic", "fullgraph") and v not in ("default", False)
-        }
-        warnings += [
-            f"compile-model.{key} = {value!r}: torchtitan compiles each block in its own way; left out"
-            for key, value in unsaid.items()
-        ]
+    compiling = chosen.take("compile-model")
+    if compiling is not None:
+        compile_ = {"enable": True, "components": ["model"], "backend": compiling.pop("backend", "inductor")}
+        if not compiling.pop("regional", False):
+            warnings.append("compile-model: torchtitan compiles each block by itself, as regional = true does")
     recompute: dict[str, Any] = {"mode": "none"}
-    if "activation-checkpointing" in chosen:
-        settings = chosen.pop("activation-checkpointing")
-        if settings.get("policy") == "budget":
-            recompute = {"mode": "memory_budget", "memory_budget": float(settings.get("budget", 0.5))}
-        elif settings.get("policy") == "selective":
+    recomputing = chosen.take("activation-checkpointing")
+    if recomputing is not None:
+        budget = recomputing.pop("budget", 0.0)
+        if budget:
+            recompute = {"mode": "memory_budget", "memory_budget": float(budget)}
+            if compiling is None:
+                warnings.append("activation-checkpointing.budget: torchtitan keeps a budget in compiled models only")
+        elif recomputing.pop("policy", "all") == "matmuls":
             recompute = {"mode": "selective", "selective_ac_option": "op"}
+            warnings.append("activation-checkpointing.policy: torchtitan computes every second matrix product again")
         else:
             recompute = {"mode": "full"}
     code = take_code_arguments(chosen)
@@ -53,12 +59,17 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
     if unknown is not None:
         warnings.append(f"loader-workers.start_method = {unknown!r}: torchtitan has no key for it; left out")
     parallelism: dict[str, Any] = {}
-    if "fsdp2" in chosen:
-        settings = chosen.pop("fsdp2")
+    sharding = chosen.take("fsdp2")
+    if sharding is not None:
         parallelism["data_parallel_shard_degree"] = -1
-        if "reshard_after_forward" in settings:
-            parallelism["fsdp_reshard_after_forward"] = "always" if settings["reshard_after_forward"] else "never"
-        training["enable_cpu_offload"] = bool(settings.get("offload_params", False))
+        if "reshard_after_forward" in sharding:
+            always = sharding.pop("reshard_after_forward")
+            parallelism["fsdp_reshard_after_forward"] = "always" if always else "never"
+        training["enable_cpu_offload"] = bool(sharding.pop("cpu_offload", False))
+        if sharding.get("param_dtype") in DTYPES:
+            training["mixed_precision_param"] = sharding.pop("param_dtype")
+        if sharding.get("reduce_dtype") == "float32":  # the only one that it takes
+            training["mixed_precision_reduce"] = sharding.pop("reduce_dtype")
     else:
         parallelism["data_parallel_shard_degree"] = 1
         warnings.append(

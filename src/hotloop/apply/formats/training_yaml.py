@@ -19,17 +19,15 @@ FULL = (None, "fp32", "float32")
 def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exported:
     block: dict[str, Any] = {"dtype": "float32"}
     for dtype in ("bfloat16", "float16"):
-        if chosen.get(DTYPES[dtype]) is not None:
-            del chosen[DTYPES[dtype]]
+        if chosen.take(DTYPES[dtype]) is not None:
             block["dtype"] = dtype
     if batch_size is not None:
         block["batch_size"] = batch_size
     if accumulate is not None:
         block["gradient_accumulation_steps"] = accumulate
-    settings = chosen.get("loader-workers", {})
-    if settings.get("num_workers") is not None:
-        block |= {key: settings[key] for key in ("num_workers", "prefetch_factor") if key in settings}
-        del chosen["loader-workers"]
+    if "num_workers" in chosen.look("loader-workers"):
+        settings = chosen.take("loader-workers") or {}
+        block |= {key: settings.pop(key) for key in ("num_workers", "prefetch_factor") if key in settings}
     return Exported(format="training", text=to_yaml({"training": block}))
 
 

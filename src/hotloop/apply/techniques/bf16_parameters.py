@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hotloop.apply.forecasts import measured_forecast
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 
@@ -15,24 +17,36 @@ class Bf16Parameters(Technique):
     """
     ## What it does
     Stores the weight matrices (parameters of two or more dimensions) in bfloat16 and runs the forward under bfloat16
-    autocast, with outputs in float32. Their gradients and their optimizer state are bfloat16 too: half the bytes of
-    weights, gradients and state. Biases, normalisations, recurrent layers and parametrised weights stay float32, and so
-    do buffers.
+    autocast, with outputs in float32. Their gradients and their optimizer state are bfloat16 too. Biases,
+    normalisations, recurrent layers and parametrised weights stay float32, and so do buffers.
+
+    A bfloat16 cannot take a small update: below a 512th of the weight it is lost. `weights` says what becomes of it.
+    `compensated` keeps the lower half of every weight's float32 value beside it, in the optimizer's state, and loses
+    nothing. `stochastic` rounds up or down at random, right on average, from random bits of its own. `nearest` loses
+    it. With AdamW a weight takes 16 bytes in float32 (weight, gradient, two moments), 10 compensated, 8 stochastic or
+    nearest; `state = "float32"` adds 4. But for `nearest`, each step runs the optimizer's own code on float32 copies,
+    about 4 million weights at a time, and rounds bfloat16 state at random.
 
     ## When it helps
     Memory is short, or weights are read more often than they are used: small batches, large embeddings, wide layers.
-    A 10 million parameter transformer wholly in bfloat16 took 133 CPU-ms a step where autocast took 169, on a core with
-    AMX (torch 2.13, n = 7, interleaved); less is won here, where part of the model stays float32.
+    Autocast keeps float32 weights and makes bfloat16 copies of them in every forward. A 10 million parameter
+    transformer wholly in bfloat16 took 133 CPU-ms a step where autocast took 169, on a core with AMX (torch 2.13, n =
+    7, interleaved; `nearest`); less is won here, where part of the model stays float32, and the finer updates cost
+    some of it again: they make a step of the optimizer slower.
 
     ## When it does not
-    Trainings that must match float32: an update smaller than a 256th of its weight is lost. Models that are wrapped in
-    DistributedDataParallel or FSDP already (give the model before it is wrapped), optimizers that hold state already,
-    LBFGS, models in another dtype, the script's own autocast. Checkpoints hold bfloat16 weights from then on.
+    Models that are wrapped in DistributedDataParallel or FSDP already (give the model before it is wrapped), LBFGS,
+    models in another dtype, the script's own autocast. But for `nearest`: optimizers other than torch's that update
+    each element by itself, and `capturable` ones; `nearest` needs an optimizer that holds no state yet. The model's
+    checkpoints hold bfloat16 weights from then on; what is kept besides is in the optimizer's.
 
     ## Numerics
-    Lossy, more than autocast: after 9 steps the transformer's loss was 5.5792 in place of 5.5548 (autocast: 5.5500).
-    Over 300 steps of a small language model the mean of 3 seeds left the range of 5 float32 seeds (1.806 in steps 50 to
-    100, range 1.768 to 1.793; docs/numerics.md). Compare the loss curve over the whole training, the end most of all.
+    Lossy: operators compute in bfloat16, as under autocast, and gradients are summed in it over micro-batches. Of a
+    small language model trained for 1,000 steps with a falling learning rate, the mean loss of the last 100 steps was
+    0.2629 in float32 and under autocast, 0.2629 compensated, 0.2635 stochastic and 0.2967 nearest (2 seeds). Over 300
+    steps `nearest` leaves the range of 5 float32 seeds (1.806 in steps 50 to 100, range 1.768 to 1.793, the same seeds
+    in float32 1.788); compensated (1.788) and stochastic (1.788) stay in it. With `nearest` compare the loss curve over
+    the whole training, the end most of all.
     """
 
     id = "bf16-parameters"
@@ -51,14 +65,41 @@ class Bf16Parameters(Technique):
             most=1 << 40,
             help="leave parameters with fewer elements in float32",
         ),
+        Setting(
+            name="weights",
+            kind=str,
+            default="compensated",
+            choices=("compensated", "stochastic", "nearest"),
+            help="what becomes of an update's lower half: kept beside the weight, rounded at random, or lost",
+        ),
+        Setting(
+            name="state",
+            kind=str,
+            default="bfloat16",
+            choices=("bfloat16", "float32"),
+            help="dtype of the optimizer's state; bfloat16 is rounded at random unless weights is 'nearest'",
+        ),
     )
+
+    def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
+        if _is_plain(settings):
+            return None
+        for other in ("compile-optimizer", "optimizer-in-backward", "optimizer-state-offload", "zero-optimizer"):
+            if strategy.get(other) is not None:
+                return (
+                    f"weights is {settings['weights']!r}: updates are made a few tensors at a time, in float32, which "
+                    f"cannot be done inside {other}; remove one of both, or set weights = 'nearest' and state = "
+                    "'bfloat16'"
+                )
+        return None
 
     def change_model(self, model: Any, settings: Mapping[str, Any], context: Context) -> Effect:
         import torch
 
+        from hotloop.apply.narrow_updates import join_float32, split_float32
         from hotloop.apply.precision import autocast_forward, device_of, why_not_autocast
 
-        why = why_not_autocast(model, None) or _why_not(model, context)
+        why = why_not_autocast(model, None) or _why_not(model, settings, context)
         if why is not None:
             return NotApplicable(why=why)
         device = device_of(model)
@@ -67,34 +108,85 @@ class Bf16Parameters(Technique):
         chosen = [p for p in _weights(model) if p.numel() >= int(settings["least_elements"])]
         if not chosen:
             return NotApplicable(why="no weight matrix that could be stored in bfloat16")
-        # Until the first forward has shown that the model bears it; a compiled one cannot be watched.
-        is_compiled = context.strategy.get("compile-model") or getattr(model, "_compiled_call_impl", None)
-        kept = [] if is_compiled else [p.detach().clone() for p in chosen]
-        _store(chosen, torch.bfloat16)
+        rests = {}
+        for p in chosen:
+            near, rests[id(p)] = split_float32(p.detach())
+            _put(p, near)
 
         def back(reason: str) -> None:
             undo_forward()
-            with torch.no_grad():
-                for p, value in zip(chosen, kept, strict=False):
-                    p.data = value
-            _store(chosen, torch.float32)  # what has no copy any more is widened
-            kept.clear()
+            for p in chosen:
+                if p.dtype == torch.bfloat16:
+                    _put(p, join_float32(p.detach(), rests.get(id(p))))
+            rests.clear()
             if reason:
                 context.report(self.id, NotApplicable(why=f"taken back, the forward failed: {reason}"))
 
-        undo_forward = autocast_forward(model, torch.bfloat16, back, settle=kept.clear)
-        bytes_count = 2 * sum(p.numel() for p in chosen)
+        def settle() -> None:
+            """The first forward has shown that the model bears it: only the updates may still want the rests."""
+            if settings["weights"] != "compensated":
+                rests.clear()
+
+        undo_forward = autocast_forward(model, torch.bfloat16, back, settle=settle)
+        memory = context.memory(self.id)
+        memory.setdefault("cast", []).append(_Cast(parameters=chosen, rests=rests, back=lambda: back("")))
+        for optimizer in context.optimizers():
+            if optimizer in memory.get("asked", ()):  # it was used before this model was
+                context.report(self.id, self._attach(optimizer, settings, context))
+        bytes_count = sum(p.numel() for p in chosen) * _saved_bytes(settings)
         return Applied(
-            detail=f"{len(chosen)} weight matrices in bfloat16 ({bytes_count / 2**20:.1f} MiB less), forward under "
-            f"autocast({device!r}, bfloat16), outputs in float32",
+            detail=f"{len(chosen)} weight matrices in bfloat16 ({bytes_count / 2**20:.1f} MiB less with gradients), "
+            f"forward under autocast({device!r}, bfloat16), outputs in float32",
             undo=lambda: back(""),
         )
+
+    def change_optimizer(self, optimizer: Any, settings: Mapping[str, Any], context: Context) -> Effect:
+        import weakref
+
+        context.memory(self.id).setdefault("asked", weakref.WeakSet()).add(optimizer)
+        return self._attach(optimizer, settings, context)
+
+    def _attach(self, optimizer: Any, settings: Mapping[str, Any], context: Context) -> Effect:
+        """Make its updates of weights that were cast as fine as the settings ask for; take the cast back if not."""
+        import torch
+
+        from hotloop.apply.narrow_updates import NarrowUpdates
+
+        memory = context.memory(self.id)
+        taken: set[int] = memory.setdefault("taken", set())
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        casts = [one for one in memory.get("cast", ()) if any(id(p) in held for p in one.parameters)]
+        mine = [p for one in casts for p in one.parameters if id(p) in held and p.dtype == torch.bfloat16]
+        if not mine or _is_plain(settings):
+            return None
+        why = _why_not_step(optimizer)
+        if why is None and any(id(p) in taken for p in mine):
+            why = "another optimizer updates the same weights"
+        if why is not None:
+            for one in casts:
+                one.back()
+            return NotApplicable(why=f"taken back: {why}")
+        rests = {id(p): one.rests.pop(id(p)) for one in casts for p in one.parameters if id(p) in one.rests}
+        if settings["weights"] != "compensated":
+            rests.clear()
+        dtype = torch.bfloat16 if settings["state"] == "bfloat16" else torch.float32
+        updates = NarrowUpdates(optimizer, mine, rests, weights=settings["weights"], state_dtype=dtype)
+        taken.update(id(p) for p in mine)
+
+        def undo() -> None:
+            left = updates.remove()
+            for one in casts:
+                one.rests.update({id(p): left[id(p)] for p in one.parameters if id(p) in left})
+            taken.difference_update(id(p) for p in mine)
+
+        kept = f"weights kept {_KEPT[settings['weights']]}, state in {settings['state']}"
+        return Applied(detail=f"updates of {len(mine)} weight matrices in float32, {kept}", undo=undo)
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)
 
 
-def _why_not(model: Any, context: Context) -> str | None:
+def _why_not(model: Any, settings: Mapping[str, Any], context: Context) -> str | None:
     from torch.nn.parallel import DistributedDataParallel
 
     if isinstance(model, DistributedDataParallel):
@@ -108,9 +200,22 @@ def _why_not(model: Any, context: Context) -> str | None:
             continue
         if type(optimizer).__name__ == "LBFGS":
             return "LBFGS needs one dtype for all parameters"
-        if any(optimizer.state.get(p) for p in held):
-            return f"{type(optimizer).__name__} has float32 state already"
+        if _is_plain(settings):
+            if any(optimizer.state.get(p) for p in held):
+                return f"{type(optimizer).__name__} has float32 state already"
+            continue
+        why = _why_not_step(optimizer)
+        if why is not None:
+            return why
     return None
+
+
+def _why_not_step(optimizer: Any) -> str | None:
+    from hotloop.apply.narrow_updates import why_not_narrow
+    from hotloop.apply.sharded_optimizer import ELEMENTWISE
+
+    why = why_not_narrow(optimizer, ELEMENTWISE)
+    return None if why is None else f"{why} (weights = 'nearest' and state = 'bfloat16' leave its step as it is)"
 
 
 def _weights(model: Any) -> list[Any]:
@@ -135,13 +240,37 @@ def _weights(model: Any) -> list[Any]:
     return [p for key, p in found.items() if key not in kept]
 
 
-def _store(parameters: list[Any], dtype: Any) -> None:
-    """The same Parameter objects with their values, and gradients where there are, in another dtype."""
-    for p in parameters:
-        gradient, p.grad = p.grad, None
-        p.data = p.data.to(dtype)
-        if gradient is not None:
-            p.grad = gradient.to(dtype)
+def _put(p: Any, value: Any) -> None:
+    """The same Parameter object with this value and its dtype, and its gradient, where there is one, in that dtype."""
+    gradient, p.grad = p.grad, None
+    p.data = value
+    if gradient is not None:
+        p.grad = gradient.to(value.dtype)
 
+
+def _is_plain(settings: Mapping[str, Any]) -> bool:
+    """Whether torch's own step does all that is asked for."""
+    return (settings["weights"], settings["state"]) == ("nearest", "bfloat16")
+
+
+def _saved_bytes(settings: Mapping[str, Any]) -> int:
+    """Of each weight and its gradient, without optimizer state: 8 bytes in float32."""
+    return 2 if settings["weights"] == "compensated" else 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cast:
+    """A model's weights that were cast. ``rests`` by id, until an optimizer takes them."""
+
+    parameters: list[Any]
+    rests: dict[int, Any]
+    back: Callable[[], None]
+
+
+_KEPT = {
+    "compensated": "with their lower halves",
+    "stochastic": "rounded at random",
+    "nearest": "rounded to the nearest",
+}
 
 TECHNIQUE = Bf16Parameters()
