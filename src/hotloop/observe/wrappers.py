@@ -207,8 +207,12 @@ def wrap_module_call(session: Session) -> Callable[[Call], Call]:
                 if session.learning:
                     session.nested_call(self, args)
                 return original(self, *args, **kwargs)
+            if session.preparing:
+                return original(self, *args, **kwargs)
             if top == BACKWARD:
                 return _call_in_backward(session, original, self, args, kwargs)
+            if session.preparers and session.preparers.get(id(self)) is type(self):
+                return _call_preparer(session, original, self, args, kwargs)
             if not is_grad_enabled():
                 if top == OPTIMIZER:  # a compiled optimizer's own graph
                     return original(self, *args, **kwargs)
@@ -227,6 +231,8 @@ def wrap_module_call(session: Session) -> Callable[[Call], Call]:
                 _add_repeated(recorder, known)
                 session.after_repeat(self, result, recorder.last_ns - known)
             recorder.row[FORWARDS] += 1
+            if session.newcomer is self:
+                session.after_newcomer(args, kwargs, result, top)
             return result
 
         return functools.update_wrapper(__call__, original)
@@ -234,8 +240,18 @@ def wrap_module_call(session: Session) -> Callable[[Call], Call]:
     return wrap
 
 
+def _call_preparer(session: Session, original: Call, module: Any, args: Any, kwargs: Any) -> Any:
+    """A module that prepares the batch: its time stays with the loop's own code, where a function's would be."""
+    session.preparing = True
+    try:
+        return original(module, *args, **kwargs)
+    finally:
+        session.preparing = False
+
+
 def _call_nograd(session: Session, original: Call, module: Any, args: Any, kwargs: Any) -> Any:
     recorder = session.recorder
+    gap = recorder.stack[-1]
     recorder.begin_nograd(not module.training)
     known = session.before_nograd(module, args, kwargs)
     depth = len(recorder.stack)
@@ -246,6 +262,8 @@ def _call_nograd(session: Session, original: Call, module: Any, args: Any, kwarg
         recorder.unwind(depth)
     recorder.end_nograd()
     recorder.row[NOGRAD_FORWARDS] += 1
+    if session.newcomer is module:
+        session.after_newcomer(args, kwargs, result, gap)
     if known is not None:
         _add_repeated(recorder, known)
     return result
