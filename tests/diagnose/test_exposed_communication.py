@@ -57,6 +57,31 @@ def test_one_call_in_place_of_many_leaves_one_latency_and_the_bytes() -> None:
     assert found.saving.mid_ratio == pytest.approx(0.95 * 0.89 * 0.5, rel=0.02)
 
 
+def test_one_flat_tensor_of_gradients_on_shared_cores_is_as_good_as_it_gets() -> None:
+    full = {"cores": 2, "torch_threads": 1, "network_bytes_per_s": {"lo": 1e9}}
+    found = judge_exposed_communication.judge(two(None, communication=0.4, fields={"collectives": 1}, **full))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.INFO
+    assert found.saving is not None
+    assert found.saving.mid_ratio == pytest.approx(0.04)
+
+
+def test_one_flat_tensor_of_gradients_between_hosts_could_be_hidden() -> None:
+    hosts = {"local_world_size": 1}
+    found = judge_exposed_communication.judge(two(None, communication=0.4, fields={"collectives": 1}, **hosts))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.MEDIUM
+
+
+def test_metrics_reduced_in_every_step_beside_ddp_can_be_left_out() -> None:
+    found = judge_exposed_communication.judge(
+        two({"comm_ns": 4e6, "overlap_ns": 4e6}, communication=0.2, fields={"collectives": 2})
+    )
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.mid_ratio == pytest.approx(0.16)
+
+
 def test_ordinary_ddp_on_a_slow_host_is_never_more_than_low() -> None:
     found = judge_exposed_communication.judge(two({"comm_ns": 11e6, "overlap_ns": 1e6}))
     assert isinstance(found, Finding)

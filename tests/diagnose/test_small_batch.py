@@ -8,6 +8,7 @@ from hotloop.diagnose.rules.slow_optimizer import slow_optimizer
 from hotloop.diagnose.rules.small_batch import judge_small_batch
 from hotloop.prescribe import rank_findings
 from tests.diagnose.build_analysis import make_analysis, make_forecast, make_loader, make_optimizer
+from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
 
 
 def many_small_ops(count: int) -> dict[str, object]:
@@ -103,3 +104,28 @@ def test_under_accumulation_the_optimizer_is_no_part_of_what_micro_batches_share
     assert isinstance(found, Finding)
     assert found.saving is not None
     assert found.saving.mid_ratio == pytest.approx(0.4)
+
+
+def two_ranks(bucket_sizes: tuple[int, ...]) -> Analysis:
+    forecasts = {
+        "larger-batch": make_forecast("larger-batch", 0.0, 0.185, 0.42, factor=2),
+        "ddp-buckets": make_forecast("ddp-buckets", 0.09, 0.175, 0.26, bucket_cap_mb=25),
+    }
+    ddp = make_ddp(bucket_sizes=bucket_sizes, parameter_bytes=sum(bucket_sizes))
+    return make_ranks(*({"ddp": ddp, "forecasts": forecasts} for _ in range(2)))
+
+
+def test_what_larger_buckets_save_is_not_promised_again() -> None:
+    found = judge_small_batch.judge(two_ranks((MIB // 8,) * 40))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.mid_ratio == pytest.approx(0.185 - 0.25 * 0.175)
+    assert found.saving.high_ratio == pytest.approx(0.42 - 0.5 * 0.09)
+    assert found.title.endswith("beyond what fewer pieces in the exchange save")
+
+
+def test_buckets_that_are_no_fault_leave_the_forecast_of_a_larger_batch() -> None:
+    found = judge_small_batch.judge(two_ranks((20 * MIB, 20 * MIB)))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.mid_ratio == pytest.approx(0.185)

@@ -396,3 +396,87 @@ def test_memory_is_read_often_enough_in_a_run_of_two_seconds_to_fit_a_slope() ->
     from hotloop.observe.background import _JOBS_NS
 
     assert 1.5e9 / _JOBS_NS["read_memory"][0] > 4 * FEWEST_READINGS_COUNT
+
+
+class Spectrum(nn.Module):
+    """Features without weights, from a module inside a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Tanh()
+
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale(x)  # type: ignore[no-any-return]
+
+
+class Hidden(nn.Module):
+    """A teacher whose weights are kept from registering."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = [nn.Linear(2, 2)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kept[0](x)  # type: ignore[no-any-return]
+
+
+class Unregistered(nn.Module):
+    """A model whose weights are plain tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.ones(2, 2, requires_grad=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+def steps_with(training: Training, module: nn.Module, *, grad: bool) -> None:
+    """Two steps in which the module gets the batch ahead of the model; the second alone is kept."""
+    for _ in range(2):
+        training.rows.clear()
+        (x,) = training.advance(training.iterator)
+        with torch.set_grad_enabled(grad):
+            given = training.call(module, x)
+        training.run_backward(training.call(training.criterion, training.call(training.model, given), x[:, :1]))
+        training.optimize(training.optimizer)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_module_without_weights_ahead_of_the_model_belongs_to_the_loop(training: Training, grad: bool) -> None:
+    steps_with(training, Spectrum(), grad=grad)
+    assert training.column("forwards") == [2]  # the model and the criterion
+    assert training.column("nograd_forwards") == [0]
+    assert training.column("nograd_ns") == [0]
+    assert training.column("after_input_ns")[0] > 0
+    assert not training.session.preparing
+
+
+def test_a_teacher_that_hides_its_weights_stays_a_forward(training: Training) -> None:
+    steps_with(training, Hidden(), grad=False)
+    assert training.column("nograd_forwards") == [1]
+
+
+def test_a_model_with_unregistered_weights_stays_a_forward(training: Training) -> None:
+    steps_with(training, Unregistered(), grad=True)
+    assert training.column("forwards") == [3]
+
+
+def test_a_module_that_fails_while_it_prepares_leaves_the_phases_in_order(training: Training) -> None:
+    class Failing(Spectrum):
+        fails = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.fails:
+                raise ValueError("bad clip")
+            return x
+
+    module = Failing()
+    steps_with(training, module, grad=True)
+    module.fails = True
+    with pytest.raises(ValueError, match="bad clip"):
+        steps_with(training, module, grad=True)
+    training.rows.clear()
+    training.step()
+    assert training.column("forwards") == [2]

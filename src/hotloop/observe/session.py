@@ -19,7 +19,7 @@ import torch
 
 from hotloop.core.recording import FIELD
 
-from . import facts
+from . import batches, facts
 from .at_exit import run_at_exit
 from .compiling import GraphCalls
 from .counting import Counting
@@ -28,7 +28,7 @@ from .direct_forward import find_models_in_sight, find_running_forward
 from .guard import GUARD, guarded
 from .loading import Loading
 from .places import Place, caller_place, is_user_code, place_of
-from .recorder import COUNTED, END, START, Recorder, Row
+from .recorder import AFTER_BACKWARD, AFTER_INPUT, COUNTED, END, OTHER, START, Recorder, Row
 from .repeats import Repeats
 from .tracing import make_recorder
 from .writer import FrameWriter
@@ -41,6 +41,8 @@ GC_NS = FIELD["gc_ns"]
 GC_COUNT = FIELD["gc_count"]
 COMPILE_NS = FIELD["compile_ns"]
 COMPILES = FIELD["compiles"]
+GAPS_BEFORE_FORWARD = (OTHER, AFTER_INPUT, AFTER_BACKWARD)
+"""Where a loop makes its batch ready: before its first forward, after a batch came, between two micro-batches."""
 
 LEARNING_ROWS = 4
 """For so many rows every nested module call is looked at (autocast, nested DDP)."""
@@ -80,9 +82,12 @@ class Session:
         "learning",
         "loading",
         "matching_inputs",
+        "newcomer",
         "optimizer_steps",
         "others",
         "plain_forwards",
+        "preparers",
+        "preparing",
         "recorder",
         "repeats",
         "told_root",
@@ -137,6 +142,12 @@ class Session:
         """Class of every outermost module with parameters, by identity."""
         self.others: dict[int, type] = {}
         """The same of those without (loss functions are modules too)."""
+        self.newcomer: Any = None
+        """A module that learns nothing, in its first call: what that gives says whether it prepares batches."""
+        self.preparers: dict[int, type] = {}
+        """Modules that learn nothing and take and give tensors without gradients ahead of the model: part of the loop's
+        own code. By identity, with the class."""
+        self.preparing = False
         self.matching_inputs = True
         self.plain_forwards = False
         """Whether nothing has to be found out about forwards with gradients of modules that are known."""
@@ -288,7 +299,7 @@ class Session:
             subscriber(self, row)
         if self._pending_facts:
             self.flush_pending()
-        self.plain_forwards = not (self.matching_inputs or self._ddp_classes)
+        self.plain_forwards = not (self.matching_inputs or self._ddp_classes or self.preparers)
         recorder.cpu_mask = 7 if row[END] - row[START] < SHORT_ROW_NS else 0
         recorder.quick = not (
             self.learning
@@ -445,7 +456,29 @@ class Session:
         self.roots.add(type(module))
         self.nograd_calls += 1
         self.matching_inputs = True
-        return self.repeats.look(module, args, kwargs, True, self.learners.get(id(module)) is type(module))
+        learns = self.learners.get(id(module)) is type(module)
+        if not learns and self.others.get(id(module)) is not type(module) and next(module.parameters(), None) is None:
+            self.others[id(module)] = type(module)
+            self.newcomer = module
+        return self.repeats.look(module, args, kwargs, True, learns)
+
+    @guarded
+    def after_newcomer(self, args: Any, kwargs: Any, result: Any, gap: int) -> None:
+        """A module that learns nothing was called for the first time, in a gap of the loop.
+
+        A criterion takes what the model gave, and a model that keeps its weights in plain tensors gives what needs
+        gradients. What neither takes nor gives such tensors, before the model has computed, prepares the batch.
+        """
+        module, self.newcomer = self.newcomer, None
+        given = batches.first_tensor(result)
+        if gap not in GAPS_BEFORE_FORWARD or given is None or given.requires_grad or _hides_a_module(module):
+            return
+        values = (*args, *kwargs.values(), batches.first_tensor(args))
+        if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in values):
+            if len(self.preparers) > 1_000:
+                self.preparers.clear()
+            self.preparers[id(module)] = type(module)
+            self.plain_forwards = False
 
     def _updates_of(self, weight: Any) -> int:
         """How often the optimizer of a weight stepped, if it is known: a fused step leaves the version as it is."""
@@ -472,6 +505,9 @@ class Session:
             known.clear()
         known[id(module)] = cls
         (self.others if learns else self.learners).pop(id(module), None)
+        self.preparers.pop(id(module), None)
+        if not learns:
+            self.newcomer = module
         if learns:
             self.counting.meet(module, args)
         if self._looks < MOST_LOOKS and not self.compile_used:
@@ -640,6 +676,12 @@ def _meet_nobody(model: Any) -> Any:
 
 def _end_nothing() -> None:
     """Without a strategy there is nothing to say at the end."""
+
+
+def _hides_a_module(module: Any) -> bool:
+    """A teacher kept in a list, so that its weights do not register: no preparation."""
+    kept = (value for value in vars(module).values() if isinstance(value, (list, tuple)))
+    return any(isinstance(one, torch.nn.Module) for values in kept for one in values)
 
 
 def _watch_nothing(ddp: Any, where: Place | None) -> Any:

@@ -298,8 +298,12 @@ def _call_module(session: Session, original: Call, module: Any, *args: Any, **kw
         if session.learning:
             session.nested_call(module, args)
         return original(module, *args, **kwargs)
+    if session.preparing:
+        return original(module, *args, **kwargs)
     if top == BACKWARD:
         return _call_in_backward(session, original, module, args, kwargs)
+    if session.preparers and session.preparers.get(id(module)) is type(module):
+        return _call_preparer(session, original, module, args, kwargs)
     if not torch.is_grad_enabled():
         if top == OPTIMIZER:  # a compiled optimizer's own graph
             return original(module, *args, **kwargs)
@@ -315,11 +319,23 @@ def _call_module(session: Session, original: Call, module: Any, *args: Any, **kw
         _add_repeated(recorder, known)
         session.after_repeat(module, result, recorder.last_ns - known)
     recorder.row[FORWARDS] += 1
+    if session.newcomer is module:
+        session.after_newcomer(args, kwargs, result, top)
     return result
+
+
+def _call_preparer(session: Session, original: Call, module: Any, args: Any, kwargs: Any) -> Any:
+    """A module that prepares the batch: its time stays with the loop's own code, where a function's would be."""
+    session.preparing = True
+    try:
+        return original(module, *args, **kwargs)
+    finally:
+        session.preparing = False
 
 
 def _call_nograd(session: Session, original: Call, module: Any, args: Any, kwargs: Any) -> Any:
     recorder = session.recorder
+    gap = recorder.stack[-1]
     recorder.begin_nograd(not module.training)
     known = session.before_nograd(module, args, kwargs)
     depth = len(recorder.stack)
@@ -330,6 +346,8 @@ def _call_nograd(session: Session, original: Call, module: Any, args: Any, kwarg
         recorder.unwind(depth)
     recorder.end_nograd()
     recorder.row[NOGRAD_FORWARDS] += 1
+    if session.newcomer is module:
+        session.after_newcomer(args, kwargs, result, gap)
     if known is not None:
         _add_repeated(recorder, known)
     return result

@@ -83,7 +83,8 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     ## When it is wrong
     The last bucket can never be hidden. Small models on slow hosts have communication as large as their computation;
     that is a limit of the set-up more than a fault, and the forecast is low then. Where ranks compute on all cores of a
-    host and exchange through its memory, the exchange takes the cores that compute: splitting a bucket hides nothing.
+    host and exchange through its memory, the exchange takes the cores that compute: splitting a bucket hides nothing,
+    and gradients that already travel as one flat tensor have little left to win.
     """
     if not is_distributed(analysis):
         return None
@@ -105,6 +106,9 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     unsplit = rank.ddp is not None and _is_unsplit(rank.ddp)
     # One call per tensor: latency adds up. A few per step: most need not be in every step.
     own = (0.45, _merged_saving_ratio(rank, collectives), 1.0) if collectives > 3.5 else (0.4, 0.8, 1.0)
+    if rank.ddp is None and collectives <= 3.5:
+        # Nothing else averages the gradients, so these few calls do: no step can leave them out, only hide them.
+        own = (0.0, 0.1, 0.5) if shares_its_cores(rank) else (0.2, 0.5, 0.9)
     hideable = unsplit and not shares_its_cores(rank)
     rest = (0.2, 0.5, 0.9) if hideable else (0.02, 0.15, 0.6)
     low, mid, high = (own_ratio * a + rest_ratio * b for a, b in zip(own, rest, strict=True))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from hotloop.core.analysis import Analysis, Forecast, RankAnalysis
+from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, Value, saving_within
 from hotloop.core.rules import rule
+from hotloop.diagnose.comm import exposure_by_cause, needless_buckets
 from hotloop.diagnose.compiled import forecast_of_compiled_model
 from hotloop.diagnose.measured import known_count, known_places, train_share
 from hotloop.diagnose.noise import is_material
@@ -17,6 +16,8 @@ DISPATCH_NS = 2_500.0
 LEAST_DISPATCH_RATIO = 0.3
 SHARED_BY_TWICE_RATIO = 0.5
 """Part of a step's fixed time that twice the batch saves per sample."""
+SHARED_EXCHANGE_MID_RATIO = 0.25
+"""Part of the exchange's time that the probe's expected saving takes as won: half of it is shared, by twice."""
 
 
 @rule("small-batch", "the batch is too small to keep the machine busy")
@@ -32,8 +33,9 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
 
     ## How to tell
     The replayed operators take less than twice as long on twice the batch. What a fused or foreach optimizer was
-    measured to save is left to slow-optimizer, and what starting operators costs is left to uncompiled-model where
-    that promises something: both are won with the same training, and no time is promised twice.
+    measured to save is left to slow-optimizer, what starting operators costs to uncompiled-model where that promises
+    something, and what larger buckets save of the exchange between ranks to small-buckets: all are won with the same
+    training, and no time is promised twice.
     Without a replay, the number of operators per step times the cost of starting one is compared with the time of
     forward and backward; that alone never makes the finding more than low.
 
@@ -69,6 +71,12 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
         if before:
             evidence["alone_saving_ratio"] = round(forecast.saving_mid_ratio, 4)
             evidence["after_technique"] = " + ".join(one.technique for one in before)
+        buckets = None if accumulated else _saved_by_buckets(analysis)
+        if buckets is not None:
+            low_buckets_ratio, mid_buckets_ratio = buckets
+            evidence.setdefault("alone_saving_ratio", round(forecast.saving_mid_ratio, 4))
+            mid -= mid_buckets_ratio * SHARED_EXCHANGE_MID_RATIO
+            high -= low_buckets_ratio * SHARED_BY_TWICE_RATIO
         saving = saving_within(1.0, low, mid, high, Basis.MEASURED)
         if not is_material(analysis, saving.mid_ratio):
             return None
@@ -76,8 +84,10 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
         settings = dict(forecast.settings)
         cost_ratio = saving.high_ratio
         title = f"twice the batch would take {saving.mid_ratio:.0%} less time per {_unit_of(analysis)}"
-        if before:
-            title += f" beyond what {_say_before(before)}"
+        won = ["torch.compile" if one.technique == "compile-model" else "a faster optimizer" for one in before]
+        won += ["fewer pieces in the exchange"] * (buckets is not None)
+        if won:
+            title += f" beyond what {' and '.join(won)} save{'s' if len(won) == 1 and buckets is None else ''}"
     else:
         estimate = _estimate(rank, train_share(analysis))
         if estimate is None:
@@ -110,15 +120,24 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
     )
 
 
+def _saved_by_buckets(analysis: Analysis) -> tuple[float, float] | None:
+    """Low and expected share of the step that larger buckets save; None where they are no fault or it is unknown."""
+    rank = analysis.lead
+    if rank.ddp is None or not needless_buckets(rank.ddp):
+        return None
+    forecast = rank.forecasts.get("ddp-buckets")
+    if forecast is not None:
+        return forecast.saving_low_ratio, forecast.saving_mid_ratio
+    exposure = exposure_by_cause(analysis)
+    if exposure is None:
+        return None
+    mid_ratio = exposure.buckets_ns / analysis.step_ns
+    return 0.4 * mid_ratio, mid_ratio
+
+
 def _unit_of(analysis: Analysis) -> str:
     """A larger batch makes no step shorter: where samples could not be counted, the saving is of each of them still."""
     return "sample" if analysis.unit == "step" else analysis.unit
-
-
-def _say_before(techniques: Sequence[Forecast]) -> str:
-    """Who saves the rest, as the end of a sentence."""
-    names = ["torch.compile" if one.technique == "compile-model" else "a faster optimizer" for one in techniques]
-    return f"{' and '.join(names)} {'save' if len(names) > 1 else 'saves'}"
 
 
 def _estimate(rank: RankAnalysis, train_ratio: float) -> tuple[float, Saving, float] | None:
