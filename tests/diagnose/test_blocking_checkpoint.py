@@ -23,6 +23,18 @@ def test_saving_every_ten_steps_is_a_fault_with_its_interval() -> None:
     assert one.saving.mid_ratio == pytest.approx(0.85 / 3, abs=0.001)
 
 
+def test_the_files_of_one_checkpoint_are_one_stop_of_the_loop() -> None:
+    columns = saves(10, 100_000_000)
+    columns["checkpoints"] = [4 * count for count in columns["checkpoints"]]  # model, two optimizers, random states
+    one = blocking_checkpoint.judge(make_analysis(columns=columns))
+    alone = blocking_checkpoint.judge(make_analysis(columns=saves(10, 100_000_000)))
+    assert isinstance(one, Finding)
+    assert isinstance(alone, Finding)
+    assert one.title == "writing a checkpoint stops the loop for 100 ms every 10 steps: 33% of the run"
+    assert (one.evidence["checkpoints"], one.evidence["files_per_checkpoint"]) == (10, 4.0)
+    assert one.saving == alone.saving
+
+
 def test_a_single_save_promises_less_than_many_of_the_same_share() -> None:
     once = blocking_checkpoint.judge(make_analysis(columns=saves(100, 1_000_000_000)))
     often = blocking_checkpoint.judge(make_analysis(columns=saves(10, 100_000_000)))

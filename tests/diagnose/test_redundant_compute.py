@@ -66,7 +66,7 @@ def test_a_second_forward_for_metrics_costs_its_time() -> None:
         make_analysis(
             forward=0.3,
             nograd=0.3,
-            fields={"repeated_forwards": 1, "repeated_forward_ns": 6e6, "nograd_forwards": 1},
+            fields={"repeated_forwards": 1, "repeated_forward_ns": 6e6, "repeated_nograd_forwards": 1},
             lines={"nograd_ns": (make_line(40, 1.0, "model(x)"),)},
         )
     )
@@ -83,10 +83,52 @@ def test_two_passes_that_both_go_backward_are_only_information() -> None:
 
 
 def test_metrics_stay_sure_beside_passes_that_both_go_backward() -> None:
-    fields = {"repeated_forwards": 2, "repeated_forward_ns": 6e6, "nograd_forwards": 1}
+    fields = {"repeated_forwards": 2, "repeated_forward_ns": 6e6, "repeated_nograd_forwards": 1}
     [found] = judge(make_analysis(forward=0.2, nograd=0.1, backward=0.5, fields=fields))
     assert found.saving is not None
     assert found.saving.low_ratio == pytest.approx(0.5 * 0.75 * 0.3)
+
+
+TWO_LOSSES = {"repeated_forwards": 1, "repeated_forward_ns": 2e6, "repeated_backwards": 1, "backwards": 1}
+"""The student runs twice on the batch of a step of 20 ms, in two functions with a loss each."""
+
+
+def test_two_losses_that_each_run_the_model_cost_a_forward_and_a_backward() -> None:
+    student = (make_line(64, 0.5, "kd = soft_loss(student, images)"), make_line(65, 0.5, "ce = hard_loss()"))
+    teacher = (make_line(63, 1.0, "teacher(images)"),)
+    analysis = make_analysis(
+        forward=0.2,
+        nograd=0.35,
+        backward=0.4,
+        fields=TWO_LOSSES | {"nograd_forwards": 1},
+        lines={"forward_ns": student, "nograd_ns": teacher},
+    )
+    [found] = judge(analysis)
+    assert found.cost_ratio == pytest.approx(0.1 + 0.2)
+    assert found.saving is not None
+    assert found.saving.mid_ratio == pytest.approx(0.27)
+    assert [where.line for where in found.where] == [64, 65]
+    assert found.evidence["without_gradients"] is False
+    assert "forward and backward" in found.title
+
+
+@pytest.mark.parametrize("fields", [{"backwards": 2}, {"repeated_backwards": 0}])
+def test_a_backward_that_may_be_wanted_alone_is_not_promised(fields: dict[str, float]) -> None:
+    [found] = judge(make_analysis(forward=0.2, backward=0.6, fields=TWO_LOSSES | fields))
+    assert found.cost_ratio == pytest.approx(0.1)
+    assert found.severity is Severity.INFO
+
+
+def test_a_second_optimizer_has_a_loss_of_its_own() -> None:
+    pair = (make_optimizer(steps=110), make_optimizer(index=1, steps=110))
+    [found] = judge(make_analysis(forward=0.2, backward=0.6, fields=TWO_LOSSES, optimizers=pair))
+    assert found.severity is Severity.INFO
+
+
+def test_a_recording_that_does_not_tell_repeats_without_gradients_counts_all_of_them() -> None:
+    fields = {"repeated_forwards": 1, "repeated_forward_ns": 6e6, "nograd_forwards": 1, "repeated_nograd_forwards": -1}
+    [found] = judge(make_analysis(forward=0.3, nograd=0.3, fields=fields))
+    assert found.evidence["without_gradients"] is True
 
 
 def test_an_ordinary_step_is_no_finding() -> None:

@@ -35,6 +35,14 @@ def test_under_accumulation_larger_micro_batches_leave_the_gradient_alone() -> N
     assert (found.fix.technique, found.fix.numerics) == ("larger-micro-batch", Numerics.REORDERED)
 
 
+def test_a_gain_that_may_be_none_is_not_told_as_sure() -> None:
+    forecasts = {"larger-batch": make_forecast("larger-batch", 0.0, 0.18, 0.3, factor=2)}
+    found = judge_small_batch.judge(make_analysis(forecasts=forecasts))
+    assert isinstance(found, Finding)
+    assert found.severity is Severity.INFO
+    assert found.title == "twice the batch may take 18% less time per sample, or no less"
+
+
 def test_a_gain_within_the_noise_is_no_finding() -> None:
     forecasts = {"larger-batch": make_forecast("larger-batch", 0.0, 0.03, 0.1, factor=2)}
     assert judge_small_batch.judge(make_analysis(forecasts=forecasts, step_noise_ratio=0.02)) is None

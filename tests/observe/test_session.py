@@ -145,6 +145,54 @@ def test_two_passes_that_draw_random_numbers_and_both_go_backward_repeat_nothing
     assert all((span > 0) == bool(repeats) for span in training.column("repeated_forward_ns"))
 
 
+def test_a_repeat_that_goes_backward_too_is_told_from_one_for_metrics(training: Training) -> None:
+    training.rows.clear()
+    for both in (True, False):
+        (x,) = training.advance(training.iterator)
+        first, second = training.call(training.model, x), training.call(training.model, x)
+        training.run_backward((first * second if both else first).sum())
+        training.optimize(training.optimizer)
+    assert training.column("repeated_forwards") == [1, 1]
+    assert training.column("repeated_backwards") == [1, 0]
+    assert training.column("repeated_nograd_forwards") == [0, 0]
+
+
+def test_a_teacher_is_no_repeat_without_gradients(training: Training) -> None:
+    teacher = nn.Linear(2, 1)
+    for metrics in (False, True):
+        training.step()
+        training.rows.clear()
+        for _ in range(3):
+            (x,) = training.advance(training.iterator)
+            with torch.no_grad():
+                training.call(teacher, x)
+            out = training.call(training.model, x)
+            if metrics:
+                with torch.no_grad():
+                    training.call(training.model, x)
+            training.run_backward(training.call(training.criterion, out, x[:, :1]))
+            training.optimize(training.optimizer)
+        assert training.column("repeated_nograd_forwards") == [int(metrics)] * 3
+
+
+def test_pictures_of_different_sizes_are_counted_by_the_list_they_come_in() -> None:
+    training = Training()
+    pictures = [torch.zeros(3, 5 + i % 3, 7) for i in range(22)]
+    labels = torch.arange(22)
+    training.loader = DataLoader(
+        list(zip(pictures, labels, strict=True)),  # type: ignore[arg-type]
+        batch_size=4,
+        collate_fn=lambda samples: tuple(zip(*samples, strict=True)),
+    )
+    training.iterator = training.begin(training.loader)
+    for _ in range(6):
+        images, _ = training.advance(training.iterator)
+        x = torch.stack([image.mean((1, 2))[:2] for image in images])
+        training.run_backward(training.call(training.model, x).sum())
+        training.optimize(training.optimizer)
+    assert training.column("samples")[-5:] == [4, 4, 4, 4, 2]
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_metrics_after_the_optimizer_s_step_are_found_with_gradients_too(training: Training, fused: bool) -> None:
     training.use(torch.optim.SGD(training.model.parameters(), lr=1e-6, fused=fused))

@@ -57,6 +57,8 @@ STEP_FIELDS = (
     "synced_backwards",  # DDP forwards that asked for gradient synchronisation; UNKNOWN without DDP
     "repeated_forwards",  # outermost forwards on an input that an earlier forward of this row already had
     "repeated_forward_ns",
+    "repeated_nograd_forwards",  # of these, without gradients
+    "repeated_backwards",  # of these, with gradients and reached by a backward of this row
     "recompute_ns",  # time of module calls inside backward; UNKNOWN when nested modules were not watched
     "samples",  # leading batch dimension summed; UNKNOWN when never seen
     "tokens",  # without padding, of all batches of the row; UNKNOWN when the row was not sampled

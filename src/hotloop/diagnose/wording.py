@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+SURE_RATIO = 0.01
+"""With a low forecast below this, what was measured does not rule out that nothing is won, and titles say so."""
+
 
 def say_time(time_ns: float) -> str:
     """A time with three significant digits in the unit that suits it.

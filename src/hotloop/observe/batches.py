@@ -60,6 +60,20 @@ def find_sample_dim(shape: Sequence[int], batch_sizes: Collection[int]) -> int |
     return 0 if is_leading else 1 if is_second else None
 
 
+def count_listed(batch: Any) -> int:
+    """Samples of a batch that lists them one by one, as ``tuple(zip(*samples))`` or the samples' own list; else 0.
+
+    Samples of different sizes (pictures for a detector, graphs) cannot be stacked: no dimension counts them. All the
+    lists in a batch must be of one length.
+    """
+    if not isinstance(batch, (list, tuple)) or not batch:
+        return 0
+    lists = [part for part in batch[:8] if isinstance(part, (list, tuple))]
+    if not lists:
+        return len(batch)
+    return len(lists[0]) if all(len(part) == len(lists[0]) for part in lists) else 0
+
+
 def inner_batch_size(args: Sequence[Any]) -> int | None:
     """Samples in the input of a torch module whose ``batch_first`` is False; None when it is not a batch of sequences.
 

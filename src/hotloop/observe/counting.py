@@ -71,7 +71,7 @@ class Counting:
         if state.sample_dim is None:
             state.sample_dim = batches.find_sample_dim(shape, known)
             if state.sample_dim is None:
-                return 0
+                return self._settle_listed(state, batch)
             if state.sample_dim == 0 and state.batch_size is not None:
                 state.whole_batch = state.batch_size
         count = shape[state.sample_dim]
@@ -81,6 +81,15 @@ class Counting:
             state.sample_dim, state.whole_batch = 1, 0
             return state.batch_size
         return 0
+
+    @staticmethod
+    def _settle_listed(state: LoaderState, batch: Any) -> int:
+        """Samples of a batch that lists them, once a list was as long as the loader's batches are known to be."""
+        listed = batches.count_listed(batch)
+        if state.batch_size is None or listed > state.batch_size:
+            return 0
+        state.lists_samples = state.lists_samples or listed == state.batch_size > 1
+        return listed if state.lists_samples else 0
 
     def count_tokens(self, batch: Any, sample_dim: int | None) -> None:
         """Tokens and padding of a batch that was taken from a loader."""

@@ -58,6 +58,7 @@ class LoaderState:
         "iterator_ns",
         "iterators",
         "last_samples",
+        "lists_samples",
         "main",
         "pending",
         "pending_samples",
@@ -76,6 +77,8 @@ class LoaderState:
         self.whole_batch = 0
         """Length of a leading dimension that needs no second look: the batch size, once it was seen there."""
         self.last_samples = 0
+        self.lists_samples = False
+        """Whether its batches list their samples one by one, so that no dimension counts them."""
         self.feeds_backward: bool | None = None
         self.batches = self.iterators = self.pending = self.pending_samples = 0
         self.iterator_ns = self.first_wait_ns = self.first_waits = self.wait_ns = 0

@@ -20,6 +20,7 @@ from .recorder import BACKWARDS, FORWARD, Recorder
 
 REPEATED = FIELD["repeated_forwards"]
 REPEATED_NS = FIELD["repeated_forward_ns"]
+REPEATED_BACKWARDS = FIELD["repeated_backwards"]
 
 MOST_COMPUTED = 64
 """Of so many modules the last forward with gradients is remembered."""
@@ -113,6 +114,7 @@ class Repeats:
 
         Two passes through dropout on purpose (SimCSE, R-Drop), or two draws of a latent, are two different results.
         Only the backward can tell them from a second forward for metrics: the result's node says when it is reached.
+        A pass that drew nothing and goes backward is counted: its backward repeats another one as well.
         """
         key, before = id(module), self._random_state
         if before is not None:
@@ -125,7 +127,7 @@ class Repeats:
                 if "Drop" in type(part).__name__
             )
         tensor = batches.first_tensor(result)
-        if not self._draws.get(key) or tensor is None or tensor.grad_fn is None:
+        if tensor is None or tensor.grad_fn is None:
             return
         recorder, row, left = self._recorder, self._recorder.rows, [spent_ns]
 
@@ -134,7 +136,12 @@ class Repeats:
                 recorder.row[REPEATED] -= 1
                 recorder.row[REPEATED_NS] -= left.pop()
 
-        tensor.grad_fn.register_prehook(take_back)
+        def count_backward(_gradients: Any) -> None:
+            if left and recorder.rows == row:
+                recorder.row[REPEATED_BACKWARDS] += 1
+                left.clear()
+
+        tensor.grad_fn.register_prehook(take_back if self._draws.get(key) else count_backward)
 
     def _confirm_metrics(self, key: int) -> None:
         """A forward of the row before's batch was for metrics when the next batch comes without a backward between."""

@@ -46,6 +46,7 @@ FORWARDS = FIELD["forwards"]
 NOGRAD_FORWARDS = FIELD["nograd_forwards"]
 REPEATED = FIELD["repeated_forwards"]
 REPEATED_NS = FIELD["repeated_forward_ns"]
+REPEATED_NOGRAD = FIELD["repeated_nograd_forwards"]
 RECOMPUTE_NS = FIELD["recompute_ns"]
 SCALER_NS = FIELD["scaler_ns"]
 CHECKPOINTS = FIELD["checkpoints"]
@@ -350,6 +351,7 @@ def _call_nograd(session: Session, original: Call, module: Any, args: Any, kwarg
         session.after_newcomer(args, kwargs, result, gap)
     if known is not None:
         _add_repeated(recorder, known)
+        recorder.row[REPEATED_NOGRAD] += 1
     return result
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, saving_within
 from hotloop.core.rules import rule
@@ -40,7 +42,8 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
     beside = time_beside_checkpoints(rank)
     mean_ns = float(rank.breakdown.mean_ns("checkpoint")) + beside.mean_ns
     cost_ratio = min(1.0, mean_ns / rank.step_mean_ns) if beside.mean_ns > 0 else written_ratio
-    per_step = known_count(rank, "checkpoints")
+    files = _files_per_checkpoint(rank.columns["checkpoints"])
+    per_step = known_count(rank, "checkpoints") / files
     seen = per_step * rank.steady_count
     each_ns = mean_ns / per_step if per_step > 0 else mean_ns
     # n saves tell how often saves happen to within about 1/n; one alone says little about a longer run.
@@ -61,6 +64,7 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
         evidence={
             "checkpoints": round(seen),
             "steps_per_checkpoint": None if every is None else round(every, 1),
+            "files_per_checkpoint": round(files, 1),
             "checkpoint_ns": round(each_ns),
             "around_the_save_ns": round(beside.mean_ns / per_step) if per_step > 0 and beside.mean_ns > 0 else None,
         },
@@ -68,3 +72,9 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
         fix=Fix(technique="async-checkpoint", settings={}, safety=Safety.ASK, numerics=Numerics.EXACT),
         unit=analysis.unit,
     )
+
+
+def _files_per_checkpoint(saves: Sequence[float]) -> float:
+    """Files that one checkpoint writes: model, optimizers, schedulers and random states are often saved one by one."""
+    writing = [count for count in saves if count > 0]
+    return max(1.0, sum(writing) / len(writing)) if writing else 1.0

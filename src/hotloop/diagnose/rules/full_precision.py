@@ -7,6 +7,7 @@ from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, S
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import batches_vary_in_length, known_places, train_share
 from hotloop.diagnose.noise import is_material
+from hotloop.diagnose.wording import SURE_RATIO
 
 LARGE_MODEL_PARAMETERS = 10_000_000
 
@@ -57,6 +58,8 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
             return None
         evidence |= dict(forecast.evidence) | {"batches_vary_in_length": batches_vary_in_length(rank)}
         title = f"bfloat16 autocast would take {saving.mid_ratio:.0%} off the step"
+        if saving.low_ratio < SURE_RATIO:
+            title = f"bfloat16 autocast may take {saving.mid_ratio:.0%} off the step, or nothing"
     elif rank.device_type != "cpu" and (rank.model_parameters or 0) >= LARGE_MODEL_PARAMETERS:
         share = train_share(analysis)
         saving = saving_within(share, 0.02, 0.2 * share, 0.5 * share, Basis.RULE_OF_THUMB)

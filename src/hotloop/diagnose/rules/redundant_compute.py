@@ -40,7 +40,8 @@ def judge_redundant_compute(analysis: Analysis) -> Sequence[Finding]:
     ## When it is wrong
     Methods that need each loss's own gradient (gradient surgery, some multi-task weightings), second derivatives,
     several optimizers with a loss each, and two passes with different dropout on purpose (R-Drop, SimCSE) are right
-    as they are.
+    as they are. Two losses that each run the model on the same batch, with nothing random inside, need it once: sum
+    the losses of one output. A model that keeps state between calls (a memory, a running position) is an exception.
     """
     found = (_judge_backwards(analysis), _judge_forwards(analysis))
     return tuple(finding for finding in found if finding is not None)
@@ -152,33 +153,62 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
     cost_ratio = min(1.0, repeated_ns / rank.step_mean_ns)
     if repeated <= 0 or not is_material_span(analysis, cost_ratio, "repeated_forward_ns"):
         return None
-    # A repeat without gradients is one for metrics; the others may all be sent back.
-    sure_ratio = min(1.0, known_count(rank, "nograd_forwards") / repeated)
+    # A repeat without gradients is one for metrics. A teacher's forward has none either, but repeats nothing.
+    nograd = known_mean(rank, "repeated_nograd_forwards")
+    sure_ratio = min(1.0, (known_count(rank, "nograd_forwards") if nograd is None else nograd) / repeated)
     without_gradients = sure_ratio >= 0.95
     forward_ns = rank.mean.get("forward_ns", 0.0)
     backward_ns = rank.mean.get("backward_ns", 0.0)
-    # A backward takes about twice its forward: when it fits both forwards, both are likely sent back on purpose.
+    # A backward takes about twice its forward: when it fits both forwards, both are likely sent back.
     both_used = not without_gradients and backward_ns > 1.5 * forward_ns
     low, mid, high = 0.75, 0.93, 1.0
-    if both_used:
+    sent_back = _repeated_backward_ns(rank, repeated_ns * (1.0 - sure_ratio), repeated) if both_used else 0.0
+    if sent_back > 0:
+        cost_ratio = min(1.0, (repeated_ns + sent_back) / rank.step_mean_ns)
+        low, mid = 0.7, 0.9
+    elif both_used:
         low, mid = low * sure_ratio, mid * sure_ratio + 0.1 * (1.0 - sure_ratio)
     evidence: dict[str, Value] = {
         "repeated_forwards_per_step": round(repeated, 2),
         "without_gradients": without_gradients,
         "backward_fits_both": both_used,
+        "repeated_backward_ns": round(sent_back),
     }
     field = "nograd_ns" if without_gradients else "forward_ns"
+    title = "the model computes the same batch more than once per step"
+    if sent_back > 0:
+        title += ", forward and backward: the losses can share one output"
     return Finding(
         rule="redundant-compute",
         kind=Kind.FAULT,
-        title="the model computes the same batch more than once per step",
+        title=title,
         phase="forward",
-        cost_ns=round(repeated_ns),
+        cost_ns=round(repeated_ns + sent_back),
         cost_ratio=cost_ratio,
         saving=saving_within(cost_ratio, low * cost_ratio, mid * cost_ratio, high * cost_ratio, Basis.SIMULATED),
         evidence=evidence,
-        where=places_in_loop(rank, field)[:3],
-        fix=Fix(technique="reuse-outputs", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        where=places_in_loop(rank, field, beside="" if without_gradients else "nograd_ns")[:3],
+        fix=Fix(
+            technique="reuse-outputs",
+            settings={},
+            safety=Safety.SHOW,
+            numerics=Numerics.REORDERED if sent_back > 0 else Numerics.EXACT,
+        ),
         unit=analysis.unit,
         next="hotloop rule redundant-compute",
     )
+
+
+def _repeated_backward_ns(rank: RankAnalysis, repeated_ns: float, repeated: float) -> float:
+    """Time per step of backwards through forwards that repeat another one; 0 where one backward might not do for both.
+
+    Both results are sent back in one backward of one optimizer, so that the gradient of their sum is all that is
+    wanted. Several backwards may each be wanted alone (gradient surgery), and another optimizer has a loss of its own.
+    """
+    passes = max(1.0, known_count(rank, "micro_batches"))
+    if known_count(rank, "backwards") > 1.05 * passes or steps_per_anchor_step(rank) > 1.05:
+        return 0.0
+    reached = min(1.0, known_count(rank, "repeated_backwards") / repeated)
+    forward_ns = rank.mean.get("forward_ns", 0.0)
+    share = min(0.9, repeated_ns / forward_ns) if forward_ns > 0 else 0.0
+    return reached * share * rank.mean.get("backward_ns", 0.0) if reached >= 0.5 else 0.0

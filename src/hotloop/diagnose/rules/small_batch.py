@@ -10,6 +10,7 @@ from hotloop.diagnose.compiled import forecast_of_compiled_model
 from hotloop.diagnose.measured import known_count, known_places, train_share
 from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.optimizers import forecast_of_faster_optimizer
+from hotloop.diagnose.wording import SURE_RATIO
 
 DISPATCH_NS = 2_500.0
 """Host time that one operator costs however little it computes (measured: 2 to 4 us on current CPUs)."""
@@ -83,11 +84,15 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
         evidence |= dict(forecast.evidence)
         settings = dict(forecast.settings)
         cost_ratio = saving.high_ratio
-        title = f"twice the batch would take {saving.mid_ratio:.0%} less time per {_unit_of(analysis)}"
+        sure = saving.low_ratio >= SURE_RATIO
+        title = f"twice the batch {'would' if sure else 'may'} take {saving.mid_ratio:.0%} less time per "
+        title += _unit_of(analysis)
         won = ["torch.compile" if one.technique == "compile-model" else "a faster optimizer" for one in before]
         won += ["fewer pieces in the exchange"] * (buckets is not None)
         if won:
             title += f" beyond what {' and '.join(won)} save{'s' if len(won) == 1 and buckets is None else ''}"
+        if not sure:
+            title += ", or no less"
     else:
         estimate = _estimate(rank, train_share(analysis))
         if estimate is None:
