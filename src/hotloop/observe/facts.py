@@ -13,7 +13,7 @@ import torch
 
 from hotloop.core.redact import redact_command, redact_text
 
-from .places import Place, place_of_callable
+from .places import Place, place_of_callable, user_place_of_callable
 
 ENVIRONMENT = re.compile(
     r"^(TORCH_|PYTORCH_|TORCHINDUCTOR_|CUDA_(VISIBLE|LAUNCH|DEVICE|MODULE)|NCCL_|GLOO_|OMP_|MKL_NUM|KMP_|GOMP_|OPENBLAS_NUM|NUMEXPR_"
@@ -223,9 +223,9 @@ def loader_facts(loader: Any, loader_id: int, where: Place | None) -> dict[str, 
         "iterable": iterable,
         "length": length,
         "dataset": type(inner).__qualname__,
-        "fetch_where": place_of_callable(fetch),
+        "fetch_where": user_place_of_callable(fetch),
         "collate": getattr(collate, "__qualname__", type(collate).__qualname__),
-        "collate_where": place_of_callable(collate),
+        "collate_where": user_place_of_callable(collate),
     }
 
 
