@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from hotloop.observe.facts import loader_facts
+from hotloop.observe.facts import loader_facts, model_facts
 
 
 class Reviews(Dataset[Any]):
@@ -29,3 +29,14 @@ def test_lines_of_torch_are_no_place_to_change_anything() -> None:
     told = loader_facts(DataLoader(TensorDataset(torch.zeros(4)), batch_size=None), 1, None)
     assert (told["fetch_where"], told["collate_where"]) == (None, None)
     assert told["collate"] == "default_convert"
+
+
+def test_a_model_whose_weights_lie_in_parts_is_told_from_a_plain_one() -> None:
+    class FSDPModule:
+        """As FSDP2 does it: the class of a part is exchanged for one that also derives from this."""
+
+    class Part(FSDPModule, torch.nn.Linear):
+        pass
+
+    assert model_facts(torch.nn.Sequential(Part(2, 2)), 1)["sharded"] is True
+    assert model_facts(torch.nn.Sequential(torch.nn.Linear(2, 2)), 2)["sharded"] is False

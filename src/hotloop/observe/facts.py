@@ -262,6 +262,10 @@ def optimizer_facts(optimizer: Any, index: int, where: Place | None, steps: int)
     }
 
 
+_SHARDING_CLASSES = ("FSDPModule", "FullyShardedDataParallel")
+"""Classes of modules whose weights lie in parts on the ranks, which gather them with collectives of their own."""
+
+
 def model_facts(model: Any, model_id: int) -> dict[str, Any]:
     """Size, dtype and device of the module whose forward feeds backward."""
     parameters = list(model.parameters())
@@ -279,4 +283,5 @@ def model_facts(model: Any, model_id: int) -> dict[str, Any]:
         "dtype": str(trainable[0].dtype).removeprefix("torch.") if trainable else None,
         "device": trainable[0].device.type if trainable else None,
         "where": place_of_callable(getattr(type(inner), "forward", None)),
+        "sharded": any(cls.__name__ in _SHARDING_CLASSES for part in model.modules() for cls in type(part).__mro__),
     }
