@@ -198,22 +198,3 @@ def test_a_rank_with_more_samples_is_a_straggler_whoever_shares_its_core() -> No
     found = judge_straggler.judge(uneven_hosts_core(0.26, samples_per_step=64.0))
     assert isinstance(found, Finding)
     assert found.severity in (Severity.HIGH, Severity.MEDIUM)
-
-
-def saver(after_input: float) -> Analysis:
-    """Rank 0 writes a checkpoint of 30 ms a step, and rank 1 waits in a barrier."""
-    share = 0.2 - after_input
-    return make_ranks(
-        {"step_ns": 100e6, "checkpoint": 0.3, "after_input": after_input, "forward": share, "backward": 0.45},
-        {"step_ns": 100e6, "communication": 0.3 + after_input, "forward": share, "backward": 0.45},
-    )
-
-
-def test_a_rank_that_writes_checkpoints_is_left_to_that_rule() -> None:
-    assert judge_straggler.judge(saver(0.0)) is None
-
-
-def test_a_rank_that_is_late_for_more_than_its_checkpoints_is_still_named() -> None:
-    found = judge_straggler.judge(saver(0.1))
-    assert isinstance(found, Finding)
-    assert found.ranks == (0,)

@@ -12,9 +12,7 @@ from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.comm import is_distributed, sync_count, waiting
-from hotloop.diagnose.lines import time_beside_checkpoints
 from hotloop.diagnose.measured import known_places, line_places, spread_of_own_ratio
-from hotloop.diagnose.noise import threshold_ratio
 
 LEAST_GAP_RATIO = 0.03
 UNEVEN_CORES_RATIO = 0.2
@@ -115,8 +113,7 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     of what the others wait, or else nothing is said. Ranks that compute the same on the cores of one host may differ by
     a fifth with nothing wrong: only what is longer than that, phase by phase, counts in the low forecast (and so in the
     severity), unless the rank has more samples or tokens. A rank that was ready for most of that time while other
-    threads had its core (the kernel counts it) is told as info: what else runs on the host makes it late. A rank that
-    is late because it writes checkpoints is left to blocking-checkpoint.
+    threads had its core (the kernel counts it) is told as info: what else runs on the host makes it late.
 
     ## What to do
     Look at the phase that is named: an uneven share of the data or longer samples (balance them, or sort by length over
@@ -137,11 +134,7 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     # With every outlier: one long step of one rank is no straggler.
     noise = max(max(r.step_noise_ratio, spread_of_own_ratio(r, TIME_FIELDS)) for r in analysis.ranks)
     gap_ratio = gap.by_waiting_ns / analysis.step_ns
-    least_ratio = max(LEAST_GAP_RATIO, 3.0 * noise)
-    if gap_ratio < least_ratio:
-        return None
-    if gap_ratio - _longer_at_checkpoints_ns(analysis, gap.slow) / analysis.step_ns < least_ratio:
-        # The others wait while this rank saves: blocking-checkpoint names that, and no time is promised twice.
+    if gap_ratio < max(LEAST_GAP_RATIO, 3.0 * noise):
         return None
     work_ns = gap.by_work_ns
     if work_ns is not None and work_ns < 0.25 * gap.by_waiting_ns:
@@ -240,15 +233,6 @@ def find_gap(analysis: Analysis) -> Gap:
         ),
         without_core_ns=without_core_ns,
     )
-
-
-def _longer_at_checkpoints_ns(analysis: Analysis, slow: RankAnalysis) -> float:
-    """What the slow rank spends longer per step on saving checkpoints, where blocking-checkpoint tells it; else 0."""
-    if slow.breakdown.share("checkpoint") < threshold_ratio(slow, judged_fields=("checkpoint_ns",)):
-        return 0.0
-    saving = [r.mean.get("checkpoint_ns", 0.0) + time_beside_checkpoints(r).mean_ns for r in (slow, *analysis.ranks)]
-    others = [ns for ns, rank in zip(saving[1:], analysis.ranks, strict=True) if rank is not slow]
-    return max(0.0, saving[0] - sum(others) / len(others))
 
 
 def _sure_ns(slow: RankAnalysis, others: list[RankAnalysis], differences: dict[str, float]) -> float:
