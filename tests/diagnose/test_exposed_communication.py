@@ -1,7 +1,7 @@
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.core.findings import Basis, Finding, Severity, Skipped
 from hotloop.diagnose.rules.exposed_communication import judge_exposed_communication
 from tests.diagnose.build_analysis import make_analysis, make_line
 from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
@@ -71,6 +71,17 @@ def test_one_flat_tensor_of_gradients_between_hosts_could_be_hidden() -> None:
     found = judge_exposed_communication.judge(two(None, communication=0.4, fields={"collectives": 1}, **hosts))
     assert isinstance(found, Finding)
     assert found.severity is Severity.MEDIUM
+
+
+def test_the_exchange_of_sharded_weights_is_no_fault_of_the_script() -> None:
+    sharded = {"model_is_sharded": True, "fields": {"collectives": 9}}
+    found = judge_exposed_communication.judge(two(None, communication=0.27, **sharded))
+    assert isinstance(found, Finding)
+    assert found.severity in (Severity.LOW, Severity.INFO)
+    assert found.saving is not None
+    assert found.saving.basis is Basis.RULE_OF_THUMB
+    assert found.fix is not None
+    assert found.fix.technique == "fewer-synchronisations"
 
 
 def test_metrics_reduced_in_every_step_beside_ddp_can_be_left_out() -> None:

@@ -56,3 +56,13 @@ def test_a_little_padding_is_no_finding() -> None:
 
 def test_without_integer_batches_it_is_skipped() -> None:
     assert isinstance(judge_padding_waste.judge(make_analysis()), Skipped)
+
+
+def test_a_data_set_that_hands_out_whole_batches_is_the_place() -> None:
+    data = Where(file="stream.py", line=39, function="ReviewStream.__iter__")
+    loader = make_loader(collate_where=None, fetch_where=data)
+    found = judge_padding_waste.judge(
+        make_analysis(padding_ratio=0.45, padding_to_longest_ratio=0.45, loaders=(loader,))
+    )
+    assert isinstance(found, Finding)
+    assert found.where == (data, loader.where)

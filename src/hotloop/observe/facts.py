@@ -13,7 +13,7 @@ import torch
 
 from hotloop.core.redact import redact_command, redact_text
 
-from .places import Place, place_of_callable
+from .places import Place, place_of_callable, user_place_of_callable
 
 ENVIRONMENT = re.compile(
     r"^(TORCH_|PYTORCH_|TORCHINDUCTOR_|CUDA_(VISIBLE|LAUNCH|DEVICE|MODULE)|NCCL_|GLOO_|OMP_|MKL_NUM|KMP_|GOMP_|OPENBLAS_NUM|NUMEXPR_"
@@ -223,9 +223,9 @@ def loader_facts(loader: Any, loader_id: int, where: Place | None) -> dict[str, 
         "iterable": iterable,
         "length": length,
         "dataset": type(inner).__qualname__,
-        "fetch_where": place_of_callable(fetch),
+        "fetch_where": user_place_of_callable(fetch),
         "collate": getattr(collate, "__qualname__", type(collate).__qualname__),
-        "collate_where": place_of_callable(collate),
+        "collate_where": user_place_of_callable(collate),
     }
 
 
@@ -262,6 +262,10 @@ def optimizer_facts(optimizer: Any, index: int, where: Place | None, steps: int)
     }
 
 
+_SHARDING_CLASSES = ("FSDPModule", "FullyShardedDataParallel")
+"""Classes of modules whose weights lie in parts on the ranks, which gather them with collectives of their own."""
+
+
 def model_facts(model: Any, model_id: int) -> dict[str, Any]:
     """Size, dtype and device of the module whose forward feeds backward."""
     parameters = list(model.parameters())
@@ -279,4 +283,5 @@ def model_facts(model: Any, model_id: int) -> dict[str, Any]:
         "dtype": str(trainable[0].dtype).removeprefix("torch.") if trainable else None,
         "device": trainable[0].device.type if trainable else None,
         "where": place_of_callable(getattr(type(inner), "forward", None)),
+        "sharded": any(cls.__name__ in _SHARDING_CLASSES for part in model.modules() for cls in type(part).__mro__),
     }

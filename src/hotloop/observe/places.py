@@ -115,3 +115,9 @@ def place_of_callable(target: object) -> Place | None:
     if code is None:
         return None
     return (os.path.abspath(code.co_filename), code.co_firstlineno, getattr(code, "co_qualname", code.co_name))
+
+
+def user_place_of_callable(target: object) -> Place | None:
+    """As ``place_of_callable``; None as well for what a library defines: nobody changes a line there."""
+    place = place_of_callable(target)
+    return place if place is not None and is_user_file(place[0]) else None

@@ -20,6 +20,9 @@ from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, s
 from hotloop.diagnose.wording import say_share
 
 ONE_BUCKET_BYTES = 8 << 20
+SHARDED_SAVING = (0.02, 0.15, 0.6)
+"""Low, expected and high part of FSDP's own exchange that a change wins: gathering weights and spreading gradients is
+what sharding is."""
 
 
 def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
@@ -84,7 +87,8 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     The last bucket can never be hidden. Small models on slow hosts have communication as large as their computation;
     that is a limit of the set-up more than a fault, and the forecast is low then. Where ranks compute on all cores of a
     host and exchange through its memory, the exchange takes the cores that compute: splitting a bucket hides nothing,
-    and gradients that already travel as one flat tensor have little left to win.
+    and gradients that already travel as one flat tensor have little left to win. FSDP gathers weights and spreads
+    gradients with calls of its own, which cannot be told from the training's: the forecast is low then as well.
     """
     if not is_distributed(analysis):
         return None
@@ -106,14 +110,17 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     unsplit = rank.ddp is not None and _is_unsplit(rank.ddp)
     # One call per tensor: latency adds up. A few per step: most need not be in every step.
     own = (0.45, _merged_saving_ratio(rank, collectives), 1.0) if collectives > 3.5 else (0.4, 0.8, 1.0)
-    if rank.ddp is None and collectives <= 3.5:
+    if rank.model_is_sharded:
+        own = SHARDED_SAVING
+    elif rank.ddp is None and collectives <= 3.5:
         # Nothing else averages the gradients, so these few calls do: no step can leave them out, only hide them.
         own = (0.0, 0.1, 0.5) if shares_its_cores(rank) else (0.2, 0.5, 0.9)
     hideable = unsplit and not shares_its_cores(rank)
     rest = (0.2, 0.5, 0.9) if hideable else (0.02, 0.15, 0.6)
     low, mid, high = (own_ratio * a + rest_ratio * b for a, b in zip(own, rest, strict=True))
     mostly_own = own_ratio >= rest_ratio
-    if not mostly_own and not hideable:
+    unnamed = (not mostly_own and not hideable) or (mostly_own and rank.model_is_sharded is True)
+    if unnamed:
         # Nothing is set wrong that could be named: never more than low.
         low = min(low, 0.04)
     evidence: dict[str, Value] = {
@@ -123,7 +130,9 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         "buckets": len(bucket_bytes(rank.ddp)) if rank.ddp is not None else None,
         "least_over_ranks": True,
     }
-    technique = "overlap-own-collectives" if mostly_own else ("ddp-buckets" if hideable else "fewer-synchronisations")
+    technique = "overlap-own-collectives" if mostly_own else "ddp-buckets"
+    if unnamed:
+        technique = "fewer-synchronisations"
     settings: dict[str, Value] = {"bucket_cap_mb": 25} if technique == "ddp-buckets" else {}
     where = (
         line_places(rank.lines.get("communication_ns", ()), 0.1, 3)
@@ -137,9 +146,7 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         phase="communication" if mostly_own else "backward",
         cost_ns=round(cost_ns),
         cost_ratio=cost_ratio,
-        saving=saving_within(
-            cost_ratio, low, mid, high, Basis.SIMULATED if mostly_own or hideable else Basis.RULE_OF_THUMB
-        ),
+        saving=saving_within(cost_ratio, low, mid, high, Basis.RULE_OF_THUMB if unnamed else Basis.SIMULATED),
         evidence=evidence,
         where=where,
         fix=Fix(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, Where, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_places, train_share
 from hotloop.diagnose.noise import is_material
@@ -74,10 +74,7 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
             Basis.SIMULATED if known else Basis.RULE_OF_THUMB,
         ),
         evidence=evidence,
-        where=known_places(
-            *((loader.collate_where, loader.where) if loader else ()),
-            loader.fetch_where if loader else None,
-        )[:2],
+        where=_where(loader),
         fix=Fix(
             technique="pad-to-longest" if use_longest else "length-bucketing",
             settings={},
@@ -87,6 +84,13 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
         unit=analysis.unit,
         next="hotloop rule padding-waste",
     )
+
+
+def _where(loader: LoaderFacts | None) -> tuple[Where, ...]:
+    """The user's collate function, or else the data set (it may hand out whole batches); then the DataLoader."""
+    if loader is None:
+        return ()
+    return known_places(loader.collate_where or loader.fetch_where, loader.where)
 
 
 def _scaling_share(rank: RankAnalysis) -> float:
