@@ -428,6 +428,7 @@ def measure_in_place(options: argparse.Namespace) -> dict[str, Any]:
     from torch.utils.data._utils import fetch
 
     from hotloop.observe import wrappers
+    from hotloop.observe.overhead import hooks_overhead_ns
 
     loop = Loop(options.model, options.width)
     for _ in range(options.warmup):
@@ -500,6 +501,7 @@ def measure_in_place(options: argparse.Namespace) -> dict[str, Any]:
 
     empty, full = run(hooked=False), run(hooked=True)
     session.module_patch = patch
+    claimed_ns = hooks_overhead_ns(session) / session.recorder.rows
     names = list(dict.fromkeys(name for step in full for name in step))
     nothing = [0, 0, 0]
 
@@ -523,6 +525,7 @@ def measure_in_place(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "hooks": hooks,
         "is_wide": not narrowed,
+        "claimed_ns": claimed_ns,
         "sum_mean_ns": _trimmed_mean(sums(full)) - _trimmed_mean(sums(empty)),
         "sum_median_ns": _median(sums(full)) - _median(sums(empty)),
         "sum_min_ns": min(sums(full)) - min(sums(empty)),

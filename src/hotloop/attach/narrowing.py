@@ -18,7 +18,6 @@ import torch
 from hotloop.observe import wrappers
 from hotloop.observe.session import LEARNING_ROWS, MANY_NESTED_CALLS, WATCH_ROWS, Session
 
-
 WATCH_SHARE = 8
 """Later the next row to watch lies this part of the rows so far ahead."""
 

@@ -231,8 +231,8 @@ _JOBS_NS = {
     "write_network": (250_000_000, 1_000_000_000, 2_000_000_000),
     "write_totals": (2_000_000_000, 2_000_000_000, 5_000_000_000),
 }
-"""ns between two runs of each job: in the first FIRST_S, so that a run of two seconds has rates and a slope of its memory
-too, until FAST_FOR_S, and later."""
+"""ns between two runs of each job: in the first FIRST_S, so that a run of two seconds has rates and a slope of its
+memory too; until FAST_FOR_S; and later."""
 
 
 def next_interval_s(interval_s: float, share_ratio: float, age_s: float) -> float:

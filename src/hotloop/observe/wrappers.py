@@ -60,6 +60,7 @@ class _NeverTracing:
 
 
 _FORWARDS = (FORWARD, NOGRAD)
+_LOADING = (INPUT, ITERATOR)
 _ident = threading.get_ident
 _clock = time.perf_counter_ns
 
@@ -135,7 +136,7 @@ def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
                 return original(self)
             stack = recorder.stack
             top = stack[-1]
-            if top == INPUT or top == ITERATOR:  # a loader that reads another loader
+            if top in _LOADING:  # a loader that reads another loader
                 return original(self)
             if loading.iterator_ref() is not self or not recorder.quick:
                 return _next_batch(session, original, self)
@@ -246,7 +247,7 @@ def wrap_module_call(session: Session) -> Callable[[Call], Call]:
                 return original(*args, **kwargs)
             stack = recorder.stack
             top = stack[-1]
-            if (top == FORWARD or top == NOGRAD) and not session.learning:  # on whichever thread: nothing is timed
+            if top in _FORWARDS and not session.learning:  # on whichever thread: nothing is timed in there
                 return original(*args, **kwargs)
             if _tracing._is_compiling_flag or _ident() != session.active:
                 return original(*args, **kwargs)
