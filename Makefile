@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: setup demo check test browser golden docs zoo treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks numerics \
-  techniques gpu clean
+  techniques compile-forecast gpu clean
 
 setup: $(VENV)/.ready
 
@@ -87,6 +87,10 @@ numerics: setup
 # What techniques win here, for docs/claims.md: about ten minutes on two quiet cores.
 techniques: setup
 	$(BIN)/python benchmarks/techniques.py
+
+# What uncompiled-model forecasts beside what torch.compile saves: ten minutes on two quiet cores; resumable.
+compile-forecast: setup
+	$(BIN)/python benchmarks/compile_forecast.py
 
 # How often tune is wrong: A/A comparisons and a known 5 %, about a minute each; resumable.
 tune-aa: setup

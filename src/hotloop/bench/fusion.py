@@ -16,8 +16,8 @@ from typing import Any
 
 from hotloop.core.operators import COMPILED_RATIO, RANDOM, RANDOM_RATIO, REDUCED_THEN_USED, bare_name, is_fusable
 
-PASS_NS = 4_000.0
-"""Calling one compiled pass and making its result's memory (measured 2 to 6 us on torch 2.13)."""
+PASS_NS = 8_000.0
+"""Calling one compiled pass and making its result's memory, in a step that leaves the caches cold."""
 THREADS_RATIO = 0.9
 """What another thread adds to the first, in computing."""
 ELEMENTS_PER_THREAD = 512
@@ -44,6 +44,7 @@ class Fused:
     kept_ns: float
     """Calls that stay as they are, such as matrix products."""
     convolutions_ns: float
+    """What the memory format that the compiler chooses takes off convolutions."""
     outside_ns: float
     """Calls in backward that belong to what is not compiled, such as the loss."""
     calls_count: int
@@ -111,6 +112,10 @@ def estimate_fused(
         return None  # no module was seen to be called: there is no model to compile
     replays = {int(one["index"]): one for one in measured["chunks"]}
     chunks = {index: one for index, one in replays.items() if "chunk_ns" in one}
+    formats = {
+        int(one["index"]): max(0.0, 1.0 - float(one["channels_last_ns"]) / max(1.0, float(one["contiguous_ns"])))
+        for one in measured.get("convolutions") or ()
+    }
     copy_ns = _slope_ns(measured["copy_in_cache"]) or 0.0
     each_ns = [float(op["cpu_ns"]) / max(1, op["count"]) for op in ops]
 
@@ -139,7 +144,7 @@ def estimate_fused(
             continue
         if index is None or not is_fusable(str(op["name"])):
             kept_ns += ns
-            convolutions_ns += ns if "conv" in str(op["name"]) else 0.0
+            convolutions_ns += ns * formats.get(index, 0.0) if index is not None else 0.0
             kept_count += 1
             read_outside.update(reads)
             made_by.update((one, ("kept", at)) for one in writes)

@@ -526,6 +526,11 @@ def time_fusion(request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
         if size_bytes(recorded[index]) * 8 < request["memory_bytes"] and time.perf_counter() < deadline_s:
             with contextlib.suppress(*NOT_TIMED):
                 whole_ns[index] = time_whole(recorded[index])
+    formats = []
+    for index in request.get("convolutions") or ():
+        if size_bytes(recorded[index]) * 8 < request["memory_bytes"] and time.perf_counter() < deadline_s:
+            with contextlib.suppress(*NOT_TIMED):
+                formats.append({"index": index} | time_formats(recorded[index]))
     chunks: list[dict[str, Any]] = []
     torch.set_num_threads(1)
     try:
@@ -542,6 +547,7 @@ def time_fusion(request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
         "streams_ns_per_byte": [[size, round(ns, 5)] for size, ns in _time_streams(int(request["memory_bytes"]))],
         "copy_in_cache": in_cache,
         "chunks": chunks,
+        "convolutions": formats,
         "left_out": len(request["fusable"]) - sum("chunk_ns" in one for one in chunks),
     }
 
@@ -576,6 +582,21 @@ def time_whole(op: dict[str, Any]) -> float:
     return round(middle(times["whole"]), 1)
 
 
+def time_formats(op: dict[str, Any]) -> dict[str, Any]:
+    """ns of one convolution of images with its tensors as they are by default, and with the channels last."""
+    overload = find_overload(op)
+    positional, keywords = make_inputs(op, overload, op["shapes"], False)
+    channels_last = [
+        one.contiguous(memory_format=torch.channels_last) if isinstance(one, torch.Tensor) and one.dim() == 4 else one
+        for one in positional
+    ]
+    arms: dict[str, Callable[[], object]] = {
+        "contiguous_ns": functools.partial(overload, *positional, **keywords),
+        "channels_last_ns": functools.partial(overload, *channels_last, **keywords),
+    }
+    return {name: round(middle(times)) for name, times in time_arms(arms, 2 * CHUNK_BUDGET_S, CHUNK_ROUNDS).items()}
+
+
 def shrink_shapes(op: dict[str, Any], most: int) -> list[Any]:
     """The shapes with leading dimensions cut, the same ones in all tensors, until no more elements are left than that.
 
@@ -602,10 +623,11 @@ def count_elements(op: dict[str, Any], shapes: Sequence[Any]) -> int:
     for shape, dtype in zip(shapes, op["dtypes"], strict=True):
         if dtype == "TensorList":
             return sum(math.prod(one) for one in shape)
-    try:
-        return math.prod(torch.broadcast_shapes(*found))
-    except RuntimeError:
-        return max((math.prod(shape) for shape in found), default=1)
+    largest = max((math.prod(shape) for shape in found), default=1)
+    rank = max((len(shape) for shape in found), default=0)
+    aligned = [[1] * (rank - len(shape)) + list(shape) for shape in found]
+    sizes = [set(column) - {1} for column in zip(*aligned, strict=True)]
+    return math.prod(size for column in sizes for size in column) if all(len(s) < 2 for s in sizes) else largest
 
 
 def _time_streams(memory_bytes: int) -> list[tuple[int, float]]:
