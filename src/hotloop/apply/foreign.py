@@ -99,7 +99,9 @@ def take_code_arguments(chosen: Chosen) -> dict[str, dict[str, Any]]:
         if "start_method" in workers:
             arguments["DataLoader"]["multiprocessing_context"] = workers.pop("start_method")
     elif "loader-workers" in chosen:
-        chosen.refuse("loader-workers", "num_workers is not set, so that hotloop would choose it when the training runs")
+        chosen.refuse(
+            "loader-workers", "num_workers is not set, so that hotloop would choose it when the training runs"
+        )
     if chosen.look("pinned-memory").get("pin_memory", True):
         pinned = chosen.take("pinned-memory")
         if pinned is not None:

@@ -40,7 +40,9 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
         precision = "bf16"
     elif (settings := chosen.take("fp16-autocast")) is not None:
         precision = "fp16"
-        scaler: dict[str, Any] = {key: settings.pop(key) for key in ("init_scale", "growth_interval") if key in settings}
+        scaler: dict[str, Any] = {
+            key: settings.pop(key) for key in ("init_scale", "growth_interval") if key in settings
+        }
         if scaler:
             arguments["GradScalerKwargs"] = scaler
     content["mixed_precision"] = accelerator["mixed_precision"] = precision
