@@ -3,12 +3,15 @@
 import copy
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
+from hotloop import Trainer
 from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.apply.api import AppliedStrategy, apply_strategy
 from hotloop.apply.narrow_updates import REST, join_float32, round_at_random, split_float32
@@ -239,3 +242,32 @@ def test_techniques_that_change_the_step_are_refused_beside_it() -> None:
         check_strategy(Strategy(choices=both), TECHNIQUES)
     plain = Choice(technique="bf16-parameters", settings={"weights": "nearest"})
     check_strategy(Strategy(choices=(plain, both[1])), TECHNIQUES)
+
+
+def fit(steps: int, folder: Path | None) -> dict[int, float]:
+    """The losses by step of a Trainer, resumed from the folder's newest checkpoint."""
+    losses: dict[int, float] = {}
+
+    class Losses:
+        def on_step_end(self, trainer: Trainer, loss: torch.Tensor) -> None:
+            losses[trainer.place.step] = loss.item()
+
+    strategy = Strategy(choices=(Choice(technique="bf16-parameters"), Choice(technique="fused-optimizer")))
+    trainer = Trainer(
+        small_model(),
+        lambda parameters: torch.optim.AdamW(parameters, 1e-2),
+        lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[0].flip(1)),
+        strategy=strategy,
+        callbacks=(Losses(),),
+        checkpoint=folder,
+    )
+    loader = DataLoader(TensorDataset(X), batch_size=2, shuffle=True)
+    result = trainer.fit(loader, epochs=3, max_steps=steps)
+    assert [one.status for one in result.records] == ["applied"] * 3
+    return losses
+
+
+def test_a_trainer_resumes_with_equal_bits(tmp_path: Path) -> None:
+    whole = fit(9, None)
+    assert list(fit(5, tmp_path)) == [1, 2, 3, 4, 5]
+    assert fit(9, tmp_path) == {step: whole[step] for step in range(6, 10)}
