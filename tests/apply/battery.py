@@ -183,7 +183,7 @@ def image_model(_: Any) -> nn.Module:
     """Smooth, without ReLU: an input within a rounding of its kink flips, and the loss leaves by far more than that.
 
     With ReLU, on 2 ranks, one of 24,832 inputs flipped in step 5 of one seed of three under channels_last: its loss
-    was 3e-6 away in step 7 and 2e-5 in step 14, where it had been 1e-7 before. With SiLU and GELU it stayed within that.
+    was 3e-6 away in step 7 and 2e-5 in step 14, where it had been 1e-7 before. With SiLU and GELU it stayed within it.
     """
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1, bias=False),
