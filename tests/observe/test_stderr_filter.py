@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hotloop.observe.stderr_filter import LineFilter, without_profiler_lines
 
 LINE = b"USDT:2026-11-21 03:18:28 21306:21306 SyncActivityProfilerHandler.cpp:52] profiler_start\n"
+OTHER = b"ERROR: External init callback must run in same thread as registerClient (-1039055168 != 1187560320)\n"
 
 
 def passed(pieces: list[bytes]) -> bytes:
@@ -17,6 +18,7 @@ def passed(pieces: list[bytes]) -> bytes:
 
 def test_the_profilers_lines_are_taken_out():
     assert passed([b"a\n" + LINE + b"b\n"]) == b"a\nb\n"
+    assert passed([b"a\n" + OTHER + LINE + b"b\n" + OTHER]) == b"a\nb\n"
 
 
 def test_a_line_behind_a_progress_bar_is_taken_out_alone():
@@ -26,14 +28,19 @@ def test_a_line_behind_a_progress_bar_is_taken_out_alone():
 def test_lines_that_only_look_alike_pass():
     for text in (b"USDT: price\n", b"USDT:\n", LINE[:-1], b"USDT:" + b"x" * 2000, LINE.replace(b"profiler", b"other")):
         assert passed([text]) == text
+    for text in (OTHER[:-1], OTHER.replace(b"registerClient", b"me"), b"ERROR: External init callback failed\n"):
+        assert passed([text]) == text
 
 
-@given(st.lists(st.sampled_from([b"U", b"USDT:", b"\n", b"x", b"\xff", LINE, LINE[:30]]), max_size=12), st.data())
+@given(
+    st.lists(st.sampled_from([b"U", b"USDT:", b"\n", b"x", b"\xff", LINE, LINE[:30], OTHER, OTHER[:9]]), max_size=12),
+    st.data(),
+)
 def test_what_passes_does_not_depend_on_how_it_arrives(parts: list[bytes], data: st.DataObject):
     whole = b"".join(parts)
     cut = data.draw(st.integers(0, len(whole)))
     assert passed([whole[:cut], whole[cut:]]) == passed([whole])
-    if b"USDT:" not in whole:
+    if b"USDT:" not in whole and OTHER not in whole:
         assert passed([whole]) == whole
 
 

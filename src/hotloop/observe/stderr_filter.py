@@ -1,7 +1,8 @@
-"""Bytes on the way to standard error -> the same bytes without the profiler library's 'USDT:' lines.
+"""Bytes on the way to standard error -> the same bytes without the profiler library's own lines.
 
-torch 2.13's profiler writes such a line at every start and stop, straight to file descriptor 2. Only whole lines of
-exactly that form are taken out; everything else passes unchanged and in order.
+torch 2.13's profiler writes a 'USDT:' line at every start and stop, straight to file descriptor 2, and at a first start
+on another thread than the main one a line that begins with 'ERROR:' though everything is recorded. Only whole lines of
+exactly these forms are taken out; everything else passes unchanged and in order.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MARK = b"USDT:"
+_MARKS = (b"USDT:", b"ERROR: External init callback")
+"""What a line to be taken out begins with."""
 _LINE = re.compile(
     rb"USDT:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ [\w.]+:\d+\] profiler_(?:start|stop)\n"
+    rb"|ERROR: External init callback must run in same thread as registerClient \(-?\d+ != -?\d+\)\n"
 )  # fmt: skip
 _LONGEST = 512
 _lock = threading.Lock()
@@ -31,15 +34,15 @@ class LineFilter:
         data = self._held + data
         passed = []
         while True:
-            at = data.find(_MARK)
+            at, mark = min(((place, one) for one in _MARKS if (place := data.find(one)) >= 0), default=(-1, b""))
             if at < 0:
-                kept = next((n for n in range(len(_MARK) - 1, 0, -1) if data.endswith(_MARK[:n])), 0)
+                kept = max(_held_back(data, one) for one in _MARKS)
                 break
             end = data.find(b"\n", at)
             if end < 0 and len(data) - at < _LONGEST:
                 kept = len(data) - at
                 break
-            end = at + len(_MARK) - 1 if end < 0 else end
+            end = at + len(mark) - 1 if end < 0 else end
             line = data[at : end + 1]
             passed.append(data[:at] if _LINE.fullmatch(line) else data[: end + 1])
             data = data[end + 1 :]
@@ -50,6 +53,11 @@ class LineFilter:
     def rest(self) -> bytes:
         held, self._held = self._held, b""
         return held
+
+
+def _held_back(data: bytes, mark: bytes) -> int:
+    """How many bytes at the end may be the begin of a mark."""
+    return next((n for n in range(len(mark) - 1, 0, -1) if data.endswith(mark[:n])), 0)
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 A step here is a row closed by the first optimizer (or by backward where there is none). The subscriber is called when
 a row has closed, so that the first step it can record is the second one.
 
-Torch's profiler belongs to the thread that started it: stopping it on another one, or starting a second one beside it,
-ends the process with a segmentation fault. A recording is therefore stopped on its own thread only, at the latest when
-that thread ends, and a forked child records nothing of what it inherited.
+Torch's profiler belongs to the thread that started it. The process dies of a segmentation fault where it is stopped
+while another thread's is on, or where its thread ends with it; a forked child goes on recording for ever. So it is
+stopped on its own thread only, before another one starts and at the latest when that thread ends.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class Tracing:
             if threading.get_ident() == self._thread:
                 with self._at_work():
                     self._save()
-            elif self._session is not None:
+            elif self._session is not None and not self._over:
                 self._tell(self._session, "a trace was lost: the thread that it is of did not end before the process")
         if not self._over:
             self._over = True
@@ -276,7 +276,9 @@ class Tracing:
         else:
             self._broken_off.clear()
             self._break_off = True
-            self._broken_off.wait(MOST_WAIT_S)
+            if not self._broken_off.wait(MOST_WAIT_S):
+                # A step that takes longer, or waits for the caller. Stopping beside theirs is what must never be.
+                self._break_off, self._over = False, True
 
     def _foreign_ends(self) -> None:
         if self._busy_thread != threading.get_ident():

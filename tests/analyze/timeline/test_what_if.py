@@ -24,8 +24,8 @@ from hotloop.analyze.timeline.what_if import (
     open_window,
     parse_change,
 )
-from hotloop.core.errors import UsageError
 from hotloop.core.changes import CHANGES
+from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, Change, WhatIf
 from hotloop.core.trace import Category
 from hotloop.core.trace_demand import TraceDemand, tell_demand
