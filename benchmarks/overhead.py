@@ -532,7 +532,7 @@ def draw_table(found: Result) -> str:
         "",
         "## The same hooks in place",
         "",
-        "On the MLP, between torch's operators: from a hook's beginning to its original's call, and from its original's "
+        "On the MLP, between torch's operators: from a hook's start to its original's call, and from the original's "
         f"return to its own. Mean of {place['n']} steps without the slowest fiftieth (and the least), less the same "
         f"clocks around no hook. hotloop's own report says {us(place['claimed_ns'])} a step here.",
         "",
