@@ -41,7 +41,7 @@ IMPORT_LIMIT_NS = 30e6
 HELP_LIMIT_RATIO = 3.0
 HOOK_ROUNDS = 3
 WATCH_ROWS = 64
-"""As hotloop.observe.session: one row in so many is watched with the wide patch."""
+"""As hotloop.observe.session: one row in so many is watched with the wide patch at first, later fewer."""
 
 _T_975 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18)
 """Student's t for a two-sided 95 % interval, by degrees of freedom from 1."""
@@ -532,7 +532,7 @@ def draw_table(found: Result) -> str:
         "",
         "## The same hooks in place",
         "",
-        "On the MLP, between torch's operators: from a hook's begin to its original's call, and from the original's "
+        "On the MLP, between torch's operators: from a hook's start to its original's call, and from the original's "
         f"return to its own. Mean of {place['n']} steps without the slowest fiftieth (and the least), less the same "
         f"clocks around no hook. hotloop's own report says {us(place['claimed_ns'])} a step here.",
         "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hotloop.core.recording import FIELD
+from hotloop.core.recording import FIELD, TIME_FIELDS
 from hotloop.observe import background, wrappers
 from hotloop.observe.background import (
     FAST_INTERVAL_S,
@@ -528,3 +529,119 @@ def test_a_module_that_fails_while_it_prepares_leaves_the_phases_in_order(traini
     training.rows.clear()
     training.step()
     assert training.column("forwards") == [2]
+
+
+def conserves_time(rows: list[list[int]]) -> bool:
+    return all(
+        sum(row[FIELD[name]] for name in TIME_FIELDS) == row[FIELD["end_ns"]] - row[FIELD["start_ns"]] for row in rows
+    ) and all(a[FIELD["end_ns"]] == b[FIELD["start_ns"]] for a, b in itertools.pairwise(rows))
+
+
+def test_hooks_that_charge_the_phases_themselves_conserve_time_whatever_is_raised(training: Training) -> None:
+    recorder = training.session.recorder
+    for _ in range(2 * MATCHED_ROWS):
+        training.step()
+    assert recorder.quick
+    assert training.session.plain_forwards
+    broken = wrappers.wrap_module_call(training.session)(_raise)
+    broken_backward = wrappers.wrap_run_backward(training.session)(_raise)
+    broken_step = wrappers.wrap_optimizer_step(training.session)(_raise)
+    broken_next = wrappers.wrap_loader_next(training.session)(_raise)
+    training.rows.clear()
+    for _ in range(4):
+        (x,) = training.advance(training.iterator)
+        for fails in (
+            lambda x=x: broken(training.model, x),
+            lambda: broken_backward(torch.zeros(())),
+            lambda: broken_step(training.optimizer),
+            lambda: broken_next(training.iterator),
+        ):
+            with pytest.raises(ZeroDivisionError):
+                fails()
+            assert len(recorder.stack) == 1
+        training.step()
+    assert recorder.quick
+    assert conserves_time(training.rows)
+    assert training.column("batches") == [2] * 4
+    assert training.column("forwards") == [2] * 4
+    assert training.column("backwards") == [1] * 4
+    assert all(
+        training.column(name)[k] > 0 for name in ("input_wait_ns", "forward_ns", "backward_ns") for k in range(4)
+    )
+
+
+def test_validation_between_quick_rows_is_not_lost(training: Training) -> None:
+    recorder = training.session.recorder
+    for _ in range(2 * MATCHED_ROWS):
+        training.step()
+    training.rows.clear()
+    held_out = DataLoader(TensorDataset(torch.randn(12, 2)), batch_size=4)
+    for row in range(40):
+        if row % 10 == 5:
+            training.model.eval()
+            with torch.no_grad():
+                for (x,) in wrapped(training, held_out):
+                    training.call(training.model, x)
+            training.model.train()
+            assert not recorder.quick
+        training.step()
+    assert conserves_time(training.rows)
+    assert [k for k, n in enumerate(training.column("nograd_forwards")) if n] == [5, 15, 25, 35]
+    assert sum(training.column("nograd_forwards")) == 12
+    assert training.column("bursts") == [int(k % 10 == 5) for k in range(40)]
+    assert training.column("forwards") == [2] * 40
+    assert training.column("micro_batches") == [1] * 40
+    for _ in range(TOKEN_SAMPLE_ROWS):
+        training.step()
+    assert recorder.quick
+
+
+def test_another_thread_s_calls_do_not_touch_the_quick_hooks(training: Training) -> None:
+    for _ in range(2 * MATCHED_ROWS):
+        training.step()
+    training.rows.clear()
+    other = nn.Linear(2, 1)
+
+    def work() -> None:
+        for _ in range(20):
+            training.call(other, torch.zeros(1, 2)).sum().backward()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for _ in range(5):
+        training.step()
+    thread.join()
+    training.step()
+    assert training.column("forwards") == [2] * 6
+    assert conserves_time(training.rows)
+
+
+def test_the_cpu_time_of_short_rows_is_read_now_and_then_and_never_lost(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = training.session.recorder
+    monkeypatch.setattr("hotloop.observe.session.SHORT_ROW_NS", 1 << 60)
+    for _ in range(2 * MATCHED_ROWS):
+        training.step()
+    while recorder.rows % 8 != 1:
+        training.step()
+    training.rows.clear()
+    reading = itertools.count(recorder._cpu_last_ns + 1_000, 1_000)
+    monkeypatch.setattr(recorder, "_cpu_clock", lambda: next(reading))
+    for _ in range(24):
+        training.step()
+    assert training.column("cpu_ns") == [1_000 if index % 8 == 0 else 0 for index in training.column("index")]
+
+
+def _raise(*args: Any, **kwargs: Any) -> Any:
+    raise ZeroDivisionError("planted")
+
+
+def wrapped(training: Training, loader: Any) -> Any:
+    """The batches of a loader through the hooks."""
+    iterator = training.begin(loader)
+    while True:
+        try:
+            yield training.advance(iterator)
+        except StopIteration:
+            return
