@@ -27,7 +27,7 @@ Call = tuple[CodeType, int]
 """Code and the offset of the instruction that it is at, in bytes (``f_lasti``)."""
 
 _call: Callable[[Any], Any] = getattr(operator, "call", operator.methodcaller("__call__"))
-_outer: Callable[[Any, Any], Any] = getattr
+_attribute: Callable[[Any, Any], Any] = getattr
 _is_frame = functools.partial(operator.is_not, None)
 _code_and_instruction = operator.attrgetter("f_code", "f_lasti")
 _module_of = operator.attrgetter("f_globals")
@@ -56,7 +56,7 @@ def read_stack(thread: int) -> Stack:
     modules: list[dict[str, Any]] = []
     counts: list[int] = []
     # Lazy: each part begins when the one before it has ended.
-    outwards = accumulate(chain(map(dict.get, innermost, (thread,)), repeat("f_back")), _outer)
+    outwards = accumulate(chain(map(dict.get, innermost, (thread,)), repeat("f_back")), _attribute)
     steps = chain(
         map(was_on.append, map(_call, (gc.isenabled,))),
         map(_call, (gc.disable,)),
