@@ -13,6 +13,9 @@ from hotloop.apply.optimizer_form import find_own_step
 from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
+WITHOUT_COUNT = ("SGD", "RMSprop", "Adadelta")
+"""Optimizers whose formula does not have the number of the step in it."""
+
 
 class CompileOptimizer(Technique):
     """
@@ -29,12 +32,16 @@ class CompileOptimizer(Technique):
     tensor, which takes minutes for large models. Optimizers with a step of their own are left alone.
 
     ## Numerics
-    Reordered: the same formula, fused.
+    Lossy, by little: compiled, torch keeps the step count as a float32 tensor, and `1 - beta ** step` is computed in
+    float32, where the plain step takes float64. With beta2 = 0.999 that is 1.3e-5 off for the first thousand steps, so
+    AdamW's steps are 6e-6 smaller. Losses of a small language model differed by 8e-7 after 5 steps, all in the same
+    direction, which is 1.7 times what another order of summing may do; over 300 steps they stay within 1e-5. Reordered
+    for SGD, RMSprop and Adadelta, whose formula has no step count.
     """
 
     id = "compile-optimizer"
     title = "compile the optimizer's step"
-    numerics = Numerics.REORDERED
+    numerics = Numerics.LOSSY
     safety = Safety.ASK
     stage = Stage.OPTIMIZER
     treats = ("slow-optimizer",)
@@ -86,7 +93,8 @@ class CompileOptimizer(Technique):
             else:
                 optimizer.step = before
 
-        return Applied(detail=f"compiled {kind}.step (backend={backend})", undo=undo)
+        numerics = Numerics.REORDERED if kind in WITHOUT_COUNT else None
+        return Applied(detail=f"compiled {kind}.step (backend={backend})", numerics=numerics, undo=undo)
 
 
 TECHNIQUE = CompileOptimizer()
