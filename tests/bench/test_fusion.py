@@ -121,3 +121,21 @@ def test_an_operator_that_could_not_be_timed_computes_like_a_copy() -> None:
 )
 def test_what_is_no_flow_is_unknown(fact: Any) -> None:
     assert read_flow(fact) is None
+
+
+def test_a_call_that_was_disturbed_in_the_step_counts_as_its_replay_says() -> None:
+    replayed = chunk(0) | {"whole_ns": 100_000.0}
+    found = fused([op(0, "atan"), op(1, "mul")], [[0, [0], [1]], [1, [1], [2]]], 3, chunks=[replayed])
+    assert found.eager_ns == pytest.approx(1.6 * 100_000 + 10_000 + 1_000_000)
+
+
+def test_the_compiler_s_memory_format_counts_for_convolutions() -> None:
+    ops = [op(0, "convolution"), op(1, "relu")]
+    formats = [{"index": 0, "contiguous_ns": 400, "channels_last_ns": 300}]
+    found = fused(ops, [[0, [0], [1]], [1, [1], [2]]], 3, convolutions=formats)
+    assert found.convolutions_ns == pytest.approx(0.25 * found.kept_ns)
+
+
+def test_random_numbers_may_make_a_compiled_pass_slower() -> None:
+    found = fused([op(0, "bernoulli", ns=300_000)], [[0, [0], [1]]], 2)
+    assert found.likely_ns > found.eager_ns

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,7 +130,7 @@ def test_what_larger_buckets_save_is_not_promised_again() -> None:
     assert found.saving is not None
     assert found.saving.mid_ratio == pytest.approx(0.185 - 0.25 * 0.175)
     assert found.saving.high_ratio == pytest.approx(0.42 - 0.5 * 0.09)
-    assert found.title.endswith("beyond what fewer pieces in the exchange save")
+    assert "beyond what fewer pieces in the exchange save" in found.title
 
 
 def test_buckets_that_are_no_fault_leave_the_forecast_of_a_larger_batch() -> None:
@@ -137,3 +138,23 @@ def test_buckets_that_are_no_fault_leave_the_forecast_of_a_larger_batch() -> Non
     assert isinstance(found, Finding)
     assert found.saving is not None
     assert found.saving.mid_ratio == pytest.approx(0.185)
+
+
+def test_what_compiling_takes_off_the_calls_is_not_shared_again() -> None:
+    compiled = replace(make_forecast("compile-model", 0.1, 0.3, 0.4), evidence={"per_call_ratio": 0.2})
+    forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2), "compile-model": compiled}
+    found = judge_small_batch.judge(make_analysis(forecasts=forecasts))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.mid_ratio == pytest.approx(0.2)
+    assert found.saving.low_ratio == pytest.approx(0.1)
+    assert found.title.endswith("beyond what torch.compile saves")
+
+
+def test_a_compiled_model_that_promises_nothing_leaves_the_calls_to_the_batch() -> None:
+    unsure = replace(make_forecast("compile-model", 0.0, 0.3, 0.4), evidence={"per_call_ratio": 0.2})
+    forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2), "compile-model": unsure}
+    found = judge_small_batch.judge(make_analysis(forecasts=forecasts))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.mid_ratio == pytest.approx(0.3)

@@ -124,14 +124,15 @@ def test_a_part_of_the_shapes_is_cut_from_the_front(shapes: list[Any], most: int
 def test_operators_to_be_merged_are_timed_on_a_part_of_their_shapes() -> None:
     tanh = op("aten::tanh", [[64, 1024]], ["float"], [""])
     strange = op("aten::no_such_thing", [[1]], ["float"], [""])
-    result = probe.measure(request(tanh, strange, BACKWARD, fusable=[0, 1], threads=2))
-    fusion = result["fusion"]
+    torch.set_num_threads(2)
+    fusion = probe.time_fusion(request(tanh, strange, BACKWARD, fusable=[0, 1]), time.perf_counter() + 60.0)
     assert [one["index"] for one in fusion["chunks"]] == [0]
     [one] = fusion["chunks"]
     assert (one["elements"], one["chunk_elements"], one["least_elements"]) == (65_536, 8_192, 1_024)
     assert one["chunk_ns"] > 0
     assert fusion["left_out"] == 1
     assert fusion["threads"] == 2
+    assert torch.get_num_threads() == 2
     distances = [distance for distance, _ in fusion["streams_ns_per_byte"]]
     assert distances == sorted(distances)
     assert len(distances) >= 3
@@ -213,3 +214,15 @@ def test_whole_passes_are_timed_at_both_sizes() -> None:
 )
 def test_passes_that_cannot_stand_for_the_step_are_not_timed(changes: dict[str, Any]) -> None:
     assert probe.time_passes(request(LINEAR, BACKWARD) | changes, time.perf_counter() + 60.0) is None
+
+
+def test_convolutions_are_timed_in_both_memory_formats() -> None:
+    pair = ["ScalarList"] * 3
+    convolution = op(
+        "aten::convolution",
+        [[2, 3, 8, 8], [4, 3, 3, 3], [], [], [], [], [], [], []],
+        ["float", "float", "", *pair, "Scalar", "ScalarList", "Scalar"],
+        ["", "", "", [1, 1], [1, 1], [1, 1], False, [0, 0], 1],
+    )
+    times = probe.time_formats(convolution)
+    assert min(times["contiguous_ns"], times["channels_last_ns"]) > 0

@@ -24,9 +24,9 @@ ELEMENTS_PER_THREAD = 512
 """A compiled pass is shared out over threads from so many elements each."""
 LEAST_REGISTER_RATIO = 0.25
 """Part of a simple operator's time in the cache that is left of it in registers: loads and stores are most of it."""
-STEP_OVER_REPLAY_RATIO = 2.0
+STEP_OVER_REPLAY_RATIO = 1.6
 """A call in a step finds cold caches and fresh memory; what took longer than this over its replay was disturbed."""
-STEP_OVER_REPLAY_NS = 20_000.0
+STEP_OVER_REPLAY_NS = 10_000.0
 OVERLAP_RATIO = 0.3
 """Part of the shorter of computing and moving data that is not hidden behind the longer one."""
 

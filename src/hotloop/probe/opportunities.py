@@ -37,6 +37,7 @@ CHUNK_ELEMENTS = 8_192
 MOST_CHUNK_ELEMENTS = 65_536
 MOST_CHUNKS = 150
 CHUNK_ROUNDS = 7
+ALONE_RATIO = 1.2
 CHUNK_BUDGET_S = 0.015
 STREAM_BYTES = (1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 STREAM_PIECE_BYTES = 1 << 20
@@ -521,14 +522,15 @@ def time_fusion(request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
     """
     recorded = request["ops"]["ops"]
     present = torch.get_num_threads()
+    half_s = 0.5 * (time.perf_counter() + deadline_s)
     whole_ns: dict[int, float] = {}
     for index in request["fusable"][:MOST_CHUNKS]:
-        if size_bytes(recorded[index]) * 8 < request["memory_bytes"] and time.perf_counter() < deadline_s:
+        if size_bytes(recorded[index]) * 8 < request["memory_bytes"] and time.perf_counter() < half_s:
             with contextlib.suppress(*NOT_TIMED):
                 whole_ns[index] = time_whole(recorded[index])
     formats = []
     for index in request.get("convolutions") or ():
-        if size_bytes(recorded[index]) * 8 < request["memory_bytes"] and time.perf_counter() < deadline_s:
+        if size_bytes(recorded[index]) * 8 < request["memory_bytes"] and time.perf_counter() < half_s:
             with contextlib.suppress(*NOT_TIMED):
                 formats.append({"index": index} | time_formats(recorded[index]))
     chunks: list[dict[str, Any]] = []
@@ -537,9 +539,12 @@ def time_fusion(request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
         copied = {"name": "aten::clone", "dtypes": ["float", ""], "inputs": ["", ""]}
         in_cache = time_chunk(copied | {"shapes": [[1 << 20], []]})
         for index, ns in whole_ns.items():
-            chunks.append({"index": index, "whole_ns": ns})
-            with contextlib.suppress(*NOT_TIMED):
-                chunks[-1] |= time_chunk(recorded[index])
+            # Threads that wait for cores which others hold make a call longer than one thread alone needs for it.
+            alone_ns = time_whole(recorded[index]) if present > 1 else ns
+            chunks.append({"index": index, "whole_ns": min(ns, ALONE_RATIO * alone_ns)})
+            if time.perf_counter() < deadline_s:
+                with contextlib.suppress(*NOT_TIMED):
+                    chunks[-1] |= time_chunk(recorded[index])
     finally:
         torch.set_num_threads(present)
     return {
