@@ -340,7 +340,7 @@ def summarize(result: Row) -> str:
     # A model that compiling makes slower is not compiled: forecasting that nothing is saved is right then.
     errors = [row["forecast"]["mid_ratio"] - max(0.0, row["realised_ratio"]) for row in rows]
     close = sum(abs(error) <= CLOSE_RATIO for error in errors)
-    kept = sum(row["realised_ratio"] >= row["forecast"]["low_ratio"] - 0.02 for row in rows)
+    kept = sum(max(0.0, row["realised_ratio"]) >= row["forecast"]["low_ratio"] - 0.02 for row in rows)
     loud = [row for row in rows if row["forecast"]["severity"] in ("medium", "high")]
     won = sum(row["realised_ratio"] >= 0.5 * row["forecast"]["low_ratio"] for row in loud)
     lost = [row for row in rows if row["realised_ratio"] < -0.02]
