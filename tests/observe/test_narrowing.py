@@ -20,16 +20,12 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModulePatch]:
     """A patch on nn.Module for the time of one test, of a session whose model has many modules."""
     session = Session({"run": ""})
     monkeypatch.setattr(narrowing, "_dynamo_compiled", lambda: False)
-    original = nn.Module.__dict__["__call__"]
-    nn.Module.__call__ = wrappers.wrap_module_call(session)(original)  # type: ignore[method-assign]
-    try:
-        patch = session.module_patch = ModulePatch(session)
-        session.nested_calls = 2 * MANY_NESTED_CALLS * LEARNING_ROWS
-        session.roots.add(nn.Sequential)
-        yield patch
-        patch.widen()
-    finally:
-        nn.Module.__call__ = original  # type: ignore[method-assign]
+    monkeypatch.setattr(nn.Module, "__call__", wrappers.wrap_module_call(session)(nn.Module.__dict__["__call__"]))
+    patch = session.module_patch = ModulePatch(session)
+    session.nested_calls = 2 * MANY_NESTED_CALLS * LEARNING_ROWS
+    session.roots.add(nn.Sequential)
+    yield patch
+    patch.widen()
 
 
 def watched_rows(patch: ModulePatch, rows: int) -> list[int]:
