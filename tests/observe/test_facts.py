@@ -40,3 +40,8 @@ def test_a_model_whose_weights_lie_in_parts_is_told_from_a_plain_one() -> None:
 
     assert model_facts(torch.nn.Sequential(Part(2, 2)), 1)["sharded"] is True
     assert model_facts(torch.nn.Sequential(torch.nn.Linear(2, 2)), 2)["sharded"] is False
+
+
+def test_a_model_with_recurrent_layers_is_told_from_one_without() -> None:
+    assert model_facts(torch.nn.Sequential(torch.nn.GRU(2, 2)), 1)["recurrent"] is True
+    assert model_facts(torch.nn.Sequential(torch.nn.GRUCell(2, 2)), 2)["recurrent"] is False

@@ -200,6 +200,7 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         model=read_text(model, "class"),
         model_dtype=read_text(model, "dtype"),
         model_parameters=read_count(model, "parameters"),
+        model_is_recurrent=read_bool(model, "recurrent"),
         model_is_sharded=read_bool(model, "sharded"),
         device_type=_device_type(read_text(model, "device"), anchor, read_text(process, "accelerator")),
         cores=read_count(process, "cores"),

@@ -207,6 +207,8 @@ class RankAnalysis:
     memory_growth_noise_bytes_per_step: float | None
     network_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     network_speed_bytes_per_s: Mapping[str, float | None] = field(default_factory=dict)
+    model_is_recurrent: bool | None = None
+    """It holds LSTM, GRU or RNN layers of torch; None where it was not recorded."""
     model_is_sharded: bool | None = None
     """FSDP keeps the weights in parts on the ranks; None where it was not recorded."""
     run_delay_ratio: float | None = None

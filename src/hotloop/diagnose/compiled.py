@@ -17,7 +17,9 @@ def compiling_is_unsure(analysis: Analysis) -> bool:
 def forecast_of_compiled_model(analysis: Analysis) -> Forecast | None:
     """What uncompiled-model promises with a probe behind it; None when it promises nothing or guesses."""
     forecast = analysis.lead.forecasts.get("compile-model")
-    if forecast is None or analysis.lead.compile.used or compiling_is_unsure(analysis):
+    if forecast is None or analysis.lead.compile.used or analysis.lead.model_is_recurrent:
+        return None
+    if compiling_is_unsure(analysis):
         return None
     saving = saving_within(
         1.0, forecast.saving_low_ratio, forecast.saving_mid_ratio, forecast.saving_high_ratio, forecast.basis

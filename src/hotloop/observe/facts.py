@@ -283,5 +283,6 @@ def model_facts(model: Any, model_id: int) -> dict[str, Any]:
         "dtype": str(trainable[0].dtype).removeprefix("torch.") if trainable else None,
         "device": trainable[0].device.type if trainable else None,
         "where": place_of_callable(getattr(type(inner), "forward", None)),
+        "recurrent": any(isinstance(part, torch.nn.RNNBase) for part in model.modules()),
         "sharded": any(cls.__name__ in _SHARDING_CLASSES for part in model.modules() for cls in type(part).__mro__),
     }

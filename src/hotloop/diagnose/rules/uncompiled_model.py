@@ -13,13 +13,7 @@ from hotloop.core.rules import rule
 from hotloop.diagnose.compiled import compiling_is_unsure
 from hotloop.diagnose.measured import batches_vary_in_length, known_places, train_share
 from hotloop.diagnose.noise import is_material
-
-RECURRENT = frozenset(
-    ("lstm", "gru", "rnn_tanh", "rnn_relu", "_cudnn_rnn", "_cudnn_rnn_backward", "mkldnn_rnn_layer",
-     "mkldnn_rnn_layer_backward", "miopen_rnn", "miopen_rnn_backward")
-)  # fmt: skip
-"""Operators of torch's recurrent layers, at which torch.compile breaks the graph."""
-LEAST_RECURRENT_RATIO = 0.05
+from hotloop.diagnose.wording import SURE_RATIO
 
 LEAST_FUSABLE_RATIO = 0.25
 
@@ -33,13 +27,6 @@ def fusable_share(ops: Mapping[str, Any]) -> float:
         if is_fusable(str(op["name"])):
             fusable += cpu_ns
     return fusable / total if total > 0 else 0.0
-
-
-def recurrent_share(ops: Mapping[str, Any]) -> float:
-    """Share of the recorded operator time in torch's own recurrent layers, 0..1."""
-    times = [(str(op["name"]).split("::")[-1], float(op["cpu_ns"])) for op in ops.get("ops", ())]
-    total = sum(cpu_ns for _, cpu_ns in times)
-    return sum(cpu_ns for name, cpu_ns in times if name in RECURRENT) / total if total > 0 else 0.0
 
 
 @rule("uncompiled-model", "an eager model whose operators torch.compile could fuse")
@@ -66,13 +53,17 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     ## When it is wrong
     Shapes that change every batch recompile, code that prints or branches on tensor values breaks the graph, and short
     runs never win back the compile time. LSTM, GRU and RNN layers of torch are left as they are (the graph breaks
-    there), and gradients of gradients do not work at all: where operators of these kinds, or batches of many lengths,
-    were seen, the finding is only information. On a CPU, models dominated by matrix products gain a few per cent at
+    there), and what they run cannot be told from the rest of the model, so that one with such layers is not judged.
+    Gradients of gradients do not work at all: where they, or batches of many lengths, may be there, the finding is only
+    information. On a CPU, models dominated by matrix products gain a few per cent at
     best, and convolutions may gain or lose by another memory format, which is not forecast.
     """
     rank = analysis.lead
     if rank.compile.used:
         return None
+    if rank.model_is_recurrent:
+        reason = "the model has LSTM, GRU or RNN layers of torch, which torch.compile leaves as they are"
+        return Skipped(rule="uncompiled-model", reason=reason)
     share = train_share(analysis)
     forecast = rank.forecasts.get("compile-model")
     evidence: dict[str, Value] = {}
@@ -87,7 +78,9 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
         if not is_material(analysis, saving.mid_ratio):
             return None
         evidence |= dict(forecast.evidence)
-        title = f"torch.compile would take {saving.mid_ratio:.0%} off the step"
+        sure = saving.low_ratio >= SURE_RATIO and not compiling_is_unsure(analysis)
+        title = f"torch.compile {'would' if sure else 'may'} take {saving.mid_ratio:.0%} off the step"
+        title += "" if sure else ", or nothing"
     elif rank.ops is None:
         return Skipped(rule="uncompiled-model", reason="no operator times were recorded")
     else:
@@ -108,12 +101,6 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
         saving = replace(saving, low_ratio=0.0)
         evidence["batches_vary_in_length"] = batches_vary_in_length(rank)
         evidence["backward_with_gradients_on"] = bool(rank.ops is not None and rank.ops.get("graded_backward"))
-    recurrent = recurrent_share(rank.ops) if rank.ops is not None else 0.0
-    if recurrent >= LEAST_RECURRENT_RATIO:
-        # The graph breaks at such a layer, which runs as before: a forecast from the other operators is no promise.
-        saving = replace(saving, low_ratio=0.0)
-        evidence["recurrent_ratio"] = round(recurrent, 3)
-        title += f"; it does not compile the LSTM or GRU layers ({recurrent:.0%} of the operator time)"
     return Finding(
         rule="uncompiled-model",
         kind=Kind.OPPORTUNITY,
