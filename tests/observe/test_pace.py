@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,17 +26,21 @@ class Bench:
         self.recorder.on_start = lambda: lambda row: self.rows.append(list(row))
         self.recorder.on_row = lambda row: self.pace(self, row)
 
-    def step(self, duration_ns: int) -> None:
+    def step(self, duration_ns: int, *, quick: bool = False) -> None:
         self.recorder.enter(FORWARD)
         self.now_ns += duration_ns
         self.recorder.leave()
         if self.rows:  # a backward before the first step would close a row of its own
             self.recorder.backward_ended(False)
         self.recorder.optimizer_began()
-        self.recorder.optimizer_ended(1, 0)
+        if quick:  # as the wrappers of every step end one
+            self.recorder.close_step(0)
+        else:
+            self.recorder.optimizer_ended(1, 0)
 
 
-def test_its_time_belongs_to_no_step(monkeypatch) -> None:
+@pytest.mark.parametrize("quick", [False, True])
+def test_its_time_belongs_to_no_step(monkeypatch, quick: bool) -> None:
     bench = Bench()
 
     def work(one: torch.Tensor, out: torch.Tensor) -> int:
@@ -43,8 +48,8 @@ def test_its_time_belongs_to_no_step(monkeypatch) -> None:
         return 300
 
     monkeypatch.setattr(module, "time_work", work)
-    for _ in range(4):
-        bench.step(10_000)
+    for number in range(4):
+        bench.step(10_000, quick=quick and number > 0)
     assert bench.pace.readings == [(1, 300), (2, 300), (3, 300)]
     for row in bench.rows:
         assert row[FIELD["end_ns"]] - row[FIELD["start_ns"]] == sum(row[FIELD[name]] for name in TIME_FIELDS) == 10_000

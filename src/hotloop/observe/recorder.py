@@ -354,7 +354,7 @@ class Recorder:
         row[INDEX] = rows = self.rows
         if optimizer_index:
             row[OPTIMIZER_INDEX] = optimizer_index
-        row[END] = end_ns = now - self.anchor_ns
+        row[END] = now - self.anchor_ns
         if not rows & self.cpu_mask:
             cpu_ns = self._cpu_clock()
             row[CPU] = cpu_ns - self._cpu_last_ns
@@ -369,7 +369,7 @@ class Recorder:
         if rows >= self.due and self.on_row is not None:
             self.on_row(row)
         row[_ALL] = self._template
-        row[START] = end_ns
+        row[START] = self.last_ns - self.anchor_ns
 
     def step_skipped(self, index: int) -> None:
         """GradScaler found inf or NaN and did not call the optimizer: a step all the same."""
@@ -418,9 +418,11 @@ class Recorder:
         row[START] = self.last_ns - self.anchor_ns
 
     def leave_out(self) -> None:
-        """What has passed since the row ended is ours: it belongs to no row. To be called from ``on_row`` only."""
+        """The time since the row ended is ours: it belongs to no row. To be called from ``on_row`` only.
+
+        The process's CPU time, which is not read in every row, keeps it.
+        """
         self.last_ns = self.clock()
-        self._cpu_last_ns = self._cpu_clock()
 
     def close_tail(self) -> None:
         """At the end of the process: what happened after the last row becomes a row of its own."""
