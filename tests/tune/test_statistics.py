@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -228,39 +228,49 @@ def crowded(baseline: Sequence[float], candidate: Sequence[float], every: Sequen
     )
 
 
-def crowded_verdict(
-    generator: random.Random, speedup: float, most_pairs: int, *, is_seen: bool, slope: float = 1.0
+def verdict_in_turn(
+    run: Callable[[float], tuple[float, ...]], speedup: float, most_pairs: int, words: Sequence[str]
 ) -> Verdict:
-    """A comparison on a machine whose cores are full: a process gets what others, who come and go, leave it."""
-    share = 0.3
-
-    def run(factor: float) -> tuple[float, float]:
-        nonlocal share
-        share = min(0.8, max(0.0, share + generator.gauss(0, 0.15)))
-        return factor * math.exp(slope * crowding(share) + generator.gauss(0, 0.06)), share
-
-    every = [run(1.0), run(1.0)]
-    pairs: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    """A comparison of processes that ``run`` makes, AB BA AB: time per unit, then a value for each covariate."""
+    every, own = [run(1.0), run(1.0)], []
     for number in range(most_pairs):
-        if number % 2:
-            own = run(1 / speedup)
-            pairs.append((run(1.0), own))
-        else:
-            base = run(1.0)
-            pairs.append((base, run(1 / speedup)))
-        every.append(pairs[-1][0])
-        if len(pairs) not in dict(LOOKS):
+        first = run(1 / speedup if number % 2 else 1.0)
+        second = run(1.0 if number % 2 else 1 / speedup)
+        every.append(second if number % 2 else first)
+        own.append(first if number % 2 else second)
+        if len(own) not in dict(LOOKS):
             continue
-        crowd = crowded([a for (_, a), _ in pairs], [b for _, (_, b) in pairs], every)
+        base = every[2:]
+        covariates = [
+            Covariate(
+                baseline=[one[place] for one in base],
+                candidate=[one[place] for one in own],
+                every=[(one[0], one[place]) for one in every],
+                words=name,
+            )
+            for place, name in enumerate(words, start=1)
+        ]
         found = compare(
-            [a for (a, _), _ in pairs],
-            [b for _, (b, _) in pairs],
-            noise=noise_of([time for time, _ in every]),
-            covariates=[crowd] if is_seen else [],
+            [one[0] for one in base],
+            [one[0] for one in own],
+            noise=noise_of([one[0] for one in every]),
+            covariates=covariates,
         )
         if found.decided:
             return found.verdict
     return Verdict.CANNOT_TELL
+
+
+def crowded_verdict(generator: random.Random, speedup: float, most_pairs: int, *, is_seen: bool) -> Verdict:
+    """A comparison on a machine whose cores are full: a process gets what others, who come and go, leave it."""
+    share = 0.3
+
+    def run(factor: float) -> tuple[float, ...]:
+        nonlocal share
+        share = min(0.8, max(0.0, share + generator.gauss(0, 0.15)))
+        return factor * math.exp(crowding(share) + generator.gauss(0, 0.06)), crowding(share)
+
+    return verdict_in_turn(run, speedup, most_pairs, [CROWDING] if is_seen else [])
 
 
 def test_equal_arms_at_equal_crowding_are_told_apart_at_most_at_the_level() -> None:
@@ -312,40 +322,14 @@ def paced_verdict(generator: random.Random, speedup: float, most_pairs: int, *, 
     """
     slow, share = 0.3, 0.05
 
-    def run(factor: float) -> tuple[float, float, float]:
+    def run(factor: float) -> tuple[float, ...]:
         nonlocal slow, share
         slow = max(0.0, 0.7 * slow + abs(generator.gauss(0, 0.3)))
         share = min(0.3, max(0.0, share + generator.gauss(0, 0.05)))
         time = factor * math.exp(slow + generator.gauss(0, 0.05))
         return time, crowding(share), 1.5 * slow + generator.gauss(0, 0.08)
 
-    every, own = [run(1.0), run(1.0)], []
-    for number in range(most_pairs):
-        first = run(1 / speedup if number % 2 else 1.0)
-        second = run(1.0 if number % 2 else 1 / speedup)
-        every.append(second if number % 2 else first)
-        own.append(first if number % 2 else second)
-        if len(own) not in dict(LOOKS):
-            continue
-        base = every[2:]
-        covariates = [
-            Covariate(
-                baseline=[one[place] for one in base],
-                candidate=[one[place] for one in own],
-                every=[(one[0], one[place]) for one in every],
-                words=words,
-            )
-            for place, words in ((1, CROWDING), (2, PACE))
-        ]
-        found = compare(
-            [one[0] for one in base],
-            [one[0] for one in own],
-            noise=noise_of([one[0] for one in every]),
-            covariates=covariates if is_seen else [],
-        )
-        if found.decided:
-            return found.verdict
-    return Verdict.CANNOT_TELL
+    return verdict_in_turn(run, speedup, most_pairs, [CROWDING, PACE] if is_seen else [])
 
 
 def test_equal_arms_at_equal_pace_are_told_apart_at_most_at_the_level() -> None:
