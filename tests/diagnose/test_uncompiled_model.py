@@ -29,6 +29,7 @@ def test_a_measured_gain_may_be_more_than_low() -> None:
     found = judge_uncompiled_model.judge(make_analysis(forecasts=forecasts))
     assert isinstance(found, Finding)
     assert found.severity is Severity.HIGH
+    assert found.title == "torch.compile would take 20% to 40% off the step"
 
 
 def test_mostly_matrix_products_are_no_finding() -> None:
