@@ -27,6 +27,7 @@ from typing import Any
 from zlib import adler32
 
 from hotloop.core.frames import (
+    FRAME_HEADER_BYTES,
     HEAD_BYTES,
     KIND_FACT,
     KIND_ROW,
@@ -63,8 +64,8 @@ FACT_BUDGET_BYTES = 16 << 20
 _ROW_BYTES = 8 * len(STEP_FIELDS)
 _ROW_SPAN_BYTES = frame_span_bytes(_ROW_BYTES)
 _ROW_SPAN_WORDS = _ROW_SPAN_BYTES // 8
-_ROW_WORD = _ROW_SPAN_BYTES | _ROW_BYTES << 32  # what follows a row frame's commit word
-_FRAME_VALUES = slice(2, None)  # of a row frame without its commit word: what follows that word and the sequence number
+_ROW_WORD = _ROW_SPAN_BYTES | _ROW_BYTES << 32  # what follows a row frame's commit word; its sequence number comes next
+_ROW_HEAD = struct.Struct("<QQ")
 _ROW_VALUES = struct.Struct(f"<{len(STEP_FIELDS)}q")
 _COMMIT = struct.Struct("<Q")
 _MAY_COPY = sys.byteorder == "little"  # the file's own order: a row's words are its bytes
@@ -75,6 +76,7 @@ _FROM_FIRST = tuple(FIELD[name] for name in ("index", "closed_by", "optimizer_in
 _FROM_LAST = tuple(FIELD[name] for name in ("end_ns", "rss_bytes", "device_allocated_bytes", "device_reserved_bytes"))
 _FLAGS = FIELD["flags"]
 
+_CLAIMED_ROWS = 16  # places for rows that the training thread takes at a time
 _DRAIN_ROWS = 64  # waiting rows that one write_row takes along
 _TRACKED_FACTS = 1024  # last-wins facts whose places are remembered
 _CHECK_NS = 1_000_000_000
@@ -124,17 +126,9 @@ class FrameWriter:
     __slots__ = (
         "__dict__",
         "__weakref__",
-        "_at",
-        "_frame",
-        "_lock",
-        "_pending_rows",
-        "_raw_left",
-        "_row_limit_bytes",
-        "_sequence",
-        "_settled_rows",
-        "_target",
-        "_view",
-        "_words",
+        "_places",
+        "_row_target",
+        "_row_words",
     )
 
     def __init__(
@@ -165,12 +159,10 @@ class FrameWriter:
         self._current: Segment | None = None
         self._next: Segment | None = None
         self._retired: list[Segment] = []
-        self._use(memoryview(b""), None)
+        self._view = memoryview(b"")
         self._at = 0
-        self._row_limit_bytes = 0  # rows that end here go the short way; 0 sends all of them the long way
         self._sequence = 1
-        self._frame = array("q", [_ROW_WORD, 0, *[0] * len(STEP_FIELDS)])
-        """The newest row's frame without its commit word."""
+        self._forget_places()
         self._reserve_at = RESERVE_OFFSET
 
         self._raw_left = raw_rows
@@ -227,43 +219,98 @@ class FrameWriter:
     def write_row(self, values: Sequence[int]) -> None:
         """Record one row, in the order of STEP_FIELDS; ``values`` is not kept. An array of int64 is copied as it is."""
         try:
-            lock = self._lock
-            if not lock.acquire(False):
-                self._defer_row(_ROW_VALUES.pack(*values))
-                if not lock.acquire(False):
-                    return  # whoever holds the lock looks at the pending rows after releasing it
-                try:
-                    self._drain(_DRAIN_ROWS)
-                finally:
-                    lock.release()
-                return
-            try:
-                at = self._at
-                end = at + _ROW_SPAN_BYTES
-                if end <= self._row_limit_bytes and not self._pending_rows:
-                    # The checksum is of a copy that is in the caches: the file's memory is fresh and far away.
-                    frame, target = self._frame, self._target
-                    frame[1] = self._sequence
-                    frame[_FRAME_VALUES] = values if type(values) is array else array("q", values)
-                    checksum = adler32(frame, KIND_SUMMED_ROW)
-                    target[at + 8 : end] = frame
-                    self._words[at >> 3] = checksum | _ROW_COMMIT  # last, in one 8-byte store
-                    self._at = end
-                    self._sequence += 1
-                    self._settled_rows = values[_INDEX] + 1
-                    self._raw_left -= 1
-                    if not self._raw_left:
-                        self._row_limit_bytes = 0
-                elif self._raw_left <= 0 and not self._pending_rows and self._merge_row(values):
-                    self._settled_rows = values[_INDEX] + 1
-                else:
-                    self._defer_row(_ROW_VALUES.pack(*values))
-                    self._drain(_DRAIN_ROWS)
-            finally:
-                lock.release()
+            places = self._places
+            if places:
+                # A place that is this thread's alone: no lock. Whatever interrupts this leaves a hole, which readers
+                # step over. The checksum is of the row, which is in the caches; the file's memory is far away.
+                row = values if type(values) is array else array("q", values)
+                where, word, seed = places.pop()
+                self._row_target[where] = row
+                self._row_words[word] = adler32(row, seed) | _ROW_COMMIT  # last, in one 8-byte store
+            else:
+                self._write_row_locked(values)
         except Exception as error:  # a training must not end because its recording could not be written
             self._give_up(error)
             self._lost_rows += 1
+
+    def _write_row_locked(self, values: Sequence[int]) -> None:
+        """Record one row when no place is left for it, and take the next ones."""
+        payload = _ROW_VALUES.pack(*values)
+        lock = self._lock
+        if not lock.acquire(False):
+            self._defer_row(payload)
+            if not lock.acquire(False):
+                return  # whoever holds the lock looks at the pending rows after releasing it
+            try:
+                self._drain(_DRAIN_ROWS)
+            finally:
+                lock.release()
+            return
+        try:
+            is_first = not self._pending_rows
+            if is_first and self._raw_left > 0 and self._claim_places(values[_INDEX]):
+                where, word, seed = self._places.pop()
+                self._row_target[where] = payload
+                self._row_words[word] = adler32(payload, seed) | _ROW_COMMIT
+            elif is_first and self._raw_left <= 0 and self._merge_row(values):
+                self._settled_rows = values[_INDEX] + 1
+            else:
+                self._defer_row(payload)
+                self._drain(_DRAIN_ROWS)
+        finally:
+            lock.release()
+
+    def _claim_places(self, index: int) -> bool:
+        """Take the next places for rows, the first of them for the row with that ``index``; needs the lock.
+
+        Their frames are complete but for the values and the commit word. One by one in a segment that is not mapped:
+        what is appended there is written out, and not looked at again.
+        """
+        if not _MAY_COPY or not self._make_room(_ROW_SPAN_BYTES):
+            return False
+        segment, at = self._current, self._at
+        if segment is None:
+            return False
+        room = (self._file.segment_bytes - at) // _ROW_SPAN_BYTES
+        count = min(_CLAIMED_ROWS if segment.mapping is not None else 1, room, self._raw_left)
+        end, first_word = at + count * _ROW_SPAN_BYTES, at >> 3
+        words = self._view.cast("q")
+        sequences = range(self._sequence, self._sequence + count)
+        words[first_word + 1 : end >> 3 : _ROW_SPAN_WORDS] = array("q", [_ROW_WORD] * count)
+        words[first_word + 2 : end >> 3 : _ROW_SPAN_WORDS] = array("q", sequences)
+        starts = range(at + FRAME_HEADER_BYTES, end, _ROW_SPAN_BYTES)
+        places = [
+            (slice(start, start + _ROW_BYTES), word, adler32(_ROW_HEAD.pack(_ROW_WORD, sequence), KIND_SUMMED_ROW))
+            for start, word, sequence in zip(
+                starts, range(first_word, end >> 3, _ROW_SPAN_WORDS), sequences, strict=True
+            )
+        ]
+        places.reverse()
+        self._at = end
+        self._sequence += count
+        self._raw_left -= count
+        self._settled_rows, self._claimed_rows = index, index + count
+        self._claimed_words = places[::-1]
+        # The object behind the view takes a row's words with less ado than a view of it.
+        self._row_target, self._row_words, self._places = segment.view.obj, words, places
+        return True
+
+    def _forget_places(self) -> None:
+        """No place is the training thread's own any more. What it was about to write into one counts as lost."""
+        self._places: list[tuple[slice, int, int]] = []
+        self._row_target: Any = None
+        self._row_words = memoryview(b"").cast("q")
+        self._claimed_words: list[tuple[slice, int, int]] = []
+        self._claimed_rows = 0
+        """Index after that of the row which the last of the claimed places is for."""
+
+    def _count_settled(self) -> int:
+        """Index after the newest row that was written or given up."""
+        used = len(self._claimed_words) - len(self._places)
+        for _, word, _ in reversed(self._claimed_words[:used]):
+            if self._row_words[word]:
+                return max(self._settled_rows, self._row_words[word + FRAME_HEADER_BYTES // 8 + _INDEX] + 1)
+        return self._settled_rows
 
     def write_fact(self, fact: Mapping[str, Any]) -> None:
         """Record one fact: a mapping that JSON can hold, with a ``kind``."""
@@ -291,13 +338,6 @@ class FrameWriter:
         except Exception as error:  # as above: neither an odd value nor a full disk may reach the caller
             self._give_up(error)
             self._lost_facts += 1
-
-    def _use(self, view: memoryview, target: Any) -> None:
-        """Append to this memory from here on; ``target`` is the object behind it, which takes a row's words as they are
-        with less ado than a view."""
-        self._view = view
-        self._words = view.cast("q")
-        self._target = target
 
     # The maintenance thread.
 
@@ -350,7 +390,6 @@ class FrameWriter:
     def disown(self) -> None:
         """Forget the file without touching it: for the copy of this object in a forked child."""
         self._ended = True
-        self._row_limit_bytes = 0
         self._lock = threading.Lock()  # the parent's threads, which may hold the old ones, do not exist here
         self._service = threading.Lock()
         self._pending_rows.clear()
@@ -406,8 +445,6 @@ class FrameWriter:
             if not self._append(KIND_ROW, payload, _ROW_SPAN_BYTES):
                 return False
             self._raw_left -= 1
-            if not self._raw_left:
-                self._row_limit_bytes = 0
             return True
         return self._merge_row(values)
 
@@ -515,11 +552,11 @@ class FrameWriter:
         current.at = self._at
         self._retired.append(current)
         self._current, self._next = self._next, None
-        first_row = self._settled_rows if self._block is None else self._block[_INDEX]
-        self._use(self._current.view, self._current.view.obj)
+        # The rows of claimed places lie in the segment before, now or soon.
+        first_row = max(self._settled_rows, self._claimed_rows) if self._block is None else self._block[_INDEX]
+        self._view = self._current.view
         self._view[:SEGMENT_HEADER_BYTES] = encode_segment_header(self._current.number, first_row)
         self._at = self._current.at = SEGMENT_HEADER_BYTES
-        self._row_limit_bytes = self._file.segment_bytes if self._raw_left > 0 and _MAY_COPY else 0
         return span <= self._file.segment_bytes - self._at
 
     def _append(self, kind: int, payload: bytes, span: int) -> bool:
@@ -571,10 +608,9 @@ class FrameWriter:
             return
         with self._lock:
             self._first = self._current = first
-            self._use(first.view, first.view.obj)
+            self._view = first.view
             self._at = HEAD_BYTES
             first.at = first.flushed = HEAD_BYTES
-            self._row_limit_bytes = self._file.segment_bytes if self._raw_left > 0 and _MAY_COPY else 0
             for _ in range(2):
                 places = self._fact_slots.setdefault(_HEALTH_KEY, [])
                 places.append(Slot(first, self._reserve_at, _HEALTH_SPAN_BYTES))
@@ -692,7 +728,7 @@ class FrameWriter:
         numbers = [slot.segment.number for slot in slots]
         status = Status(
             generation=self._generation,
-            settled_rows=self._settled_rows,
+            settled_rows=self._count_settled(),
             pending_rows=len(self._pending_rows),
             lost_rows=self._lost_rows,
             lost_facts=self._lost_facts,
@@ -712,10 +748,10 @@ class FrameWriter:
     def _abandon(self) -> None:
         """The file was deleted: free its space and count everything in it as lost."""
         with self._lock:
-            self._row_limit_bytes = 0
+            settled_rows = self._count_settled()
             self._drop_segments()
             self._file.forget()
-            self._lost_rows = max(self._lost_rows, self._settled_rows) + len(self._pending_rows)
+            self._lost_rows = max(self._lost_rows, settled_rows) + len(self._pending_rows)
             self._lost_facts += self._fact_count + len(self._pending_facts)
             self._pending_rows.clear()
             self._pending_facts.clear()
@@ -724,7 +760,8 @@ class FrameWriter:
             self._reason = self._loss_reason = f"the recording was deleted: {self._file.present_path}"
 
     def _drop_segments(self) -> None:
-        self._use(memoryview(b""), None)
+        self._view = memoryview(b"")
+        self._forget_places()
         self._first = self._current = self._next = None
         self._retired = []
         self._newest = self._other = self._spare = None
@@ -753,7 +790,6 @@ class FrameWriter:
         return True
 
     def _finish_locked(self) -> None:
-        self._row_limit_bytes = 0
         if self._first is not None:
             waiting = list(self._pending_facts)
             self._pending_facts.clear()
