@@ -31,6 +31,7 @@ from .facts import (
     read_count,
     read_float,
     read_health,
+    read_idle_cores,
     read_int,
     read_items,
     read_network,
@@ -216,6 +217,7 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         network_speed_bytes_per_s=network_speeds,
         batch_where=find_batch_statement(lines.by_field, files),
         run_delay_ratio=run_delay_ratio,
+        idle_cores=read_idle_cores(facts, start_ns, end_ns),
         ops=_ops(facts),
     )
     batches = means["micro_batches"]
