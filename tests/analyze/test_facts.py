@@ -7,6 +7,7 @@ from hotloop.analyze.facts import (
     build_optimizers,
     find_main_model,
     read_health,
+    read_idle_cores,
     read_network,
     read_overhead,
     read_run_delay_ratio,
@@ -175,3 +176,23 @@ def test_time_without_a_core_is_a_share_of_the_time_between_two_readings():
 @pytest.mark.parametrize("second", [None, "much", -1, 0])
 def test_counters_that_are_lost_or_run_backwards_are_no_delay(second):
     assert read_run_delay_ratio([delayed(1, 10**9), delayed(3, second)], 0, 10**10) is None
+
+
+def idle_fact(t: int, idle: object) -> dict[str, object]:
+    return {"kind": "memory", "t": t, "rss_bytes": 1, "idle": idle}
+
+
+def test_idle_cores_are_the_idle_time_between_the_first_and_the_last_reading() -> None:
+    told = [idle_fact(t * 10**9, [t * 5 * 10**8, 2]) for t in range(6)]
+    assert read_idle_cores(told, 10**9, 4 * 10**9) == (0.5, 2)
+
+
+@pytest.mark.parametrize("idle", [None, [1], ["x", 2], [-5, 2], {}])
+def test_idle_cores_are_unknown_where_the_readings_do_not_tell(idle: object) -> None:
+    told = [idle_fact(0, [0, 2]), idle_fact(9 * 10**9, idle)]
+    assert read_idle_cores(told, 0, 10**10) is None
+
+
+def test_readings_too_close_to_each_other_say_nothing_of_idle_cores() -> None:
+    told = [idle_fact(0, [0, 2]), idle_fact(10**8, [10**8, 2])]
+    assert read_idle_cores(told, 0, 10**10) is None

@@ -165,3 +165,36 @@ def test_loading_that_is_cheaper_than_a_handover_promises_little() -> None:
     assert one.severity is Severity.INFO
     assert one.saving is not None
     assert one.saving.mid_ratio == 0.0
+
+
+def one_thread_of_two_cores(idle: tuple[float, int] | None, **changes: object) -> Analysis:
+    """A training of one thread on two cores that loads for 46 % of its step; ``idle`` cores of them did nothing."""
+    loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=9e6)
+    values: dict[str, object] = {"torch_threads": 1, "fields": {"cpu_ns": 20e6}, "idle_cores": idle} | changes
+    return make_analysis(input_wait=0.46, cores=2, loaders=(loader,), **values)
+
+
+def test_workers_that_find_no_free_core_promise_nothing_sure() -> None:
+    one = found(one_thread_of_two_cores((0.02, 2)))
+    assert one.fix is not None
+    assert one.saving is not None
+    assert one.fix.technique == "loader-workers"
+    assert one.saving.low_ratio == 0.0
+    assert one.saving.mid_ratio <= 0.15 * one.cost_ratio
+    assert one.saving.high_ratio > 0.4
+    assert one.severity is Severity.INFO
+    assert one.title.endswith("; other programs had the cores, so workers may win nothing until one is free")
+    assert one.evidence["cores_of_other_programs"] == pytest.approx(0.98)
+
+
+@pytest.mark.parametrize("idle", [None, (0.97, 2), (4.9, 6)])
+def test_workers_with_a_free_core_are_promised_as_before(idle: tuple[float, int] | None) -> None:
+    one = found(one_thread_of_two_cores(idle))
+    assert one.saving is not None
+    assert one.saving.low_ratio > 0.3
+    assert "may" not in one.title
+
+
+def test_cores_of_other_ranks_are_not_other_programs() -> None:
+    one = found(one_thread_of_two_cores((0.02, 2), local_world_size=2, world_size=2))
+    assert one.evidence["cores_of_other_programs"] == 0

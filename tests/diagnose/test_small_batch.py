@@ -4,11 +4,11 @@ from typing import Any
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Kind, Numerics, Severity, Skipped
+from hotloop.core.findings import Basis, Finding, Kind, Numerics, Severity, Skipped, Where
 from hotloop.diagnose.rules.slow_optimizer import slow_optimizer
 from hotloop.diagnose.rules.small_batch import judge_small_batch
 from hotloop.prescribe import rank_findings
-from tests.diagnose.build_analysis import make_analysis, make_forecast, make_loader, make_optimizer
+from tests.diagnose.build_analysis import make_analysis, make_forecast, make_line, make_loader, make_optimizer
 from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
 
 
@@ -158,3 +158,34 @@ def test_a_compiled_model_that_promises_nothing_leaves_the_calls_to_the_batch() 
     assert isinstance(found, Finding)
     assert found.saving is not None
     assert found.saving.mid_ratio == pytest.approx(0.3)
+
+
+def test_without_a_loader_the_statement_that_makes_the_batch_is_named() -> None:
+    forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
+    made = Where(file="train.py", line=31, function="main")
+    found = judge_small_batch.judge(make_analysis(forecasts=forecasts, batch_where=made))
+    assert isinstance(found, Finding)
+    assert found.where == (made,)
+
+
+def test_the_line_below_that_statement_comes_first_where_samples_show_it() -> None:
+    made = Where(file="train.py", line=31, function="main")
+    inner = make_line(8, 0.9, "x = torch.stack([data[i] for i in ix])", function="get_batch")
+    inner = replace(inner, stack=(made, inner.where))
+    loop = make_line(40, 1.0, "loss.backward()")
+    forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
+    found = judge_small_batch.judge(
+        make_analysis(
+            forecasts=forecasts, batch_where=made, lines={"other_ns": (inner,), "backward_ns": (loop,)}, other=0.1
+        )
+    )
+    assert isinstance(found, Finding)
+    assert [where.line for where in found.where] == [8, 31]
+
+
+def test_no_line_is_named_where_the_source_does_not_tell() -> None:
+    forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
+    found = judge_small_batch.judge(make_analysis(forecasts=forecasts))
+    assert isinstance(found, Finding)
+    assert found.where == ()
+    assert found.evidence["line"] == "unknown: the source does not tell which statement makes the batch"

@@ -1,9 +1,10 @@
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.core.findings import Finding, Severity, Skipped, Where
+from hotloop.diagnose.rules.blocking_checkpoint import blocking_checkpoint
 from hotloop.diagnose.rules.straggler import judge_straggler
-from tests.diagnose.build_analysis import make_analysis, make_line, make_rank
+from tests.diagnose.build_analysis import make_analysis, make_line, make_loader, make_rank
 from tests.diagnose.build_ranks import make_ddp, make_ranks
 
 
@@ -198,3 +199,90 @@ def test_a_rank_with_more_samples_is_a_straggler_whoever_shares_its_core() -> No
     found = judge_straggler.judge(uneven_hosts_core(0.26, samples_per_step=64.0))
     assert isinstance(found, Finding)
     assert found.severity in (Severity.HIGH, Severity.MEDIUM)
+
+
+def saver(after_input: float, *, saver_rank: int = 0, late_rank: int = 0) -> Analysis:
+    """One rank writes a checkpoint of 20 ms a step with an fsync of 10 ms; ``late_rank`` spends ``after_input`` more.
+
+    Every rank waits in a barrier for what it does not work itself.
+    """
+
+    def fields(rank: int) -> dict[str, object]:
+        saves, late = 0.3 * (rank == saver_rank), after_input * (rank == late_rank)
+        lines = {"after_input_ns": (make_line(37, 1.0, "time.sleep(0.03)"),)}
+        if saves:
+            lines["checkpoint_ns"] = (make_line(21, 0.9, "torch.save(state, f)", function="save", file="saving.py"),)
+            lines["other_ns"] = (make_line(23, 1.0, "os.fsync(file)", function="save", file="saving.py"),)
+        return {
+            "step_ns": 100e6,
+            "checkpoint": saves * 2 / 3,
+            "other": saves / 3,
+            "after_input": late,
+            "communication": 0.3 + after_input - saves - late,
+            "forward": 0.6 - after_input,
+            "backward": 0.1,
+            "optimizer": 0.0,
+            "lines": lines,
+        }
+
+    return make_ranks(fields(0), fields(1))
+
+
+def test_a_rank_that_writes_checkpoints_is_left_to_that_rule() -> None:
+    assert blocking_checkpoint.judge(saver(0.0)) is not None
+    assert judge_straggler.judge(saver(0.0)) is None
+
+
+@pytest.mark.parametrize("late_rank", [0, 1])
+def test_a_rank_that_is_late_beside_the_checkpoints_is_named_for_that_time_alone(late_rank: int) -> None:
+    found = judge_straggler.judge(saver(0.2, late_rank=late_rank))
+    assert isinstance(found, Finding)
+    assert found.ranks == (late_rank,)
+    assert found.cost_ratio == pytest.approx(0.2)
+    assert found.evidence["longer_ns_per_step"] == 20_000_000
+    assert [where.line for where in found.where] == [37]
+    saves = blocking_checkpoint.judge(saver(0.2, late_rank=late_rank))
+    assert isinstance(saves, Finding)
+    assert saves.cost_ratio + found.cost_ratio == pytest.approx(0.5)
+
+
+def test_saves_too_short_to_be_told_stay_with_the_straggler() -> None:
+    ranks = (
+        {"step_ns": 100e6, "checkpoint": 0.005, "other": 0.2, "forward": 0.4, "backward": 0.345, "optimizer": 0.05},
+        {"step_ns": 100e6, "communication": 0.205, "forward": 0.4, "backward": 0.345, "optimizer": 0.05},
+    )
+    assert blocking_checkpoint.judge(make_ranks(*ranks)) is None
+    found = judge_straggler.judge(make_ranks(*ranks))
+    assert isinstance(found, Finding)
+    assert found.cost_ratio == pytest.approx(0.205)
+
+
+def longer(tokens: float, **fields: object) -> Analysis:
+    """Rank 1 has ``tokens`` a step, rank 0 has 900, and computes longer in backward."""
+    quick = {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65, "tokens_per_step": 900.0}
+    slow = quick | {"ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6), "tokens_per_step": tokens}
+    slow["lines"] = {"backward_ns": (make_line(57, 1.0, "loss.backward()"),)}
+    return make_ranks(quick, slow | fields)
+
+
+def test_a_rank_with_longer_samples_is_told_where_its_batches_are_made() -> None:
+    made = Where(file="train.py", line=52, function="main")
+    found = judge_straggler.judge(longer(1800.0, batch_where=made))
+    assert isinstance(found, Finding)
+    assert found.title.endswith("longer per step in backward and has 2 times their tokens")
+    assert [where.line for where in found.where] == [52, 57]
+    assert (found.evidence["has_more"], found.evidence["has_more_ratio"]) == ("tokens", 2.0)
+
+
+def test_the_loader_is_named_where_there_is_one() -> None:
+    loader = make_loader(where=Where(file="data.py", line=9, function="build"))
+    found = judge_straggler.judge(longer(1800.0, loaders=(loader,)))
+    assert isinstance(found, Finding)
+    assert [(where.file, where.line) for where in found.where] == [("data.py", 9), ("train.py", 57)]
+
+
+def test_a_rank_with_as_many_tokens_keeps_the_line_of_its_longer_phase() -> None:
+    found = judge_straggler.judge(longer(900.0, batch_where=Where(file="train.py", line=52, function="main")))
+    assert isinstance(found, Finding)
+    assert [where.line for where in found.where] == [57]
+    assert found.evidence["has_more"] is None

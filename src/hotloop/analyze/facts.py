@@ -17,6 +17,9 @@ from hotloop.core.report import AppliedTechnique, Health, Overhead
 Fact = Mapping[str, Any]
 
 MAX_TEXT_LENGTH = 4096
+SHORTEST_IDLE_NS = 1_000_000_000
+"""The kernel counts idle time in hundredths of a second: over less it says little."""
+
 MAX_ITEMS = 4096
 
 
@@ -294,6 +297,21 @@ def read_run_delay_ratio(facts: Sequence[Fact], start_ns: int, end_ns: int) -> f
     if finish_ns <= begin_ns or after_ns < before_ns:
         return None
     return min(1.0, (after_ns - before_ns) / (finish_ns - begin_ns))
+
+
+def read_idle_cores(facts: Sequence[Fact], start_ns: int, end_ns: int) -> tuple[float, int] | None:
+    """How many of the cores that a process may use did nothing between two moments, in the mean, and of how many."""
+    counters = []
+    for fact in of_kind(facts, "memory"):
+        t, idle = read_time(fact, "t"), read_items(fact, "idle")
+        if t is not None and start_ns <= t <= end_ns and len(idle) == 2 and all(isinstance(v, int) for v in idle):
+            counters.append((t, int(idle[0]), int(idle[1])))
+    if len(counters) < 2:
+        return None
+    (begin_ns, before_ns, cores), (finish_ns, after_ns, cores_then) = counters[0], counters[-1]
+    if finish_ns - begin_ns < SHORTEST_IDLE_NS or after_ns < before_ns or cores != cores_then or cores < 1:
+        return None
+    return min(float(cores), (after_ns - before_ns) / (finish_ns - begin_ns)), cores
 
 
 def read_overhead(facts: Sequence[Fact], trained_ns: int) -> Overhead | None:

@@ -15,6 +15,7 @@ from hotloop.core.phases import PHASES
 from hotloop.core.recording import DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS
 from hotloop.core.report import AppliedTechnique, DevicePhase, Health, MemorySummary, Overhead, Timeline
 
+from .batch_source import find_batch_statement
 from .changes import RankSteps
 from .facts import (
     Fact,
@@ -30,6 +31,7 @@ from .facts import (
     read_count,
     read_float,
     read_health,
+    read_idle_cores,
     read_int,
     read_items,
     read_network,
@@ -148,7 +150,8 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
     first_row, last_row = int(steps.first_row[base].min()), int(steps.last_row[base].max())
     start_ns, end_ns = int(steps.columns["start_ns"][base].min()), int(steps.columns["end_ns"][base].max())
     base_folder = read_text(process, "cwd") or ""
-    lines = collect_lines(facts, first_row, last_row, files or SourceFiles(), base_folder)
+    files = files or SourceFiles()
+    lines = collect_lines(facts, first_row, last_row, files, base_folder)
     loaders = build_loaders(facts)
     optimizers = build_optimizers(facts, steps.optimizer_steps)
     anchor = next((o for o in optimizers if o.index == steps.anchor_index), None)
@@ -212,7 +215,9 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         memory_growth_noise_bytes_per_step=None if slope is None else slope.noise_per_x,
         network_bytes_per_s=network_rates,
         network_speed_bytes_per_s=network_speeds,
+        batch_where=find_batch_statement(lines.by_field, files),
         run_delay_ratio=run_delay_ratio,
+        idle_cores=read_idle_cores(facts, start_ns, end_ns),
         ops=_ops(facts),
     )
     batches = means["micro_batches"]

@@ -15,8 +15,8 @@ MAX_SOURCE_BYTES = 2 << 20
 MAX_TEXT_LENGTH = 400
 MAX_CALLS = 256
 
-_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
-_Loop = (ast.For, ast.AsyncFor, ast.While)
+Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+Loop = (ast.For, ast.AsyncFor, ast.While)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +86,17 @@ def parse_source(text: str) -> Module | None:
 
 def calls_around(module: Module, line: int) -> tuple[str, ...]:
     """Dotted names called by the statement at ``line``, then by the innermost loop or function around it."""
-    path = _path_to(module.tree, line)
+    path = path_to(module.tree, line)
     if not path:
         return ()
     statement, scope = path[-1], _scope_of(path)
-    names = dict.fromkeys(_called_names(_own_parts(statement)))
+    names = dict.fromkeys(_called_names(own_parts(statement)))
     if scope is not None:
         names.update(dict.fromkeys(_called_names([scope])))
     return tuple(names)[:MAX_CALLS]
 
 
-def _path_to(tree: ast.Module, line: int) -> list[ast.stmt]:
+def path_to(tree: ast.Module, line: int) -> list[ast.stmt]:
     """The statements that hold ``line``, outermost first; the last one is the statement at the line."""
     path: list[ast.stmt] = []
     children: list[ast.stmt] = list(tree.body)
@@ -105,7 +105,7 @@ def _path_to(tree: ast.Module, line: int) -> list[ast.stmt]:
         if not inside:
             return path
         path.append(inside[-1])
-        children = list(_statements_in(inside[-1]))
+        children = list(statements_in(inside[-1]))
 
 
 def _first_line(statement: ast.stmt) -> int:
@@ -113,15 +113,15 @@ def _first_line(statement: ast.stmt) -> int:
     return int(min([statement.lineno, *(d.lineno for d in decorators)]))
 
 
-def _statements_in(node: ast.AST) -> Iterator[ast.stmt]:
+def statements_in(node: ast.AST) -> Iterator[ast.stmt]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child
         elif isinstance(child, (ast.excepthandler, ast.match_case)):
-            yield from _statements_in(child)
+            yield from statements_in(child)
 
 
-def _own_parts(statement: ast.stmt) -> list[ast.AST]:
+def own_parts(statement: ast.stmt) -> list[ast.AST]:
     """A statement without the statements inside it: the header of a loop, a condition, or all of a simple one."""
     return [child for child in ast.iter_child_nodes(statement) if not isinstance(child, (ast.stmt, ast.excepthandler))]
 
@@ -129,7 +129,7 @@ def _own_parts(statement: ast.stmt) -> list[ast.AST]:
 def _scope_of(path: Sequence[ast.stmt]) -> ast.stmt | None:
     """The innermost loop or function around (or at) the last statement of a path."""
     for node in reversed(path):
-        if isinstance(node, (*_Loop, *_Function)):
+        if isinstance(node, (*Loop, *Function)):
             return node
     return None
 
@@ -138,12 +138,12 @@ def _called_names(nodes: Sequence[ast.AST]) -> Iterator[str]:
     for part in nodes:
         for node in ast.walk(part):
             if isinstance(node, ast.Call):
-                name = _dotted(node.func)
+                name = dotted(node.func)
                 if name:
                     yield name
 
 
-def _dotted(node: ast.expr) -> str | None:
+def dotted(node: ast.expr) -> str | None:
     """'a.b.c' of an expression; what stands before a call, an index or a literal is left out ('x().y' is 'y')."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):

@@ -211,8 +211,13 @@ class RankAnalysis:
     """It holds LSTM, GRU or RNN layers of torch; None where it was not recorded."""
     model_is_sharded: bool | None = None
     """FSDP keeps the weights in parts on the ranks; None where it was not recorded."""
+    batch_where: Where | None = None
+    """The statement of the training loop that makes the batch, read from the source; None where it does not tell."""
     run_delay_ratio: float | None = None
     """Share of the steady time in which the training thread was ready but had no core, 0..1; None where not known."""
+    idle_cores: tuple[float, int] | None = None
+    """Of the cores that this process may run on how many were idle, in the mean over the steady time, whoever ran on
+    the others; and how many they are. None where not known."""
     ops: Mapping[str, Any] | None = None
     """Operators of one step with shapes and times (probe input), when a deep window recorded them."""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)

@@ -206,18 +206,14 @@ def saving_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
 
 def time_beside_checkpoints(rank: RankAnalysis) -> FieldShare:
     """What the functions that save checkpoints do around the save itself: fsync, renaming, gathering the state."""
+    return add_shares(*(time_beside_checkpoints_in(rank, name) for name in GAPS if rank.lines.get(name)))
+
+
+def time_beside_checkpoints_in(rank: RankAnalysis, field_name: str) -> FieldShare:
+    """The same of one time field."""
     functions = saving_functions(rank)
-    return add_shares(
-        *(
-            _time_of(
-                rank,
-                name,
-                tuple(x for x in rank.lines.get(name, ()) if (x.where.file, x.where.function) in functions),
-            )
-            for name in GAPS
-            if rank.lines.get(name)
-        )
-    )
+    lines = rank.lines.get(field_name, ())
+    return _time_of(rank, field_name, tuple(x for x in lines if (x.where.file, x.where.function) in functions))
 
 
 def add_shares(*shares: FieldShare) -> FieldShare:

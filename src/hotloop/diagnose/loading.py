@@ -145,6 +145,20 @@ def busy_cores(rank: RankAnalysis, loading_ns: float, loading_cpu_in_process_ns:
     return float(rank.torch_threads or 1) if known is None else max(1.0, known)
 
 
+def taken_cores(rank: RankAnalysis) -> float:
+    """Cores that other programs took while this process trained, in the mean; 0 where that is not known.
+
+    What is neither idle nor this process's own belongs to others. Not told where processes of the same training run on
+    the same cores: loader workers and other ranks.
+    """
+    used = _cores_used(rank, 0.0, 0.0)
+    alone = (rank.local_world_size or 1) == 1 and not any(loader.num_workers for loader in rank.loaders)
+    if rank.idle_cores is None or used is None or not alone:
+        return 0.0
+    idle, count = rank.idle_cores
+    return max(0.0, count - idle - used)
+
+
 def cpu_availability_ratio(rank: RankAnalysis, loading_ns: float, loading_cpu_in_process_ns: float) -> float:
     """How much of a core a computing thread of this process really got, 0.1..1.
 

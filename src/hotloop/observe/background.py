@@ -42,6 +42,9 @@ LATE_NS = 200_000
 """A sample that waited so long for the interpreter's lock found the training thread where it gave the lock away: at the
 end of Python code that may stand before that line."""
 
+MOST_CORES_COUNTED = 32
+"""On hosts with more cores nobody asks whether one is free, and the kernel takes longer to say it."""
+
 SampleKey = tuple[int, tuple[Place, ...], str]
 
 
@@ -63,6 +66,8 @@ class Background:
         self._speeds: dict[str, int | None] = {}
         self._memory_file = _ProcFile(_MEMORY_PATH)
         self._network_file = _ProcFile("/proc/net/dev")
+        self._allowed_cores = _allowed_cores()
+        self._cores_file = _ProcFile("/proc/stat") if len(self._allowed_cores) <= MOST_CORES_COUNTED else None
         # Made on the thread that trains.
         self._delay_file = _ProcFile(f"/proc/self/task/{threading.get_native_id()}/schedstat")
 
@@ -177,6 +182,7 @@ class Background:
                 "rss_bytes": recorder.row[RSS],
                 "peak_rss_bytes": max(self._peak_rss_bytes, peak_resident_bytes() or 0),
                 "device": device,
+                "idle": None if self._cores_file is None else idle_in(self._cores_file.read(), self._allowed_cores),
             }
         )
 
@@ -277,6 +283,30 @@ def run_delay_in(schedstat: bytes) -> int | None:
     """
     words = schedstat.split()
     return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
+
+
+def _allowed_cores() -> frozenset[int]:
+    """Numbers of the cores that this process may run on."""
+    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
+
+def idle_in(stat: bytes, cores: frozenset[int]) -> list[int] | None:
+    """[ns, cores]: how long some cores together did nothing so far, whoever else runs on them, and how many they are.
+
+    ``stat`` is the text of /proc/stat, in hundredths of a second. None where it does not tell of each of them.
+
+    >>> idle_in(b"cpu 9 9 9 9 9\\ncpu0 1 0 2 700 50 3\\ncpu1 1 0 2 900 0 3\\nintr 7", frozenset({0}))
+    [7500000000, 1]
+    """
+    tick_ns = 1_000_000_000 // (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
+    idle_ticks = {}
+    for line in stat.splitlines():
+        words = line.split(None, 6)
+        if len(words) > 5 and words[0].startswith(b"cpu") and words[0][3:].isdigit():
+            idle_ticks[int(words[0][3:])] = int(words[4]) + int(words[5])
+    if not cores or not cores <= idle_ticks.keys():
+        return None
+    return [sum(idle_ticks[core] for core in cores) * tick_ns, len(cores)]
 
 
 def resident_bytes() -> int | None:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, saving_within
 from hotloop.core.rules import rule
+from hotloop.diagnose.checkpoints import saving_rank
 from hotloop.diagnose.lines import places, time_beside_checkpoints
 from hotloop.diagnose.measured import known_count
-from hotloop.diagnose.noise import steps_between, threshold_ratio
+from hotloop.diagnose.noise import steps_between
 from hotloop.diagnose.wording import say_every, say_share, say_time
 
 
@@ -35,10 +36,10 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
     less time than an asynchronous copy takes to set up. Asynchronous saving needs memory for one more copy of the
     state, and its writer competes for the cores.
     """
-    rank = max(analysis.ranks, key=lambda one: one.breakdown.share("checkpoint"))
-    written_ratio = min(1.0, rank.breakdown.share("checkpoint"))
-    if written_ratio < threshold_ratio(rank, judged_fields=("checkpoint_ns",)) or written_ratio <= 0:
+    rank = saving_rank(analysis)
+    if rank is None:
         return None
+    written_ratio = min(1.0, rank.breakdown.share("checkpoint"))
     beside = time_beside_checkpoints(rank)
     mean_ns = float(rank.breakdown.mean_ns("checkpoint")) + beside.mean_ns
     cost_ratio = min(1.0, mean_ns / rank.step_mean_ns) if beside.mean_ns > 0 else written_ratio

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, Value, saving_within
 from hotloop.core.rules import rule
+from hotloop.diagnose.batch_lines import batch_places
 from hotloop.diagnose.comm import exposure_by_cause, needless_buckets
 from hotloop.diagnose.compiled import forecast_of_compiled_model
-from hotloop.diagnose.measured import known_count, known_places, train_share
+from hotloop.diagnose.measured import known_count, train_share
 from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.optimizers import forecast_of_faster_optimizer
 from hotloop.diagnose.wording import SURE_RATIO
@@ -17,6 +18,7 @@ DISPATCH_NS = 2_500.0
 LEAST_DISPATCH_RATIO = 0.3
 SHARED_BY_TWICE_RATIO = 0.5
 """Part of a step's fixed time that twice the batch saves per sample."""
+LINE_UNKNOWN = "unknown: the source does not tell which statement makes the batch"
 SHARED_EXCHANGE_MID_RATIO = 0.25
 """Part of the exchange's time that the probe's expected saving takes as won: half of it is shared, by twice."""
 
@@ -103,7 +105,9 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
         evidence["operators_per_step"] = round(count)
         settings = {"factor": 2}
         title = f"starting operators takes about {cost_ratio:.0%} of a step; a larger batch would share that cost"
-    loader = next((one for one in rank.loaders if one.feeds_backward), None)
+    where = batch_places(rank)
+    if not where:
+        evidence["line"] = LINE_UNKNOWN
     return Finding(
         rule="small-batch",
         kind=Kind.OPPORTUNITY,
@@ -113,7 +117,7 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
         cost_ratio=cost_ratio,
         saving=saving,
         evidence=evidence,
-        where=known_places(loader.where if loader else None),
+        where=where,
         fix=Fix(
             technique="larger-micro-batch" if accumulated else "larger-batch",
             settings=settings,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, Where, saving_within
 from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
+from hotloop.diagnose.batch_lines import batch_places
+from hotloop.diagnose.checkpoints import saving_rank, saving_times_ns
 from hotloop.diagnose.comm import is_distributed, sync_count, waiting
-from hotloop.diagnose.measured import known_places, line_places, spread_of_own_ratio
+from hotloop.diagnose.lines import saving_functions
+from hotloop.diagnose.measured import known_places, line_places, phase_noise_ratio, spread_of_own_ratio
 
 LEAST_GAP_RATIO = 0.03
 UNEVEN_CORES_RATIO = 0.2
@@ -21,9 +25,11 @@ share a cache or are lent to others (measured on healthy gloo runs: up to 0.16 o
 MORE_WORK_RATIO = 1.05
 DESCHEDULED_RATIO = 0.5
 """From this part of its lateness on, a rank that had no core while it was ready is late for what else runs there."""
+MORE_WORK_TEXT = " and has {ratio:.3g} times their {what}"
 DESCHEDULED_TEXT = ": for {longer_ms:.3g} ms more than the others it was ready but other threads had its core"
 BLOCKS_COUNT = 8
 WAITING_FIELDS = ("backward_ns", "communication_ns")
+WORK_FIELDS = tuple(field for field in TIME_FIELDS if field not in WAITING_FIELDS)
 PHASE_OF_FIELD = {
     "input_wait_ns": "input_wait",
     "iterator_ns": "input_wait",
@@ -52,13 +58,16 @@ class Gap:
     field: str
     """Time field in which the slow rank spends most of the difference."""
     field_ns: float
-    has_more_work: bool
-    """The program gives this rank more samples, tokens or passes than the others."""
+    more_work: tuple[str, float | None] | None
+    """What the program gives this rank more of than any other rank, and how many times as much (None: the others have
+    none); None when nothing."""
     sure_ns: float
     """The part of its longer work that neither uneven cores, nor waiting for a core, nor the run's own unrest explains.
     """
     without_core_ns: float | None
     """How much longer the slow rank was ready but had no core, because others used them; None when not recorded."""
+    saves: bool
+    """Checkpoints are told by blocking-checkpoint: what saving takes counts here as waiting, not as work."""
 
 
 def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
@@ -113,7 +122,9 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     of what the others wait, or else nothing is said. Ranks that compute the same on the cores of one host may differ by
     a fifth with nothing wrong: only what is longer than that, phase by phase, counts in the low forecast (and so in the
     severity), unless the rank has more samples or tokens. A rank that was ready for most of that time while other
-    threads had its core (the kernel counts it) is told as info: what else runs on the host makes it late.
+    threads had its core (the kernel counts it) is told as info: what else runs on the host makes it late. What a rank
+    spends on writing checkpoints is left to blocking-checkpoint: only what it is late for besides counts. Where the
+    program gives the rank more samples or tokens than the others, the line that makes its batches comes first.
 
     ## What to do
     Look at the phase that is named: an uneven share of the data or longer samples (balance them, or sort by length over
@@ -132,7 +143,7 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         return Skipped(rule="straggler", reason="no communication between the ranks was seen")
     gap = find_gap(analysis)
     # With every outlier: one long step of one rank is no straggler.
-    noise = max(max(r.step_noise_ratio, spread_of_own_ratio(r, TIME_FIELDS)) for r in analysis.ranks)
+    noise = max(_noise_ratio(r, gap.saves) for r in analysis.ranks)
     gap_ratio = gap.by_waiting_ns / analysis.step_ns
     if gap_ratio < max(LEAST_GAP_RATIO, 3.0 * noise):
         return None
@@ -149,7 +160,7 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         low_ns, mid_ns, basis = 0.75 * before_ns, 0.95 * before_ns, Basis.SIMULATED
     else:
         low_ns, mid_ns, basis = 0.6 * gap.by_waiting_ns, 0.85 * gap.by_waiting_ns, Basis.SIMULATED
-    if gap.has_more_work:
+    if gap.more_work is not None:
         # Evened out, the others get what this rank loses.
         share = 1.0 - 1.0 / len(analysis.ranks)
         low_ns, mid_ns = share * low_ns, share * mid_ns
@@ -161,7 +172,6 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         low_ns = 0.0
     slow = gap.slow
     phase = PHASE_OF_FIELD.get(gap.field, "other")
-    lines = slow.lines.get(gap.field, ())
     evidence: dict[str, Value] = {
         "rank": slow.rank,
         "host": slow.host,
@@ -170,19 +180,22 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         "others_wait_ns_per_step": round(gap.mean_ns),
         "own_work_longer_ns_per_step": None if work_ns is None else round(work_ns),
         "longer_without_core_ns_per_step": None if gap.without_core_ns is None else round(gap.without_core_ns),
+        "has_more": None if gap.more_work is None else gap.more_work[0],
+        "has_more_ratio": None if gap.more_work is None or gap.more_work[1] is None else round(gap.more_work[1], 3),
     }
     name = "a rank" if slow.rank is None else f"rank {slow.rank}"
     return Finding(
         rule="straggler",
         kind=Kind.FAULT,
         title=f"all ranks wait for {name}, which spends {gap.field_ns * 1e-6:.3g} ms longer per step in {phase}"
+        + _say_more_work(gap)
         + (DESCHEDULED_TEXT.format(longer_ms=(gap.without_core_ns or 0.0) * 1e-6) if descheduled else ""),
         phase=phase,
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
         saving=saving_within(cost_ratio, low_ns / analysis.step_ns, mid_ns / analysis.step_ns, cost_ratio, basis),
         evidence=evidence,
-        where=known_places(*line_places(lines, 0.2, 2)),
+        where=_where(gap),
         fix=Fix(
             technique="balance-ranks",
             settings={"rank": slow.rank, "phase": phase},
@@ -198,15 +211,16 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
 def find_gap(analysis: Analysis) -> Gap:
     """The rank that waits least, and by how much the others wait longer. Needs two ranks or more."""
     seen = waiting(analysis)
-    order = sorted(range(len(analysis.ranks)), key=lambda i: seen.wait_ns[i])
+    saves = saving_rank(analysis) is not None
+    saving = [saving_times_ns(rank) if saves else {} for rank in analysis.ranks]
+    # A rank that saves is late for that alone; without its saves it would wait for whoever comes last then.
+    waited = [wait_ns + sum(own.values()) for wait_ns, own in zip(seen.wait_ns, saving, strict=True)]
+    order = sorted(range(len(analysis.ranks)), key=lambda i: waited[i])
     slow = analysis.ranks[order[0]]
     others = [analysis.ranks[i] for i in order[1:]]
-    waits = [seen.wait_ns[i] for i in order]
-    differences = {
-        field: slow.mean.get(field, 0.0) - sum(r.mean.get(field, 0.0) for r in others) / len(others)
-        for field in TIME_FIELDS
-        if field not in WAITING_FIELDS
-    }
+    waits = [waited[i] for i in order]
+    worked = {field: [_worked_ns(analysis.ranks[i], saving[i], field) for i in order] for field in WORK_FIELDS}
+    differences = {field: values[0] - sum(values[1:]) / len(others) for field, values in worked.items()}
     computing = [_backward_compute_ns(rank) for rank in (slow, *others)]
     known = [value for value in computing if value is not None]
     before_sync_ns = sum(differences.values())
@@ -217,8 +231,11 @@ def find_gap(analysis: Analysis) -> Gap:
     elif seen.from_ddp_stats is False and all(r.ddp is None for r in analysis.ranks):
         by_work = sum(differences.values())
     field = max(differences, key=lambda name: differences[name])
+    more_work = _more_work(slow, others)
     # A rank with more to do is longer at it, and so also longer in the way of others.
-    without_core_ns = None if _has_more_work(slow, others) else _longer_without_core_ns(slow, others)
+    without_core_ns = None if more_work is not None else _longer_without_core_ns(slow, others)
+    # Saves come in bursts; those that blocking-checkpoint tells are no unrest of the work that is left.
+    fields = tuple(name for name in WORK_FIELDS if not (saves and name == "checkpoint_ns"))
     return Gap(
         slow=slow,
         by_waiting_ns=waits[1] - waits[0],
@@ -227,22 +244,55 @@ def find_gap(analysis: Analysis) -> Gap:
         before_sync_ns=before_sync_ns,
         field=field,
         field_ns=differences[field],
-        has_more_work=_has_more_work(slow, others),
+        more_work=more_work,
         sure_ns=max(
-            0.0, _sure_ns(slow, others, differences) - _unrest_ns(slow, others) - max(0.0, without_core_ns or 0.0)
+            0.0,
+            _sure_ns(slow, others, differences, {field: values[0] for field, values in worked.items()})
+            - _unrest_ns(slow, others, fields)
+            - max(0.0, without_core_ns or 0.0),
         ),
         without_core_ns=without_core_ns,
+        saves=saves,
     )
 
 
-def _sure_ns(slow: RankAnalysis, others: list[RankAnalysis], differences: dict[str, float]) -> float:
+def _worked_ns(rank: RankAnalysis, saving_ns: Mapping[str, float], field: str) -> float:
+    return max(0.0, rank.mean.get(field, 0.0) - saving_ns.get(field, 0.0))
+
+
+def _noise_ratio(rank: RankAnalysis, saves: bool) -> float:
+    """With every outlier; where checkpoints are told by another rule, of the work without them and without waiting."""
+    if not saves:
+        return max(rank.step_noise_ratio, spread_of_own_ratio(rank, TIME_FIELDS))
+    fields = [name for name in WORK_FIELDS if name != "checkpoint_ns"]
+    left_out = [name for name in TIME_FIELDS if name not in fields]
+    return max(min(rank.step_noise_ratio, phase_noise_ratio(rank, left_out)), spread_of_own_ratio(rank, fields))
+
+
+def _say_more_work(gap: Gap) -> str:
+    if gap.more_work is None or gap.more_work[1] is None or gap.more_work[0] == "passes":
+        return ""
+    return MORE_WORK_TEXT.format(ratio=gap.more_work[1], what=gap.more_work[0])
+
+
+def _where(gap: Gap) -> tuple[Where, ...]:
+    """What makes the rank's batches, where they are larger than the others'; then the lines of its longest phase."""
+    own = () if gap.more_work is None or gap.more_work[0] == "passes" else batch_places(gap.slow)
+    savers = saving_functions(gap.slow) if gap.saves else frozenset()
+    lines = [line for line in gap.slow.lines.get(gap.field, ()) if (line.where.file, line.where.function) not in savers]
+    return known_places(*own, *line_places(lines, 0.2, 2))[:3]
+
+
+def _sure_ns(
+    slow: RankAnalysis, others: list[RankAnalysis], differences: Mapping[str, float], worked_ns: Mapping[str, float]
+) -> float:
     """Longer work per step that is not just the same work on a slower core of the same host."""
     same_cores = slow.device_type == "cpu" and all(r.host == slow.host for r in others)
-    if not same_cores or _has_more_work(slow, others):
+    if not same_cores or _more_work(slow, others) is not None:
         return sum(differences.values())
     sure_ns = 0.0
     for field, longer_ns in differences.items():
-        usual_ns = max(0.0, slow.mean.get(field, 0.0) - longer_ns)
+        usual_ns = max(0.0, worked_ns.get(field, 0.0) - longer_ns)
         if field == "backward_ns":
             usual_ns = max(0.0, (_backward_compute_ns(slow) or 0.0) - longer_ns)
         sure_ns += max(0.0, longer_ns - UNEVEN_CORES_RATIO * usual_ns)
@@ -258,25 +308,27 @@ def _longer_without_core_ns(slow: RankAnalysis, others: list[RankAnalysis]) -> f
     return known[0] - sum(known[1:]) / len(others)
 
 
-def _has_more_work(slow: RankAnalysis, others: list[RankAnalysis]) -> bool:
-    """Whether the program itself gives this rank more samples, tokens or passes per step than the others."""
-    own = _amounts(slow)
-    for i, amount in enumerate(own):
-        rest = [_amounts(r)[i] for r in others]
+def _more_work(slow: RankAnalysis, others: list[RankAnalysis]) -> tuple[str, float | None] | None:
+    """Of what the program itself gives this rank more per step than any other rank, and how many times as much."""
+    found: dict[str, float | None] = {}
+    for name, amount in _amounts(slow):
+        rest = [dict(_amounts(r))[name] for r in others]
         known = [value for value in rest if value is not None]
         if amount is not None and len(known) == len(rest) and amount > MORE_WORK_RATIO * max(known):
-            return True
-    return False
+            found[name] = amount / max(known) if max(known) > 0 else None
+    for name in ("tokens", "samples"):
+        if name in found:
+            return name, found[name]
+    return ("passes", next(iter(found.values()))) if found else None
 
 
-def _amounts(rank: RankAnalysis) -> tuple[float | None, ...]:
-    passes = (rank.mean.get("forwards"), rank.mean.get("backwards"), rank.mean.get("nograd_forwards"))
-    return (rank.samples_per_step, rank.tokens_per_step, *passes)
+def _amounts(rank: RankAnalysis) -> tuple[tuple[str, float | None], ...]:
+    passes = ((name, rank.mean.get(name)) for name in ("forwards", "backwards", "nograd_forwards"))
+    return ("samples", rank.samples_per_step), ("tokens", rank.tokens_per_step), *passes
 
 
-def _unrest_ns(slow: RankAnalysis, others: list[RankAnalysis]) -> float:
+def _unrest_ns(slow: RankAnalysis, others: list[RankAnalysis], fields: tuple[str, ...]) -> float:
     """Two standard errors of the difference in work, from means of blocks of steps: bursts outlast single steps."""
-    fields = [field for field in TIME_FIELDS if field not in WAITING_FIELDS]
     steps = min(len(r.columns.get(field, ())) for r in (slow, *others) for field in fields)
     length = steps // BLOCKS_COUNT
     if length < 1:

@@ -1,0 +1,88 @@
+import textwrap
+
+import pytest
+
+from hotloop.analyze.batch_source import batch_binding
+from hotloop.analyze.source import parse_source
+
+
+def line_of(source: str) -> str | None:
+    """The text of the line that makes the batch which the call marked with 'HERE' is given."""
+    text = textwrap.dedent(source)
+    module = parse_source(text)
+    assert module is not None
+    marked = next(i for i, line in enumerate(module.lines, 1) if "HERE" in line)
+    found = batch_binding(module, marked)
+    return None if found is None else module.lines[found - 1].strip()
+
+
+def test_a_batch_made_by_a_call_in_the_loop() -> None:
+    source = """
+    X, Y = get_batch("train")
+    for step in range(100):
+        for micro in range(4):
+            logits, loss = model(X, Y)  # HERE
+            X, Y = get_batch("train")
+            loss.backward()
+    """
+    assert line_of(source) == 'X, Y = get_batch("train")'
+    module = parse_source(textwrap.dedent(source))
+    assert module is not None
+    assert batch_binding(module, 5) == 6
+
+
+def test_a_batch_is_followed_back_to_the_draw_that_gives_its_size() -> None:
+    source = """
+    def main():
+        data = load()
+        while True:
+            ix = torch.randint(len(data) - 8, (32,))
+            x = torch.stack([data[i : i + 8] for i in ix])
+            x = x.to(device)
+            out = model(x, mask=mask)  # HERE
+    """
+    assert line_of(source) == "ix = torch.randint(len(data) - 8, (32,))"
+
+
+def test_a_slice_of_a_shuffled_set_is_the_loop_with_the_stride() -> None:
+    source = """
+    for epoch in range(3):
+        order = torch.randperm(len(X))
+        for i in range(0, len(X), 32):
+            loss = criterion(model(X[order[i : i + 32]]), y)  # HERE
+    """
+    assert line_of(source) == "for i in range(0, len(X), 32):"
+
+
+def test_a_generator_of_batches_is_the_loop_that_reads_it() -> None:
+    source = """
+    def main():
+        while step < 100:
+            for tokens, tags in plan.epoch(epoch):
+                if tokens.numel():
+                    logits = model(tokens)  # HERE
+    """
+    assert line_of(source) == "for tokens, tags in plan.epoch(epoch):"
+
+
+def test_what_a_function_makes_for_itself() -> None:
+    source = """
+    def step(self):
+        x, y = self.sampler.draw(64)
+        return self.net(x)  # HERE
+    """
+    assert line_of(source) == "x, y = self.sampler.draw(64)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "X = load()\nfor epoch in range(9):\n    out = model(X)  # HERE",  # the whole data set, every step
+        "for step in range(9):\n    out = model(step)  # HERE",
+        "def train_d(self, real):\n    fake = self.G(self.noise(len(real)))\n    self.D(real), self.D(fake)  # HERE",
+        "out = model(X)  # HERE",
+        "for step in range(9):\n    out = model()  # HERE",
+    ],
+)
+def test_nothing_is_named_where_the_loop_makes_no_batch(source: str) -> None:
+    assert line_of(source) is None
