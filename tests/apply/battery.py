@@ -1,7 +1,8 @@
 """Techniques -> for each, on small trainings of every kind, whether its numbers are what its numerics class promises.
 
-Every training is run without and with a technique, changed by API and, through the Applier, as from outside. One
-forked process per technique and number of ranks, so that what a technique sets for its process reaches no other.
+Every training is run without and with a technique: changed by API, by hotloop's Trainer and, through the Applier and
+the agent's own patches, as from outside. One forked process per technique and number of ranks, so that what a technique
+sets for its process reaches no other.
 
     python tests/apply/battery.py fast                     one rank, a few steps; JSON on stdout
     python tests/apply/battery.py slow -o numerics.json    300 steps, several seeds, 1 and 2 ranks; resumable
@@ -18,6 +19,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
+import importlib.util
+import inspect
 import json
 import math
 import os
@@ -37,15 +41,19 @@ import torch
 import torch._dynamo  # torch imports it on the first step, which every forked child would pay for
 import torch.utils.checkpoint
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, Dataset
 
 from hotloop.apply import TECHNIQUES
 from hotloop.apply.api import apply_strategy
 from hotloop.apply.applier import APPLIED, FAILED, Applier, make_context
 from hotloop.apply.environment import set_variables
+from hotloop.attach.applying import function_site
+from hotloop.attach.sites import install
 from hotloop.core.errors import UsageError
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.techniques import Stage, Technique
+from hotloop.train.trainer import Trainer
 
 FAST_STEPS = 3
 SLOW_STEPS = 300
@@ -70,12 +78,7 @@ Wider than a rounding, because Adam divides by the size of a gradient: where tha
 sign decides on a step of full length.
 """
 CLASSES = ("exact", "reordered", "resampled", "lossy")
-WAYS = ("api", "outside")
 MOST_S = 280
-OUTSIDE = tuple(
-    (name, "outside") for name in ("language-model", "augmented", "images", "ddp", "scaler", "fp16", "recomputed")
-)
-ALL_PLACES = (*OUTSIDE, ("language-model", "api"), ("images", "api"), ("ddp", "api"))
 
 BATCH, LENGTH, WIDTH, HEADS = 8, 32, 32, 2
 
@@ -179,6 +182,46 @@ class LanguageModel(nn.Module):
         return logits_BLV
 
 
+class Mixer(nn.Module):
+    """Characters' vectors, mixed over places and over features. No forward has a branch, and sums are long."""
+
+    def __init__(self, vocabulary: int, width: int = WIDTH) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.over_places = nn.Sequential(nn.LayerNorm(LENGTH), nn.Linear(LENGTH, LENGTH), nn.GELU())
+        self.over_features = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU())
+        self.head = nn.Linear(4 * width, vocabulary)
+
+    def forward(self, codes_BL: torch.Tensor) -> torch.Tensor:
+        x_BLD = self.tokens(codes_BL)
+        x_BLD = x_BLD + self.over_places(x_BLD.transpose(1, 2)).transpose(1, 2)
+        logits_BLV: torch.Tensor = self.head(self.over_features(x_BLD))
+        return logits_BLV
+
+
+def mixer(width: int = WIDTH) -> Callable[[Any], nn.Module]:
+    return lambda data: Mixer(data.vocabulary, width)
+
+
+def hugging_face_model(data: Any) -> nn.Module:
+    """A Llama of Transformers with the attention that ``scaled_dot_product_attention`` would replace."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=data.vocabulary,
+        hidden_size=WIDTH,
+        intermediate_size=2 * WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=LENGTH,
+        use_cache=False,
+        attn_implementation="eager",
+    )
+    model: nn.Module = LlamaForCausalLM(config)
+    return model
+
+
 def image_model(_: Any) -> nn.Module:
     """Smooth, without ReLU: an input within a rounding of its kink flips, and the loss leaves by far more than that.
 
@@ -203,35 +246,200 @@ def image_model(_: Any) -> nn.Module:
 
 @dataclass(frozen=True, kw_only=True)
 class Fixture:
-    """One kind of training. ``ddp`` wraps the model also on one rank; on two ranks every model is wrapped."""
+    """One kind of training. One that changes what is computed gets a new id: results and baselines are kept by it."""
 
     id: str
     data: Callable[[], Any]
     model: Callable[[Any], nn.Module]
-    ddp: bool = False
-    scaler: bool = False
-    clip: bool = False
-    micro_batches: int = 1
-    fp16: bool = False
     optimizer: Callable[[Any], torch.optim.Optimizer] = lambda parameters: torch.optim.AdamW(parameters, 3e-3, eps=1e-6)
+    ways: tuple[str, ...] = ("outside",)
+    only: tuple[str, ...] = ()
+    """The techniques that it was made for; the others do not go there. Each that applies is tried at length."""
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Of techniques, where these are others than SETTINGS."""
+    ranks: tuple[int, ...] = (1, 2)
+    for_ranks: tuple[str, ...] = ()
+    """Those of ``only`` that need two ranks."""
+    few_steps: int = FAST_STEPS
+    """After so many a technique that watches the first steps has decided, and trained another few."""
+    ddp: bool = False
+    """Wraps the model also on one rank; on two ranks every model is wrapped, if no technique has cut it over them."""
+    ddp_options: Mapping[str, Any] = field(default_factory=dict)
+    scaler: Mapping[str, Any] | None = None
+    fp16: bool = False
+    clip: bool = False
+    clip_foreach: bool | None = None
+    set_to_none: bool = True
+    micro_batches: int = 1
+    decay: float = 0.0
+    """Of a loop over the weights, which is taken out where the optimizer decays them."""
+    threads: int = 1
+    lengths: tuple[int, ...] = ()
+    """Sequences are cut to these in turn."""
+    is_compiled: bool = False
+    given: str = "wrapped"
+    """How the API gets the model: ``wrapped``, ``bare`` (and wrapped afterwards), or ``first``, before the optimizer is
+    built."""
+    train: Callable[..., Run] = lambda *arguments: train(*arguments)
 
 
 def language_model(**options: Any) -> Callable[[Any], nn.Module]:
     return lambda data: LanguageModel(data.vocabulary, **options)
 
 
+def plain_adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, 3e-3, eps=1e-6, weight_decay=0.0)
+
+
+TRAINER_ONLY = ("accumulation", "bf16-parameters", "fsdp2", "optimizer-in-backward", "zero-optimizer")
+"""What acts in hotloop's Trainer in a way of its own, or nowhere else."""
+
+KINDS = (
+    Fixture(id="language-model", data=Windows, model=language_model(), ways=("outside", "api")),
+    Fixture(id="augmented", data=lambda: Windows(8), model=language_model(by_hand=True), micro_batches=2),
+    Fixture(
+        id="images",
+        data=Images,
+        model=image_model,
+        optimizer=lambda p: torch.optim.SGD(p, 0.05, 0.9),
+        ways=("outside", "api"),
+    ),
+    Fixture(id="ddp", data=Windows, model=language_model(), ddp=True, micro_batches=2, ways=("outside", "api")),
+    Fixture(id="scaler", data=Windows, model=language_model(), scaler={}, clip=True),
+    Fixture(id="fp16", data=Windows, model=language_model(), scaler={}, fp16=True),
+    Fixture(id="recomputed", data=Windows, model=language_model(recompute=True), clip=True),
+    # What a technique is there to replace.
+    Fixture(
+        id="clipped-one-by-one",
+        data=Windows,
+        model=language_model(),
+        clip=True,
+        clip_foreach=False,
+        only=("foreach-clipping",),
+    ),
+    Fixture(
+        id="gradients-zeroed",
+        data=Windows,
+        model=language_model(),
+        set_to_none=False,
+        only=("zero-grad-to-none",),
+        few_steps=6,
+    ),
+    Fixture(
+        id="decay-in-the-loop",
+        data=Windows,
+        model=language_model(),
+        optimizer=plain_adamw,
+        decay=0.1,
+        ways=("api", "outside"),
+        only=("decay-in-optimizer",),
+    ),
+    Fixture(
+        id="too-many-threads",
+        data=Windows,
+        model=mixer(256),
+        threads=4,
+        ways=("outside", "api"),
+        only=("thread-count",),
+    ),
+    Fixture(
+        id="small-scanned-buckets",
+        data=Windows,
+        model=mixer(),
+        ddp=True,
+        ddp_options={"find_unused_parameters": True, "bucket_cap_mb": 0.01},
+        only=("ddp-buckets", "ddp-settings"),
+        for_ranks=("ddp-buckets",),
+        few_steps=6,
+    ),
+    Fixture(
+        id="static-graph",
+        data=Windows,
+        model=language_model(),
+        ddp=True,
+        only=("ddp-settings",),
+        settings={"ddp-settings": {"static_graph": True, "gradient_as_bucket_view": True}},
+    ),
+    Fixture(
+        id="exchanged-too-often",
+        data=Windows,
+        model=language_model(),
+        ddp=True,
+        micro_batches=3,
+        only=("no-sync-accumulation",),
+        for_ranks=("no-sync-accumulation",),
+        few_steps=8,
+    ),
+    Fixture(
+        id="restless-scaler",
+        data=Windows,
+        model=language_model(),
+        scaler={"init_scale": 2.0**20, "growth_interval": 50},
+        fp16=True,
+        ways=("outside", "api"),
+        only=("calmer-scaler",),
+    ),
+    Fixture(
+        id="several-lengths",
+        data=Windows,
+        model=language_model(),
+        lengths=(32, 24, 16),
+        is_compiled=True,
+        only=("dynamic-shapes",),
+    ),
+    Fixture(
+        id="hugging-face",
+        data=Windows,
+        model=hugging_face_model,
+        ways=("outside", "api"),
+        only=("hf-attention",),
+    ),
+    # Where a technique acts only if it comes first, or only in the Trainer.
+    Fixture(
+        id="before-the-optimizer",
+        data=Windows,
+        model=language_model(),
+        given="first",
+        ways=("api",),
+        only=("fsdp2",),
+        for_ranks=("fsdp2",),
+        ranks=(2,),
+    ),
+    Fixture(
+        id="before-wrapping",
+        data=Windows,
+        model=language_model(),
+        given="bare",
+        ways=("api",),
+        only=("bf16-parameters",),
+        for_ranks=("bf16-parameters",),
+        ranks=(2,),
+    ),
+    Fixture(
+        id="trainer",
+        data=Windows,
+        model=language_model(),
+        train=lambda *arguments: train_with_trainer(*arguments),
+        ways=("trainer",),
+        only=TRAINER_ONLY,
+        for_ranks=("fsdp2", "zero-optimizer"),
+    ),
+)
 FIXTURES: Mapping[str, Fixture] = {
     one.id: one
-    for one in (
-        Fixture(id="language-model", data=Windows, model=language_model()),
-        Fixture(id="augmented", data=lambda: Windows(8), model=language_model(by_hand=True), micro_batches=2),
-        Fixture(id="images", data=Images, model=image_model, optimizer=lambda p: torch.optim.SGD(p, 0.05, 0.9)),
-        Fixture(id="ddp", data=Windows, model=language_model(), ddp=True, micro_batches=2),
-        Fixture(id="scaler", data=Windows, model=language_model(), scaler=True, clip=True),
-        Fixture(id="fp16", data=Windows, model=language_model(), scaler=True, fp16=True),
-        Fixture(id="recomputed", data=Windows, model=language_model(recompute=True), clip=True),
-    )
+    for one in KINDS
+    if one.model is not hugging_face_model or importlib.util.find_spec("transformers") is not None
 }
+
+
+def places_of(technique: Technique, world_size: int) -> list[tuple[str, str]]:
+    """(kind, way) of all trainings that a technique is tried on; what compiles for seconds each time, on fewer."""
+    found = []
+    for one in FIXTURES.values():
+        usual = not one.only and (not compiles(technique) or one.id in ("language-model", "images", "ddp"))
+        if world_size in one.ranks and (usual or technique.id in one.only):
+            found += [(one.id, way) for way in one.ways if usual or technique.id in one.only]
+    return sorted(found, key=lambda place: place[1] == "api")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,12 +472,15 @@ class Hand:
     step: Callable[[], None] = lambda: None
     end: Callable[[], list[Any]] = list
     undo: Callable[[], None] = lambda: None
+    strategy: Strategy | None = None
+    """For a loop that applies it itself."""
 
 
 def train(fixture: Fixture, hand: Hand, steps: int, seed: int, dtype: torch.dtype = torch.float32) -> Run:
     """One training on this rank, from its seed. In float64 it starts from the same float32 numbers."""
     random.seed(seed)
     torch.manual_seed(seed)
+    torch.set_num_threads(fixture.threads)
     distributed = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
     data = fixture.data()
     sampler = None
@@ -283,18 +494,32 @@ def train(fixture: Fixture, hand: Hand, steps: int, seed: int, dtype: torch.dtyp
     model: Any = fixture.model(data).to(dtype)
     bare = model
     start = snapshot(bare)
-    wrap = distributed or fixture.ddp
-    if wrap:
-        arguments: dict[str, Any] = {"module": model}
+
+    def wrap(model: Any) -> Any:
+        if not (distributed or fixture.ddp) or isinstance(model, FSDPModule):
+            return model
+        arguments: dict[str, Any] = {"module": model, **fixture.ddp_options}
         hand.ddp(arguments)
-        model = nn.parallel.DistributedDataParallel(**arguments)
+        return nn.parallel.DistributedDataParallel(**arguments)
+
+    if fixture.given == "first":
+        model, _, loader, _ = hand.objects(model, None, loader, None)
+    if fixture.given != "bare":
+        model = wrap(model)
     optimizer: Any = fixture.optimizer(model.parameters())
     hand.optimizer(optimizer)
     scaler: Any = None
-    if fixture.scaler:
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    if fixture.scaler is not None:
+        scaler = torch.amp.GradScaler("cpu", **{"init_scale": 1024.0, **fixture.scaler})
         hand.scaler(scaler)
-    model, optimizer, loader, scaler = hand.objects(model, optimizer, loader, scaler)
+    if fixture.given != "first":
+        model, optimizer, loader, scaler = hand.objects(model, optimizer, loader, scaler)
+    if fixture.given == "bare":
+        model = wrap(model)
+    if fixture.is_compiled and dtype is torch.float32:
+        torch._dynamo.reset()
+        compile_function: Any = torch.compile
+        model = compile_function(model, dynamic=False)
 
     def batches() -> Iterator[Any]:
         epoch = 0
@@ -306,23 +531,30 @@ def train(fixture: Fixture, hand: Hand, steps: int, seed: int, dtype: torch.dtyp
 
     losses = []
     feed = batches()
-    for _ in range(steps):
-        optimizer.zero_grad()
+    for step in range(steps):
+        optimizer.zero_grad(set_to_none=fixture.set_to_none)
         total = 0.0
         for _ in range(fixture.micro_batches):
             x, y = next(feed)
             x = x.to(dtype) if x.is_floating_point() else x
+            if fixture.lengths:
+                length = fixture.lengths[step % len(fixture.lengths)]
+                x, y = x[:, :length].contiguous(), y[:, :length]
             model = hand.model(model)
             with torch.autocast("cpu", torch.float16) if fixture.fp16 else contextlib.nullcontext():
                 out = model(x)
-            loss = nn.functional.cross_entropy(out.to(dtype).flatten(0, -2), y.flatten()) / fixture.micro_batches
+            loss = loss_of(out, y, dtype) / fixture.micro_batches
             hand.backward()
             (loss if scaler is None else scaler.scale(loss)).backward()
             total += loss.detach().item()
         if fixture.clip:
             if scaler is not None:
                 scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=fixture.clip_foreach)
+        if fixture.decay and not optimizer.param_groups[0]["weight_decay"]:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= optimizer.param_groups[0]["lr"] * fixture.decay * parameter
         if scaler is None:
             optimizer.step()
         else:
@@ -337,7 +569,40 @@ def train(fixture: Fixture, hand: Hand, steps: int, seed: int, dtype: torch.dtyp
         raise AssertionError("the optimizer holds parameters that the model no longer has")
     feed.close()
     hand.undo()
+    torch.set_num_threads(1)
     return Run(losses=tuple(losses), start=start, state=state, records=tuple(records))
+
+
+def loss_of(out: Any, targets: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Of logits, or of what a model of Transformers answers."""
+    logits = getattr(out, "logits", out)
+    return nn.functional.cross_entropy(logits.to(dtype).flatten(0, -2), targets.flatten())
+
+
+def train_with_trainer(fixture: Fixture, hand: Hand, steps: int, seed: int, dtype: torch.dtype = torch.float32) -> Run:
+    """The same kind of training by hotloop's Trainer, with the hand's strategy."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    data = fixture.data()
+    loader: Any = DataLoader(data, batch_size=BATCH, shuffle=True, drop_last=True)
+    bare = fixture.model(data).to(dtype)
+    start = snapshot(bare)
+    losses: list[float] = []
+
+    class Notes:
+        def on_step_end(self, trainer: Any, loss: Any) -> None:
+            losses.append(loss.item())
+
+    def compute(model: Any, batch: Any) -> torch.Tensor:
+        return loss_of(model(batch[0]), batch[1], dtype)
+
+    strategy = hand.strategy or Strategy(choices=())
+    trainer = Trainer(bare, fixture.optimizer, compute, strategy=strategy, callbacks=[Notes()], seed=seed)
+    result = trainer.fit(loader, epochs=steps, max_steps=steps)
+    records = told(result.records)
+    if trainer.split > 1:  # the Trainer's own technique: its records are of objects, and this changes none
+        records = [(APPLIED, f"each batch in {trainer.split} parts", "reordered")]
+    return Run(losses=tuple(losses), start=start, state=snapshot(trainer.model), records=tuple(records))
 
 
 def snapshot(model: Any) -> tuple[torch.Tensor, ...]:
@@ -350,30 +615,59 @@ def snapshot(model: Any) -> tuple[torch.Tensor, ...]:
 
 # The two ways in.
 
-SETTINGS: Mapping[str, dict[str, Any]] = {
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "comm-variables": {"debug": "WARN"},
-    # No fixture has the loop that it replaces: so small that the numbers must stay within rounding.
-    "decay-in-optimizer": {"weight_decay": 1e-7},
+    "decay-in-optimizer": {"weight_decay": 0.1},
+    "ddp-settings": {"watch_steps": 2},
+    "thread-count": {"torch_threads": 1},
 }
-"""Of techniques that have to be told what to do."""
+"""Of techniques that have to be told what to do, or that would watch for longer than a short training takes."""
+
+CALLS: dict[str, Applier | None] = {"applier": None}
+"""Who changes the calls of torch's functions that are patched in this process."""
 
 
-def strategy_of(technique: Technique) -> Strategy:
-    return Strategy(choices=(Choice(technique=technique.id, settings=SETTINGS.get(technique.id, {})),))
+def strategy_of(technique: Technique, fixture: Fixture | None = None) -> Strategy:
+    settings = SETTINGS.get(technique.id, {})
+    if fixture is not None:
+        settings = fixture.settings.get(technique.id, settings)
+    return Strategy(choices=(Choice(technique=technique.id, settings=settings),))
 
 
-def with_technique(technique: Technique, way: str, techniques: Mapping[str, Technique]) -> Hand:
-    strategy = strategy_of(technique)
+def with_technique(technique: Technique, fixture: Fixture, way: str, techniques: Mapping[str, Technique]) -> Hand:
+    strategy = strategy_of(technique, fixture)
+    CALLS["applier"] = None  # of a training that ended early
     if way == "outside":
         return from_outside(strategy, techniques)
-    return by_api(strategy)
+    return by_api(strategy) if way == "api" else Hand(strategy=strategy)
+
+
+def patch_calls(names: Sequence[str]) -> None:
+    """The functions of torch that a technique changes, where the agent patches them."""
+    for name in names:
+
+        def wrap(original: Any, name: str = name) -> Any:
+            def changed(*args: Any, **kwargs: Any) -> Any:
+                applier = CALLS["applier"]
+                if applier is None or torch.compiler.is_compiling():
+                    return original(*args, **kwargs)
+                call = applier.change_call(name, original, args, kwargs, sys._getframe(1))
+                return call.function(*call.args, **call.kwargs)
+
+            return changed
+
+        problem = install(function_site(name), [wrap])
+        if problem is not None:
+            raise RuntimeError(problem)
 
 
 def from_outside(strategy: Strategy, techniques: Mapping[str, Technique]) -> Hand:
     applier = Applier(strategy, techniques, make_context(strategy, from_outside=True))
     applier.start()
+    CALLS["applier"] = applier
 
     def end() -> list[Any]:
+        CALLS["applier"] = None
         applier.finish()
         return told(applier.records)
 
@@ -394,7 +688,7 @@ def by_api(strategy: Strategy) -> Hand:
     made: list[Any] = []
 
     def objects(model: Any, optimizer: Any, loader: Any, scaler: Any) -> tuple[Any, Any, Any, Any]:
-        applied = apply_strategy(strategy, model=model, optimizer=optimizer, loader=loader)
+        applied = apply_strategy(strategy, model=model, optimizer=optimizer, loader=loader, scaler=scaler)
         made.append(applied)
         return applied.model, applied.optimizer, applied.loader, scaler
 
@@ -571,19 +865,23 @@ def start_ranks(world_size: int, work: Callable[[int], Any]) -> Any:
 
 
 def baselines_of(
-    steps: int, seeds: Sequence[int], world_size: int, names: Sequence[str] = tuple(FIXTURES)
+    steps: int | None, seeds: Sequence[int], world_size: int, names: Sequence[str] = tuple(FIXTURES)
 ) -> dict[tuple[str, int], Run]:
-    """Every fixture without a technique; RuntimeError where the same seed does not give the same bits twice."""
+    """Every kind without a technique, over its few steps where ``steps`` is None.
+
+    RuntimeError where the same seed does not give the same bits twice.
+    """
 
     def work(rank: int) -> dict[tuple[str, int], Run]:
         found = {}
         for name in names:
             fixture = FIXTURES[name]
-            runs = {seed: train(fixture, Hand(), steps, seed) for seed in seeds}
-            again = train(fixture, Hand(), min(steps, FAST_STEPS), seeds[0])
+            count = steps or fixture.few_steps
+            runs = {seed: fixture.train(fixture, Hand(), count, seed) for seed in seeds}
+            again = fixture.train(fixture, Hand(), min(count, FAST_STEPS), seeds[0])
             if again.losses != runs[seeds[0]].losses[: len(again.losses)]:
                 raise RuntimeError(f"{name}: the same seed gave other losses; nothing can be compared to it")
-            errors = rounding_errors(fixture, runs, min(steps, REORDERED_STEPS))
+            errors = rounding_errors(fixture, runs, min(count, REORDERED_STEPS))
             found.update({(name, seed): replace(run, rounding_ratios=errors) for seed, run in runs.items()})
         return found
 
@@ -598,8 +896,8 @@ def rounding_errors(fixture: Fixture, runs: Mapping[int, Run], steps: int) -> tu
     """
     largest = [0.0] * steps
     for seed in sorted({*TREATED_SEEDS, *runs}):
-        narrow = runs[seed] if seed in runs else train(fixture, Hand(), steps, seed)
-        wide = train(fixture, Hand(), steps, seed, torch.float64)
+        narrow = runs[seed] if seed in runs else fixture.train(fixture, Hand(), steps, seed)
+        wide = fixture.train(fixture, Hand(), steps, seed, torch.float64)
         for index in range(steps):
             exact = wide.losses[index]
             largest[index] = max(largest[index], abs(narrow.losses[index] - exact) / abs(exact) if exact else 0.0)
@@ -619,7 +917,7 @@ def set_environment(technique: Technique) -> tuple[tuple[str, str, str | None], 
 def try_everywhere(
     technique: Technique,
     baselines: Mapping[tuple[str, int], Run],
-    steps: int,
+    steps: int | None,
     seed: int,
     world_size: int,
     places: Sequence[tuple[str, str]],
@@ -629,12 +927,14 @@ def try_everywhere(
 
     def work(rank: int) -> list[Outcome]:
         before = set_environment(technique)
+        patch_calls(technique.functions)
         found = []
         for name, way in places:
             fixture = FIXTURES[name]
             began = time.monotonic()
             try:
-                treated = train(fixture, with_technique(technique, way, techniques), steps, seed)
+                hand = with_technique(technique, fixture, way, techniques)
+                treated = fixture.train(fixture, hand, steps or fixture.few_steps, seed)
             except UsageError as error:
                 # By API a technique may refuse a training that it would get wrong, if it says so by name.
                 refused = str(error).startswith(f"{technique.id}: ")
@@ -661,22 +961,52 @@ def compiles(technique: Technique) -> bool:
     return technique.stage is Stage.COMPILE or "compile" in technique.id or "graph" in technique.id
 
 
-def run_fast(ids: Sequence[str], world_size: int = 1) -> dict[str, list[Outcome] | str]:
-    """By technique id: its outcomes over a few steps, or why there are none."""
-    baselines = baselines_of(FAST_STEPS, SEEDS[:1], world_size)
-    found: dict[str, list[Outcome] | str] = {}
-    for one in ids:
-        try:
-            found[one] = try_everywhere(TECHNIQUES[one], baselines, FAST_STEPS, SEEDS[0], world_size, ALL_PLACES)
-        except RuntimeError as error:
-            found[one] = str(error)
+def run_fast(ids: Sequence[str]) -> dict[str, list[tuple[int, Outcome]] | str]:
+    """By technique id: ranks and outcomes over a few steps, on one rank everywhere and on two where it needs two; or
+    why there are none."""
+    found: dict[str, list[tuple[int, Outcome]] | str] = {}
+    for world_size in (1, 2):
+        places = {one: fast_places(TECHNIQUES[one], world_size) for one in ids}
+        names = sorted({name for several in places.values() for name, _ in several})
+        baselines = baselines_of(None, SEEDS[:1], world_size, names)
+        for one in ids:
+            known = found.setdefault(one, [])
+            if isinstance(known, str) or not places[one]:
+                continue
+            try:
+                outcomes = try_everywhere(TECHNIQUES[one], baselines, None, SEEDS[0], world_size, places[one])
+                known += [(world_size, outcome) for outcome in outcomes]
+            except RuntimeError as error:
+                found[one] = f"on {world_size} ranks: {error}"
     return found
+
+
+def fast_places(technique: Technique, world_size: int) -> list[tuple[str, str]]:
+    """Two ranks only where one does not do."""
+    return [
+        (name, way)
+        for name, way in places_of(technique, world_size)
+        if not FIXTURES[name].is_compiled
+        and FIXTURES[name].model is not hugging_face_model
+        and (world_size == 1 or technique.id in FIXTURES[name].for_ranks)
+    ]
+
+
+def made_for(ids: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Technique, kind and ranks: where the fast part must see it apply."""
+    return [
+        (one, name, world_size)
+        for one in ids
+        for world_size in (1, 2)
+        for name in sorted({name for name, _ in fast_places(TECHNIQUES[one], world_size)})
+        if one in FIXTURES[name].only and (world_size == 2) == (one in FIXTURES[name].for_ranks)
+    ]
 
 
 class Baselines(Mapping[tuple[str, int], Run]):
     """Runs without a technique, by fixture and seed; made when they are asked for, kept beside the result."""
 
-    def __init__(self, folder: Path, steps: int, world_size: int) -> None:
+    def __init__(self, folder: Path, steps: int | None, world_size: int) -> None:
         self._folder, self._steps, self._world_size = folder, steps, world_size
         self._runs: dict[tuple[str, int], Run] = {}
 
@@ -692,7 +1022,8 @@ class Baselines(Mapping[tuple[str, int], Run]):
         return len(self._runs)
 
     def _load(self, name: str) -> None:
-        file = self._folder / f"{name}-{self._steps}-steps-{self._world_size}-ranks-{torch.__version__}-rounding.pt"
+        steps = self._steps or FIXTURES[name].few_steps
+        file = self._folder / f"{name}-{steps}-steps-{self._world_size}-ranks-{torch.__version__}-rounding.pt"
         if file.exists():
             kept = torch.load(file, weights_only=True)
         else:
@@ -714,33 +1045,42 @@ class Baselines(Mapping[tuple[str, int], Run]):
 def run_slow(
     ids: Sequence[str], out: Path, steps: int, world_sizes: Sequence[int], limit_s: float = math.inf
 ) -> dict[str, Any]:
-    """Judge every technique that ``out`` does not hold yet, and write it there after each; past the limit, no more."""
+    """Judge every technique on what ``out`` does not hold of it yet, and write there what is known after each training
+    at length; past the limit, begin no more."""
     result = read_result(out, steps)
     began = time.monotonic()
+
+    def write() -> None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        scratch = out.with_suffix(".new")
+        scratch.write_text(json.dumps(result, indent=1) + "\n")
+        scratch.replace(out)
+
     for world_size in world_sizes:
-        todo = [one for one in ids if str(world_size) not in result["techniques"].get(one, {}).get("ranks", {})]
-        if not todo or time.monotonic() - began > limit_s:
-            continue
         baselines = Baselines(out.parent / ".numerics-baselines", steps, world_size)
-        short = Baselines(out.parent / ".numerics-baselines", FAST_STEPS, world_size)
-        for one in todo:
-            if time.monotonic() - began > limit_s:
-                break
+        short = Baselines(out.parent / ".numerics-baselines", None, world_size)
+        for one in ids:
+            technique = TECHNIQUES[one]
+            entry = result["techniques"].setdefault(one, {"class": technique.numerics.value, "ranks": {}})
+            entry["class"] = technique.numerics.value
+            part = entry["ranks"].get(str(world_size), {})
+            if part.get("source", fingerprint(technique)) != fingerprint(technique):
+                part = {}  # the technique is another one now
             started = time.monotonic()
-            verdict = judge_slowly(TECHNIQUES[one], baselines, short, steps, world_size)
-            verdict["took_s"] = round(time.monotonic() - started, 1)
-            entry = result["techniques"].setdefault(one, {"class": TECHNIQUES[one].numerics.value, "ranks": {}})
-            entry["ranks"][str(world_size)] = verdict
-            out.parent.mkdir(parents=True, exist_ok=True)
-            scratch = out.with_suffix(".new")
-            scratch.write_text(json.dumps(result, indent=1) + "\n")
-            scratch.replace(out)
-            print(
-                f"{one} on {world_size}: {verdict['verdict']}, {verdict['took_s']} s {verdict['why'][:1]}",
-                file=sys.stderr,
-                flush=True,
-            )
+            took_s = part.get("took_s", 0.0)
+            for after in judge_slowly(technique, part, baselines, short, steps, world_size):
+                after["took_s"] = round(took_s + time.monotonic() - started, 1)
+                entry["ranks"][str(world_size)] = after
+                write()
+                print(f"{one} on {world_size}: {after['verdict']}, {after['took_s']} s {after['why'][:1]}", flush=True)
+                if time.monotonic() - began > limit_s:
+                    return result
     return result
+
+
+def fingerprint(technique: Technique) -> str:
+    """Of the file of a technique; results of another one are made anew."""
+    return hashlib.sha256(inspect.getsource(inspect.getmodule(technique)).encode()).hexdigest()[:12]  # type: ignore[arg-type]
 
 
 def summarize(result: Mapping[str, Any]) -> str:
@@ -751,18 +1091,20 @@ def summarize(result: Mapping[str, Any]) -> str:
         "<!-- Generated by tests/apply/battery.py from benchmarks/results/numerics.json; do not edit. -->",
         "# What every technique does to the numbers",
         "",
-        f"`make numerics`: small trainings of {len(FIXTURES)} kinds, each without and with a technique, by API and as "
-        f"from outside. Where it applies over {FAST_STEPS} steps, it is trained for {result['steps']}. `exact`: equal "
-        f"bits of every loss, parameter and buffer. `reordered`: losses within {result['rounding_factor']} times the "
-        "rounding error that the training has without it, which is the largest difference between its losses in "
-        f"float32 and in float64 up to that step, over {result['reordered_steps']} steps (the part of it that was "
-        f"needed stands behind the class). These beyond, `resampled` and `lossy`: in every block of {BLOCK_STEPS} "
-        f"steps the mean over {result['treated_seeds']} seeds lies within the range of {result['baseline_seeds']} "
-        "seeds without it.",
+        f"`make numerics`: small trainings of {len(KINDS)} kinds, each without and with a technique, by API, in "
+        "hotloop's Trainer, and as from outside. Some kinds were made for techniques that have something to replace: "
+        "gradients clipped one by one, a decay in the loop, tiny buckets and a needless scan, too many threads. Where "
+        f"a technique applies over a few steps, it is trained for {result['steps']}: on the first kind of each way, "
+        "and on all that were made for it. `exact`: equal bits of every loss, parameter and buffer. `reordered`: "
+        f"losses within {result['rounding_factor']} times the rounding error that the training has without it, which is the largest "
+        "difference between its losses in float32 and in float64 up to that step, over "
+        f"{result['reordered_steps']} steps (the part of it that was needed stands behind the class). These beyond, "
+        f"`resampled` and `lossy`: in every block of {BLOCK_STEPS} steps the mean over {result['treated_seeds']} seeds "
+        f"lies within the range of {result['baseline_seeds']} seeds without it.",
         "",
         f"{result['machine']}, torch {result['torch']}, {result['date']}; {minutes:.0f} minutes of a busy machine for "
-        f"the {len(parts)} results below. A technique that applies to none of the kinds here (most of these are for "
-        "accelerators) is not judged; what is missing was not reached.",
+        f"the {len(parts)} results below. `not judged` gives the technique's own words for why it left these trainings "
+        "alone. A result is made anew when the technique's file changes.",
         "",
         "The trainings are smooth, without ReLU. Where an input lies within a rounding of its kink, another order of "
         "summing flips it, and the losses part by more than roundings: under channels_last on 2 ranks one of 24,832 "
@@ -782,13 +1124,20 @@ def _cell(part: Mapping[str, Any] | None) -> str:
     if part is None:
         return "not reached"
     if part["verdict"] == "did not apply":
-        return "does not apply here"
+        return f"not judged: {find_reason(part['why'])}"
     places = [
         f"{one['fixture']}, {one['way']}: {one['numerics']}{_share(one)}, {one['steps']} steps x {one['seeds']}"
         for one in part.get("long", ())
     ]
     why = [" ".join(text.split())[:160].replace("|", "/") for text in part["why"][:1]]
-    return "; ".join([f"**{part['verdict']}**" if part["verdict"] == "failed" else part["verdict"], *places, *why])
+    return "; ".join(["**broken**" if part["verdict"] == "failed" else part["verdict"], *places, *why])
+
+
+def find_reason(said: Sequence[str]) -> str:
+    """Why nothing could be judged: what was missing, before what another kind of training lacked."""
+    reasons = [one.removeprefix("not applicable: ").replace("|", "/") for one in said]
+    decisive = ("accelerator", "on the CPU", "on cpu", "on a CPU", "rank", "Transformers", "")
+    return next(one for word in decisive for one in reasons if word in one)
 
 
 def _share(one: Mapping[str, Any]) -> str:
@@ -798,58 +1147,100 @@ def _share(one: Mapping[str, Any]) -> str:
 
 def judge_slowly(
     technique: Technique,
+    part: Mapping[str, Any],
     baselines: Mapping[tuple[str, int], Run],
     short: Mapping[tuple[str, int], Run],
     steps: int,
     world_size: int,
+) -> Iterator[dict[str, Any]]:
+    """What is known of it, beginning with ``part``, after each training that is still missing there: over a few steps
+    wherever it may apply, then over all steps and several seeds at those of ``long_places``."""
+    places: list[dict[str, Any]] = list(part.get("places", ()))
+    long: list[dict[str, Any]] = list(part.get("long", ()))
+    failures: list[str] = []
+
+    def known() -> dict[str, Any]:
+        why = [f"{one['fixture']}, {one['way']}: {one['problem']}" for one in places if one["problem"]]
+        why += [problem for one in long for problem in one.get("problems", ())] + failures
+        applied = any(one["applied"] for one in places)
+        verdict = "failed" if why else "kept" if applied else "did not apply"
+        reasons = sorted({said for one in places for said in one["said"]})
+        return {
+            "verdict": verdict,
+            "why": why or ([] if applied else reasons),
+            "source": fingerprint(technique),
+            "places": places,
+            "long": long,
+        }
+
+    tried = {(one["fixture"], one["way"]) for one in places}
+    missing = [place for place in places_of(technique, world_size) if place not in tried]
+    if missing:
+        for name in {name for name, _ in missing}:
+            _ = short[name, SEEDS[0]]  # made before the children are forked
+        try:
+            places += [one.as_json() for one in try_everywhere(technique, short, None, SEEDS[0], world_size, missing)]
+        except RuntimeError as error:
+            failures.append(str(error))
+        yield known()
+    for name, way in long_places(technique, places):
+        if any((one["fixture"], one["way"]) == (name, way) for one in long):
+            continue
+        try:
+            long.append(judge_at_length(technique, baselines, name, way, steps, world_size))
+        except RuntimeError as error:
+            failures.append(f"{name}, {way}: {error}")
+        yield known()
+
+
+def long_places(technique: Technique, places: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Of the places where it applies: the first of each way, and all that were made for it."""
+    found: list[tuple[str, str]] = []
+    for one in places:
+        name, way = one["fixture"], one["way"]
+        if one["applied"] and one["problem"] is None and name in FIXTURES:
+            first = way not in {way for found_name, way in found if not FIXTURES[found_name].only}
+            if technique.id in FIXTURES[name].only or first:
+                found.append((name, way))
+    return found
+
+
+def judge_at_length(
+    technique: Technique,
+    baselines: Mapping[tuple[str, int], Run],
+    name: str,
+    way: str,
+    steps: int,
+    world_size: int,
 ) -> dict[str, Any]:
-    """Where it applies over a few steps, then at most two of these places over all steps and several seeds."""
-    for name in FIXTURES:
-        _ = short[name, SEEDS[0]]  # made before the children are forked
-    try:
-        first = try_everywhere(technique, short, FAST_STEPS, SEEDS[0], world_size, ALL_PLACES)
-    except RuntimeError as error:
-        return {"verdict": "failed", "why": [str(error)]}
-    problems = [f"{one.fixture}, {one.way}: {one.problem}" for one in first if one.problem]
-    answer: dict[str, Any] = {"places": [one.as_json() for one in first], "long": []}
-    applied = [one for one in first if one.applied and one.problem is None]
-    if not applied and not problems:
-        return {"verdict": "did not apply", "why": sorted({said for one in first for said in one.said})} | answer
-    chosen = {next((one.way, one.fixture) for one in applied if one.way == way) for way in {a.way for a in applied}}
-    for way, name in sorted(chosen):
-        runs = []
-        _ = baselines[name, SEEDS[0]]
-        for seed in TREATED_SEEDS:
-            try:
-                runs += try_everywhere(technique, baselines, steps, seed, world_size, [(name, way)])
-            except RuntimeError as error:
-                problems.append(f"{name}, {way}, seed {seed}: {error}")
-                break
-            if runs[-1].problem:
-                problems.append(f"{name}, {way}, seed {seed}: {runs[-1].problem}")
-            if runs[-1].claim == "exact":
-                break
-        claim = max((run.claim for run in runs if run.claim), key=CLASSES.index, default=None)
-        if runs and claim != "exact":
-            spread = outside_spread([baselines[name, seed].losses for seed in SEEDS], [run.losses for run in runs])
-            problems += [f"{name}, {way}: {spread}"] if spread else []
-        answer["long"].append(
-            {
-                "fixture": name,
-                "way": way,
-                "numerics": claim,
-                "steps": steps,
-                "seeds": len(runs),
-                "baseline_seeds": len(SEEDS),
-                "tolerance_share_ratio": max(
-                    (run.tolerance_share_ratio for run in runs if run.tolerance_share_ratio is not None), default=None
-                ),
-                "allowed_at_last_reordered_step_ratio": tolerance(baselines[name, SEEDS[0]], REORDERED_STEPS - 1),
-                "last_block_loss": [blocks_of(run.losses)[-1] for run in runs if run.losses],
-                "baseline_last_block_loss": [blocks_of(baselines[name, seed].losses)[-1] for seed in SEEDS],
-            }
-        )
-    return {"verdict": "failed" if problems else "kept", "why": problems} | answer
+    runs: list[Outcome] = []
+    problems = []
+    _ = baselines[name, SEEDS[0]]
+    for seed in TREATED_SEEDS:
+        runs += try_everywhere(technique, baselines, steps, seed, world_size, [(name, way)])
+        if runs[-1].problem:
+            problems.append(f"{name}, {way}, seed {seed}: {runs[-1].problem}")
+        if runs[-1].claim == "exact":
+            break
+    claim = max((run.claim for run in runs if run.claim), key=CLASSES.index, default=None)
+    if claim != "exact":
+        spread = outside_spread([baselines[name, seed].losses for seed in SEEDS], [run.losses for run in runs])
+        problems += [f"{name}, {way}: {spread}"] if spread else []
+    return {
+        "fixture": name,
+        "way": way,
+        "numerics": claim,
+        "steps": steps,
+        "seeds": len(runs),
+        "baseline_seeds": len(SEEDS),
+        "problems": problems,
+        "tolerance_share_ratio": max(
+            (run.tolerance_share_ratio for run in runs if run.tolerance_share_ratio is not None), default=None
+        ),
+        "allowed_at_last_reordered_step_ratio": tolerance(baselines[name, SEEDS[0]], REORDERED_STEPS - 1),
+        "last_block_loss": [blocks_of(run.losses)[-1] for run in runs if run.losses],
+        "baseline_last_block_loss": [blocks_of(baselines[name, seed].losses)[-1] for seed in SEEDS],
+    }
 
 
 def read_result(out: Path, steps: int) -> dict[str, Any]:
@@ -874,6 +1265,15 @@ def read_result(out: Path, steps: int) -> dict[str, Any]:
     return {**head, "techniques": {}}
 
 
+def is_complete(technique: Technique, result: Mapping[str, Any], world_size: int) -> bool:
+    part = result["techniques"].get(technique.id, {}).get("ranks", {}).get(str(world_size))
+    if part is None:
+        return False
+    tried = {(one["fixture"], one["way"]) for one in part.get("places", ())}
+    trained = {(one["fixture"], one["way"]) for one in part.get("long", ())}
+    return tried >= set(places_of(technique, world_size)) and trained >= set(long_places(technique, part["places"]))
+
+
 def describe_machine() -> str:
     """Processor and cores, as /proc says it."""
     name = "unknown processor"
@@ -896,15 +1296,19 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.part == "fast":
         ids = [one for one in ids if not compiles(TECHNIQUES[one])]
         found = run_fast(ids)
-        print(json.dumps({k: v if isinstance(v, str) else [o.as_json() for o in v] for k, v in found.items()}))
+        outcomes = {
+            one: several
+            if isinstance(several, str)
+            else [{**outcome.as_json(), "ranks": ranks} for ranks, outcome in several]
+            for one, several in found.items()
+        }
+        print(json.dumps({"outcomes": outcomes, "made_for": made_for(ids)}))
         return 0
     ids = sorted(ids, key=lambda one: compiles(TECHNIQUES[one]))  # what takes minutes comes last
     result = run_slow(ids, chosen.out, chosen.steps, chosen.ranks, chosen.limit_s)
     if chosen.summarize is not None:
         chosen.summarize.write_text(summarize(result))
-    missing = sum(
-        str(ranks) not in result["techniques"].get(one, {}).get("ranks", {}) for one in ids for ranks in chosen.ranks
-    )
+    missing = sum(not is_complete(TECHNIQUES[one], result, ranks) for one in ids for ranks in chosen.ranks)
     if missing:
         print(f"{missing} results are still to come: run it again", file=sys.stderr)
     bad = [

@@ -42,7 +42,7 @@ class NoSyncAccumulation(Technique):
     functions = (
         "torch.nn.utils.clip_grad:clip_grad_norm_",
         "torch.nn.utils.clip_grad:clip_grad_value_",
-        "torch.nn.utils.clip_grad:clip_grads_with_norm_",
+        "torch.nn.utils.clip_grad:_clip_grads_with_norm_",  # torch.nn.utils calls it clip_grads_with_norm_
         "torch.amp.grad_scaler:GradScaler.unscale_",
     )
     settings = (

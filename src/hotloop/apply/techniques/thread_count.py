@@ -80,7 +80,7 @@ class ThreadCount(Technique):
             memory["as_it_was"] = True
             return None
         torch.set_num_threads(wanted)
-        source = f" of {VARIABLE}" if chosen else ""
+        source = f" of {VARIABLE}" if chosen == str(before) else ""
         return Applied(
             detail=f"{_threads(wanted)} in place of {before}{source}, on {context.cores} cores for "
             f"{context.local_world_size} ranks",
