@@ -620,7 +620,7 @@ def test_the_cpu_time_of_short_rows_is_read_now_and_then_and_never_lost(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = training.session.recorder
-    monkeypatch.setattr("hotloop.observe.session.SHORT_ROW_NS", 1 << 60)
+    monkeypatch.setattr("hotloop.observe.session.CPU_MASKS", ((1 << 60, 7),))
     for _ in range(2 * MATCHED_ROWS):
         training.step()
     while recorder.rows % 8 != 1:
@@ -631,6 +631,16 @@ def test_the_cpu_time_of_short_rows_is_read_now_and_then_and_never_lost(
     for _ in range(24):
         training.step()
     assert training.column("cpu_ns") == [1_000 if index % 8 == 0 else 0 for index in training.column("index")]
+
+
+def test_the_cpu_time_of_the_shortest_rows_is_read_least(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    masks = []
+    for shortest_ns in (0, 1 << 60):
+        monkeypatch.setattr("hotloop.observe.session.CPU_MASKS", ((shortest_ns, 31), (1 << 60, 7)))
+        for _ in range(20):
+            training.step()
+        masks.append(training.session.recorder.cpu_mask)
+    assert masks == [7, 31]
 
 
 def _raise(*args: Any, **kwargs: Any) -> Any:
