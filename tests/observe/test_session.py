@@ -376,6 +376,11 @@ def test_the_sampler_slows_down_as_far_as_its_cost_asks() -> None:
     assert intervals[-1] == IDLE_INTERVAL_S
 
 
+def test_the_sampler_wakes_before_fast_steps_have_filled_what_is_ready_of_the_file() -> None:
+    asleep_s = [next_interval_s(IDLE_INTERVAL_S, 1.0, 99.0, rows_per_s) for rows_per_s in (100.0, 1_000.0, 1e6)]
+    assert asleep_s == [IDLE_INTERVAL_S, pytest.approx(0.4), pytest.approx(0.2)]
+
+
 @pytest.mark.parametrize(
     ("overslept_ns", "run_delay_ns", "threads", "late", "taken"),
     [

@@ -702,6 +702,8 @@ class FrameWriter:
 
     def _release_retired(self) -> None:
         """Let go of full segments that the file has; those that no slot refers to are unmapped by that."""
+        if not self._retired:
+            return
         with self._lock:
             retired, self._retired = self._retired, []
         kept = [segment for segment in retired if segment.mapping is None and segment.flushed < segment.at]
