@@ -332,13 +332,13 @@ def test_batches_fetched_here_are_timed_less_often_after_the_first(training: Tra
     assert fetch_many(TIMED_FETCHES) == TIMED_FETCHES
     assert 60 <= fetch_many(260) <= 68
     fetch_many(200)
-    assert 95 <= fetch_many(6100) <= 105  # batches without any time between them
+    assert 48 <= fetch_many(6100) <= 53  # batches without any time between them
     fetch_many(100, apart_ns=40_000_000)
     assert 24 <= fetch_many(100, apart_ns=40_000_000) <= 26
     state = training.session.loading._fetch_state
     assert state is not None
     taken = TIMED_FETCHES + 6760
-    assert taken - 100 <= state.main.batches <= taken  # the totals cover all
+    assert taken - 200 <= state.main.batches <= taken  # the totals cover all
     with pytest.raises(TypeError):
         wrappers.wrap_fetcher_fetch(training.session)(lambda fetcher, index: fetcher.collate_fn(1, 2))(fetcher, 0)
     assert fetcher.collate_fn is collate
