@@ -65,7 +65,7 @@ STEP_FIELDS = (
     "padding_tokens",  # UNKNOWN when the row was not sampled
     "longest_tokens",  # if each batch were padded only to its own longest sample; UNKNOWN when not sampled
     "cpu_ns",  # CPU time of the whole process since it was read before: in this row, or, where rows are short, in this
-    # one and those before it that hold 0 (it is read in every eighth of them; asking the kernel costs microseconds)
+    # one and those before it that hold 0 (it is read in every 8th or 32nd of them: asking takes microseconds)
     "gc_ns",  # garbage collections on any thread
     "gc_count",
     "scaler_ns",  # GradScaler's own work (scale, unscale_, update), optimizer excluded

@@ -31,10 +31,13 @@ FAST_FOR_S = 20.0
 """In the first seconds there are enough samples whatever they cost, so that short runs have lines too."""
 FIRST_S = 3.0
 """For so long memory and the file are looked after more often, for runs of a few seconds."""
-SAMPLES_PER_E_FOLDING = 50
-"""A sample comes no sooner than this part of the time since the start: what the first ones have shown needs few more as
-proof, and each costs about 150 us of CPU time, most of it for waking up."""
-IDLE_INTERVAL_S = 0.200
+FIRST_PER_E_FOLDING, SAMPLES_PER_E_FOLDING = 50, 25
+"""A sample comes no sooner than this part of the time since the start, in the FIRST_S and later: what the first ones
+have shown needs few more as proof, and each costs about 200 us of CPU time, much of it for waking up."""
+IDLE_INTERVAL_S = 0.500
+MOST_ROWS_ASLEEP, READY_INTERVAL_S = 400, 0.200
+"""While so many rows come the file must be looked after, as long as that is not sooner than this: half a segment, which
+is there before the next one is, holds about a thousand."""
 TARGET_CPU_RATIO = 0.001
 """The thread samples as often as keeps its own CPU time below this share of wall time, within those limits."""
 
@@ -85,7 +88,7 @@ class Background:
         start_ns = time.monotonic_ns()
         due_ns = dict.fromkeys(_JOBS_NS, 0)
         jobs_due_ns = tuned_ns = start_ns
-        tuned_cpu_ns = 0
+        tuned_cpu_ns = tuned_rows = 0
         interval_s = FAST_INTERVAL_S
         wait, clock = self._asleep.acquire, time.monotonic_ns
         asleep_ns = clock()
@@ -104,9 +107,13 @@ class Background:
                     jobs_due_ns = min(due_ns.values())
                     self.cpu_ns = time.thread_time_ns()
                     if now_ns - tuned_ns >= 1_000_000_000:
-                        share = (self.cpu_ns - tuned_cpu_ns) / (now_ns - tuned_ns)
-                        interval_s = next_interval_s(interval_s, share, age_s)
-                        tuned_ns, tuned_cpu_ns = now_ns, self.cpu_ns
+                        rows, passed_ns = self._session.recorder.rows, now_ns - tuned_ns
+                        share, rows_per_s = (
+                            (self.cpu_ns - tuned_cpu_ns) / passed_ns,
+                            (rows - tuned_rows) / passed_ns * 1e9,
+                        )
+                        interval_s = next_interval_s(interval_s, share, age_s, rows_per_s)
+                        tuned_ns, tuned_cpu_ns, tuned_rows = now_ns, self.cpu_ns, rows
             except Exception as error:
                 GUARD.record("background", error)
             asleep_ns = clock()
@@ -231,26 +238,30 @@ class Background:
 
 _JOBS_NS = {
     "keep_file": (100_000_000, 250_000_000, 250_000_000),
-    "read_memory": (60_000_000, 250_000_000, 500_000_000),
+    "read_memory": (60_000_000, 500_000_000, 500_000_000),
     "write_samples": (2_000_000_000, 2_000_000_000, 5_000_000_000),
-    "write_memory": (1_000_000_000, 1_000_000_000, 2_000_000_000),
+    "write_memory": (1_000_000_000, 2_000_000_000, 2_000_000_000),
     "write_network": (250_000_000, 1_000_000_000, 2_000_000_000),
-    "write_totals": (2_000_000_000, 2_000_000_000, 5_000_000_000),
+    "write_totals": (2_000_000_000, 5_000_000_000, 5_000_000_000),
 }
 """ns between two runs of each job: in the first FIRST_S, so that a run of two seconds has rates and a slope of its
 memory too; until FAST_FOR_S; and later."""
 
 
-def next_interval_s(interval_s: float, share_ratio: float, age_s: float) -> float:
+def next_interval_s(interval_s: float, share_ratio: float, age_s: float, rows_per_s: float = 0.0) -> float:
     """Seconds between two samples, when at ``interval_s`` the thread used that share of wall time so far.
 
     >>> next_interval_s(0.020, 0.0005, 1.0), next_interval_s(0.020, 0.002, 1.0), next_interval_s(0.020, 1.0, 1.0)
     (0.02, 0.04, 0.06)
     >>> next_interval_s(0.060, 0.0005, 5.0), next_interval_s(0.1, 1.0, 15.0), next_interval_s(0.2, 0.0001, 99.0)
-    (0.1, 0.2, 0.2)
+    (0.2, 0.5, 0.5)
+    >>> next_interval_s(0.2, 0.0001, 99.0, 1_000.0), next_interval_s(0.2, 0.0001, 99.0, 5_000.0)
+    (0.4, 0.2)
     """
-    fastest_s = max(FAST_INTERVAL_S, min(IDLE_INTERVAL_S, age_s / SAMPLES_PER_E_FOLDING))
-    slowest_s = max(fastest_s, SLOW_INTERVAL_S if age_s < FAST_FOR_S else IDLE_INTERVAL_S)
+    idle_s = min(IDLE_INTERVAL_S, max(READY_INTERVAL_S, MOST_ROWS_ASLEEP / max(rows_per_s, 1.0)))
+    fastest_s = age_s / (FIRST_PER_E_FOLDING if age_s < FIRST_S else SAMPLES_PER_E_FOLDING)
+    fastest_s = max(FAST_INTERVAL_S, min(idle_s, fastest_s))
+    slowest_s = max(fastest_s, SLOW_INTERVAL_S if age_s < FAST_FOR_S else idle_s)
     return max(fastest_s, min(slowest_s, interval_s * share_ratio / TARGET_CPU_RATIO))
 
 

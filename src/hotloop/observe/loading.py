@@ -34,9 +34,9 @@ FETCH_BATCHES = FIELD["fetch_batches"]
 TIMED_FETCHES = 64
 """So many batches are timed one by one where they are fetched in the training process, then one in four."""
 RARELY_TIMED_FETCHES = 128
-"""After so many timed ones, as many as keep the timing below about 0.1 % of the time."""
-FETCH_GAP_NS = 33_000_000
-MOST_GAPS = 20
+"""After so many timed ones, as many as keep the timing below about 0.05 % of the time."""
+FETCH_GAP_NS = 66_000_000
+MOST_GAPS = 40
 """A gap is made so many times longer as batches fit into FETCH_GAP_NS, at most MOST_GAPS times: asking the kernel costs
 100 us a batch among cold caches."""
 FETCH_GAPS = (2, 4, 1, 5)

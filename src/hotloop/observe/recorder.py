@@ -189,6 +189,10 @@ class Recorder:
     @watching_all.setter
     def watching_all(self, value: bool) -> None:
         self._set_flag(FLAG_WATCHED_ALL, value)
+        before, after = (UNKNOWN, 0) if value else (0, UNKNOWN)
+        self._template[RECOMPUTE] = after
+        if self.row[RECOMPUTE] == before:
+            self.row[RECOMPUTE] = after
 
     @property
     def in_deep_window(self) -> bool:
@@ -210,6 +214,7 @@ class Recorder:
 
     def _set_flag(self, flag: int, value: bool) -> None:
         self._flags = self._flags | flag if value else self._flags & ~flag
+        self.set_known(FLAGS, self._flags)
 
     def set_known(self, field: int, value: int) -> None:
         """The newest value of a field that holds for this row and those after it; from any thread."""
@@ -348,28 +353,26 @@ class Recorder:
         self.last_ns = now
         stack.pop()
         stack[0] = OTHER
-        self.closes += 1
-        if self.closes > MAX_CLOSES:
+        self.closes = closes = self.closes + 1
+        if closes > MAX_CLOSES:
             return
         row[INDEX] = rows = self.rows
         if optimizer_index:
             row[OPTIMIZER_INDEX] = optimizer_index
-        row[END] = now - self.anchor_ns
+        row[END] = end_ns = now - self.anchor_ns
         if not rows & self.cpu_mask:
             cpu_ns = self._cpu_clock()
             row[CPU] = cpu_ns - self._cpu_last_ns
             self._cpu_last_ns = cpu_ns
-        if self._flags:
-            row[FLAGS] = self._flags
-            if self._flags & FLAG_WATCHED_ALL and row[RECOMPUTE] == UNKNOWN:
-                row[RECOMPUTE] = 0
         self.rows = rows = rows + 1
-        if self._emit is not None:
-            self._emit(row)
+        emit = self._emit
+        if emit is not None:
+            emit(row)
         if rows >= self.due and self.on_row is not None:
             self.on_row(row)
+            end_ns = self.last_ns - self.anchor_ns
         row[_ALL] = self._template
-        row[START] = self.last_ns - self.anchor_ns
+        row[START] = end_ns
 
     def step_skipped(self, index: int) -> None:
         """GradScaler found inf or NaN and did not call the optimizer: a step all the same."""
@@ -404,9 +407,6 @@ class Recorder:
         cpu_ns = self._cpu_clock()
         row[CPU] = cpu_ns - self._cpu_last_ns
         self._cpu_last_ns = cpu_ns
-        row[FLAGS] = flags = self._flags
-        if flags & FLAG_WATCHED_ALL and row[RECOMPUTE] == UNKNOWN:
-            row[RECOMPUTE] = 0
         self.rows = rows = rows + 1
         if not self.started:
             self._start()

@@ -48,8 +48,8 @@ LEARNING_ROWS = 4
 """For so many rows every nested module call is looked at (autocast, nested DDP)."""
 TOKEN_SAMPLE_ROWS = 16
 """Tokens are counted in the first rows and then in every so many'th. Before the others nothing is looked at."""
-SHORT_ROW_NS = 20_000_000
-"""In rows shorter than this the process's CPU time is read in every eighth."""
+CPU_MASKS = ((4_000_000, 31), (20_000_000, 7))
+"""In rows shorter than so many ns the process's CPU time is read in every 32nd or every eighth."""
 MATCHED_ROWS = 64
 """For so many rows inputs of forwards are remembered; later only if there have been forwards without
 gradients, or some that repeated another one."""
@@ -157,7 +157,7 @@ class Session:
         self._looks = 0
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self.optimizer_steps: defaultdict[int, int] = defaultdict(int)
-        """Completed steps of every optimizer, by its number."""
+        """Completed steps of every optimizer, by its number; not counted while forwards are plain."""
         self._owners: dict[int, int] = {}
         """The number of the optimizer that updates a weight, by the weight's identity."""
         self._facts_told: set[str] = set()
@@ -300,7 +300,7 @@ class Session:
         if self._pending_facts:
             self.flush_pending()
         self.plain_forwards = not (self.matching_inputs or self._ddp_classes or self.preparers)
-        recorder.cpu_mask = 7 if row[END] - row[START] < SHORT_ROW_NS else 0
+        recorder.cpu_mask = next((mask for below_ns, mask in CPU_MASKS if row[END] - row[START] < below_ns), 0)
         recorder.quick = not (
             self.learning
             or self.loading.unknown

@@ -20,6 +20,7 @@ import torch
 
 from hotloop.core.recording import FIELD
 
+from .loading import LoaderState
 from .recorder import (
     AFTER_BACKWARD,
     AFTER_FORWARD,
@@ -41,6 +42,8 @@ from .session import Session
 from .threads import busy_ns
 
 BATCHES = FIELD["batches"]
+MICRO_BATCHES = FIELD["micro_batches"]
+SAMPLES = FIELD["samples"]
 ITERATORS = FIELD["iterators"]
 FORWARDS = FIELD["forwards"]
 NOGRAD_FORWARDS = FIELD["nograd_forwards"]
@@ -126,8 +129,8 @@ def wrap_loader_iter(session: Session) -> Callable[[Call], Call]:
 
 def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
     """_BaseDataLoaderIter.__next__: waiting for the next batch."""
-    recorder, loading = session.recorder, session.loading
-    clock = recorder.clock
+    recorder, loading, counting = session.recorder, session.loading, session.counting
+    clock, tensor = recorder.clock, torch.Tensor
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
@@ -145,7 +148,7 @@ def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
             recorder.last_ns = start_ns
             stack.append(INPUT)
             depth = len(stack)
-            state = loading.state
+            state: LoaderState = loading.state  # type: ignore[assignment]  # an iterator that is known has one
             try:
                 batch = original(self)
             except StopIteration:
@@ -157,14 +160,36 @@ def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
                 raise
             now_ns = clock()
             stack = recorder.stack
-            if len(stack) == depth == 2:
-                recorder.row[INPUT] += now_ns - recorder.last_ns
-                recorder.last_ns = now_ns
-                stack.pop()
-                stack[0] = AFTER_INPUT
-            else:
+            if not (len(stack) == depth == 2 and recorder.quick):
                 recorder.unwind(depth - 1)
-            loading.after_batch(state, batch, now_ns - start_ns)
+                loading.after_batch(state, batch, now_ns - start_ns)
+                return batch
+            row = recorder.row
+            row[INPUT] += now_ns - recorder.last_ns
+            recorder.last_ns = now_ns
+            stack.pop()
+            stack[0] = AFTER_INPUT
+            kind = type(batch)
+            first = batch[0] if (kind is list or kind is tuple) and batch else batch
+            if (
+                row[BATCHES]
+                or row[SAMPLES]
+                or counting.direct_samples
+                or counting.sampled_row == recorder.rows
+                or type(first) is not tensor
+                or not (shape := first.shape)
+                or (samples := shape[0]) != state.last_samples
+                or samples != state.whole_batch
+                or loading.last_state is not state
+            ):
+                loading.after_batch(state, batch, now_ns - start_ns)
+                return batch
+            # The row's first batch, and as large as the one before.
+            state.batches += 1
+            state.wait_ns += now_ns - start_ns
+            row[BATCHES] = 1
+            row[MICRO_BATCHES] += 1
+            row[SAMPLES] = samples
             return batch
 
         return __next__
@@ -470,7 +495,8 @@ def wrap_optimizer_step(session: Session) -> Callable[[Call], Call]:
             except BaseException:
                 recorder.unwind(1)
                 raise
-            session.optimizer_steps[index] += 1
+            if not session.plain_forwards:
+                session.optimizer_steps[index] += 1
             if recorder.quick and len(recorder.stack) == 2:
                 recorder.close_step(index)
             else:

@@ -76,6 +76,7 @@ _FROM_FIRST = tuple(FIELD[name] for name in ("index", "closed_by", "optimizer_in
 _FROM_LAST = tuple(FIELD[name] for name in ("end_ns", "rss_bytes", "device_allocated_bytes", "device_reserved_bytes"))
 _FLAGS = FIELD["flags"]
 
+_RowPlace = tuple[slice, int, int]  # where a row's values go, its commit word, the checksum of what lies between
 _CLAIMED_ROWS = 16  # places for rows that the training thread takes at a time
 _DRAIN_ROWS = 64  # waiting rows that one write_row takes along
 _TRACKED_FACTS = 1024  # last-wins facts whose places are remembered
@@ -162,7 +163,14 @@ class FrameWriter:
         self._view = memoryview(b"")
         self._at = 0
         self._sequence = 1
-        self._forget_places()
+        self._places: list[_RowPlace] = []
+        """Places for rows that are the training thread's own, the next one last."""
+        self._row_target: Any = None
+        self._row_words = self._view.cast("q")
+        self._claimed: tuple[_RowPlace, ...] = ()
+        """All places that were claimed last, in the order of the file."""
+        self._claimed_rows = 0
+        """Index after that of the row which the last of these is for."""
         self._reserve_at = RESERVE_OFFSET
 
         self._raw_left = raw_rows
@@ -279,7 +287,7 @@ class FrameWriter:
         words[first_word + 1 : end >> 3 : _ROW_SPAN_WORDS] = array("q", [_ROW_WORD] * count)
         words[first_word + 2 : end >> 3 : _ROW_SPAN_WORDS] = array("q", sequences)
         starts = range(at + FRAME_HEADER_BYTES, end, _ROW_SPAN_BYTES)
-        places = [
+        places: list[_RowPlace] = [
             (slice(start, start + _ROW_BYTES), word, adler32(_ROW_HEAD.pack(_ROW_WORD, sequence), KIND_SUMMED_ROW))
             for start, word, sequence in zip(
                 starts, range(first_word, end >> 3, _ROW_SPAN_WORDS), sequences, strict=True
@@ -290,26 +298,24 @@ class FrameWriter:
         self._sequence += count
         self._raw_left -= count
         self._settled_rows, self._claimed_rows = index, index + count
-        self._claimed_words = places[::-1]
+        self._claimed = tuple(places[::-1])
         # The object behind the view takes a row's words with less ado than a view of it.
         self._row_target, self._row_words, self._places = segment.view.obj, words, places
         return True
 
     def _forget_places(self) -> None:
         """No place is the training thread's own any more. What it was about to write into one counts as lost."""
-        self._places: list[tuple[slice, int, int]] = []
-        self._row_target: Any = None
+        self._places = []
+        self._row_target = None
         self._row_words = memoryview(b"").cast("q")
-        self._claimed_words: list[tuple[slice, int, int]] = []
-        self._claimed_rows = 0
-        """Index after that of the row which the last of the claimed places is for."""
+        self._claimed, self._claimed_rows = (), 0
 
     def _count_settled(self) -> int:
         """Index after the newest row that was written or given up."""
-        used = len(self._claimed_words) - len(self._places)
-        for _, word, _ in reversed(self._claimed_words[:used]):
+        for _, word, _ in reversed(self._claimed):
             if self._row_words[word]:
-                return max(self._settled_rows, self._row_words[word + FRAME_HEADER_BYTES // 8 + _INDEX] + 1)
+                index = int(self._row_words[word + FRAME_HEADER_BYTES // 8 + _INDEX])
+                return max(self._settled_rows, index + 1)
         return self._settled_rows
 
     def write_fact(self, fact: Mapping[str, Any]) -> None:
@@ -696,6 +702,8 @@ class FrameWriter:
 
     def _release_retired(self) -> None:
         """Let go of full segments that the file has; those that no slot refers to are unmapped by that."""
+        if not self._retired:
+            return
         with self._lock:
             retired, self._retired = self._retired, []
         kept = [segment for segment in retired if segment.mapping is None and segment.flushed < segment.at]
