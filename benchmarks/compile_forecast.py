@@ -423,7 +423,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             said = " ".join(f"{row['forecast'][key]:.2f}" for key in ("low_ratio", "mid_ratio", "high_ratio"))
             print(f"{name} ({threads}): forecast {said}, saved {row['realised_ratio']:.2f}", flush=True)
     if result["rows"]:
-        options.doc.write_text(summarize(result), encoding="utf-8")
+        # What stands below the table is written by hand, and stays.
+        written = options.doc.read_text(encoding="utf-8") if options.doc.exists() else ""
+        _, mark, rest = written.partition("\n## ")
+        options.doc.write_text(summarize(result) + mark + rest, encoding="utf-8")
     return 0
 
 

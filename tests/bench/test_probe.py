@@ -250,6 +250,14 @@ def test_a_compiled_model_is_forecast_from_what_can_be_merged() -> None:
     assert 0.2 < forecast.saving_low_ratio < 0.32 < forecast.saving_mid_ratio < 0.36 < forecast.saving_high_ratio <= 0.6
 
 
+def test_a_recorded_step_that_was_slower_than_usual_makes_no_merged_pass_cheaper() -> None:
+    request = {"ops": {"ops": [one | {"cpu_ns": 9_000_000} for one in CHAIN], "forwards": 1}, "flow": FLOW}
+    slow = make_forecasts(request, {"fusion": FUSION}, STEP)["compile-model"]
+    usual = make_forecasts(request | {"ops": {"ops": CHAIN, "forwards": 1}}, {"fusion": FUSION}, STEP)["compile-model"]
+    assert slow.evidence["merged_from_ns"] < 18_000_000
+    assert slow.evidence["merged_to_ns"] == usual.evidence["merged_to_ns"]
+
+
 def test_time_that_no_operator_explains_is_no_promise_of_a_compiler() -> None:
     request = {"ops": {"ops": [one | {"cpu_ns": 50_000} for one in CHAIN], "forwards": 1}, "flow": FLOW}
     forecast = make_forecasts(request, {"fusion": FUSION}, STEP)["compile-model"]
