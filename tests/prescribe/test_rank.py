@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +57,25 @@ def test_memory_that_is_soon_full_stands_among_the_large_savings() -> None:
 def test_findings_without_a_saving_come_last() -> None:
     nothing = make_finding("memory-headroom", None, kind=Kind.OPPORTUNITY)
     assert order_of(nothing, make_finding("gc-pause", 0.01))[-1] == "memory-headroom"
+
+
+def make_open_opportunity(rule: str, mid_ratio: float) -> Finding:
+    saving = Saving(low_ratio=0.0, mid_ratio=mid_ratio, high_ratio=2 * mid_ratio, basis=Basis.MEASURED)
+    return replace(make_finding(rule, mid_ratio, kind=Kind.OPPORTUNITY), saving=saving)
+
+
+def test_an_opportunity_that_may_win_nothing_stands_behind_every_serious_fault() -> None:
+    perhaps = make_open_opportunity("small-batch", 0.3)
+    surely = make_finding("full-precision", 0.25, Basis.MEASURED, Kind.OPPORTUNITY)
+    faults = (make_finding("straggler", 0.2), make_finding("gc-pause", 0.02))
+    assert order_of(*faults, perhaps, surely) == ["full-precision", "straggler", "small-batch", "gc-pause"]
+
+
+def test_an_opportunity_that_may_win_nothing_keeps_its_place_among_small_faults() -> None:
+    assert order_of(make_open_opportunity("small-batch", 0.3), make_finding("gc-pause", 0.02)) == [
+        "small-batch",
+        "gc-pause",
+    ]
 
 
 @given(st.permutations([("a", 0.3), ("b", 0.3), ("c", 0.1), ("d", 0.0)]))

@@ -16,14 +16,31 @@ SEVERITY_AS_SAVING_RATIO = {Severity.HIGH: 0.40, Severity.MEDIUM: 0.15, Severity
 def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings by their expected saving, weighted by its basis; ties in the order of rule ids.
 
-    What rests on a rule of thumb stands behind every fault that was measured or simulated, however large the guess.
+    What rests on a rule of thumb stands behind every fault that was measured or simulated, however large the guess;
+    an opportunity that may win nothing stands behind every fault of severity high or medium.
     """
+    ranked = _order_by_saving(findings)
+    last_serious = max((i for i, finding in enumerate(ranked) if _is_serious_fault(finding)), default=-1)
+    front = ranked[: last_serious + 1]
+    behind = [finding for finding in front if _may_win_nothing(finding)] + ranked[last_serious + 1 :]
+    return (*(finding for finding in front if not _may_win_nothing(finding)), *_order_by_saving(behind))
+
+
+def _order_by_saving(findings: Iterable[Finding]) -> list[Finding]:
     found = sorted(findings, key=lambda finding: (-_weight(finding), finding.rule))
     guesses = [finding for finding in found if _is_guess(finding)]
     known = [finding for finding in found if not _is_guess(finding)]
     last_fault = max((i for i, finding in enumerate(known) if finding.kind is Kind.FAULT), default=-1)
     behind = sorted([*known[last_fault + 1 :], *guesses], key=lambda finding: (-_weight(finding), finding.rule))
-    return (*known[: last_fault + 1], *behind)
+    return [*known[: last_fault + 1], *behind]
+
+
+def _is_serious_fault(finding: Finding) -> bool:
+    return finding.kind is Kind.FAULT and finding.severity in (Severity.HIGH, Severity.MEDIUM)
+
+
+def _may_win_nothing(finding: Finding) -> bool:
+    return finding.kind is Kind.OPPORTUNITY and finding.severity is Severity.INFO
 
 
 def _is_guess(finding: Finding) -> bool:
