@@ -12,6 +12,7 @@ from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.comm import is_distributed, sync_count, waiting
+from hotloop.diagnose.loading import main_loader
 from hotloop.diagnose.measured import known_places, line_places, spread_of_own_ratio
 
 LEAST_GAP_RATIO = 0.03
@@ -22,6 +23,8 @@ MORE_WORK_RATIO = 1.05
 DESCHEDULED_RATIO = 0.5
 """From this part of its lateness on, a rank that had no core while it was ready is late for what else runs there."""
 DESCHEDULED_TEXT = ": for {longer_ms:.3g} ms more than the others it was ready but other threads had its core"
+MOSTLY_ONE_PHASE_RATIO = 1.25
+"""Where all of its longer work is more than this times that of its longest phase, both are told."""
 BLOCKS_COUNT = 8
 WAITING_FIELDS = ("backward_ns", "communication_ns")
 PHASE_OF_FIELD = {
@@ -34,6 +37,17 @@ PHASE_OF_FIELD = {
     "optimizer_ns": "optimizer",
     "checkpoint_ns": "checkpoint",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoreWork:
+    """What one rank is given more of per step than each of the others."""
+
+    name: str
+    ratio: float | None
+    """Its amount over the largest of the others; None where they have none of it."""
+    is_data: bool
+    """Samples or tokens, which the loader deals out; False for passes through the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +66,8 @@ class Gap:
     field: str
     """Time field in which the slow rank spends most of the difference."""
     field_ns: float
-    has_more_work: bool
-    """The program gives this rank more samples, tokens or passes than the others."""
+    more_work: MoreWork | None
+    """What the program gives this rank more of than the others."""
     sure_ns: float
     """The part of its longer work that neither uneven cores, nor waiting for a core, nor the run's own unrest explains.
     """
@@ -149,7 +163,8 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         low_ns, mid_ns, basis = 0.75 * before_ns, 0.95 * before_ns, Basis.SIMULATED
     else:
         low_ns, mid_ns, basis = 0.6 * gap.by_waiting_ns, 0.85 * gap.by_waiting_ns, Basis.SIMULATED
-    if gap.has_more_work:
+    more = gap.more_work
+    if more is not None:
         # Evened out, the others get what this rank loses.
         share = 1.0 - 1.0 / len(analysis.ranks)
         low_ns, mid_ns = share * low_ns, share * mid_ns
@@ -171,28 +186,44 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         "own_work_longer_ns_per_step": None if work_ns is None else round(work_ns),
         "longer_without_core_ns_per_step": None if gap.without_core_ns is None else round(gap.without_core_ns),
     }
+    if more is not None:
+        evidence["more_of"] = more.name
+        evidence["times_the_others"] = None if more.ratio is None else round(more.ratio, 2)
     name = "a rank" if slow.rank is None else f"rank {slow.rank}"
+    loader = main_loader(slow) if more is not None and more.is_data else None
     return Finding(
         rule="straggler",
         kind=Kind.FAULT,
-        title=f"all ranks wait for {name}, which spends {gap.field_ns * 1e-6:.3g} ms longer per step in {phase}"
+        title=f"all ranks wait for {name}, which {_describe_longer(gap, phase)}"
         + (DESCHEDULED_TEXT.format(longer_ms=(gap.without_core_ns or 0.0) * 1e-6) if descheduled else ""),
         phase=phase,
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
         saving=saving_within(cost_ratio, low_ns / analysis.step_ns, mid_ns / analysis.step_ns, cost_ratio, basis),
         evidence=evidence,
-        where=known_places(*line_places(lines, 0.2, 2)),
+        where=known_places(None if loader is None else loader.where, *line_places(lines, 0.2, 2)),
         fix=Fix(
             technique="balance-ranks",
             settings={"rank": slow.rank, "phase": phase},
             safety=Safety.SHOW,
-            numerics=Numerics.RESAMPLED if phase == "input_wait" else Numerics.EXACT,
+            numerics=Numerics.RESAMPLED if phase == "input_wait" or loader is not None else Numerics.EXACT,
         ),
         ranks=() if slow.rank is None else (slow.rank,),
         unit=analysis.unit,
         next="hotloop rule straggler",
     )
+
+
+def _describe_longer(gap: Gap, phase: str) -> str:
+    """How much longer the late rank works, in which phase, and what it has more of."""
+    longer = f"spends {gap.field_ns * 1e-6:.3g} ms longer per step in {phase}"
+    if gap.by_work_ns is not None and gap.by_work_ns > MOSTLY_ONE_PHASE_RATIO * gap.field_ns:
+        longer = f"works {gap.by_work_ns * 1e-6:.3g} ms longer per step, {gap.field_ns * 1e-6:.3g} ms of it in {phase}"
+    if gap.more_work is None:
+        return longer
+    if gap.more_work.ratio is None:
+        return f"alone has {gap.more_work.name} and {longer}"
+    return f"has {gap.more_work.ratio:.3g} times the {gap.more_work.name} and {longer}"
 
 
 def find_gap(analysis: Analysis) -> Gap:
@@ -218,7 +249,8 @@ def find_gap(analysis: Analysis) -> Gap:
         by_work = sum(differences.values())
     field = max(differences, key=lambda name: differences[name])
     # A rank with more to do is longer at it, and so also longer in the way of others.
-    without_core_ns = None if _has_more_work(slow, others) else _longer_without_core_ns(slow, others)
+    more_work = _more_work(slow, others)
+    without_core_ns = None if more_work is not None else _longer_without_core_ns(slow, others)
     return Gap(
         slow=slow,
         by_waiting_ns=waits[1] - waits[0],
@@ -227,7 +259,7 @@ def find_gap(analysis: Analysis) -> Gap:
         before_sync_ns=before_sync_ns,
         field=field,
         field_ns=differences[field],
-        has_more_work=_has_more_work(slow, others),
+        more_work=more_work,
         sure_ns=max(
             0.0, _sure_ns(slow, others, differences) - _unrest_ns(slow, others) - max(0.0, without_core_ns or 0.0)
         ),
@@ -238,7 +270,7 @@ def find_gap(analysis: Analysis) -> Gap:
 def _sure_ns(slow: RankAnalysis, others: list[RankAnalysis], differences: dict[str, float]) -> float:
     """Longer work per step that is not just the same work on a slower core of the same host."""
     same_cores = slow.device_type == "cpu" and all(r.host == slow.host for r in others)
-    if not same_cores or _has_more_work(slow, others):
+    if not same_cores or _more_work(slow, others) is not None:
         return sum(differences.values())
     sure_ns = 0.0
     for field, longer_ns in differences.items():
@@ -258,20 +290,27 @@ def _longer_without_core_ns(slow: RankAnalysis, others: list[RankAnalysis]) -> f
     return known[0] - sum(known[1:]) / len(others)
 
 
-def _has_more_work(slow: RankAnalysis, others: list[RankAnalysis]) -> bool:
-    """Whether the program itself gives this rank more samples, tokens or passes per step than the others."""
-    own = _amounts(slow)
-    for i, amount in enumerate(own):
-        rest = [_amounts(r)[i] for r in others]
+def _more_work(slow: RankAnalysis, others: list[RankAnalysis]) -> MoreWork | None:
+    """What the program itself gives this rank more of per step than the others; the most uneven first."""
+    found: list[MoreWork] = []
+    for name, own in _amounts(slow).items():
+        rest = [_amounts(rank)[name] for rank in others]
         known = [value for value in rest if value is not None]
-        if amount is not None and len(known) == len(rest) and amount > MORE_WORK_RATIO * max(known):
-            return True
-    return False
+        if own is None or len(known) < len(rest) or own <= MORE_WORK_RATIO * max(known):
+            continue
+        ratio = own / max(known) if max(known) > 0 else None
+        found.append(MoreWork(name=name, ratio=ratio, is_data=name in ("samples", "tokens")))
+    return max(found, key=lambda more: more.ratio or 0.0, default=None)
 
 
-def _amounts(rank: RankAnalysis) -> tuple[float | None, ...]:
-    passes = (rank.mean.get("forwards"), rank.mean.get("backwards"), rank.mean.get("nograd_forwards"))
-    return (rank.samples_per_step, rank.tokens_per_step, *passes)
+def _amounts(rank: RankAnalysis) -> dict[str, float | None]:
+    return {
+        "tokens": rank.tokens_per_step,
+        "samples": rank.samples_per_step,
+        "forwards": rank.mean.get("forwards"),
+        "backwards": rank.mean.get("backwards"),
+        "forwards without gradients": rank.mean.get("nograd_forwards"),
+    }
 
 
 def _unrest_ns(slow: RankAnalysis, others: list[RankAnalysis]) -> float:
