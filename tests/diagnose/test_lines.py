@@ -70,6 +70,9 @@ def test_a_line_is_known_by_its_text(text: str, kind: str) -> None:
         ("augment", BATCH),
         ("work", UNKNOWN),
         ("login", UNKNOWN),
+        ("on_train_batch_end", UNKNOWN),
+        ("on_batch_begin", UNKNOWN),
+        ("on_after_batch_transfer", BATCH),
     ],
 )
 def test_an_unclear_line_is_known_by_the_function_that_the_loop_called(function: str, kind: str) -> None:
@@ -99,6 +102,13 @@ def test_the_unclear_lines_of_a_helper_follow_its_clear_ones() -> None:
     assert part.mean_ns == pytest.approx(10e6)
     assert part.low_ns < part.mean_ns
     assert len(part.lines) == 2
+
+
+def test_a_weight_average_in_a_hook_of_every_batch_handles_weights() -> None:
+    walk = called_from_main("on_train_batch_end", "for name, value in module.state_dict().items():")
+    update = called_from_main("on_train_batch_end", "shadow[name] = decay * shadow[name] + (1.0 - decay) * value")
+    lead = make_analysis(other=0.2, lines={"other_ns": (walk, update)}).lead
+    assert [line.text for line in time_of_kinds(lead, "other_ns", WEIGHTS).lines] == [walk.text, update.text]
 
 
 def test_a_field_without_samples_has_no_part() -> None:

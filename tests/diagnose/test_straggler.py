@@ -1,7 +1,7 @@
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Severity, Skipped, Where
+from hotloop.core.findings import Finding, Numerics, Severity, Skipped, Where
 from hotloop.diagnose.rules.blocking_checkpoint import blocking_checkpoint
 from hotloop.diagnose.rules.straggler import judge_straggler
 from tests.diagnose.build_analysis import make_analysis, make_line, make_loader, make_rank
@@ -269,9 +269,9 @@ def test_a_rank_with_longer_samples_is_told_where_its_batches_are_made() -> None
     made = Where(file="train.py", line=52, function="main")
     found = judge_straggler.judge(longer(1800.0, batch_where=made))
     assert isinstance(found, Finding)
-    assert found.title.endswith("longer per step in backward and has 2 times their tokens")
+    assert found.title.startswith("all ranks wait for rank 1, which has 2 times the tokens and ")
     assert [where.line for where in found.where] == [52, 57]
-    assert (found.evidence["has_more"], found.evidence["has_more_ratio"]) == ("tokens", 2.0)
+    assert (found.evidence["more_of"], found.evidence["times_the_others"]) == ("tokens", 2.0)
 
 
 def test_the_loader_is_named_where_there_is_one() -> None:
@@ -285,4 +285,32 @@ def test_a_rank_with_as_many_tokens_keeps_the_line_of_its_longer_phase() -> None
     found = judge_straggler.judge(longer(900.0, batch_where=Where(file="train.py", line=52, function="main")))
     assert isinstance(found, Finding)
     assert [where.line for where in found.where] == [57]
-    assert found.evidence["has_more"] is None
+    assert "more_of" not in found.evidence
+
+
+def test_a_rank_with_longer_sequences_is_told_with_its_loader_and_the_dealing_changes_the_data() -> None:
+    short = uneven(0.30, tokens_per_step=400.0, samples_per_step=16.0)
+    long = uneven(0.45, tokens_per_step=900.0, samples_per_step=16.0, loaders=(make_loader(),))
+    lines = {"forward_ns": (make_line(63, 1.0, "return self.encoder(x)"),)}
+    found = judge_straggler.judge(make_ranks(short, long | {"lines": lines}))
+    assert isinstance(found, Finding)
+    assert found.title.startswith("all ranks wait for rank 1, which has 2.25 times the tokens and ")
+    assert [where.line for where in found.where] == [20, 63]
+    assert (found.evidence["more_of"], found.evidence["times_the_others"]) == ("tokens", 2.25)
+    assert found.fix is not None
+    assert found.fix.numerics is Numerics.RESAMPLED
+
+
+def test_longer_work_in_several_phases_is_told_beside_that_of_the_longest() -> None:
+    longer = uneven(0.30) | {"input_wait": 0.10, "backward": 0.55}
+    found = judge_straggler.judge(make_ranks(uneven(0.15), longer | {"ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6)}))
+    assert isinstance(found, Finding)
+    assert "ms longer per step, 3 ms of it in forward" in found.title
+
+
+def test_passes_that_one_rank_makes_alone_are_told_without_a_ratio() -> None:
+    alone = uneven(0.45, fields={"nograd_forwards": 1})
+    found = judge_straggler.judge(make_ranks(uneven(0.30), alone))
+    assert isinstance(found, Finding)
+    assert "rank 1, which alone has forwards without gradients and " in found.title
+    assert found.evidence["times_the_others"] is None

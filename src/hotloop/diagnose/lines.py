@@ -58,6 +58,8 @@ _BATCH_NAME = re.compile(
     r"|example|feature|item|data|input|shard|chunk|image|text|vocab)",
     re.IGNORECASE,
 )
+_MOMENT_NAME = re.compile(r"^on_\w+_(start|begin|end)$")
+"""A framework's hook says when it is called (``on_train_batch_end``), not that it prepares batches."""
 _BOOKKEEPING_TEXT = re.compile(
     r"\bzero_grad\(|\.train\(\s*(True|False)?\s*\)|\.eval\(\)|\b\w*sched\w*\.step\(|\bperf_counter(_ns)?\(|\btime\.time\("
     r"|\bmonotonic\(|\bsynchronize\(|\bset_description|\bparam_group\[|\bclear_autocast|\bget_lr\b|\bget_last_lr\b|\bbarrier\("
@@ -134,7 +136,8 @@ def line_kind(
     for kind, pattern in ((LOGGING, _LOGGING_TEXT), (WEIGHTS, _WEIGHTS_TEXT)):
         if pattern.search(around):
             return kind
-    if _BATCH_TEXT.search(text) or any(_BATCH_NAME.search(n) for n in names) or _BATCH_TEXT.search(around):
+    of_batch = any(_BATCH_NAME.search(n) for n in names if not _MOMENT_NAME.match(n))
+    if _BATCH_TEXT.search(text) or of_batch or _BATCH_TEXT.search(around):
         return BATCH
     if _IN_PLACE_TEXT.search(text):
         return IN_PLACE

@@ -25,9 +25,9 @@ def describe_verdict(
 
     ``lines`` are the lines of every phase, largest share first.
     """
-    serious = _first_serious(findings)
+    serious = first_serious(findings)
     if serious is not None:
-        return serious
+        return f"{serious.rule}: {serious.title}"
     other = breakdown.share("other")
     if other >= LARGE_OTHER_RATIO:
         line = next((one for one in lines if one.phase == "other" and one.share_ratio >= MOST_RATIO), None)
@@ -55,9 +55,9 @@ def describe_trace_verdict(
 
     ``idle`` has the causes of the lead rank's idle time.
     """
-    serious = _first_serious(findings)
+    serious = first_serious(findings)
     if serious is not None:
-        return serious
+        return f"{serious.rule}: {serious.title}"
     parts = []
     if device is not None and device.idle.share_ratio > IDLE_RATIO:
         why = "" if idle is None else f", {_main_cause(idle)}"
@@ -76,6 +76,15 @@ def describe_trace_verdict(
     return f"no serious fault found; {'; '.join(parts)}" if parts else "the trace shows no steps and no device work"
 
 
+def first_serious(findings: Sequence[Finding]) -> Finding | None:
+    """What the verdict names: the first fault of severity high or medium, else the first such opportunity."""
+    for kind in (Kind.FAULT, Kind.OPPORTUNITY):
+        for finding in findings:
+            if finding.kind is kind and finding.severity in _SERIOUS:
+                return finding
+    return None
+
+
 def _main_cause(idle: IdleCauses) -> str:
     causes = {
         "most of it after the host had waited for the device": idle.sync_drained_ns,
@@ -85,14 +94,6 @@ def _main_cause(idle: IdleCauses) -> str:
         "most of it for a cause that the trace does not show": idle.unknown_ns,
     }
     return max(causes, key=lambda cause: causes[cause])
-
-
-def _first_serious(findings: Sequence[Finding]) -> str | None:
-    for kind in (Kind.FAULT, Kind.OPPORTUNITY):
-        for finding in findings:
-            if finding.kind is kind and finding.severity in _SERIOUS:
-                return f"{finding.rule}: {finding.title}"
-    return None
 
 
 def _largest_phases(breakdown: Breakdown) -> str:

@@ -40,6 +40,19 @@ def say_bytes(size_bytes: float) -> str:
     return f"{size_bytes:.0f} B"
 
 
+def shorten_code(text: str, most_count: int = 60) -> str:
+    """A line of code, cut behind a whole word where it is too long, with dots in place of the rest.
+
+    >>> shorten_code("  total += p.grad.norm().item() ** 2"), shorten_code("mean = decay * mean + value", 20)
+    ('total += p.grad.norm().item() ** 2', 'mean = decay * ...')
+    """
+    text = text.strip()
+    if len(text) <= most_count:
+        return text
+    head = text[: most_count - 4]
+    return f"{head.rsplit(' ', 1)[0]} ..."
+
+
 def say_every(steps: float) -> str:
     """How often something happens that happens every ``steps`` steps.
 

@@ -27,7 +27,7 @@ from hotloop.core.findings import Finding
 from hotloop.core.redact import redact_command, redact_text
 from hotloop.core.report import Health, Outcome, Report
 from hotloop.diagnose import find_problems
-from hotloop.diagnose.verdict import describe_verdict
+from hotloop.diagnose.verdict import describe_verdict, first_serious
 from hotloop.prescribe import combine_savings, rank_findings
 from hotloop.trace.recording import RunRecording, find_run, read_run
 from hotloop.tune.history import NAME as HISTORY
@@ -189,5 +189,6 @@ def _with_outcome(run: RunRecording, ranks: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _next_command(findings: tuple[Finding, ...], folder: Path) -> str:
     if findings:
-        return f"hotloop rule {findings[0].rule}"
+        # The last line says more of what the first line named.
+        return f"hotloop rule {(first_serious(findings) or findings[0]).rule}"
     return f"hotloop report {folder.name} --html report.html"

@@ -29,7 +29,7 @@ from hotloop.core.timeline import TimelineNote
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import AskedChange, TraceAnalysis, TraceRank
 from hotloop.diagnose import RULES, find_problems_in_trace
-from hotloop.diagnose.verdict import describe_trace_verdict
+from hotloop.diagnose.verdict import describe_trace_verdict, first_serious
 from hotloop.prescribe import combine_savings, rank_findings
 from hotloop.trace.inputs import ReducedTraces, is_remote, map_traces
 from hotloop.trace.source import Progress
@@ -204,6 +204,6 @@ def report_trace_analysis(
         skipped=skipped,
         health=tuple(Health(level=note.level, message=redact_text(note.message)) for note in notes),
         overhead=None,
-        next_command=f"hotloop rule {findings[0].rule}" if findings else None,
+        next_command=f"hotloop rule {(first_serious(findings) or findings[0]).rule}" if findings else None,
         trace=analysis,
     )

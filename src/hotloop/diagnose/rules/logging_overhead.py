@@ -10,7 +10,7 @@ from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import LOGGING, add_shares, places, saving_functions, time_of_kinds
 from hotloop.diagnose.noise import threshold_ratio
-from hotloop.diagnose.wording import say_share, say_time
+from hotloop.diagnose.wording import say_share, say_time, shorten_code
 
 
 @rule("logging-overhead", "the loop stops to write logs and metrics")
@@ -59,7 +59,7 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     else:
         # Where the gaps hold more than the logging, no step tells whether it logged.
         often = "of every step" if part.mean_ns >= 0.5 * gaps_ns else "a step in the mean"
-    shown = f" ({line.text.strip()[:60]})" if line.text.strip() else ""
+    shown = f" ({shorten_code(line.text)})" if line.text.strip() else ""
     return Finding(
         rule="logging-overhead",
         kind=Kind.FAULT,

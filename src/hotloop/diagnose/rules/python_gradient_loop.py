@@ -7,7 +7,7 @@ from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, S
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import IN_PLACE, WEIGHTS, add_shares, places, saving_functions, time_of_kinds
 from hotloop.diagnose.noise import threshold_ratio
-from hotloop.diagnose.wording import say_share, say_time
+from hotloop.diagnose.wording import say_share, say_time, shorten_code
 
 GAPS = ("after_backward_ns", "other_ns")
 """Between backward and optimizer, where clipping stands; and after the optimizer: decay and averages by hand."""
@@ -56,7 +56,7 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
         return None
     tensors = max((one.tensors or 0 for one in lead.optimizers), default=0)
     line = part.lines[0]
-    shown = f" (`{line.text.strip()[:60]}`)" if line.text.strip() else ""
+    shown = f" (`{shorten_code(line.text)}`)" if line.text.strip() else ""
     over = f" over {tensors} tensors" if tensors else ""
     return Finding(
         rule="python-gradient-loop",

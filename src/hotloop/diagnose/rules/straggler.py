@@ -25,8 +25,9 @@ share a cache or are lent to others (measured on healthy gloo runs: up to 0.16 o
 MORE_WORK_RATIO = 1.05
 DESCHEDULED_RATIO = 0.5
 """From this part of its lateness on, a rank that had no core while it was ready is late for what else runs there."""
-MORE_WORK_TEXT = " and has {ratio:.3g} times their {what}"
 DESCHEDULED_TEXT = ": for {longer_ms:.3g} ms more than the others it was ready but other threads had its core"
+MOSTLY_ONE_PHASE_RATIO = 1.25
+"""Where all of its longer work is more than this times that of its longest phase, both are told."""
 BLOCKS_COUNT = 8
 WAITING_FIELDS = ("backward_ns", "communication_ns")
 WORK_FIELDS = tuple(field for field in TIME_FIELDS if field not in WAITING_FIELDS)
@@ -40,6 +41,17 @@ PHASE_OF_FIELD = {
     "optimizer_ns": "optimizer",
     "checkpoint_ns": "checkpoint",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoreWork:
+    """What one rank is given more of per step than each of the others."""
+
+    name: str
+    ratio: float | None
+    """Its amount over the largest of the others; None where they have none of it."""
+    is_data: bool
+    """Samples or tokens, which the loader deals out; False for passes through the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +70,8 @@ class Gap:
     field: str
     """Time field in which the slow rank spends most of the difference."""
     field_ns: float
-    more_work: tuple[str, float | None] | None
-    """What the program gives this rank more of than any other rank, and how many times as much (None: the others have
-    none); None when nothing."""
+    more_work: MoreWork | None
+    """What the program gives this rank more of than the others."""
     sure_ns: float
     """The part of its longer work that neither uneven cores, nor waiting for a core, nor the run's own unrest explains.
     """
@@ -160,7 +171,8 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         low_ns, mid_ns, basis = 0.75 * before_ns, 0.95 * before_ns, Basis.SIMULATED
     else:
         low_ns, mid_ns, basis = 0.6 * gap.by_waiting_ns, 0.85 * gap.by_waiting_ns, Basis.SIMULATED
-    if gap.more_work is not None:
+    more = gap.more_work
+    if more is not None:
         # Evened out, the others get what this rank loses.
         share = 1.0 - 1.0 / len(analysis.ranks)
         low_ns, mid_ns = share * low_ns, share * mid_ns
@@ -180,15 +192,15 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         "others_wait_ns_per_step": round(gap.mean_ns),
         "own_work_longer_ns_per_step": None if work_ns is None else round(work_ns),
         "longer_without_core_ns_per_step": None if gap.without_core_ns is None else round(gap.without_core_ns),
-        "has_more": None if gap.more_work is None else gap.more_work[0],
-        "has_more_ratio": None if gap.more_work is None or gap.more_work[1] is None else round(gap.more_work[1], 3),
     }
+    if more is not None:
+        evidence["more_of"] = more.name
+        evidence["times_the_others"] = None if more.ratio is None else round(more.ratio, 2)
     name = "a rank" if slow.rank is None else f"rank {slow.rank}"
     return Finding(
         rule="straggler",
         kind=Kind.FAULT,
-        title=f"all ranks wait for {name}, which spends {gap.field_ns * 1e-6:.3g} ms longer per step in {phase}"
-        + _say_more_work(gap)
+        title=f"all ranks wait for {name}, which {_describe_longer(gap, phase)}"
         + (DESCHEDULED_TEXT.format(longer_ms=(gap.without_core_ns or 0.0) * 1e-6) if descheduled else ""),
         phase=phase,
         cost_ns=round(cost_ratio * analysis.step_ns),
@@ -200,12 +212,24 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
             technique="balance-ranks",
             settings={"rank": slow.rank, "phase": phase},
             safety=Safety.SHOW,
-            numerics=Numerics.RESAMPLED if phase == "input_wait" else Numerics.EXACT,
+            numerics=Numerics.RESAMPLED if phase == "input_wait" or (more and more.is_data) else Numerics.EXACT,
         ),
         ranks=() if slow.rank is None else (slow.rank,),
         unit=analysis.unit,
         next="hotloop rule straggler",
     )
+
+
+def _describe_longer(gap: Gap, phase: str) -> str:
+    """How much longer the late rank works, in which phase, and what it has more of."""
+    longer = f"spends {gap.field_ns * 1e-6:.3g} ms longer per step in {phase}"
+    if gap.by_work_ns is not None and gap.by_work_ns > MOSTLY_ONE_PHASE_RATIO * gap.field_ns:
+        longer = f"works {gap.by_work_ns * 1e-6:.3g} ms longer per step, {gap.field_ns * 1e-6:.3g} ms of it in {phase}"
+    if gap.more_work is None:
+        return longer
+    if gap.more_work.ratio is None:
+        return f"alone has {gap.more_work.name} and {longer}"
+    return f"has {gap.more_work.ratio:.3g} times the {gap.more_work.name} and {longer}"
 
 
 def find_gap(analysis: Analysis) -> Gap:
@@ -269,15 +293,9 @@ def _noise_ratio(rank: RankAnalysis, saves: bool) -> float:
     return max(min(rank.step_noise_ratio, phase_noise_ratio(rank, left_out)), spread_of_own_ratio(rank, fields))
 
 
-def _say_more_work(gap: Gap) -> str:
-    if gap.more_work is None or gap.more_work[1] is None or gap.more_work[0] == "passes":
-        return ""
-    return MORE_WORK_TEXT.format(ratio=gap.more_work[1], what=gap.more_work[0])
-
-
 def _where(gap: Gap) -> tuple[Where, ...]:
     """What makes the rank's batches, where they are larger than the others'; then the lines of its longest phase."""
-    own = () if gap.more_work is None or gap.more_work[0] == "passes" else batch_places(gap.slow)
+    own = batch_places(gap.slow) if gap.more_work is not None and gap.more_work.is_data else ()
     savers = saving_functions(gap.slow) if gap.saves else frozenset()
     lines = [line for line in gap.slow.lines.get(gap.field, ()) if (line.where.file, line.where.function) not in savers]
     return known_places(*own, *line_places(lines, 0.2, 2))[:3]
@@ -308,23 +326,27 @@ def _longer_without_core_ns(slow: RankAnalysis, others: list[RankAnalysis]) -> f
     return known[0] - sum(known[1:]) / len(others)
 
 
-def _more_work(slow: RankAnalysis, others: list[RankAnalysis]) -> tuple[str, float | None] | None:
-    """Of what the program itself gives this rank more per step than any other rank, and how many times as much."""
-    found: dict[str, float | None] = {}
-    for name, amount in _amounts(slow):
-        rest = [dict(_amounts(r))[name] for r in others]
+def _more_work(slow: RankAnalysis, others: list[RankAnalysis]) -> MoreWork | None:
+    """What the program itself gives this rank more of per step than the others; the most uneven first."""
+    found: list[MoreWork] = []
+    for name, own in _amounts(slow).items():
+        rest = [_amounts(rank)[name] for rank in others]
         known = [value for value in rest if value is not None]
-        if amount is not None and len(known) == len(rest) and amount > MORE_WORK_RATIO * max(known):
-            found[name] = amount / max(known) if max(known) > 0 else None
-    for name in ("tokens", "samples"):
-        if name in found:
-            return name, found[name]
-    return ("passes", next(iter(found.values()))) if found else None
+        if own is None or len(known) < len(rest) or own <= MORE_WORK_RATIO * max(known):
+            continue
+        ratio = own / max(known) if max(known) > 0 else None
+        found.append(MoreWork(name=name, ratio=ratio, is_data=name in ("samples", "tokens")))
+    return max(found, key=lambda more: more.ratio or 0.0, default=None)
 
 
-def _amounts(rank: RankAnalysis) -> tuple[tuple[str, float | None], ...]:
-    passes = ((name, rank.mean.get(name)) for name in ("forwards", "backwards", "nograd_forwards"))
-    return ("samples", rank.samples_per_step), ("tokens", rank.tokens_per_step), *passes
+def _amounts(rank: RankAnalysis) -> dict[str, float | None]:
+    return {
+        "tokens": rank.tokens_per_step,
+        "samples": rank.samples_per_step,
+        "forwards": rank.mean.get("forwards"),
+        "backwards": rank.mean.get("backwards"),
+        "forwards without gradients": rank.mean.get("nograd_forwards"),
+    }
 
 
 def _unrest_ns(slow: RankAnalysis, others: list[RankAnalysis], fields: tuple[str, ...]) -> float:
