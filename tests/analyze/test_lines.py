@@ -44,6 +44,11 @@ def test_the_most_usual_stack_and_leaf_stand_for_the_line():
     )
     (line,) = collect_lines([fact], 0, 10, SourceFiles(), "").by_field["other_ns"]
     assert (line.stack[0].file, line.leaf, line.samples) == ("/t.py", "a:two", 7)
+    assert [(stack[0].file, round(share * 7)) for stack, share in line.ways] == [
+        ("/t.py", 3),
+        ("/u.py", 2),
+        ("/v.py", 2),
+    ]
 
 
 def test_only_the_largest_lines_are_kept():

@@ -9,6 +9,7 @@ from hotloop.diagnose.lines import (
     LOGGING,
     UNKNOWN,
     WEIGHTS,
+    later_places_in_loop,
     line_kind,
     places_in_loop,
     saving_functions,
@@ -162,6 +163,21 @@ def test_the_place_of_a_model_s_time_is_where_the_loop_called_it() -> None:
     rank = make_analysis(lines=lines).lead
     assert places_in_loop(rank, "nograd_ns") == (loop, evaluate)
     assert places_in_loop(rank, "forward_ns") == (loop,)
+
+
+def test_every_call_of_the_model_is_a_place_and_the_later_one_repeats() -> None:
+    def at(line: int, function: str) -> Where:
+        return Where(file="train.py", line=line, function=function)
+
+    first, again, helper, layer = at(51, "main"), at(61, "main"), at(33, "spread"), at(23, "forward")
+    ways = (((first, layer), 0.6), ((again, helper, layer), 0.4))
+    lines = {
+        "backward_ns": (make_line(59, 1.0, "loss.backward()"),),
+        "forward_ns": (make_line(23, 1.0, function="forward", stack=(first, layer), ways=ways),),
+    }
+    rank = make_analysis(lines=lines).lead
+    assert places_in_loop(rank, "forward_ns") == (first, again, helper)
+    assert later_places_in_loop(rank, "forward_ns") == (again, helper, first)
 
 
 def test_a_teacher_is_named_behind_the_validation() -> None:

@@ -49,6 +49,36 @@ def test_a_loop_without_a_loader_is_judged_by_the_lines_that_make_batches() -> N
     assert one.where == (BATCHES,)
 
 
+def test_a_replay_buffer_that_is_read_after_acting_is_judged_by_its_function_s_name() -> None:
+    sample, frame = (
+        Where(file="agent.py", line=20, function="sample"),
+        Where(file="agent.py", line=12, function="frame"),
+    )
+    act = Where(file="agent.py", line=30, function="act")
+    world = Where(file="world.py", line=9, function="step")
+
+    def judge(stack: tuple[Where, ...], asked_by: Where) -> Finding | Skipped | None:
+        last = stack[-1]
+        lines = {
+            "after_nograd_ns": (
+                make_line(last.line, 1.0, "x = np.zeros(3)", function=last.function, file=last.file, stack=stack),
+            ),
+            "nograd_ns": (
+                make_line(asked_by.line, 1.0, "", function=asked_by.function, file="agent.py", stack=(MAIN, asked_by)),
+            ),
+            "backward_ns": (make_line(40, 1.0, "loss.backward()"),),
+        }
+        no_loader = {"batches": 0, "micro_batches": 0}
+        return preprocessing_in_loop.judge(make_analysis(after_nograd=0.3, cores=8, lines=lines, fields=no_loader))
+
+    found = judge((MAIN, sample, frame), asked_by=act)
+    assert isinstance(found, Finding)
+    assert found.cost_ratio == pytest.approx(0.3)
+    assert found.where == (frame,)
+    assert judge((MAIN, world), asked_by=act) is None  # the environment
+    assert judge((MAIN, sample, frame), asked_by=sample) is None  # what the policy itself is sampled with
+
+
 def test_an_environment_that_advances_makes_no_batches() -> None:
     lines = {"other_ns": (make_line(50, 1.0, "state, reward = world.advance(action)"),)}
     no_loader = {"batches": 0, "micro_batches": 0}

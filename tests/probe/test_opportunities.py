@@ -51,6 +51,26 @@ def test_recorded_operators_run_with_their_backward(recorded: dict[str, Any]) ->
     assert times["rounds"] >= 2
 
 
+def make_op(name: str, shapes: list[list[int]], backward: bool = False) -> dict[str, Any]:
+    return {"name": name, "shapes": shapes, "backward": backward}
+
+
+def test_a_first_layer_is_known_by_the_gradient_that_nobody_made() -> None:
+    first = make_op("aten::mm", [[2708, 1433], [1433, 16]])
+    second = make_op("aten::linear", [[4, 677, 16], [7, 16], [7]])
+    recorded = [
+        first,
+        second,
+        make_op("aten::mm", [[1433, 2708], [2708, 16]], backward=True),  # the first weight
+        make_op("aten::mm", [[7, 2708], [2708, 16]], backward=True),  # the second weight, transposed
+        make_op("aten::mm", [[2708, 7], [7, 16]], backward=True),  # the second layer's input
+    ]
+    assert probe.needs_no_input_gradient(first, recorded)
+    assert not probe.needs_no_input_gradient(second, recorded)
+    assert not probe.needs_no_input_gradient(first, [first])  # no backward was recorded: it cannot be told
+    assert not probe.needs_no_input_gradient(make_op("aten::relu", [[4, 4]]), recorded)
+
+
 def test_a_concrete_scalar_chooses_the_overload() -> None:
     scaled = op("aten::mul", [[4, 4], []], ["float", "Scalar"], ["", 2])
     product = op("aten::mul", [[4, 4], [4, 4]], ["float", "float"], ["", ""])

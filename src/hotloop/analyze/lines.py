@@ -23,6 +23,8 @@ from .source import SourceFiles
 MAX_LINES = 12
 """Lines kept of each time field; the rest is named by nobody but still counts in the shares."""
 MAX_STACK_DEPTH = 64
+MAX_WAYS = 8
+"""Stacks kept of each line: a line of a model is reached from every place that calls the model."""
 
 LEAST_TAKEN = 2
 """Samples taken where the lock was taken away, below which late ones stay where they are."""
@@ -144,16 +146,19 @@ def _largest_lines(places: Mapping[Place, _Seen], files: SourceFiles) -> tuple[L
     lines = []
     for where, stacks in ranked[:MAX_LINES]:
         leaves: dict[str, float] = {}
-        for (_stack, leaf), seen in stacks.items():
+        ways: dict[Stack, float] = {}
+        for (stack, leaf), seen in stacks.items():
             leaves[leaf] = leaves.get(leaf, 0.0) + seen.all
-        stack, _leaf = max(stacks, key=lambda place: stacks[place].all)
+            ways[stack] = ways.get(stack, 0.0) + seen.all / total
+        ranked_ways = sorted(ways.items(), key=lambda way: -way[1])[:MAX_WAYS]
         lines.append(
             Line(
                 where=where,
                 share_ratio=counts[where] / total,
                 samples=round(counts[where]),
                 text=files.text(where),
-                stack=stack,
+                stack=ranked_ways[0][0],
+                ways=tuple(ranked_ways),
                 leaf=max(leaves, key=leaves.__getitem__),
                 calls=files.calls(where),
                 late_ratio=min(1.0, sum(seen.late for seen in stacks.values()) / counts[where]),

@@ -27,7 +27,7 @@ ACTS: Mapping[str, str] = {
     "new segments",
     "fewer-host-syncs": "keep values on the device and read them back every N steps",
     "fewer-synchronisations": "exchange gradients less often, or larger batches",
-    "foreach-clipping": "handle all tensors in one call, not one by one",
+    "foreach-clipping": "handle all tensors in one call (`torch._foreach_*`), not one by one",
     "foreach-optimizer": "one update for all tensors (`foreach=True`)",
     "fused-optimizer": "one kernel for all tensors (`fused=True`)",
     "gc-freeze": "keep Python's garbage collector from visiting what lives on",

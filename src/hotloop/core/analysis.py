@@ -134,6 +134,10 @@ class Line:
     """Names called by the statement at this line and by its enclosing loop body, read from the source."""
     late_ratio: float = 0.0
     """Share of the samples that may belong to Python code just before this line instead (it held the lock until it)."""
+    ways: tuple[tuple[tuple[Where, ...], float], ...] = ()
+    """Every stack that was seen to lead here, with its part of ``share_ratio``, largest first; ``stack`` is the first.
+
+    Empty where only ``stack`` is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

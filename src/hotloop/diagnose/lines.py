@@ -60,6 +60,7 @@ _BATCH_NAME = re.compile(
 )
 _MOMENT_NAME = re.compile(r"^on_\w+_(start|begin|end)$")
 """A framework's hook says when it is called (``on_train_batch_end``), not that it prepares batches."""
+_BATCH_MAKER_NAME = re.compile(r"(^|_)(mini)?(batch\w*|samples?|collate\w*|augment\w*|prepro\w*)(_|$)", re.IGNORECASE)
 _BOOKKEEPING_TEXT = re.compile(
     r"\bzero_grad\(|\.train\(\s*(True|False)?\s*\)|\.eval\(\)|\b\w*sched\w*\.step\(|\bperf_counter(_ns)?\(|\btime\.time\("
     r"|\bmonotonic\(|\bsynchronize\(|\bset_description|\bparam_group\[|\bclear_autocast|\bget_lr\b|\bget_last_lr\b|\bbarrier\("
@@ -262,19 +263,58 @@ def places_in_loop(
     return tuple(dict.fromkeys(where for path in kept for where in path))
 
 
+def later_places_in_loop(rank: RankAnalysis, field_name: str, *, beside: str = "") -> tuple[Where, ...]:
+    """As ``places_in_loop``; of several calls from one function the later one comes first: it repeats, if one does."""
+    found = places_in_loop(rank, field_name, beside=beside)
+    loop = loop_places(rank)
+    paths: list[list[Where]] = []
+    for where in found:
+        if (where.file, where.function) in loop or not paths:
+            paths.append([where])
+        else:
+            paths[-1].append(where)
+    first = paths[0][0] if paths else None
+    if first is None or any((path[0].file, path[0].function) != (first.file, first.function) for path in paths):
+        return found
+    ranked = sorted(paths, key=lambda path: -path[0].line)
+    return tuple(dict.fromkeys(where for path in ranked for where in path))
+
+
 def _paths_from_loop(
     rank: RankAnalysis, field_name: str, loop: frozenset[tuple[str, str]]
 ) -> dict[tuple[Where, ...], float]:
     """The loop's own line and the one below it, outside the model -> the share of a field's samples."""
     shares: dict[tuple[Where, ...], float] = {}
     for line in rank.lines.get(field_name, ()):
-        stack = line.stack or (line.where,)
-        last = max((i for i, where in enumerate(stack) if (where.file, where.function) in loop), default=None)
-        if last is not None:
-            below = stack[last + 1 : last + 2]
-            path = (stack[last], *(where for where in below if where.function not in _MODEL_FUNCTIONS))
-            shares[path] = shares.get(path, 0.0) + line.share_ratio
+        for stack, share_ratio in line.ways or ((line.stack or (line.where,), line.share_ratio),):
+            last = max((i for i, where in enumerate(stack) if (where.file, where.function) in loop), default=None)
+            if last is not None:
+                below = stack[last + 1 : last + 2]
+                path = (stack[last], *(where for where in below if where.function not in _MODEL_FUNCTIONS))
+                shares[path] = shares.get(path, 0.0) + share_ratio
     return shares
+
+
+def time_of_batches_after_acting(rank: RankAnalysis) -> FieldShare:
+    """The part of the time after a forward without gradients in which a function named so makes a batch.
+
+    An environment's own lines stand in this gap too and look alike, so only a function's name counts. What a function
+    does around forwards of its own (``sample_action``, ``decode_batch``) needs the model and counts as nothing.
+    """
+    loop = loop_places(rank)
+    asking = {
+        (where.file, where.function)
+        for line in rank.lines.get("nograd_ns", ())
+        for where in _below_the_loop(line, loop)
+        if where.function not in _MODEL_FUNCTIONS
+    }
+    lines = []
+    for line, kind in field_lines(rank, "after_nograd_ns"):
+        below = _below_the_loop(line, loop)
+        named = any(_BATCH_MAKER_NAME.search(where.function) for where in below)
+        if kind == BATCH and named and not any((where.file, where.function) in asking for where in below):
+            lines.append(line)
+    return _time_of(rank, "after_nograd_ns", tuple(lines))
 
 
 def _time_of(rank: RankAnalysis, field_name: str, lines: tuple[Line, ...]) -> FieldShare:

@@ -380,14 +380,57 @@ def functional_name(name: str) -> str:
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
+PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::linear": 0}
+"""Where the activation stands among the inputs of a matrix product; the weight follows it."""
+
+
+def needs_no_input_gradient(op: dict[str, Any], recorded: Sequence[dict[str, Any]]) -> bool:
+    """True when the recorded backward made the gradient of this product's weight and none of its activation.
+
+    So it is in a first layer, whose input is the data: the third product is as large as the others, and the training
+    does not compute it. False where the record does not say it.
+    """
+    place = PRODUCTS.get(op["name"])
+    shapes = op["shapes"][place : place + 2] if place is not None else []
+    if len(shapes) < 2 or len(shapes[0]) < 2 or len(shapes[1]) != 2:
+        return False
+    rows, inner = math.prod(shapes[0][:-1]), shapes[0][-1]
+    out = shapes[1][0] if op["name"] == "aten::linear" else shapes[1][1]
+    made = {tuple(map(tuple, one["shapes"][:2])) for one in recorded if one["backward"] and one["name"] == "aten::mm"}
+
+    def was_made(first: int, through: int, last: int) -> bool:
+        # Either order of the two factors gives the same gradient, one of them transposed.
+        return any(((a, through), (through, b)) in made for a, b in ((first, last), (last, first)))
+
+    return was_made(inner, rows, out) and not was_made(rows, out, inner)
+
+
+def _without_input_gradient(
+    op: dict[str, Any], arguments: tuple[list[Any], dict[str, Any]]
+) -> tuple[list[Any], dict[str, Any]]:
+    arguments[0][PRODUCTS[op["name"]]].requires_grad_(False)
+    return arguments
+
+
 def replay_op(
-    op: dict[str, Any], arms: Sequence[str], batch: int | None, gradients: bool, budget_s: float
+    op: dict[str, Any],
+    arms: Sequence[str],
+    batch: int | None,
+    gradients: bool,
+    budget_s: float,
+    recorded: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Times per arm of one operator with its backward, in ns per call."""
+    """Times per arm of one operator with its backward, in ns per call; of a first layer without its input's gradient.
+
+    ``recorded`` are all operators of the step, which say of a product whether it is in a first layer.
+    """
     op = op | {"name": functional_name(op["name"])}
     overload = find_overload(op)
     differentiable = gradients and op["dtypes"] and not overload._schema.is_mutable
     base = make_inputs(op, overload, op["shapes"], differentiable)
+    is_first_layer = bool(differentiable) and needs_no_input_gradient(op, recorded)
+    if is_first_layer:
+        base = _without_input_gradient(op, base)
     calls = {"base": make_call(overload, base, False)}
     if "bf16" in arms:
         flowing = _lowered_inputs(op, base)
@@ -397,7 +440,10 @@ def replay_op(
             calls["bf16_flow"] = make_call(overload, flowing, True)
     shapes = double_batch(op, batch) if "double" in arms and batch else None
     if shapes is not None:
-        calls["double"] = make_call(overload, make_inputs(op, overload, shapes, differentiable), False)
+        doubled = make_inputs(op, overload, shapes, differentiable)
+        calls["double"] = make_call(
+            overload, _without_input_gradient(op, doubled) if is_first_layer else doubled, False
+        )
     times = time_arms(calls, budget_s)
     return {name: round(middle(values)) for name, values in times.items()} | {
         "rounds": len(times["base"]),
@@ -440,7 +486,7 @@ def replay_ops(request: dict[str, Any], deadline_s: float) -> dict[str, Any]:
         # Half of the time by weight, half evenly: small operators decide how a small model scales.
         budget_s = allowed_s * (0.5 * op["cpu_ns"] / total_ns + 0.5 / len(forward))
         try:
-            times = replay_op(op, arms, batch, gradients, budget_s)
+            times = replay_op(op, arms, batch, gradients, budget_s, recorded)
         except (NotReplayable, RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
             skipped.append({"index": index, "reason": f"{type(error).__name__}: {error}"[:160]})
             continue

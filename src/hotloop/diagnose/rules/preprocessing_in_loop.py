@@ -14,6 +14,7 @@ from hotloop.diagnose.lines import (
     FieldShare,
     add_shares,
     places,
+    time_of_batches_after_acting,
     time_of_kinds,
     time_of_other_kinds,
 )
@@ -29,6 +30,8 @@ HIDDEN_NS = 1_000_000
 """A gap behind bookkeeping that is at least so long is worth a line, although nobody can say what fills it."""
 GAPS_WITHOUT_LOADER = ("other_ns", "after_backward_ns")
 """Where a loop without a DataLoader makes its batch: before the first forward, or between two micro-batches."""
+AFTER_ACTING = "after_nograd_ns"
+"""And after a forward without gradients, where a replay buffer is read once an agent has acted."""
 
 
 @rule("preprocessing-in-loop", "batches are prepared by Python code in the loop body, outside any loader")
@@ -64,7 +67,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     threshold = threshold_ratio(rank, floor_ratio=FLOOR_RATIO, judged_fields=("after_input_ns", "other_ns"))
     if rank.step_mean_ns <= 0 or _gap_ns(rank) / rank.step_mean_ns < threshold:
         return None
-    if not any(rank.lines.get(name) for name in ("after_input_ns", *GAPS_WITHOUT_LOADER)):
+    if not any(rank.lines.get(name) for name in ("after_input_ns", *GAPS_WITHOUT_LOADER, AFTER_ACTING)):
         return Skipped(
             rule="preprocessing-in-loop",
             reason=f"{say_share(_gap_ns(rank) / rank.step_mean_ns)} of the step passes between batch and forward, "
@@ -140,7 +143,7 @@ def _has_loader(rank: RankAnalysis) -> bool:
 
 def _gap_ns(rank: RankAnalysis) -> float:
     """The time in which preparation can hide, per step."""
-    names = ("after_input_ns",) if _has_loader(rank) else GAPS_WITHOUT_LOADER
+    names = ("after_input_ns",) if _has_loader(rank) else (*GAPS_WITHOUT_LOADER, AFTER_ACTING)
     return sum(rank.mean[name] for name in names)
 
 
@@ -148,7 +151,8 @@ def _preparation(rank: RankAnalysis) -> FieldShare:
     """Between a batch and its forward all that is not plainly something else; without a loader, batch-like lines."""
     if _has_loader(rank):
         return time_of_other_kinds(rank, "after_input_ns", LOGGING, WEIGHTS, COLLECTING, BOOKKEEPING)
-    return add_shares(*(time_of_kinds(rank, name, BATCH) for name in GAPS_WITHOUT_LOADER))
+    parts = [time_of_kinds(rank, name, BATCH) for name in GAPS_WITHOUT_LOADER]
+    return add_shares(*parts, time_of_batches_after_acting(rank))
 
 
 def _forecast(rank: RankAnalysis, work: FieldShare, cost_ratio: float) -> Saving:

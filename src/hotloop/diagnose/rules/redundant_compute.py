@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Value, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Value, Where, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.lines import places_in_loop
+from hotloop.diagnose.lines import later_places_in_loop, places_in_loop
 from hotloop.diagnose.measured import known_count, known_mean, line_places, steps_per_anchor_step
 from hotloop.diagnose.noise import is_material, is_material_span
 
@@ -174,7 +174,6 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
         "backward_fits_both": both_used,
         "repeated_backward_ns": round(sent_back),
     }
-    field = "nograd_ns" if without_gradients else "forward_ns"
     title = "the model computes the same batch more than once per step"
     if sent_back > 0:
         title += ", forward and backward: the losses can share one output"
@@ -187,7 +186,7 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
         cost_ratio=cost_ratio,
         saving=saving_within(cost_ratio, low * cost_ratio, mid * cost_ratio, high * cost_ratio, Basis.SIMULATED),
         evidence=evidence,
-        where=places_in_loop(rank, field, beside="" if without_gradients else "nograd_ns")[:3],
+        where=_places_of_repeats(rank, without_gradients),
         fix=Fix(
             technique="reuse-outputs",
             settings={},
@@ -197,6 +196,13 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
         unit=analysis.unit,
         next="hotloop rule redundant-compute",
     )
+
+
+def _places_of_repeats(rank: RankAnalysis, without_gradients: bool) -> tuple[Where, ...]:
+    """Where the model is called again. With gradients the first call is one of the places too: it stands last."""
+    if without_gradients:
+        return places_in_loop(rank, "nograd_ns")[:3]
+    return later_places_in_loop(rank, "forward_ns", beside="nograd_ns")[:3]
 
 
 def _repeated_backward_ns(rank: RankAnalysis, repeated_ns: float, repeated: float) -> float:
