@@ -36,7 +36,11 @@ def trace_tables(report: Report, top: int = 10) -> tuple[Table, ...]:
     whose = "" if len(ranks) == 1 else f"of {_name_rank(ranks[0])}; the JSON report has every rank"
     made = [_tell_files(ranks), _tell_steps(lead, whose), _tell_device(ranks)]
     if lead.idle is not None:
-        made += [_tell_idle(lead.idle, whose), _tell_worst_step(lead, whose), _tell_blame(lead.idle, whose, top)]
+        made += [
+            _tell_idle(lead.idle, _say_span(lead, whose)),
+            _tell_worst_step(lead, whose),
+            _tell_blame(lead.idle, whose, top),
+        ]
     if lead.launch is not None:
         made.append(_tell_launches(lead.launch, whose))
     made += [_tell_waits(report), _tell_ranks_path(report.trace)]
@@ -45,6 +49,15 @@ def trace_tables(report: Report, top: int = 10) -> tuple[Table, ...]:
     made += [_tell_kernels(lead, whose, top), _tell_comm(lead, whose, top), _tell_ops(lead, whose, top)]
     made += [_tell_modules(lead, whose, top), _tell_ranges(lead, whose, top), _tell_ratios(lead, whose)]
     return tuple(table for table in made if table is not None and table.rows)
+
+
+def _say_span(line: RankTimeline, whose: str) -> str:
+    """Says that a table counts more than the complete steps, where the rules judge those alone."""
+    if line.in_steps is None:
+        return whose
+    inside = f"{t.format_share(line.in_steps.idle.idle_ns / max(1, line.in_steps.partition.window_ns))}"
+    told = f"whole trace; in the {t.format_counted(line.in_steps.steps_count, 'complete step')} it idles {inside}"
+    return f"{told}; {whose}" if whose else told
 
 
 def _tell_files(ranks: Sequence[TraceRank]) -> Table:

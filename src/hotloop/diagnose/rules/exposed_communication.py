@@ -30,7 +30,7 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
     ranks = device_ranks(analysis)
     if not ranks:
         return Skipped(rule="exposed-communication", reason=NO_DEVICE)
-    parts = [rank.partition for rank in ranks if rank.partition is not None]
+    parts = [rank.judged for rank in ranks if rank.judged is not None]
     ratios = [part.exposed_comm_ns / max(1, part.window_ns) for part in parts]
     least = min(range(len(ranks)), key=lambda i: ratios[i])
     cost_ratio, part, rank = ratios[least], parts[least], ranks[least]
