@@ -291,7 +291,8 @@ def test_what_happens_once_before_the_steps_is_no_cost_of_every_step() -> None:
     ]
     analysis = optimizer_steps(gemm, 6, start_up)
     lead = analysis.lead
-    assert lead.timeline.idle is not None and lead.timeline.in_steps is not None
+    assert lead.timeline.idle is not None
+    assert lead.timeline.in_steps is not None
     assert lead.timeline.idle.idle_ns > 4 * STEP_US * US
     assert lead.timeline.in_steps.steps_count == lead.complete_steps_count == 5
     assert lead.timeline.in_steps.idle.idle_ns == lead.timeline.in_steps.partition.idle_ns < STEP_US * US
@@ -324,7 +325,8 @@ def test_waits_of_every_fifth_step_are_not_forecast_from_steps_without_them() ->
         at += STEP_US + slow
     lead = reduce_rank(PlainTrace(rows), ReduceOptions()).rank
     found = judge("input-bound", TraceAnalysis(ranks=(lead,)))
-    assert isinstance(found, Finding) and found.saving is not None
+    assert isinstance(found, Finding)
+    assert found.saving is not None
     assert found.cost_ratio == pytest.approx(0.44, abs=0.02)
     # All the steps that fit into the graph hold their share of the waits; the three around the median would say 0.
     assert found.saving.mid_ratio > 0.3
@@ -357,3 +359,30 @@ def test_a_host_that_is_behind_all_along_is_launch_bound_with_long_kernels_too()
         return rows
 
     assert judge("launch-bound", analyse(single)) is None
+
+
+def test_an_inference_is_not_told_to_exchange_gradients() -> None:
+    def with_operators(*names: str) -> Plant:
+        def plant(at: int, step: int) -> list[Row]:
+            marks = [op(name, at + 10 + 20 * i, 15) for i, name in enumerate(names)]
+            return [*communicates_alone(at, step), *marks]
+
+        return plant
+
+    serving = judge("exposed-communication", analyse(with_operators("aten::mm")))
+    training = judge(
+        "exposed-communication", analyse(with_operators("aten::mm", "autograd::engine::evaluate_function: Mm"))
+    )
+    unknown = judge("exposed-communication", analyse(communicates_alone))
+    assert isinstance(serving, Finding)
+    assert isinstance(training, Finding)
+    assert isinstance(unknown, Finding)
+    techniques = [one.fix.technique if one.fix else None for one in (serving, training, unknown)]
+    assert techniques == ["overlap-own-collectives", "fewer-synchronisations", "fewer-synchronisations"]
+
+
+def test_a_verdict_names_the_one_gap_that_is_most_of_the_idle_time() -> None:
+    rows = [call("cudaLaunchKernel", 0, 5, 1), kernel("gemm", 10, 100, 1), call("cudaLaunchKernel", 5000, 5, 2)]
+    rows += [kernel("gemm", 5010, 100, 2), call("cudaLaunchKernel", 5120, 5, 3), kernel("gemm", 5130, 100, 3)]
+    analysis = TraceAnalysis(ranks=(reduce_rank(PlainTrace(rows), ReduceOptions()).rank,))
+    assert "one gap of 4.9 ms" in report_trace_analysis(analysis).verdict

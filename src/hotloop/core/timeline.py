@@ -387,7 +387,7 @@ class OpRow:
     dtypes: str | None
     count: int
     host_total_ns: int
-    """The outermost of nested operators of the same name counts."""
+    """The outermost of nested operators of the same row counts."""
     host_self_ns: int
     device_total_ns: int
     """Device events launched inside it or what it calls, durations summed."""

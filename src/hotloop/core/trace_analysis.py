@@ -89,6 +89,13 @@ class TraceRank:
             return 0
         return len(self.timeline.steps) if steps is None else steps.steps_count
 
+    @property
+    def trains(self) -> bool | None:
+        """Whether a backward or an optimizer was seen; None where the file shows no operators."""
+        if not self.timeline.ops:
+            return None
+        return any(phase in ("backward", "optimizer") for phase, _ in self.timeline.anatomy.phase_sources)
+
     def share(self, phase: str) -> float | None:
         """Share of a host phase, 0..1; None when the file shows no host activity."""
         breakdown = self.timeline.anatomy.breakdown

@@ -134,7 +134,7 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
 def _measure_steps(
     trace: Trace, ground: Groundwork, cover: DeviceCover, seen: DeviceSteps, main_thread: int | None, top: int
 ) -> StepsDevice | None:
-    """What the device did in the windows of the complete steps; None where that is nearly the whole trace, or nothing."""
+    """What the device did in the windows of the complete steps; None where that is nearly all of it, or nothing."""
     links, classes = ground.links, ground.classes
     chosen = seen.has_window & ground.steps.is_complete
     start, end = seen.start_ns[chosen], seen.end_ns[chosen]

@@ -51,7 +51,7 @@ MAX_STEPS = 1000
 FEW_STEPS = 3
 """What every report re-times: the median step and its neighbours, of which the first one only leads in."""
 TYPICAL_RATIO = 0.1
-"""Costs are of the mean step. Steps that wait for every fifth batch alone have none of these waits around the median."""
+"""Costs are of the mean step. Where every fifth step waits for its batch, those around the median do not."""
 UNLIKE = (
     "the steps differ much in length, and those around the median one are not like the mean: savings are rules of thumb"
 )

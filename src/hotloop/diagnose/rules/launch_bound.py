@@ -68,7 +68,8 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     return Finding(
         rule="launch-bound",
         kind=Kind.FAULT,
-        title=f"the device idles {say_share(cost_ratio)} of the time because the next kernel is not launched yet; {why}",
+        title=f"the device idles {say_share(cost_ratio)} of the time because the next kernel is not launched yet; "
+        f"{why}",
         phase=None,
         cost_ns=round(cost_ns),
         cost_ratio=cost_ratio,
