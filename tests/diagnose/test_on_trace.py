@@ -267,3 +267,122 @@ def test_memory_is_in_the_report() -> None:
     assert (one.peak_allocated_bytes, one.fragmentation_bytes) == (2 * GIB, 0)
     told = report_to_json(report_trace_analysis(analysis))["trace"]["ranks"][0]["memory"]
     assert told[0]["peak_allocated_bytes"] == 2 * GIB
+
+
+def optimizer_steps(plant: Plant, steps: int, first: list[Row]) -> TraceAnalysis:
+    """Steps that only their optimizer marks, the first of which the recording cut: it holds ``first``."""
+    rows = list(first)
+    for step in range(steps):
+        rows += [*plant(step * STEP_US, step), mark("Optimizer.step#SGD.step", (step + 1) * STEP_US - 2, 2)]
+    return TraceAnalysis(ranks=(reduce_rank(PlainTrace(rows), ReduceOptions()).rank,))
+
+
+def test_what_happens_once_before_the_steps_is_no_cost_of_every_step() -> None:
+    """Five steps' time of start-up: allocations and a wait for the device, then kernels that leave no gap."""
+    start = -5 * STEP_US
+    start_up = [
+        op("aten::to", start, 2400),
+        call("cudaLaunchKernel", start + 1, 5, 9001),
+        kernel("warm", start + 10, 90, 9001),
+        call("cudaStreamSynchronize", start + 10, 95),
+        call("cudaMalloc", start + 2500, 2400),
+        call("cudaLaunchKernel", start + 4950, 5, 9002),
+        kernel("warm", start + 4960, 30, 9002),
+    ]
+    analysis = optimizer_steps(gemm, 6, start_up)
+    lead = analysis.lead
+    assert lead.timeline.idle is not None
+    assert lead.timeline.in_steps is not None
+    assert lead.timeline.idle.idle_ns > 4 * STEP_US * US
+    assert lead.timeline.in_steps.steps_count == lead.complete_steps_count == 5
+    assert lead.timeline.in_steps.idle.idle_ns == lead.timeline.in_steps.partition.idle_ns < STEP_US * US
+    for rule_id in ("host-sync", "allocator-thrash", "launch-bound"):
+        assert judge(rule_id, analysis) is None, rule_id
+    assert "no serious fault" in report_trace_analysis(analysis).verdict
+
+
+def test_a_fault_of_the_steps_is_measured_in_the_steps() -> None:
+    """A start-up as long as the steps would halve the share of a fault that is in each of them."""
+    rows = [call("cudaLaunchKernel", -6000, 5, 9001), kernel("warm", -5990, 5980, 9001)]
+    found = judge("launch-bound", optimizer_steps(launches_late, 6, rows))
+    assert isinstance(found, Finding)
+    assert found.cost_ratio == pytest.approx(0.82, abs=0.03)
+    assert found.evidence["kernels_per_step"] == 20
+
+
+def test_waits_of_every_fifth_step_are_not_forecast_from_steps_without_them() -> None:
+    def plant(at: int, step: int) -> list[Row]:
+        return gemm(at, step)
+
+    rows: list[Row] = []
+    at = 0
+    for step in range(300):
+        slow = 4 * STEP_US if step % 5 == 4 else 0
+        rows += [mark(f"ProfilerStep#{step}", at, STEP_US + slow)]
+        rows += [mark(LOADER, at, slow)] if slow else []
+        rows += [op("aten::add", at + slow + 20 + i, 1) for i in range(900)]
+        rows += plant(at + slow, step)
+        at += STEP_US + slow
+    lead = reduce_rank(PlainTrace(rows), ReduceOptions()).rank
+    found = judge("input-bound", TraceAnalysis(ranks=(lead,)))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.cost_ratio == pytest.approx(0.44, abs=0.02)
+    # All the steps that fit into the graph hold their share of the waits; the three around the median would say 0.
+    assert found.saving.mid_ratio > 0.3
+
+
+def test_a_host_that_is_behind_all_along_is_launch_bound_with_long_kernels_too() -> None:
+    """40 us of every 100: no kernel is short, but nothing is queued when one ends."""
+
+    def plant(at: int, step: int) -> list[Row]:
+        rows = []
+        for i in range(10):
+            rows += [
+                op("aten::mm", at + 100 * i, 95),
+                call("cudaLaunchKernel", at + 100 * i + 85, 6, 100 * step + i + 1),
+            ]
+            rows += [kernel("gemm", at + 100 * i + 92, 40, 100 * step + i + 1)]
+        return rows
+
+    found = judge("launch-bound", analyse(plant))
+    assert isinstance(found, Finding)
+    assert found.cost_ratio == pytest.approx(0.54, abs=0.02)  # without the calls themselves
+    assert "nothing is queued" in found.title
+
+    def single(at: int, step: int) -> list[Row]:
+        """One late call in a step of ten kernels: slow, but not a matter of launching."""
+        rows = [op("aten::mm", at, 300)]
+        for i in range(10):
+            rows += [call("cudaLaunchKernel", at + 300 + 5 * i, 4, 100 * step + i + 1)]
+            rows += [kernel("gemm", at + 310 + 60 * i, 60, 100 * step + i + 1)]
+        return rows
+
+    assert judge("launch-bound", analyse(single)) is None
+
+
+def test_an_inference_is_not_told_to_exchange_gradients() -> None:
+    def with_operators(*names: str) -> Plant:
+        def plant(at: int, step: int) -> list[Row]:
+            marks = [op(name, at + 10 + 20 * i, 15) for i, name in enumerate(names)]
+            return [*communicates_alone(at, step), *marks]
+
+        return plant
+
+    serving = judge("exposed-communication", analyse(with_operators("aten::mm")))
+    training = judge(
+        "exposed-communication", analyse(with_operators("aten::mm", "autograd::engine::evaluate_function: Mm"))
+    )
+    unknown = judge("exposed-communication", analyse(communicates_alone))
+    assert isinstance(serving, Finding)
+    assert isinstance(training, Finding)
+    assert isinstance(unknown, Finding)
+    techniques = [one.fix.technique if one.fix else None for one in (serving, training, unknown)]
+    assert techniques == ["overlap-own-collectives", "fewer-synchronisations", "fewer-synchronisations"]
+
+
+def test_a_verdict_names_the_one_gap_that_is_most_of_the_idle_time() -> None:
+    rows = [call("cudaLaunchKernel", 0, 5, 1), kernel("gemm", 10, 100, 1), call("cudaLaunchKernel", 5000, 5, 2)]
+    rows += [kernel("gemm", 5010, 100, 2), call("cudaLaunchKernel", 5120, 5, 3), kernel("gemm", 5130, 100, 3)]
+    analysis = TraceAnalysis(ranks=(reduce_rank(PlainTrace(rows), ReduceOptions()).rank,))
+    assert "one gap of 4.9 ms" in report_trace_analysis(analysis).verdict

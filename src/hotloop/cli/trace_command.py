@@ -30,7 +30,12 @@ def add_parser(subparsers: Any, text: str) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, folders of them, or URLs (s3://...)")
     add_output_options(parser, json_help="write the report as JSON to FILE, or - for standard output")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the long tables (default: 10)")
-    parser.add_argument("--sort", choices=SORTS, default="device_time", help="order of the operators")
+    parser.add_argument(
+        "--sort",
+        choices=SORTS,
+        default="device_time",
+        help="order of the operators (default: device_time, of the kernels that each launched itself)",
+    )
     parser.add_argument(
         "--definitions",
         choices=("default", "names"),

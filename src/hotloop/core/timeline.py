@@ -387,7 +387,7 @@ class OpRow:
     dtypes: str | None
     count: int
     host_total_ns: int
-    """The outermost of nested operators of the same name counts."""
+    """The outermost of nested operators of the same row counts."""
     host_self_ns: int
     device_total_ns: int
     """Device events launched inside it or what it calls, durations summed."""
@@ -454,6 +454,21 @@ class Ratios:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepsDevice:
+    """The device windows of the complete steps together, without start-up and what the recording cut: what recurs."""
+
+    partition: DevicePartition
+    """Sum over the steps."""
+    idle: IdleCauses
+    """Causes of the gaps that begin in these windows."""
+    steps_count: int
+    kernels_count: int
+    """Of those that these steps launched."""
+    pageable_copies_ns: int | None
+    """As in Ratios, in these windows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineNote:
     """One line that the analyses add to the trace's health."""
 
@@ -479,6 +494,9 @@ class RankTimeline:
     anatomy: Anatomy
     idle: IdleCauses | None
     """None without device work."""
+    in_steps: StepsDevice | None
+    """Of the first device, where its window holds more than the complete steps; None where they are nearly all of it,
+    or none of them has a window."""
     launch: LaunchStats | None
     kernels: tuple[KernelRow, ...]
     kernels_left_out_count: int

@@ -9,7 +9,7 @@ from typing import Any
 from .analysis import Forecast
 from .errors import InvariantError
 from .graph import DeviceMemoryTimeline
-from .timeline import DevicePartition, RankTimeline, StepIdle
+from .timeline import DevicePartition, IdleCauses, RankTimeline, StepIdle
 from .trace import TraceFacts
 
 
@@ -62,6 +62,39 @@ class TraceRank:
     def partition(self) -> DevicePartition | None:
         """The busiest device over the whole trace; None without device work."""
         return self.timeline.devices[0].partition if self.timeline.devices else None
+
+    @property
+    def judged(self) -> DevicePartition | None:
+        """The busiest device in its complete steps, over the whole trace where that is the same or no step is known."""
+        steps = self.timeline.in_steps
+        return self.partition if steps is None else steps.partition
+
+    @property
+    def judged_idle(self) -> IdleCauses | None:
+        """Why it idled in that time."""
+        steps = self.timeline.in_steps
+        return self.timeline.idle if steps is None else steps.idle
+
+    @property
+    def judged_pageable_ns(self) -> int | None:
+        """Its copies from or to pageable memory in that time."""
+        steps = self.timeline.in_steps
+        return self.timeline.ratios.pageable_copies_ns if steps is None else steps.pageable_copies_ns
+
+    @property
+    def judged_steps_count(self) -> int:
+        """Steps that this time holds; 0 when the file shows no steps."""
+        steps = self.timeline.in_steps
+        if self.timeline.step_source == "whole trace":
+            return 0
+        return len(self.timeline.steps) if steps is None else steps.steps_count
+
+    @property
+    def trains(self) -> bool | None:
+        """Whether a backward or an optimizer was seen; None where the file shows no operators."""
+        if not self.timeline.ops:
+            return None
+        return any(phase in ("backward", "optimizer") for phase, _ in self.timeline.anatomy.phase_sources)
 
     def share(self, phase: str) -> float | None:
         """Share of a host phase, 0..1; None when the file shows no host activity."""

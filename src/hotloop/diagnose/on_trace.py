@@ -15,18 +15,18 @@ MATERIAL_RATIO = 0.02
 
 def device_ranks(analysis: TraceAnalysis) -> tuple[TraceRank, ...]:
     """The ranks whose file shows device work."""
-    return tuple(rank for rank in analysis.ranks if rank.timeline.idle is not None and rank.partition is not None)
+    return tuple(rank for rank in analysis.ranks if rank.judged_idle is not None and rank.judged is not None)
 
 
 def window_ns(rank: TraceRank) -> int:
-    """Length of the busiest device's window, ns; only for ranks with device work."""
-    assert rank.partition is not None
-    return max(1, rank.partition.window_ns)
+    """Time of the busiest device that is judged, ns; only for ranks with device work."""
+    assert rank.judged is not None
+    return max(1, rank.judged.window_ns)
 
 
 def steps_in(rank: TraceRank) -> int:
-    """Steps that the window holds, at least 1."""
-    return max(1, len(rank.timeline.steps))
+    """Steps that this time holds, at least 1."""
+    return max(1, rank.judged_steps_count)
 
 
 def saving_from(forecast: Forecast | None, cost_ratio: float, low: float, mid: float, high: float) -> Saving:

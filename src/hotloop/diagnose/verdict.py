@@ -9,6 +9,7 @@ from hotloop.core.findings import Finding, Kind, Severity
 from hotloop.core.phases import Breakdown
 from hotloop.core.report import Device, LineShare, StepSummary
 from hotloop.core.timeline import IdleCauses
+from hotloop.diagnose.wording import say_time
 
 _SERIOUS = (Severity.HIGH, Severity.MEDIUM)
 
@@ -50,10 +51,11 @@ def describe_trace_verdict(
     breakdown: Breakdown | None,
     device: Device | None,
     idle: IdleCauses | None = None,
+    in_steps: bool = False,
 ) -> str:
     """The same for a profiler's files: without a serious finding, what the device and the host did.
 
-    ``idle`` has the causes of the lead rank's idle time.
+    ``idle`` has the causes of the lead rank's idle time; ``in_steps`` when both are of the complete steps alone.
     """
     serious = first_serious(findings)
     if serious is not None:
@@ -61,7 +63,10 @@ def describe_trace_verdict(
     parts = []
     if device is not None and device.idle.share_ratio > IDLE_RATIO:
         why = "" if idle is None else f", {_main_cause(idle)}"
-        return f"the device idles {device.idle.share_ratio:.0%} of the trace{why}; no rule can name a fault for it"
+        if idle is not None and idle.gaps_count > 1 and idle.longest_ns >= MOST_RATIO * idle.idle_ns:
+            why += f" ({idle.longest_ns / idle.idle_ns:.0%} of it is one gap of {say_time(idle.longest_ns)})"
+        whole = "the complete steps" if in_steps else "the trace"
+        return f"the device idles {device.idle.share_ratio:.0%} of {whole}{why}; no rule can name a fault for it"
     if device is not None:
         named = (
             ("compute", device.compute),

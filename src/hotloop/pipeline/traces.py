@@ -15,12 +15,13 @@ from hotloop.analyze.timeline.memory import describe_memory
 from hotloop.analyze.timeline.ranks import compare_ranks, compute_waits_by_row, list_rank_waits
 from hotloop.analyze.timeline.reduce import ReduceOptions, lay_groundwork, reduce_trace
 from hotloop.analyze.timeline.summary import (
+    summarize_judged_device,
     summarize_trace_breakdown,
     summarize_trace_device,
     summarize_trace_ranks,
     summarize_trace_steps,
 )
-from hotloop.analyze.timeline.what_if import FEW_STEPS, answer_asked, can_replay, forecast_for_rules, open_window
+from hotloop.analyze.timeline.what_if import answer_asked, can_replay, forecast_for_rules, open_typical_window
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import RankCollectives, RankSegments
 from hotloop.core.redact import redact_text
@@ -55,7 +56,7 @@ def reduce_rank(trace: Trace, options: ReduceOptions) -> ReducedRank:
     asked, window, notes = list_asked(rank), None, []
     if asked and can_replay(ground.links, ground.steps):
         try:
-            window = open_window(*parts, FEW_STEPS)
+            window = open_typical_window(*parts)
         except UsageError as error:
             notes.append(TimelineNote(level="info", code="not-replayed", message=str(error)))
     if window is not None:
@@ -187,12 +188,15 @@ def report_trace_analysis(
     found, skipped = find_problems_in_trace(analysis)
     findings = tuple(replace(f, next=f"hotloop rule {f.rule}") for f in rank_findings(found))
     breakdown, device = summarize_trace_breakdown(analysis), summarize_trace_device(analysis)
+    in_steps = any(rank.timeline.in_steps is not None for rank in analysis.ranks)
     return Report(
         tool_version=__version__,
         command=command,
         environment={},
         outcome=None,
-        verdict=describe_trace_verdict(findings, breakdown, device, analysis.lead.timeline.idle),
+        verdict=describe_trace_verdict(
+            findings, breakdown, summarize_judged_device(analysis), analysis.lead.judged_idle, in_steps
+        ),
         step=summarize_trace_steps(analysis),
         breakdown=breakdown,
         device=device,

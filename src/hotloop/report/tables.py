@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.report import Report
-from hotloop.core.timeline import IdleCauses, LaunchStats, RankTimeline
+from hotloop.core.timeline import IdleCauses, KernelRow, LaunchStats, RankTimeline, TensorCores
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.report import text as t
 
@@ -36,7 +36,11 @@ def trace_tables(report: Report, top: int = 10) -> tuple[Table, ...]:
     whose = "" if len(ranks) == 1 else f"of {_name_rank(ranks[0])}; the JSON report has every rank"
     made = [_tell_files(ranks), _tell_steps(lead, whose), _tell_device(ranks)]
     if lead.idle is not None:
-        made += [_tell_idle(lead.idle, whose), _tell_worst_step(lead, whose), _tell_blame(lead.idle, whose, top)]
+        made += [
+            _tell_idle(lead.idle, _say_span(lead, whose)),
+            _tell_worst_step(lead, whose),
+            _tell_blame(lead.idle, whose, top),
+        ]
     if lead.launch is not None:
         made.append(_tell_launches(lead.launch, whose))
     made += [_tell_waits(report), _tell_ranks_path(report.trace)]
@@ -45,6 +49,15 @@ def trace_tables(report: Report, top: int = 10) -> tuple[Table, ...]:
     made += [_tell_kernels(lead, whose, top), _tell_comm(lead, whose, top), _tell_ops(lead, whose, top)]
     made += [_tell_modules(lead, whose, top), _tell_ranges(lead, whose, top), _tell_ratios(lead, whose)]
     return tuple(table for table in made if table is not None and table.rows)
+
+
+def _say_span(line: RankTimeline, whose: str) -> str:
+    """Says that a table counts more than the complete steps, where the rules judge those alone."""
+    if line.in_steps is None:
+        return whose
+    inside = f"{t.format_share(line.in_steps.idle.idle_ns / max(1, line.in_steps.partition.window_ns))}"
+    told = f"whole trace; in the {t.format_counted(line.in_steps.steps_count, 'complete step')} it idles {inside}"
+    return f"{told}; {whose}" if whose else told
 
 
 def _tell_files(ranks: Sequence[TraceRank]) -> Table:
@@ -179,7 +192,7 @@ def _tell_blame(idle: IdleCauses, whose: str, top: int) -> Table:
 def _tell_launches(launch: LaunchStats, whose: str) -> Table:
     rows: list[tuple[str, str]] = [("kernels", t.format_count(launch.kernels_count))]
     if launch.short_kernels_ratio is not None:
-        rows.append(("kernels under 10 us", t.format_percent(launch.short_kernels_ratio)))
+        rows.append(("kernels under 10 us (launch-bound index)", t.format_percent(launch.short_kernels_ratio)))
     if launch.late_idle_ratio is not None:
         rows.append(("idle time that is launch-late", t.format_percent(launch.late_idle_ratio)))
     if launch.delay_from_start is not None:
@@ -420,11 +433,29 @@ def _tell_kernels(line: RankTimeline, whose: str, top: int) -> Table:
             t.format_share(row.total_ns / total),
             t.format_duration(row.mean_ns),
             t.UNKNOWN if row.occupancy_ratio is None else t.format_share(row.occupancy_ratio),
+            "" if row.blocks_per_sm is None else f"{row.blocks_per_sm:.3g}",
+            _tell_cores(row) if line.tensor_cores is not None else "",
         )
         for row in line.kernels[:top]
     )
-    header = ("kernel", "kind", "count", "time", "share", "mean", "occupancy")
-    return _drop_blank(Table(title="Kernels", note=whose, header=header, rows=rows))
+    header = ("kernel", "kind", "count", "time", "share", "mean", "occupancy", "blocks/SM", "tensor cores")
+    notes = [_say_tensor_cores(line.tensor_cores)] if line.tensor_cores is not None else []
+    note = "; ".join([*notes, whose] if whose else notes)
+    return _drop_blank(Table(title="Kernels", note=note, header=header, rows=rows))
+
+
+def _tell_cores(row: KernelRow) -> str:
+    if row.kind != "compute":
+        return ""
+    return t.UNKNOWN if row.is_tensor_core is None else "yes" if row.is_tensor_core else "no"
+
+
+def _say_tensor_cores(cores: TensorCores) -> str:
+    """How much of the products' time is on tensor cores, as far as names tell."""
+    share = t.format_percent(cores.tensor_core_ns / max(1, cores.matrix_ns))
+    said = f"of the time in products and convolutions {share} on tensor cores, by the kernels' names"
+    unknown = cores.unknown_ns / max(1, cores.matrix_ns)
+    return said if unknown < 0.005 else f"{said} ({t.format_percent(unknown)} unknown)"
 
 
 def _tell_comm(line: RankTimeline, whose: str, top: int) -> Table:
@@ -443,9 +474,12 @@ def _tell_ops(line: RankTimeline, whose: str, top: int) -> Table:
             )
             name = _cut(f"{row.name} {row.shapes}" if row.shapes else row.name)
             times = (row.host_self_ns, row.device_self_ns, row.device_total_ns)
-            yield (name, t.format_count(row.count), *map(t.format_duration, times), rate)
+            roof = (
+                "" if row.roofline is None else f"{t.format_percent(row.roofline.attained_ratio)} {row.roofline.bound}"
+            )
+            yield (name, t.format_count(row.count), *map(t.format_duration, times), rate, roof)
 
-    header = ("operator", "count", "host self", "device self", "device total", "TFLOP/s")
+    header = ("operator", "count", "host self", "device self", "device total", "TFLOP/s", "of the roof")
     return _drop_blank(Table(title="Operators", note=whose, header=header, rows=tuple(tell())))
 
 
@@ -486,10 +520,13 @@ def _tell_ratios(line: RankTimeline, whose: str) -> Table:
 
 
 def _drop_blank(table: Table) -> Table:
-    """The table without a last column that nothing is known for."""
-    if any(row[-1] not in ("", t.UNKNOWN) for row in table.rows):
-        return table
-    return replace(table, header=table.header[:-1], rows=tuple(row[:-1] for row in table.rows))
+    """The table without the columns that nothing is known for."""
+    kept = [i for i in range(len(table.header)) if any(row[i] not in ("", t.UNKNOWN) for row in table.rows)]
+    return replace(
+        table,
+        header=tuple(table.header[i] for i in kept),
+        rows=tuple(tuple(row[i] for i in kept) for row in table.rows),
+    )
 
 
 def _name_rank(one: TraceRank) -> str:

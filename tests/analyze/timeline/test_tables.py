@@ -197,7 +197,8 @@ def test_the_roofline_needs_flops_bytes_and_a_known_device() -> None:
         ("volta_scudnn_128x64_relu_medium_nn_v1", False),
         ("void cudnn::winograd::generateWinogradTilesKernel<0, float>", False),
         ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>", False),
-        ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>", None),
+        ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>", False),
+        ("void cudnn::detail::dgrad_engine<__half, 512, 6, 5, 3, 3, 3, false>", None),
         ("triton_tem_fused_mm_0_matmul", None),
     ],
 )

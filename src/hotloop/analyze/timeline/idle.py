@@ -66,11 +66,16 @@ def explain_idle(
     seen: DeviceSteps,
     main_thread: int | None,
     top: int,
+    only: NDArray[np.bool_] | None = None,
 ) -> tuple[IdleCauses, tuple[StepIdle | None, ...]]:
     """The causes of all gaps between the first and the last event of a device, and those in the window of each step
-    (None for a step without one)."""
+    (None for a step without one). ``only``: of the gaps that begin in the windows of these steps alone."""
     start, end = links.start_ns[cover.work], links.end_ns[cover.work]
     gaps = find_gaps(cover.busy, int(start.min()), int(end.max()))
+    if only is not None:
+        of_gap = _find_windows(seen, gaps.start_ns)
+        kept = (of_gap >= 0) & only[of_gap]
+        gaps = Intervals(gaps.start_ns[kept], gaps.end_ns[kept])
     length = gaps.end_ns - gaps.start_ns
     call, work = _find_next_calls(trace, links, cover, gaps)
     cause = _judge(trace, gaps, call)

@@ -12,7 +12,7 @@ from hotloop.core.trace import Category, Trace
 
 from .anatomy import DEVICE_TO_HOST_COPY, HOST_COPY, PHASE, HostPhases
 from .classes import COLLECTIVE_RANGE, COMM, Classes
-from .intervals import Int64s, unite
+from .intervals import Int64s, Intervals, unite
 from .links import Links
 from .names import match_names
 from .partition import DeviceCover
@@ -56,10 +56,7 @@ def measure_ratios(
     copies = trace.category[links.device_rows[work]] == Category.MEMCPY
     to_device = work[copies & match_names(trace, name, HOST_COPY)]
     to_host = work[copies & match_names(trace, name, DEVICE_TO_HOST_COPY)]
-    crossing = np.concatenate([to_device, to_host])
-    crossing_name = trace.name[links.device_rows[crossing]]
-    pageable = match_names(trace, crossing_name, PAGEABLE)
-    told = pageable | match_names(trace, crossing_name, PINNED)
+    pageable = find_pageable_copies(trace, links, cover)
     again = _device_time_of(links, work, recompute)
     return Ratios(
         allreduce_over_backward_ratio=_device_allreduce_ratio(trace, links, classes, work, work_phase),
@@ -68,8 +65,20 @@ def measure_ratios(
         data_wait_ratio=waited / host_ns if host_ns and "input_wait" in seen else None,
         recompute_ratio=_divide(again, window) if again is not None else None,
         recompute_ns=again,
-        pageable_copies_ns=_covered(links, crossing[pageable]) if bool(told.any()) or len(crossing) == 0 else None,
+        pageable_copies_ns=None if pageable is None else pageable.total_ns,
     )
+
+
+def find_pageable_copies(trace: Trace, links: Links, cover: DeviceCover) -> Intervals | None:
+    """When a device copied from or to pageable memory of the host; None where the names of the copies do not tell."""
+    work = cover.work[trace.category[links.device_rows[cover.work]] == Category.MEMCPY]
+    name = trace.name[links.device_rows[work]]
+    crosses = match_names(trace, name, HOST_COPY) | match_names(trace, name, DEVICE_TO_HOST_COPY)
+    crossing, name = work[crosses], name[crosses]
+    pageable = match_names(trace, name, PAGEABLE)
+    if len(crossing) and not bool((pageable | match_names(trace, name, PINNED)).any()):
+        return None
+    return unite(links.start_ns[crossing[pageable]], links.end_ns[crossing[pageable]])
 
 
 def _divide(part: int | None, whole: int) -> float | None:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from hotloop.core.timeline import Anatomy, DevicePartition, IdleCauses, RankTimeline, StepIdle, StepWindow, TimelineNote
+from hotloop.core.timeline import (
+    Anatomy,
+    DevicePartition,
+    IdleCauses,
+    RankTimeline,
+    StepIdle,
+    StepsDevice,
+    StepWindow,
+    TimelineNote,
+)
 from hotloop.core.trace import Category, Trace
 
 from .anatomy import (
@@ -21,16 +30,20 @@ from .anatomy import (
 )
 from .classes import Classes, classify_work, list_comm_groups
 from .idle import explain_idle
-from .intervals import Int64s
+from .intervals import Int64s, cover_windows
 from .launch import measure_launches
 from .links import Links, link_device_work
 from .partition import DeviceCover, cover_devices, describe_device, partition_windows
-from .ratios import measure_ratios
+from .ratios import find_pageable_copies, measure_ratios
 from .steps import DeviceSteps, Steps, assign_device_work, find_steps
 from .tables import measure_tensor_cores, tabulate_kernels, tabulate_modules, tabulate_ops
 
 NAME_LENGTH = 400
 """Kernel names of templates can have tens of thousands of letters; a timeline keeps this many."""
+
+
+NEARLY_ALL = 0.98
+"""Complete steps that fill this much of a device's window are the trace: what else there is changes no share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +92,9 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
     step_idle: tuple[StepIdle | None, ...] = ()
     if cover is not None and seen is not None:
         idle, step_idle = explain_idle(trace, links, classes, cover, seen, phases.main_thread, chosen.blame_top)
+    in_steps: StepsDevice | None = None
+    if cover is not None and seen is not None and steps.source != "whole trace":
+        in_steps = _measure_steps(trace, ground, cover, seen, phases.main_thread, chosen.blame_top)
     launch = measure_launches(trace, links, cover, idle, chosen.blame_top) if cover else None
     kernels, left_count, left_ns = tabulate_kernels(trace, links, classes, top=chosen.top, sort=chosen.kernel_sort)
     op_sort = chosen.op_sort if cover or chosen.op_sort != "device_time" else "host_self"
@@ -99,6 +115,7 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
             ranges=list_ranges(trace, links, chosen.top),
         ),
         idle=idle,
+        in_steps=in_steps,
         launch=launch,
         kernels=tuple(replace(k, name=_shorten(k.name)) for k in kernels),
         kernels_left_out_count=left_count,
@@ -112,6 +129,32 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         notes=_write_notes(trace, links, covers, steps, phases, seen),
     )
     return timeline
+
+
+def _measure_steps(
+    trace: Trace, ground: Groundwork, cover: DeviceCover, seen: DeviceSteps, main_thread: int | None, top: int
+) -> StepsDevice | None:
+    """What the device did in the windows of the complete steps; None where that is nearly all of it, or nothing."""
+    links, classes = ground.links, ground.classes
+    chosen = seen.has_window & ground.steps.is_complete
+    start, end = seen.start_ns[chosen], seen.end_ns[chosen]
+    whole_ns = int(links.end_ns[cover.work].max() - links.start_ns[cover.work].min())
+    inside_ns = int((end - start).sum())
+    if inside_ns == 0 or inside_ns >= NEARLY_ALL * whole_ns:
+        return None
+    parts = partition_windows(cover, start, end)
+    idle, _ = explain_idle(trace, links, classes, cover, seen, main_thread, top, chosen)
+    pageable = find_pageable_copies(trace, links, cover)
+    is_kernel = trace.category[links.device_rows[cover.work]] == Category.KERNEL
+    return StepsDevice(
+        partition=DevicePartition(
+            **{field.name: sum(getattr(part, field.name) for part in parts) for field in fields(DevicePartition)}
+        ),
+        idle=idle,
+        steps_count=int(np.count_nonzero(chosen)),
+        kernels_count=int(np.count_nonzero(is_kernel & (seen.of_work >= 0) & chosen[seen.of_work])),
+        pageable_copies_ns=None if pageable is None else int(cover_windows(pageable, start, end).sum()),
+    )
 
 
 def describe_steps(

@@ -70,6 +70,13 @@ def summarize_trace_device(analysis: TraceAnalysis) -> Device | None:
     return describe_parts(known) if len(known) == len(parts) else None
 
 
+def summarize_judged_device(analysis: TraceAnalysis) -> Device | None:
+    """The same in the complete steps alone, where a file shows more than these."""
+    parts = [rank.judged for rank in analysis.ranks]
+    known = [part for part in parts if part is not None]
+    return describe_parts(known) if len(known) == len(parts) else None
+
+
 def describe_parts(parts: Sequence[DevicePartition]) -> Device:
     """Sums of the partitions, and their shares of the sum of the windows."""
     window_ns = max(1, sum(part.window_ns for part in parts))

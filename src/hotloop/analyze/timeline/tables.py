@@ -43,7 +43,8 @@ TENSOR_CORE = re.compile(
 """Names that only tensor cores have: the shape of the matrix instruction (884, 1688, 16816), hmma, gmma, tensorop; on
 AMD the MI16x16x.. of a Tensile kernel."""
 PLAIN_CORE = re.compile(
-    r"sgemm|dgemm|scudnn|_simt_|simt|gemv|gemm(?:SN|k1)_|winograd|implicit_convolve_sgemm|explicit_convolve_sgemm",
+    r"sgemm|dgemm|scudnn|_simt_|simt|gemv|gemm(?:SN|k1)_|winograd|implicit_convolve_sgemm|explicit_convolve_sgemm"
+    r"|[dw]grad\w*_engine<(?:float|double)",
     re.IGNORECASE,
 )
 """Names that only the ordinary cores have."""
@@ -165,7 +166,10 @@ def tabulate_ops(
     shape_table, dtype_table, _ = texts
     size = len(groups)
     count = np.bincount(inverse, minlength=size)
-    outermost = find_outermost(ranges, name)[at]
+    # Within a row: an operator that calls itself with other shapes counts in the rows of both.
+    of_row = np.full(len(name), NONE, dtype=np.int64)
+    of_row[at] = inverse
+    outermost = find_outermost(ranges, of_row)[at]
     own = _sum(inverse, ranges.find_self_time()[at], size)
     host = _sum(inverse, np.where(outermost, (ranges.end_ns - ranges.start_ns)[at], 0), size)
     spent = _sum_device_time(links, is_op, at, outermost, inverse, size)
@@ -174,7 +178,8 @@ def tabulate_ops(
     flops, flops_source, least_bytes, all_flops = _count_flops(trace, rows_at, inverse, groups, count, texts)
     total, dev_self, kernel_count, low, high = spent
     keys: dict[str, Sequence[int] | NDArray[np.int64] | None] = {
-        "device_time": total,
+        # What an operator launched itself: of nested ones each would else be listed with the same kernels again.
+        "device_time": dev_self,
         "device_self": dev_self,
         "host_time": host,
         "host_self": own,

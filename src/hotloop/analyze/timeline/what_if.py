@@ -50,6 +50,11 @@ GRAPH_ROWS = 60_000
 MAX_STEPS = 1000
 FEW_STEPS = 3
 """What every report re-times: the median step and its neighbours, of which the first one only leads in."""
+TYPICAL_RATIO = 0.1
+"""Costs are of the mean step. Where every fifth step waits for its batch, those around the median do not."""
+UNLIKE = (
+    "the steps differ much in length, and those around the median one are not like the mean: savings are rules of thumb"
+)
 MAX_UNTOLD_RATIO = 0.03
 """Share of the steps that may be in work of unknown speed."""
 _SINGLE_PROCESS = re.compile(r"SingleProcess")
@@ -197,6 +202,7 @@ ASKED: Mapping[str, Change] = {
     "no-input-wait": Change(kind="no-input-wait"),
     "no-host-syncs": Change(kind="no-host-syncs"),
     "free-launches": Change(kind="free-launches"),
+    "no-host-time": Change(kind="no-host-time"),
     "hidden-communication": Change(kind="free-communication"),
 }
 """What rules ask for, by the name under which they do."""
@@ -205,6 +211,19 @@ ASKED: Mapping[str, Change] = {
 def can_replay(links: Links, steps: Steps) -> bool:
     """Whether there are steps to re-time, and work of a device that something launched."""
     return steps.source != "whole trace" and bool(np.any(links.launch_row >= 0))
+
+
+def is_typical(steps: Steps, first: int, last: int) -> bool:
+    """Whether the steps from ``first`` to ``last`` take as long as the complete steps do on average."""
+    length = steps.end_ns - steps.start_ns
+    mean_ns = float(length[steps.is_complete].mean())
+    return abs(float(length[first : last + 1].mean()) - mean_ns) <= TYPICAL_RATIO * mean_ns
+
+
+def open_typical_window(trace: Trace, links: Links, classes: Classes, steps: Steps) -> StepWindowGraph:
+    """The graph of FEW_STEPS around the median one, or of all that fit where these are not like the others."""
+    first, last = choose_steps(trace, steps, FEW_STEPS)
+    return open_window(trace, links, classes, steps, FEW_STEPS if is_typical(steps, first, last) else MAX_STEPS)
 
 
 def open_window(trace: Trace, links: Links, classes: Classes, steps: Steps, most: int = MAX_STEPS) -> StepWindowGraph:
@@ -227,6 +246,9 @@ def forecast_for_rules(
     try:
         if not wanted or not can_replay(links, steps):
             return {}, ()
+        window = window or open_window(trace, links, classes, steps)
+        if not is_typical(steps, window.first, window.last):
+            return {}, (TimelineNote(level="info", code="not-replayed", message=UNLIKE),)
         found = forecast_all(trace, links, classes, steps, [(one,) for one in wanted.values()], window=window)
     except UsageError as error:
         return {}, (TimelineNote(level="info", code="not-replayed", message=str(error)),)

@@ -19,7 +19,7 @@ def allocator_thrash_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | No
     if not ranks:
         reason = f"the trace shows no device work over at least {FEWEST_STEPS_COUNT} complete steps"
         return Skipped(rule="allocator-thrash", reason=reason)
-    ratios = [(one.timeline.idle.late_allocator_ns if one.timeline.idle else 0) / window_ns(one) for one in ranks]
+    ratios = [(one.judged_idle.late_allocator_ns if one.judged_idle else 0) / window_ns(one) for one in ranks]
     cost_ratio = max(ratios)
     rank = ranks[ratios.index(cost_ratio)]
     if cost_ratio < MATERIAL_RATIO:

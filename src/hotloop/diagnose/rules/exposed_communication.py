@@ -30,7 +30,7 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
     ranks = device_ranks(analysis)
     if not ranks:
         return Skipped(rule="exposed-communication", reason=NO_DEVICE)
-    parts = [rank.partition for rank in ranks if rank.partition is not None]
+    parts = [rank.judged for rank in ranks if rank.judged is not None]
     ratios = [part.exposed_comm_ns / max(1, part.window_ns) for part in parts]
     least = min(range(len(ranks)), key=lambda i: ratios[i])
     cost_ratio, part, rank = ratios[least], parts[least], ranks[least]
@@ -54,8 +54,13 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
             "kernels": [f"{group.name[:60]} x{group.count}" for group in rank.timeline.comm_groups[:3]],
             "least_over_ranks": len(ranks) > 1,
         },
-        fix=Fix(technique="fewer-synchronisations", settings={}, safety=Safety.SHOW, numerics=Numerics.REORDERED),
+        fix=FIX_TRAINING if any(one.trains is not False for one in analysis.ranks) else FIX_INFERENCE,
     )
+
+
+FIX_TRAINING = Fix(technique="fewer-synchronisations", settings={}, safety=Safety.SHOW, numerics=Numerics.REORDERED)
+FIX_INFERENCE = Fix(technique="overlap-own-collectives", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT)
+"""Without a backward there are no gradients to exchange less often."""
 
 
 @rule(

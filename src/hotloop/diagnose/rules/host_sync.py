@@ -27,10 +27,10 @@ def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     ranks = device_ranks(analysis)
     if not ranks:
         return Skipped(rule="host-sync", reason=NO_DEVICE)
-    ratios = [(r.timeline.idle.sync_drained_ns if r.timeline.idle else 0) / window_ns(r) for r in ranks]
+    ratios = [(r.judged_idle.sync_drained_ns if r.judged_idle else 0) / window_ns(r) for r in ranks]
     worst = max(range(len(ranks)), key=lambda i: ratios[i])
     rank, cost_ratio = ranks[worst], ratios[worst]
-    idle = rank.timeline.idle
+    idle = rank.judged_idle
     if idle is None or cost_ratio < MATERIAL_RATIO:
         return None
     if rank.timeline.step_source == "whole trace" and idle.sync_drained_count < FEW_WAITS:

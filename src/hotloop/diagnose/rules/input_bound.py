@@ -64,7 +64,7 @@ def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
         return None
     wait_ns = cost_ratio * rank.step_ns
     in_main = _loads_in_main(rank)
-    idle = rank.timeline.idle
+    idle = rank.judged_idle
     idle_ratio = None if idle is None else idle.late_data_wait_ns / window_ns(rank)
     # Without a device the wait is lost for certain; with one, only what it idles meanwhile.
     sure = 0.5 if idle_ratio is None else min(1.0, idle_ratio / cost_ratio) * 0.5

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Skipped, Value
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, Value, saving_within
 from hotloop.core.rules import rule
-from hotloop.core.trace_analysis import TraceAnalysis
+from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose.on_trace import (
     MATERIAL_RATIO,
     NO_DEVICE,
@@ -19,7 +19,9 @@ from hotloop.diagnose.on_trace import (
 from hotloop.diagnose.wording import say_share
 
 SHORT_RATIO = 0.5
-"""Where fewer kernels than this are short, it is single slow calls that come late, not launching itself."""
+"""Where fewer kernels than this are short, it is single slow calls that come late, not launching itself..."""
+STARVED_RATIO = 0.5
+"""...but for a device that found nothing queued after this share of its kernels: the host is behind all along."""
 
 
 def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
@@ -30,7 +32,7 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
         return Skipped(rule="launch-bound", reason=NO_DEVICE)
     late = []
     for rank in ranks:
-        idle = rank.timeline.idle
+        idle = rank.judged_idle
         assert idle is not None
         explained = idle.late_data_wait_ns + (idle.late_gc_ns or 0) + idle.late_allocator_ns + idle.late_slow_call_ns
         explained += idle.late_long_ns
@@ -38,40 +40,61 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     ratios = [ns / window_ns(rank) for ns, rank in zip(late, ranks, strict=True)]
     worst = max(range(len(ranks)), key=lambda i: ratios[i])
     rank, cost_ratio = ranks[worst], ratios[worst]
-    launch = rank.timeline.launch
-    if launch is None or cost_ratio < MATERIAL_RATIO or (launch.short_kernels_ratio or 0.0) < SHORT_RATIO:
+    launch, inside = rank.timeline.launch, rank.timeline.in_steps
+    if launch is None or cost_ratio < MATERIAL_RATIO:
         return None
+    idle = rank.judged_idle
+    assert idle is not None
+    kernels_count = launch.kernels_count if inside is None else inside.kernels_count
+    starved_ratio = min(1.0, idle.launch_late_count / max(1, kernels_count))
+    short_ratio = launch.short_kernels_ratio or 0.0
+    if short_ratio < SHORT_RATIO and starved_ratio < STARVED_RATIO:
+        return None
+    why = (
+        f"{say_share(short_ratio)} of the kernels take less than 10 us"
+        if short_ratio >= SHORT_RATIO
+        else f"after {say_share(starved_ratio)} of the kernels nothing is queued"
+    )
     cost_ns = cost_ratio * rank.step_ns
     # Recording Python frames slows the host, and with it every launch: part of the idle time is the profiler's own.
     sure = 0.1 if rank.facts.has_stacks else 0.3
-    idle = rank.timeline.idle
-    assert idle is not None
     late_calls: list[Value] = [say_blame(row) for row in idle.blamed if row.cause == "launch-late"]
     evidence: dict[str, Value] = {
         "short_kernels_ratio": launch.short_kernels_ratio,
-        "kernels_per_step": round(launch.kernels_count / steps_in(rank), 1),
+        "starved_kernels_ratio": round(starved_ratio, 4),
+        "kernels_per_step": round(kernels_count / steps_in(rank), 1),
         "host": late_calls[:3],
     }
     return Finding(
         rule="launch-bound",
         kind=Kind.FAULT,
         title=f"the device idles {say_share(cost_ratio)} of the time because the next kernel is not launched yet; "
-        f"{say_share(launch.short_kernels_ratio or 0.0)} of the kernels take less than 10 us",
+        f"{why}",
         phase=None,
         cost_ns=round(cost_ns),
         cost_ratio=cost_ratio,
-        saving=saving_from(rank.forecasts.get("free-launches"), cost_ratio, sure, 0.6, 1.0),
+        saving=_forecast_saving(rank, cost_ratio, sure),
         evidence=evidence,
         fix=Fix(technique="cuda-graphs", settings={}, safety=Safety.ASK, numerics=Numerics.EXACT),
         ranks=named_ranks(tuple(r for r, x in zip(ranks, ratios, strict=True) if x >= 0.6 * cost_ratio), len(ranks)),
     )
 
 
+def _forecast_saving(rank: TraceRank, cost_ratio: float, sure: float) -> Saving:
+    """What launches that cost nothing would save; at best the operators around them go as well, as in a graph."""
+    launches, all_of_it = rank.forecasts.get("free-launches"), rank.forecasts.get("no-host-time")
+    saving = saving_from(launches, cost_ratio, sure, 0.6, 1.0)
+    if launches is None or all_of_it is None:
+        return saving
+    high = max(launches.saving_high_ratio, all_of_it.saving_mid_ratio)
+    return saving_within(cost_ratio, launches.saving_low_ratio, launches.saving_mid_ratio, high, Basis.SIMULATED)
+
+
 @rule(
     "launch-bound",
     "the device idles because the host cannot launch kernels fast enough",
     on_trace=launch_bound_on_trace,
-    asks=("free-launches",),
+    asks=("free-launches", "no-host-time"),
 )
 def launch_bound(analysis: Analysis) -> Skipped:
     """## What it does

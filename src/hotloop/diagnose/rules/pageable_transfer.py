@@ -19,8 +19,8 @@ def pageable_transfer_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | N
         return Skipped(rule="pageable-transfer", reason="the names of the copies do not tell pageable from pinned")
     exposed = []
     for rank in ranks:
-        assert rank.partition is not None
-        exposed.append(min(rank.timeline.ratios.pageable_copies_ns or 0, rank.partition.exposed_mem_ns))
+        assert rank.judged is not None
+        exposed.append(min(rank.judged_pageable_ns or 0, rank.judged.exposed_mem_ns))
     ratios = [ns / window_ns(rank) for ns, rank in zip(exposed, ranks, strict=True)]
     worst = max(range(len(ranks)), key=lambda i: ratios[i])
     cost_ratio = ratios[worst]
@@ -36,7 +36,7 @@ def pageable_transfer_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | N
         cost_ratio=cost_ratio,
         # Pinned memory copies at about twice the rate; beside the computation the copy costs nothing.
         saving=saving_within(cost_ratio, 0.4 * cost_ratio, 0.7 * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
-        evidence={"pageable_copies_ns": rank.timeline.ratios.pageable_copies_ns, "exposed_ns": exposed[worst]},
+        evidence={"pageable_copies_ns": rank.judged_pageable_ns, "exposed_ns": exposed[worst]},
         fix=Fix(
             technique="pinned-memory",
             settings={"pin_memory": True, "non_blocking": True},
