@@ -10,14 +10,19 @@ from hotloop.attach.unattached import UnattachedWatch, why_unattached
 
 
 def process(
-    folder: Path, command: tuple[str, ...], exe: str = "/usr/bin/python3.11", pid: int = 7, **variables: str
+    folder: Path,
+    command: tuple[str, ...],
+    exe: str = "/usr/bin/python3.11",
+    pid: int = 7,
+    parent: int = 1,
+    **variables: str,
 ) -> Path:
     made = folder / str(pid)
-    (made / "task" / str(pid)).mkdir(parents=True)
+    made.mkdir(parents=True)
     (made / "exe").symlink_to(exe)
     (made / "cmdline").write_bytes(b"".join(os.fsencode(word) + b"\0" for word in command))
     (made / "environ").write_bytes(b"".join(f"{k}={v}".encode() + b"\0" for k, v in variables.items()))
-    (made / "task" / str(pid) / "children").write_text("")
+    (made / "stat").write_text(f"{pid} (a) name (x) S {parent} 1 1 0")
     return made
 
 
@@ -67,14 +72,20 @@ def test_a_process_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_once_a_process_records(tmp_path: Path) -> None:
-    parent = process(tmp_path / "proc", ("hotloop",), pid=os.getpid(), **ATTACHED)
-    (parent / "task" / str(os.getpid()) / "children").write_text("7 ")
-    process(tmp_path / "proc", ("python", "train.py"), PATH="/bin")
+    own = os.getpid()
+    process(tmp_path / "proc", ("python", "hotloop"), pid=own)
+    process(tmp_path / "proc", ("python", "hotloop"), pid=own + 1, parent=own, PATH="/bin")  # a fork of it
+    process(tmp_path / "proc", ("bash", "start.sh"), "/bin/bash", pid=own + 2, parent=own, PATH="/bin")
+    process(tmp_path / "proc", ("python", "other.py"), pid=own + 3, PATH="/bin")
     folder = tmp_path / "processes"
     folder.mkdir()
     watch = UnattachedWatch(folder, tmp_path / "proc")
     assert watch.reason is None
     watch.tick()
+    assert watch.reason is None
+    process(tmp_path / "proc", ("python", "train.py"), pid=own + 4, parent=own + 2, PATH="/bin")
+    watch.tick()
     assert watch.reason is not None
+    assert "train.py" in watch.reason
     (folder / "one.hlr").write_text("")
     assert watch.reason is None

@@ -16,6 +16,7 @@ from .child import ATTACH_VARIABLE, SITE
 
 MOST_LOOKS = 60
 MOST_PROCESSES = 500
+MOST_PROCESSES_READ = 3_000
 
 REPLACED_PATH = (
     "likely because {script} was started with a PYTHONPATH that was replaced (by a script, say): write "
@@ -110,19 +111,27 @@ def _script_of(words: list[bytes]) -> str:
 
 def _descendants(proc: Path, pid: int) -> Iterator[int]:
     """The processes below one, parents first."""
+    below = _children_by_parent(proc)
     waiting, count = [pid], 0
     while waiting and count < MOST_PROCESSES:
-        for child in _children(proc, waiting.pop(0)):
+        for child in below.get(waiting.pop(0), ()):
             count += 1
             waiting.append(child)
             yield child
 
 
-def _children(proc: Path, pid: int) -> list[int]:
-    found: list[int] = []
+def _children_by_parent(proc: Path) -> dict[int, list[int]]:
+    """Parent -> its children; empty on hosts with so many processes that reading them all would be felt."""
     try:
-        for task in (proc / str(pid) / "task").iterdir():
-            found += [int(word) for word in (task / "children").read_bytes().split()]
-    except (OSError, ValueError):
-        return found
+        pids = sorted(int(name) for name in os.listdir(proc) if name.isdigit())
+    except OSError:
+        return {}
+    found: dict[int, list[int]] = {}
+    for pid in pids if len(pids) <= MOST_PROCESSES_READ else ():
+        try:
+            # The name in brackets may hold anything; behind it stand the state and the parent.
+            parent = int((proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):  # it has ended
+            continue
+        found.setdefault(parent, []).append(pid)
     return found
