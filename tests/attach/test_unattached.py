@@ -61,6 +61,10 @@ def test_a_python_with_hotloop_installed_needs_no_pythonpath(tmp_path: Path) -> 
     assert why_unattached(process(tmp_path, ("python", "train.py"), **replaced)) is None
 
 
+def test_an_environment_that_holds_nothing_is_told(tmp_path: Path) -> None:
+    assert why_unattached(process(tmp_path, ("python", "train.py"))) is not None
+
+
 @pytest.mark.parametrize("exe", ["/bin/bash", "/usr/bin/make"])
 def test_other_programs_say_nothing(tmp_path: Path, exe: str) -> None:
     assert why_unattached(process(tmp_path, ("bash", "run.sh"), exe, PATH="/bin")) is None
@@ -68,7 +72,7 @@ def test_other_programs_say_nothing(tmp_path: Path, exe: str) -> None:
 
 def test_a_process_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     assert why_unattached(tmp_path / "8") is None
-    assert why_unattached(process(tmp_path, ("python", "train.py"))) is None  # it is ending: no environment is left
+    assert why_unattached(process(tmp_path, ())) is None  # it is ending: no command line is left
 
 
 def test_nothing_is_said_once_a_process_records(tmp_path: Path) -> None:

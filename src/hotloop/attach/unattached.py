@@ -70,7 +70,7 @@ def why_unattached(process: Path) -> str | None:
         words = (process / "cmdline").read_bytes().split(b"\0")
     except OSError:  # it has ended, or belongs to somebody else
         return None
-    if not environment[0]:  # a process that is just ending shows none
+    if not words[0]:  # a process that is just ending shows nothing
         return None
     values = dict(entry.partition(b"=")[::2] for entry in environment)
     script = _script_of(words)
