@@ -179,14 +179,52 @@ def test_a_batch_that_both_optimizers_work_on_counts_once():
     assert found.rank.samples_per_step == 16.0
 
 
-def test_samples_without_a_loader_are_those_of_all_rows():
+def test_samples_without_a_loader_are_unknown_where_optimizers_step_by_turns():
+    """A GAN's two backwards, or an actor's and its critic's, learn from the same batch as likely as not."""
     rows = Rows()
     for _ in range(50):
         rows.step(optimizer=0, samples=16, batches=0, micro_batches=0)
         rows.step(optimizer=1, samples=8, batches=0, micro_batches=0)
     found = analyze_process(recording(rows))
     assert found is not None
-    assert (found.rank.samples_per_step, found.batches_per_step) == (24.0, None)
+    assert (found.rank.samples_per_step, found.batches_per_step) == (None, None)
+
+
+def test_samples_without_a_loader_are_known_where_all_optimizers_step_after_one_backward():
+    rows = Rows()
+    for _ in range(50):
+        rows.step(optimizer=0, samples=16, batches=0, micro_batches=0)
+        rows.step(optimizer=1, samples=0, batches=0, micro_batches=0, backwards=0)
+    found = analyze_process(recording(rows))
+    assert found is not None
+    assert found.rank.samples_per_step == 16.0
+
+
+def test_samples_of_one_of_two_loaders_are_not_those_of_the_step():
+    rows = Rows()
+    for _ in range(60):
+        rows.step(samples=16, batches=2, micro_batches=1)
+    found = analyze_process(recording(rows))
+    assert found is not None
+    assert found.rank.samples_per_step is None
+
+
+def test_batches_of_another_loader_in_some_steps_leave_the_samples_known():
+    rows = Rows()
+    for i in range(60):
+        rows.step(samples=16, batches=1 + (i % 5 == 0), micro_batches=1)
+    found = analyze_process(recording(rows))
+    assert found is not None
+    assert found.rank.samples_per_step == 16.0
+
+
+def test_samples_that_most_steps_do_not_tell_are_unknown():
+    rows = Rows()
+    for i in range(60):
+        rows.step(samples=16 if i % 3 == 0 else -1, batches=0, micro_batches=0)
+    found = analyze_process(recording(rows))
+    assert found is not None
+    assert found.rank.samples_per_step is None
 
 
 def test_samples_of_validation_are_not_trained_on():

@@ -38,3 +38,14 @@ def test_isolated_python_elsewhere_says_why_nothing_was_seen(tmp_path: Path) -> 
     assert ran.seen["outcome"]["training_seen"] is False
     assert "-I" in ran.stderr
     assert len([line for line in ran.stderr.splitlines() if line.startswith("hotloop")]) == 1
+
+
+def test_a_python_that_lost_the_environment_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time; time.sleep(2.2)\n")
+    (tmp_path / "start.sh").write_text(f"env -i {sys.executable} train.py\ntrue\n")
+    ran = run_command(tmp_path, "bash", "start.sh")
+    assert ran.exit_code == 0
+    assert ran.seen["outcome"]["training_seen"] is False
+    (line,) = [line for line in ran.stderr.splitlines() if line.startswith("hotloop")]
+    assert "train.py was started without this environment (env -i" in line
+    assert "hotloop.watch()" in line

@@ -206,3 +206,100 @@ def test_batches_fetched_while_the_one_before_is_computed_are_counted_once() -> 
         hooks.step()
     closed = [row[FIELD["samples"]] for row in hooks.rows[-10:]]
     assert set(closed) == {32}
+
+
+class Pooling(nn.Module):
+    """Takes many graphs at once: nodes, edges or None, and for each node the graph that it is of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+
+    def forward(self, nodes: Any, *rest: Any) -> Any:
+        return self.inner(nodes if isinstance(nodes, torch.Tensor) else nodes[0].mean((1, 2)))
+
+
+def samples_of(*inputs: Any) -> list[int]:
+    hooks = Hooks(Pooling())
+    for _ in range(6):
+        hooks.run_backward(hooks.call(hooks.model, *inputs).sum())
+        hooks.step()
+    return hooks.samples()
+
+
+OWNERS = torch.arange(6).repeat_interleave(5)
+EDGES = torch.randint(0, 30, (2, 70))
+
+
+def test_graphs_are_counted_and_not_their_nodes() -> None:
+    assert samples_of(torch.randn(30, 3), EDGES, OWNERS) == [6] * 5
+    assert samples_of(torch.randn(30, 3), OWNERS, 6) == [6] * 5
+
+
+def test_graphs_of_which_nothing_tells_how_many_they_are_are_unknown() -> None:
+    assert samples_of(torch.randn(30, 3), EDGES) == [0] * 5
+    assert samples_of(torch.randn(30, 3), OWNERS) == [0] * 5
+    assert samples_of(torch.randn(30, 3), EDGES, torch.randint(0, 6, (30,)).flip(0)) == [0] * 5
+
+
+def test_labels_beside_samples_are_no_graphs() -> None:
+    labels = torch.tensor([3, 1, 2, 0] * 8)
+    assert samples_of(torch.randn(32, 3), labels) == [32] * 5
+
+
+def test_a_list_of_pictures_holds_as_many_samples() -> None:
+    pictures = [torch.randn(3, 8 + i, 9) for i in range(5)]
+    assert samples_of(pictures) == [5] * 5
+
+
+def test_a_batch_that_tells_how_many_graphs_it_holds_is_believed() -> None:
+    class Graphs:
+        def __init__(self, count: int) -> None:
+            self.num_graphs = count
+            self.x = torch.randn(7 * count, 3)
+
+        def items(self) -> Any:
+            return {"x": self.x}.items()
+
+        def values(self) -> Any:
+            return {"x": self.x}.values()
+
+    hooks = Hooks(nn.Linear(3, 2))
+    loader = DataLoader(range(90), batch_size=4, collate_fn=lambda numbers: Graphs(len(numbers)))
+    for batch in hooks.take(loader):
+        hooks.backward(batch.x)
+        hooks.step()
+    assert hooks.samples() == [*[4] * 21, 2]
+
+
+def run_closures(inputs: Callable[[], Any]) -> list[int]:
+    """Samples of the last steps, which evaluate a closure three times each."""
+    hooks = Hooks(nn.Linear(3, 2))
+    wrapped = wrappers.wrap_optimizer_step(hooks.session)(lambda optimizer, closure: [closure() for _ in range(3)])
+    for _ in range(6):
+        wrapped(hooks.optimizer, lambda: hooks.backward(inputs()))
+    return [row[FIELD["samples"]] for row in hooks.rows[-4:]]
+
+
+def test_a_closure_that_is_evaluated_again_learns_from_the_same_samples() -> None:
+    x = torch.randn(27, 3)
+    assert run_closures(lambda: x) == [27] * 4
+
+
+def test_closures_that_make_their_own_inputs_do_not_tell_their_samples() -> None:
+    kept: list[Any] = []
+
+    def draw() -> Any:
+        kept.append(torch.randn(9, 3))
+        return kept[-1]
+
+    assert run_closures(draw) == [-1] * 4
+
+
+def test_a_second_loader_beside_the_first_is_seen_in_the_rows() -> None:
+    hooks = Hooks(nn.Linear(3, 2))
+    for (x,), (other,) in zip(hooks.take(loader_of()), hooks.take(loader_of(size=2)), strict=False):
+        hooks.backward(x + other.mean())
+        hooks.step()
+    columns = [[row[FIELD[name]] for name in ("batches", "micro_batches", "bursts_other_loader")] for row in hooks.rows]
+    assert columns[3:8] == [[2, 1, 0]] * 5

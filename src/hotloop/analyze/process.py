@@ -58,6 +58,8 @@ from .steady import Steady, find_steady
 from .unrest import find_unrest
 from .validation import find_validation
 
+MOST_BACKWARDS_OF_ONE = 1.05
+"""Backwards per step up to which all optimizers step after the same one."""
 MAX_COLUMN_LENGTH = 100_000
 """Columns of longer runs are a fair draw of this many steps, in order; means and shares always use all steps."""
 MAX_TIMELINE_BUCKETS = 200
@@ -390,6 +392,27 @@ def _are_decisions(steps: Steps, known: BoolColumn) -> bool:
     return not fed and each_ends_in_one and columns["forwards"] > MOST_FORWARDS_OF_ONE * max(1, columns["backwards"])
 
 
+def _are_ambiguous(steps: Steps, base: BoolColumn, known: BoolColumn) -> bool:
+    """Whether what was counted may be the same samples several times, or only a part of them.
+
+    Without a loader each backward counts what its model was given: where several optimizers step by turns (a GAN, an
+    actor and its critics) that is one batch several times. Where a step takes batches of several loaders (``zip``),
+    only those of one are counted. And most steps may not have told.
+    """
+    weight, columns = steps.weight, steps.columns
+    if 2 * int(weight[known].sum()) < int(weight[base].sum()):
+        return True
+    count = int(weight[known].sum())
+    batches, taken = int(columns["batches"][known].sum()), int(columns["micro_batches"][known].sum())
+    if taken == 0:
+        turns = sum(1 for number in steps.optimizer_steps.values() if number > 0) > 1
+        return turns and int(columns["backwards"][known].sum()) > MOST_BACKWARDS_OF_ONE * count
+    # Batches to validate on come in a burst of forwards without gradients, and not in most of the steps.
+    in_bursts = columns["bursts_other_loader"] > 0
+    others = known & ~in_bursts & (columns["micro_batches"] > 0) & (columns["batches"] > columns["micro_batches"])
+    return batches > taken and 2 * int(weight[others].sum()) > count
+
+
 def _samples_per_step(steps: Steps, base: BoolColumn, is_validating: BoolColumn) -> tuple[float | None, bool]:
     """Mean samples per step where they are known, and whether they differ much from step to step.
 
@@ -408,7 +431,7 @@ def _samples_per_step(steps: Steps, base: BoolColumn, is_validating: BoolColumn)
     if int(weight[fed].sum()) > MOSTLY_FED_RATIO * int(weight.sum()):
         # A loop that fetches ahead takes two batches in an epoch's first step and none in its last one.
         column = np.where(fed, column, 0)
-    if int(column.sum()) == 0 or _are_decisions(steps, known):
+    if int(column.sum()) == 0 or _are_decisions(steps, known) or _are_ambiguous(steps, base, known):
         return None, False
     per_step = per_step_values(column, weight)
     mean, _ = weighted_mean_std(per_step, weight)

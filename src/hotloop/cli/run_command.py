@@ -54,6 +54,7 @@ def add_parser(subparsers: Any, summary: str) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.attach import child
     from hotloop.attach.run_folder import create_run_folder, write_manifest
+    from hotloop.attach.unattached import UnattachedWatch
     from hotloop.cli.show import check_outputs
     from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
     from hotloop.pipeline.telemetry import DeviceWatch
@@ -94,9 +95,11 @@ def execute(arguments: argparse.Namespace) -> int:
     kills_before = child.oom_kills()
     live = _live_line(folder) if arguments.live else None
     watch = DeviceWatch(folder, environment)
+    unattached = UnattachedWatch(folder / "processes")
 
     def on_tick() -> None:
         watch.tick()
+        unattached.tick()
         if live is not None:
             live()
 
@@ -118,6 +121,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "signal": end.signal_number,
             "duration_s": end.duration_s,
             "oom_kills": None if kills_before is None or kills_after is None else kills_after - kills_before,
+            "unattached": unattached.reason,
         },
     )
     try:

@@ -33,12 +33,65 @@ def first_tensor(batch: Any, depth: int = 0) -> torch.Tensor | None:
 
 
 def count_samples(batch: Any) -> int:
-    """Length of the leading dimension of the batch's first tensor; 0 when there is none."""
+    """Length of the leading dimension of the batch's first tensor, or what the batch tells itself; 0 for neither."""
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
     if type(first) is torch.Tensor and (shape := first.shape):  # nearly every batch
         return int(shape[0])
+    told = count_told(batch)
+    if told:
+        return told
     tensor = first_tensor(batch)
     return 0 if tensor is None else int(tensor.shape[0])
+
+
+def count_told(batch: Any) -> int:
+    """Samples that a batch object tells itself: a batch of graphs in one (``num_graphs``); 0 where it does not.
+
+    Its first tensor holds the nodes of all of them.
+    """
+    if isinstance(batch, (torch.Tensor, dict, list, tuple)):
+        return 0
+    count = getattr(batch, "num_graphs", None)
+    return count if type(count) is int and count > 0 else 0
+
+
+GRAPHS_UNKNOWN = -1
+NO_GRAPHS = 0
+
+
+def count_graphs(values: Sequence[Any]) -> int:
+    """Graphs in the inputs of a model that takes many at once: their nodes, and for each node which graph it is of.
+
+    NO_GRAPHS where nothing points to graphs; GRAPHS_UNKNOWN where something does, but how many is not sure. Reads host
+    tensors only. The numbers of the graphs go up by ones from 0, node by node; labels of samples do not, or not often:
+    so their count must stand among the inputs too, or the edges between the nodes.
+    """
+    nodes = next((v for v in values if isinstance(v, torch.Tensor) and v.dim()), None)
+    if nodes is None or nodes.shape[0] < 2:
+        return NO_GRAPHS
+    numbers = [v for v in values if _is_integers(v)]
+    edges = any(v.dim() == 2 and v.shape[0] == 2 and v.shape[1] > 2 for v in numbers if v is not nodes)
+    for vector in (v for v in numbers if v.dim() == 1 and v.shape[0] == nodes.shape[0] and v is not nodes):
+        if not _readable(vector):
+            if edges:
+                return GRAPHS_UNKNOWN
+            continue
+        steps = vector[1:] - vector[:-1]
+        if int(vector[0]) == 0 and bool(((steps == 0) | (steps == 1)).all()) and int(vector[-1]) + 1 < len(vector):
+            count = int(vector[-1]) + 1
+            return count if edges or any(type(v) is int and v == count for v in values) else GRAPHS_UNKNOWN
+    return GRAPHS_UNKNOWN if edges else NO_GRAPHS
+
+
+def _is_integers(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32)
+
+
+def lists_samples(value: Any) -> bool:
+    """Whether a model's input lists samples one by one, such as pictures of different sizes for a detector."""
+    if not isinstance(value, (list, tuple)) or len(value) < 2 or not all(isinstance(v, torch.Tensor) for v in value):
+        return False
+    return all(v.dim() == 3 and v.shape[0] in (1, 3, 4) and v.is_floating_point() for v in value)
 
 
 def leading_shape(batch: Any) -> tuple[int, int]:

@@ -10,10 +10,12 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from hotloop.core.recording import FIELD, UNKNOWN
 
 from . import batches
-from .recorder import Recorder, Row
+from .recorder import OPTIMIZER, Recorder, Row
 
 if TYPE_CHECKING:
     from .loading import LoaderState
@@ -30,7 +32,10 @@ class Counting:
     __slots__ = (
         "_direct_input",
         "_direct_tokens",
+        "_in_closure",
         "_inner_batches",
+        "_largest",
+        "_may_hold_graphs",
         "_recorder",
         "direct_samples",
         "input_stays",
@@ -49,6 +54,11 @@ class Counting:
         self.direct_samples = 0
         self._direct_tokens: tuple[int, int, int] | None = None
         self._direct_input: tuple[Callable[[], Any], int] = (_nobody, 0)
+        self._largest: Callable[[], Any] = _nobody
+        self._in_closure: tuple[int, Callable[[], Any]] = (UNKNOWN, _nobody)
+        """The row of the last backward inside an optimizer's step, and the input that it learned from."""
+        self._may_hold_graphs: dict[int, bool] = {}
+        """By a model's identity, once its inputs were looked at."""
         self.input_stays = False
         self.time_first: dict[int, int | None] = {}
         """Of every outermost module that holds one with ``batch_first=False``: the dimension of its input that counts
@@ -66,6 +76,9 @@ class Counting:
         """
         if state.batch_size is None and not self.time_first:
             return leading
+        told = batches.count_told(batch)
+        if told:
+            return told
         known: Any = self._inner_batches if state.batch_size is None else (state.batch_size,)
         shape = batches.leading_shape(batch)
         if state.sample_dim is None:
@@ -109,8 +122,16 @@ class Counting:
                 return
             if sample_dim == UNKNOWN:
                 return
-        samples = batches.leading_shape(batch)[1] if sample_dim else batches.count_samples(batch)
-        self.direct_samples = max(self.direct_samples, samples)
+        if sample_dim:
+            samples = batches.leading_shape(batch)[1]
+        elif self._may_hold_graphs.get(key, True):
+            samples = self._count_once_looked_at(key, args, kwargs)
+        else:
+            samples = batches.count_samples(batch)
+        if samples > self.direct_samples:
+            self.direct_samples = samples
+            first = args[0] if args else None
+            self._largest = weakref.ref(first) if isinstance(first, torch.Tensor) else _nobody
         if self.sampled_row == self._recorder.rows:
             self._look_whether_input_stays(batch)
             if self._direct_tokens is None:
@@ -138,12 +159,38 @@ class Counting:
             dim = UNKNOWN
         self.time_first[key] = dim
 
+    def _count_once_looked_at(self, key: int, args: Any, kwargs: Any) -> int:
+        """Samples in the inputs of a model of which it is not known that it takes no graphs and no lists of samples."""
+        values = (*args, *kwargs.values())
+        if len(values) == 1 and batches.lists_samples(values[0]):
+            self._may_hold_graphs[key] = True
+            return len(values[0])
+        graphs = batches.count_graphs(values)
+        if len(self._may_hold_graphs) > 1_000:
+            self._may_hold_graphs.clear()
+        self._may_hold_graphs[key] = graphs != batches.NO_GRAPHS
+        if graphs == batches.NO_GRAPHS:
+            return batches.count_samples(args if args else kwargs)
+        return max(0, graphs)
+
     def add_direct(self) -> None:
-        """A backward begins: what its forwards were given is added to the row."""
-        row = self._recorder.row
-        row[SAMPLES] += self.direct_samples
-        self.direct_samples = 0
+        """A backward begins: what its forwards were given is added to the row.
+
+        An optimizer that evaluates a closure several times (LBFGS) learns from one batch: the same tensor counts once,
+        and where each evaluation made its own the row's samples are unknown.
+        """
+        recorder, row = self._recorder, self._recorder.row
+        samples, self.direct_samples = self.direct_samples, 0
         counted, self._direct_tokens = self._direct_tokens, None
+        largest, self._largest = self._largest, _nobody
+        if OPTIMIZER in recorder.stack:
+            before, self._in_closure = self._in_closure, (recorder.rows, largest)
+            if before[0] == recorder.rows:
+                if largest() is None or before[1]() is not largest():
+                    row[SAMPLES] = UNKNOWN
+                    row[TOKENS] = row[PADDING] = row[LONGEST] = UNKNOWN
+                return
+        row[SAMPLES] += samples
         if counted is not None:
             _add_tokens(row, counted)
 
@@ -157,6 +204,7 @@ class Counting:
     def meet(self, module: Any, args: Any) -> None:
         """An outermost module that learns was not known before."""
         self.time_first.pop(id(module), None)
+        self._may_hold_graphs.pop(id(module), None)
         if any(getattr(part, "batch_first", None) is False for part in module.modules()):
             self.time_first[id(module)] = None
             self.note_inner_batch(module, args)

@@ -115,6 +115,9 @@ def _report_training(
 def _report_nothing(run: RunRecording, manifest: Mapping[str, Any], health: tuple[Health, ...], folder: Path) -> Report:
     outcome = _outcome(run, None)
     notes = tuple(Health(level="warning", message=str(n)) for n in manifest.get("notes", ()))
+    unattached = (run.outcome or {}).get("unattached")
+    if isinstance(unattached, str) and not notes:
+        notes += (Health(level="warning", message=redact_text(unattached[:400])),)
     if any(p.process.get("accelerator") for p in run.processes):
         notes += (Health(level="warning", message="steps that only replay a CUDA graph are not seen"),)
     return Report(
