@@ -42,6 +42,9 @@ def judge_redundant_compute(analysis: Analysis) -> Sequence[Finding]:
     several optimizers with a loss each, and two passes with different dropout on purpose (R-Drop, SimCSE) are right
     as they are. Two losses that each run the model on the same batch, with nothing random inside, need it once: sum
     the losses of one output. A model that keeps state between calls (a memory, a running position) is an exception.
+    Gradients that no optimizer uses (a discriminator's step that goes back into the generator for lack of `detach()`,
+    a teacher's forward with gradients) are not seen: where one is cleared unused, it may have been read before, for
+    a norm, a penalty or gradient surgery, which leaves no trace, and what its part of a backward costs is not measured.
     """
     found = (_judge_backwards(analysis), _judge_forwards(analysis))
     return tuple(finding for finding in found if finding is not None)
