@@ -84,6 +84,17 @@ def test_the_exchange_of_sharded_weights_is_no_fault_of_the_script() -> None:
     assert found.fix.technique == "fewer-synchronisations"
 
 
+def test_accumulation_over_sharded_weights_shows_its_backwards() -> None:
+    def evidence(**fields: float) -> dict[str, object]:
+        one = two(None, communication=0.27, model_is_sharded=True, fields={"collectives": 40, **fields})
+        found = judge_exposed_communication.judge(one)
+        assert isinstance(found, Finding)
+        return dict(found.evidence)
+
+    assert evidence(backwards=4)["backwards_per_step"] == 4.0
+    assert "backwards_per_step" not in evidence(backwards=1)
+
+
 def test_metrics_reduced_in_every_step_beside_ddp_can_be_left_out() -> None:
     found = judge_exposed_communication.judge(
         two({"comm_ns": 4e6, "overlap_ns": 4e6}, communication=0.2, fields={"collectives": 2})

@@ -112,6 +112,13 @@ def test_a_weight_average_in_a_hook_of_every_batch_handles_weights() -> None:
     assert [line.text for line in time_of_kinds(lead, "other_ns", WEIGHTS).lines] == [walk.text, update.text]
 
 
+def test_a_line_in_a_walk_over_a_state_handles_weights_where_the_walk_itself_was_not_seen() -> None:
+    update = "shadow[name] = decay * shadow[name] + (1.0 - decay) * value"
+    walked = make_line(5, 1.0, update, calls=("items", "module.state_dict"))
+    saved = make_line(5, 1.0, update, calls=("module.state_dict",))
+    assert (line_kind(walked, LOOP), line_kind(saved, LOOP)) == (WEIGHTS, UNKNOWN)
+
+
 def test_a_field_without_samples_has_no_part() -> None:
     part = time_of_kinds(make_analysis(after_input=0.5).lead, "after_input_ns", BATCH)
     assert part.mean_ns == 0.0

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,15 @@ def test_two_fixes_of_one_phase_win_more_than_the_larger_and_less_than_both() ->
     assert both is not None
     # Between the larger alone (0.3) and one after the other (1 - 0.7 x 0.8 = 0.44).
     assert both.mid_ratio == pytest.approx(0.37)
+
+
+def test_what_one_fix_surely_wins_is_sure_beside_a_larger_guess() -> None:
+    perhaps = replace(
+        make_finding("a", "forward", 0.5, 0.3, "x"), saving=saving_within(0.5, 0.0, 0.3, 0.5, Basis.MEASURED)
+    )
+    both = combine_savings([perhaps, make_finding("b", "backward", 0.4, 0.2, "y")])
+    assert both is not None
+    assert both.low_ratio == pytest.approx(0.1)
 
 
 def test_two_rules_between_the_phases_have_different_lines() -> None:

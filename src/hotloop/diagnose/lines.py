@@ -44,6 +44,8 @@ _WEIGHTS_TEXT = re.compile(
     # A state alone on its line is walked over next; one that is saved stands inside a dict or a call.
     r"|\bstate_dict\(\)\.(items|values)|=\s*[\w.]+\.state_dict\(\)\s*$"
 )
+_STATE_WALK = re.compile(r"\bstate_dict\(\).*\b(items|values)\(\)|\b(items|values)\(\).*\bstate_dict\(\)")
+"""A loop over the entries of a state, from the names of what it calls, in whatever order they are kept."""
 _WEIGHTS_NAME = re.compile(
     r"(clip|grad|decay|(^|_)ema(_|$)|polyak|weight_?norm|average_(model|weights|param))", re.IGNORECASE
 )
@@ -137,6 +139,8 @@ def line_kind(
     for kind, pattern in ((LOGGING, _LOGGING_TEXT), (WEIGHTS, _WEIGHTS_TEXT)):
         if pattern.search(around):
             return kind
+    if _STATE_WALK.search(around):
+        return WEIGHTS
     of_batch = any(_BATCH_NAME.search(n) for n in names if not _MOMENT_NAME.match(n))
     if _BATCH_TEXT.search(text) or of_batch or _BATCH_TEXT.search(around):
         return BATCH

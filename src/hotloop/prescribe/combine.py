@@ -15,10 +15,10 @@ _SHARED = {"forward": _COMPUTATION, "backward": _COMPUTATION, None: _COMPUTATION
 def combine_savings(findings: Iterable[Finding]) -> CombinedSaving | None:
     """What the fixes of these findings save together, as fractions of the time per unit; None when nothing has a fix.
 
-    Savings do not add up. Within a phase two fixes may win the same time twice: at least the largest counts, at most
-    each wins its share of what the ones before it left, and the middle between the two is the most likely. What
-    different phases lose are disjoint parts of one step, so their savings add. The sum never exceeds what the findings
-    say is lost.
+    Savings do not add up. Within a phase two fixes may win the same time twice: at least what one of them surely wins
+    counts, at most each wins its share of what the ones before it left, and the middle between the two is the most
+    likely. What different phases lose are disjoint parts of one step, so their savings add. The sum never exceeds what
+    the findings say is lost.
     """
     groups: dict[str, list[tuple[Finding, Saving]]] = {}
     techniques: list[str] = []
@@ -30,7 +30,7 @@ def combine_savings(findings: Iterable[Finding]) -> CombinedSaving | None:
     if not groups:
         return None
     most = min(1.0, sum(_in_turn(_cost(finding, saving) for finding, saving in group) for group in groups.values()))
-    low = _together(max(group, key=lambda pair: pair[1].mid_ratio)[1].low_ratio for group in groups.values())
+    low = _together(max(saving.low_ratio for _, saving in group) for group in groups.values())
     mid = _together(_middle([saving.mid_ratio for _, saving in group]) for group in groups.values())
     high = _together(_in_turn(saving.high_ratio for _, saving in group) for group in groups.values())
     high = min(high, most)

@@ -20,6 +20,8 @@ from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, s
 from hotloop.diagnose.wording import say_share
 
 ONE_BUCKET_BYTES = 8 << 20
+ACCUMULATED_BACKWARDS = 1.5
+"""From this many backwards a step on, gradients are accumulated."""
 SHARDED_SAVING = (0.02, 0.15, 0.6)
 """Low, expected and high part of FSDP's own exchange that a change wins: gathering weights and spreading gradients is
 what sharding is."""
@@ -87,6 +89,8 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     Own collectives: let DistributedDataParallel average gradients (it overlaps them with backward), send one flat
     tensor in place of many, reduce metrics every N steps and not in every one. One huge bucket: let DDP split it, so
     that sending begins before backward ends. Otherwise: larger batches or accumulation with `no_sync()`.
+    Accumulation under FSDP2 spreads the gradients after every micro-batch unless `set_requires_gradient_sync(False)`
+    is called before all of them but the last; whole gradients then stay in memory meanwhile.
 
     ## When it is wrong
     The last bucket can never be hidden. Small models on slow hosts have communication as large as their computation;
@@ -135,6 +139,9 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         "buckets": len(bucket_bytes(rank.ddp)) if rank.ddp is not None else None,
         "least_over_ranks": True,
     }
+    if rank.model_is_sharded and known_count(rank, "backwards") >= ACCUMULATED_BACKWARDS:
+        # Whether each of them spreads its gradients is not recorded; that there are several says where to look.
+        evidence = {"backwards_per_step": round(known_count(rank, "backwards"), 2), **evidence}
     technique = "overlap-own-collectives" if mostly_own else "ddp-buckets"
     if unnamed:
         technique = "fewer-synchronisations"
