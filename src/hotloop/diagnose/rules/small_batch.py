@@ -7,7 +7,7 @@ from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, S
 from hotloop.core.rules import rule
 from hotloop.diagnose.comm import exposure_by_cause, needless_buckets
 from hotloop.diagnose.compiled import forecast_of_compiled_model
-from hotloop.diagnose.measured import known_count, known_places, train_share
+from hotloop.diagnose.measured import basis_of_replay, known_count, known_places, train_share
 from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.optimizers import forecast_of_faster_optimizer
 from hotloop.diagnose.wording import SURE_RATIO
@@ -78,7 +78,7 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
             evidence.setdefault("alone_saving_ratio", round(forecast.saving_mid_ratio, 4))
             mid -= mid_buckets_ratio * SHARED_EXCHANGE_MID_RATIO
             high -= low_buckets_ratio * SHARED_BY_TWICE_RATIO
-        saving = saving_within(1.0, low, mid, high, Basis.MEASURED)
+        saving = saving_within(1.0, low, mid, high, basis_of_replay(low, mid))
         if not is_material(analysis, saving.mid_ratio):
             return None
         evidence |= dict(forecast.evidence)
