@@ -7,11 +7,16 @@ import statistics
 from collections.abc import Iterable
 
 from hotloop.core.analysis import Analysis, Line, RankAnalysis
-from hotloop.core.findings import Where
+from hotloop.core.findings import Basis, Where
 from hotloop.core.noise import noise_of_mean_ratio
 from hotloop.core.recording import TIME_FIELDS
+from hotloop.diagnose.wording import SURE_RATIO
 
 FEWEST_BATCHES = 5
+NARROW_RATIO = 0.25
+"""A forecast that promises less than this part of its middle is told by its middle alone."""
+MEDIUM_RATIO = 0.05
+"""The low forecast from which a finding is of medium severity."""
 
 
 def known_mean(rank: RankAnalysis, field: str) -> float | None:
@@ -27,6 +32,17 @@ def known_mean(rank: RankAnalysis, field: str) -> float | None:
 def known_count(rank: RankAnalysis, field: str) -> float:
     """Mean count per steady step of a row field; 0 when it is not there."""
     return known_mean(rank, field) or 0.0
+
+
+def basis_of_replay(low_ratio: float, mid_ratio: float) -> Basis:
+    """The basis of a saving that is computed from the step's operators, run again or timed in parts.
+
+    The change itself was not timed, so it is simulated at best. Where the range is wide and promises little, its middle
+    is no better than a guess: it must not stand before what was found with a promise. A medium promise is none.
+    """
+    if low_ratio >= MEDIUM_RATIO or low_ratio >= max(SURE_RATIO, NARROW_RATIO * mid_ratio):
+        return Basis.SIMULATED
+    return Basis.RULE_OF_THUMB
 
 
 def batches_vary_in_length(rank: RankAnalysis) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import batches_vary_in_length, known_places, train_share
+from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, known_places, train_share
 from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.wording import SURE_RATIO
 
@@ -47,12 +47,13 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
     if forecast is not None:
         # On a CPU, bfloat16 kernels are made anew for every shape: a replay of one step's shapes promises nothing then.
         is_sure = rank.device_type != "cpu" or not batches_vary_in_length(rank)
+        low_ratio = forecast.saving_low_ratio if is_sure else 0.0
         saving = saving_within(
             max(train_share(analysis), forecast.saving_mid_ratio),
-            forecast.saving_low_ratio if is_sure else 0.0,
+            low_ratio,
             forecast.saving_mid_ratio,
             forecast.saving_high_ratio,
-            Basis.MEASURED,
+            basis_of_replay(low_ratio, forecast.saving_mid_ratio),
         )
         if not is_material(analysis, saving.mid_ratio):
             return None

@@ -8,7 +8,7 @@ from hotloop.core.rules import rule
 from hotloop.diagnose.batch_lines import batch_places
 from hotloop.diagnose.comm import exposure_by_cause, needless_buckets
 from hotloop.diagnose.compiled import forecast_of_compiled_model
-from hotloop.diagnose.measured import known_count, train_share
+from hotloop.diagnose.measured import basis_of_replay, known_count, train_share
 from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.optimizers import forecast_of_faster_optimizer
 from hotloop.diagnose.wording import SURE_RATIO
@@ -80,7 +80,7 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
             evidence.setdefault("alone_saving_ratio", round(forecast.saving_mid_ratio, 4))
             mid -= mid_buckets_ratio * SHARED_EXCHANGE_MID_RATIO
             high -= low_buckets_ratio * SHARED_BY_TWICE_RATIO
-        saving = saving_within(1.0, low, mid, high, Basis.MEASURED)
+        saving = saving_within(1.0, low, mid, high, basis_of_replay(low, mid))
         if not is_material(analysis, saving.mid_ratio):
             return None
         evidence |= dict(forecast.evidence)

@@ -11,7 +11,7 @@ from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, S
 from hotloop.core.operators import is_fusable
 from hotloop.core.rules import rule
 from hotloop.diagnose.compiled import compiling_is_unsure
-from hotloop.diagnose.measured import batches_vary_in_length, known_places, train_share
+from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, known_places, train_share
 from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.wording import SURE_RATIO
 
@@ -68,12 +68,13 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     forecast = rank.forecasts.get("compile-model")
     evidence: dict[str, Value] = {}
     if forecast is not None:
+        low_ratio = 0.0 if compiling_is_unsure(analysis) else forecast.saving_low_ratio
         saving = saving_within(
             max(share, forecast.saving_mid_ratio),
-            forecast.saving_low_ratio,
+            low_ratio,
             forecast.saving_mid_ratio,
             forecast.saving_high_ratio,
-            forecast.basis,
+            basis_of_replay(low_ratio, forecast.saving_mid_ratio),
         )
         if not is_material(analysis, saving.mid_ratio):
             return None
