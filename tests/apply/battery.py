@@ -1104,7 +1104,8 @@ def summarize(result: Mapping[str, Any]) -> str:
         f"lies within the range of {result['baseline_seeds']} seeds without it.",
         "",
         f"{result['machine']}, torch {result['torch']}, {result['date']}; {minutes:.0f} minutes of a busy machine for "
-        f"the {len(parts)} results below. Where a technique left all trainings alone, its own words say why. A result is made anew when the technique's file changes.",
+        f"the {len(parts)} results below. Where a technique left all trainings alone, its own words say why. "
+        "A result is made anew when the technique's file changes.",
         "",
         "The trainings are smooth, without ReLU. Where an input lies within a rounding of its kink, another order of "
         "summing flips it, and the losses part by more than roundings: under channels_last on 2 ranks one of 24,832 "
@@ -1138,7 +1139,7 @@ def find_reason(said: Sequence[str]) -> str:
     """Why nothing could be judged: what was missing, before what another kind of training lacked."""
     reasons = [one.removeprefix("not applicable: ").replace("|", "/") for one in said]
     decisive = ("accelerator", "on the CPU", "on cpu", "on a CPU", "one rank", "ranks", "")
-    return next(one for word in decisive for one in reasons if word in one)
+    return next(min(found, key=len) for word in decisive if (found := [one for one in reasons if word in one]))
 
 
 def _share(one: Mapping[str, Any]) -> str:
