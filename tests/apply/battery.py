@@ -1096,15 +1096,16 @@ def summarize(result: Mapping[str, Any]) -> str:
         "gradients clipped one by one, a decay in the loop, tiny buckets and a needless scan, too many threads. Where "
         f"a technique applies over a few steps, it is trained for {result['steps']}: on the first kind of each way, "
         "and on all that were made for it. `exact`: equal bits of every loss, parameter and buffer. `reordered`: "
-        f"losses within {result['rounding_factor']} times the rounding error that the training has without it, which is the largest "
+        f"losses within {result['rounding_factor']} times the rounding error that the training has without it, which "
+        "is the largest "
         "difference between its losses in float32 and in float64 up to that step, over "
         f"{result['reordered_steps']} steps (the part of it that was needed stands behind the class). These beyond, "
         f"`resampled` and `lossy`: in every block of {BLOCK_STEPS} steps the mean over {result['treated_seeds']} seeds "
         f"lies within the range of {result['baseline_seeds']} seeds without it.",
         "",
         f"{result['machine']}, torch {result['torch']}, {result['date']}; {minutes:.0f} minutes of a busy machine for "
-        f"the {len(parts)} results below. `not judged` gives the technique's own words for why it left these trainings "
-        "alone. A result is made anew when the technique's file changes.",
+        f"the {len(parts)} results below. Where a technique left all trainings alone, its own words say why. "
+        "A result is made anew when the technique's file changes.",
         "",
         "The trainings are smooth, without ReLU. Where an input lies within a rounding of its kink, another order of "
         "summing flips it, and the losses part by more than roundings: under channels_last on 2 ranks one of 24,832 "
@@ -1124,7 +1125,8 @@ def _cell(part: Mapping[str, Any] | None) -> str:
     if part is None:
         return "not reached"
     if part["verdict"] == "did not apply":
-        return f"not judged: {find_reason(part['why'])}"
+        reason = find_reason(part["why"])
+        return f"{'does nothing here' if 'rank' in reason else 'cannot be judged on a CPU'}: {reason}"
     places = [
         f"{one['fixture']}, {one['way']}: {one['numerics']}{_share(one)}, {one['steps']} steps x {one['seeds']}"
         for one in part.get("long", ())
@@ -1136,8 +1138,8 @@ def _cell(part: Mapping[str, Any] | None) -> str:
 def find_reason(said: Sequence[str]) -> str:
     """Why nothing could be judged: what was missing, before what another kind of training lacked."""
     reasons = [one.removeprefix("not applicable: ").replace("|", "/") for one in said]
-    decisive = ("accelerator", "on the CPU", "on cpu", "on a CPU", "rank", "Transformers", "")
-    return next(one for word in decisive for one in reasons if word in one)
+    decisive = ("accelerator", "on the CPU", "on cpu", "on a CPU", "one rank", "ranks", "")
+    return next(min(found, key=len) for word in decisive if (found := [one for one in reasons if word in one]))
 
 
 def _share(one: Mapping[str, Any]) -> str:
