@@ -153,7 +153,11 @@ def test_threads_of_the_training_leave_no_core_to_the_workers() -> None:
     """Both cores compute: 120 ms of loading displace 60 of each, or 120 where the threads wait for each other."""
     found = ask(loading(120, 52), workers(2), demand=demand(2, 120, 52, 1.0, busy=2.0))
     assert found.step_ns / 10**6 == pytest.approx(52 + 4.5 + 90, abs=0.01)
-    assert found.low_step_ns / 10**6 == pytest.approx(52 + 0.2 + 60, abs=0.01)
+    # How such threads and workers share the cores is not in a trace: at best the workers find all that they need.
+    assert found.basis == "rule-of-thumb"
+    assert "share cores that are all in use" in found.basis_reason
+    assert "hotloop run --trace" not in found.basis_reason
+    assert found.low_step_ns / 10**6 == pytest.approx(60, abs=0.01)
     assert found.high_step_ns / 10**6 == pytest.approx(52 + 9 + 120, abs=0.01)
 
 
@@ -257,10 +261,11 @@ def test_autocast_converts_what_it_multiplies() -> None:
     gradient back, 6 bytes of a million elements each way at a byte a nanosecond: 12 ms; the input in half of the
     cases: 6 ms. Three conversions of four calls of 2 us."""
     assert lowered().step_ns / 10**6 == pytest.approx(100 - 30 + 20 - 4 + 12 + 6 + 0.024, abs=0.01)
-    assert lowered().basis == "simulated"
-    assert lowered().low_step_ns / 10**6 == pytest.approx(100 - 30 + 20 - 4 + 12 + 0.016, abs=0.01)
+    # On a host attention's factor may be half to twice what was measured apart: 20, 40 or 80 ms.
+    assert lowered().basis == "rule-of-thumb"
+    assert lowered().low_step_ns / 10**6 == pytest.approx(100 - 30 - 4 + 12 + 0.016, abs=0.01)
     # At worst every input is converted, at half of the memory's speed, and activations gain nothing.
-    assert lowered().high_step_ns / 10**6 == pytest.approx(100 - 30 + 20 + 48 + 0.032, abs=0.01)
+    assert lowered().high_step_ns / 10**6 == pytest.approx(100 - 30 + 60 + 48 + 0.032, abs=0.01)
 
 
 def test_autocast_says_what_it_rests_on() -> None:

@@ -8,6 +8,7 @@ that, operators inside the loader computed, frames of known waiting calls waited
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,17 +127,29 @@ def measure_loading(trace: Trace, graph: StepGraph, workers_count: int, cores_co
         if busy is None:
             doubts.append("how many cores the training keeps busy")
     steps = len(graph.boundaries)
+    best_ratio = low
+    if cores and busy is not None and busy > THREADS_RATIO and workers_count * middle + busy > cores:
+        # Threads that wait for each other leave their cores to a worker now and then, or it makes all of them late.
+        doubts.append("how the workers and the training's threads share cores that are all in use")
+        best_ratio = 0.0
     return Loading(
         workers_count=workers_count,
         cores_count=cores,
         batch_ns=float(made.mean()),
         batches_per_step=len(made) / steps,
         passes_per_step=int(np.count_nonzero(ended)) / steps,
-        best=Case(low, likely, HANDOVER_NS[0], 0.0, 0.0, 0.0, 0.0),
+        best=Case(best_ratio, likely, HANDOVER_NS[0], 0.0, 0.0, 0.0, 0.0),
         middle=Case(middle, likely, HANDOVER_NS[1], 1.0, 1.0, 0.0, 0.5),
         worst=Case(high, most, HANDOVER_NS[2], 2.0, 1.0, GRACE_RATIO, 1.0),
-        doubt=f"the trace does not tell {', '.join(doubts)}; one of hotloop run --trace does" if doubts else "",
+        doubt=_say_doubts(doubts, told=demand is not None),
     )
+
+
+def _say_doubts(doubts: Sequence[str], told: bool) -> str:
+    if not doubts:
+        return ""
+    said = f"the trace does not tell {', '.join(doubts)}"
+    return said if told else f"{said}; one of hotloop run --trace does"
 
 
 def _find_computing(trace: Trace, graph: StepGraph, demand: TraceDemand | None) -> tuple[float, float, float]:

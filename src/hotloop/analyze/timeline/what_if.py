@@ -515,6 +515,11 @@ def _doubt_autocast(at: Situation, change: Change, found: Autocast) -> list[Time
             f"attention takes {share:.0%} of the steps and nothing tells how fast it is in bfloat16"
             " (bf16-autocast=FACTOR:ATTENTION says that)"
         )
+    elif share > MAX_UNTOLD_RATIO and not len(at.graph.work):
+        doubts.append(
+            f"attention takes {share:.0%} of the steps on the host, where a factor that was measured apart from the"
+            " training does not hold: half to twice it is assumed"
+        )
     if not found.is_measured:
         doubts.append("the trace holds no operator that shows how fast memory is")
     return [TimelineNote(level="warning", code="autocast", message=text) for text in doubts]
