@@ -335,20 +335,24 @@ def test_waits_of_every_fifth_step_are_not_forecast_from_steps_without_them() ->
 def test_a_host_that_is_behind_all_along_is_launch_bound_with_long_kernels_too() -> None:
     """40 us of every 100: no kernel is short, but nothing is queued when one ends."""
 
-    def plant(at: int, step: int) -> list[Row]:
-        rows = []
-        for i in range(10):
-            rows += [
-                op("aten::mm", at + 100 * i, 95),
-                call("cudaLaunchKernel", at + 100 * i + 85, 6, 100 * step + i + 1),
-            ]
-            rows += [kernel("gemm", at + 100 * i + 92, 40, 100 * step + i + 1)]
-        return rows
+    def behind(kernels: int) -> Finding | Skipped | None:
+        def plant(at: int, step: int) -> list[Row]:
+            rows = []
+            for i in range(kernels):
+                rows += [
+                    op("aten::mm", at + 100 * i, 95),
+                    call("cudaLaunchKernel", at + 100 * i + 85, 6, 100 * step + i + 1),
+                ]
+                rows += [kernel("gemm", at + 100 * i + 92, 40, 100 * step + i + 1)]
+            return rows
 
-    found = judge("launch-bound", analyse(plant))
+        return judge("launch-bound", analyse(plant))
+
+    found = behind(10)
     assert isinstance(found, Finding)
     assert found.cost_ratio == pytest.approx(0.54, abs=0.02)  # without the calls themselves
     assert "nothing is queued" in found.title
+    assert behind(2) is None  # too few to say so
 
     def single(at: int, step: int) -> list[Row]:
         """One late call in a step of ten kernels: slow, but not a matter of launching."""

@@ -57,7 +57,7 @@ def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     """From a profiler's file: the share of the steps that the main thread stands in its DataLoader."""
     known = [rank for rank in analysis.ranks if rank.share("input_wait") is not None]
     if not known:
-        return Skipped(rule="input-bound", reason="the trace shows no activity of the host")
+        return Skipped(rule="input-bound", reason="the trace shows no steps of the host to judge")
     rank = max(known, key=lambda one: one.share("input_wait") or 0.0)
     cost_ratio = rank.share("input_wait") or 0.0
     if cost_ratio < FLOOR_RATIO:

@@ -22,6 +22,8 @@ SHORT_RATIO = 0.5
 """Where fewer kernels than this are short, it is single slow calls that come late, not launching itself..."""
 STARVED_RATIO = 0.5
 """...but for a device that found nothing queued after this share of its kernels: the host is behind all along."""
+FEWEST_KERNELS = 25
+"""Of so few kernels no share says what a training does all along."""
 
 
 def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
@@ -48,7 +50,8 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     kernels_count = launch.kernels_count if inside is None else inside.kernels_count
     starved_ratio = min(1.0, idle.launch_late_count / max(1, kernels_count))
     short_ratio = launch.short_kernels_ratio or 0.0
-    if short_ratio < SHORT_RATIO and starved_ratio < STARVED_RATIO:
+    starved = starved_ratio >= STARVED_RATIO and kernels_count >= FEWEST_KERNELS
+    if short_ratio < SHORT_RATIO and not starved:
         return None
     why = (
         f"{say_share(short_ratio)} of the kernels take less than 10 us"
