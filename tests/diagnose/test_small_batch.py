@@ -28,6 +28,24 @@ def test_a_measured_gain_is_an_opportunity_that_earns_its_severity() -> None:
     assert found.where[0].line == 20
 
 
+def test_loader_workers_that_set_the_pace_leave_a_larger_batch_nothing() -> None:
+    """Steps of 10 ms: two workers that take 19 ms a batch allow 5 % at most, those that take 4 ms all of it."""
+    forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
+
+    def judged(fetch_ns: float) -> Finding | Skipped | None:
+        loader = make_loader(num_workers=2, fetch_ns=fetch_ns, collate_ns=0.0)
+        return judge_small_batch.judge(make_analysis(step_ns=10e6, forecasts=forecasts, loaders=(loader,)))
+
+    assert judged(20e6) is None
+    limited, free = judged(19e6), judged(4e6)
+    assert isinstance(limited, Finding)
+    assert limited.saving is not None
+    assert limited.saving.high_ratio == pytest.approx(0.05)
+    assert isinstance(free, Finding)
+    assert free.saving is not None
+    assert free.saving.mid_ratio == pytest.approx(0.3)
+
+
 def test_under_accumulation_larger_micro_batches_leave_the_gradient_alone() -> None:
     forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
     found = judge_small_batch.judge(make_analysis(forecasts=forecasts, fields={"micro_batches": 4}))

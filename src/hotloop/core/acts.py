@@ -35,7 +35,7 @@ ACTS: Mapping[str, str] = {
     "larger-batch": "more samples a step",
     "larger-micro-batch": "more samples a micro-batch, and fewer of them",
     "length-bucketing": "put samples of like length into a batch",
-    "loader-workers": "load in other processes, or in more of them: `num_workers`, `persistent_workers`, `prefetch_factor`",
+    "loader-workers": "load in other processes, or in more: `num_workers`, `persistent_workers`, `prefetch_factor`",
     "log-less-often": "write logs and metrics every N steps",
     "no-sync-accumulation": "average gradients once a step, not after every micro-batch",
     "optimizer-in-backward": "update each parameter inside backward, and give its gradient up",

@@ -124,6 +124,17 @@ def loading_work(rank: RankAnalysis, loader: LoaderFacts, wait_ns: float) -> Loa
     return LoadingWork(wall_ns=wall_ns, cpu_ns=wall_ns)
 
 
+def most_saved_ratio(rank: RankAnalysis) -> float:
+    """Largest share of a step that faster computing can save, 0..1: batches come no sooner than workers make them."""
+    loader = main_loader(rank)
+    if loader is None or not loader.num_workers:
+        return 1.0
+    work = loading_work(rank, loader, known_mean(rank, "input_wait_ns") or 0.0)
+    if work is None:
+        return 1.0
+    return max(0.0, 1.0 - work.wall_ns / loader.num_workers / rank.step_mean_ns)
+
+
 def fetch_work_ns(rank: RankAnalysis, loader: LoaderFacts, wait_ns: float) -> float:
     """Time that fetching a batch needs a core for: its CPU time, freed of what other programs took from it."""
     fetch_ns = loader.fetch_ns or 0.0

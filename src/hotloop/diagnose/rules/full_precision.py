@@ -5,6 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
 from hotloop.core.rules import rule
+from hotloop.diagnose.loading import most_saved_ratio
 from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, known_places, train_share
 from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.wording import SURE_RATIO
@@ -49,7 +50,7 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
         is_sure = rank.device_type != "cpu" or not batches_vary_in_length(rank)
         low_ratio = forecast.saving_low_ratio if is_sure else 0.0
         saving = saving_within(
-            max(train_share(analysis), forecast.saving_mid_ratio),
+            min(max(train_share(analysis), forecast.saving_mid_ratio), most_saved_ratio(rank)),
             low_ratio,
             forecast.saving_mid_ratio,
             forecast.saving_high_ratio,

@@ -8,6 +8,7 @@ from hotloop.core.rules import rule
 from hotloop.diagnose.batch_lines import batch_places
 from hotloop.diagnose.comm import exposure_by_cause, needless_buckets
 from hotloop.diagnose.compiled import forecast_of_compiled_model
+from hotloop.diagnose.loading import most_saved_ratio
 from hotloop.diagnose.measured import basis_of_replay, known_count, train_share
 from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.optimizers import forecast_of_faster_optimizer
@@ -38,7 +39,8 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
     The replayed operators take less than twice as long on twice the batch. What a fused or foreach optimizer was
     measured to save is left to slow-optimizer, what starting operators costs to uncompiled-model where that promises
     something, and what larger buckets save of the exchange between ranks to small-buckets: all are won with the same
-    training, and no time is promised twice.
+    training, and no time is promised twice. Where loader workers make the batches, no more is promised than
+    their pace allows.
     Without a replay, the number of operators per step times the cost of starting one is compared with the time of
     forward and backward; that alone never makes the finding more than low.
 
@@ -80,7 +82,7 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
             evidence.setdefault("alone_saving_ratio", round(forecast.saving_mid_ratio, 4))
             mid -= mid_buckets_ratio * SHARED_EXCHANGE_MID_RATIO
             high -= low_buckets_ratio * SHARED_BY_TWICE_RATIO
-        saving = saving_within(1.0, low, mid, high, basis_of_replay(low, mid))
+        saving = saving_within(most_saved_ratio(rank), low, mid, high, basis_of_replay(low, mid))
         if not is_material(analysis, saving.mid_ratio):
             return None
         evidence |= dict(forecast.evidence)

@@ -11,6 +11,7 @@ from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, S
 from hotloop.core.operators import is_fusable
 from hotloop.core.rules import rule
 from hotloop.diagnose.compiled import compiling_is_unsure
+from hotloop.diagnose.loading import most_saved_ratio
 from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, known_places, train_share
 from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.wording import SURE_RATIO
@@ -70,7 +71,7 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     if forecast is not None:
         low_ratio = 0.0 if compiling_is_unsure(analysis) else forecast.saving_low_ratio
         saving = saving_within(
-            max(share, forecast.saving_mid_ratio),
+            min(max(share, forecast.saving_mid_ratio), most_saved_ratio(rank)),
             low_ratio,
             forecast.saving_mid_ratio,
             forecast.saving_high_ratio,
