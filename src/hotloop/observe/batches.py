@@ -32,16 +32,31 @@ def first_tensor(batch: Any, depth: int = 0) -> torch.Tensor | None:
     return None
 
 
+def leading_size(batch: Any) -> int | None:
+    """Length of the leading dimension of a batch that is a tensor or begins with one, as nearly every batch; else None.
+
+    Never raises. A nested tensor has no ``shape``, but it has this length.
+    """
+    kind = type(batch)
+    first = batch[0] if (kind is list or kind is tuple) and batch else batch
+    if type(first) is not torch.Tensor:
+        return None
+    try:
+        return first.size(0)
+    except (IndexError, RuntimeError):  # a scalar
+        return None
+
+
 def count_samples(batch: Any) -> int:
     """Length of the leading dimension of the batch's first tensor, or what the batch tells itself; 0 for neither."""
-    first = batch[0] if type(batch) in (list, tuple) and batch else batch
-    if type(first) is torch.Tensor and (shape := first.shape):  # nearly every batch
-        return int(shape[0])
+    size = leading_size(batch)
+    if size is not None:
+        return size
     told = count_told(batch)
     if told:
         return told
     tensor = first_tensor(batch)
-    return 0 if tensor is None else int(tensor.shape[0])
+    return 0 if tensor is None else tensor.size(0)
 
 
 def count_told(batch: Any) -> int:
@@ -99,7 +114,8 @@ def leading_shape(batch: Any) -> tuple[int, int]:
     tensor = first_tensor(batch)
     if tensor is None:
         return 0, 0
-    return int(tensor.shape[0]), int(tensor.shape[1]) if tensor.dim() > 1 else 0
+    is_even = tensor.dim() > 1 and not tensor.is_nested
+    return tensor.size(0), tensor.size(1) if is_even else 0
 
 
 def find_sample_dim(shape: Sequence[int], batch_sizes: Collection[int]) -> int | None:
@@ -194,6 +210,7 @@ def _readable(tensor: torch.Tensor) -> bool:
         tensor.device.type == "cpu"
         and tensor.layout == torch.strided
         and type(tensor) is torch.Tensor
+        and not tensor.is_nested
         and 0 < tensor.numel() <= MAX_INSPECTED_ELEMENTS
     )
 

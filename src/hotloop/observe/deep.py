@@ -181,6 +181,8 @@ def _all_arguments(schema: Any, args: Any, kwargs: Any) -> list[Any]:
 
 def _describe(value: Any) -> tuple[Any, str, Any]:
     """(shape, type name, concrete value) as the probe reads them; "" where there is none."""
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return [], "nested", ""  # its samples have shapes of their own
     if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
         return list(value.shape), f"{value.layout}", ""  # no dense tensor of the shape costs what this one does
     if isinstance(value, torch.Tensor):

@@ -23,7 +23,6 @@ from .workers import Totals, WorkerTable
 if TYPE_CHECKING:
     from .session import Session
 
-_Tensor = torch.Tensor
 BATCHES = FIELD["batches"]
 MICRO_BATCHES = FIELD["micro_batches"]
 FETCH_NS = FIELD["fetch_ns"]
@@ -254,11 +253,7 @@ class Loading:
             recorder, counting = self._recorder, self._counting
             row = recorder.row
             row[BATCHES] = fetched = row[BATCHES] + 1
-            kind = type(batch)
-            first = batch[0] if (kind is list or kind is tuple) and batch else batch
-            # Nearly every batch is a tensor or begins with one.
-            shape = first.shape if type(first) is _Tensor else None
-            samples = shape[0] if shape else batches.count_samples(batch)
+            samples = batches.count_samples(batch)
             if state is not None:
                 state.batches += 1
                 state.wait_ns += waited_ns

@@ -20,6 +20,7 @@ import torch
 
 from hotloop.core.recording import FIELD
 
+from .batches import leading_size
 from .loading import LoaderState
 from .recorder import (
     AFTER_BACKWARD,
@@ -130,7 +131,7 @@ def wrap_loader_iter(session: Session) -> Callable[[Call], Call]:
 def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
     """_BaseDataLoaderIter.__next__: waiting for the next batch."""
     recorder, loading, counting = session.recorder, session.loading, session.counting
-    clock, tensor = recorder.clock, torch.Tensor
+    clock = recorder.clock
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)
@@ -169,16 +170,12 @@ def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
             recorder.last_ns = now_ns
             stack.pop()
             stack[0] = AFTER_INPUT
-            kind = type(batch)
-            first = batch[0] if (kind is list or kind is tuple) and batch else batch
             if (
                 row[BATCHES]
                 or row[SAMPLES]
                 or counting.direct_samples
                 or counting.sampled_row == recorder.rows
-                or type(first) is not tensor
-                or not (shape := first.shape)
-                or (samples := shape[0]) != state.last_samples
+                or (samples := leading_size(batch)) != state.last_samples
                 or samples != state.whole_batch
                 or loading.last_state is not state
             ):
