@@ -1,10 +1,12 @@
 """Batches that are nested tensors, which have no shape."""
 
+import pytest
 import torch
 
 from hotloop.observe import batches
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_nested_batch_has_a_length_and_nothing_else_is_asked_of_it() -> None:
     nested = torch.nested.nested_tensor([torch.ones(3, 2), torch.ones(5, 2)])
     assert batches.leading_size(nested) == batches.leading_size([nested]) == batches.count_samples({"x": nested}) == 2
