@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scenarios import OPPORTUNITY_RULES
+
+from hotloop.diagnose.ranges import upper_end
 
 LOUD = ("high", "medium")
 LARGE_SAVING_RATIO = 0.15
@@ -367,7 +370,30 @@ def _forecasts(planted: Sequence[Judged]) -> list[str]:
     reaches = dict.fromkeys(f"- {r.scenario}: {r.reach}" for r in planted if r.reach)
     if reaches:
         out += ["", "Faults that cannot reach the usual strengths of 0.15, 0.3 and 0.6:", "", *reaches]
-    return [*out, ""]
+    return [*out, "", *_ranges(planted)]
+
+
+def _ranges(planted: Sequence[Judged]) -> list[str]:
+    """How many realised savings the ranges held: as the reports gave them, and with the upper end that is given now."""
+    told = []
+    for r in planted:
+        said = r.find(r.planted[0])
+        if r.realised_ratio is None or said is None or said.low_ratio is None:
+            continue
+        assert said.mid_ratio is not None
+        assert said.high_ratio is not None
+        now_ratio = upper_end(said.mid_ratio, said.high_ratio)
+        told.append((r.realised_ratio, said.low_ratio, said.high_ratio, now_ratio))
+    if not told:
+        return []
+    then = sum(low <= realised <= high for realised, low, high, _ in told)
+    now = sum(low <= realised <= high for realised, low, _, high in told)
+    return [
+        f"Of {len(told)} realised savings {then} lie in the range that the report gave (median width "
+        f"{statistics.median(high - low for _, low, high, _ in told):.2f}), {now} where the upper end is the one that "
+        f"is told now ({statistics.median(high - low for _, low, _, high in told):.2f}; hotloop/diagnose/ranges.py).",
+        "",
+    ]
 
 
 def _pairs(pairs: Sequence[Judged]) -> list[str]:

@@ -181,6 +181,20 @@ def test_the_page_tells_tuned_from_blind_and_names_what_is_missing() -> None:
     assert "What-if" not in page
 
 
+def test_the_page_tells_how_many_realised_savings_the_ranges_held() -> None:
+    import accuracy
+
+    inside, above = (result(name, ["gc-pause"], [finding("gc-pause", mid=0.3)], realised=won) for name, won in
+                     (("a", 0.32), ("b", 0.37)))  # fmt: skip
+    far, unnamed = (
+        result("c", ["gc-pause"], [finding("gc-pause", mid=0.3)], realised=0.5),
+        result("d", ["gc-pause"], []),
+    )
+    expected = [("tuned", name, 2) for name in "abcd"]
+    page = accuracy.write_accuracy([inside, above, far, unnamed], expected, commit="abc")
+    assert "Of 3 realised savings 1 lie in the range that the report gave (median width 0.09), 2 where" in page
+
+
 def test_the_page_shows_forecasts_from_traces_beside_what_the_fix_gave() -> None:
     import accuracy
 

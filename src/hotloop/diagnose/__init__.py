@@ -11,6 +11,8 @@ from hotloop.core.findings import Finding, Skipped
 from hotloop.core.rules import Judgement, Rule
 from hotloop.core.trace_analysis import TraceAnalysis
 
+from .ranges import widen
+
 __all__ = ["RULES", "find_problems", "find_problems_in_trace"]
 
 T = TypeVar("T")
@@ -52,7 +54,7 @@ def _ask(
         except Exception as error:  # a bug in one rule must not cost the reader the other rules' findings
             skipped.append(Skipped(rule=one.id, reason=f"the rule failed ({type(error).__name__}: {error})"))
             continue
-        findings += [found for found in answers if isinstance(found, Finding)]
+        findings += [widen(found) for found in answers if isinstance(found, Finding)]
         skipped += [found for found in answers if isinstance(found, Skipped)]
     return tuple(findings), tuple(skipped)
 

@@ -18,7 +18,7 @@ def combine_savings(findings: Iterable[Finding]) -> CombinedSaving | None:
     Savings do not add up. Within a phase two fixes may win the same time twice: at least what one of them surely wins
     counts, at most each wins its share of what the ones before it left, and the middle between the two is the most
     likely. What different phases lose are disjoint parts of one step, so their savings add. The sum never exceeds what
-    the findings say is lost.
+    the findings say is lost, or the upper end of a forecast where that is more.
     """
     groups: dict[str, list[tuple[Finding, Saving]]] = {}
     techniques: list[str] = []
@@ -51,7 +51,7 @@ def _group_of(finding: Finding) -> str:
 
 
 def _cost(finding: Finding, saving: Saving) -> float:
-    return saving.high_ratio if finding.cost_ratio is None else finding.cost_ratio
+    return max(saving.high_ratio, finding.cost_ratio or 0.0)
 
 
 def _in_turn(ratios: Iterable[float]) -> float:
