@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from hotloop.core.findings import Finding, Saving
@@ -18,7 +19,7 @@ def combine_savings(findings: Iterable[Finding]) -> CombinedSaving | None:
     Savings do not add up. Within a phase two fixes may win the same time twice: at least what one of them surely wins
     counts, at most each wins its share of what the ones before it left, and the middle between the two is the most
     likely. What different phases lose are disjoint parts of one step, so their savings add. The sum never exceeds what
-    the findings say is lost, or the upper end of a forecast where that is more.
+    the findings say is lost, or the highest upper end of one phase.
     """
     groups: dict[str, list[tuple[Finding, Saving]]] = {}
     techniques: list[str] = []
@@ -29,11 +30,14 @@ def combine_savings(findings: Iterable[Finding]) -> CombinedSaving | None:
         techniques.append(finding.fix.technique)
     if not groups:
         return None
-    most = min(1.0, sum(_in_turn(_cost(finding, saving) for finding, saving in group) for group in groups.values()))
+    costs = [_in_turn(_cost(finding, saving) for finding, saving in group) for group in groups.values()]
     low = _together(max(saving.low_ratio for _, saving in group) for group in groups.values())
     mid = _together(_middle([saving.mid_ratio for _, saving in group]) for group in groups.values())
-    high = _together(_in_turn(saving.high_ratio for _, saving in group) for group in groups.values())
-    high = min(high, most)
+    highs = [_in_turn(saving.high_ratio for _, saving in group) for group in groups.values()]
+    if math.fsum(costs) > 1.0:
+        high = _in_turn(highs)  # what is lost together is more than the step: the parts are not disjoint
+    else:
+        high = min(_together(highs), max(math.fsum(costs), *highs))
     mid = min(mid, high)
     return CombinedSaving(
         techniques=tuple(dict.fromkeys(techniques)),
@@ -51,7 +55,7 @@ def _group_of(finding: Finding) -> str:
 
 
 def _cost(finding: Finding, saving: Saving) -> float:
-    return max(saving.high_ratio, finding.cost_ratio or 0.0)
+    return saving.high_ratio if finding.cost_ratio is None else finding.cost_ratio
 
 
 def _in_turn(ratios: Iterable[float]) -> float:
