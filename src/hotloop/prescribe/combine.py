@@ -34,10 +34,9 @@ def combine_savings(findings: Iterable[Finding]) -> CombinedSaving | None:
     low = _together(max(saving.low_ratio for _, saving in group) for group in groups.values())
     mid = _together(_middle([saving.mid_ratio for _, saving in group]) for group in groups.values())
     highs = [_in_turn(saving.high_ratio for _, saving in group) for group in groups.values()]
-    if math.fsum(costs) > 1.0:
-        high = _in_turn(highs)  # what is lost together is more than the step: the parts are not disjoint
-    else:
-        high = min(_together(highs), max(math.fsum(costs), *highs))
+    # Where more than the step is lost in all, the parts are not disjoint.
+    are_disjoint = math.fsum(costs) <= 1.0
+    high = min(_together(highs), max(math.fsum(costs), *highs)) if are_disjoint else _in_turn(highs)
     mid = min(mid, high)
     return CombinedSaving(
         techniques=tuple(dict.fromkeys(techniques)),
