@@ -177,6 +177,26 @@ def test_a_short_budget_goes_to_the_promising() -> None:
     assert any("left out" in trial.reason for trial in found.values())
 
 
+@pytest.mark.parametrize("disturbed_process", [0, 1])
+def test_one_disturbed_process_does_not_end_what_was_measured_to_help(disturbed_process: int) -> None:
+    machine = FakeMachine({"right": 0.7, "other": 0.95, "third": 1.0})
+
+    def run(strategy: Strategy, number: int) -> Ran:
+        ran = machine.run(strategy, number)
+        if [choice.technique for choice in strategy.choices] != ["right"] or number != disturbed_process:
+            return ran
+        assert ran.measured is not None
+        return replace(ran, measured=replace(ran.measured, step_ns=3.4e6))
+
+    campaign = machine.campaign(budget_s=260.0)
+    campaign.run = run
+    forecasts = {"right": 0.3, "other": 0.25, "third": 0.2}
+    tune_candidates(campaign, [candidate(n, f) for n, f in forecasts.items()], [measurement(1e6, ())])
+    found = trials_of(campaign)
+    assert found["right"].n >= 4
+    assert found["right"].n > found["third"].n
+
+
 def test_a_slow_starter_on_a_rule_of_thumb_does_not_take_the_time_of_what_was_measured() -> None:
     machine = FakeMachine({"quick": 0.7, "compile": 0.6}, durations_s={"compile": 90.0})
     campaign = machine.campaign(budget_s=200.0)

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from hotloop.core.findings import Numerics, Value
 from hotloop.core.strategy import Strategy, strategy_to_toml
@@ -15,7 +16,7 @@ from . import goals, statistics
 from .guard import GuardBands, Guarded, first_unseen, judge_measured
 from .quality import Bands, Quality, make_bands, make_norm_bands, repeats_bit_for_bit, widest_numerics
 from .search import BASELINE, Candidate, Check, combine, keep_affordable, promise, rests_on_evidence, schedule_round
-from .trials import Measurement, Ran, pick_unit
+from .trials import Measurement, Ran, pick_unit, time_per_unit
 
 BASELINE_PROCESSES = 2
 """Before any candidate, at most: with the observed run they make the three that the quality guard needs. One is enough
@@ -272,9 +273,11 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_w
     pairs = min((len(arm.own) for arm in going), default=0)
     if pairs in campaign.halving and len(going) > 1:
         wanted = max(4, (statistics.next_look(pairs) or pairs + 1) - pairs)
-        ratios = {arm.candidate.id: _promise(campaign, arm) for arm in going}
+        ratios = {arm.candidate.id: _hope(campaign, arm) for arm in going}
         costs_s = {arm.candidate.id: wanted * _pair_s(campaign, arm, shared=True) for arm in going}
-        kept = keep_affordable(ratios, costs_s, until_s - campaign.clock_s())
+        kept = {*keep_affordable(ratios, costs_s, until_s - campaign.clock_s())}
+        # One pair of processes may have met a burst of load: what a measurement or a simulation promises gets a second.
+        kept |= {arm.candidate.id for arm in going if len(arm.own) == 1 and rests_on_evidence(arm.candidate)}
         for arm in going:
             if arm.candidate.id not in kept:
                 arm.left_out = "left out: others promised more, and the budget is not enough for all"
@@ -427,6 +430,19 @@ def _promise(campaign: Campaign, arm: Arm) -> float:
     if campaign.goal != goals.PARETO:
         return ratio
     return max(ratio, compare_arm(campaign, arm, goals.MEMORY).speedup_ratio or 0.0)
+
+
+def _hope(campaign: Campaign, arm: Arm) -> float:
+    """What decides who goes on when the time is short: of speed the median of the pairs' ratios, and of the forecast's
+    beside them where that rests on evidence, so that one disturbed pair decides nothing."""
+    if campaign.goal != goals.SPEED or not arm.own:
+        return _promise(campaign, arm)
+    unit = unit_of(arm)
+    pairs = zip(arm.baseline, arm.own, strict=True)
+    ratios = [time_per_unit(base, unit) / time_per_unit(own, unit) for base, own in pairs]
+    if rests_on_evidence(arm.candidate) and arm.candidate.forecast is not None:
+        ratios.append(1 / max(1e-3, 1 - arm.candidate.forecast.mid_ratio))
+    return median(ratios)
 
 
 def unit_of(arm: Arm) -> str:
