@@ -39,26 +39,31 @@ class Noisy(Dataset[Any]):
 class Losses:
     """Keeps each step's loss and samples; stops itself by a signal at a step."""
 
-    def __init__(self, stop_at: int = 0, number: int = signal.SIGTERM) -> None:
+    def __init__(self, stop_at: int = 0, number: int = signal.SIGTERM, whole_group: bool = False) -> None:
         self.losses: dict[int, float] = {}
         self.samples: dict[int, list[int]] = {}
         self.fetched: list[int] = []
         self.stop_at = stop_at
         self.number = number
+        self.whole_group = whole_group
 
     def on_step_end(self, trainer: Trainer, loss: torch.Tensor) -> None:
         step = trainer.place.step
         self.losses[step] = loss.item()
         self.samples[step], self.fetched = self.fetched, []
         if step == self.stop_at:
-            os.kill(os.getpid(), self.number)
+            if self.whole_group:
+                os.killpg(os.getpgrp(), self.number)
+            else:
+                os.kill(os.getpid(), self.number)
 
 
-def make_trainer(callback: Losses, *, width: int = 16, dropout: float = 0.1, **options: Any) -> Trainer:
+def make_trainer(
+    callback: Losses, *, width: int = 16, dropout: float = 0.1, norm: bool = False, **options: Any
+) -> Trainer:
     torch.manual_seed(2)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(8, width), torch.nn.Dropout(dropout), torch.nn.Tanh(), torch.nn.Linear(width, 1)
-    )
+    middle = torch.nn.BatchNorm1d(width) if norm else torch.nn.Dropout(dropout)
+    model = torch.nn.Sequential(torch.nn.Linear(8, width), middle, torch.nn.Tanh(), torch.nn.Linear(width, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     def step(model: Any, batch: Any) -> torch.Tensor:
@@ -121,25 +126,32 @@ def make_loader(count: int = 44, batch_size: int = 4, noise: float = 0.1, **opti
 
 def main(folder: str, losses: str, *arguments: str) -> None:
     options = dict(one.split("=") for one in arguments)
-    callback = Losses(int(options.get("stop_at", "0")))
+    if "group" in options:
+        os.setpgid(0, 0)
+    callback = Losses(int(options.get("stop_at", "0")), whole_group="group" in options)
     kept = Checkpoints(folder=folder, every_steps=3)
     if "technique" in options:
         settings = {"cpu_offload": True} if "cpu_offload" in options else {}
         technique = options["technique"]
         choices = (Choice(technique=technique, settings=settings),) if technique else ()
+        if "parts" in options:
+            parts = {"micro_batches": int(options["parts"])}
+            choices += (Choice(technique="accumulation", settings=parts),)
         accumulate = int(options.get("accumulate", "1"))
         trainer = make_sharded_trainer(
             callback, int(os.environ["RANK"]), choices, checkpoint=kept, accumulate=accumulate
         )
     else:
-        trainer = make_trainer(callback, dropout=0.0, checkpoint=kept)
+        trainer = make_trainer(callback, dropout=0.0, norm="norm" in options, checkpoint=kept)
     steps = options.get("max_steps")
     validation = make_loader(9, noise=0.0) if "technique" in options else None
     try:
-        trainer.fit(make_loader(noise=0.0), validation, epochs=4, max_steps=None if steps is None else int(steps))
+        loader = make_loader(int(options.get("count", "44")), noise=0.0, num_workers=int(options.get("workers", "0")))
+        trainer.fit(loader, validation, epochs=4, max_steps=None if steps is None else int(steps))
     finally:
         local = [getattr(one, "_local_tensor", one).numel() for one in trainer.model.parameters()]
         found = {"losses": callback.losses, "samples": callback.samples, "parameters_count": sum(local)}
+        found["buffers"] = [one.tolist() for one in trainer.model.buffers()]
         Path(f"{losses}.{trainer.ranks.rank}").write_text(json.dumps(found))
 
 

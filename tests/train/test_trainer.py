@@ -172,6 +172,100 @@ def test_a_sharded_model_resumes_with_equal_bits_and_on_other_ranks(tmp_path: Pa
             }
 
 
+def run_phases(folder: Path, phases: list[list[Any]]) -> list[list[dict[str, Any]]]:
+    """What each phase's ranks left behind; every phase has to end as it should."""
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT), json.dumps(phases)], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    stops = [75 if any(str(one).startswith("stop_at") for one in phase) else 0 for phase in phases]
+    codes = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert codes == [[code] * phase[0] for code, phase in zip(stops, phases, strict=True)], ended.stderr
+    return [
+        [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(ranks)] for ranks, _, name, *_ in phases
+    ]
+
+
+def test_an_optimizer_shared_out_over_ranks_is_saved_whole_and_resumed_on_one_too(tmp_path: Path) -> None:
+    sharded = ("technique=zero-optimizer", "accumulate=2")
+    whole, first, second, alone = run_phases(
+        tmp_path,
+        [
+            [2, "whole", "whole", *sharded],
+            [2, "cut", "a", *sharded, "stop_at=4"],
+            [2, "cut", "b", *sharded, "max_steps=7"],
+            [1, "cut", "c", "technique=", "accumulate=4", "max_steps=10"],
+        ],
+    )
+    for part in (first, second):
+        for rank in (0, 1):
+            assert part[rank]["losses"] == {step: whole[rank]["losses"][step] for step in part[rank]["losses"]}
+    for step, loss in alone[0]["losses"].items():
+        assert loss == pytest.approx(sum(rank["losses"][step] for rank in whole) / 2, rel=1e-4)
+
+
+def test_running_statistics_are_those_of_an_uninterrupted_training(tmp_path: Path) -> None:
+    whole, _, rest = run_phases(
+        tmp_path, [[2, "whole", "whole", "norm=1"], [2, "cut", "a", "norm=1", "stop_at=4"], [2, "cut", "b", "norm=1"]]
+    )
+    for rank in (0, 1):
+        assert rest[rank]["buffers"] == whole[rank]["buffers"]
+
+
+def test_a_signal_for_the_whole_group_leaves_the_workers_alive(tmp_path: Path) -> None:
+    """As torchrun and timeout send it: to the rank and to its loader workers."""
+    whole, first, rest = run_phases(
+        tmp_path,
+        [
+            [2, "whole", "whole"],
+            [2, "cut", "a", "workers=2", "group=1", "stop_at=5"],
+            [2, "cut", "b", "workers=2", "group=1"],
+        ],
+    )
+    for rank in (0, 1):
+        assert first[rank]["losses"] | rest[rank]["losses"] == whole[rank]["losses"]
+
+
+def test_the_smaller_last_step_of_a_sharded_model_has_as_many_parts_on_every_rank(tmp_path: Path) -> None:
+    plain, parts = run_phases(
+        tmp_path,
+        [
+            [2, "plain", "plain", "technique=fsdp2", "count=11"],
+            [2, "parts", "parts", "technique=fsdp2", "count=11", "parts=2"],
+        ],
+    )
+    for rank in (0, 1):
+        assert parts[rank]["losses"] == pytest.approx(plain[rank]["losses"], rel=1e-4)
+
+
+def test_going_back_to_an_older_checkpoint_needs_a_folder_of_its_own(tmp_path: Path) -> None:
+    kept = Checkpoints(folder=tmp_path, every_steps=3)
+    make_trainer(Losses(), checkpoint=kept).fit(make_loader(), epochs=1)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    back = Checkpoints(folder=tmp_path, every_steps=3, resume=tmp_path / "step-00000006")
+    with pytest.raises(CheckpointError, match=r"holds step-00000011, which is later than .*step-00000006: .* another"):
+        make_trainer(Losses(), checkpoint=back).fit(make_loader(), epochs=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    elsewhere = Checkpoints(folder=tmp_path / "again", every_steps=3, resume=tmp_path / "step-00000006")
+    result = make_trainer(Losses(), checkpoint=elsewhere).fit(make_loader(), epochs=1)
+    assert (result.resumed_from, result.steps_count) == (tmp_path / "step-00000006", 11)
+
+
+def test_a_damaged_newest_checkpoint_costs_no_whole_one(tmp_path: Path) -> None:
+    kept = Checkpoints(folder=tmp_path, every_steps=3, keep=1)
+    make_trainer(Losses(), checkpoint=kept).fit(make_loader(), epochs=1, max_steps=6)
+    (tmp_path / "step-00000099").mkdir()
+    with pytest.warns(UserWarning, match="step-00000099"):
+        make_trainer(Losses(), checkpoint=kept).fit(make_loader(), epochs=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000011", "step-00000099"]
+
+
+@pytest.mark.parametrize("options", [{"clip_norm": 1.0}, {"accumulate": 2}])
+def test_updating_inside_backward_is_refused_beside_what_needs_all_gradients(options: Any) -> None:
+    strategy = Strategy(choices=(Choice(technique="optimizer-in-backward"),))
+    with pytest.raises(HotloopError, match="optimizer-in-backward gives each gradient up inside backward, and"):
+        make_trainer(Losses(), strategy=strategy, **options)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

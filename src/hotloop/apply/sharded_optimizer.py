@@ -55,6 +55,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if whole.state:
             self.load_state_dict(whole.state_dict())
 
+    @property
+    def updating(self) -> torch.optim.Optimizer:
+        """The optimizer of ``whole``'s class that updates this rank's parts."""
+        return self._inner
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None

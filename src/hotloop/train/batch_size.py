@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import signal
 import time
@@ -137,7 +138,8 @@ def _try_size(build: Build, batch_of: BatchOf, size: int, steps: int, timeout_s:
     kills_before = _oom_kills()
     try:
         functions = pickle.dumps((build, batch_of))
-        child = context.Process(target=_run_child, args=(sending, functions, size, steps), daemon=False)
+        arguments = (sending, functions, size, steps, _device_index())
+        child = context.Process(target=_run_child, args=arguments, daemon=False)
         child.start()
     except Exception as error:  # functions that do not pickle, no memory for a process
         receiving.close()
@@ -185,9 +187,24 @@ def _how_it_ended(size: int, exit_code: int | None, kills_before: int | None, ki
     return SizeTrial(size=size, outcome="crashed", detail=f"ended with exit code {exit_code} and no answer")
 
 
-def _run_child(sending: Any, functions: bytes, size: int, steps: int) -> None:
+def _device_index() -> int | None:
+    """The GPU that this process trains on, for its trials; None where there is none or nothing tells which."""
+    import torch.distributed as dist
+
+    if not torch.cuda.is_available():
+        return None
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.cuda.current_device()
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    in_group = dist.is_available() and dist.is_initialized()
+    return int(local_rank) if in_group and local_rank.isdigit() else None
+
+
+def _run_child(sending: Any, functions: bytes, size: int, steps: int, device_index: int | None) -> None:
     sending.send("started")
     try:
+        if device_index is not None and device_index < torch.cuda.device_count():
+            torch.cuda.set_device(device_index)
         build, batch_of = pickle.loads(functions)  # our own parent wrote them
         sending.send(_time_steps(build, batch_of, size, steps))
     except Exception as error:
@@ -229,13 +246,24 @@ def _time_steps(build: Build, batch_of: BatchOf, size: int, steps: int) -> SizeT
 
 
 def _wait_for_device() -> None:
-    if torch.accelerator.is_available():
+    """For every device that holds something of this process: ``build`` may have chosen another than the current one."""
+    used = _used_gpus()
+    for index in used:
+        torch.cuda.synchronize(index)
+    if not used and torch.accelerator.is_available():
         torch.accelerator.synchronize()
+
+
+def _used_gpus() -> list[int]:
+    """Indices of the GPUs on which this process holds memory; asking does not begin to use one."""
+    if not torch.cuda.is_available():
+        return []
+    return [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index) > 0]
 
 
 def _peak_bytes() -> int | None:
     if torch.cuda.is_available():
-        return torch.cuda.max_memory_reserved()
+        return max((torch.cuda.max_memory_reserved(index) for index in _used_gpus()), default=0)
     try:
         import resource
         import sys

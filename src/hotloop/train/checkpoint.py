@@ -31,12 +31,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as read_distributed
 from torch.distributed.checkpoint.state_dict_saver import save as write_distributed
 from torch.distributed.tensor import DTensor
 
+from hotloop.apply.sharded_optimizer import ShardedOptimizer
 from hotloop.core.errors import UsageError
 
 from .processes import Ranks, first_error
@@ -71,6 +73,12 @@ def list_checkpoints(folder: str | Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
+def step_of(path: Path) -> int:
+    """The step that a checkpoint's folder is named for, or that its manifest tells where it was renamed."""
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match is not None else int(open_manifest(path)["step"])
+
+
 def latest_checkpoint(folder: str | Path) -> Path | None:
     """The newest whole checkpoint of a folder; None when there is none. Damaged ones are passed over with a warning."""
     for path in reversed(list_checkpoints(folder)):
@@ -86,13 +94,7 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
 def check_files(path: str | Path) -> dict[str, Any]:
     """The manifest, when every file is there with its size and checksum; raises CheckpointError naming the first."""
     root = Path(path)
-    manifest = _read_json(root / "manifest.json")
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
-        raise CheckpointError(f"{root}/manifest.json: schema is {found!r}, not {SCHEMA!r}; give a folder step-...")
-    body = {key: value for key, value in manifest.items() if key != "checksum"}
-    if manifest.get("checksum") != _sha256_of(body):
-        raise CheckpointError(f"{root}/manifest.json is damaged: its checksum differs; use an older checkpoint")
+    manifest = open_manifest(root)
     for name, kept in manifest["files"].items():
         file = root / name
         try:
@@ -103,6 +105,18 @@ def check_files(path: str | Path) -> dict[str, Any]:
         if digest != kept["sha256"]:
             what = f"{size} bytes in place of {kept['bytes']}" if digest is None else "its checksum differs"
             raise CheckpointError(f"{file} is damaged: {what}; use an older checkpoint")
+    return manifest
+
+
+def open_manifest(root: Path) -> dict[str, Any]:
+    """The manifest alone, when it is whole; the files that it names are not looked at. Raises CheckpointError."""
+    manifest = _read_json(root / "manifest.json")
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
+        raise CheckpointError(f"{root}/manifest.json: schema is {found!r}, not {SCHEMA!r}; give a folder step-...")
+    body = {key: value for key, value in manifest.items() if key != "checksum"}
+    if manifest.get("checksum") != _sha256_of(body):
+        raise CheckpointError(f"{root}/manifest.json is damaged: its checksum differs; use an older checkpoint")
     return manifest
 
 
@@ -171,13 +185,20 @@ def model_state(model: Any) -> dict[str, Any]:
 
 
 def optimizer_state(optimizer: Any, rank: int) -> dict[str, Any]:
-    """state_dict() of the whole optimizer; of one that is sharded over ranks (ZeRO-1), gathered on rank 0."""
-    if hasattr(optimizer, "consolidate_state_dict"):
+    """state_dict() of the whole optimizer; of one that is shared out over ranks, gathered: all ranks call this."""
+    if isinstance(optimizer, ShardedOptimizer):
+        optimizer.gather_state()
+    elif hasattr(optimizer, "consolidate_state_dict"):
         optimizer.consolidate_state_dict(to=0)
         if rank != 0:
             return {"state": {}, "param_groups": []}
     state: dict[str, Any] = optimizer.state_dict()
     return state
+
+
+def optimizer_kind(optimizer: Any) -> str:
+    """The optimizer's class by name; of one that is sharded, the class that updates the shards."""
+    return type(optimizer.updating if isinstance(optimizer, ShardedOptimizer) else optimizer).__name__
 
 
 class CheckpointWriter:
@@ -266,6 +287,8 @@ class CheckpointWriter:
             write_distributed(
                 tensors,
                 storage_writer=FileSystemWriter(temporary / "tensors"),
+                # What all ranks hold is rank 0's: buffers (running statistics) differ until DDP's next forward.
+                planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
                 process_group=self._ranks.saving,
                 no_dist=self._ranks.world_size == 1,
             )
@@ -293,7 +316,7 @@ class CheckpointWriter:
             _sync_folder(temporary)
             _put_in_place(temporary, self.folder / name)
             _sync_folder(self.folder)
-            self._remove_old()
+            self._remove_old(step)
 
         for stage in (prepare, write_tensors, finish):
             error: BaseException | None = None
@@ -314,10 +337,12 @@ class CheckpointWriter:
                 self._error.__cause__ = error
                 return
 
-    def _remove_old(self) -> None:
+    def _remove_old(self, step: int) -> None:
+        """Keep so many up to this step's. Later ones are damaged (a resume passed over them) and count for nothing."""
         if self._keep is None:
             return
-        for path in list_checkpoints(self.folder)[: -self._keep]:
+        written = [path for path in list_checkpoints(self.folder) if step_of(path) <= step]
+        for path in written[: -self._keep]:
             gone = path.with_name(f".{path.name}.old.tmp")
             path.rename(gone)  # at once: a half-deleted one must not look like a checkpoint
             shutil.rmtree(gone, ignore_errors=True)
@@ -333,7 +358,7 @@ def _entries(folder: Path) -> Iterable[Path]:
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:
-    """A checkpoint of this step that is there already stays if it is whole, and is set aside if it is damaged."""
+    """A checkpoint of this step that is there already is set aside if it is damaged. Raises OSError if it is whole."""
     if final.exists():
         try:
             check_files(final)
@@ -343,8 +368,7 @@ def _put_in_place(temporary: Path, final: Path) -> None:
                 count += 1
             final.rename(aside)
         else:
-            shutil.rmtree(temporary)
-            return
+            raise OSError(errno.EEXIST, "another training has written this step there; give each its own folder")
     temporary.rename(final)
 
 
@@ -518,11 +542,11 @@ def _key(name: str) -> str:
 def _compare_optimizer(checkpoint: Checkpoint, optimizer: Any) -> None:
     theirs = checkpoint.state.get("optimizer_counts")
     mine = [len(group["params"]) for group in optimizer.param_groups]
-    kind = checkpoint.state.get("optimizer_kind")
-    if mine != theirs or kind != type(optimizer).__name__:
+    kind, own_kind = checkpoint.state.get("optimizer_kind"), optimizer_kind(optimizer)
+    if mine != theirs or kind != own_kind:
         raise CheckpointError(
             f"{checkpoint.path} is of another optimizer: {kind} with {theirs} parameters in its groups there, "
-            f"{type(optimizer).__name__} with {mine} here"
+            f"{own_kind} with {mine} here"
         )
 
 

@@ -54,6 +54,15 @@ class Layout:
         starts = [index * size + min(index, longer) for index in range(count + 1)]
         return [(starts[i], starts[i + 1] - starts[i]) for i in range(self.rank, count, self.world_size)]
 
+    def least_part(self, rest: int) -> int:
+        """Samples of the smallest batch that any rank is given in the last step; at least 1.
+
+        >>> Layout(samples_count=3, batch_size=4, world_size=2).least_part(3)
+        1
+        """
+        rounds = -(-rest // (self.batch_size * self.world_size))
+        return max(1, rest // max(1, rounds * self.world_size))
+
 
 class BatchOrder(Sampler[list[int]]):
     """A batch sampler for map-style data sets: its batches follow from seed, epoch and position alone.

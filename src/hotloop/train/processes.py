@@ -35,6 +35,8 @@ def join_ranks(*, backend: str | None, device: str | torch.device | None) -> Ran
     if device is None:
         device = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
     chosen = torch.device(device)
+    if chosen.type == "cuda" and chosen.index is None:
+        chosen = torch.device("cuda", local_rank)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if world_size > 1 and not dist.is_initialized():

@@ -6,18 +6,44 @@ check and read at the next, so nobody waits for it; checks are about a second ap
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 _APART_NS = 1_000_000_000
 _MOST_STEPS = 1000
+
+
+def keep_from_signals(loader: DataLoader[Any]) -> None:
+    """Let the loader's future workers outlive a signal that asks this process to stop after its step.
+
+    torchrun signals the whole process group of a rank, and a worker that ends at once is an error in the rank before it
+    has saved. So workers get a group of their own. They end with the rank all the same: torch's workers watch for that.
+    """
+    if not isinstance(loader.worker_init_fn, _InOwnGroup):
+        loader.worker_init_fn = _InOwnGroup(loader.worker_init_fn)
+
+
+class _InOwnGroup:
+    """A worker_init_fn around the script's own; a class, so that workers started by spawn can be given it."""
+
+    def __init__(self, inner: Callable[[int], None] | None) -> None:
+        self._inner = inner
+
+    def __call__(self, worker_id: int) -> None:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        if self._inner is not None:
+            self._inner(worker_id)
 
 
 class StopWatch:

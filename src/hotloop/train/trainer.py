@@ -30,14 +30,16 @@ from .checkpoint import (
     list_checkpoints,
     model_state,
     open_checkpoint,
+    optimizer_kind,
     optimizer_state,
     restore,
+    step_of,
 )
 from .marker import remove_marker, write_marker
 from .order import BatchOrder, Layout
 from .processes import Ranks, first_error, join_ranks
 from .random_state import read_generators, restore_generators, seed_generators
-from .stopping import StopWatch
+from .stopping import StopWatch, keep_from_signals
 
 Step = Callable[[Any, Any], torch.Tensor]
 """``step(model, batch)`` calls the model and answers the mean loss over the batch's samples."""
@@ -48,6 +50,7 @@ PREEMPTED_EXIT_CODE = 75
 _PRECISIONS = {"bf16": "bf16-autocast", "fp16": "fp16-autocast"}
 _ACCUMULATION = "accumulation"
 _SHARDING = "fsdp2"
+_IN_BACKWARD = "optimizer-in-backward"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +134,19 @@ class Trainer:
         self._handed: frozenset[str] = frozenset()
         self._offer = offered_choices()
         if self._offer is not None:
-            self._take_over(self._offer, has_built_optimizer=not _is_function(optimizer, "step"))
+            self._take_over(
+                self._offer,
+                has_built_optimizer=not _is_function(optimizer, "step"),
+                needs_gradients=clip_norm is not None or self.accumulate > 1,
+            )
         if clip_norm is not None and not clip_norm > 0:
             raise UsageError(f"clip_norm={clip_norm!r}: give a number above 0, or None")
+        if self.strategy.get(_IN_BACKWARD) is not None and (clip_norm is not None or self.accumulate * self.split > 1):
+            asked = f"clip_norm={clip_norm!r}" if clip_norm is not None else "accumulation"
+            raise UsageError(
+                f"{_IN_BACKWARD} gives each gradient up inside backward, and {asked} needs all of them after it: leave "
+                "one of the two out"
+            )
         self.checkpoints = Checkpoints(folder=checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
         _check_checkpoints(self.checkpoints)
         self.ranks: Ranks = join_ranks(backend=backend, device=device)
@@ -226,14 +239,17 @@ class Trainer:
 
     # -- what `run --strategy` and tune hand over ----------------------------------------------------------------------
 
-    def _take_over(self, offer: Offer, *, has_built_optimizer: bool) -> None:
+    def _take_over(self, offer: Offer, *, has_built_optimizer: bool, needs_gradients: bool) -> None:
         """Choices that the command was started with and that nobody else can apply. What the script chose stays."""
         own = {one.technique for one in self.strategy.choices} | ({_ACCUMULATION} if self.split > 1 else set())
         taken: list[Choice] = []
+        splits = self.split > 1 or offer.strategy.get(_ACCUMULATION) is not None
         for choice in offer.strategy.choices:
             why = "it was chosen in the script" if choice.technique in own else ""
             if choice.technique == _SHARDING and has_built_optimizer:
                 why = "the script gives the Trainer an optimizer that holds whole parameters; give it as a function"
+            if choice.technique == _IN_BACKWARD and (needs_gradients or splits):
+                why = "clipping and accumulation need the gradients after backward"
             try:
                 check_strategy(chain(self.strategy, Strategy(choices=(*taken, choice))), TECHNIQUES)
             except StrategyError as error:
@@ -356,6 +372,7 @@ class Trainer:
             )
         if isinstance(loader, DataLoader):
             loader = self._applier.loader_built(loader)
+            keep_from_signals(loader)
         self._loaders[id(given)] = (given, loader, order)
         return loader, order
 
@@ -385,7 +402,7 @@ class Trainer:
             "accumulate": accumulate,
             "window": None if order is None else order.layout.window,
             "strategy": strategy_to_mapping(self.strategy),
-            "optimizer_kind": type(self.optimizer).__name__,
+            "optimizer_kind": optimizer_kind(self.optimizer),
             "optimizer_counts": [len(group["params"]) for group in groups],
         }
 
@@ -417,9 +434,15 @@ class Trainer:
     def _choose_checkpoint(self, checkpoints: Checkpoints) -> Path | None:
         if checkpoints.resume == "auto":
             return latest_checkpoint(checkpoints.folder)
-        if checkpoints.resume != "never":
-            return Path(checkpoints.resume)
         found = list_checkpoints(checkpoints.folder)
+        if checkpoints.resume != "never":
+            path = Path(checkpoints.resume)
+            if found and step_of(found[-1]) > step_of(path):
+                raise CheckpointError(
+                    f"{checkpoints.folder} holds {found[-1].name}, which is later than {path}: what is trained from "
+                    "there would be mixed with it; give another folder for the new checkpoints"
+                )
+            return path
         if found:
             raise CheckpointError(
                 f"{checkpoints.folder} holds {found[-1].name} and resume is 'never': give another folder, or 'auto'"
@@ -624,7 +647,8 @@ class _Run:
                 if trainer.split > 1:
                     if frees_late and micro == 0:
                         optimizer.zero_grad()
-                    loss = self._split_batch(batch, weight, micro + 1 == len(weights))
+                    parts = trainer.split if weights is whole else self._rest_split()
+                    loss = self._split_batch(batch, parts, weight, micro + 1 == len(weights))
                     shown = loss if shown is None else shown + loss
                     continue
                 if micro + 1 == len(weights):
@@ -658,15 +682,22 @@ class _Run:
                 after_step()
             yield shown
 
-    def _split_batch(self, batch: Any, weight: float, is_last: bool) -> torch.Tensor:
+    def _split_batch(self, batch: Any, count: int, weight: float, is_last: bool) -> torch.Tensor:
         """Forward and backward of a batch in parts (technique `accumulation`); its loss, detached."""
         trainer, total = self.trainer, None
-        for part in micro_batches(trainer.model, batch, trainer.split):
+        for part in micro_batches(trainer.model, batch, count):
             with nullcontext() if is_last and part.is_last else _unsynchronised(trainer.model):
                 loss = trainer._step(trainer.model, part.batch) * (weight * part.weight)
                 (loss if trainer.scaler is None else trainer.scaler.scale(loss)).backward()
             total = loss.detach() if total is None else total + loss.detach()
         return cast(torch.Tensor, total)
+
+    def _rest_split(self) -> int:
+        """Parts of a batch in the smaller last step: as many on every rank, or their exchanges would not meet."""
+        if self.order is None:
+            return self.trainer.split
+        layout = self.order.layout
+        return min(self.trainer.split, layout.least_part(layout.rest(self.trainer.place.samples)))
 
     def _weights(self) -> tuple[list[float], list[float]]:
         """What each micro-batch's mean loss counts in a step: in all steps, and in the smaller last one (may be empty).
