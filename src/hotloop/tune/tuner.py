@@ -52,6 +52,8 @@ class Arm:
     """Its last word, when nothing more is to be run."""
     guarded: Guarded | None = None
     left_out: str = ""
+    is_look: bool = False
+    """Its pairs are those that it is chosen by: they prove nothing, and no more are added to them."""
     weight: float = 1.0
     """Its share of the decision level, over an equal share."""
     process_s: float | None = None
@@ -164,7 +166,8 @@ def run_references(campaign: Campaign, observed: Sequence[Measurement]) -> None:
 
 def go_on(campaign: Campaign) -> None:
     """Spend what is left of the time on the open candidate that promises most."""
-    open_arms = [arm for arm in campaign.arms if arm.ended is None and arm.own and not judge(campaign, arm).decided]
+    arms = [arm for arm in campaign.arms if arm.ended is None and arm.own and not arm.is_look]
+    open_arms = [arm for arm in arms if not judge(campaign, arm).decided]
     best = max(open_arms, key=lambda arm: _promise(campaign, arm), default=None)
     if best is not None:
         run_rounds(campaign, [best], campaign.deadline_s)
