@@ -93,6 +93,15 @@ def test_another_machine_is_never_a_regression() -> None:
     assert "cores 8 -> 2" in found.warnings[0]
 
 
+def test_of_a_mixed_baseline_the_launches_of_this_machine_count() -> None:
+    mixed = [*(launch(ms, cores=8) for ms in (10.0, 10.1, 9.9, 10.05)), launch(30.0, cores=2)]
+    found = check([launch(12.0, cores=8)], mixed)
+    assert (found.verdict, found.baseline_count) == (Verdict.REGRESSION, 4)
+    assert found.warnings == ("1 of 5 baseline launches ran on another machine: they are not compared with",)
+    assert check([launch(10.0, cores=8)], mixed).verdict is Verdict.PASS
+    assert check([launch(10.0, cores=4)], mixed).verdict is Verdict.INCONCLUSIVE
+
+
 def test_memory_is_judged() -> None:
     found = check([launch(10.0, memory=1.2e9)], QUIET)
     assert found.verdict is Verdict.REGRESSION

@@ -270,6 +270,14 @@ def test_cost_is_time_times_price_and_a_dearer_hour_counts() -> None:
     assert found["dear"].cost["price_per_hour"] == pytest.approx(10.8)
 
 
+def test_a_candidate_without_a_price_tells_no_cost() -> None:
+    campaign = TwoSided({"twice": (0.5, 1.0)}).campaign("speed")
+    campaign.price_per_hour, campaign.price_ratios = 3.6, {"twice": None}
+    tune_candidates(campaign, [candidate("twice")], [measurement(1e6)])
+    (found,) = tell_trials(campaign)
+    assert (found.verdict, found.cost) == (Verdict.FASTER, {})
+
+
 def test_cost_per_million_is_told_where_the_work_was_counted() -> None:
     told = describe_cost(describe_measured([measurement(8e6)]), 3600.0)
     assert told["per_million_samples"] == pytest.approx(1000.0)  # 1 ms a sample at 1 a second

@@ -175,6 +175,15 @@ def test_the_goal_cost_needs_a_price_for_every_configuration() -> None:
     assert price_ratios(rows, 4.0) == {"b": 0.5}
 
 
+def test_a_configuration_without_a_price_has_that_of_the_command_line_or_none() -> None:
+    first, second = parse(TWO)
+    rows = (replace(first, price_per_hour=10.0), second)
+    assert price_ratios(rows, 4.0) == {"b": 0.4}
+    assert price_ratios(rows, None) == {"b": None}
+    assert price_ratios((first, second), 4.0) == {"b": 1.0}
+    assert price_ratios((first, second), None) == {}
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,7 @@ def check_applies(patch: Patch, root: Path, tool: str) -> None:
 
 
 AUTOCAST = "forward under autocast('cpu', bfloat16), outputs in float32"
+THREADS = "2 threads in place of 8 of OMP_NUM_THREADS, on 2 cores for 1 ranks"
 LOADER = "num_workers=2, prefetch_factor=4, persistent_workers=True"
 
 
@@ -65,7 +66,7 @@ def zoo_lm(folder: Path) -> tuple[Path, list[Record]]:
         Record("bf16-autocast", forward, "Tagger", AUTOCAST),
         Record("compile-model", forward, "Tagger", "compiled"),
         Record("matmul-precision", None, "the process", "set_float32_matmul_precision('high') in place of 'highest'"),
-        Record("thread-count", None, "the process", "set_num_threads(4)", {"threads": None}),
+        Record("thread-count", None, "the process", THREADS, {"torch_threads": None}),
     ]
 
 
@@ -247,6 +248,146 @@ def test_what_is_not_understood_is_left_out(text: str, technique: str, target: s
     for ending in ("\n", ""):
         whole = f"import torch; import torch.nn.functional as F\n{text}{ending}"
         assert why in refused(whole, Record(technique, line(2), target, detail))
+
+
+HEAD = """import torch
+import torch.nn.functional as F
+from torch import nn
+criterion = nn.CrossEntropyLoss().to(device)
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "loss = model(**batch).loss",
+        "loss = model(x)[0]",
+        "out = model(x)\nloss = out[0]",
+        "out = model(x)\nloss = out[-1]",
+        "loss_dict = model(images, targets)\nloss = sum(one for one in loss_dict.values())",
+        "output, hidden = model(data, hidden)\nloss = criterion(output, y)",
+        "outputs = model(samples)\nloss_dict = matcher(outputs, targets)",
+        "loss = matcher(*model(samples))",
+        "out = model(x)\nlogits, extra = out",
+        "out = model(x)\nif out is not None:\n    loss = criterion(out, y)",
+        "out = model(x)\nloss = criterion(**out)",
+        "loss = model(x).log_prob(action)",
+        "out = model(x)\nif isinstance(out, dict):\n    loss = F.mse_loss(out, y)",
+        "kept = model(x)\nheld.append(kept)",
+        "loss = torch.cat(model(x))",
+    ],
+)
+def test_an_output_that_may_be_no_tensor_is_not_cast(text: str) -> None:
+    number = HEAD.count("\n") + 1
+    place = Where(file="t.py", line=number, function="main")
+    why = refused(HEAD + text + "\n", Record("bf16-autocast", place, "Net", AUTOCAST))
+    assert "tensor" in why or "calls" in why, why
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "out = model(x)\nloss = criterion(out, y)",
+        "out = model(x)\nloss = F.cross_entropy(out[:, -1], y)",
+        "box, kind = model(x)\nloss = box.mean() + kind",
+        "out = model(x)\nprint(len(out))\nloss = (out - y).square().mean()",
+        "out = model(x)\nseen.append(out)\nloss = torch.mean(out)",
+        "loss = model(x, y) / 4",
+        "loss = -model(x).log_softmax(-1)[:, 0].mean()",
+    ],
+)
+def test_an_output_that_is_used_as_a_tensor_is_cast(text: str) -> None:
+    number = HEAD.count("\n") + 1
+    place = Where(file="t.py", line=number, function="main")
+    changed, left_out, used = patch_source(HEAD + text + "\n", [Record("bf16-autocast", place, "Net", AUTOCAST)])
+    assert (used, left_out) == (("bf16-autocast",), ())
+    assert ".float()" in changed
+
+
+NET = "class Net(nn.Module):\n    def forward(self, x):\n        return x\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "settings", "why"),
+    [
+        ("model = nn.Sequential(a, b)\nmodel(x)", "Sequential", {}, "torch's own"),
+        ("class Deep(nn.Sequential):\n    pass\nmodel = Deep()\nmodel(x)", "Deep", {}, "torch's own"),
+        (NET + "if a:\n    model = Net()\nelse:\n    model = Other()\nmodel(x)", "Net", {}, "another block"),
+        (NET + "model = Net()\nif a:\n    model = wrap(model)\nmodel = model.to(d)\nmodel(x)", "Net", {}, "block"),
+        (NET + "model = Net()\nmodel(x)", "Net", {"regional": True}, "one by one"),
+    ],
+)
+def test_a_model_that_would_not_be_compiled_as_it_was_is_left(
+    text: str, target: str, settings: dict[str, Value], why: str
+) -> None:
+    whole = f"import torch\nfrom torch import nn\n{text}\n"
+    place = line(whole.count("\n"))
+    assert why in refused(whole, Record("compile-model", place, target, "compiled", settings))
+
+
+def test_a_setting_that_was_refused_is_not_in_the_patch() -> None:
+    text = "import torch\nm = DistributedDataParallel(net, find_unused_parameters=True)\n"
+    settings: dict[str, Value] = {"find_unused_parameters": False, "static_graph": None}
+    told = Record("ddp-settings", line(2), "DistributedDataParallel", "gradient_as_bucket_view=True", settings)
+    changed, _, _ = patch_source(text, [told])
+    assert "(net, find_unused_parameters=True, gradient_as_bucket_view=True)" in changed
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (THREADS, "set_num_threads(2)"),
+        ("1 thread, as OMP_NUM_THREADS says", "set_num_threads(1)"),
+        ("OMP_NUM_THREADS=3", "set_num_threads(3)"),
+    ],
+)
+def test_the_number_of_threads_is_that_of_the_record(tmp_path: Path, told: str, said: str) -> None:
+    path = write(tmp_path, "import torch\n")
+    patch = make_patch([Record("thread-count", None, "the process", told, {"torch_threads": 3})], tmp_path, script=path)
+    assert f"+torch.{said}\n" in patch.diff
+
+
+def test_what_was_done_to_the_process_last_holds(tmp_path: Path) -> None:
+    path = write(tmp_path, "import torch\n")
+    first = Record(
+        "matmul-precision", None, "the process", "set_float32_matmul_precision('high') in place of 'highest'"
+    )
+    second = Record(
+        "matmul-precision", line(9), "Net", "set_float32_matmul_precision('medium'): the model is on the CPU"
+    )
+    patch = make_patch([first, second], tmp_path, script=path)
+    assert "medium" in patch.diff
+    assert "'high'" not in patch.diff
+    assert '"high"' not in patch.diff
+    back = Record("matmul-precision", line(9), "Net", "no TF32 units; taken back", status="not applicable")
+    patch = make_patch([first, back], tmp_path, script=path)
+    assert (patch.files, [one.why for one in patch.left_out]) == ((), ["no TF32 units; taken back"])
+
+
+@pytest.mark.parametrize(
+    ("technique", "call", "after"),
+    [
+        ("fused-optimizer", "Adam(p, foreach=True)", "Adam(p, foreach=False, fused=True)"),
+        ("fused-optimizer", "Adam(p, foreach=None)", "Adam(p, foreach=None, fused=True)"),
+        ("foreach-optimizer", "Adam(p, fused=True)", "Adam(p, fused=False, foreach=True)"),
+        ("fused-optimizer", "Adam(p, foreach=chosen)", None),
+        ("foreach-optimizer", "Adam(p, fused=chosen)", None),
+    ],
+)
+def test_torch_takes_one_form_of_an_optimizer(technique: str, call: str, after: str | None) -> None:
+    text, record = f"import torch\no = {call}\n", Record(technique, line(2), "Adam")
+    if after is None:
+        assert "chosen stands in the script" in refused(text, record)
+    else:
+        assert patch_source(text, [record])[0] == f"import torch\no = {after}\n"
+
+
+def test_two_objects_of_one_line_that_were_changed_unlike_leave_it() -> None:
+    text = "import torch\nl = DataLoader(d)\n"
+    records = [Record("loader-workers", line(2), "DataLoader", f"num_workers={count}") for count in (2, 3, 2)]
+    changed, left_out, used = patch_source(text, records)
+    assert (changed, used) == (text, ())
+    assert [one.why for one in left_out] == ["the line is to get two values for num_workers"] * 3
 
 
 def test_a_line_that_also_made_what_was_left_alone_stays() -> None:

@@ -11,7 +11,9 @@ import pytest
 from hotloop.core.findings import Numerics
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import PatchCheck, Tuning
+from hotloop.pipeline.tuning import Progress, Request, settle_patch
 from hotloop.report.tuning import describe_notes
+from hotloop.tune.kept_patch import diff_text
 from hotloop.tune.patch import FileChange, LeftOut, Patch
 from hotloop.tune.patch_check import Wanted, check_patch, describe_unchecked, judge_gain
 from hotloop.tune.search import Candidate
@@ -154,6 +156,34 @@ def test_the_report_states_it_beside_the_strategy() -> None:
     (note,) = describe_notes(tuning)
     assert note.startswith("patch.diff reproduced: the patched source without a strategy 1.6")
     assert ", the strategy 1.6" in note
+
+
+def test_a_patch_that_was_never_run_says_so(tmp_path: Path) -> None:
+    """As after a matrix, or where a search was interrupted."""
+    campaign, arm = proven(FakeMachine())
+    path = tmp_path / "train.py"
+    path.write_text("import torch\no = torch.optim.AdamW(p)\n")
+    record = {
+        "technique": "fused-optimizer", "settings": {}, "status": "applied", "detail": "fused=True",
+        "numerics": "reordered", "target": "AdamW", "where": [str(path), 2, "main"],
+    }  # fmt: skip
+    arm.own[-1] = replace(arm.own[-1], applied=(record,))
+    request = Request(
+        command=("python", "train.py"),
+        variables={},
+        cwd=tmp_path,
+        folder=tmp_path / "out",
+        store=tmp_path / "s",
+        budget_s=1.0,
+        goal="speed",
+    )
+    progress = Progress(campaign=campaign)
+    patch = settle_patch(progress, request)
+    assert progress.check is not None
+    assert (progress.check.status, progress.check.files) == ("not checked", ("train.py",))
+    assert diff_text(patch, progress.check).startswith("hotloop: not checked: ")
+    none = Progress()
+    assert (settle_patch(none, request).files, none.check) == ((), None)
 
 
 def test_a_large_file_of_the_users_is_not_written_through_its_link(tmp_path: Path) -> None:

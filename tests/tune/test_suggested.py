@@ -16,7 +16,7 @@ from hotloop.core.tuning import Verdict
 from hotloop.tune.search import Candidate
 from hotloop.tune.suggested import LOOKED, OFF, group_candidates, make_optuna, tune_suggested
 from hotloop.tune.trials import OK, Measurement, Ran
-from hotloop.tune.tuner import Campaign, best_arm, tell_trials
+from hotloop.tune.tuner import Campaign, best_arm, go_on, tell_trials
 
 
 class Listed:
@@ -111,6 +111,16 @@ def test_the_best_combinations_are_proven_with_fresh_processes() -> None:
     assert found["slow"].verdict is Verdict.CANNOT_TELL
     assert LOOKED in found["slow"].reason
     assert len({(name, number) for name, number in machine.numbers}) == len(machine.numbers)
+
+
+def test_a_look_is_never_added_to() -> None:
+    campaign, machine = run(Listed("a", "slow"), names=("a", "slow"), budget_s=150.0)
+    campaign.deadline_s = 1e5
+    before = [len(arm.own) for arm in campaign.arms if arm.is_look]
+    assert before
+    go_on(campaign)
+    assert [len(arm.own) for arm in campaign.arms if arm.is_look] == before
+    assert [name for name, _ in machine.numbers].count("slow") == 1
 
 
 def test_what_acts_on_nothing_is_not_taken_again() -> None:

@@ -72,6 +72,11 @@ def judge(
     warnings = [warning for launch in runs for warning in launch.warnings]
     noise = "nothing was compared: no baseline was given"
     if baseline:
+        same = pick_same_machine(runs, baseline)
+        if same and len(same) < len(baseline):
+            left_out = f"{len(baseline) - len(same)} of {len(baseline)} baseline launches"
+            warnings.append(f"{left_out} ran on another machine: they are not compared with")
+            baseline = same
         noise = _tell_noise(runs, baseline, limits)
         other = _tell_other_machine(runs, baseline)
         found, missing = _judge_against(runs, baseline, limits)
@@ -401,6 +406,11 @@ def _tell_noise(runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limi
     if len(baseline) < FEW_LAUNCHES:
         text += f"; with fewer than {FEW_LAUNCHES} baseline launches the intervals are wide"
     return text
+
+
+def pick_same_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) -> list[Launch]:
+    """The launches of the baseline that nothing known sets apart from the machine of the runs."""
+    return [launch for launch in baseline if _tell_other_machine(runs, [launch]) is None]
 
 
 def _tell_other_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) -> str | None:

@@ -42,7 +42,8 @@ def add_parser(subparsers: Any, summary: str) -> None:
     group.add_argument(
         "--add-to-baseline",
         action="store_true",
-        help="after judging, add RUN to the launches in the file BASE, unless it is a regression",
+        help="after judging, add RUN to the launches in the file BASE, unless it is a regression or ran on another "
+        "machine",
     )
     parser.add_argument("--json", metavar="FILE", help="write the check as JSON to FILE, or - for standard output")
     parser.add_argument("--junit", metavar="FILE", help="write it as JUnit XML")
@@ -129,10 +130,16 @@ def _find_target(arguments: argparse.Namespace) -> Path | None:
 def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, keep: bool) -> str:
     from hotloop.cli.show import write_text
     from hotloop.core.check import Verdict
-    from hotloop.pipeline.check import write_baseline
+    from hotloop.pipeline.check import find_stranger, write_baseline
 
     if keep and check.verdict is Verdict.REGRESSION:
         return f"{target} was not changed: a regression is not added; --update-baseline would accept it"
+    stranger = find_stranger(target, launches) if keep else None
+    if stranger is not None:
+        return (
+            f"{target} was not changed: {stranger} ran on another machine; give each machine a baseline file of its "
+            "own, or start anew with --update-baseline"
+        )
     text, record = write_baseline(target, launches, check.command, keep=keep)
     write_text(str(target), text)
     step = next((one for one in record["changes"] if one["measure"] == "step_ns"), None)

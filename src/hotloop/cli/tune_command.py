@@ -270,18 +270,18 @@ def _make_teller(quiet: bool) -> Any:
 
 def _write(request: Request, progress: Progress, folder: Path, quiet: bool, *, apply: bool) -> None:
     from hotloop.cli.show import show_report, write_text
-    from hotloop.pipeline.tuning import finish_report, front_strategies, keep_history, make_patch, strategy_text
+    from hotloop.pipeline.tuning import finish_report, front_strategies, keep_history, settle_patch, strategy_text
     from hotloop.tune.kept_patch import ABOUT, DIFF, about_text, diff_text
 
     strategy_file = folder / "fast.toml"
     shown = os.path.relpath(strategy_file)
+    patch = settle_patch(progress, request)
     report, strategy = finish_report(progress, request.goal, shown)
     report = keep_history(report, request.store.parent)
     write_text(str(strategy_file), strategy_text(strategy))
     for name, one in front_strategies(progress).items():
         (folder / "front").mkdir(exist_ok=True)
         write_text(str(folder / "front" / f"{name}.toml"), strategy_text(one))
-    patch = progress.patch or make_patch(progress, request)
     write_text(str(folder / DIFF), diff_text(patch, progress.check))
     (folder / ABOUT).unlink(missing_ok=True)  # of an earlier tuning into the same folder
     if progress.check is not None:

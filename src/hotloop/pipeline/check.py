@@ -13,7 +13,7 @@ from typing import Any
 
 from hotloop import __version__
 from hotloop.analyze.changes import estimate_side_error
-from hotloop.analyze.check import BUDGETS, RATES, Limits, judge
+from hotloop.analyze.check import BUDGETS, RATES, Limits, judge, pick_same_machine
 from hotloop.analyze.run_changes import count_units, join_training
 from hotloop.analyze.summary import summarize_breakdown, summarize_lines, summarize_memory, summarize_steps
 from hotloop.analyze.trainings import analyze_run
@@ -321,6 +321,16 @@ def write_baseline(
         "history": [*(before.history if before is not None else ()), record],
     }
     return json.dumps(content, indent=1, allow_nan=False) + "\n", record
+
+
+def find_stranger(path: Path, launches: Sequence[Launch]) -> str | None:
+    """The name of a launch that ran on another machine than all launches in the baseline file at ``path``."""
+    if not path.exists():
+        return None
+    present = _read_json_side(str(path), path)
+    if not present.is_file:
+        return None
+    return next((one.name for one in launches if not pick_same_machine([one], present.launches)), None)
 
 
 def _tell_changes(before: Sequence[Launch], after: Sequence[Launch]) -> list[dict[str, Any]]:

@@ -266,12 +266,25 @@ def check_source(
     patch = progress.patch = make_patch(progress, request)
     if best is None or not patch.files:
         return
-    root = request.cwd.resolve()
-    names = [change.path.relative_to(root).as_posix() for change in patch.files]
-    progress.check = describe_unchecked(patch, tuple(names), "it was interrupted before the patched source was run")
+    names = _name_files(patch, request)
+    progress.check = describe_unchecked(patch, names, "it was interrupted before the patched source was run")
     campaign.tell("running the patched source without a strategy")
     after = {name: change.after for name, change in zip(names, patch.files, strict=True)}
     progress.check = check_patch(campaign, best, run_with(after), progress.check)
+
+
+def settle_patch(progress: Progress, request: Request) -> Patch:
+    """The patch that was made, else one of what was proven. What was never run is marked so in ``progress``."""
+    patch = progress.patch = progress.patch or make_patch(progress, request)
+    if progress.check is None and patch.files:
+        why = "the patched source was not run: read it before you apply it"
+        progress.check = describe_unchecked(patch, _name_files(patch, request), why)
+    return patch
+
+
+def _name_files(patch: Patch, request: Request) -> tuple[str, ...]:
+    root = request.cwd.resolve()
+    return tuple(change.path.relative_to(root).as_posix() for change in patch.files)
 
 
 def _describe_plan(candidates: Sequence[Candidate], limits: Limits) -> str:
@@ -689,6 +702,7 @@ __all__: Sequence[str] = [
     "make_patch",
     "measure_run",
     "run_stored",
+    "settle_patch",
     "strategy_text",
     "try_findings",
     "try_suggestions",

@@ -352,9 +352,13 @@ def _kept(model: Any, optimizer: Any, loader: Any, device: Any) -> Iterator[None
     """Whatever happens inside, everything is as it was afterwards: the same objects with the same bits."""
     import torch
 
-    tensors = [*model.parameters(), *model.buffers()]
+    # An optimizer may step parameters that are not the model's, and a forward may put new objects in a module's names.
+    groups = [] if optimizer is None else optimizer.param_groups
+    parameters = _distinct([*model.parameters(), *(p for group in groups for p in group["params"])])
+    tensors = _distinct([*parameters, *model.buffers()])
     values = [t.detach().clone() for t in tensors]
-    gradients = [(p, p.grad, None if p.grad is None else p.grad.detach().clone()) for p in model.parameters()]
+    gradients = [(p, p.grad, None if p.grad is None else p.grad.detach().clone()) for p in parameters]
+    names = [(m, dict(m._parameters.items()), dict(m._buffers.items())) for m in model.modules()]
     modes = [(module, module.training) for module in model.modules()]
     restore_optimizer = _keep_optimizer(optimizer) if optimizer is not None else None
     generators = [g for g in _generators(loader) if isinstance(g, torch.Generator)]
@@ -367,6 +371,9 @@ def _kept(model: Any, optimizer: Any, loader: Any, device: Any) -> Iterator[None
     try:
         yield
     finally:
+        for module, own_parameters, own_buffers in names:
+            _put_names_back(module._parameters, own_parameters)
+            _put_names_back(module._buffers, own_buffers)
         with torch.no_grad():
             for tensor, value in zip(tensors, values, strict=True):
                 tensor.copy_(value)
@@ -386,6 +393,17 @@ def _kept(model: Any, optimizer: Any, loader: Any, device: Any) -> Iterator[None
         torch.random.set_rng_state(cpu_state)
         if backend is not None:
             backend.set_rng_state(device_state, device)
+
+
+def _distinct(tensors: list[Any]) -> list[Any]:
+    return list({id(t): t for t in tensors}.values())
+
+
+def _put_names_back(now: Any, before: dict[str, Any]) -> None:
+    """The names of a module with the objects that they had."""
+    if list(now.keys()) != list(before) or any(now[name] is not one for name, one in before.items()):
+        now.clear()
+        now.update(before)
 
 
 def _keep_optimizer(optimizer: Any) -> Callable[[], None]:

@@ -41,12 +41,16 @@ def declare_candidates(
     )
 
 
-def price_ratios(configurations: Sequence[Configuration], price_per_hour: float | None) -> dict[str, float]:
-    """Price of an hour over the first configuration's, where a configuration has a price of its own."""
-    first = configurations[0].price_per_hour or price_per_hour
+def price_ratios(configurations: Sequence[Configuration], price_per_hour: float | None) -> dict[str, float | None]:
+    """Price of an hour of every other configuration over the first one's; None where it has none.
+
+    ``price_per_hour`` is that of configurations without a price of their own.
+    """
+    first, *others = [one.price_per_hour or price_per_hour for one in configurations]
     if first is None:
         return {}
-    return {one.name: one.price_per_hour / first for one in configurations[1:] if one.price_per_hour is not None}
+    names = [one.name for one in configurations[1:]]
+    return {name: None if price is None else price / first for name, price in zip(names, others, strict=True)}
 
 
 def measure_declared(

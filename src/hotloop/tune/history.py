@@ -41,6 +41,7 @@ def read_history(history: Path) -> dict[str, Any]:
     """``n`` and ``median_abs_error`` of past forecasts (None without any). Lines that say nothing are left out."""
     try:
         with history.open("rb") as file:
+            file.seek(max(0, history.stat().st_size - _MOST_BYTES))  # the first line may be cut off: it says nothing
             lines = file.read(_MOST_BYTES).splitlines()[-_MOST_LINES:]
     except OSError:
         lines = []

@@ -15,7 +15,8 @@ import re
 import sysconfig
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
@@ -81,6 +82,8 @@ class _Arguments:
     """Arguments that the technique always sets, as source text."""
     most_positional: int
     """More positional arguments than this may already hold one of the names."""
+    is_told: bool = False
+    """Only the detail says what was done: a setting may have been refused for this object."""
 
 
 _FORMS: dict[str, _Arguments] = {
@@ -91,11 +94,29 @@ _FORMS: dict[str, _Arguments] = {
     "fused-optimizer": _Arguments(("fused",), {"fused": "True"}, 99),
     "foreach-optimizer": _Arguments(("foreach",), {"foreach": "True"}, 99),
     "ddp-buckets": _Arguments(("bucket_cap_mb", "gradient_as_bucket_view"), {}, 5),
-    "ddp-settings": _Arguments(("find_unused_parameters", "static_graph", "gradient_as_bucket_view"), {}, 5),
+    "ddp-settings": _Arguments(
+        ("find_unused_parameters", "static_graph", "gradient_as_bucket_view"), {}, 5, is_told=True
+    ),
 }
-_LINES = {
-    "matmul-precision": ("set_float32_matmul_precision", "precision"),
-    "thread-count": ("set_num_threads", "threads"),
+_EXCLUDED = {"fused-optimizer": "foreach", "foreach-optimizer": "fused"}
+"""The argument that torch refuses beside the one that the technique sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A technique whose source form is one call on torch, with one value."""
+
+    function: str
+    said: str
+    """Where the record's detail has the value, as a pattern."""
+    setting: str
+
+
+_LINES: dict[str, _Line] = {
+    "matmul-precision": _Line(
+        "set_float32_matmul_precision", r"set_float32_matmul_precision\(['\"](\w+)['\"]\)", "precision"
+    ),
+    "thread-count": _Line("set_num_threads", r"\b(\d+) threads?\b", "torch_threads"),
 }
 _NO_PROOF = {
     "no-sync-accumulation": "it changes the shape of the loop, which the observed lines do not prove",
@@ -107,6 +128,24 @@ _MOVES = frozenset(
     ("to", "cuda", "cpu", "long", "int", "view", "reshape", "unsqueeze", "squeeze", "flatten", "contiguous")
 )
 """Methods of a tensor that compute nothing."""
+_TENSOR_METHODS = _MOVES | frozenset(
+    (
+        *("abs", "abs_", "add", "add_", "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "backward"),
+        *("bfloat16", "bool", "chunk", "clamp", "clamp_min", "clone", "cos", "cumsum", "detach", "detach_", "diff"),
+        *("dim", "div", "div_", "double", "eq", "exp", "expand", "expand_as", "flip", "float", "gather", "ge", "gt"),
+        *("half", "is_contiguous", "isfinite", "isnan", "item", "le", "log", "log_softmax", "logsumexp", "lt"),
+        *("masked_fill", "masked_select", "matmul", "max", "mean", "median", "min", "mm", "movedim", "mul", "mul_"),
+        *("nelement", "norm", "numel", "numpy", "permute", "pow", "prod", "register_hook", "relu", "repeat"),
+        *("requires_grad_", "retain_grad", "round", "rsub", "scatter", "sigmoid", "sign", "sin", "size", "softmax"),
+        *("sort", "split", "sqrt", "square", "std", "sub", "sub_", "sum", "swapaxes", "t", "tanh", "tolist", "topk"),
+        *("transpose", "type", "type_as", "unbind", "unflatten", "unfold", "var", "view_as", "zero_"),
+    )
+)
+"""Methods that tensors have, and outputs of other kinds hardly."""
+_TORCH_OF_ANYTHING = frozenset(
+    ("cat", "compile", "concat", "concatenate", "hstack", "is_tensor", "save", "stack", "vstack")
+)
+"""Functions of torch that take more than one tensor, or anything."""
 _LITERAL = re.compile(r"True|False|-?\d+(?:\.\d+)?")
 
 
@@ -119,10 +158,11 @@ def make_patch(records: Sequence[Applied], root: Path, *, script: Path | None = 
     root = root.resolve()
     left_out: list[LeftOut] = []
     by_file: dict[Path, list[Applied]] = {}
-    everywhere: list[Applied] = []
+    everywhere: dict[str, Applied] = {}
     for record in records:
         if record.technique in _LINES:
-            everywhere += [record] if record.status == APPLIED else []
+            if record.status == APPLIED or record.technique in everywhere:
+                everywhere[record.technique] = record  # what was done to the process last is what holds
         elif record.where is None:
             if record.status == APPLIED:
                 why = _NO_PROOF.get(record.technique, "no line of the script belongs to it")
@@ -131,8 +171,10 @@ def make_patch(records: Sequence[Applied], root: Path, *, script: Path | None = 
             by_file.setdefault(Path(record.where.file), []).append(record)
     if script is None and len(by_file) == 1:
         script = next(iter(by_file))
-    for record in everywhere:
-        if script is None:
+    for record in everywhere.values():
+        if record.status != APPLIED:
+            left_out.append(LeftOut(technique=record.technique, place=None, why=record.detail))
+        elif script is None:
             why = "which file starts the training is not known"
             left_out.append(LeftOut(technique=record.technique, place=None, why=why))
         else:
@@ -199,6 +241,22 @@ class _Edit:
     text: str
 
 
+@dataclass(slots=True)
+class _Wanted:
+    """What the records of one call want it to get. Objects that were built there unlike prove no value for all."""
+
+    call: ast.Call
+    arguments: dict[str, str] = field(default_factory=dict)
+    holders: list[Applied] = field(default_factory=list)
+    clash: str = ""
+
+    def add(self, record: Applied, arguments: Mapping[str, str]) -> None:
+        for name, value in arguments.items():
+            if self.arguments.setdefault(name, value) != value:
+                self.clash = f"the line is to get two values for {name}"
+        self.holders.append(record)
+
+
 def patch_source(text: str, records: Sequence[Applied]) -> tuple[str, tuple[LeftOut, ...], tuple[str, ...]]:
     """The source with what ``records`` applied, what was left out, and the ids of the techniques that are in it.
 
@@ -211,7 +269,7 @@ def patch_source(text: str, records: Sequence[Applied]) -> tuple[str, tuple[Left
     left_out: list[LeftOut] = []
     edits: list[_Edit] = []
     used: list[str] = []
-    wanted: dict[tuple[int, int], tuple[ast.Call, dict[str, str], list[Applied]]] = {}
+    wanted: dict[tuple[int, int], _Wanted] = {}
     for record in applied:
         spoiled = _find_contradiction(record, records)
         if spoiled is not None:
@@ -223,13 +281,7 @@ def patch_source(text: str, records: Sequence[Applied]) -> tuple[str, tuple[Left
                 left_out.append(_leave(record, found.why))
                 continue
             call, arguments = found
-            held = wanted.setdefault((call.lineno, call.col_offset), (call, {}, []))
-            clash = next((name for name, value in arguments.items() if held[1].get(name, value) != value), None)
-            if clash is not None:
-                left_out.append(_leave(record, f"the line is to get two values for {clash}"))
-                continue
-            held[1].update(arguments)
-            held[2].append(record)
+            wanted.setdefault((call.lineno, call.col_offset), _Wanted(call)).add(record, arguments)
             continue
         planned = _plan_edits(source, record)
         if isinstance(planned, _No):
@@ -239,14 +291,14 @@ def patch_source(text: str, records: Sequence[Applied]) -> tuple[str, tuple[Left
         else:
             edits += [edit for edit in planned if edit not in edits]
             used.append(record.technique)
-    for call, arguments, holders in wanted.values():
-        planned = _argument_edits(source, call, arguments)
+    for one in wanted.values():
+        planned = _No(one.clash) if one.clash else _argument_edits(source, one.call, one.arguments)
         if isinstance(planned, _No) or _overlap(planned, edits):
             why = planned.why if isinstance(planned, _No) else "another technique changes the same statement"
-            left_out += [_leave(record, why) for record in holders]
+            left_out += [_leave(record, why) for record in one.holders]
             continue
         edits += planned
-        used += [record.technique for record in holders]
+        used += [record.technique for record in one.holders]
     changed = _edit(text, edits)
     try:
         ast.parse(changed)
@@ -317,6 +369,18 @@ class _Source:
             return self.imported.get(call.func.id, call.func.id).rpartition(".")[2]
         return None
 
+    def dotted(self, node: ast.expr) -> str | None:
+        """``torch.nn.functional.mse_loss`` of ``F.mse_loss``: a name by what it was imported from, else None."""
+        if isinstance(node, ast.Attribute):
+            left = self.dotted(node.value)
+            return None if left is None else f"{left}.{node.attr}"
+        return self.imported.get(node.id) if isinstance(node, ast.Name) else None
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The list of statements that it stands in: the two arms of an ``if`` are two."""
+        lists = [value for _, value in ast.iter_fields(self.parents[statement]) if isinstance(value, list)]
+        return next(one for one in lists if any(node is statement for node in one))
+
     def statement(self, node: ast.AST) -> ast.stmt:
         while not isinstance(node, ast.stmt):
             node = self.parents[node]
@@ -365,7 +429,7 @@ def _plan_arguments(source: _Source, record: Applied) -> tuple[ast.Call, dict[st
     call = _find_call(source, record)
     if isinstance(call, _No):
         return call
-    arguments = dict(form.constants) if form.constants else _read_values(record, form.names)
+    arguments = dict(form.constants) if form.constants else _read_values(record, form)
     if not arguments:
         return _No(f"the record does not say which {' or '.join(form.names)} was chosen")
     niceness = re.search(r"\(nice (\d+)\)", record.detail)
@@ -379,23 +443,26 @@ def _plan_arguments(source: _Source, record: Applied) -> tuple[ast.Call, dict[st
             return _No(f"the call has *{ast.unparse(argument.value)}, which may hold the argument already")
     if len(call.args) > form.most_positional:
         return _No("the call has so many positional arguments that one of them may be meant")
+    excluded = _EXCLUDED.get(record.technique)
     for keyword in call.keywords:
         if keyword.arg is None:
             return _No(f"the call has **{ast.unparse(keyword.value)}, which may hold {form.names[0]} already")
+        if keyword.arg == excluded and not (isinstance(keyword.value, ast.Constant) and not keyword.value.value):
+            arguments[keyword.arg] = "False"
         if keyword.arg in arguments and not isinstance(keyword.value, ast.Constant):
             return _No(f"{keyword.arg}={ast.unparse(keyword.value)} stands in the script")
     return call, arguments
 
 
-def _read_values(record: Applied, names: Sequence[str]) -> dict[str, str]:
+def _read_values(record: Applied, form: _Arguments) -> dict[str, str]:
     """What was done says the detail (a setting may have been hotloop's to choose), else the setting."""
     found = {}
-    for name in names:
+    for name in form.names:
         said = re.search(rf"\b{name}\s*[= ]\s*({_LITERAL.pattern})", record.detail)
         value = record.settings.get(name)
         if said is not None:
             found[name] = said.group(1)
-        elif isinstance(value, bool | int | float):
+        elif not form.is_told and isinstance(value, bool | int | float):
             found[name] = repr(value)
     return found
 
@@ -477,14 +544,15 @@ def _plan_edits(source: _Source, record: Applied) -> list[_Edit] | _No:
 
 def _plan_line(source: _Source, record: Applied) -> list[_Edit] | _No:
     """A call on torch after the imports."""
-    function, setting = _LINES[record.technique]
+    form = _LINES[record.technique]
+    function = form.function
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and source.last_name(node) == function:
             return _No(f"the script calls {function} itself (line {node.lineno})")
-    said = re.search(rf"{function}\((['\"]?[\w.-]+['\"]?)\)|\b{setting}\s*[= ]\s*(\w+)", record.detail)
-    value: Value = (said.group(1) or said.group(2)).strip("'\"") if said else record.settings.get(setting)
+    said = re.search(form.said, record.detail)
+    value: Value = said.group(1) if said else record.settings.get(form.setting)
     if isinstance(value, bool) or not isinstance(value, str | int) or not re.fullmatch(r"\w+", str(value)):
-        return _No(f"the record does not say which {setting} was chosen")
+        return _No(f"the record does not say which {form.setting} was chosen")
     text = str(value) if str(value).isdigit() else f'"{value}"'
     last: ast.stmt | None = None
     seen = False
@@ -523,6 +591,8 @@ def _stands_alone(source: _Source, statement: ast.stmt) -> bool:
 
 def _plan_compile(source: _Source, record: Applied) -> list[_Edit] | _No:
     """``model.compile()`` after the last assignment of the one name that was called and built as this class."""
+    if record.settings.get("regional") or " blocks of " in record.detail:
+        return _No("its blocks were compiled one by one, which has no form in the source")
     found = _find_forward(source, record)
     if isinstance(found, _No):
         return found
@@ -547,8 +617,11 @@ def _plan_compile(source: _Source, record: Applied) -> list[_Edit] | _No:
         return _No(f"{name} is not built as {record.target} in one place of the function that calls it")
     if any("compile" in ast.unparse(node.value) for node in plain):
         return _No(f"{name} is compiled in the script")
+    if _inherits_forward(source, built[0].value, record.target):
+        return _No(f"{record.target} runs a forward of torch's own, of which Module.compile compiles nothing")
     last = max(plain, key=lambda node: node.lineno)
-    if source.parents[last] is not source.parents[built[0]] or last.lineno >= call.lineno:
+    block = source.block(built[0])
+    if any(source.block(node) is not block for node in plain) or last.lineno >= call.lineno:
         return _No(f"{name} is assigned again in another block")
     keywords = [
         f"{key}={value!r}"
@@ -580,6 +653,17 @@ def _builds(source: _Source, value: ast.expr, target: str | None) -> bool:
     return False
 
 
+def _inherits_forward(source: _Source, value: ast.expr, target: str | None) -> bool:
+    """Whether the class is torch's own, or one of this file that leaves the forward to what it inherits from."""
+    calls = [node for node in ast.walk(value) if isinstance(node, ast.Call) and source.last_name(node) == target]
+    if any((source.dotted(call.func) or "").startswith("torch.") for call in calls):
+        return True
+    classes = [node for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef) and node.name == target]
+    return any(
+        not any(isinstance(one, ast.FunctionDef) and one.name == "forward" for one in node.body) for node in classes
+    )
+
+
 def _plan_autocast(source: _Source, record: Applied) -> list[_Edit] | _No:
     """The model's call at the line inside autocast, what it answers in float32."""
     device = re.search(r"autocast\(['\"](\w+)['\"]", record.detail)
@@ -605,9 +689,10 @@ def _plan_autocast(source: _Source, record: Applied) -> list[_Edit] | _No:
         names = _plain_names(statement.targets[0])
         if names is None:
             return _No("the call's outcome is not assigned to plain names")
-        odd = _find_other_use(source, statement, names)
-        if odd is not None:
-            return _No(odd)
+        for one in names:
+            odd = _find_other_use(source, call, one)
+            if odd is not None:
+                return _No(odd)
         lines = [_Edit(source.starts[at], source.starts[at], unit) for at in range(statement.lineno - 1, end_line)]
         told = ", ".join(names) + " = " + ", ".join(f"{name}.float()" for name in names)
         tail = _insert_after(source, statement, told)
@@ -617,6 +702,9 @@ def _plan_autocast(source: _Source, record: Applied) -> list[_Edit] | _No:
     before = _find_evaluated_before(statement, call)
     if before is not None:
         return _No(f"{before} is evaluated before the model is called: the line is no simple statement")
+    use = _read_use(source, call, call)
+    if use is not _Use.TENSOR:
+        return _No(_doubt(ast.unparse(source.parents[call]), ast.unparse(call), use))
     used = {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name)}
     name = next((one for one in ("output", "model_output", "autocast_output") if one not in used), None)
     if name is None:
@@ -698,23 +786,117 @@ def _plain_names(target: ast.expr) -> list[str] | None:
     return None
 
 
-def _find_other_use(source: _Source, statement: ast.stmt, names: Sequence[str]) -> str | None:
-    """A use that no tensor has, so that the output must be something else."""
-    for node in ast.walk(source.scope(statement)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
-            parent = source.parents.get(node)
-            called = isinstance(parent, ast.Call) and parent.func is node
-            if not called and node.attr not in _TENSOR_ATTRIBUTES:
-                return f"{node.value.id}.{node.attr} is used: the output is no plain tensor"
-        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-            key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-            if node.value.id in names and isinstance(key, str):
-                return f"{node.value.id}[{key!r}] is used: the output is no plain tensor"
-        elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id in names:
-            nothing = [one for one in node.comparators if isinstance(one, ast.Constant) and one.value is None]
-            if nothing:
-                return f"{node.left.id} may be None"
-    return None
+class _Use(Enum):
+    """What a use of a value says about it."""
+
+    TENSOR = "only a tensor has it"
+    OTHER = "a tensor does not have it"
+    OPEN = "it leaves the line, or does what others do too"
+    NOTHING = "it says nothing"
+
+
+def _find_other_use(source: _Source, call: ast.Call, name: str) -> str | None:
+    """Why what ``call`` answers under this name is no tensor, or may be none; None where every use fits one.
+
+    A name that is only handed on to code which is not understood may hold a dictionary or an object of the model's own.
+    """
+    is_tensor, doubt = False, None
+    for node in ast.walk(source.scope(call)):
+        if not isinstance(node, ast.Name) or node.id != name or not isinstance(node.ctx, ast.Load):
+            continue
+        use = _read_use(source, node, call)
+        if use is _Use.OTHER:
+            return _doubt(ast.unparse(source.parents[node]), name, use)
+        is_tensor = is_tensor or use is _Use.TENSOR
+        if use is _Use.OPEN:
+            doubt = _doubt("", name, use)
+    return None if is_tensor else doubt
+
+
+def _doubt(text: str, name: str, use: _Use) -> str:
+    if use is _Use.OTHER:
+        line, _, _ = text.strip().partition("\n")
+        return f"`{line}` is used: {name} is no plain tensor, or not always"
+    return f"nothing in the script shows that {name} is a tensor"
+
+
+def _read_use(source: _Source, value: ast.expr, call: ast.Call) -> _Use:
+    """What the expression around ``value`` (the model's ``call``, or a name that holds its outcome) says of it."""
+    parent = source.parents[value]
+    above = source.parents.get(parent)
+    if isinstance(parent, ast.Attribute):
+        known = _TENSOR_METHODS if isinstance(above, ast.Call) and above.func is parent else _TENSOR_ATTRIBUTES
+        return _Use.TENSOR if parent.attr in known else _Use.OTHER
+    if isinstance(parent, ast.Subscript) and parent.value is value:
+        return _read_index(parent.slice)
+    if isinstance(parent, ast.Compare):
+        return _read_comparison(parent, value)
+    if isinstance(parent, ast.BinOp):
+        return _Use.OPEN if isinstance(parent.op, ast.BitOr | ast.Mod) else _Use.TENSOR
+    if isinstance(parent, ast.keyword):
+        return _Use.OTHER if parent.arg is None else _read_argument(source, above, call)
+    if isinstance(parent, ast.Call):
+        return _read_argument(source, parent, call)
+    if isinstance(parent, ast.Assign) and any(isinstance(one, ast.Tuple | ast.List) for one in parent.targets):
+        return _Use.OTHER
+    if isinstance(parent, ast.Starred | ast.For | ast.comprehension):
+        return _Use.OTHER
+    if isinstance(parent, ast.UnaryOp | ast.AugAssign):
+        return _Use.OPEN if isinstance(parent.op, ast.Not) else _Use.TENSOR
+    if isinstance(parent, ast.FormattedValue | ast.Expr):
+        return _Use.NOTHING
+    return _Use.OPEN
+
+
+def _read_index(index: ast.expr) -> _Use:
+    """``[:, -1]`` has only a tensor; ``[0]`` a tuple and ``["x"]`` a dictionary."""
+    if isinstance(index, ast.Tuple):
+        return _Use.TENSOR
+    plain = index.operand if isinstance(index, ast.UnaryOp) else index
+    return _Use.OTHER if isinstance(plain, ast.Constant) else _Use.OPEN
+
+
+def _read_comparison(comparison: ast.Compare, value: ast.expr) -> _Use:
+    if any(isinstance(one, ast.Is | ast.IsNot) for one in comparison.ops):
+        return _Use.OTHER
+    if any(isinstance(one, ast.In | ast.NotIn) for one in comparison.ops):
+        return _Use.OPEN if comparison.left is value else _Use.OTHER
+    return _Use.TENSOR
+
+
+def _read_argument(source: _Source, taker: ast.AST | None, call: ast.Call) -> _Use:
+    """What it says of a value that ``taker`` gets it as an argument."""
+    assert isinstance(taker, ast.Call)
+    function = taker.func
+    if ast.unparse(function) == ast.unparse(call.func):
+        return _Use.OTHER  # a hidden state that the model gets back: of an LSTM it is a tuple
+    name = source.dotted(function)
+    if name is not None:
+        package, _, last = name.rpartition(".")
+        is_of_tensors = package == "torch.nn.functional" or (package == "torch" and last not in _TORCH_OF_ANYTHING)
+        return _Use.TENSOR if is_of_tensors else _Use.OPEN
+    built = [
+        node.value
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Assign) and any(ast.unparse(one) == ast.unparse(function) for one in node.targets)
+    ]
+    if built:
+        return _Use.TENSOR if all(_is_torch_loss(source, one) for one in built) else _Use.OPEN
+    if isinstance(function, ast.Name) and function.id in _BUILTINS:
+        if function.id in ("float", "int", "abs"):
+            return _Use.TENSOR
+        return _Use.NOTHING if function.id in ("print", "len", "type", "id", "repr", "str") else _Use.OTHER
+    return _Use.OPEN
+
+
+def _is_torch_loss(source: _Source, value: ast.expr) -> bool:
+    """``nn.CrossEntropyLoss()``, also moved to a device, or ``F.cross_entropy``."""
+    while isinstance(value, ast.Call) and source.dotted(value.func) is None and isinstance(value.func, ast.Attribute):
+        value = value.func.value
+    if isinstance(value, ast.Call):
+        name = source.dotted(value.func) or ""
+        return name.startswith("torch.nn.") and name.endswith("Loss")
+    return (source.dotted(value) or "").startswith("torch.nn.functional.")
 
 
 def _spans_string(source: _Source, statement: ast.stmt) -> bool:

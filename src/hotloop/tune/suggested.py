@@ -129,7 +129,7 @@ def _look(campaign: Campaign, known: dict[str, Candidate], suggester: Suggester,
             continue
         arm = seen.get(candidate.id)
         if arm is None:
-            arm = seen[candidate.id] = Arm(candidate=candidate)
+            arm = seen[candidate.id] = Arm(candidate=candidate, is_look=True)
             campaign.arms.append(arm)
             _run_pair(campaign, arm, is_baseline_first=number % 2 == 0)
             if arm.ended is not None:

@@ -53,6 +53,8 @@ class Arm:
     """Its last word, when nothing more is to be run."""
     guarded: Guarded | None = None
     left_out: str = ""
+    is_look: bool = False
+    """Its pairs are those that it is chosen by: they prove nothing, and no more are added to them."""
     weight: float = 1.0
     """Its share of the decision level, over an equal share."""
     process_s: float | None = None
@@ -83,8 +85,8 @@ class Campaign:
     halving: tuple[int, ...] = HALVING_ROUNDS
     """Numbers of pairs after which only the best go on where the time is not enough for all; empty: never."""
     price_per_hour: float | None = None
-    price_ratios: Mapping[str, float] = field(default_factory=dict)
-    """Price of an hour of a candidate over the baseline's, where it is another one."""
+    price_ratios: Mapping[str, float | None] = field(default_factory=dict)
+    """Price of an hour of a candidate over the baseline's, where it is another one; None where it has no price."""
     process_s: float = 0.0
     """What the baseline's next process may need: at first the observed run's time."""
     why_ended: str = ""
@@ -165,7 +167,8 @@ def run_references(campaign: Campaign, observed: Sequence[Measurement]) -> None:
 
 def go_on(campaign: Campaign) -> None:
     """Spend what is left of the time on the open candidate that promises most."""
-    open_arms = [arm for arm in campaign.arms if arm.ended is None and arm.own and not judge(campaign, arm).decided]
+    arms = [arm for arm in campaign.arms if arm.ended is None and arm.own and not arm.is_look]
+    open_arms = [arm for arm in arms if not judge(campaign, arm).decided]
     best = max(open_arms, key=lambda arm: _promise(campaign, arm), default=None)
     if best is not None:
         run_rounds(campaign, [best], campaign.deadline_s)
@@ -406,7 +409,9 @@ def compare_arm(campaign: Campaign, arm: Arm, goal: str) -> statistics.Compariso
     """The comparison of an arm's pairs by speed, memory or cost."""
     level = _level(campaign, arm)
     price_ratio = campaign.price_ratios.get(arm.candidate.id, 1.0) if goal == goals.COST else 1.0
-    return judge_pairs(campaign, arm.baseline, arm.own, level, memory=goal == goals.MEMORY, price_ratio=price_ratio)
+    return judge_pairs(
+        campaign, arm.baseline, arm.own, level, memory=goal == goals.MEMORY, price_ratio=price_ratio or 1.0
+    )
 
 
 def judge_pairs(
@@ -578,9 +583,10 @@ def _last_word(
 
 def _tell_cost(campaign: Campaign, arm: Arm, measured: Mapping[str, Value]) -> Mapping[str, Value]:
     """What the arm's work costs, and the saving with its interval; empty without a price."""
-    if campaign.price_per_hour is None or not arm.own:
+    ratio = campaign.price_ratios.get(arm.candidate.id, 1.0)
+    if campaign.price_per_hour is None or ratio is None or not arm.own:
         return {}
-    price = campaign.price_per_hour * campaign.price_ratios.get(arm.candidate.id, 1.0)
+    price = campaign.price_per_hour * ratio
     saving = goals.comparison_to_mapping(goals.COST, compare_arm(campaign, arm, goals.COST))
     return {**goals.describe_cost(measured, price), **saving}
 
