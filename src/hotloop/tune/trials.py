@@ -29,7 +29,7 @@ OK, OOM, CRASH, HANG, TIMEOUT, NO_TRAINING = "ok", "oom", "crash", "hang", "time
 LOST = "lost"
 """How a process of a trial ended; what was lost says nothing of the command."""
 TOGETHER_RATIO = 4.0
-TOGETHER_S = 60.0
+TOGETHER_S = 20.0
 """Processes that began further apart than the longer one's time that often, and this, did not run beside each other."""
 
 _MEMORY_WORDS = re.compile(
@@ -75,7 +75,7 @@ class Measurement:
     began_wall_s: float | None = None
     """When its process began; None where that was not noted."""
     duration_s: float = 0.0
-    """How long its process took."""
+    """How long it took, from making its working copy to reading what it left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +125,8 @@ def run_trial(bench: Bench, strategy: Strategy, limits: Limits, name: str) -> Ra
     shutil.rmtree(run_folder, ignore_errors=True)
     shutil.rmtree(bench.folder / "work" / name, ignore_errors=True)
     (run_folder / "processes").mkdir(parents=True, exist_ok=True)
+    began_wall_s, began_s = time.time(), time.monotonic()
     workspace = make_workspace(bench.plan, bench.folder / "work" / name)
-    began_wall_s = time.time()
     try:
         write_files(workspace, bench.patched)
         options = {
@@ -151,14 +151,11 @@ def run_trial(bench: Bench, strategy: Strategy, limits: Limits, name: str) -> Ra
     finally:
         remove_workspace(workspace)
     write_outcome(run_folder, answer)
-    return _note_time(_judge_end(answer, run_folder, bench.measure), began_wall_s)
-
-
-def _note_time(ran: Ran, began_wall_s: float) -> Ran:
-    measured = ran.measured
-    if measured is not None:
-        measured = replace(measured, began_wall_s=began_wall_s, duration_s=ran.duration_s)
-    return replace(ran, measured=measured, began_wall_s=began_wall_s)
+    ran = replace(_judge_end(answer, run_folder, bench.measure), began_wall_s=began_wall_s)
+    if ran.measured is None:
+        return ran
+    took_s = time.monotonic() - began_s
+    return replace(ran, measured=replace(ran.measured, began_wall_s=began_wall_s, duration_s=took_s))
 
 
 def ran_together(one: Measurement, other: Measurement) -> bool:
