@@ -16,12 +16,14 @@ from hotloop.core.techniques import Setting, Stage, Technique
 from hotloop.core.tuning import Trial, Verdict
 from hotloop.tune.search import BASELINE, Candidate, find_candidates, schedule_round
 from hotloop.tune.store import Store
-from hotloop.tune.trials import CRASH, HANG, OK, OOM, Measurement, Ran, pick_unit, time_per_unit
+from hotloop.tune.trials import CRASH, HANG, OK, OOM, Measurement, Ran, pick_unit, ran_together, time_per_unit
 from hotloop.tune.tuner import (
     Arm,
     BaselineFailed,
     Campaign,
     best_arm,
+    end_early,
+    run_baseline,
     share_level,
     strategy_key,
     tell_trials,
@@ -243,6 +245,64 @@ def test_a_baseline_that_fails_is_an_error() -> None:
     campaign.run = lambda strategy, number: failed(CRASH)
     with pytest.raises(BaselineFailed, match="crash: why"):
         tune_candidates(campaign, [candidate("a")], [])
+
+
+def test_what_was_proven_before_the_baseline_fails_is_kept() -> None:
+    machine = FakeMachine({"a": 0.5, "b": 0.97}, spread=0.02)
+    campaign = machine.campaign()
+    plain = machine.run
+
+    def run(strategy: Strategy, number: int) -> Ran:
+        return plain(strategy, number) if strategy or number < 10 else failed(CRASH)
+
+    campaign.run = run
+    with pytest.raises(BaselineFailed):
+        tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement(1e6, ())])
+    assert end_early(campaign, "it failed")
+    assert campaign.why_ended == "it failed"
+    best = best_arm(campaign)
+    assert best is not None
+    assert best.candidate.id == "a"
+    assert not end_early(machine.campaign(), "it failed"), "nothing was compared"
+
+
+def test_a_stored_process_of_another_day_is_no_side_of_a_pair() -> None:
+    machine = FakeMachine({"a": 0.6})
+    campaign = machine.campaign()
+    plain = machine.run
+
+    def run(strategy: Strategy, number: int) -> Ran:
+        ran = plain(strategy, number)
+        assert ran.measured is not None
+        began_wall_s = float(number) if not strategy and number < 3 else 1e6 + machine.now_s
+        return replace(ran, measured=replace(ran.measured, began_wall_s=began_wall_s, duration_s=10.0))
+
+    campaign.run = run
+    tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
+    (arm,) = campaign.arms
+    assert len(arm.own) == len(arm.baseline) >= 4
+    assert arm.run_count > len(arm.own)
+    assert all((one.began_wall_s or 0.0) > 1e6 for one in arm.baseline)
+    assert trials_of(campaign)["a"].verdict is Verdict.FASTER
+
+
+def test_processes_ran_together_when_they_began_within_a_round() -> None:
+    unknown = measurement(1e6, ())
+    one = replace(unknown, began_wall_s=1000.0, duration_s=100.0)
+    assert ran_together(unknown, unknown), "old rows of one tuning"
+    assert not ran_together(unknown, one)
+    assert ran_together(one, replace(one, began_wall_s=1399.0))
+    assert not ran_together(one, replace(one, began_wall_s=1401.0))
+
+
+def test_a_stored_process_is_planned_with_as_the_one_that_it_stands_for() -> None:
+    machine = FakeMachine({})
+    campaign = machine.campaign()
+    campaign.run = lambda strategy, number: Ran(
+        ended=OK, reason="", duration_s=10.0, measured=measurement(1e6, ())
+    )  # from the store: the clock stands
+    run_baseline(campaign)
+    assert campaign.process_s == 10.0
 
 
 def test_nothing_to_try_runs_nothing() -> None:

@@ -1,13 +1,25 @@
 """The working copy: what is copied, linked and left out, and that the user's files stay as they are."""
 
+import errno
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from hotloop.tune import workspace
-from hotloop.tune.workspace import make_workspace, plan_workspace, remove_workspace, written_outside
+from hotloop.tune.trials import write_files
+from hotloop.tune.workspace import (
+    WorkspaceError,
+    changed_code,
+    changed_files,
+    code_outside,
+    make_workspace,
+    plan_workspace,
+    remove_workspace,
+    written_outside,
+)
 
 
 def build(folder: Path) -> Path:
@@ -79,3 +91,163 @@ def test_a_path_beside_the_folder_leads_where_it_did(tmp_path: Path) -> None:
     remove_workspace(copy)
     assert not (tmp_path / "elsewhere" / "work").exists()
     assert (tmp_path / "shared.txt").read_text() == "beside"
+
+
+def acts_of(source: Path) -> dict[str, str]:
+    return {entry.path: entry.act for entry in plan_workspace(source).entries}
+
+
+def test_nothing_is_written_through_a_linked_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source"
+    (source / "src/mypkg").mkdir(parents=True)
+    (source / "src/mypkg/train.py").write_text("before")
+    (source / "src/mypkg/model.py").write_text("beside")
+    monkeypatch.setattr(workspace, "MOST_LISTED", 0)
+    copy = make_workspace(plan_workspace(source), tmp_path / "work")
+    assert (copy / "src").is_symlink()
+    write_files(copy, {"src/mypkg/train.py": b"after"})
+    assert (source / "src/mypkg/train.py").read_text() == "before"
+    assert (copy / "src/mypkg/train.py").read_text() == "after"
+    assert (copy / "src/mypkg/model.py").read_text() == "beside"
+    write_files(copy, {"src/mypkg/model.py": b"after"})
+    assert (source / "src/mypkg/model.py").read_text() == "beside"
+    assert sorted(path.name for path in (source / "src/mypkg").iterdir()) == ["model.py", "train.py"]
+
+
+def test_source_comes_before_data_however_much_that_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source"
+    for name in ("data", "src/mypkg", "wandb"):
+        (source / name).mkdir(parents=True)
+    (source / "src/mypkg/train.py").write_text("code")
+    for number in range(9):
+        for name in ("data/a", "data/b", "wandb/run"):
+            (source / name).mkdir(exist_ok=True)
+            (source / name / f"{number}.bin").write_bytes(b"data")
+    monkeypatch.setattr(workspace, "MOST_SEEN", 8)
+    monkeypatch.setattr(workspace, "MOST_COPIED_FILES", 4)
+    plan = plan_workspace(source)
+    acts = {entry.path: entry.act for entry in plan.entries}
+    assert acts["src/mypkg/train.py"] == "copy"
+    assert acts["wandb/run"] == "link"
+    assert any("wandb/run" in warning for warning in plan.warnings)
+
+
+def test_a_folder_of_very_many_files_is_one_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = build(tmp_path)
+    (source / "pictures").mkdir()
+    for number in range(6):
+        (source / f"pictures/{number}.png").write_bytes(b"p")
+    monkeypatch.setattr(workspace, "MOST_LISTED", 5)
+    acts = acts_of(source)
+    assert acts["pictures"] == "link"
+    assert acts["data"] == "folder"
+    copy = make_workspace(plan_workspace(source), tmp_path / "work")
+    assert len(list((copy / "pictures").iterdir())) == 6
+
+
+def test_a_trial_runs_the_code_that_was_read_first(tmp_path: Path) -> None:
+    source = build(tmp_path)
+    (source / "train.py").chmod(0o750)
+    os.utime(source / "train.py", (1_000_000, 1_000_000))
+    plan = plan_workspace(source)
+    before = plan.code_hash
+    (source / "train.py").write_text("print(2)")
+    copy = make_workspace(plan, tmp_path / "work")
+    assert (copy / "train.py").read_text() == "print(1)"
+    assert (copy / "train.py").stat().st_mode & 0o777 == 0o750
+    assert (copy / "train.py").stat().st_mtime == 1_000_000
+    assert plan.code_hash == before
+    assert changed_code(plan) == ()
+    assert changed_files(plan, ["train.py"]) == ("train.py",)
+
+
+def test_code_that_is_linked_is_hashed_and_looked_at_again(tmp_path: Path) -> None:
+    source = build(tmp_path)
+    large = source / "large.py"
+    large.write_bytes(b"#" * (workspace.SMALL_BYTES + 1))
+    (tmp_path / "shared.py").write_text("shared")
+    (source / "shared.py").symlink_to(tmp_path / "shared.py")
+    plan = plan_workspace(source)
+    assert {one.path.name for one in plan.watched} == {"large.py", "shared.py"}
+    os.utime(large, (1_000_000, 1_000_000))
+    assert changed_code(plan) == (), "only the time of the change is another one"
+    (tmp_path / "shared.py").write_text("other")
+    assert [one.path.name for one in changed_code(plan)] == ["shared.py"]
+    assert plan_workspace(source).code_hash != plan.code_hash
+
+
+def test_code_outside_that_the_command_names_is_found(tmp_path: Path) -> None:
+    source = build(tmp_path)
+    for name in ("train.py", "layers.py", "large.yaml", "corpus.bin"):
+        (tmp_path / name).write_text(name)
+    command = ("python", "../train.py", "--config=../large.yaml", "../corpus.bin", "train.py", str(tmp_path), "")
+    found = code_outside(command, source)
+    assert {path.name for path in found} == {"train.py", "layers.py", "large.yaml"}
+    assert all(path.parent == tmp_path for path in found)
+    before = plan_workspace(source, outside=found).code_hash
+    (tmp_path / "layers.py").write_text("other")
+    assert plan_workspace(source, outside=found).code_hash != before
+
+
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [
+        ("checkpoint.pth.tar", "copy"),
+        ("model_best.pth.tar", "copy"),
+        ("__0_0.distcp", "copy"),
+        ("pytorch_model-00001-of-00002.bin", "copy"),
+        ("optimizer.bin", "copy"),
+        ("model_0.pkl", "copy"),
+        ("train.bin", "link"),
+        ("val.bin", "link"),
+        ("images.pkl", "link"),
+        ("out.log", "copy"),
+        ("metrics.csv", "copy"),
+        ("history.jsonl", "copy"),
+        ("log.txt", "copy"),
+    ],
+)
+def test_what_a_script_writes_over_is_copied(tmp_path: Path, name: str, act: str) -> None:
+    (tmp_path / name).write_bytes(bytes(workspace.SMALL_BYTES + 1))
+    assert acts_of(tmp_path)[name] == act
+
+
+def test_logs_and_checkpoints_count_only_where_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "MOST_CHECKPOINT_BYTES", 10)
+    monkeypatch.setattr(workspace, "MOST_LOG_BYTES", 10)
+    monkeypatch.setattr(workspace, "SMALL_BYTES", 1)
+    for name, count in (("a.pt", 20), ("b.pt", 8), ("a.log", 20), ("b.log", 8)):
+        (tmp_path / name).write_bytes(bytes(count))
+    assert acts_of(tmp_path) == {"a.pt": "leave out", "b.pt": "copy", "a.log": "link", "b.log": "copy"}
+
+
+def test_files_that_cannot_be_read_are_linked_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = build(tmp_path)
+    (source / "theirs.py").write_text("x")
+    (source / "theirs.dat").write_text("x")
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: "theirs" not in str(path) and real(path, mode))
+    plan = plan_workspace(source)
+    assert any("cannot be read: theirs.py, theirs.dat" in warning for warning in plan.warnings)
+    copy = make_workspace(plan, tmp_path / "work")
+    assert (copy / "theirs.py").is_symlink()
+    assert (copy / "theirs.dat").is_symlink()
+
+
+def test_a_file_that_cannot_be_copied_is_passed_over_and_a_full_disk_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = build(tmp_path)
+    (source / "note.md").write_text("x")
+    number = errno.EACCES
+
+    def fail(*paths: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(shutil, "copy2", fail)
+    copy = make_workspace(plan_workspace(source), tmp_path / "work")
+    assert not (copy / "note.md").exists()
+    assert (copy / "train.py").exists()
+    number = errno.ENOSPC
+    with pytest.raises(WorkspaceError, match="no space left"):
+        make_workspace(plan_workspace(source), tmp_path / "other")

@@ -105,6 +105,7 @@ def execute(arguments: argparse.Namespace) -> int:
         goal=arguments.goal,
         price_per_hour=price_per_hour,
         options=_asked_for(arguments),
+        typed=tuple(command),
         make_probe=(lambda run_folder: no_probe) if arguments.no_probe else probe_training,
     )
     progress = Progress()
@@ -270,7 +271,14 @@ def _make_teller(quiet: bool) -> Any:
 
 def _write(request: Request, progress: Progress, folder: Path, quiet: bool, *, apply: bool) -> None:
     from hotloop.cli.show import show_report, write_text
-    from hotloop.pipeline.tuning import finish_report, front_strategies, keep_history, settle_patch, strategy_text
+    from hotloop.pipeline.tuning import (
+        finish_report,
+        front_strategies,
+        keep_history,
+        reveal_next,
+        settle_patch,
+        strategy_text,
+    )
     from hotloop.tune.kept_patch import ABOUT, DIFF, about_text, diff_text
 
     strategy_file = folder / "fast.toml"
@@ -301,3 +309,6 @@ def _write(request: Request, progress: Progress, folder: Path, quiet: bool, *, a
         quiet=quiet,
         stream=sys.stderr,
     )
+    runnable = reveal_next(progress, report)
+    if runnable and not quiet:
+        print(f"To run as it is (it holds what the report hides): {runnable}", file=sys.stderr)

@@ -24,6 +24,7 @@ from hotloop.tune.grid import (
 )
 from hotloop.tune.trials import Bench, Ran
 from hotloop.tune.tuner import strategy_key
+from hotloop.tune.workspace import code_outside, watch
 
 from .tuning import Progress, Request, Trials, TuneError, attach_trial, run_stored, tune_command
 
@@ -136,9 +137,15 @@ def _run_row(
 ) -> Ran:
     """One process of a configuration, which its strategy names; that of the first one where it names none."""
     row = rows[strategy.name or first]
-    described = json.dumps([row.name, row.launch], sort_keys=True)
+    bench = benches[row.name]
+    # Its own arguments may name code outside the folder: that of the first configuration is in the study.
+    named = [(str(one.path), one.digest) for one in watch(code_outside(bench.command, bench.plan.source))]
+    described = json.dumps([row.name, row.launch, named], sort_keys=True)
     key = hashlib.sha256(f"{strategy_key(row.strategy)} {described}".encode()).hexdigest()[:16]
-    return run_stored(trials.store, trials.study, key, benches[row.name], trials.limits, row.strategy, number)
+    is_reference = row.name == first
+    return run_stored(
+        trials.store, trials.study, key, bench, trials.limits, row.strategy, number, is_reference=is_reference
+    )
 
 
 def _not_applied(row: Configuration, trials: Trials) -> str:

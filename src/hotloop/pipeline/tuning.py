@@ -10,7 +10,6 @@ import platform
 import re
 import shlex
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from hotloop.core.errors import HotloopError
 from hotloop.core.findings import Where
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD
+from hotloop.core.redact import redact_command
 from hotloop.core.report import AppliedTechnique, Report
 from hotloop.core.strategy import Choice, Strategy, strategy_to_mapping, strategy_to_toml
 from hotloop.core.tuning import PatchCheck, Tuning, Verdict
@@ -46,7 +46,7 @@ from hotloop.tune.search import Candidate, find_candidates
 from hotloop.tune.statistics import Comparison
 from hotloop.tune.store import Store
 from hotloop.tune.suggested import group_candidates, make_optuna, tune_suggested
-from hotloop.tune.trials import OK, Bench, Limits, Measurement, Ran, run_trial
+from hotloop.tune.trials import LOST, OK, Bench, Limits, Measurement, Ran, run_trial
 from hotloop.tune.tuner import (
     BUDGET_USED_UP,
     Arm,
@@ -55,6 +55,7 @@ from hotloop.tune.tuner import (
     best_arm,
     choose_pareto,
     compare_arm,
+    end_early,
     go_on,
     judge,
     rank_arms,
@@ -63,7 +64,15 @@ from hotloop.tune.tuner import (
     tell_trials,
     tune_candidates,
 )
-from hotloop.tune.workspace import plan_workspace, written_outside
+from hotloop.tune.workspace import (
+    Plan,
+    WorkspaceError,
+    changed_code,
+    changed_files,
+    code_outside,
+    plan_workspace,
+    written_outside,
+)
 
 from .runs import Probe, no_probe, report_run
 
@@ -84,6 +93,10 @@ class TuneError(HotloopError):
     """The command cannot be tuned; the text says why."""
 
 
+class CodeChanged(Exception):
+    """Code that trials read where it lies is another one than before: what runs now is no more what was observed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What to tune. ``command`` is resolved; ``variables`` is the environment to start it in."""
@@ -100,6 +113,8 @@ class Request:
     """Of everything that the command runs on."""
     options: tuple[str, ...] = ()
     """What else was asked for on the command line, to ask for it again."""
+    typed: tuple[str, ...] = ()
+    """The command as it was typed, to ask for it again; ``command`` where that is not known."""
 
 
 @dataclass(slots=True)
@@ -116,8 +131,8 @@ class Progress:
     """What everything is held against, by name."""
     launches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """How candidates start the command, by id, where that differs."""
-    go_on: str = ""
-    """The command that goes on where this one stopped for want of time."""
+    go_on: tuple[str, ...] = ()
+    """The words of the command that goes on where this one stopped for want of time, secrets included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,12 +173,16 @@ def with_patch(search: TryOut, request: Request, progress: Progress) -> TryOut:
         campaign = trials.campaign
         deadline_s = campaign.deadline_s
         campaign.deadline_s -= PATCH_RATIO * request.budget_s
-        search(trials, tell)
-        campaign.deadline_s = deadline_s
-        if best_arm(campaign) is None:
-            go_on(campaign)  # no patch to check so far: its time goes to the proof
+        try:
+            search(trials, tell)
+            campaign.deadline_s = deadline_s
+            if best_arm(campaign) is None:
+                go_on(campaign)  # no patch to check so far: its time goes to the proof
+        except (BaselineFailed, CodeChanged) as error:
+            campaign.deadline_s = deadline_s
+            _end_early(request, progress, error)
         parts = (trials.store, trials.study, trials.bench, trials.limits)
-        check_source(request, progress, lambda files: partial(run_patched, *parts, files))
+        check_source(request, progress, trials.bench.plan, lambda files: partial(run_patched, *parts, files))
 
     return try_out
 
@@ -194,7 +213,8 @@ def tune_command(
     """Observe the baseline, try candidates. ``progress`` holds the outcome, whatever ends this."""
     began_s, began_wall_s = time.monotonic(), time.time()
     progress.go_on = _say_go_on(request)
-    plan = plan_workspace(request.cwd, without=[request.folder])
+    outside = code_outside(request.command, request.cwd)
+    plan = plan_workspace(request.cwd, without=[request.folder], outside=outside)
     progress.warnings = plan.warnings
     bench = Bench(
         command=request.command,
@@ -216,14 +236,17 @@ def tune_command(
     if ran.ended != OK or ran.measured is None:
         raise TuneError(
             f"the command cannot be tuned: its first run ended with {ran.ended}: {ran.reason}; "
-            f"its output is in {run_folder}"
+            + "".join(f"{warning}; " for warning in progress.warnings)
+            + f"its output is in {run_folder}"
         )
     run = _restore_places(read_run(run_folder), request.folder / "work" / OBSERVED / request.cwd.name, request.cwd)
     progress.report = report_run(run, folder=run_folder, probe=request.make_probe(run_folder))
-    outside = written_outside(plan, began_wall_s)
-    if outside:
-        progress.warnings += ("the script writes over files of yours: " + ", ".join(outside),)
-    study = _describe_study(request, plan.code_hash)
+    written = written_outside(plan, began_wall_s)
+    if written:
+        progress.warnings += ("the script writes over files of yours: " + ", ".join(written),)
+    plan = _without_outputs(plan)
+    bench = replace(bench, plan=plan)
+    study = _describe_study(request, plan.code_hash, _lead_facts(run))
     store = Store(request.store)
     try:
         # Processes of an earlier tuning count only when they are as long as those of this one: keep its length.
@@ -249,15 +272,35 @@ def tune_command(
             report=progress.report,
         )
         try_out(trials, tell)
-    except BaselineFailed as error:
-        raise TuneError(f"{error}; the outputs are in {request.folder / 'trials'}") from error
+    except (BaselineFailed, CodeChanged, WorkspaceError) as error:
+        _end_early(request, progress, error)
     finally:
         store.close()
         shutil.rmtree(request.folder / "work", ignore_errors=True)
 
 
+def _end_early(request: Request, progress: Progress, error: Exception) -> None:
+    """Nothing more can be run, and what was compared is told. Raises TuneError where that is nothing."""
+    why = str(error)
+    if isinstance(error, BaselineFailed):
+        why += f"; the outputs are in {request.folder / 'trials'}"
+    if progress.campaign is None or not end_early(progress.campaign, str(error)):
+        raise TuneError(why) from error
+    progress.warnings += (f"ended early: {why}",)
+    progress.campaign.tell(f"ended early: {why}")
+
+
+def _without_outputs(plan: Plan) -> Plan:
+    """The plan without what the command itself wrote in its first run: results that have the suffix of a setting."""
+    written = [one for one in changed_code(plan) if one.path.suffix not in (".py", ".sh", ".ipynb")]
+    return replace(plan, watched=tuple(one for one in plan.watched if one not in written))
+
+
 def check_source(
-    request: Request, progress: Progress, run_with: Callable[[Mapping[str, bytes]], Callable[[int], Ran]]
+    request: Request,
+    progress: Progress,
+    plan: Plan,
+    run_with: Callable[[Mapping[str, bytes]], Callable[[int], Ran]],
 ) -> None:
     """Make the patch of what was proven and run the patched copy beside the unchanged one, as long as there is time."""
     campaign = progress.campaign
@@ -267,6 +310,11 @@ def check_source(
     if best is None or not patch.files:
         return
     names = _name_files(patch, request)
+    changed = [*changed_files(plan, names), *(str(one.path) for one in changed_code(plan))]
+    if changed:
+        why = f"{', '.join(changed)} changed since the tuning began: the patch is of another source than what ran"
+        progress.check = describe_unchecked(patch, names, why)
+        return
     progress.check = describe_unchecked(patch, names, "it was interrupted before the patched source was run")
     campaign.tell("running the patched source without a strategy")
     after = {name: change.after for name, change in zip(names, patch.files, strict=True)}
@@ -295,12 +343,22 @@ def _describe_plan(candidates: Sequence[Candidate], limits: Limits) -> str:
     return f"to try, in fresh processes of {limits.steps} steps each: {', '.join(names)}"
 
 
-def _say_go_on(request: Request) -> str:
+def _say_go_on(request: Request) -> tuple[str, ...]:
     """The same tuning with three times the budget: its finished processes count."""
-    out = f" -o {shlex.quote(os.path.relpath(request.folder))}" if request.store.parent == request.folder else ""
-    options = "".join(f" {shlex.quote(word)}" for word in request.options)
+    out = ("-o", os.path.relpath(request.folder)) if request.store.parent == request.folder else ()
     budget = f"{math.ceil(3 * request.budget_s / 60)}m"
-    return f"hotloop tune --budget {budget}{options}{out} -- {shlex.join(request.command)}"
+    command = request.typed or request.command
+    return ("hotloop", "tune", "--budget", budget, *request.options, *out, "--", *command)
+
+
+def reveal_next(progress: Progress, report: Report) -> str:
+    """The command that goes on, to be run as it is; empty where the report has it so, or names another one.
+
+    It holds secrets of the command line, which are for the terminal that they were typed into and for no file.
+    """
+    command = shlex.join(progress.go_on)
+    hidden = shlex.join(redact_command(progress.go_on))
+    return command if report.next_command == hidden != command else ""
 
 
 def choose_limits(measured: Measurement, duration_s: float) -> Limits:
@@ -313,7 +371,7 @@ def choose_limits(measured: Measurement, duration_s: float) -> Limits:
         seconds=None,
         timeout_s=120.0 + 4.0 * expected_s,
         start_s=120.0 + 2.0 * duration_s,
-        stall_s=max(60.0, 30.0 * step_s),
+        stall_s=max(60.0, 30.0 * step_s, duration_s),
     )
 
 
@@ -349,7 +407,7 @@ def finish_report(progress: Progress, goal: str, strategy_file: str) -> tuple[Re
         command = shlex.join(progress.report.command) or "COMMAND"
         next_command = f"hotloop run --strategy {shlex.quote(strategy_file)} -- {command}"
     elif any(trial.verdict is Verdict.CANNOT_TELL and BUDGET_USED_UP in trial.reason for trial in tuning.trials):
-        next_command = progress.go_on or next_command
+        next_command = shlex.join(redact_command(progress.go_on)) or next_command
     return replace(progress.report, tune=tuning, next_command=next_command), strategy
 
 
@@ -601,7 +659,8 @@ def attach_trial(
 
 
 def _run_stored(store: Store, study: str, bench: Bench, limits: Limits, strategy: Strategy, number: int) -> Ran:
-    return run_stored(store, study, strategy_key(strategy), bench, limits, strategy, number)
+    key = strategy_key(strategy)
+    return run_stored(store, study, key, bench, limits, strategy, number, is_reference=not strategy)
 
 
 def run_patched(store: Store, study: str, bench: Bench, limits: Limits, files: Mapping[str, bytes], number: int) -> Ran:
@@ -614,33 +673,78 @@ def run_patched(store: Store, study: str, bench: Bench, limits: Limits, files: M
 
 
 def run_stored(
-    store: Store, study: str, key: str, bench: Bench, limits: Limits, strategy: Strategy, number: int
+    store: Store,
+    study: str,
+    key: str,
+    bench: Bench,
+    limits: Limits,
+    strategy: Strategy,
+    number: int,
+    *,
+    is_reference: bool = False,
 ) -> Ran:
-    """The process of this number under a key, from the store when it ran before."""
+    """The process of this number under a key, from the store when it ran before. Raises CodeChanged.
+
+    Once this tuning has run a process itself, what is stored was measured at another time, and runs again; what failed
+    then fails now. That the unchanged command failed (``is_reference``) is stored never: it ends the tuning, and would
+    end each later one.
+    """
     known = store.get(study, key, number)
-    if known is not None:
+    if known is not None and _counts_still(known, is_reference=is_reference, has_run=store.has_run):
         return known
     name = f"{key}-{number}"
+    store.has_run = True
     ran = run_trial(bench, strategy, limits, name)
-    store.put(study, key, number, ran)
+    changed = changed_code(bench.plan)
+    if changed:
+        names = ", ".join(str(one.path) for one in changed[:3])
+        raise CodeChanged(f"{names} changed while tuning: what ran before was another program; tune again")
+    if ran.measured is not None or not (is_reference or ran.ended == LOST):
+        store.put(study, key, number, ran)
     if ran.ended == OK:  # what it measured is in the store; logs of failures stay
         shutil.rmtree(bench.folder / "trials" / name, ignore_errors=True)
     return ran
 
 
-def _describe_study(request: Request, code_hash: str) -> str:
-    """What has to be the same for a stored process to count: command, code, machine, versions."""
+def _counts_still(known: Ran, *, is_reference: bool, has_run: bool) -> bool:
+    """Whether a stored process stands for one that would run now."""
+    if known.measured is None:
+        return not is_reference and known.ended != LOST
+    return not has_run
+
+
+def _describe_study(request: Request, code_hash: str, facts: Mapping[str, Any]) -> str:
+    """What has to be the same for a stored process to count: command, code, variables, machine, versions, goal."""
+    variables = {name: value for name, value in request.variables.items() if not _VOLATILE.fullmatch(name)}
     described = {
         "command": list(request.command),
         "cwd": str(request.cwd),
         "code": code_hash,
         "hotloop": __version__,
-        "python": sys.version,
         "machine": [platform.node(), platform.machine(), platform.release()],
-        "threads": request.variables.get("OMP_NUM_THREADS"),
-        "devices": request.variables.get("CUDA_VISIBLE_DEVICES"),
+        "training": dict(facts),
+        "variables": variables,
+        "goal": request.goal,
     }
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _lead_facts(run: RunRecording) -> dict[str, Any]:
+    """What the process that leads the training said of its Python, torch and device."""
+    lead = analyze_run(run.processes)[0].lead.rank
+    process = next((one.process for one in run.processes if one.process.get("pid") == lead.pid), {})
+    return {name: process.get(name) for name in _FACTS}
+
+
+_FACTS = ("python", "torch", "executable", "accelerator", "device_name", "torch_threads", "cores")
+_VOLATILE = re.compile(
+    r"_|PWD|OLDPWD|SHLVL|COLUMNS|LINES|DISPLAY|XAUTHORITY|WINDOWID|STY|MAIL|HISTFILE|PS1|PROMPT_COMMAND|LS_COLORS"
+    r"|COLORTERM|NO_COLOR|SESSION_MANAGER|INVOCATION_ID|JOURNAL_STREAM|MANAGERPID|PYTEST_CURRENT_TEST|MASTER_PORT"
+    r"|(?:SSH|TERM|XDG|TMUX|WAYLAND|DBUS|GPG|GNOME|KDE|KONSOLE|ITERM|VSCODE|SUDO|SYSTEMD|LC_TERMINAL|DESKTOP)(?:_.*|)"
+    r"|TERMINAL.*|GIT_ASKPASS|BROWSER|DEBUGINFOD_.*|KUBERNETES_.*"
+    r"|(?:SLURM|PBS|LSB|SGE)_.*(?:ID|JOBID|TIME|DIR|PORT|HOST|NODELIST|PID|IPADDR|ADDR)|JOB_ID"
+)
+"""Variables that differ from login to login or from job to job and change no training."""
 
 
 def _describe_baseline(campaign: Campaign | None) -> dict[str, Any]:
@@ -701,6 +805,7 @@ __all__: Sequence[str] = [
     "keep_history",
     "make_patch",
     "measure_run",
+    "reveal_next",
     "run_stored",
     "settle_patch",
     "strategy_text",

@@ -10,7 +10,7 @@ from hotloop.core.tuning import PatchCheck, Verdict
 
 from . import goals, statistics
 from .patch import Patch
-from .trials import Measurement, Ran, pick_unit
+from .trials import LOST, Measurement, Ran, pick_unit, ran_together
 from .tuner import Arm, BaselineFailed, Campaign, judge, judge_numbers, judge_pairs, numerics_of, run_baseline
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
@@ -49,16 +49,22 @@ def check_patch(campaign: Campaign, arm: Arm, run_patched: RunPatched, before: P
     baseline: list[Measurement] = []
     own: list[Measurement] = []
     numerics = numerics_of(arm.candidate, arm.own[-1])
+    number = 0
     while len(own) < MOST_PAIRS:
         if campaign.clock_s() + 2 * campaign.process_s > campaign.deadline_s:
             break
         try:
-            pair = _run_pair(campaign, run_patched, len(own))
+            pair = _run_pair(campaign, run_patched, number)
         except BaselineFailed as error:
             return replace(found, status=CANNOT_TELL, reason=str(error))
         unchanged, ran = pair
+        if ran.ended == LOST:
+            return replace(found, status=CANNOT_TELL, reason=f"the patched copy: {ran.ended}: {ran.reason}")
         if ran.measured is None:
             return replace(found, status=NOT_REPRODUCED, reason=f"the patched copy: {ran.ended}: {ran.reason}")
+        number += 1
+        if not ran_together(unchanged, ran.measured):
+            continue  # one of them is stored
         baseline.append(unchanged)
         own.append(ran.measured)
         found = _judge(campaign, found, wanted, baseline, own, numerics)

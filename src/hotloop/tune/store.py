@@ -15,6 +15,8 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
+        self.has_run = False
+        """Whether this tuning ran a process itself: from then on nothing that is stored stands beside what runs."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._database = sqlite3.connect(path, timeout=30, isolation_level=None)
         self._database.execute("pragma journal_mode=wal")

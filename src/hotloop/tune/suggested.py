@@ -18,7 +18,17 @@ from . import goals, statistics
 from .quality import ORDER
 from .search import Candidate, Check
 from .trials import Measurement
-from .tuner import Arm, Campaign, compare_arm, end_arm, run_baseline, run_candidate, run_references, run_rounds
+from .tuner import (
+    Arm,
+    Campaign,
+    add_pair,
+    compare_arm,
+    end_arm,
+    run_baseline,
+    run_candidate,
+    run_references,
+    run_rounds,
+)
 
 SEARCH_RATIO = 0.5
 """Share of the budget for looking; the rest is for the proof."""
@@ -143,9 +153,9 @@ def _run_pair(campaign: Campaign, arm: Arm, *, is_baseline_first: bool) -> None:
     own = run_candidate(campaign, arm)
     if own is None:
         return
-    arm.baseline.append(base or run_baseline(campaign))
-    arm.own.append(own)
-    campaign.tell(f"{arm.candidate.id}: {_ratio(campaign, arm):.2f}x in one pair")
+    add_pair(arm, base or run_baseline(campaign), own)
+    if arm.own:
+        campaign.tell(f"{arm.candidate.id}: {_ratio(campaign, arm):.2f}x in one pair")
 
 
 def _find_dead(arm: Arm, taken: Sequence[Candidate]) -> set[str]:

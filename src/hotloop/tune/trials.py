@@ -15,18 +15,22 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.strategy import Strategy
 
-from .workspace import Plan, make_workspace, remove_workspace
+from .workspace import Plan, make_workspace, own_place, remove_workspace
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 OK, OOM, CRASH, HANG, TIMEOUT, NO_TRAINING = "ok", "oom", "crash", "hang", "timeout", "no training"
-"""How a process of a trial ended."""
+LOST = "lost"
+"""How a process of a trial ended; what was lost says nothing of the command."""
+TOGETHER_RATIO = 4.0
+TOGETHER_S = 20.0
+"""Processes that began further apart than the longer one's time that often, and this, did not run beside each other."""
 
 _MEMORY_WORDS = re.compile(
     r"out of memory|OutOfMemoryError|can't allocate memory|Cannot allocate memory|\bMemoryError\b|std::bad_alloc", re.I
@@ -68,6 +72,10 @@ class Measurement:
     """Compute threads of a rank."""
     exchanges: bool | None = None
     """Whether the ranks were seen to exchange anything: DistributedDataParallel or collectives of the training."""
+    began_wall_s: float | None = None
+    """When its process began; None where that was not noted."""
+    duration_s: float = 0.0
+    """How long it took, from making its working copy to reading what it left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +86,7 @@ class Ran:
     reason: str
     duration_s: float
     measured: Measurement | None
+    began_wall_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +125,7 @@ def run_trial(bench: Bench, strategy: Strategy, limits: Limits, name: str) -> Ra
     shutil.rmtree(run_folder, ignore_errors=True)
     shutil.rmtree(bench.folder / "work" / name, ignore_errors=True)
     (run_folder / "processes").mkdir(parents=True, exist_ok=True)
+    began_wall_s, began_s = time.time(), time.monotonic()
     workspace = make_workspace(bench.plan, bench.folder / "work" / name)
     try:
         write_files(workspace, bench.patched)
@@ -141,13 +151,29 @@ def run_trial(bench: Bench, strategy: Strategy, limits: Limits, name: str) -> Ra
     finally:
         remove_workspace(workspace)
     write_outcome(run_folder, answer)
-    return _judge_end(answer, run_folder, bench.measure)
+    ran = replace(_judge_end(answer, run_folder, bench.measure), began_wall_s=began_wall_s)
+    if ran.measured is None:
+        return ran
+    took_s = time.monotonic() - began_s
+    return replace(ran, measured=replace(ran.measured, began_wall_s=began_wall_s, duration_s=took_s))
+
+
+def ran_together(one: Measurement, other: Measurement) -> bool:
+    """Whether two processes ran beside each other, on a machine that was the same to both.
+
+    A stored process of another day is no other side for one that runs now. Where neither time is known, they are old
+    rows of one tuning.
+    """
+    if one.began_wall_s is None or other.began_wall_s is None:
+        return one.began_wall_s == other.began_wall_s
+    apart_s = abs(one.began_wall_s - other.began_wall_s)
+    return apart_s <= max(TOGETHER_S, TOGETHER_RATIO * max(one.duration_s, other.duration_s))
 
 
 def write_files(workspace: Path, files: Mapping[str, bytes]) -> None:
-    """Put files into a working copy. A large one is a link to the user's own there, which must not be written to."""
+    """Put files into a working copy. A large one, or its folder, is a link to the user's own, which stays as it is."""
     for name, content in files.items():
-        place = workspace / name
+        place = own_place(workspace, name)
         mode = place.stat().st_mode & 0o7777
         place.unlink()
         place.write_bytes(content)
@@ -229,7 +255,9 @@ def _judge_end(answer: Mapping[str, Any], run_folder: Path, measure: Callable[[P
         return ended(HANG if how == "hang" else TIMEOUT, detail)
     if how == "memory":
         return ended(OOM, detail)
-    if how in ("not started", "lost", "abandoned"):
+    if how in ("lost", "abandoned"):
+        return ended(LOST, detail)
+    if how == "not started":
         return ended(CRASH, detail)
     code, number = answer.get("exit_code"), answer.get("signal")
     stopped = any(run_folder.glob("stopped-*"))

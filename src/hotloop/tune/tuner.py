@@ -16,7 +16,7 @@ from . import goals, statistics
 from .guard import GuardBands, Guarded, first_unseen, judge_measured
 from .quality import Bands, Quality, make_bands, make_norm_bands, repeats_bit_for_bit, widest_numerics
 from .search import BASELINE, Candidate, Check, combine, keep_affordable, promise, rests_on_evidence, schedule_round
-from .trials import Measurement, Ran, pick_unit, time_per_unit
+from .trials import Measurement, Ran, pick_unit, ran_together, time_per_unit
 
 BASELINE_PROCESSES = 2
 """Before any candidate, at most: with the observed run they make the three that the quality guard needs. One is enough
@@ -94,6 +94,17 @@ class Campaign:
 
 class BaselineFailed(Exception):
     """The unchanged command does not train in a trial; the text says how it ended."""
+
+
+def end_early(campaign: Campaign, why: str) -> bool:
+    """No process can run any more: what was compared so far is what is known. False where that is nothing."""
+    if not any(arm.own for arm in campaign.arms):
+        return False
+    campaign.why_ended = why
+    for arm in campaign.arms:
+        if arm.ended is None and not arm.left_out and not judge(campaign, arm).decided:
+            arm.left_out = f"left out: {why}"
+    return True
 
 
 def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observed: Sequence[Measurement]) -> None:
@@ -294,8 +305,14 @@ def _pair(
     for arm in active:
         measured, base = own.get(arm.candidate.id), baselines.get(beside[arm.candidate.id])
         if measured is not None and base is not None:
-            arm.own.append(measured)
-            arm.baseline.append(base)
+            add_pair(arm, base, measured)
+
+
+def add_pair(arm: Arm, base: Measurement, own: Measurement) -> None:
+    """Count two processes as a pair, unless one is stored and the other is not of its time."""
+    if ran_together(base, own):
+        arm.baseline.append(base)
+        arm.own.append(own)
 
 
 def end_arm(campaign: Campaign, arm: Arm, verdict: Verdict, reason: str) -> None:
@@ -337,10 +354,10 @@ def run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
 
 
 def _run(campaign: Campaign, strategy: Strategy, number: int) -> tuple[Ran, float]:
-    """The process, and how many seconds it took."""
+    """The process, and how many seconds it took: one from the store as long as it took when it ran."""
     begun_s = campaign.clock_s()
     ran = campaign.run(strategy, number)
-    return ran, campaign.clock_s() - begun_s
+    return ran, max(campaign.clock_s() - begun_s, ran.duration_s)
 
 
 def _not_applied(candidate: Candidate, measured: Measurement) -> str:
