@@ -31,6 +31,32 @@ def test_toml_and_json_give_the_same_strategy_back() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "\x7f",
+        "\x80",
+        "\U0001f600 fast",
+        "\t\r\n\b\f\x00\x1f",
+        "\"'\\ \\u0041",
+        "é\u2028\ufeff\uffff",
+        "# [a.b] = 1",
+    ],
+)
+def test_any_text_is_written_as_valid_toml(text: str) -> None:
+    choice = Choice(technique="a", settings={"mode": text, text or "empty": [text]}, where=(f"{text}.py:1",))
+    strategy = Strategy(name=text, choices=(choice,))
+    written = strategy_to_toml(strategy)
+    assert parse_strategy(written.encode().decode()) == strategy
+
+
+def test_half_of_a_surrogate_pair_is_refused_by_name() -> None:
+    with pytest.raises(StrategyError, match="half of a surrogate pair"):
+        strategy_to_toml(Strategy(name="\udc80"))
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "schema is None"),

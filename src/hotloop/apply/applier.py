@@ -231,7 +231,8 @@ class Applier:
                 continue
             hooks = [hook for hook in MEETINGS if hook != "start" and has_hook(technique, hook)]
             if hooks:
-                why = "it met nothing that it changes" if technique.id in self._asked else MEETINGS[hooks[0]]
+                asked = self.context.memory(technique.id).get("why_not", "it met nothing that it changes")
+                why = asked if technique.id in self._asked else MEETINGS[hooks[0]]
                 self._record(technique, settings, NOT_APPLICABLE, why, None, None, None)
             elif technique.watch_steps and self.context.from_outside:  # by API the steps are still to come
                 self._record(technique, settings, NOT_APPLICABLE, "too few steps were made", None, None, None)

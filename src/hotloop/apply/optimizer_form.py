@@ -54,19 +54,19 @@ def switch_form(optimizer: Any, form: str) -> Callable[[], None]:
     ``state_dict()`` keeps showing the script's own flags, with step counts where they would be without this: a
     checkpoint loads the same with and without hotloop. ``load_state_dict`` brings those flags back, so the form is
     switched on again after it.
+
+    A GradScaler is not told of it: the gradients are divided by its scale before the step, and the step is left out
+    where they are infinite, as in the script's own form, which is what the script and its library count on.
     """
     flags = {key: key == form for key in FORM_KEYS}
     before = [{key: group[key] for key in FORM_KEYS if key in group} for group in optimizer.param_groups]
     defaults = {key: optimizer.defaults[key] for key in FORM_KEYS if key in optimizer.defaults}
-    had_scaling = vars(optimizer).get("_step_supports_amp_scaling")
 
     def put() -> None:
         for group in optimizer.param_groups:
             group.update({key: value for key, value in flags.items() if key in defaults})
         optimizer.defaults.update({key: value for key, value in flags.items() if key in defaults})
         _place_step_counts(optimizer, form)
-        if form == "fused":
-            optimizer._step_supports_amp_scaling = True  # a GradScaler hands its scale to the kernel
 
     def show(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
         groups = [
@@ -87,10 +87,48 @@ def switch_form(optimizer: Any, form: str) -> Callable[[], None]:
             group.update(before[i] if i < len(before) else defaults)
         optimizer.defaults.update(defaults)
         _place_step_counts(optimizer, None)
-        if form == "fused" and had_scaling is None:
-            vars(optimizer).pop("_step_supports_amp_scaling", None)
 
     return undo
+
+
+def watch_gradients(optimizer: Any, give_up: Callable[[str], None]) -> Callable[[], None]:
+    """Let the fused SGD and Adagrad step wherever the script's own form does; answers what takes it back.
+
+    Their kernels take no sparse gradients, and that of SGD takes either no momentum or the momentum of all parameters:
+    one whose first gradient comes late gets a momentum of zeros. ``give_up(why)`` is called within the step, before it
+    reads which form it is to take, where that is not the same formula.
+    """
+    plain = optimizer._init_group
+
+    def init_group(group: dict[str, Any], parameters: list[Any], *lists: list[Any]) -> Any:
+        found = plain(group, parameters, *lists)
+        has_sparse = found[0] if isinstance(found, tuple) else found
+        why = "a parameter has sparse gradients" if has_sparse else None
+        if why is None and "dampening" in group:
+            why = _complete_momentum(optimizer, group, parameters, lists[1])
+        if why is not None:
+            give_up(why)
+        return found
+
+    optimizer._init_group = init_group
+
+    def undo() -> None:
+        if vars(optimizer).get("_init_group") is init_group:
+            del optimizer._init_group
+
+    return undo
+
+
+def _complete_momentum(optimizer: Any, group: dict[str, Any], parameters: list[Any], momenta: list[Any]) -> str | None:
+    """Zeros in place of what is missing; why they would not be the same formula, else None."""
+    import torch
+
+    missing = [i for i, momentum in enumerate(momenta) if momentum is None]
+    if missing and group["dampening"]:  # a parameter's first gradient is not dampened, one that is added to zeros is
+        return None if len(missing) == len(momenta) else "dampening, and the first gradient of a parameter came late"
+    for i in missing:
+        momenta[i] = optimizer.state[parameters[i]]["momentum_buffer"] = torch.zeros_like(parameters[i])
+    return None
 
 
 def _place_step_counts(optimizer: Any, form: str | None) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 import io
 import threading
 import types
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 MOST_OBJECTS = 5000
@@ -72,6 +75,32 @@ def uses_worker_number(dataset: Any) -> bool:
             return False
         dataset = inner
     return False
+
+
+def find_setter(dataset: Any) -> str | None:
+    """The method of a data set (or of one that it wraps) that sets an attribute while it is iterated, if any does.
+
+    Attributes of other objects count too: whose they are, the code does not tell.
+    """
+    for _ in range(4):
+        waiting, seen = ["__iter__", "__next__"], set()
+        while waiting:
+            name = waiting.pop()
+            method = inspect.getattr_static(type(dataset), name, None)
+            function = getattr(method, "fget", None) or getattr(method, "__func__", method)
+            if name in seen or not isinstance(function, types.FunctionType):
+                continue
+            seen.add(name)
+            if function.__module__.partition(".")[0] == "torch":
+                continue
+            for code in _codes(function.__code__):
+                if any(one.opname in ("STORE_ATTR", "DELETE_ATTR") for one in dis.get_instructions(code)):
+                    return function.__qualname__
+                waiting.extend(code.co_names)
+        dataset = getattr(dataset, "dataset", None)
+        if dataset is None:
+            return None
+    return None
 
 
 def _problem(thing: Any) -> str | None:
@@ -149,4 +178,11 @@ def _of_function(name: str, function: types.FunctionType) -> list[tuple[str, Any
 
 
 def _names(code: types.CodeType, name: str) -> bool:
-    return name in code.co_names or any(isinstance(one, types.CodeType) and _names(one, name) for one in code.co_consts)
+    return any(name in one.co_names for one in _codes(code))
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _codes(one)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.utils.data import _utils as utils
 from torch.utils.data import dataloader as torch_loader
 
 from hotloop.apply.loader_samples import Reads, fingerprint, read_samples
+from hotloop.apply.shareable import find_unshareable
 
 MOST_CHANGES = 2
 """After so many changes of the data set in the midst of a pass the workers would only be in the way."""
@@ -36,7 +37,7 @@ class WorkerPasses:
 
     A pickle or a deep copy of the loader leaves it behind and has torch's own workers. ``was_local`` says that the
     script loads in the main process: then passes without gradients (validation) still do, and so does whatever the
-    workers cannot do in exactly the same way.
+    workers cannot do in exactly the same way. ``tell(why)`` is called when that is so for all later passes.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class WorkerPasses:
         training_only: bool,
         is_resampled: bool,
         niceness: int = 0,
+        tell: Callable[[str], None] = lambda why: None,
     ) -> None:
         self._loader = weakref.ref(loader)
         self.persistent = persistent
@@ -59,6 +61,7 @@ class WorkerPasses:
         self.changes_count = 0
         self._is_resampled = is_resampled
         self._niceness = niceness
+        self._tell = tell
         self._built_print: Any = fingerprint(loader.dataset)
 
     def __call__(self) -> Any:
@@ -98,6 +101,8 @@ class WorkerPasses:
         built, self._built_print = self._built_print, None
         if built is None or built == fingerprint(loader.dataset):
             return True
+        if not self._may_fork(loader):
+            return False
         reads = read_samples(loader)
         fits = isinstance(reads, Reads) and not (reads.error or reads.unstable or reads.changed)
         draws = not isinstance(reads, Reads) or bool(reads.draws or reads.threaded)
@@ -111,7 +116,21 @@ class WorkerPasses:
         if pool is not None:
             pool._shutdown_workers()
 
+    def _may_fork(self, loader: Any) -> bool:
+        """Whether workers may still be forked: the script may have opened files or connections since the last look."""
+        context = loader.multiprocessing_context
+        if not self.was_local or context is None or context.get_start_method() != "fork":
+            return True
+        problem = find_unshareable(("dataset", loader.dataset), ("collate_fn", loader.collate_fn))
+        if problem is None:
+            return True
+        self.changes_count = MOST_CHANGES
+        self._tell(f"no workers any more: {problem}")
+        return False
+
     def _start(self, taker: Pass, loader: Any) -> _Pool | None:
+        if not self._may_fork(loader):
+            return None
         try:
             pool = _Pool(_View(loader, self, taker.seed_state))
         except (OSError, RuntimeError, AssertionError):  # no more processes or memory, or a daemon, which may have none
@@ -391,6 +410,7 @@ def give_workers(
     training_only: bool,
     is_resampled: bool,
     niceness: int = 0,
+    tell: Callable[[str], None] = lambda why: None,
 ) -> None:
     """Let the loader's later passes fetch in workers. Iterators that exist already go on as they are."""
     passes = WorkerPasses(
@@ -400,6 +420,7 @@ def give_workers(
         training_only=training_only,
         is_resampled=is_resampled,
         niceness=niceness,
+        tell=tell,
     )
     loader.num_workers = num_workers
     loader.prefetch_factor = prefetch_factor

@@ -173,14 +173,21 @@ def strategy_to_toml(strategy: Strategy) -> str:
 
 def _toml_key(key: str) -> str:
     bare = key.replace("-", "").replace("_", "")
-    return key if bare.isalnum() and bare.isascii() else json.dumps(key)
+    return key if bare.isalnum() and bare.isascii() else _toml_string(key)
+
+
+def _toml_string(text: str) -> str:
+    """JSON's escapes are TOML's, but for two: DEL has to be escaped, and a pair of surrogates is no character."""
+    if any("\ud800" <= one <= "\udfff" for one in text):
+        raise StrategyError(f"{text!r} cannot be written: it holds half of a surrogate pair; write whole characters")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value)  # JSON's escapes are TOML's, but for one: DEL
+        return _toml_string(value)
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list | tuple):

@@ -75,6 +75,23 @@ def test_accelerate_there_and_back() -> None:
     assert read(exported.text, "accelerate").strategy == strategy
 
 
+@pytest.mark.parametrize(
+    ("offload", "settings"),
+    [
+        (None, {}),
+        ({}, {}),
+        ({"device": "none"}, {}),
+        ({"device": "cpu"}, {"cpu_offload": True}),
+        ({"device": "nvme"}, {"cpu_offload": True}),
+    ],
+)
+def test_deepspeeds_parameters_are_offloaded_where_a_device_is_named(offload: Any, settings: dict[str, bool]) -> None:
+    back = read(json.dumps({"zero_optimization": {"stage": 3, "offload_param": offload}}), "deepspeed")
+    assert back.strategy.get("fsdp2").settings == settings
+    named = "offload_param.device = 'nvme'"
+    assert any(named in one for one in back.warnings) is (offload == {"device": "nvme"})
+
+
 def test_deepspeed_there_and_back() -> None:
     strategy = strategy_of(bf16_autocast={}, zero_optimizer={})
     exported = export(strategy, "deepspeed", batch_size=8, accumulate=2)

@@ -360,6 +360,50 @@ def test_a_stream_is_never_repeated(data: Callable[[], Any], settings: dict[str,
     loader._iterator = None
 
 
+def test_a_stream_sees_what_the_script_sets_between_passes(managed: Callable[..., AppliedStrategy]) -> None:
+    class Shuffled(Stream):
+        epoch = 0
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(self.epoch, self.epoch + 3))
+
+    data = Shuffled()
+    loader = DataLoader(data, batch_size=3)
+    managed(loader, num_workers=1)
+    assert loader.num_workers == 1
+    got = []
+    for epoch in range(2):
+        data.epoch = epoch
+        got += [batch.tolist() for batch in loader]
+    assert got == [[0, 1, 2], [1, 2, 3]]
+
+
+class Stepping(Stream):
+    epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._rows()
+
+    def _rows(self) -> Iterator[int]:
+        self.epoch += 1
+        return super().__iter__()
+
+
+class Saved(Stream):
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"), [(Stepping, "Stepping._rows sets attributes while it is iterated"), (Saved, "Saved can be saved")]
+)
+def test_a_stream_that_keeps_its_place_stays_in_the_main_process(data: Callable[[], Any], said: str) -> None:
+    loader: DataLoader[Any] = DataLoader(data(), batch_size=4)
+    status, detail, _ = record_of(apply_workers(loader, num_workers=1))
+    assert (status, loader.num_workers) == ("not applicable", 0)
+    assert said in detail
+
+
 def test_a_sample_that_fails_fails_once_and_the_pass_goes_on(managed: Callable[..., AppliedStrategy]) -> None:
     loader = DataLoader(Failing(), batch_size=4)
     managed(loader)
@@ -402,6 +446,38 @@ def test_a_transform_that_is_put_in_later_is_looked_at_again(managed: Callable[.
         return [batch.tolist() for batch in loader]
 
     assert run(True) == run(False)
+
+
+def test_a_file_that_was_opened_since_is_not_shared_with_workers(
+    managed: Callable[..., AppliedStrategy], tmp_path: Path
+) -> None:
+    class Lazy(Rows):
+        """Opens its file at its first sample, as readers of large files do."""
+
+        file: Any = None
+
+        def __getitem__(self, i: int) -> torch.Tensor:
+            if self.file is None:
+                self.file = (tmp_path / "rows").open("rb")
+            self.file.seek(4 * i)
+            return torch.tensor([os.getpid(), int.from_bytes(self.file.read(4), "little")])
+
+    (tmp_path / "rows").write_bytes(b"".join(i.to_bytes(4, "little") for i in range(22)))
+    data = Lazy()
+    loader = DataLoader(data, batch_size=4)
+    applied = managed(loader)
+    assert record_of(applied)[::2] == ("applied", "exact")
+    first = torch.cat(list(loader))
+    with torch.no_grad():
+        next(iter(loader))  # validation loads in the main process, which opens the file
+    second = torch.cat(list(loader))
+    data.file.close()
+    assert first[:, 1].tolist() == second[:, 1].tolist() == list(range(22))
+    assert os.getpid() not in first[:, 0]
+    assert set(second[:, 0].tolist()) == {os.getpid()}
+    last = applied.applier.records[-1]
+    assert last.status == "not applicable"
+    assert last.detail.startswith("no workers any more: dataset.file is an open file")
 
 
 def test_what_worker_restart_prescribes_keeps_the_workers(managed: Callable[..., AppliedStrategy]) -> None:

@@ -67,6 +67,33 @@ def test_gradients_that_always_come_are_released_and_a_missing_one_counts_as_zer
     assert (model.seldom.weight.grad is None) is (released == 6)
 
 
+def test_a_closure_gets_its_zeros_after_its_backward() -> None:
+    def run(treated: bool) -> list[Any]:
+        torch.manual_seed(0)
+        model = TwoHeads()
+        model.late = 8
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        applier = applier_of("zero-grad-to-none")
+        applier.optimizer_built(optimizer)
+        zero: Any = torch.optim.Optimizer.zero_grad
+        if treated:
+            zero = _change_calls(applier, "torch.optim.optimizer:Optimizer.zero_grad")(zero)
+        for step in range(12):
+            x = torch.randn(4, 16)
+
+            def closure(x: Any = x) -> Any:
+                zero(optimizer, set_to_none=False)
+                loss = model(x).pow(2).mean()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure) if step % 2 else optimizer.step(closure=closure)
+        assert [record.status for record in applier.records] == (["applied"] if treated else [])
+        return [p.detach() for p in model.parameters()]
+
+    assert is_equal(run(True), run(False))
+
+
 def test_gradients_in_a_larger_buffer_stay_there() -> None:
     applier = applier_of("zero-grad-to-none")
     p = torch.nn.Parameter(torch.ones(4))

@@ -150,6 +150,92 @@ def test_schedulers_and_a_gradient_scaler_go_on() -> None:
     assert optimizer.state[model.out.weight]["step"] == 3
 
 
+def test_a_gradient_scaler_unscales_and_skips_by_itself() -> None:
+    """What libraries clip and count is what the script's own form lets them see."""
+
+    def run(fused: bool) -> tuple[list[Any], list[bool]]:
+        model, optimizer = fresh(torch.optim.SGD, momentum=0.9)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        if fused:
+            apply_one("fused-optimizer", optimizer=optimizer)
+        assert not getattr(optimizer, "_step_supports_amp_scaling", False)
+        called: list[bool] = []
+        for step in range(4):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 16)).sum() * (float("inf") if step == 0 else 1.0)).backward()
+            stepped: list[bool] = []
+            handle = optimizer.register_step_pre_hook(lambda *_, stepped=stepped: stepped.append(True))
+            scaler.step(optimizer)
+            handle.remove()
+            scaler.update()
+            called.append(bool(stepped))
+        return [p.detach() for p in model.parameters()], called
+
+    torch.manual_seed(5)
+    expected, called = run(False)
+    torch.manual_seed(5)
+    weights, fused_called = run(True)
+    assert fused_called == called == [False, True, True, True]
+    assert is_close(weights, expected)
+
+
+def unfreeze_later(fused: bool, *, closure: bool = False, **options: Any) -> tuple[list[Any], Any]:
+    model, optimizer = fresh(torch.optim.SGD, **{"momentum": 0.9, "weight_decay": 0.01} | options)
+    applied = apply_one("fused-optimizer", optimizer=optimizer) if fused else None
+    torch.manual_seed(1)
+    for step in range(6):
+        model.out.requires_grad_(step >= 3)
+        x = torch.randn(8, 16)
+
+        def loss(x: Any = x) -> Any:
+            optimizer.zero_grad()
+            model(x).pow(2).mean().backward()
+
+        if closure:
+            optimizer.step(loss)
+        else:
+            loss()
+            optimizer.step()
+    return [p.detach() for p in model.parameters()], applied
+
+
+@pytest.mark.parametrize("closure", [False, True])
+@pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"maximize": True}, {"momentum": 0.0}])
+def test_the_fused_sgd_takes_parameters_whose_gradients_come_late(closure: bool, options: dict[str, Any]) -> None:
+    weights, applied = unfreeze_later(True, closure=closure, **options)
+    assert statuses(applied) == ["applied"]
+    assert is_close(weights, unfreeze_later(False, closure=closure, **options)[0])
+
+
+def test_a_late_gradient_with_dampening_takes_the_fused_form_back() -> None:
+    weights, applied = unfreeze_later(True, dampening=0.5)
+    assert is_close(weights, unfreeze_later(False, dampening=0.5)[0])
+    assert [(one.status, "dampening" in one.detail) for one in applied.applier.records] == [
+        ("applied", False),
+        ("not applicable", True),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize(("kind", "options"), [(torch.optim.SGD, {"momentum": 0.5}), (torch.optim.Adagrad, {})])
+def test_sparse_gradients_that_only_show_in_training_take_the_fused_form_back(kind: Any, options: Any) -> None:
+    def run(fused: bool) -> tuple[list[Any], Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Embedding(10, 4, sparse=True), torch.nn.Linear(4, 1))
+        optimizer = kind(model.parameters(), lr=0.1, **options)
+        applied = apply_one("fused-optimizer", optimizer=optimizer) if fused else None
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.tensor([step, step + 1])).sum().backward()
+            optimizer.step()
+        return [p.detach() for p in model.parameters()], applied
+
+    weights, applied = run(True)
+    assert is_close(weights, run(False)[0])
+    told = [(one.status, one.detail) for one in applied.applier.records]
+    assert told[1:] == [("not applicable", "taken back: a parameter has sparse gradients")]
+
+
 def test_optimizers_copy_and_pickle_as_before() -> None:
     model, optimizer = fresh()
     apply_one("fused-optimizer", optimizer=optimizer)

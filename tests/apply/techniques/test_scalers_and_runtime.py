@@ -3,6 +3,7 @@
 import ast
 import gc
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,10 @@ from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.apply.api import AppliedStrategy, apply_strategy
 from hotloop.apply.applier import Applier, make_context
 from hotloop.apply.environment import set_variables
+from hotloop.apply.techniques.drop_scaler import _decide
+from hotloop.apply.techniques.fp16_autocast import _autocast_once_scaled
 from hotloop.core.strategy import Choice, Strategy, StrategyError
+from hotloop.core.techniques import NotApplicable
 
 
 def strategy_of(technique: str, settings: Any = None) -> Strategy:
@@ -113,7 +117,7 @@ def test_a_dropped_scaler_gives_the_same_losses_and_a_state_to_resume_from() -> 
     applied = apply("drop-scaler", {"enabled": False}, model=model, scaler=scaler)
     assert train_scaled(scaler, torch.bfloat16, model) == want
     assert not scaler.is_enabled()
-    assert said(applied)[1:] == [("applied", "enabled=False: bfloat16 needs no scaler")]
+    assert said(applied)[-1] == ("applied", "enabled=False: bfloat16 needs no scaler")
     again = torch.amp.GradScaler("cpu", init_scale=2.0)
     again.load_state_dict(scaler.state_dict())
     assert again.get_scale() == 65536.0
@@ -121,16 +125,74 @@ def test_a_dropped_scaler_gives_the_same_losses_and_a_state_to_resume_from() -> 
     assert scaler.is_enabled()
 
 
+def step_outside(applier: Applier, *models: tuple[Any, Any], scaler: Any = None, steps: int = 3) -> Any:
+    """Steps of a script whose models, each with what autocast is on, share a scaler."""
+    scaler = scaler or torch.amp.GradScaler("cpu")
+    applier.scaler_built(scaler)
+    for _ in range(steps):
+        for model, dtype in models:
+            with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+                loss = applier.model_met(model)(torch.ones(2, 2)).float().pow(2).mean()
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+        scaler.update()
+    return scaler
+
+
 def test_float16_on_a_cpu_may_go_without_a_scaler_and_is_called_lossy() -> None:
+    applier = outside("drop-scaler")
+    assert not step_outside(applier, (nn.Linear(2, 2), torch.float16)).is_enabled()
+    assert [one.numerics for one in applier.records] == ["lossy"]
+
+
+def test_one_forward_in_float16_counts_more_than_the_first_in_float32() -> None:
+    applier = outside("drop-scaler")
+    step_outside(applier, (nn.Linear(2, 2), None), (nn.Linear(2, 2), torch.float16))
+    assert "float16 on a CPU goes without it" in applier.records[0].detail
+    kept = _decide(
+        torch.amp.GradScaler("cpu"), {"seen": {(torch.float32, "cuda"): None, (torch.float16, "cuda"): None}}
+    )
+    assert isinstance(kept, NotApplicable)
+    assert "float16 on cuda needs its scaler" in kept.why
+
+
+def test_a_scaler_without_an_update_is_kept_and_that_is_said() -> None:
     applier = outside("drop-scaler")
     scaler = torch.amp.GradScaler("cpu")
     applier.scaler_built(scaler)
-    with torch.autocast("cpu", dtype=torch.float16):
-        applier.model_met(nn.Linear(2, 2))
-    assert applier.records[0].numerics == "lossy"
-    late = torch.amp.GradScaler("cpu")
-    applier.scaler_built(late)
-    assert not late.is_enabled()
+    model = applier.model_met(nn.Linear(2, 2))
+    for _ in range(3):
+        scaler.scale(model(torch.ones(2, 2)).sum()).backward()
+    applier.finish()
+    assert scaler.is_enabled()
+    assert "made no update" in applier.records[0].detail
+    assert b"hotloop" not in pickle.dumps(scaler)
+
+
+def test_undo_ends_the_wait_of_a_scaler_that_was_not_used_yet() -> None:
+    scaler, model = torch.amp.GradScaler("cpu"), nn.Linear(8, 8)
+    apply("drop-scaler", model=model, scaler=scaler).undo()
+    train_scaled(scaler, torch.bfloat16, model)
+    assert scaler.is_enabled()
+    assert "forward" not in vars(model)
+
+
+def test_float16_waits_for_the_first_scaled_loss() -> None:
+    model, scaler = nn.Linear(2, 2), torch.amp.GradScaler("cpu", init_scale=2.0)
+    seen: list[torch.dtype] = []
+    model.register_forward_hook(lambda module, args, output: seen.append(torch.get_autocast_dtype("cpu")))
+    model.register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+    undo = _autocast_once_scaled(model, scaler, lambda why: None)
+    x = torch.full((1, 2), 1 / 3)
+    plain = model(x)
+    assert torch.equal(model(x), plain)
+    scaler.scale(plain.sum()).backward()
+    assert not torch.equal(model(x), plain)
+    undo()
+    assert torch.equal(model(x), plain)
+    assert "forward" not in vars(model)
 
 
 def test_a_scaler_whose_dtype_cannot_be_seen_is_kept() -> None:
@@ -140,10 +202,7 @@ def test_a_scaler_whose_dtype_cannot_be_seen_is_kept() -> None:
                 return super().forward(x)
 
     applier = outside("drop-scaler")
-    scaler = torch.amp.GradScaler("cpu")
-    applier.scaler_built(scaler)
-    applier.model_met(Own(2, 2))
-    assert scaler.is_enabled()
+    assert step_outside(applier, (nn.Linear(2, 2), None), (Own(2, 2), None)).is_enabled()
     assert "cannot be seen" in applier.records[0].detail
 
 
@@ -338,16 +397,27 @@ class Classifier(nn.Module):
 
 
 def test_the_backend_of_attention_is_chosen_and_handwritten_attention_is_only_named() -> None:
-    from torch.nn.attention import _cur_sdpa_kernel_backends
+    from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
 
-    model = Fast()
-    seen: list[Any] = []
-    model.qkv.register_forward_hook(lambda *_: seen.append(_cur_sdpa_kernel_backends()))
-    assert said(apply("sdpa-backend", {"backend": "math"}, model=model))[0][0] == "applied"
+    model, q = Fast(), torch.rand(1, 1, 4, 8)
     before = _cur_sdpa_kernel_backends()
-    model(torch.rand(1, 4, 8))
-    assert [one.name for one in seen[0]] == ["MATH"]
+    assert torch._fused_sdp_choice(q, q, q) == SDPBackend.FLASH_ATTENTION.value
+    applied = apply("sdpa-backend", {"backend": "math"}, model=model)
+    assert said(applied)[0][0] == "applied"
+    assert torch._fused_sdp_choice(q, q, q) == SDPBackend.MATH.value
+    applied.applier.model_met(Fast())
+    assert len(said(applied)) == 1
+    again = apply("sdpa-backend", {"backend": "flash"}, model=model)
+    assert said(again)[0][0] == "applied"
+    assert torch._fused_sdp_choice(q, q, q) == SDPBackend.FLASH_ATTENTION.value
+    again.undo()
+    applied.undo()
     assert _cur_sdpa_kernel_backends() == before
+    torch.backends.cuda.enable_math_sdp(False)
+    try:
+        assert "enable_math_sdp(False) was chosen" in said(apply("sdpa-backend", model=Fast()))[0][1]
+    finally:
+        torch.backends.cuda.enable_math_sdp(True)
     status, detail = said(apply("sdpa-backend", model=ByHand()))[0]
     assert status == "not applicable"
     assert f"ByHand seems to compute attention by hand ({__file__}:" in detail
@@ -355,8 +425,27 @@ def test_the_backend_of_attention_is_chosen_and_handwritten_attention_is_only_na
     chosen = ByHand()
     chosen.config = PreTrainedModel.Config()  # type: ignore[assignment]
     chosen.config._attn_implementation = "sdpa"  # type: ignore[union-attr]
-    assert said(apply("sdpa-backend", model=chosen))[0][0] == "applied"
+    applied = apply("sdpa-backend", model=chosen)
+    assert said(applied)[0][0] == "applied"
+    applied.undo()
     assert "has no cudnn backend" in said(apply("sdpa-backend", {"backend": "cudnn"}, model=Fast()))[0][1]
+
+
+def test_the_backend_of_attention_is_the_same_in_what_backward_computes_again() -> None:
+    class Recomputed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Fast()
+
+        def forward(self, x: Any) -> Any:
+            return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+
+    model = Recomputed()
+    applied = apply("sdpa-backend", {"backend": "math"}, model=model)
+    model(torch.rand(1, 1, 4, 8)).sum().backward()
+    applied.undo()
+    assert said(applied)[0][0] == "applied"
+    assert model.inner.qkv.weight.grad is not None
 
 
 class PreTrainedModel(nn.Module):
@@ -372,6 +461,9 @@ class PreTrainedModel(nn.Module):
         super().__init__()
         self.config, self.inner = self.Config(), nn.Linear(2, 2)
 
+    def forward(self, x: Any, output_attentions: bool = False) -> str:
+        return str(self.config._attn_implementation)
+
     def set_attn_implementation(self, name: str) -> None:
         self.config._attn_implementation = name
 
@@ -383,11 +475,34 @@ def test_attention_of_a_hugging_face_model_is_set_where_its_class_supports_it() 
     assert "already" in said(apply("hf-attention", model=model))[0][1]
     applied.undo()
     assert model.config._attn_implementation == "eager"
+    assert "forward" not in vars(model)
     model.config.output_attentions = True
     assert "output_attentions=True" in said(apply("hf-attention", model=model))[0][1]
     refused = apply("hf-attention", {"implementation": "flash_attention_2"}, model=PreTrainedModel())
     assert "does not support" in said(refused)[0][1]
     assert "not one of Hugging Face" in said(apply("hf-attention", model=nn.Linear(2, 2)))[0][1]
+
+
+def test_attention_weights_that_a_call_asks_for_bring_the_old_attention_back() -> None:
+    model = PreTrainedModel()
+    applied = apply("hf-attention", model=model)
+    assert [model(1), model(1, output_attentions=False), model(1, output_attentions=True), model(1)] == [
+        *("sdpa", "sdpa"),
+        *("eager", "eager"),
+    ]
+    assert said(applied)[1:] == [("not applicable", "taken back: output_attentions=True needs 'eager'")]
+    assert "forward" not in vars(model)
+
+
+def test_attention_with_capped_scores_is_not_computed_without_the_cap() -> None:
+    model, outer = PreTrainedModel(), PreTrainedModel()
+    model.config.attn_logit_softcapping = 50.0  # type: ignore[attr-defined]
+    model.config.final_logit_softcapping = 30.0  # type: ignore[attr-defined]
+    assert "attn_logit_softcapping=50.0 caps the scores" in said(apply("hf-attention", model=model))[0][1]
+    outer.config.text_config = model.config  # type: ignore[attr-defined]
+    assert "text_config.attn_logit_softcapping=50.0 caps" in said(apply("hf-attention", model=outer))[0][1]
+    model.config.attn_logit_softcapping = None  # type: ignore[attr-defined]
+    assert said(apply("hf-attention", model=model))[0][0] == "applied"
 
 
 def test_cudnn_is_left_alone_on_a_cpu() -> None:

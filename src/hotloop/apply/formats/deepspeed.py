@@ -65,10 +65,15 @@ def read(content: Mapping[str, Any]) -> Read:
     stage = zero.get("stage", 0)
     if stage in (1, 2, 3):
         technique = "fsdp2" if stage == 3 else "zero-optimizer"
-        settings = {"cpu_offload": True} if stage == 3 and "offload_param" in zero else {}
+        offload = table(zero, "offload_param", warnings).get("device", "none") if stage == 3 else "none"
+        settings = {"cpu_offload": True} if offload != "none" else {}
         proposals.append(Proposal(technique=technique, settings=settings, key="zero_optimization"))
         if stage == 2:
             warnings.append("zero_optimization.stage = 2: hotloop shards the optimizer's state only (stage 1), or all")
+        if offload not in ("none", "cpu"):
+            warnings.append(
+                f"zero_optimization.offload_param.device = {offload!r}: hotloop offloads to the host's memory"
+            )
         if stage == 3:
             warnings.append("zero_optimization.stage = 3: read as FSDP2, which shards the same another way")
         warnings += leave_out(zero, {"stage", *(("offload_param",) if stage == 3 else ())}, "zero_optimization.")

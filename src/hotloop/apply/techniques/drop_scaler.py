@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,8 +18,8 @@ class DropScaler(Technique):
     ## What it does
     Makes the script's GradScaler behave as if it had been built with `enabled=False`: `scale`, `unscale_` and `update`
     do nothing, `step` steps. Its `state_dict()` stays that of an enabled scaler, so that checkpoints can be loaded by
-    the script without hotloop. What autocast computes in is looked at when the model is first called; by API, at the
-    first forward.
+    the script without hotloop. It waits for the scaler's first update, and looks at what autocast computes in at every
+    forward until then: only where none was in float16 it acts, from the next scaled loss on.
 
     ## When it helps
     A scaler beside bfloat16 or float32, which have the same range of exponents: it walks over all gradients, and waits
@@ -51,48 +50,66 @@ class DropScaler(Technique):
     )
 
     def change_scaler(self, scaler: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        from hotloop.apply.scaling import watch_scale
+
         if not scaler.is_enabled():
             return NotApplicable(why="the scaler is disabled already")
         if type(scaler).__module__ not in TORCHS_OWN:
             return NotApplicable(why=f"{type(scaler).__module__}.{type(scaler).__name__} is not torch's own GradScaler")
         memory = context.memory(self.id)
-        if "dtype" in memory:
-            return _drop(scaler, memory["dtype"], memory["device"])
-        memory.setdefault("waiting", []).append(weakref.ref(scaler))
-        return None
+        waiting = memory.setdefault("waiting", set())
+        first: Any = None
+
+        def look() -> bool:
+            """Decide at the first loss after an update: every forward of one step was seen, and no gradient waits."""
+            nonlocal first
+            states = getattr(scaler, "_per_optimizer_states", None)  # an update makes new ones
+            first = states if first is None else first
+            if states is first:
+                return False
+            waiting.discard(look)
+            context.report(self.id, _decide(scaler, memory))
+            return True
+
+        def undo() -> None:
+            waiting.discard(look)
+            end()
+            while memory.get("wrapped"):
+                memory["wrapped"].pop()()
+
+        waiting.add(look)
+        end = watch_scale(scaler, look)
+        if context.from_outside:
+            memory["why_not"] = "the scaler made no update, before which nobody can tell whether it is needed"
+            return None
+        return Applied(detail="decided after the scaler's first update, when autocast's dtypes were seen", undo=undo)
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        import torch
+
         from hotloop.apply.forward import wrap_forward
         from hotloop.apply.precision import find_own_autocast
 
         memory = context.memory(self.id)
-        scalers = [one for one in (reference() for reference in memory.get("waiting", ())) if one is not None]
-        if not scalers:
-            return None
-        own = find_own_autocast(model)
-        if own is not None:
-            return NotApplicable(why=f"{own} uses autocast in its own forward: whether in float16 cannot be seen")
-        if context.from_outside:
-            return self._decide(model, scalers, memory)
+        memory["own"] = memory.get("own") or find_own_autocast(model)
+        parameter = next(model.parameters())
+        device, dtype = parameter.device.type, parameter.dtype
+        seen: dict[Any, None] = memory.setdefault("seen", {})
+
+        def note() -> None:
+            seen[torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype, device] = None
 
         def around(call: Any, args: Any, kwargs: Any) -> Any:
-            undo()
-            context.report(self.id, self._decide(model, scalers, memory))
+            if memory.get("waiting") and not torch.compiler.is_compiling():
+                note()
             return call(*args, **kwargs)
 
-        undo = wrap_forward(model, around)
-        return Applied(detail="decided at the first forward, when autocast's dtype can be seen", undo=undo)
-
-    def _decide(self, model: Any, scalers: list[Any], memory: dict[str, Any]) -> Effect:
-        import torch
-
-        memory.pop("waiting", None)
-        parameter = next(model.parameters())
-        device = parameter.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else parameter.dtype
-        memory["dtype"], memory["device"] = dtype, device
-        effects = [_drop(scaler, dtype, device) for scaler in scalers]
-        return effects[0]
+        unwrap = wrap_forward(model, around)
+        if context.from_outside:
+            note()  # the forward that has met it may be compiled
+        else:
+            memory.setdefault("wrapped", []).append(unwrap)
+        return None
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         rank = analysis.lead
@@ -104,6 +121,19 @@ class DropScaler(Technique):
         skipped = sum(1 for value in column if value == CLOSED_BY_SCALER_SKIP) / len(column) if column else 0.0
         cost = skipped + own * (1.0 - skipped)
         return saving_within(cost, 0.7 * cost, 0.95 * cost, cost, Basis.SIMULATED)
+
+
+def _decide(scaler: Any, memory: Mapping[str, Any]) -> Effect:
+    """From the (dtype, device type) of all forwards: float16 anywhere on an accelerator keeps the scaler."""
+    import torch
+
+    if memory.get("own") is not None:
+        return NotApplicable(why=f"{memory['own']} uses autocast in its own forward: whether in float16 cannot be seen")
+    seen = list(memory.get("seen", ()))
+    if not seen:
+        return NotApplicable(why="no forward was seen, and so not what the loss was computed in")
+    half = [one for one in seen if one[0] == torch.float16]
+    return _drop(scaler, *max(half or seen, key=lambda one: one[1] != "cpu"))
 
 
 def _drop(scaler: Any, dtype: Any, device: str) -> Effect:

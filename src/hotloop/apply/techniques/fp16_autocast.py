@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotloop.apply.forecasts import measured_forecast
@@ -27,7 +27,7 @@ class Fp16Autocast(Technique):
     AMX, because float16 matrix products ran no faster than float32 ones there (torch 2.13). Such a model is left alone.
     From outside a script, hotloop cannot put `scale`, `unscale_`, `step` and `update` into the loop. It acts there only
     where the script has built one enabled GradScaler of its own and one optimizer, and calls its model without
-    autocast.
+    autocast; and it begins when that scaler has scaled a first loss, because a script may build one and not use it.
 
     ## Numerics
     Lossy: ten bits of mantissa, five of exponent. The scaler skips a step whose gradients overflow; a few at the start
@@ -66,6 +66,7 @@ class Fp16Autocast(Technique):
         import torch
 
         from hotloop.apply.precision import autocast_forward, device_of, why_not_autocast
+        from hotloop.apply.scaling import watch_scale
 
         why = why_not_autocast(model, None)
         if why is not None:
@@ -86,6 +87,17 @@ class Fp16Autocast(Technique):
             undo()
             context.report(self.id, NotApplicable(why=f"taken back, the forward failed under autocast: {why}"))
 
+        done = f"forward under autocast({device!r}, float16), outputs in float32"
+        if context.from_outside:
+            memory["why_not"] = "the script's own GradScaler scaled no loss"
+
+            def begin() -> bool:
+                context.report(self.id, Applied(detail=f"{done}; the script's own GradScaler scales"))
+                return True
+
+            watch_scale(own[0], begin)
+            undo = _autocast_once_scaled(model, own[0], give_up)
+            return None
         if own:
             detail = "the script's own GradScaler scales"
         else:
@@ -96,10 +108,32 @@ class Fp16Autocast(Technique):
             )
             detail = f"scale with the GradScaler that was made (init_scale={made._init_scale:g})"
         undo = autocast_forward(model, torch.float16, give_up)
-        return Applied(detail=f"forward under autocast({device!r}, float16), outputs in float32; {detail}", undo=undo)
+        return Applied(detail=f"{done}; {detail}", undo=undo)
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)
+
+
+def _autocast_once_scaled(model: Any, scaler: Any, give_up: Callable[[str], None]) -> Callable[[], None]:
+    """The plain forward until the scaler has scaled a loss; answers what takes it back."""
+    import torch
+
+    from hotloop.apply.forward import wrap_forward
+    from hotloop.apply.precision import autocast_forward
+
+    plain = model.forward
+    undo_autocast = autocast_forward(model, torch.float16, give_up)
+
+    def around(call: Any, args: Any, kwargs: Any) -> Any:
+        return (plain if scaler._scale is None else call)(*args, **kwargs)
+
+    undo_wait = wrap_forward(model, around)
+
+    def undo() -> None:
+        undo_wait()
+        undo_autocast()
+
+    return undo
 
 
 TECHNIQUE = Fp16Autocast()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.apply.forecasts import measured_forecast
-from hotloop.apply.optimizer_form import find_hindrance, switch_form
+from hotloop.apply.optimizer_form import find_hindrance, switch_form, watch_gradients
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
@@ -26,7 +26,7 @@ class FusedOptimizer(Technique):
     ## When it does not
     With parameters that are not floating point or on a device without fused kernels, sparse gradients, an optimizer
     from another library, or a subclass with a step of its own. `fused=False`, `capturable=True` and
-    `differentiable=True` that the script chose stay.
+    `differentiable=True` that the script chose stay. Sparse gradients that only show in training switch it off again.
 
     ## Numerics
     Reordered: the same formula, with intermediate results kept in registers.
@@ -58,8 +58,19 @@ class FusedOptimizer(Technique):
             if not torch.is_floating_point(p) or p.device.type not in devices:
                 return NotApplicable(why=f"a parameter of {p.dtype} on {p.device.type} has no fused kernel")
         replaced = _replaced(optimizer)
-        undo = switch_form(optimizer, "fused")
-        return Applied(detail=f"fused=True for {len(parameters)} parameters{replaced}", undo=undo)
+        undo = [switch_form(optimizer, "fused")]
+
+        def take_back() -> None:
+            while undo:
+                undo.pop()()
+
+        def give_up(why: str) -> None:
+            take_back()
+            context.report(self.id, NotApplicable(why=f"taken back: {why}"))
+
+        if isinstance(optimizer, (torch.optim.SGD, torch.optim.Adagrad)):  # the others refuse them in every form
+            undo.append(watch_gradients(optimizer, give_up))
+        return Applied(detail=f"fused=True for {len(parameters)} parameters{replaced}", undo=take_back)
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)

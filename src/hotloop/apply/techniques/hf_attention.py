@@ -26,8 +26,9 @@ class HfAttention(Technique):
 
     ## When it does not
     Transformers takes 'sdpa' by itself where a class supports it. Models that give out attention weights
-    (`output_attentions`) need 'eager'. Models that are compiled already, and versions of Transformers whose models have
-    no `set_attn_implementation`.
+    (`output_attentions`) need 'eager': the first call that asks for them puts the old one back. Models whose
+    configuration caps the scores (Gemma 2) are not given 'sdpa', which has no cap. Models that are compiled already,
+    and versions of Transformers whose models have no `set_attn_implementation`.
 
     ## Numerics
     Reordered: the same formula with sums in another order.
@@ -49,6 +50,10 @@ class HfAttention(Technique):
     )
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        from torch._compile import _disable_dynamo
+
+        from hotloop.apply.forward import wrap_forward
+
         found = next((one for one in _unwrapped(model) if _is_hugging_face(one)), None)
         if found is None:
             return NotApplicable(why="the model is not one of Hugging Face's Transformers")
@@ -63,6 +68,9 @@ class HfAttention(Technique):
         if wanted != "eager":
             if getattr(found.config, "output_attentions", False):
                 return NotApplicable(why="output_attentions=True was chosen in the script, which needs 'eager'")
+            cap = _find_cap(found.config)
+            if wanted == "sdpa" and cap is not None:
+                return NotApplicable(why=f"{cap} caps the scores of attention, which {wanted!r} leaves out")
             support = SUPPORT[wanted]
             if not (getattr(found, support, False) or getattr(found, f"{support}_2", False)):
                 return NotApplicable(why=f"{name} does not support {wanted!r}")
@@ -71,7 +79,22 @@ class HfAttention(Technique):
         if now != wanted:
             return NotApplicable(why=f"{name} kept {now!r}")
 
+        def around(call: Any, args: Any, kwargs: Any) -> Any:
+            if kwargs.get("output_attentions") or getattr(found.config, "output_attentions", False):
+                give_up()
+            return call(*args, **kwargs)
+
+        @_disable_dynamo  # imports Dynamo when it is called, not before
+        def give_up() -> None:
+            if getattr(found.config, ATTENTION, None) == wanted:
+                undo()
+                context.report(self.id, NotApplicable(why="taken back: output_attentions=True needs 'eager'"))
+
+        unwrap = wrap_forward(found, around) if wanted != "eager" else None
+
         def undo() -> None:
+            if unwrap is not None:
+                unwrap()
             found.set_attn_implementation(before)
 
         return Applied(detail=f"attn_implementation={wanted!r} in place of {before!r}", undo=undo)
@@ -85,6 +108,18 @@ def _unwrapped(model: Any) -> list[Any]:
         if inner is None or inner in found:
             return found
         found.append(inner)
+
+
+def _find_cap(config: Any) -> str | None:
+    """The key of the configuration, or of one inside it, by which the scores of attention are capped."""
+    for key, value in vars(config).items():
+        if value is not None and "softcap" in key and "att" in key:
+            return f"{key}={value}"
+        if hasattr(value, ATTENTION) and value is not config:
+            inner = _find_cap(value)
+            if inner is not None:
+                return f"{key}.{inner}"
+    return None
 
 
 def _is_hugging_face(module: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotloop.apply.forecasts import forecast_workers
@@ -45,14 +45,16 @@ class LoaderWorkers(Technique):
     When all cores compute all the time: then the work itself has to become less. Where other programs want the cores,
     workers of low priority come last (`niceness = 0` leaves them as they are). It is refused, with the reason, for
     an IterableDataset that is to get several workers and does not split itself among them (each would repeat the data;
-    one worker is allowed), data pipes, open files, databases, sockets and threads inside the data set, tensors of an
-    accelerator in samples, batches that cannot be sent between processes, a data set with a random generator of its
-    own (every worker would repeat its draws) or one whose reads set its attributes, a start method other than fork
-    without a `__main__` guard, too little shared memory, and a sampler whose position is saved in checkpoints. More
+    one worker is allowed), one whose position can be saved or whose iteration sets attributes, data pipes, open files,
+    databases, sockets and threads inside the data set, tensors of an accelerator in samples, batches that cannot be
+    sent between processes, a data set with a random generator of its own (every worker would repeat its draws) or one
+    whose reads set its attributes, a start method other than fork without a `__main__` guard, too little shared
+    memory, and a sampler whose position is saved in checkpoints. More
     workers than the strategy asks for, chosen in the script, stay.
 
-    A data set that the script changes between passes is handed to new workers; in the midst of a pass the rest of it
-    is loaded in the main process. Elements replaced inside a list, or a numpy array written to, do not show.
+    A data set that the script changes between passes is handed to new workers, unless it has opened something since
+    that a fork must not share; in the midst of a pass the rest of it is loaded in the main process. Elements replaced
+    inside a list, or a numpy array written to, do not show. An IterableDataset gets new workers for every pass.
 
     ## Numerics
     Exact where reading and collating draw no random numbers: seen on the states of torch, random and numpy around a
@@ -136,7 +138,12 @@ class LoaderWorkers(Technique):
         refused = _refusal(loader, method)
         if refused is not None:
             return NotApplicable(why=refused)
-        return _give(loader, settings, workers, niceness, method, _reads_of(loader, context.memory(self.id)))
+        reads = _reads_of(loader, context.memory(self.id))
+
+        def tell(why: str) -> None:
+            context.report(self.id, NotApplicable(why=why))
+
+        return _give(loader, settings, workers, niceness, method, reads, tell)
 
 
 def _reads_of(loader: Any, memory: dict[str, Any]) -> Any:
@@ -277,7 +284,15 @@ def _has_guard(file: str) -> bool:
     return any("__name__" in test and "__main__" in test for test in tests)
 
 
-def _give(loader: Any, settings: Mapping[str, Value], workers: int, niceness: int, method: str, reads: Any) -> Effect:
+def _give(
+    loader: Any,
+    settings: Mapping[str, Value],
+    workers: int,
+    niceness: int,
+    method: str,
+    reads: Any,
+    tell: Callable[[str], None],
+) -> Effect:
     from hotloop.apply.loader_samples import Reads
     from hotloop.apply.worker_passes import LowPriority, WorkerPasses, give_workers
 
@@ -315,6 +330,7 @@ def _give(loader: Any, settings: Mapping[str, Value], workers: int, niceness: in
             training_only=settings["passes"] == "training",
             is_resampled=numerics is Numerics.RESAMPLED,
             niceness=niceness,
+            tell=tell,
         )
     _allow_open_files()
     kept = "kept between passes" if settings["persistent_workers"] else "started for each pass"
@@ -395,8 +411,11 @@ def _allow_open_files() -> None:
 
 
 def _change_iterable(loader: Any, settings: Mapping[str, Value], workers: int, niceness: int) -> Effect:
-    """torch's own iterator: the data set itself decides what a worker reads."""
-    from hotloop.apply.shareable import find_unshareable, uses_worker_number
+    """torch's own iterator: the data set itself decides what a worker reads.
+
+    Workers that stayed from pass to pass would not see what the script sets in between (an epoch to shuffle by).
+    """
+    from hotloop.apply.shareable import find_setter, find_unshareable, uses_worker_number
     from hotloop.apply.worker_passes import LowPriority
 
     if "torch.utils.data.datapipes" in type(loader.dataset).__module__:
@@ -413,6 +432,11 @@ def _change_iterable(loader: Any, settings: Mapping[str, Value], workers: int, n
             "data; num_workers=1 is possible"
         )
     method = _start_method(loader, settings)
+    if hasattr(loader.dataset, "state_dict"):
+        return NotApplicable(why=f"{name} can be saved: the script's copy would not move with the workers")
+    setter = find_setter(loader.dataset)
+    if setter is not None:
+        return NotApplicable(why=f"{setter} sets attributes while it is iterated; workers have copies")
     refused = _refusal(loader, method)
     if refused is not None:
         return NotApplicable(why=refused)
@@ -423,7 +447,6 @@ def _change_iterable(loader: Any, settings: Mapping[str, Value], workers: int, n
     loader.num_workers = count
     loader.prefetch_factor = int(settings["prefetch_factor"] or 2)  # type: ignore[arg-type]
     loader.multiprocessing_context = method
-    object.__setattr__(loader, "persistent_workers", bool(settings["persistent_workers"]))
     if niceness:
         object.__setattr__(loader, "_get_iterator", LowPriority(loader, niceness))
     lower = f", {_priority(niceness)}" if niceness else ""

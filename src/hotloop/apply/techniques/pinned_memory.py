@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
@@ -13,16 +14,18 @@ from hotloop.core.techniques import Applied, Context, CopyChange, Effect, NotApp
 class PinnedMemory(Technique):
     """
     ## What it does
-    Sets `pin_memory=True` on the DataLoader: a batch is put into page-locked memory before the loop gets it. The
-    script's `.to(device)` and `.cuda()` of such a batch then copies at full speed, and with `non_blocking` the host
-    goes on at once: the device does the copy before the work that needs it.
+    Sets `pin_memory=True` on the DataLoader: a batch is put into page-locked memory before the loop gets it. A loader
+    without workers gets it with its first batch, where that can be pinned. The script's `.to(device)` and `.cuda()` of
+    such a batch then copies at full speed, and with `non_blocking` the host goes on at once: the device does the copy
+    before the work that needs it.
 
     ## When it helps
     When the device's timeline shows copies from pageable memory that no kernel hides. No gain has been measured by this
     project yet: it needs an accelerator.
 
     ## When it does not
-    Without an accelerator there is nothing to copy to: not applicable. Batches of a few kilobytes copy in microseconds
+    Without an accelerator there is nothing to copy to: not applicable. Batches that are on the accelerator already
+    cannot be pinned, and workers that are not forked may send such. Batches of a few kilobytes copy in microseconds
     either way. Without workers the pinning itself happens in the main process and costs a copy there. Pinned memory is
     taken from the host for good.
 
@@ -57,7 +60,9 @@ class PinnedMemory(Technique):
 
     def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         import torch
+        from torch.utils.data._utils import pin_memory
 
+        pin: Any = pin_memory.pin_memory
         if not torch.accelerator.is_available():
             return NotApplicable(why="no accelerator: there is no device to copy to")
         kind = torch.accelerator.current_accelerator()
@@ -67,15 +72,78 @@ class PinnedMemory(Technique):
             return NotApplicable(why="pin_memory=True was chosen in the script")
         if loader._iterator is not None:
             return NotApplicable(why="the loader's iterator exists already")
-        loader.pin_memory = True
+        if loader.num_workers:
+            if _start_method(loader) != "fork":  # a forked worker cannot use the accelerator of its parent
+                return NotApplicable(why="workers that are not forked may send batches on the accelerator")
+            loader.pin_memory = True
+            return Applied(detail="pin_memory=True", undo=lambda: setattr(loader, "pin_memory", False))
+
+        def look(batch: Any) -> Any:
+            try:
+                return pin(batch)
+            except Exception as error:
+                undo()
+                why = f"taken back, the first batch cannot be pinned: {' '.join(str(error).split())[:160]}"
+                context.report(self.id, NotApplicable(why=why))
+                return batch
 
         def undo() -> None:
             loader.pin_memory = False
+            first.end()
 
+        first = _FirstBatch(loader, look)
         return Applied(detail="pin_memory=True", undo=undo)
 
     def change_copies(self, settings: Mapping[str, Value], context: Context) -> CopyChange | None:
         return wait_for_no_copy if settings["non_blocking"] and context.from_outside else None
+
+
+def _start_method(loader: Any) -> str:
+    import multiprocessing
+
+    chosen = (loader.multiprocessing_context or multiprocessing).get_start_method(allow_none=True)
+    return str(chosen or multiprocessing.get_all_start_methods()[0])
+
+
+class _FirstBatch:
+    """Stands in a loader's place for ``_get_iterator`` until its first batch: ``look(batch)`` pins that.
+
+    A pickle or a deep copy of the loader leaves it behind.
+    """
+
+    def __init__(self, loader: Any, look: Callable[[Any], Any]) -> None:
+        self._loader = weakref.ref(loader)
+        self._look = look
+        object.__setattr__(loader, "_get_iterator", self)
+
+    def __call__(self) -> Any:
+        loader = self._loader()
+        if loader is None:
+            raise RuntimeError("the DataLoader that this iterator belongs to is gone; iterate the original, not a copy")
+        iterator = type(loader)._get_iterator(loader)
+        load = getattr(iterator, "_next_data", None)
+        if load is not None:
+            iterator._next_data = lambda: self._load_first(iterator, load)
+        return iterator
+
+    def _load_first(self, iterator: Any, load: Callable[[], Any]) -> Any:
+        batch = load()
+        del iterator._next_data
+        loader = self._loader()
+        if loader is not None and vars(loader).get("_get_iterator") is self:
+            loader.pin_memory = True
+            self.end()
+            batch = self._look(batch)
+        iterator._pin_memory = loader is not None and loader.pin_memory
+        return batch
+
+    def end(self) -> None:
+        loader = self._loader()
+        if loader is not None and vars(loader).get("_get_iterator") is self:
+            object.__delattr__(loader, "_get_iterator")
+
+    def __reduce__(self) -> Any:
+        return (getattr, (self._loader(), "_get_iterator"))
 
 
 def wait_for_no_copy(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

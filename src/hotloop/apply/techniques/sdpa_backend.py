@@ -9,19 +9,22 @@ from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 MEMBERS = {
-    "flash": "FLASH_ATTENTION",
-    "efficient": "EFFICIENT_ATTENTION",
-    "cudnn": "CUDNN_ATTENTION",
-    "math": "MATH",
+    "flash": "flash_sdp",
+    "efficient": "mem_efficient_sdp",
+    "cudnn": "cudnn_sdp",
+    "math": "math_sdp",
 }
-"""Names in torch.nn.attention.SDPBackend."""
+"""Names of their switches in torch.backends.cuda."""
+SET: dict[str, bool] = {}
+"""The switches as hotloop has set them in this process, so that they are not taken for the script's."""
 
 
 class SdpaBackend(Technique):
     """
     ## What it does
-    Runs the model's forward under `torch.nn.attention.sdpa_kernel`, with the named backend first and 'math', which can
-    do everything, behind it: calls that the named one cannot do still work. A model whose attention seems to be written
+    Switches the other backends off for the whole process (`torch.backends.cuda.enable_flash_sdp(False)` and the like,
+    which on a CPU mean the same), but for 'math', which can do everything: calls that the named one cannot do still
+    work, and what is computed again in backward takes the same backend. A model whose attention seems to be written
     by hand (a softmax and two matrix products in one function) is left alone, and the report names its place: torch's
     `scaled_dot_product_attention` would compute it without storing the scores, but whether it is the same formula, only
     the author can say.
@@ -49,31 +52,35 @@ class SdpaBackend(Technique):
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         import torch
-        from torch.nn.attention import SDPBackend, sdpa_kernel
 
         from hotloop.apply.attention import find_attention
-        from hotloop.apply.forward import wrap_forward
 
         name = str(settings["backend"])
         attentions = find_attention(model)
         if not any(one.kind == "sdpa" for one in attentions):
             return NotApplicable(why=_say_none(attentions))
-        chosen = _chosen(torch.backends.cuda)
-        if chosen:
-            return NotApplicable(why=f"{chosen} was chosen in the script")
+        flags: Any = torch.backends.cuda
+        before = _switches(flags)
+        off = [switch for switch, is_on in before.items() if not is_on]
+        if off and before != SET:
+            return NotApplicable(why=f"enable_{off[0]}(False) was chosen in the script")
+        if context.memory(self.id).get("done"):
+            return None  # with a model before this one
         device = next(model.parameters()).device.type
         if device == "cpu" and name not in ("flash", "math"):
             return NotApplicable(why=f"the model is on the CPU, which has no {name} backend")
-        first = getattr(SDPBackend, MEMBERS[name], None)
-        if first is None:
+        if MEMBERS[name] not in before:
             return NotApplicable(why=f"this torch has no {name} backend")
-        backends = list(dict.fromkeys((first, SDPBackend.MATH)))
+        wanted = {switch: switch in (MEMBERS[name], MEMBERS["math"]) for switch in before}
+        _switch(flags, wanted)
+        SET.update(wanted)
+        context.memory(self.id)["done"] = True
 
-        def around(call: Any, args: Any, kwargs: Any) -> Any:
-            with sdpa_kernel(backends):
-                return call(*args, **kwargs)
+        def undo() -> None:
+            if _switches(flags) == wanted:
+                _switch(flags, before)
+                SET.update(before)
 
-        undo = wrap_forward(model, around)
         behind = "" if name == "math" else ", 'math' where it cannot"
         by_hand = [one for one in attentions if one.kind == "by-hand"]
         beside = f"; {by_hand[0].module} seems to compute attention by hand and stays" if by_hand else ""
@@ -93,13 +100,15 @@ def _say_none(attentions: tuple[Any, ...]) -> str:
     return "no module is seen to call scaled_dot_product_attention"
 
 
-def _chosen(flags: Any) -> str | None:
-    """The switch that is not as torch sets it."""
-    for name in ("flash_sdp", "mem_efficient_sdp", "cudnn_sdp", "math_sdp"):
-        ask = getattr(flags, f"{name}_enabled", None)
-        if ask is not None and not ask():
-            return f"enable_{name}(False)"
-    return None
+def _switches(flags: Any) -> dict[str, bool]:
+    """Those that this torch has, by name; torch sets all of them."""
+    names = [name for name in MEMBERS.values() if hasattr(flags, f"{name}_enabled")]
+    return {name: bool(getattr(flags, f"{name}_enabled")()) for name in names}
+
+
+def _switch(flags: Any, wanted: Mapping[str, bool]) -> None:
+    for name, is_on in wanted.items():
+        getattr(flags, f"enable_{name}")(is_on)
 
 
 TECHNIQUE = SdpaBackend()

@@ -50,6 +50,7 @@ class ZeroGradToNone(Technique):
             watch = watches[target] = Watch()
         parameters = _parameters(target)
         if watch.windows <= WATCHED:
+            watch.hook(context.optimizers())
             watch.look(parameters)
             if watch.windows <= WATCHED:
                 original, args, kwargs = call.function, call.args, dict(call.kwargs)
@@ -61,9 +62,7 @@ class ZeroGradToNone(Technique):
                 call.function = zero_and_note
                 return None
             watch.why_not = watch.why_not or _find_hindrance(parameters)
-            if watch.why_not is None:
-                for optimizer in context.optimizers():
-                    optimizer.register_step_pre_hook(_fill(watch))
+            watch.releases = watch.why_not is None
         if watch.why_not is not None:
             return NotApplicable(why=watch.why_not)
         always = watch.always
@@ -92,8 +91,17 @@ class Watch:
         self.always: dict[int, Any] = {}
         """References to parameters by id."""
         self.why_not: str | None = None
+        self.releases = False
+        self._hooked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._versions: dict[int, tuple[Any, int]] = {}
         """Gradients and their versions after the last call, by parameter."""
+
+    def hook(self, optimizers: list[Any]) -> None:
+        """Before the first release: a closure makes it within the step, too late for that step."""
+        for optimizer in optimizers:
+            if optimizer not in self._hooked:
+                self._hooked.add(optimizer)
+                optimizer.register_step_pre_hook(_fill(self))
 
     def look(self, parameters: list[Any]) -> None:
         """A call comes: whoever has the same gradient as after the last call got none."""
@@ -112,17 +120,35 @@ class Watch:
         self._versions = {id(p): (weakref.ref(p.grad), p.grad._version) for p in parameters if p.grad is not None}
 
 
-def _fill(watch: Watch) -> Callable[..., None]:
-    """A parameter that got no gradient has zeros when the optimizer steps, as the script left it."""
+def _fill(watch: Watch) -> Callable[..., Any]:
+    """A parameter that got no gradient has zeros when the optimizer steps, as the script left it.
+
+    A closure calls ``zero_grad`` and backward within the step, so the zeros come after it.
+    """
     import torch
 
-    def fill(optimizer: Any, *_: Any) -> None:
-        for group in optimizer.param_groups:
+    def fill(optimizer: Any) -> None:
+        for group in optimizer.param_groups if watch.releases else ():
             for p in group["params"]:
                 if p.grad is None and id(p) in watch.always and watch.always[id(p)]() is p:
                     p.grad = torch.zeros_like(p)
 
-    return fill
+    def before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            fill(optimizer)
+            return None
+
+        def then_fill() -> Any:
+            loss = closure()
+            fill(optimizer)
+            return loss
+
+        if len(args) > 1:
+            return (args[0], then_fill, *args[2:]), kwargs
+        return args, {**kwargs, "closure": then_fill}
+
+    return before_step
 
 
 def _find_hindrance(parameters: list[Any]) -> str | None:
