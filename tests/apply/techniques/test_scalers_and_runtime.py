@@ -409,6 +409,20 @@ def test_channels_last_is_refused_where_contiguous_weights_are_counted_on(
     assert detail.endswith("flat_use_of_a_script.py:2)")
 
 
+def test_an_lbfgs_that_is_built_after_the_first_forward_takes_channels_last_back() -> None:
+    applier = outside("channels-last")
+    model, x = Lenet("flatten"), torch.rand(2, 3, 8, 8)
+    applier.model_met(model)
+    loss = model(x).pow(2).sum()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    applier.optimizer_built(optimizer)
+    applier.optimizers_first_used()
+    assert [one.status for one in applier.records] == ["applied", "not applicable"]
+    loss.backward()
+    optimizer.step(lambda: loss.detach())
+    assert model.conv.weight.is_contiguous()
+
+
 def test_safetensors_gets_contiguous_copies_of_channels_last_weights() -> None:
     applier = outside("channels-last")
     model = Lenet("flatten")

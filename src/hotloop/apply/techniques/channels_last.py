@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from hotloop.apply.modules import find_replication
 from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Stage, Technique
+
+LBFGS = "LBFGS wants contiguous gradients"
 
 
 class ChannelsLast(Technique):
@@ -99,7 +101,12 @@ class ChannelsLast(Technique):
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         """One that was built after the model's first forward, or by API after the model was changed."""
-        _follow(optimizer, context.memory(self.id))
+        memory = context.memory(self.id)
+        if _is_lbfgs_of(optimizer, memory.get("weights", ())):
+            for take_back in memory["undo"]:
+                take_back()
+            return NotApplicable(why=f"taken back: {LBFGS}")
+        _follow(optimizer, memory)
         return None
 
     def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -140,8 +147,8 @@ def _why_not(model: Any, context: Context) -> str | None:
         return "the weights are channels_last already"
     ours = {id(p) for p in model.parameters()}
     for optimizer in context.optimizers():
-        if type(optimizer).__name__ == "LBFGS" and any(id(p) in ours for p in _held_by(optimizer)):
-            return "LBFGS wants contiguous gradients"
+        if _is_lbfgs_of(optimizer, ours):
+            return LBFGS
     place = find_in_user_code((b"view", b"parameters_to_vector"), flat_use_line)
     return None if place is None else f"the script takes weights or gradients as contiguous ({place})"
 
@@ -164,7 +171,12 @@ def _lay_out(model: Any, memory: dict[str, Any]) -> tuple[int, Any]:
         for optimizer in memory.get("followed", ()):
             order_state(optimizer, changed)
 
+    memory.setdefault("undo", []).append(undo)
     return len(changed), undo
+
+
+def _is_lbfgs_of(optimizer: Any, weights: Container[int]) -> bool:
+    return type(optimizer).__name__ == "LBFGS" and any(id(p) in weights for p in _held_by(optimizer))
 
 
 def _follow(optimizer: Any, memory: dict[str, Any]) -> None:
