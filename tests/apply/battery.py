@@ -643,7 +643,7 @@ def with_technique(technique: Technique, fixture: Fixture, way: str, techniques:
 
 
 def patch_calls(names: Sequence[str]) -> None:
-    """The functions of torch that a technique changes, where the agent patches them."""
+    """The functions that a technique changes, where the agent patches them."""
     for name in names:
 
         def wrap(original: Any, name: str = name) -> Any:
@@ -656,7 +656,10 @@ def patch_calls(names: Sequence[str]) -> None:
 
             return changed
 
-        problem = install(function_site(name), [wrap])
+        site = function_site(name)
+        if not site.module.startswith("torch") and site.module not in sys.modules:
+            continue  # a library is patched when it is imported, and none of these trainings imports it
+        problem = install(site, [wrap])
         if problem is not None:
             raise RuntimeError(problem)
 

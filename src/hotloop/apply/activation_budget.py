@@ -161,10 +161,10 @@ class _Watch:
         known = self._seen.get(shape)
         if known is not None and self.changed is None:
             return self._copy(number, module, known, inputs, call, args, kwargs)
-        before = watch_state(module)
+        before = watch_state(module, args, kwargs)
         kept_count, calls_count = len(self._kept), len(self._calls)
         result = self._go_inside(number, inputs, call, args, kwargs)
-        after = watch_state(module)
+        after = watch_state(module, args, kwargs)
         if self.changed is None and after != before:
             what = next((key for key in before if after.get(key) != before[key]), "an attribute")
             self.changed = (

@@ -37,3 +37,22 @@ def allow_failures(fullgraph: bool) -> Callable[[], None]:
         config.suppress_errors = before
 
     return undo
+
+
+def allow_kept_graphs() -> Callable[[], None]:
+    """``backward(retain_graph=True)`` works as it does without compiling.
+
+    Compiled backwards else write over what the forward saved, and torch refuses to run one whose graph is to be kept.
+    """
+    import torch._functorch.config
+
+    config: Any = torch._functorch.config
+    before = getattr(config, "donated_buffer", None)
+    if before:
+        config.donated_buffer = False
+
+    def undo() -> None:
+        if before:
+            config.donated_buffer = before
+
+    return undo

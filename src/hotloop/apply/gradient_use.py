@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 import os
 import sys
-import sysconfig
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 4 << 20
+from hotloop.apply.user_code import find_in_user_code
 
 
 def find_gradient_use() -> str | None:
@@ -18,32 +16,26 @@ def find_gradient_use() -> str | None:
 
     Setting it to None is no use. What cannot be read counts as a use.
     """
-    installed = tuple(
-        os.path.realpath(path) + os.sep for path in {*sysconfig.get_paths().values(), os.path.dirname(__file__)}
-    )
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py"):
-            continue
-        path = os.path.realpath(file)
-        if path.startswith(installed) or f"{os.sep}site-packages{os.sep}" in path or _is_known(module):
-            continue
-        if not os.path.exists(path):  # a name that only stands for a file, as that of torch.ops
-            continue
-        try:
-            data = Path(path).read_bytes()
-            if len(data) > MOST_BYTES:
-                return f"{path}:1"
-            line = gradient_line(data) if b"grad" in data else None
-        except (OSError, SyntaxError, ValueError):
-            return f"{path}:1"
-        if line is not None:
-            return f"{path}:{line}"
+    return find_in_user_code((b"grad",), gradient_line)
+
+
+def find_second_derivative() -> str | None:
+    """'file:line' of the first call in the user's own code that asks for a graph of gradients (``create_graph``)."""
+    return find_in_user_code((b"create_graph",), second_derivative_line)
+
+
+def second_derivative_line(source: str | bytes) -> int | None:
+    """
+    >>> second_derivative_line("loss.backward(create_graph=False)")
+    >>> second_derivative_line("grad(loss, x, create_graph=True)")
+    1
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg == "create_graph":
+            is_off = isinstance(node.value, ast.Constant) and not node.value.value
+            if not is_off:
+                return node.value.lineno
     return None
-
-
-def _is_known(module: Any) -> bool:
-    return str(getattr(module, "__name__", "")).partition(".")[0] in ("hotloop", "torch")
 
 
 def gradient_line(source: str | bytes) -> int | None:

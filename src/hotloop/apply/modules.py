@@ -20,6 +20,21 @@ def is_sharded(module: Any) -> bool:
     return any(cls.__name__ == "FSDPModule" for cls in type(module).__mro__)
 
 
+def find_replication(model: Any) -> str | None:
+    """Why a model in nn.DataParallel on several GPUs is left alone; None for every other model.
+
+    Its copies carry what was put on a module, bound to the original on the first GPU, and they run in threads of their
+    own, which autocast's dtype and hooks on saved tensors do not reach.
+    """
+    for part in model.modules():
+        count = len(getattr(part, "device_ids", None) or ())
+        if count > 1 and any(cls.__name__ == "DataParallel" for cls in type(part).__mro__):
+            return (
+                f"nn.DataParallel runs copies of the model on {count} GPUs, in threads that nothing added here reaches"
+            )
+    return None
+
+
 def find_blocks(model: Any, wanted: str | None = None) -> list[Any]:
     """Modules of one class that the model repeats (at least twice), outermost ones, in the model's order.
 

@@ -53,11 +53,14 @@ def switch_form(optimizer: Any, form: str) -> Callable[[], None]:
 
     ``state_dict()`` keeps showing the script's own flags, with step counts where they would be without this: a
     checkpoint loads the same with and without hotloop. ``load_state_dict`` brings those flags back, so the form is
-    switched on again after it.
+    switched on again after it. It also keeps the order in memory that the state was saved in, by which the fused kernel
+    would put it to other elements of the weight.
 
     A GradScaler is not told of it: the gradients are divided by its scale before the step, and the step is left out
     where they are infinite, as in the script's own form, which is what the script and its library count on.
     """
+    from hotloop.apply.layout import order_state
+
     flags = {key: key == form for key in FORM_KEYS}
     before = [{key: group[key] for key in FORM_KEYS if key in group} for group in optimizer.param_groups]
     defaults = {key: optimizer.defaults[key] for key in FORM_KEYS if key in optimizer.defaults}
@@ -67,6 +70,8 @@ def switch_form(optimizer: Any, form: str) -> Callable[[], None]:
             group.update({key: value for key, value in flags.items() if key in defaults})
         optimizer.defaults.update({key: value for key, value in flags.items() if key in defaults})
         _place_step_counts(optimizer, form)
+        if form == "fused":
+            order_state(optimizer, _parameters(optimizer))
 
     def show(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
         groups = [

@@ -12,6 +12,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from hotloop.apply.forward import wrap_forward
+from hotloop.apply.modules import find_replication
 from hotloop.apply.trial import on_trial
 
 MOST_LAYERS = 8
@@ -44,7 +45,7 @@ def why_not_autocast(model: Any, device_type: str | None) -> str | None:
     policy = _sharded_policy(model)
     if policy is not None:
         return f"mixed precision of FSDP was chosen in the script ({policy})"
-    return None
+    return find_replication(model)
 
 
 def device_of(model: Any) -> str:
@@ -67,7 +68,19 @@ def autocast_forward(
     """
     import torch
 
+    from hotloop.apply.own_backward import find_mixed_backward
+
     device = device_of(model)
+    is_checked = False
+
+    def check(result: Any) -> None:
+        """Once: an error inside backward would come too late to go back."""
+        nonlocal is_checked
+        if not is_checked and torch.is_grad_enabled():
+            is_checked = True
+            mixed = find_mixed_backward(result)
+            if mixed is not None:
+                raise TypeError(mixed)
 
     def around(call: Any, args: Any, kwargs: Any) -> Any:
         if not evaluation and not torch.is_grad_enabled():
@@ -75,9 +88,32 @@ def autocast_forward(
         if _is_taken(device):
             return call(*args, **kwargs)
         with torch.autocast(device, dtype=dtype):
-            return to_float32(call(*args, **kwargs))
+            result = to_float32(call(*args, **kwargs))
+        if not torch.compiler.is_compiling():
+            check(result)
+        return result
 
     return wrap_forward(model, on_trial(model, around, give_up, settle))
+
+
+def autocast_part(part: Any, device: str, dtype: Any, give_up: Callable[[str], None]) -> Callable[[], None]:
+    """Run a part of a model under autocast where it is called outside of every autocast; answers what takes it back.
+
+    For weights that were cast for good: a script may call a part by itself, past the model's forward.
+    """
+    import torch
+
+    def under_autocast(call: Any, args: Any, kwargs: Any) -> Any:
+        with torch.autocast(device, dtype=dtype):
+            return to_float32(call(*args, **kwargs))
+
+    tried = on_trial(part, under_autocast, give_up)
+
+    def around(call: Any, args: Any, kwargs: Any) -> Any:
+        is_inside = torch.is_autocast_enabled(device) if torch.compiler.is_compiling() else autocast_depth() > 0
+        return call(*args, **kwargs) if is_inside else tried(call, args, kwargs)
+
+    return wrap_forward(part, around)
 
 
 def _is_taken(device: str) -> bool:

@@ -17,12 +17,17 @@ KEPT_OPERATORS = (
 )  # fmt: skip
 """Results of these cost most to compute again: the policy 'matmuls' keeps them."""
 
+MOST_LEVELS = 4
+"""So deep are arguments looked into: a cache of keys and values holds layers, which hold tensors."""
+MOST_MEMBERS = 256
+"""So many parts of a list, dictionary or object are looked at."""
+
 
 class Recomputation:
     """Checkpoints the forwards of ``blocks``. The first call of each class runs plainly and is watched.
 
-    A block that changes its buffers or attributes, or draws from Python's or NumPy's random numbers, would do so again
-    in backward: then ``refuse(why)`` is called and everything is as before.
+    A block that changes its buffers, attributes or arguments, or draws from Python's or NumPy's random numbers, would
+    do so again in backward: then ``refuse(why)`` is called and everything is as before.
     """
 
     def __init__(self, blocks: Sequence[Any], policy: str, refuse: Callable[[str], None]) -> None:
@@ -58,9 +63,9 @@ class Recomputation:
             self.inside -= 1
 
     def _try(self, block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        before = watch_state(block)
+        before = watch_state(block, args, kwargs)
         result = call(*args, **kwargs)
-        after = watch_state(block)
+        after = watch_state(block, args, kwargs)
         self._checked.add(type(block))
         changed = next((key for key in before if after.get(key) != before[key]), None)
         if changed is not None or after.keys() != before.keys():
@@ -84,8 +89,8 @@ def make_context_fn(policy: str) -> Callable[[], Any] | None:
     return functools.partial(create_selective_checkpoint_contexts, kept)
 
 
-def watch_state(block: Any) -> dict[str, Any]:
-    """What a forward must leave as it is, by a name for the user."""
+def watch_state(block: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """What a forward with these arguments must leave as it is, by a name for the user."""
     found: dict[str, Any] = {"Python's random numbers": hash(random.getstate())}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -100,4 +105,23 @@ def watch_state(block: Any) -> dict[str, Any]:
             if isinstance(value, (bool, int, float, str, list, dict, set)) and not key.startswith("_"):
                 size = len(value) if isinstance(value, (list, dict, set)) else value
                 found[f"its attribute {prefix}{key}"] = (type(value), size)
+    for key, value in (*enumerate(args), *kwargs.items()):
+        found[f"its argument {key}"] = _state_of(value, MOST_LEVELS)
     return found
+
+
+def _state_of(value: Any, levels: int) -> Any:
+    """What is equal before and after a call only where the call did not change the value in place."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return (id(value), 0 if value.is_inference() else value._version)
+    if isinstance(value, (bool, int, float, str, bytes, type(None))):
+        return (value,)
+    if levels == 0 or isinstance(value, (type, torch.nn.Module)) or callable(value):
+        return id(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return (id(value), len(value), [_state_of(one, levels - 1) for one in list(value)[:MOST_MEMBERS]])
+    parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    members = [(id(key), _state_of(one, levels - 1)) for key, one in list(parts.items())[:MOST_MEMBERS]]
+    return (id(value), len(parts), members)

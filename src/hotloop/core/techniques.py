@@ -152,7 +152,8 @@ class Technique:
         return None
 
     functions: ClassVar[tuple[str, ...]] = ()
-    """Functions of torch whose calls ``change_call`` may change in an unmodified script, as 'module:dotted.path'."""
+    """Functions whose calls ``change_call`` may change in an unmodified script, as 'module:dotted.path': of torch, or
+    of a library that the script may import."""
     needs_library: ClassVar[bool] = False
     """An unmodified script cannot be changed so from outside, unless it trains with hotloop's Trainer, which takes the
     choice over."""

@@ -1,7 +1,10 @@
 """compile-model, compile-optimizer and dynamic-shapes: in place, never twice, no trace in what is kept."""
 
 import copy
+import importlib
 import io
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -282,3 +285,33 @@ def test_the_scripts_compile_gets_dynamic_shapes(options: dict[str, Any], dynami
     seen, records = call_compile(**options)
     assert seen is dynamic
     assert [record.status for record in records] == [status]
+
+
+def test_a_graph_may_be_kept_after_backward() -> None:
+    plain, model = without_dropout(make_net()), without_dropout(make_net())
+    before = torch._functorch.config.donated_buffer  # type: ignore[attr-defined]
+    applied = apply_one("compile-model", EAGER, model=model)
+    for one in (plain, model):
+        one(torch.ones(2, 16)).sum().backward()  # what is compiled for this one serves the others, too
+        loss = one(torch.ones(2, 16)).pow(2).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+    assert is_close([p.grad for p in model.parameters()], [p.grad for p in plain.parameters()])
+    applied.undo()
+    assert torch._functorch.config.donated_buffer is before  # type: ignore[attr-defined]
+
+
+def test_models_of_scripts_that_differentiate_gradients_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "second_derivative_of_a_script.py").write_text(
+        "def f(loss, x):\n    loss.backward(create_graph=True)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("second_derivative_of_a_script")
+    try:
+        applied = apply_one("compile-model", EAGER, model=make_net())
+    finally:
+        sys.modules.pop("second_derivative_of_a_script")
+    assert statuses(applied) == ["not applicable"]
+    assert "second_derivative_of_a_script.py:2), which a compiled model cannot" in applied.records[0].detail

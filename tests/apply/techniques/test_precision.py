@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -166,6 +167,60 @@ def test_a_forward_that_fails_is_repeated_as_it_was_with_the_same_random_numbers
     assert "forward" not in vars(model)
 
 
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any) -> Any:
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        return gradient @ weight.T, x.T @ gradient
+
+
+class ProductAsInForward(Product):
+    forward = staticmethod(torch.amp.custom_fwd(Product.forward, device_type="cpu"))
+    backward = staticmethod(torch.amp.custom_bwd(Product.backward, device_type="cpu"))
+
+
+class Turned(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any) -> Any:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return -gradient, None
+
+
+class OwnBackward(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.inner, self.weight, self.function = nn.Linear(8, 8), nn.Parameter(torch.eye(8)), function
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(self.function(self.inner(x), self.weight))
+
+
+@pytest.mark.parametrize("technique", ["bf16-autocast", "bf16-parameters"])
+@pytest.mark.parametrize("function", [Product, ProductAsInForward, Turned])
+def test_a_backward_of_the_scripts_own_that_would_meet_two_dtypes_is_found_in_the_first_forward(
+    function: Any, technique: str
+) -> None:
+    torch.manual_seed(0)
+    model = OwnBackward(function.apply)
+    twin = copy.deepcopy(model)
+    applied = apply(technique, {} if technique == "bf16-autocast" else {"least_elements": 1}, model=model)
+    model(X).sum().backward()
+    is_taken_back = function is Product and technique == "bf16-autocast"
+    if is_taken_back:
+        assert "Product has a backward of its own without custom_bwd, for bfloat16 and float32" in said(applied)[1][1]
+        twin(X).sum().backward()
+        assert torch.equal(model.weight.grad, twin.weight.grad)
+    assert [status for status, _ in said(applied)] == ["applied", *(["not applicable"] if is_taken_back else [])]
+
+
 def test_an_error_of_the_script_itself_reaches_it() -> None:
     model = small_model()
     apply("bf16-autocast", model=model)
@@ -211,6 +266,46 @@ def test_bf16_weights_train_and_keep_the_optimizers_hold_on_them() -> None:
     assert said(applied)[0][1].startswith("1 weight matrices in bfloat16")
     applied.undo()
     assert model.out.weight.dtype == torch.float32
+
+
+class Coder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(8, 4), nn.Sequential(nn.Linear(4, 8), nn.Tanh())
+
+    def forward(self, x: Any) -> Any:
+        return self.decode(self.encoder(x))
+
+    def decode(self, z: Any) -> Any:
+        return self.decoder(z)
+
+
+def test_parts_of_a_bf16_model_can_be_called_by_themselves() -> None:
+    torch.manual_seed(0)
+    model = Coder()
+    want = model.decode(X[:, :4])
+    applied = apply("bf16-parameters", {"least_elements": 1}, model=model)
+    got = model.decode(X[:, :4])
+    assert got.dtype == torch.float32
+    assert torch.allclose(got, want, atol=0.02)
+    got.sum().backward()
+    assert model.decoder[0].weight.grad.dtype == torch.bfloat16
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is deprecated, and still used
+        traced = torch.jit.trace(model.decoder, (X[:, :4],))
+    assert traced(X[:, :4]).dtype == torch.float32
+    assert model(X).dtype == torch.float32
+    applied.undo()
+    assert torch.allclose(model.decode(X[:, :4]), want)
+    assert all("forward" not in vars(part) for part in model.modules())
+
+
+def test_bf16_weights_are_refused_where_an_average_in_float32_follows_them() -> None:
+    model = Coder()
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    status, detail = said(apply("bf16-parameters", model=model))[0]
+    assert (status, detail.partition(" ")[0]) == ("not applicable", "AveragedModel")
+    averaged.update_parameters(model)
 
 
 def test_bf16_weights_with_torchs_own_step_are_refused_once_there_is_float32_state() -> None:

@@ -3,6 +3,7 @@
 import copy
 import io
 import random
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -231,3 +232,77 @@ def test_offloading_gives_equal_bits_and_the_cpu_has_nowhere_to_go() -> None:
     undo()
     assert "forward" not in vars(model)
     assert "on the CPU" in apply_one("activation-offload", model=model).records[0].detail
+
+
+class Layered:
+    """A cache as that of a transformers model: objects in a list, which get their tensors in the first call."""
+
+    def __init__(self) -> None:
+        self.layers = [SimpleNamespace(keys=None)]
+
+
+class Caching(Block):
+    def forward(self, x: torch.Tensor, cache: Any = None) -> torch.Tensor:  # type: ignore[override]
+        if cache is not None:
+            cache.layers[0].keys = x if cache.layers[0].keys is None else torch.cat([cache.layers[0].keys, x])
+            x = x + cache.layers[0].keys.mean(0)
+        return super().forward(x)
+
+
+class Decoder(Net):
+    def __init__(self, use_cache: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self.config = SimpleNamespace(use_cache=use_cache)
+        self.always = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        cache = Layered() if self.config.use_cache or self.always else None
+        for block in self.blocks:
+            x = block(x, cache=cache)
+        result: torch.Tensor = self.out(x)
+        return result
+
+
+PARTLY = [{"policy": "matmuls"}, {"budget": 0.5}, {"block": "Caching"}]
+
+
+@pytest.mark.parametrize("settings", PARTLY)
+def test_caches_for_generating_are_off_while_blocks_are_recomputed(settings: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = Decoder(True, block=Caching)
+    applied = apply_one("activation-checkpointing", settings, model=model)
+    assert applied.records[0].detail.endswith(", use_cache=False")
+    train(model, sgd(model), steps=3)
+    assert "not applicable" not in statuses(applied)
+    applied.undo()
+    assert model.config.use_cache is True
+
+
+@pytest.mark.parametrize("settings", PARTLY)
+def test_a_block_that_changes_its_arguments_is_left_alone(settings: dict[str, Any]) -> None:
+    def made() -> Decoder:
+        torch.manual_seed(0)
+        model = Decoder(True, block=Caching)
+        model.always = True
+        return model
+
+    plain, model = made(), made()
+    expected = train(plain, sgd(plain), steps=3)
+    applied = apply_one("activation-checkpointing", settings, model=model)
+    assert is_equal(train(model, sgd(model), steps=3), expected)
+    told = applied.applier.records[1]
+    assert told.status == "not applicable"
+    assert "changes its argument cache" in told.detail
+    assert model.config.use_cache is True
+
+
+@pytest.mark.parametrize(
+    ("technique", "settings"),
+    [("activation-checkpointing", {"budget": 0.5}), ("activation-checkpointing", {}), ("bf16-autocast", {})],
+)
+def test_copies_of_data_parallel_on_several_gpus_are_left_alone(technique: str, settings: dict[str, Any]) -> None:
+    model = torch.nn.DataParallel(make_net())
+    model.device_ids = [0, 1]
+    applied = apply_one(technique, settings, model=model)
+    assert statuses(applied) == ["not applicable"]
+    assert "copies of the model on 2 GPUs" in applied.records[0].detail

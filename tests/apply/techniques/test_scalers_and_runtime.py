@@ -1,7 +1,9 @@
 """Scalers, threads, garbage, variables, layout and attention: what acts, what is refused, and exact numbers."""
 
 import ast
+import copy
 import gc
+import importlib
 import json
 import pickle
 import subprocess
@@ -367,6 +369,131 @@ def test_outputs_of_channels_last_models_are_contiguous_and_others_are_refused()
     assert model(torch.rand(2, 3, 8, 8)).is_contiguous()
     assert "already" in said(apply("channels-last", model=model))[0][1]
     assert "no 2-dimensional convolution" in said(apply("channels-last", model=nn.Linear(2, 2)))[0][1]
+
+
+def images_in_memory(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+
+
+def trained_lenet(kind: Any, saved: Any = None, technique: str | None = None) -> tuple[Any, Any]:
+    """Two steps, or, with a checkpoint, the third."""
+    torch.manual_seed(0)
+    model = Lenet("flatten")
+    optimizer = kind(model.parameters())
+    if saved is not None:
+        model.load_state_dict(saved[0])
+        optimizer.load_state_dict(copy.deepcopy(saved[1]))
+    if technique is not None:
+        apply(technique, model=model, optimizer=optimizer)
+    for step in [0, 1] if saved is None else [2]:
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        model(torch.rand(2, 3, 8, 8)).pow(2).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def fused(parameters: Any) -> Any:
+    return torch.optim.AdamW(parameters, 1e-2, fused=True)
+
+
+def test_channels_last_takes_loaded_optimizer_state_along() -> None:
+    plain = trained_lenet(fused)
+    saved = [copy.deepcopy(one.state_dict()) for one in plain]
+    want = [p.detach() for p in trained_lenet(fused, saved)[0].parameters()]
+    model, optimizer = trained_lenet(fused, saved, "channels-last")
+    assert images_in_memory(optimizer.state[model.conv.weight]["exp_avg"])
+    for one, other in zip(model.parameters(), want, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+    state = optimizer.state_dict()["state"][0]
+    assert state["exp_avg"].is_contiguous()
+    assert torch.equal(state["exp_avg"], optimizer.state[model.conv.weight]["exp_avg"])
+    optimizer.load_state_dict(saved[1])
+    assert images_in_memory(optimizer.state[model.conv.weight]["exp_avg_sq"])
+
+
+def test_undoing_channels_last_takes_gradients_and_optimizer_state_back() -> None:
+    model, optimizer = trained_lenet(torch.optim.AdamW)
+    applied = apply("channels-last", model=model, optimizer=optimizer)
+    weight = model.conv.weight
+    assert all(images_in_memory(one) for one in (weight, weight.grad, optimizer.state[weight]["exp_avg"]))
+    applied.undo()
+    assert all(one.is_contiguous() for one in (weight, weight.grad, optimizer.state[weight]["exp_avg"]))
+
+
+def test_fused_steps_keep_to_the_order_of_weights_that_the_script_laid_out() -> None:
+    def channels_last(optimizer_form: str | None) -> Any:
+        torch.manual_seed(0)
+        model = Lenet("flatten").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        optimizer.load_state_dict(copy.deepcopy(saved))
+        if optimizer_form is not None:
+            apply(optimizer_form, model=model, optimizer=optimizer)
+        optimizer.load_state_dict(copy.deepcopy(saved))
+        model(torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))).sum().backward()
+        optimizer.step()
+        return model
+
+    saved = trained_lenet(torch.optim.AdamW)[1].state_dict()
+    for one, other in zip(channels_last("fused-optimizer").parameters(), channels_last(None).parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_gradients_of_images_come_back_contiguous_also_twice() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Conv2d(8, 1, 3))
+    apply("channels-last", model=model)
+    x = torch.rand(2, 3, 8, 8, requires_grad=True)
+    (slope,) = torch.autograd.grad(model(x).sum(), x, **{"create_graph": True})
+    (slope.view(2, -1).norm(dim=1) - 1).pow(2).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+def test_channels_last_is_refused_where_contiguous_weights_are_counted_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Lenet("flatten")
+    lbfgs = torch.optim.LBFGS(model.parameters())
+    assert said(apply("channels-last", model=model, optimizer=lbfgs)) == [
+        ("not applicable", "LBFGS wants contiguous gradients")
+    ]
+    del lbfgs
+    (tmp_path / "flat_use_of_a_script.py").write_text("def f(ps):\n    return [p.grad.view(-1) for p in ps]\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("flat_use_of_a_script")
+    try:
+        status, detail = said(apply("channels-last", model=model))[0]
+    finally:
+        sys.modules.pop("flat_use_of_a_script")
+    assert status == "not applicable"
+    assert detail.endswith("flat_use_of_a_script.py:2)")
+
+
+def test_an_lbfgs_that_is_built_after_the_first_forward_takes_channels_last_back() -> None:
+    applier = outside("channels-last")
+    model, x = Lenet("flatten"), torch.rand(2, 3, 8, 8)
+    applier.model_met(model)
+    loss = model(x).pow(2).sum()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    applier.optimizer_built(optimizer)
+    applier.optimizers_first_used()
+    assert [one.status for one in applier.records] == ["applied", "not applicable"]
+    loss.backward()
+    optimizer.step(lambda: loss.detach())
+    assert model.conv.weight.is_contiguous()
+
+
+def test_safetensors_gets_contiguous_copies_of_channels_last_weights() -> None:
+    applier = outside("channels-last")
+    model = Lenet("flatten")
+    frame = sys._getframe()
+    name = "safetensors.torch:save_file"
+    assert name in applier.functions()
+    applier.model_met(model)
+    assert images_in_memory(model.conv.weight)
+    call = applier.change_call(name, print, (model.state_dict(), "a"), {"metadata": None}, frame)
+    assert all(one.is_contiguous() for one in call.args[0].values())
+    assert torch.equal(call.args[0]["conv.weight"], model.conv.weight)
+    assert (call.args[1], call.kwargs) == ("a", {"metadata": None})
 
 
 class ByHand(nn.Module):

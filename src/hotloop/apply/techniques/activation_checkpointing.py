@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotloop.apply.activation_budget import BudgetedRecomputation
@@ -11,6 +11,7 @@ from hotloop.apply.modules import (
     find_blocks,
     find_buffer_changer,
     find_compilation,
+    find_replication,
     find_units,
     is_inside_compiled_function,
     unwrap,
@@ -29,7 +30,7 @@ class ActivationCheckpointing(Technique):
     cheap rest. `budget` is the share of the model's activations to keep at most at any time of a step, also while a
     block is there again in backward: the first forward is measured, then as few blocks and parts of blocks as meet the
     budget are recomputed, early ones first. Of a compiled model, the compiler chooses what to keep. A transformers
-    model gets its own switch, with `use_cache` off while it trains.
+    model gets its own switch where whole blocks are recomputed; `use_cache` is off while it trains in any case.
 
     ## When it helps
     When memory is full: a larger batch or model fits. For six blocks of a transformer 46 of 188 MB of activations were
@@ -38,9 +39,10 @@ class ActivationCheckpointing(Technique):
 
     ## When it does not
     It never makes a step faster by itself: all blocks of a 10 million parameter transformer cost 25 % more time in
-    float32 (340 in place of 273 ms). Blocks that change buffers (batch norm) or draw from Python's random numbers
-    would do so twice, so they are left alone, and so is a model that checkpoints itself. A budget below what the
-    largest block takes is out of reach (the report says what is reached); it does not count what the loss keeps.
+    float32 (340 in place of 273 ms). Blocks that change buffers (batch norm) or their arguments, or draw from Python's
+    random numbers, would do so twice, so they are left alone, and so are a model that checkpoints itself and one in
+    nn.DataParallel on several GPUs. A budget below what the largest block takes is out of reach (the report says what
+    is reached); it does not count what the loss keeps.
 
     ## Numerics
     Exact: the same operators run again with the same random numbers. A compiled model may be fused in another way.
@@ -85,6 +87,9 @@ class ActivationCheckpointing(Technique):
         if plain and getattr(inner, "supports_gradient_checkpointing", False):
             return _switch_transformers(inner)
         measures = budget > 0 and policy == "all" and not compile_chosen
+        replicated = find_replication(model)
+        if replicated is not None:
+            return NotApplicable(why=replicated)
         blocks = find_units(inner) if measures and block is None else find_blocks(inner, block)
         if not blocks:
             named = f"no module of class {block}" if block else "no class of modules that it repeats"
@@ -93,31 +98,34 @@ class ActivationCheckpointing(Technique):
             changer = find_buffer_changer(one)
             if changer is not None:
                 return NotApplicable(why=f"{type(one).__name__} holds {changer}, which would count every batch twice")
-        if measures:
-            return self._keep_budget(inner, blocks, budget, context)
-        count = max(1, math.ceil((1.0 - budget) * len(blocks)))
-        chosen = [blocks[i * len(blocks) // count] for i in range(count)]
-        recomputation = Recomputation(chosen, policy, lambda why: context.report(self.id, NotApplicable(why=why)))
-        memory["recomputation"] = recomputation
-        kept = "all but their inputs" if policy == "all" else "all but matrix products and attention"
-        return Applied(
-            detail=f"{count} of {len(blocks)} blocks of {type(chosen[0]).__name__} forget {kept}",
-            undo=recomputation.undo,
-        )
+        restore_caches, also = _switch_caches_off(inner)
 
-    def _keep_budget(self, model: Any, units: list[Any], budget: float, context: Context) -> Effect:
-        recomputation = BudgetedRecomputation(
-            model,
-            units,
-            budget,
-            done=lambda plan, said: context.report(self.id, Applied(detail=said)),
-            refuse=lambda why: context.report(self.id, NotApplicable(why=why)),
-        )
-        context.memory(self.id)["recomputation"] = recomputation
-        return Applied(
-            detail=f"the first forward shows what {len(units)} blocks keep; then {budget:.0%} of it is kept",
-            undo=recomputation.undo,
-        )
+        def refuse(why: str) -> None:
+            restore_caches()
+            context.report(self.id, NotApplicable(why=why))
+
+        def take_back() -> None:
+            recomputation.undo()
+            restore_caches()
+
+        recomputation: BudgetedRecomputation | Recomputation
+        if measures:
+            recomputation = BudgetedRecomputation(
+                inner,
+                blocks,
+                budget,
+                done=lambda plan, said: context.report(self.id, Applied(detail=said)),
+                refuse=refuse,
+            )
+            detail = f"the first forward shows what {len(blocks)} blocks keep; then {budget:.0%} of it is kept{also}"
+        else:
+            count = max(1, math.ceil((1.0 - budget) * len(blocks)))
+            chosen = [blocks[i * len(blocks) // count] for i in range(count)]
+            recomputation = Recomputation(chosen, policy, refuse)
+            kept = "all but their inputs" if policy == "all" else "all but matrix products and attention"
+            detail = f"{count} of {len(blocks)} blocks of {type(chosen[0]).__name__} forget {kept}{also}"
+        memory["recomputation"], memory["take_back"] = recomputation, take_back
+        return Applied(detail=detail, undo=take_back)
 
     def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
         """A checkpoint of the script's own: two of them nested would compute everything three times."""
@@ -128,7 +136,7 @@ class ActivationCheckpointing(Technique):
         memory["script_checkpoints"] = "the script checkpoints activations itself"
         if recomputation is None:
             return NotApplicable(why=memory["script_checkpoints"])
-        recomputation.undo()
+        memory["take_back"]()
         return NotApplicable(why=f"taken back: {memory['script_checkpoints']}")
 
 
@@ -169,6 +177,23 @@ def _switch_transformers(model: Any) -> Effect:
 
     said = ", use_cache=False" if before else ""
     return Applied(detail=f"gradient_checkpointing_enable(use_reentrant=False){said}", undo=undo)
+
+
+def _switch_caches_off(model: Any) -> tuple[Callable[[], None], str]:
+    """Models of transformers fill a cache for generating text, which a block would fill again when it is recomputed.
+
+    Answers what takes it back, and what to say of it.
+    """
+    configs: dict[int, Any] = {id(one): one for one in (getattr(part, "config", None) for part in model.modules())}
+    switched = [one for one in configs.values() if getattr(one, "use_cache", None) is True]
+    for config in switched:
+        config.use_cache = False
+
+    def restore() -> None:
+        for config in switched:
+            config.use_cache = True
+
+    return restore, ", use_cache=False" if switched else ""
 
 
 TECHNIQUE = ActivationCheckpointing()

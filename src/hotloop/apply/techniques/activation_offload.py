@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.apply.forward import wrap_forward
-from hotloop.apply.modules import find_compilation, is_inside_compiled_function
+from hotloop.apply.modules import find_compilation, find_replication, is_inside_compiled_function
 from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -23,7 +23,8 @@ class ActivationOffload(Technique):
 
     ## When it does not
     On a CPU there is nothing to offload to. The copies are not hidden behind computing: at 25 GB/s a gigabyte costs 40
-    ms each way. Compiled models save their activations inside the graph, out of reach.
+    ms each way. Compiled models save their activations inside the graph, out of reach, and nn.DataParallel on
+    several GPUs saves them in threads of its own.
 
     ## Numerics
     Exact: the same bits come back.
@@ -47,6 +48,9 @@ class ActivationOffload(Technique):
             return NotApplicable(why="the model is on the CPU: there is no other memory to use")
         if find_compilation(model) is not None or is_inside_compiled_function():
             return NotApplicable(why="the script compiles the model: what it saves is out of reach")
+        replicated = find_replication(model)
+        if replicated is not None:
+            return NotApplicable(why=replicated)
         undo = offload(model, int(settings["least_bytes"]), bool(settings["pin_memory"]))  # type: ignore[arg-type]
         return Applied(detail=f"activations of {settings['least_bytes']} bytes and more wait on the host", undo=undo)
 

@@ -17,8 +17,9 @@ class Bf16Parameters(Technique):
     """
     ## What it does
     Stores the weight matrices (parameters of two or more dimensions) in bfloat16 and runs the forward under bfloat16
-    autocast, with outputs in float32. Their gradients and their optimizer state are bfloat16 too. Biases,
-    normalisations, recurrent layers and parametrised weights stay float32, and so do buffers.
+    autocast, with outputs in float32; a part of the model that is called outside of it (`model.decode(z)`) does the
+    same by itself. Their gradients and their optimizer state are bfloat16 too. Biases, normalisations, recurrent layers
+    and parametrised weights stay float32, and so do buffers.
 
     A bfloat16 cannot take a small update: below a 512th of the weight it is lost. `weights` says what becomes of it.
     `compensated` keeps the lower half of every weight's float32 value beside it, in the optimizer's state, and loses
@@ -41,8 +42,11 @@ class Bf16Parameters(Technique):
     ## When it does not
     Models that are wrapped in DistributedDataParallel or FSDP already (give the model before it is wrapped), LBFGS,
     models in another dtype, the script's own autocast. But for `nearest`: optimizers other than torch's that update
-    each element by itself, and `capturable` ones; `nearest` needs an optimizer that holds no state yet. The model's
-    checkpoints hold bfloat16 weights from then on; what is kept besides is in the optimizer's.
+    each element by itself, and `capturable` ones; `nearest` needs an optimizer that holds no state yet. A model of
+    which an `AveragedModel`, or another module that holds a copy of it, was made before: an average of both dtypes is
+    an error in torch. What computes with a weight itself outside of the model (a loss that multiplies by
+    `model.head.weight`) meets bfloat16. The model's checkpoints hold bfloat16 weights from then on; what is kept
+    besides is in the optimizer's.
 
     ## Numerics
     Lossy: operators compute in bfloat16, as under autocast, and gradients are summed in it over micro-batches. Of a
@@ -101,7 +105,7 @@ class Bf16Parameters(Technique):
         import torch
 
         from hotloop.apply.narrow_updates import join_float32, split_float32
-        from hotloop.apply.precision import autocast_forward, device_of, why_not_autocast
+        from hotloop.apply.precision import autocast_forward, autocast_part, device_of, why_not_autocast
 
         why = why_not_autocast(model, None) or _why_not(model, settings, context)
         if why is not None:
@@ -118,7 +122,8 @@ class Bf16Parameters(Technique):
             _put(p, near)
 
         def back(reason: str) -> None:
-            undo_forward()
+            for undo_forward in undo_forwards:
+                undo_forward()
             for p in chosen:
                 if p.dtype == torch.bfloat16:
                     _put(p, join_float32(p.detach(), rests.get(id(p))))
@@ -131,7 +136,13 @@ class Bf16Parameters(Technique):
             if settings["weights"] != "compensated":
                 rests.clear()
 
-        undo_forward = autocast_forward(model, torch.bfloat16, back, settle=settle)
+        ours = {id(p) for p in chosen}
+        undo_forwards = [autocast_forward(model, torch.bfloat16, back, settle=settle)]
+        undo_forwards += [
+            autocast_part(part, device, torch.bfloat16, back)
+            for part in model.modules()
+            if part is not model and any(id(p) in ours for p in part.parameters(recurse=False))
+        ]
         memory = context.memory(self.id)
         memory.setdefault("cast", []).append(_Cast(parameters=chosen, rests=rests, back=lambda: back("")))
         for optimizer in context.optimizers():
@@ -197,6 +208,9 @@ def _why_not(model: Any, settings: Mapping[str, Any], context: Context) -> str |
         return "DistributedDataParallel has made its float32 buckets already; give the model before it is wrapped"
     if any("FSDP" in type(one).__name__ or "FullySharded" in type(one).__name__ for one in model.modules()):
         return "the model is sharded: choose FSDP's own mixed precision"
+    holder = _find_holder_of_copy(model)
+    if holder is not None:
+        return f"{holder} holds a float32 copy of the model, and an average of both dtypes is an error in torch"
     ours = {id(p) for p in model.parameters()}
     for optimizer in context.optimizers():
         held = [p for group in optimizer.param_groups for p in group["params"]]
@@ -211,6 +225,30 @@ def _why_not(model: Any, settings: Mapping[str, Any], context: Context) -> str |
         why = _why_not_step(optimizer)
         if why is not None:
             return why
+    return None
+
+
+def _find_holder_of_copy(model: Any) -> str | None:
+    """The class of a live module that holds another model of this class and these shapes, and no other part.
+
+    So do torch's AveragedModel and others' wrappers for a moving average.
+    """
+    import gc
+
+    from torch import nn
+    from torch.optim.swa_utils import AveragedModel
+
+    shapes = [p.shape for p in model.parameters()]
+    for one in gc.get_objects():
+        if not issubclass(type(one), nn.Module):
+            continue
+        if type(one).__module__.startswith("torch.") and not isinstance(one, AveragedModel):
+            continue
+        held = list((vars(one).get("_modules") or {}).values())
+        if len(held) != 1 or held[0] is model or type(held[0]) is not type(model):
+            continue
+        if [p.shape for p in held[0].parameters()] == shapes:
+            return type(one).__name__
     return None
 
 

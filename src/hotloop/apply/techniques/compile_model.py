@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hotloop.apply.compiling import allow_failures, find_missing_compiler
+from hotloop.apply.compiling import allow_failures, allow_kept_graphs, find_missing_compiler
 from hotloop.apply.forecasts import measured_forecast
 from hotloop.apply.forward import wrap_forward
+from hotloop.apply.gradient_use import find_second_derivative
 from hotloop.apply.modules import find_blocks, find_compilation, is_inside_compiled_function, is_sharded, unwrap
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
@@ -25,7 +26,8 @@ class CompileModel(Technique):
     of the time. Under DistributedDataParallel the module inside is compiled, and Dynamo splits its graph at DDP's
     buckets, so that communication still overlaps with backward. Under FSDP2 the blocks are compiled inside their
     sharding hooks. A model that the script compiles itself is left alone. Where compiling fails, that part runs as
-    before and torch prints why, unless `fullgraph` asks for an error.
+    before and torch prints why, unless `fullgraph` asks for an error. `backward(retain_graph=True)` works as before:
+    compiled backwards are told to leave what the forward saved (`donated_buffer = False`).
 
     ## When it helps
     Much of the time in pointwise operators, normalisations and softmax: eager runs them one by one. On a 10 million
@@ -35,7 +37,8 @@ class CompileModel(Technique):
     ## When it does not
     Short runs. Shapes that change all the time (then `dynamic = true`). LSTM and GRU layers, prints and branches on
     values of tensors, at which the graph breaks. `mode = "reduce-overhead"` records CUDA graphs: it needs a GPU,
-    constant shapes and memory.
+    constant shapes and memory. Models of a script that differentiates gradients (`create_graph=True`) are left alone:
+    torch cannot do that with compiled code.
 
     ## Numerics
     Reordered: fused operators keep intermediate results and sum in another order.
@@ -77,7 +80,7 @@ class CompileModel(Technique):
             if not parts:
                 named = f"no module of class {block}" if block else "no class of modules that it repeats"
                 return NotApplicable(why=f"the model has {named}, so there are no blocks to compile")
-        undos = [allow_failures(bool(settings["fullgraph"]))]
+        undos = [allow_failures(bool(settings["fullgraph"])), allow_kept_graphs()]
         undos += [_compile_forward(part, options) if sharded else _compile_in_place(part, options) for part in parts]
 
         def undo() -> None:
@@ -112,6 +115,9 @@ def find_hindrance(model: Any, backend: str) -> str | None:
     known = torch._dynamo.list_backends(exclude_tags=())
     if backend not in known:
         return f"torch has no backend {backend!r}; it has {', '.join(sorted(known))}"
+    place = find_second_derivative()
+    if place is not None:
+        return f"the script differentiates gradients ({place}), which a compiled model cannot"
     return find_missing_compiler(next(model.parameters()).device.type) if backend == "inductor" else None
 
 
