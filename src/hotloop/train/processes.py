@@ -13,7 +13,6 @@ import torch.distributed as dist
 
 from hotloop.core.errors import UsageError
 
-
 _LET_GO_S = 0.05
 
 
