@@ -1,6 +1,14 @@
-"""For every test: signals are as in a terminal, also where the tests were started in the background."""
+"""For every test: signals are as in a terminal, also where the tests were started in the background; none is timed."""
 
+import importlib.util
 import signal
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell without job control starts `command &` so
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if importlib.util.find_spec("hypothesis") is not None:  # tests on an accelerator do without
+    from hypothesis import settings
+
+    # By default an example that takes 200 ms fails, which other programs decide on a shared machine.
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")

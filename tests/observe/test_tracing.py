@@ -267,7 +267,7 @@ from hotloop.observe.tracing import make_tracing
 class Session:
     recorder = Recorder()
     def tell(self, fact):
-        print(fact.get("message", fact["kind"]), flush=True)
+        print(fact.get("message", fact["kind"]) + "\\n", end="", flush=True)
 
 session, tracing = Session(), make_tracing({"run": sys.argv[1], "trace": "1:0:50", "trace_ranks": "all"})
 row = list(TEMPLATE)
@@ -313,7 +313,7 @@ def test_a_profiler_of_another_thread_waits_until_the_recording_has_been_stopped
         "def profile():\n"
         "    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:\n"
         "        torch.ones(9).sum()\n"
-        "    print(any(event.key == 'aten::sum' for event in theirs.key_averages()))\n"
+        "    print(f\"{any(event.key == 'aten::sum' for event in theirs.key_averages())}\\n\", end='', flush=True)\n"
         "train(3)\n"
         "thread = threading.Thread(target=profile); thread.start()\n"
         "while thread.is_alive():\n"
