@@ -78,7 +78,7 @@ def _let_go() -> None:
     """The last thing before the interpreter ends.
 
     A thread of gloo drops its last message a moment after that was delivered. Where this needs the interpreter while it
-    ends, C++ ends the process with SIGABRT, after everything was trained and saved (2 of 53 runs of two ranks with
+    ends, C++ ends the process with SIGABRT, after everything was trained and saved (6 of 65 runs of two ranks with
     FSDP2 on busy cores).
     """
     time.sleep(_LET_GO_S)
