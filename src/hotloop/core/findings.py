@@ -142,7 +142,10 @@ def severity_of(saving: Saving | None) -> Severity:
 
 
 def saving_within(cost_ratio: float, low_ratio: float, mid_ratio: float, high_ratio: float, basis: Basis) -> Saving:
-    """A Saving clamped to what is lost: no forecast exceeds the cost, and the three stay in order.
+    """A Saving clamped to what a rule can time: none of the three exceeds the cost, and they stay in order.
+
+    All are fractions of the time per unit of work. What is told may end higher (hotloop/diagnose/ranges.py).
+
 
     >>> saving_within(0.3, 0.2, 0.4, 0.5, Basis.SIMULATED).mid_ratio
     0.3

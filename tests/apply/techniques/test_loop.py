@@ -35,7 +35,8 @@ def applier_of(technique: str) -> Applier:
     return Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
 
 
-def train_with_zeros(treated: bool, late: int) -> tuple[list[Any], list[Any], Any]:
+def set_up(treated: bool, late: int) -> tuple[TwoHeads, torch.optim.Optimizer, Any, Any]:
+    """A model, its optimizer, the zero_grad to call and the applier that may have changed it."""
     torch.manual_seed(0)
     model = TwoHeads()
     model.late = late
@@ -45,6 +46,11 @@ def train_with_zeros(treated: bool, late: int) -> tuple[list[Any], list[Any], An
     zero: Any = torch.optim.Optimizer.zero_grad
     if treated:
         zero = _change_calls(applier, "torch.optim.optimizer:Optimizer.zero_grad")(zero)
+    return model, optimizer, zero, applier
+
+
+def train_with_zeros(treated: bool, late: int) -> tuple[list[Any], list[Any], Any]:
+    model, optimizer, zero, applier = set_up(treated, late)
     seen = []
     for _ in range(12):
         zero(optimizer, set_to_none=False)
@@ -69,15 +75,7 @@ def test_gradients_that_always_come_are_released_and_a_missing_one_counts_as_zer
 
 def test_a_closure_gets_its_zeros_after_its_backward() -> None:
     def run(treated: bool) -> list[Any]:
-        torch.manual_seed(0)
-        model = TwoHeads()
-        model.late = 8
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        applier = applier_of("zero-grad-to-none")
-        applier.optimizer_built(optimizer)
-        zero: Any = torch.optim.Optimizer.zero_grad
-        if treated:
-            zero = _change_calls(applier, "torch.optim.optimizer:Optimizer.zero_grad")(zero)
+        model, optimizer, zero, applier = set_up(treated, late=8)
         for step in range(12):
             x = torch.randn(4, 16)
 
