@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check test browser golden docs zoo treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks numerics \
+.PHONY: setup demo check evidence-check test browser golden docs zoo fresh told-won treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks pythons numerics \
   techniques compile-forecast gpu clean
 
 setup: $(VENV)/.ready
@@ -32,8 +32,13 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/generate_docs.py --check
+	$(BIN)/python scripts/evidence.py
 
-test: setup $(VENV)-bare/.ready browser
+# Every figure of every page, computed again from the raw tables: seconds.
+evidence-check: setup
+	$(BIN)/python scripts/evidence.py
+
+test: setup $(VENV)-bare/.ready $(VENV)-frameworks/.ready browser
 	$(BIN)/python scripts/run_tests.py
 
 # Tests open the HTML report in Debian's chromium. Where it cannot be had they skip (tests/expected_skips.toml).
@@ -48,10 +53,18 @@ golden: setup
 docs: setup
 	$(BIN)/python scripts/generate_docs.py
 
-# Slow proofs: resumable, results are kept in benchmarks/results/ and docs/.
+# Slow proofs: resumable (rows under .passes/ while a pass runs), one table a pass in benchmarks/results/, pages in docs/.
 zoo: setup
 	$(BIN)/python tests/zoo/harness.py --split all
 	$(BIN)/python tests/zoo/harness.py --summarize
+
+# What forecasts told and what the fixes won, two scripts a mechanism, on a quiet machine: docs/told_won.md.
+told-won: setup
+	$(BIN)/python benchmarks/told_won.py $(if $(LIMIT),--limit $(LIMIT))
+
+# Scripts that nobody has seen, once each: `make fresh SET=folder SCRIPTS_PYTHON=.venv-frameworks/bin/python`, docs/fresh.md.
+fresh: setup
+	$(BIN)/python tests/zoo/fresh.py $(SET) $(if $(SCRIPTS_PYTHON),--python $(SCRIPTS_PYTHON)) $(if $(LIMIT),--limit $(LIMIT))
 
 treated: setup
 	$(BIN)/python tests/zoo/treat.py
@@ -92,11 +105,12 @@ techniques: setup
 compile-forecast: setup
 	$(BIN)/python benchmarks/compile_forecast.py
 
-# How often tune is wrong: A/A comparisons and a known 5 %, about a minute each; resumable.
+# How often tune is wrong on a real step: A/A comparisons and a known 5 %, one procedure, about a minute each; resumable.
 tune-aa: setup
 	$(BIN)/python benchmarks/tune_aa.py live --count 40
 	$(BIN)/python benchmarks/tune_aa.py known --count 20
 	$(BIN)/python benchmarks/tune_aa.py resample
+	$(BIN)/python benchmarks/tune_aa.py publish
 
 # Whether the patched sources of five scripts win what their strategies won: about ten minutes; resumable.
 patches: setup
@@ -109,17 +123,25 @@ trainer: setup
 	$(BIN)/python benchmarks/trainer.py
 
 # Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py; DeepSpeed and torchtitan besides, for
-# tests/apply/formats/test_real_libraries.py (both skipped without). torchtitan 0.3 reads TOML no more; its configuration
-# is all that is needed, not what it trains with.
-frameworks:
+# tests/apply/formats/test_real_libraries.py. torchtitan 0.3 reads TOML no more; its configuration is all that is
+# needed, not what it trains with. torch is that of the bare environment: one copy serves both.
+frameworks: $(VENV)-frameworks/.ready
+
+$(VENV)-frameworks/.ready: $(VENV)-bare/.ready
 	test -x $(VENV)-frameworks/bin/python || $(PYTHON) -m venv $(VENV)-frameworks
-	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH)
+	$(VENV)-bare/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(VENV)-frameworks/bin/python \
+	  -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/bare.pth"
 	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH) accelerate transformers lightning \
 	  deepspeed==0.19.8 pyyaml tyro tomli
 	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install --no-deps torchtitan==0.2.2
+	touch $@
+
+# Tests without torch in the oldest and the newest Python on the PATH (benchmarks/results/pythons.json).
+pythons: setup
+	$(BIN)/python scripts/smoke_pythons.py
 
 gpu:
 	bash scripts/gpu.sh
 
 clean:
-	rm -rf $(VENV) $(VENV)-bare build dist
+	rm -rf $(VENV) $(VENV)-* build dist

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raw import describe_commit, draw_raw
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "compile_forecast.json"
 PAGE = ROOT / "docs" / "compile-forecast.md"
@@ -329,11 +331,6 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def _commit() -> str:
-    words = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "?"
-
-
 def summarize(result: Row) -> str:
     """The page: every row, and how many forecasts were close."""
     rows = result["rows"]
@@ -414,12 +411,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             result = {
                 "schema": "hotloop.compile-forecast/1",
                 "date": datetime.date.today().isoformat(),
-                "commit": _commit(),
+                "commit": describe_commit(),
                 "machine": describe_machine(),
                 "rows": rows,
             }
             options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            options.out.write_text(draw_raw(result), encoding="utf-8")
             said = " ".join(f"{row['forecast'][key]:.2f}" for key in ("low_ratio", "mid_ratio", "high_ratio"))
             print(f"{name} ({threads}): forecast {said}, saved {row['realised_ratio']:.2f}", flush=True)
     if result["rows"]:

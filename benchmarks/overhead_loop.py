@@ -428,7 +428,6 @@ def measure_in_place(options: argparse.Namespace) -> dict[str, Any]:
     from torch.utils.data._utils import fetch
 
     from hotloop.observe import wrappers
-    from hotloop.observe.overhead import hooks_overhead_ns
 
     loop = Loop(options.model, options.width)
     for _ in range(options.warmup):
@@ -501,7 +500,6 @@ def measure_in_place(options: argparse.Namespace) -> dict[str, Any]:
 
     empty, full = run(hooked=False), run(hooked=True)
     session.module_patch = patch
-    claimed_ns = hooks_overhead_ns(session) / session.recorder.rows
     names = list(dict.fromkeys(name for step in full for name in step))
     nothing = [0, 0, 0]
 
@@ -525,7 +523,6 @@ def measure_in_place(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "hooks": hooks,
         "is_wide": not narrowed,
-        "claimed_ns": claimed_ns,
         "sum_mean_ns": _trimmed_mean(sums(full)) - _trimmed_mean(sums(empty)),
         "sum_median_ns": _median(sums(full)) - _median(sums(empty)),
         "sum_min_ns": min(sums(full)) - min(sums(empty)),
@@ -559,7 +556,33 @@ def toggle(options: argparse.Namespace) -> dict[str, Any]:
                 loop.step()
             (on if state else off).append((time.thread_time_ns() - start_ns) / block)
     session.off = False
-    return {"on_ns": on, "off_ns": off, "rows": session.recorder.rows}
+    from hotloop.observe.overhead import replayed_hooks_ns
+
+    rows = session.recorder.rows
+    return {"on_ns": on, "off_ns": off, "rows": rows, "replayed_ns": replayed_hooks_ns(session) / rows}
+
+
+# -- (d) the same process with sampling from outside on and off ------------------------------------------------------
+
+
+def time_by_clock(options: argparse.Namespace) -> dict[str, Any]:
+    """CPU time per step of short blocks, of the training thread and of the process, and when each block ran.
+
+    Who samples from outside goes by the same clock (CLOCK_MONOTONIC).
+    """
+    loop = Loop(options.model, options.width)
+    for _ in range(options.warmup):
+        loop.step()
+    blocks: list[tuple[int, int, float, float]] = []
+    end_ns = time.monotonic_ns() + int(options.seconds * 1e9)
+    block = 8
+    while (start_ns := time.monotonic_ns()) < end_ns:
+        thread_ns, process_ns = time.thread_time_ns(), time.process_time_ns()
+        for _ in range(block):
+            loop.step()
+        thread_ns, process_ns = time.thread_time_ns() - thread_ns, time.process_time_ns() - process_ns
+        blocks.append((start_ns, time.monotonic_ns(), thread_ns / block, process_ns / block))
+    return {"blocks": blocks}
 
 
 MODES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
@@ -568,6 +591,7 @@ MODES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "place": measure_in_place,
     "toggle": toggle,
     "sampler": watch_sampler,
+    "clock": time_by_clock,
 }
 
 

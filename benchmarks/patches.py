@@ -27,9 +27,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from raw import describe_commit, draw_raw
+
 import hotloop
 from hotloop.core.strategy import Choice, Strategy
-from hotloop.pipeline.tuning import Request, _attach, make_patch_of, measure_run
+from hotloop.pipeline.tuning import Request, attach_trial, make_patch_of, measure_run
 from hotloop.tune.patch import Patch
 from hotloop.tune.statistics import compare
 from hotloop.tune.trials import Bench, Limits, Ran, run_trial
@@ -209,7 +211,7 @@ def main() -> int:
 
 def run_script(script: Script, pairs: int) -> None:
     """Processes of all three sides, until each has ``pairs`` of them in the results."""
-    found = read_results()["scripts"].get(script.name) or {"style": script.style, "text": digest(script.text)}
+    found = read_pass()["scripts"].get(script.name) or {"style": script.style, "text": digest(script.text)}
     if found["text"] != digest(script.text):
         found = {"style": script.style, "text": digest(script.text)}
     processes: dict[str, list[dict[str, Any]]] = found.setdefault("processes", {side: [] for side in SIDES})
@@ -250,7 +252,7 @@ def make_bench(script: Script, folder: Path) -> tuple[Bench, Request]:
         command=request.command,
         plan=plan_workspace(project),
         folder=request.folder,
-        environment=partial(_attach, request, deep=False),
+        environment=partial(attach_trial, request, deep=False),
         measure=measure_run,
     )
     return bench, request
@@ -322,8 +324,15 @@ def read_results() -> dict[str, Any]:
     return found
 
 
+def read_pass() -> dict[str, Any]:
+    """What this commit's pass has; processes of another commit are of another pass."""
+    found = read_results()
+    is_this = found.get("commit") == describe_commit()
+    return found if is_this else {"schema": "hotloop.patches/1", "commit": describe_commit(), "scripts": {}}
+
+
 def write_script(name: str, found: Mapping[str, Any]) -> None:
-    results = read_results()
+    results = read_pass()
     import torch
 
     results["machine"] = {
@@ -333,9 +342,10 @@ def write_script(name: str, found: Mapping[str, Any]) -> None:
         "hotloop": hotloop.__version__,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
+    results["date"] = results["machine"]["date"]
     results["scripts"][name] = {**found, **compare_sides(found["processes"])}
     part = RESULTS.with_suffix(".part")
-    part.write_text(json.dumps(results, indent=1) + "\n")
+    part.write_text(draw_raw(results))
     part.replace(RESULTS)
 
 

@@ -16,6 +16,8 @@ import functools
 import gzip
 import http.server
 import json
+import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -30,6 +32,8 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+
+from raw import describe_commit, draw_raw
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "report"))
@@ -86,9 +90,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             found.append(compare(page, address, folder, trace))
             print(json.dumps(found[-1]), flush=True)
     version = next(p.name for p in options.ui.iterdir() if p.name.startswith("v"))
-    stored = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "perfetto": version, "excerpts": found}
+    stored = {
+        "schema": "hotloop.perfetto/1",
+        "commit": describe_commit(),
+        "machine": {"system": platform.platform(), "cores": len(os.sched_getaffinity(0))},
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "perfetto": version,
+        "excerpts": found,
+    }
     if not options.traces:
-        RESULT.write_text(json.dumps(stored, indent=1) + "\n")
+        RESULT.write_text(draw_raw(stored))
     return 0 if all(one["differs"] == [] for one in found) else 1
 
 

@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from raw import describe_commit, draw_raw
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
@@ -228,12 +230,15 @@ def main() -> int:
     options = parser.parse_args()
     trials: list[dict[str, Any]] = []
     if options.result.exists() and not options.fresh:
-        trials = json.loads(options.result.read_text())["trials"]
+        stored = json.loads(options.result.read_text())
+        # Trials of another commit are of another pass.
+        trials = stored["trials"] if stored.get("commit") == describe_commit() else []
     choose = random.Random(len(trials) + 7)
 
     def keep() -> None:
         machine = {"cpu_count": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
         content = {
+            "commit": describe_commit(),
             "machine": machine,
             "date": time.strftime("%Y-%m-%d"),
             "summary": summarize(trials),
@@ -241,7 +246,7 @@ def main() -> int:
         }
         options.result.parent.mkdir(exist_ok=True)
         temporary = options.result.with_suffix(".tmp")
-        temporary.write_text(json.dumps(content, indent=1) + "\n")
+        temporary.write_text(draw_raw(content))
         temporary.replace(options.result)
 
     with tempfile.TemporaryDirectory() as name:

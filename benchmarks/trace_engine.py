@@ -23,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from raw import describe_commit, draw_raw
+
 ROOT = Path(__file__).resolve().parents[1]
 REAL_TRACE = ROOT.parent / "shared" / "traces" / "a100_ddp_rank3of8" / "control.json.gz"
 
@@ -41,7 +43,7 @@ import json, resource, sys
 from pathlib import Path
 from hotloop.trace.inputs import find_traces, read_trace_file
 (file,) = find_traces([sys.argv[1]]).files
-(trace,) = read_trace_file(file, write_cache=sys.argv[2] == "write")
+(trace,) = read_trace_file(file, cache_folder=Path(sys.argv[2]) if sys.argv[2] else None)
 used = resource.getrusage(resource.RUSAGE_SELF)
 status = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
 print(json.dumps({
@@ -62,7 +64,7 @@ from hotloop.analyze.timeline.steps import assign_device_work
 from hotloop.analyze.timeline.tables import tabulate_kernels
 from hotloop.trace.inputs import find_traces, read_trace_file
 (file,) = find_traces([sys.argv[1]]).files
-(trace,) = read_trace_file(file, write_cache=False)
+(trace,) = read_trace_file(file)
 ground = lay_groundwork(trace)
 parts = (trace, ground.links, ground.classes)
 covers = cover_devices(*parts)
@@ -93,7 +95,7 @@ def main():
         sizes.extend(len(pickle.dumps(one.result)) for one in reduced.traces)
         return reduced
     traces.map_traces = measured
-    report = traces.report_traces([sys.argv[1]], workers=int(sys.argv[2]), write_cache=False)
+    report = traces.report_traces([sys.argv[1]], workers=int(sys.argv[2]))
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     status = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
     print(json.dumps({
@@ -110,7 +112,7 @@ _ANALYSE = """
 import json, resource, sys
 from pathlib import Path
 from hotloop.pipeline.traces import report_traces
-report = report_traces([sys.argv[1]], write_cache=False)
+report = report_traces([sys.argv[1]])
 used = resource.getrusage(resource.RUSAGE_SELF)
 status = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
 print(json.dumps({
@@ -247,20 +249,21 @@ def measure_ranks(counts: Sequence[int], folder: Path, source: Path) -> Iterator
 
 def measure_reading(path: Path, repeats: int) -> dict[str, Any]:
     """Reading the file, writing its cache once, and opening it from there."""
-    cache = path.with_name(f".{path.name}.hlcols")
-    reads = [run_fresh(_READ, str(path), "no") for _ in range(repeats)]
-    written = run_fresh(_READ, str(path), "write")
-    opened = [run_fresh(_READ, str(path), "no") for _ in range(repeats)]
+    folder = path.with_name(f"{path.name}.cache")
+    reads = [run_fresh(_READ, str(path), "") for _ in range(repeats)]
+    written = run_fresh(_READ, str(path), str(folder))
+    cache = next(iter(folder.glob("*")), None) if folder.exists() else None
+    opened = [run_fresh(_READ, str(path), str(folder)) for _ in range(repeats)]
     if len({(run["events"], run["work_ns"]) for run in (*reads, written, *opened)}) != 1:
         raise SystemExit(f"{path}: the readings differ")
     size_bytes = path.stat().st_size
     return {
         "bytes": size_bytes,
         "events": reads[0]["events"],
-        "cache_bytes": cache.stat().st_size if cache.exists() else None,
+        "cache_bytes": cache.stat().st_size if cache is not None else None,
         "read": _summarise(reads, size_bytes),
         "read_and_write_cache": _summarise([written], size_bytes),
-        "open_cache": _summarise(opened, size_bytes) if cache.exists() else None,
+        "open_cache": _summarise(opened, size_bytes) if cache is not None else None,
     }
 
 
@@ -339,13 +342,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(json.dumps(row), flush=True)
     if given.json:
         result = {
+            "commit": describe_commit(),
             "date": datetime.date.today().isoformat(),
             "python": platform.python_version(),
             "machine": platform.machine(),
             "cores": len(os.sched_getaffinity(0)),
             "source": given.source.name,
         }
-        given.json.write_text(json.dumps({**result, "rows": rows, "ranks": by_ranks}, indent=1) + "\n")
+        given.json.write_text(draw_raw({**result, "rows": rows, "ranks": by_ranks}))
 
 
 if __name__ == "__main__":

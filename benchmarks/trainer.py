@@ -40,6 +40,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from raw import describe_commit, draw_raw
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "trainer.json"
 LIMIT_RATIO = 1.02
@@ -357,10 +359,11 @@ def main() -> int:
     if options.overhead:
         command = [python, __file__, "--overhead", "--worker", "hotloop"]
         return subprocess.run(command, env=environment).returncode
-    content: dict[str, Any] = {"schema": "hotloop.trainer-cost/2", "processes": []}
+    content: dict[str, Any] = {"schema": "hotloop.trainer-cost/2", "commit": describe_commit(), "processes": []}
     if options.result.exists() and not options.fresh:
         old = json.loads(options.result.read_text())
-        content = old if old.get("schema") == content["schema"] else content
+        # Processes of another commit are of another pass.
+        content = old if all(old.get(key) == content[key] for key in ("schema", "commit")) else content
     began_s = time.monotonic()
     kept_heap = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
     for number, outer, keep in itertools.product(range(options.processes), OUTER, (False, True)):
@@ -378,7 +381,7 @@ def main() -> int:
             content["processes"].append({**json.loads(part.read_text()), **key})
         judge(content)
         options.result.parent.mkdir(exist_ok=True)
-        options.result.write_text(json.dumps(content, indent=1) + "\n")
+        options.result.write_text(draw_raw(content))
     shown = {key: value for key, value in content.items() if key != "processes"}
     print(json.dumps(shown, indent=1))
     for name, why in content.get("skipped", {}).items():

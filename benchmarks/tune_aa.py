@@ -1,15 +1,18 @@
-"""How often tune's verdict errs: live A/A and known differences on a loaded machine, and A/A resamples.
+"""How often tune's verdict errs: A/A and a known 5 % on a real step, and resamples of the recorded processes.
 
-    python benchmarks/tune_aa.py live --count 40     75 s each
-    python benchmarks/tune_aa.py known --count 20    a step takes 5 % less
-    python benchmarks/tune_aa.py resample            over what live left
+    python benchmarks/tune_aa.py live --count 40     equal processes: whatever is told apart is wrong
+    python benchmarks/tune_aa.py known --count 20    a step with 20 micro-batches beside one with 21
     python benchmarks/tune_aa.py crowded             3 minutes: processes that share one core with a busy one
     python benchmarks/tune_aa.py paced               3 minutes: processes on all cores, beside what the host does
+    python benchmarks/tune_aa.py resample            over what live left
+    python benchmarks/tune_aa.py publish             one table of it all in benchmarks/results/tune_aa/
 
-Every process is appended to benchmarks/results/tune_aa.jsonl at once: started again, each part goes on where it was.
-The trainer is a loop of matrix products and a sleep (numpy only), in fresh processes; the load comes from --load
-processes that are busy for random times. Between its steps the trainer times the fixed work of observe/pace.py, with
-numpy, so that torch need not be imported.
+One procedure for all parts: the trainer is a torch training (forward and backward of MICRO_BATCHES micro-batches, then
+AdamW), in fresh processes; the load comes from --load processes that are busy for random times; between its steps the
+trainer times the fixed work of observe/pace.py. What a micro-batch is of the step is measured in the same processes, so
+that the known difference is told and not assumed. Every comparison is appended to .passes/tune_aa.jsonl at once:
+started again, each part goes on where it was. ``show --table FILE`` tells the figures of a published table; the one of
+2026-11-22 is of an older trainer, a loop of numpy products and a sleep, and of two procedures.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ import json
 import math
 import multiprocessing
 import os
+import platform
 import random
+import statistics
 import subprocess
 import sys
 import time
@@ -28,40 +33,49 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from raw import describe_commit
+
 from hotloop.core.tuning import Verdict
 from hotloop.tune.goals import CROWDING, PACE
 from hotloop.tune.statistics import DECISION_LEVEL, MOST_PAIRS, Comparison, Covariate, compare, crowding, noise_of
 
-RESULTS = Path(__file__).resolve().parent / "results" / "tune_aa.jsonl"
-STEP_S = 0.010
+ROOT = Path(__file__).resolve().parents[1]
+WORK = ROOT / ".passes" / "tune_aa.jsonl"
+TABLES = Path(__file__).resolve().parent / "results" / "tune_aa"
 STEPS = 120
 WARM_UP = 20
-PRODUCTS = 6
-FULL_PRODUCTS = 40
+MICRO_BATCHES = 20
 RECORDED_S = 170.0
-DIFFERENCE_RATIO = 1.05
 POWER_RATIOS = (1.05, 1.15, 1.3)
 POWER_PAIRS = 10
 """As many as three minutes hold where a process takes eight seconds."""
 TRAINER = f"""
 import json, os, sys, time
-import numpy as np
+import torch
+from torch.nn import GELU, Linear, Sequential
 sys.path.insert(0, sys.argv[2])
 from supervisor import read_cores
+torch.manual_seed(0)
 cores = sorted(os.sched_getaffinity(0))
+torch.set_num_threads(1)
 def look():
-    busy, whole = read_cores(open("/proc/stat").read(), cores)
+    busy, whole, *_ = read_cores(open("/proc/stat").read(), cores)
     return busy, whole, time.process_time() * os.sysconf("SC_CLK_TCK")
-a = np.random.rand(160, 160)
-fixed = np.full((160, 160), 0.5)
-pause_s = float(sys.argv[1])
-began_s, paced_s = 0.0, []
+model = Sequential(Linear(128, 256), GELU(), Linear(256, 128))
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+fixed = torch.full((160, 160), 0.5, dtype=torch.float64)
+micro_batches = int(sys.argv[1])
+began_s, paced_s, micro_s, losses = 0.0, [], [], []
 for step in range({STEPS}):
     if step == {WARM_UP}:
         before, began_s = look(), time.perf_counter()
-    for _ in range(int(sys.argv[3])):
-        a @ a
-    time.sleep(pause_s)
+    inner_s = time.perf_counter()
+    for micro in range(micro_batches):
+        loss = (model(torch.randn(64, 128)) - 1.0).square().mean() / micro_batches
+        loss.backward()
+    micro_s.append((time.perf_counter() - inner_s) / micro_batches)
+    optimizer.step()
+    optimizer.zero_grad()
     pace_s = time.perf_counter()
     fixed + fixed @ fixed
     if began_s:
@@ -70,7 +84,8 @@ took_s = time.perf_counter() - began_s - sum(paced_s)
 busy, whole, own = (b - a for a, b in zip(before, look()))
 steps = {STEPS - WARM_UP}
 kept_s = sorted(paced_s)[: steps - steps // 20]
-print(json.dumps([took_s / steps, max(0.0, busy - own) / max(1, whole), sum(kept_s) / len(kept_s) * 1e9]))
+ratio = sum(micro_s[{WARM_UP}:]) / took_s
+print(json.dumps([took_s / steps, max(0.0, busy - own) / max(1, whole), sum(kept_s) / len(kept_s) * 1e9, ratio]))
 """
 SUPERVISOR = Path(__file__).resolve().parents[1] / "src" / "hotloop" / "tune"
 
@@ -81,11 +96,14 @@ class Process(NamedTuple):
     time_s: float
     others_ratio: float | None
     pace_ns: float | None = None
+    micro_batch_ratio: float | None = None
+    """Share of the step that one micro-batch takes."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("part", choices=("live", "known", "resample", "crowded", "paced", "show"))
+    parser.add_argument("part", choices=("live", "known", "resample", "crowded", "paced", "show", "publish"))
+    parser.add_argument("--table", type=Path, help="show: a published table in place of what was measured here")
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--load", type=int, default=1, help="busy processes beside the trials (default 1)")
     options = parser.parse_args()
@@ -98,24 +116,24 @@ def main() -> int:
         if not any(one["part"] == options.part for one in read_results()):
             record_equal(options.part)
         resample_equal(options.part, 1_000)
-    show()
+    if options.part == "publish":
+        write_raw_table(TABLES / f"{describe_commit()}.jsonl", read_results())
+    show(read_table_rows(options.table) if options.table else read_results())
     return 0
 
 
 def run_live(part: str, count: int, load: int) -> None:
     """Comparisons with fresh processes, until ``count`` of this part are stored."""
     done = sum(one["part"] == part for one in read_results())
-    pauses = (STEP_S, STEP_S)
-    if part == "known":  # the sleep is calibrated so that the whole step, not the sleep alone, differs by 5 %
-        whole_s = min(run_process(STEP_S).time_s for _ in range(3))
-        pauses = (STEP_S, STEP_S - whole_s * (1 - 1 / DIFFERENCE_RATIO))
+    # The unchanged side of a known difference does one micro-batch more.
+    micro_batches = (MICRO_BATCHES + (part == "known"), MICRO_BATCHES)
     for number in range(done, count):
         began_s = time.monotonic()
         sides: tuple[list[Process], list[Process]] = ([], [])
         while True:
             order = (0, 1) if len(sides[0]) % 2 == 0 else (1, 0)
             for side in order:
-                sides[side].append(run_process(pauses[side]))
+                sides[side].append(run_process(micro_batches[side]))
             found = judge_pairs(*sides)
             if found.decided:
                 break
@@ -133,9 +151,9 @@ def run_live(part: str, count: int, load: int) -> None:
         print(f"{part} {number + 1}/{count}: {found.verdict.value}, {found.reason} ({took_s:.0f} s)", flush=True)
 
 
-def run_process(pause_s: float, *, products: int = PRODUCTS) -> Process:
+def run_process(micro_batches: int) -> Process:
     done = subprocess.run(
-        [sys.executable, "-c", TRAINER, str(pause_s), str(SUPERVISOR), str(products)],
+        [sys.executable, "-c", TRAINER, str(micro_batches), str(SUPERVISOR)],
         capture_output=True,
         text=True,
         check=True,
@@ -172,7 +190,7 @@ def record_equal(part: str) -> None:
     load = 1 if part == "crowded" else 0
     with busy(load):
         while time.monotonic() - began_s < RECORDED_S:
-            found.append(run_process(0.0, products=FULL_PRODUCTS))
+            found.append(run_process(MICRO_BATCHES))
     store({"part": part, "load": load, "cores": len(os.sched_getaffinity(0)), "processes": found})
 
 
@@ -259,9 +277,8 @@ def judge_again(one: dict[str, Any]) -> Verdict:
     return Verdict.CANNOT_TELL
 
 
-def show() -> None:
+def show(results: Sequence[dict[str, Any]]) -> None:
     """The figures so far, with what was asked of them."""
-    results = read_results()
     live = [one for one in results if one["part"] == "live"]
     told = [judge_again(one) for one in live]
     wrong = sum(verdict is not Verdict.CANNOT_TELL for verdict in told)
@@ -273,7 +290,7 @@ def show() -> None:
     known = [one for one in results if one["part"] == "known"]
     told = [judge_again(one) for one in known]
     print(
-        f"known {DIFFERENCE_RATIO - 1:.0%}: {told.count(Verdict.FASTER)} of {len(told)} right, "
+        f"known {_words_of_known(known)}: {told.count(Verdict.FASTER)} of {len(told)} right, "
         f"{told.count(Verdict.SLOWER)} with the wrong sign, {told.count(Verdict.CANNOT_TELL)} cannot tell "
         f"(asked: 90 %, 0); "
         f"longest {max((one['took_s'] for one in known), default=0):.0f} s (asked: 300)"
@@ -306,15 +323,43 @@ def _be_busy(seed: int) -> None:
         time.sleep(generator.expovariate(1.0))
 
 
+def _words_of_known(known: Sequence[dict[str, Any]]) -> str:
+    """The difference that was laid on, by the share that a micro-batch had of the longer step."""
+    shares = [p.micro_batch_ratio for one in known for p in sides_of(one)[0] if p.micro_batch_ratio is not None]
+    if not shares:
+        return "5 % (calibrated by a sleep)"
+    ratio = statistics.median(shares)
+    return f"{ratio / (1 - ratio):.1%} (a micro-batch takes {ratio:.1%} of the longer step)"
+
+
 def read_results() -> list[dict[str, Any]]:
-    if not RESULTS.exists():
+    if not WORK.exists():
         return []
-    return [json.loads(line) for line in RESULTS.read_text().splitlines() if line.strip()]
+    return [json.loads(line) for line in WORK.read_text().splitlines() if line.strip()]
+
+
+def read_table_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a published table, whose first line holds for all of them."""
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def write_raw_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    head = {
+        "schema": "hotloop.table/1",
+        "pass": "tune-aa",
+        "commit": describe_commit(),
+        "machine": {"system": platform.platform(), "cores": len(os.sched_getaffinity(0))},
+        "date": time.strftime("%Y-%m-%d"),
+        "trainer": "torch",
+        "row_count": len(rows),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(one) + "\n" for one in (head, *rows)))
 
 
 def store(result: dict[str, Any]) -> None:
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    with RESULTS.open("a") as file:
+    WORK.parent.mkdir(parents=True, exist_ok=True)
+    with WORK.open("a") as file:
         file.write(json.dumps(result) + "\n")
 
 

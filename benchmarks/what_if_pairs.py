@@ -2,7 +2,7 @@
 
 Run by `make what-if`: 25 pairs, about 12 minutes on two quiet cores. Each script is traced on the CPU by
 `hotloop run --trace` as it is and with its fix, interleaved; the forecast comes from the trace without the fix alone.
-Pairs marked blind were written after the model of the what-if, which was not changed by them. Where ../shared/traces is
+Pairs marked later were written after the model of the what-if, which was not changed by them. Where ../shared/traces is
 there, the pair of ResNet-50 traces with 0 and 4 loader workers is added. Writes benchmarks/results/what_if_pairs.json
 after every pair, and goes on there when it was broken off (--fresh: from the beginning); `make zoo-report` takes its
 table from it.
@@ -26,6 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from raw import describe_commit, draw_raw
+
 from hotloop.analyze.timeline.reduce import lay_groundwork
 from hotloop.analyze.timeline.what_if import forecast
 from hotloop.core.graph import Change, WhatIf
@@ -36,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "tests" / "zoo" / "scripts"
 TRACES = ROOT.parent / "shared" / "traces"
 RESULT = ROOT / "benchmarks" / "results" / "what_if_pairs.json"
-BLIND = ROOT / "benchmarks" / "what_if_blind.py"
+LATER = ROOT / "benchmarks" / "what_if_later.py"
 WAIT_COUNT, WARMUP_COUNT, ACTIVE_COUNT = 30, 3, 40
 STEPS_COUNT = WAIT_COUNT + WARMUP_COUNT + ACTIVE_COUNT + 3
 REPEATS = 2
@@ -57,7 +59,7 @@ class Pair:
     workers: int = 0
     threads: int | None = None
     """Threads that the script computes with; None for torch's own choice."""
-    is_blind: bool = False
+    is_later: bool = False
 
 
 def _zoo(script: str, fix: tuple[str, ...], change: str, workers: int = 0) -> tuple[Pair, ...]:
@@ -65,9 +67,9 @@ def _zoo(script: str, fix: tuple[str, ...], change: str, workers: int = 0) -> tu
     return tuple(Pair(f"{script} {n}", path, ("--level", str(n)), fix, change, workers) for n in (1, 2, 3))
 
 
-def _blind(name: str, arguments: str, fix: str, change: str, workers: int = 0, threads: int = 1) -> Pair:
+def _later(name: str, arguments: str, fix: str, change: str, workers: int = 0, threads: int = 1) -> Pair:
     words = (*arguments.split(), "--threads", str(threads))
-    return Pair(name, BLIND, words, tuple(fix.split()), change, workers, threads, is_blind=True)
+    return Pair(name, LATER, words, tuple(fix.split()), change, workers, threads, is_later=True)
 
 
 PAIRS = (
@@ -76,21 +78,21 @@ PAIRS = (
     *_zoo("input_collate", ("--workers", "2"), "loader-workers", 2),
     *_zoo("input_storage", ("--workers", "4"), "loader-workers", 4),
     *_zoo("lm_float32", ("--fixed",), "bf16-autocast"),
-    _blind("gru storage", "--model gru --loading storage --cost-us 900", "--workers 2", "loader-workers", 2),
-    _blind("mlp python", "--model mlp --loading python --cost-us 150 --batch 64", "--workers 1", "loader-workers", 1),
-    _blind("conv tensors", "--model conv --loading tensors --cost-us 400", "--workers 2", "loader-workers", 2, 2),
-    _blind(
+    _later("gru storage", "--model gru --loading storage --cost-us 900", "--workers 2", "loader-workers", 2),
+    _later("mlp python", "--model mlp --loading python --cost-us 150 --batch 64", "--workers 1", "loader-workers", 1),
+    _later("conv tensors", "--model conv --loading tensors --cost-us 400", "--workers 2", "loader-workers", 2, 2),
+    _later(
         "wide mixed, accumulating", "--model wide --loading mixed --cost-us 500 --batch 16 --accumulate 4",
         "--workers 3", "loader-workers", 3,
     ),
-    _blind("mlp storage", "--model mlp --loading storage --cost-us 1200", "--workers 8", "loader-workers", 8),
-    _blind("gru python", "--model gru --loading python --cost-us 700", "--workers 2", "loader-workers", 2, 2),
-    _blind(
+    _later("mlp storage", "--model mlp --loading storage --cost-us 1200", "--workers 8", "loader-workers", 8),
+    _later("gru python", "--model gru --loading python --cost-us 700", "--workers 2", "loader-workers", 2, 2),
+    _later(
         "conv python, accumulating", "--model conv --loading python --cost-us 200 --batch 16 --accumulate 2",
         "--loading none --cost-us 0", "no-input-wait",
     ),
-    _blind("wide bf16", "--model wide --batch 256", "--bf16", "bf16-autocast", threads=2),
-    _blind("attention bf16", "--model attention --batch 16", "--bf16", "bf16-autocast", threads=1),
+    _later("wide bf16", "--model wide --batch 256", "--bf16", "bf16-autocast", threads=2),
+    _later("attention bf16", "--model attention --batch 16", "--bf16", "bf16-autocast", threads=1),
 )  # fmt: skip
 
 
@@ -124,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append(compare_resnet())
         print(json.dumps(rows[-1]), flush=True)
     keep(options.out, result)
-    for which, part in (("known", [r for r in rows if not r["blind"]]), ("blind", [r for r in rows if r["blind"]])):
+    for which, part in (("earlier", [r for r in rows if not r["later"]]), ("later", [r for r in rows if r["later"]])):
         near = sum(abs(row["forecast_saving_ratio"] - row["realised_saving_ratio"]) <= 0.10 for row in part)
         print(f"{which}: {near} of {len(part)} within 0.10")
     return 0
@@ -144,7 +146,7 @@ def read_done(path: Path, repeats: int) -> list[dict[str, Any]]:
 def keep(path: Path, result: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(result, indent=1) + "\n")
+    part.write_text(draw_raw(result))
     part.replace(path)
 
 
@@ -167,7 +169,7 @@ def measure_pair(pair: Pair, repeats: int) -> dict[str, Any]:
                 else:
                     before.append(found)
     fastest = min(before, key=lambda one: one.measured_step_ns)
-    return describe_pair(pair.name, " ".join(pair.fix), change, fastest, min(after)) | {"blind": pair.is_blind}
+    return describe_pair(pair.name, " ".join(pair.fix), change, fastest, min(after)) | {"later": pair.is_later}
 
 
 def describe_pair(name: str, fix: str, change: Change, found: WhatIf, after_ns: int) -> dict[str, Any]:
@@ -221,7 +223,7 @@ def trace_script(script: Path, arguments: Sequence[str], folder: Path) -> Path:
 
 
 def forecast_file(path: Path, change: Change) -> WhatIf:
-    done = map_traces([path], partial(_forecast, change=change), 1, write_cache=False)
+    done = map_traces([path], partial(_forecast, change=change), 1)
     return done.traces[0].result
 
 
@@ -235,7 +237,7 @@ def compare_resnet() -> dict[str, Any]:
     change = Change(kind="no-input-wait")
     one, other = (forecast_file(TRACES / f"resnet50_workers_{n}", change) for n in (0, 4))
     told = describe_pair("resnet50 (published traces)", "num_workers=4", change, one, other.measured_step_ns)
-    return told | {"blind": False}
+    return told | {"later": False}
 
 
 def measure_bfloat16(trace: Path, threads: int | None) -> dict[str, float]:
@@ -289,13 +291,6 @@ def _time_call(name: str, dims: list[list[int]], strides: list[list[int]] | None
         call()
         times.append(time.perf_counter() - started)
     return min(times[1:])
-
-
-def describe_commit() -> str:
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "no-commit"
 
 
 def _torch_version() -> str:

@@ -16,7 +16,7 @@ from typing import get_type_hints
 
 from hotloop.apply import TECHNIQUES
 from hotloop.cli.parser import build_parser
-from hotloop.core.acts import ACTS
+from hotloop.core.acts import ACTS, BY_HAND, EFFORTS
 from hotloop.core.findings import Safety, Skipped
 from hotloop.core.rules import Rule
 from hotloop.core.techniques import Setting, Technique
@@ -50,7 +50,7 @@ def find_stale_pages(root: Path) -> dict[str, str]:
     """The pages under ``root`` that differ from what the code says, with the text that they should have."""
     wanted = {
         "docs/rules.md": describe_rules(RULES),
-        "docs/techniques.md": describe_techniques(TECHNIQUES),
+        "docs/techniques.md": describe_techniques(TECHNIQUES) + describe_by_hand(ACTS, BY_HAND),
         "docs/vocabulary.md": replace_block(
             (root / "docs" / "vocabulary.md").read_text(encoding="utf-8"), describe_who(TECHNIQUES, ACTS), WHO_BEGIN
         ),
@@ -67,7 +67,7 @@ def describe_rules(rules: Mapping[str, Rule]) -> str:
         "# Rules",
         "",
         "What hotloop looks for. `hotloop rule ID` prints one of these. Rules marked † need a timeline of the device's",
-        "kernels, which hotloop does not record yet: every report lists them as not judged, with the reason.",
+        "kernels, from `hotloop trace` or `hotloop run --trace`: without it they are not judged.",
         "",
         "| rule | the fault |",
         "|---|---|",
@@ -95,14 +95,26 @@ def describe_techniques(techniques: Mapping[str, Technique]) -> str:
         "What a strategy can switch on ([strategy.md](strategy.md)). `hotloop rule ID` prints one of these.",
         "**numerics** says what a technique does to the numbers of the training: `exact`, `reordered`, `resampled` or",
         "`lossy` ([vocabulary.md](vocabulary.md)). **applied** says whether hotloop may choose it by itself or only",
-        "when asked; a technique in a strategy file has been asked for.",
+        "when asked; a technique in a strategy file has been asked for. What no strategy can do: [by hand](#by-hand).",
+        "**effort** is that of editing the program yourself ([vocabulary.md](vocabulary.md)).",
         "",
-        "| technique | what it does | numerics | applied | treats |",
-        "|---|---|---|---|---|",
+        "Figures in these manuals are single observations made while the technique was written, up to 2026-11-22, on",
+        "two shared cores of an AMD EPYC where nothing else is said; no raw data was kept. What was kept is in",
+        "[claims.md](claims.md) and [numerics.md](numerics.md).",
+        "",
+        "| technique | what it does | numerics | applied | effort | treats |",
+        "|---|---|---|---|---|---|",
     ]
     for one in techniques.values():
         treats = ", ".join(f"[{rule}](rules.md#{rule})" for rule in one.treats) or "-"
-        cells = (f"[{one.id}](#{one.id})", one.title, one.numerics.value, SAFETIES[one.safety], treats)
+        cells = (
+            f"[{one.id}](#{one.id})",
+            one.title,
+            one.numerics.value,
+            SAFETIES[one.safety],
+            EFFORTS.get(one.id, "-"),
+            treats,
+        )
         lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     for one in techniques.values():
         manual = re.sub(r"^## ", "### ", one.manual, flags=re.MULTILINE)
@@ -124,11 +136,28 @@ def describe_techniques(techniques: Mapping[str, Technique]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def describe_by_hand(acts: Mapping[str, str], manuals: Mapping[str, str]) -> str:
+    """The end of docs/techniques.md: what a report advises and no strategy can do, with its manual."""
+    lines = [
+        "",
+        "# By hand",
+        "",
+        "What a report advises and no strategy can do: changes of the program, its data or its network.",
+        "",
+        "| act | what it is | effort |",
+        "|---|---|---|",
+    ]
+    lines += [f"| [{one}](#{one}) | {_cell(acts[one])} | {EFFORTS.get(one, '-')} |" for one in manuals]
+    for one, manual in manuals.items():
+        lines += ["", f"## {one}", "", f"{acts[one][0].upper()}{acts[one][1:]}.", "", manual]
+    return "\n".join(lines) + "\n"
+
+
 def describe_who(techniques: Mapping[str, Technique], acts: Mapping[str, str]) -> str:
     """Which of the acts hotloop does itself, which are the reader's, and what it does besides."""
     applied = [f"[`{one}`](techniques.md#{one})" for one in acts if one in set(techniques)]
     besides = [f"[`{one}`](techniques.md#{one})" for one in techniques if one not in acts]
-    by_hand = [f"`{one}`" for one in acts if one not in set(techniques)]
+    by_hand = [f"[`{one}`](techniques.md#{one})" for one in acts if one not in set(techniques)]
     lines = [f"Applied by hotloop, from a strategy: {', '.join(applied)}."]
     if besides:
         lines.append(f"Besides, no rule names these: {', '.join(besides)}.")

@@ -1,8 +1,9 @@
-"""The zoo: runs planted and healthy trainings under hotloop, keeps one result file each, and writes docs/accuracy.md.
+"""The zoo, the known set: runs planted and healthy trainings under hotloop and writes docs/accuracy.md.
 
 A planted run first stores hotloop's forecast; only then is its twin run: fixed, faulty, fixed, faulty and so on under
-the same instrument, until both sides' fastest runs repeat. Finished results are kept per scenario, level and commit, so
-that an interrupted zoo goes on where it stopped.
+the same instrument, until both sides' fastest runs repeat. While a pass runs, each scenario and level has a file under
+build/, so that an interrupted zoo goes on where it stopped; ``--summarize`` makes one table of them in
+benchmarks/results/zoo/ and the page from that table. Scripts that nobody has seen are scored by fresh.py.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from accuracy import LOUD, realised_saving, time_per_unit_ns, write_accuracy
+from accuracy import LOUD, has_repeated, realised_saving, time_per_unit_ns, write_accuracy
 from scenarios import Scenario, load_scenarios
+from tables import Table, read_table, write_table
 from try_by_hand import NOT_APPLICABLE, TECHNIQUES
 
 HERE = Path(__file__).resolve().parent
@@ -36,11 +38,10 @@ ROOT = HERE.parents[1]
 SCHEMA = "hotloop.zoo/1"
 PAIRS = (2, 5)
 """How often a twin runs each side: at least, and at most."""
-REPEATS_RATIO = 0.04
-"""A side's time is settled when its two fastest runs differ by less than this: on a shared machine one and the same
-script takes 18 ms a step in one process and 30 in the next, by page faults and by neighbours that /proc cannot see."""
 BUSY_RATIO = 0.10
 """Share of the machine's CPU time that others may use during the runs before a result is marked as disturbed."""
+WORK = ROOT / ".passes" / "zoo"
+TABLES = ROOT / "benchmarks" / "results" / "zoo"
 PAIRS_RESULT = ROOT / "benchmarks" / "results" / "what_if_pairs.json"
 QUIET = ("--no-probe", "--no-deep")
 LINK_NET = "10.45.0"
@@ -73,14 +74,14 @@ class Bench:
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(argv)
     scenarios = choose_scenarios(options.split, options.only)
-    commit = options.commit or (newest_results(options.out) if options.summarize else None) or describe_commit()
+    commit = options.commit or describe_commit()
     folder = options.out / commit
     if options.list:
         for scenario in scenarios:
             print(f"{scenario.split:6} {scenario.id:28} {' + '.join(scenario.rules) or 'healthy':50} {scenario.levels}")
         return 0
     if options.summarize:
-        return summarize(folder, scenarios, commit, options.doc)
+        return summarize(folder, commit)
     bench = Bench(
         hotloop=tuple(options.hotloop.split()),
         out=folder,
@@ -110,19 +111,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="*", metavar="PATTERN", help="scenario ids or rules, as in *input*")
-    parser.add_argument("--split", choices=("tuned", "blind", "all"), default="all")
+    parser.add_argument("--split", choices=("tuned", "seen", "all"), default="all")
     parser.add_argument("--level", type=int, choices=(1, 2, 3), help="this strength only (healthy runs stay)")
     parser.add_argument("--limit", type=int, metavar="N", help="stop after N runs")
     parser.add_argument("--again", action="store_true", help="also what is done already")
     parser.add_argument("--redo-busy", action="store_true", help="also what was disturbed by other programs")
     parser.add_argument("--no-try", action="store_true", help="do not try opportunities that were not planted")
     parser.add_argument("--no-twin", action="store_true", help="only the diagnosis: no twin is run, nothing is tried")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "zoo")
-    parser.add_argument("--commit", help="name of the results (default: the checkout's; to summarize, the newest)")
+    parser.add_argument("--out", type=Path, default=WORK, help="folder of rows while a pass runs")
+    parser.add_argument("--commit", help="name of the results (default: the checkout's)")
     parser.add_argument("--hotloop", default=str(Path(sys.executable).with_name("hotloop")), help="the command to use")
     parser.add_argument("--turn", type=Path, metavar="FILE", help="hold this lock during each training (see flock(1))")
-    parser.add_argument("--summarize", action="store_true", help="write the accuracy page from the results")
-    parser.add_argument("--doc", type=Path, default=ROOT / "docs" / "accuracy.md")
+    parser.add_argument("--summarize", action="store_true", help="make the table of this commit, and the pages")
     parser.add_argument("--list", action="store_true")
     return parser.parse_args(argv)
 
@@ -132,8 +132,8 @@ def choose_scenarios(split: str, pattern: str) -> tuple[Scenario, ...]:
     found: tuple[Scenario, ...] = ()
     if split in ("tuned", "all"):
         found += load_scenarios(HERE / "scenarios.toml", "tuned")
-    if split in ("blind", "all"):
-        found += load_scenarios(HERE / "blind" / "scenarios.toml", "blind")
+    if split in ("seen", "all"):
+        found += load_scenarios(HERE / "seen" / "scenarios.toml", "seen")
     return tuple(s for s in found if any(fnmatch.fnmatch(name, pattern) for name in (s.id, *s.rules)))
 
 
@@ -142,12 +142,6 @@ def describe_commit() -> str:
     head = _git("rev-parse", "--short=12", "HEAD") or "no-commit"
     changed = _git("status", "--porcelain", "--", "src", "tests/zoo", "pyproject.toml")
     return f"{head}-dirty" if changed else head
-
-
-def newest_results(out: Path) -> str | None:
-    """Commit of the results that were written last: the page may be made again at a later commit."""
-    written = {p.parent.name: p.stat().st_mtime for p in sorted(out.glob("*/*.json"), key=lambda p: p.stat().st_mtime)}
-    return max(written, key=lambda name: written[name], default=None)
 
 
 def _git(*words: str) -> str:
@@ -300,13 +294,10 @@ def run_twin(bench: Bench, scenario: Scenario, level: int, forecast: Mapping[str
     return twin
 
 
-def is_settled(*sides: Sequence[float]) -> bool:
-    """Whether every side has run often enough for its fastest run to stand for it."""
-    least, most = PAIRS
-    if len(sides[0]) < least:
-        return False
-    fastest = [sorted(times)[:2] for times in sides]
-    return len(sides[0]) >= most or all(second <= first * (1 + REPEATS_RATIO) for first, second in fastest)
+def is_settled(*sides: Sequence[float], pairs: tuple[int, int] = PAIRS) -> bool:
+    """Whether every side has run often enough: its fastest run repeats, or it has had its most runs."""
+    least, most = pairs
+    return len(sides[0]) >= least and (len(sides[0]) >= most or has_repeated(*sides))
 
 
 def fix_arguments(scenario: Scenario, forecast: Mapping[str, Any]) -> list[str]:
@@ -459,12 +450,18 @@ def take_turn(lock: Path | None) -> Iterator[None]:
         yield
 
 
-def run_command(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int | None, str]:
-    """Exit code (None after a timeout) and the last line of stderr. Leaves no process of the command behind."""
+def run_command(
+    command: Sequence[str], folder: Path, timeout_s: float, logs: Path | None = None
+) -> tuple[int | None, str]:
+    """Exit code (None after a timeout) and the last line of stderr. Leaves no process of the command behind.
+
+    Output goes to ``stdout`` and ``stderr`` in ``logs``; None: in ``folder``, where the command runs.
+    """
+    logs = logs or folder
     env = {k: v for k, v in os.environ.items() if not k.startswith("HOTLOOP")}
     # A loader's or rank's own choice of threads must not depend on the shell that started the zoo.
     env.pop("OMP_NUM_THREADS", None)
-    with (folder / "stderr").open("w+") as errors, (folder / "stdout").open("w") as output:
+    with (logs / "stderr").open("w+") as errors, (logs / "stdout").open("w") as output:
         child = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=errors, start_new_session=True)
         try:
             code: int | None = child.wait(timeout_s)
@@ -593,21 +590,60 @@ def describe_result(result: Mapping[str, Any]) -> str:
     return f"{words}; forecast {shown}, realised {realised:.2f}" if realised is not None else words
 
 
-def summarize(folder: Path, scenarios: Sequence[Scenario], commit: str, doc: Path) -> int:
-    """Write the accuracy page of one commit's results."""
+def summarize(folder: Path, commit: str) -> int:
+    """Make the table of what this commit's pass has, if it has run here, and draw the pages from the tables."""
     stored = [r for path in sorted(folder.glob("*.json")) if (r := load_result(path)) is not None]
-    if not stored:
-        known = ", ".join(sorted(p.name for p in folder.parent.glob("*") if p.is_dir())) or "none"
-        print(f"no results of commit {commit} in {folder.parent}; there are results of: {known}", file=sys.stderr)
-        return 2
-    wanted = {(s.split, s.id) for s in scenarios}
-    expected = [(s.split, s.id, level) for s in scenarios for level in s.levels]
-    results = [r for r in stored if (r["split"], r["scenario"]) in wanted]
-    doc.parent.mkdir(parents=True, exist_ok=True)
-    pairs = json.loads(PAIRS_RESULT.read_text()) if PAIRS_RESULT.is_file() else None
-    doc.write_text(write_accuracy(results, expected, commit=commit, pairs=pairs))
-    print(f"{doc} written from {len(results)} results")
+    if stored:
+        tables = [read_table(path) for path in TABLES.glob("*.jsonl")]
+        header = {
+            "pass": "zoo",
+            "commit": commit,
+            "machine": stored[0]["machine"],
+            "date": max(r["date"] for r in stored),
+            "seen_count": 1 + max((table.header["seen_count"] for table in tables), default=0),
+        }
+        write_table(TABLES / f"{commit}.jsonl", header, [keep_result(r) for r in stored])
+    for name, text in draw_pages().items():
+        (ROOT / "docs" / name).write_text(text)
+        print(f"docs/{name} written")
     return 0
+
+
+def keep_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a result in its table: all that is judged, without the rest of the report."""
+    row = {k: v for k, v in result.items() if k not in ("schema", "machine", "commit", "forecast", "twin")}
+    if "forecast" in result:
+        keys = ("rule", "kind", "severity", "saving", "fix")
+        row["forecast"] = {"findings": [{k: f.get(k) for k in keys} for f in result["forecast"]["findings"]]}
+    if "twin" in result:
+        twin = result["twin"]
+        sides = {
+            side: [{"time_per_unit_ns": r["time_per_unit_ns"]} for r in twin[side]] for side in ("fixed", "faulty")
+        }
+        row["twin"] = {"fix_arguments": twin["fix_arguments"], **sides}
+    return row
+
+
+def draw_pages(folder: Path = TABLES, pairs_path: Path = PAIRS_RESULT) -> dict[str, str]:
+    """The text of both pages, by name."""
+    expected = [(s.split, s.id, level) for s in choose_scenarios("all", "*") for level in s.levels]
+    pairs = json.loads(pairs_path.read_text()) if pairs_path.is_file() else None
+    return {
+        name: write_accuracy(read_table(path), expected, pairs=pairs if name == "accuracy.md" else None)
+        for name, path in choose_passes(folder).items()
+    }
+
+
+def choose_passes(folder: Path) -> dict[str, Path]:
+    """accuracy.md shows the newest pass with twins, accuracy-diagnosis.md the newest without."""
+    chosen = {}
+    for path in sorted(folder.glob("*.jsonl"), key=lambda one: str(read_table(one).header["date"])):
+        chosen["accuracy.md" if has_twins(read_table(path)) else "accuracy-diagnosis.md"] = path
+    return chosen
+
+
+def has_twins(table: Table) -> bool:
+    return any(row.get("twin") for row in table.rows)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def first_findings(scenario_id: str, level: int, folder: Path) -> tuple[str, lis
 
 @pytest.mark.parametrize(
     ("scenario_id", "level"),
-    [("input-storage", 2), ("ddp-shards", 3)],
+    [("input-storage", 3), ("ddp-shards", 3)],
 )
 def test_a_planted_fault_is_the_first_fault_that_is_named(scenario_id: str, level: int, tmp_path: Path) -> None:
     planted, findings = first_findings(scenario_id, level, tmp_path)

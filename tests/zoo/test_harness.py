@@ -161,27 +161,36 @@ def test_the_time_per_unit_is_unknown_where_the_report_does_not_state_it(
     assert accuracy.time_per_unit_ns(report, unit) == expected
 
 
-def test_the_page_tells_tuned_from_blind_and_names_what_is_missing() -> None:
+def table_of(*rows: dict[str, Any]) -> Any:
+    import tables
+
+    machine = {"cpu": "a cpu", "cores": 2, "python": "3.12.1", "torch": "2.13.0", "hotloop": "0.1.0"}
+    return tables.Table({"commit": "abc", "machine": machine, "date": "2026-01-02", "seen_count": 3}, rows)
+
+
+def test_the_page_tells_both_parts_of_the_known_set_and_names_what_is_missing() -> None:
     import accuracy
 
     results = [
         result("a", ["gc-pause"], [finding("gc-pause")], reach="at most a quarter"),
-        result("b", ["gc-pause"], [finding("input-bound")], split="blind", busy=True),
+        result("b", ["gc-pause"], [finding("input-bound")], split="seen", busy=True),
         result("c", [], [], status="failed", reason="the training ended with code 1"),
     ]
-    expected = [("tuned", "a", 2), ("blind", "b", 2), ("tuned", "c", 0), ("tuned", "d", 1)]
-    page = accuracy.write_accuracy(results, expected, commit="abc")
-    tuned, blind = page.split("## Tuned")[1].split("## Blind")
+    expected = [("tuned", "a", 2), ("seen", "b", 2), ("tuned", "c", 0), ("tuned", "d", 1)]
+    page = accuracy.write_accuracy(table_of(*results), expected)
+    tuned, seen = page.split("## Tuned")[1].split("## Seen")
     assert "| gc-pause | 1 | 1 | - |" in tuned
     assert "- a: at most a quarter" in tuned
-    assert "| gc-pause | 1 | 0 | input-bound 1 |" in blind
+    assert "| gc-pause | 1 | 0 | input-bound 1 |" in seen
     assert "2 runs, in 1 of which other programs used more than a tenth" in page
-    assert "- tuned c level 0: the training ended with code 1" in page
-    assert "- tuned d level 1: not run" in page
+    assert "commit abc" in page
+    assert "This was pass 3 over them" in page
+    assert "| tuned c | 0 | the training ended with code 1 |" in page
+    assert "| tuned d | 1 | not run |" in page
     assert "What-if" not in page
 
 
-def test_the_page_tells_how_many_realised_savings_the_ranges_held() -> None:
+def test_the_page_tells_ranges_medians_and_twins_that_never_settled() -> None:
     import accuracy
 
     inside, above = (result(name, ["gc-pause"], [finding("gc-pause", mid=0.3)], realised=won) for name, won in
@@ -190,30 +199,36 @@ def test_the_page_tells_how_many_realised_savings_the_ranges_held() -> None:
         result("c", ["gc-pause"], [finding("gc-pause", mid=0.3)], realised=0.5),
         result("d", ["gc-pause"], []),
     )
+    # Fastest 0.32, median 0.45; its two fastest runs differ by 10 %.
+    above["twin"] = {side: [{"time_per_unit_ns": ns} for ns in runs] for side, runs in
+                     (("fixed", (68.0, 75.0, 77.0)), ("faulty", (100.0, 140.0, 150.0)))}  # fmt: skip
     expected = [("tuned", name, 2) for name in "abcd"]
-    page = accuracy.write_accuracy([inside, above, far, unnamed], expected, commit="abc")
-    assert "Of 3 realised savings 1 lie in the range that the report gave (median width 0.09), 2 where" in page
+    page = accuracy.write_accuracy(table_of(inside, above, far, unnamed), expected)
+    assert "Of 3 realised savings 2 lie in the range that the report gave (median width 0.09)." in page
+    assert "medians, 1 of the 4 faults with a saving of 0.15 or more are within 0.10 of their forecast." in page
+    assert "1 of 4 twins never met the rule of 4 %" in page
 
 
 def test_the_page_shows_forecasts_from_traces_beside_what_the_fix_gave() -> None:
     import accuracy
 
-    row = {"pair": "input_transform 2", "fix": "--workers 2", "change": "loader-workers", "value": 2}
+    row = {"pair": "input_transform 2", "fix": "--workers 2", "change": "loader-workers", "value": 2, "later": False}
     rows = [
         row | {"basis": "simulated", "forecast_saving_ratio": 0.45, "realised_saving_ratio": 0.40},
         row | {"basis": "simulated", "forecast_saving_ratio": 0.45, "realised_saving_ratio": 0.20, "value": None},
     ]
     machine = {"cores": 2, "torch": "2.13.0"}
     pairs = {"date": "2026-01-01", "commit": "abc", "machine": machine, "repeats": 3, "pairs": rows}
-    page = accuracy.write_accuracy([], [], commit="abc", pairs=pairs)
+    page = accuracy.write_accuracy(table_of(), [], pairs=pairs)
     assert "Within 0.10: 1 of 2 (50%; promised 80%). Made by" in page
-    seen = accuracy.write_accuracy([], [], commit="abc", pairs=pairs | {"pairs": [rows[0], rows[1] | {"blind": True}]})
+    later = pairs | {"pairs": [rows[0], rows[1] | {"later": True}]}
+    seen = accuracy.write_accuracy(table_of(), [], pairs=later)
     assert "Of the pairs written after the model: 0 of 1." in seen
-    assert "| input_transform 2 (blind) |" in seen
+    assert "| input_transform 2 (later) |" in seen
     assert "| input_transform 2 | `--workers 2` | loader-workers 2 | simulated | 0.45 | 0.40 | +0.05 |" in page
 
 
-@pytest.mark.parametrize("split", ["tuned", "blind"])
+@pytest.mark.parametrize("split", ["tuned", "seen"])
 def test_every_scenario_names_known_rules_and_enough_are_healthy(split: str) -> None:
     import harness
 
