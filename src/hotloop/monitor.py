@@ -402,7 +402,8 @@ def _complete(record: StepRecord) -> None:
 
 
 def _read_memory() -> Readings:
-    from hotloop.observe.background import device_memory, peak_resident_bytes, resident_bytes
+    from hotloop.observe.background import device_memory, resident_bytes
+    from hotloop.observe.memory_end import peak_resident_bytes
 
     device = device_memory() or {}
     rss_bytes, peak_bytes = resident_bytes(), peak_resident_bytes()

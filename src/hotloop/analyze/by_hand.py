@@ -98,7 +98,7 @@ def analyze_marked_steps(
     columns["end_ns"] = _running(durations)
     columns["start_ns"] = [end - span for end, span in zip(columns["end_ns"], durations, strict=True)]
     columns["checkpoints"] = [_entries(step, "checkpoint") for step in steps]
-    columns["bursts"] = [min(1, _entries(step, "validation")) for step in steps]
+    columns["validations"] = [min(1, _entries(step, "validation")) for step in steps]
     columns["backwards"] = [_entries(step, "backward") or UNKNOWN for step in steps]
     columns["rss_bytes"] = [UNKNOWN if s.rss_bytes is None else s.rss_bytes for s in steps]
     columns["device_allocated_bytes"] = [

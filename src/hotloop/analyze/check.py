@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
-from hotloop.core.check import Check, Judged, Launch, Measure, Verdict
+from hotloop.core.check import Check, Judged, Launch, Measure, Verdict, say_change
 from hotloop.core.phases import PHASES
 
 SIDE_LEVEL = 0.01
@@ -26,6 +26,11 @@ QUIET = frozenset({"memory_peak_bytes", "input_wait_ns", "checkpoint_ns", "valid
 FEW_LAUNCHES = 5
 """Fewer launches of a baseline leave an interval so wide that little can be told."""
 SAME_UNITS_RATIO = 0.01
+DRIFTS = (
+    "cannot tell: the {unit}s of a step drift over the run, and the sides measured other steps, which cost another time"
+    " per {unit}; train as many steps on both sides"
+)
+"""A step costs time that does not grow with its work, so large steps are cheaper per unit, whatever the code."""
 RATES = ("samples_per_s", "tokens_per_s", "batches_per_s")
 
 
@@ -127,11 +132,14 @@ def _judge_against(
     else:
         skipped += [("step_ns", reason), *((f"phase/{phase}", reason) for phase in PHASES)]
     # The rate of a step with the same work is the step's time again; it decides only where the work differs.
-    rate = next((name for name in RATES if _known(name, runs) and _known(name, baseline)), None)
+    rates = (f"{runs[0].unit}s_per_s", *RATES)
+    rate = next((name for name in rates if _known(name, runs) and _known(name, baseline)), None)
     if reason is not None and rate is None:
         skipped.append(("throughput", "neither samples nor tokens nor batches per second are known on both sides"))
     elif rate is not None:
         one = _judge_measure(rate, rate, runs, baseline, limits.step_ratio, limits)
+        if reason is not None and any(launch.unit_drifts for launch in (*runs, *baseline)):
+            one = _doubt(one, DRIFTS.format(unit=runs[0].unit))
         judged.append(one if reason is not None else replace(one, decides=False))
     name = "memory_peak_bytes"
     if _known(name, runs) and _known(name, baseline):
@@ -218,15 +226,15 @@ def _decide(
         tolerance, QUIET_NOISE_RATIO if name in QUIET else UNKNOWN_NOISE_RATIO
     ):
         verdict = Verdict.REGRESSION
-        reason = f"worse by {change:.0%}: more than noise between launches was ever seen to make"
+        reason = f"worse by {say_change(change)}: more than noise between launches was ever seen to make"
     elif (high if high is not None else change) <= tolerance:
         verdict = Verdict.PASS
         reason = f"within the tolerance of {tolerance:.0%} in these two launches"
     else:
         verdict = Verdict.INCONCLUSIVE
         reason = (
-            f"{change:+.1%} against a tolerance of {tolerance:.0%}, but one launch a side does not tell the noise"
-            " between launches"
+            f"{say_change(change)}, tolerance {tolerance:.0%}: one launch on each side cannot show the"
+            " noise between launches"
         )
     return Judged(
         id=judged_id,
@@ -247,12 +255,12 @@ def _decide(
 def _judge_interval(low: float | None, high: float | None, tolerance: float) -> tuple[Verdict, str]:
     assert low is not None
     assert high is not None
-    text = f"worse by {low:+.1%} .. {high:+.1%}, tolerance {tolerance:.0%}"
+    text = f"worse by {say_change(low)} to {say_change(high)}, tolerance {tolerance:.0%}"
     if low > tolerance:
         return Verdict.REGRESSION, text
     if high <= tolerance:
         return Verdict.PASS, text
-    return Verdict.INCONCLUSIVE, f"{text}: the noise between launches leaves both open"
+    return Verdict.INCONCLUSIVE, f"{text}: too much noise between launches to decide"
 
 
 def _half_width(
@@ -263,6 +271,8 @@ def _half_width(
     The spread of a side is never taken for less than what its steps alone already leave open: launches that agree by
     chance are no proof of silence.
     """
+    if ours == theirs:
+        return True, 0.0  # the same launches on both sides: nothing lies between them
     freedom = len(ours) + len(theirs) - 2
     within = [one.error for one in (*ours, *theirs)]
     least = max((error for error in within if error is not None), default=0.0)
@@ -436,7 +446,7 @@ def _list(values: set[object]) -> str:
 
 
 def _doubt(one: Judged, reason: str) -> Judged:
-    """Neither better nor worse can be told of another machine's times."""
+    """Neither better nor worse can be told."""
     return replace(one, verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
@@ -448,7 +458,7 @@ def _tell_other_work(runs: Sequence[Launch], baseline: Sequence[Launch]) -> str 
     if max(known) - min(known) <= SAME_UNITS_RATIO * max(known):
         return None
     return (
-        f"a step holds {min(known):,.6g} to {max(known):,.6g} {runs[0].unit}s: steps of different work do not compare;"
+        f"a step has {min(known):,.6g} to {max(known):,.6g} {runs[0].unit}s: steps of different work do not compare;"
         " the time per unit is judged"
     )
 

@@ -145,6 +145,7 @@ def _build_loader(loader_id: int, settings: Fact, totals: Fact) -> LoaderFacts:
         fetch_cpu_ns=_mean_of(totals, "fetch_cpu_ns", "fetch_batches"),
         collate_ns=_mean_of(totals, "collate_ns", "fetch_batches"),
         iterator_start_ns=_mean_of(totals, "iterator_ns", "iterators"),
+        draws_random=read_bool(totals, "draws"),
         first_wait_ns=_mean_of(totals, "first_wait_ns", "first_waits"),
     )
 
@@ -214,9 +215,14 @@ def build_ddp(facts: Sequence[Fact], is_steady_row: Callable[[int], bool]) -> Dd
     )
 
 
-def build_compile(facts: Sequence[Fact], steady_compile_ns: float) -> CompileFacts:
-    """What torch.compile did; ``steady_compile_ns`` is its mean time per steady step."""
+def build_compile(
+    facts: Sequence[Fact], steady_compile_ns: float, steps_before: Callable[[float], int | None]
+) -> CompileFacts:
+    """What torch.compile did; ``steady_compile_ns`` is its mean time per steady step, and ``steps_before`` says how
+    many steps were over at a time of the wall clock."""
     fact = last_of_kind(facts, "compile")
+    limit = read_items(fact, "limit")
+    reason, place, wall_s = limit if len(limit) == 3 else (None, None, None)
     used = read_bool(fact, "used") or steady_compile_ns > 0
     return CompileFacts(
         used=bool(used),
@@ -230,6 +236,9 @@ def build_compile(facts: Sequence[Fact], steady_compile_ns: float) -> CompileFac
         graph_backward_calls_per_forward=_per_forward(fact, "graph_backward_calls"),
         graph_backward_ns_per_forward=_per_forward(fact, "graph_backward_calls_ns"),
         recompile_reasons=_reasons(fact, "recompile_reasons"),
+        limit_reason=reason[:MAX_TEXT_LENGTH] if isinstance(reason, str) else None,
+        limit_where=read_where(place),
+        limit_step=steps_before(wall_s) if isinstance(wall_s, float) and math.isfinite(wall_s) else None,
         steady_compile_ns=steady_compile_ns if used else None,
     )
 
@@ -315,18 +324,23 @@ def read_idle_cores(facts: Sequence[Fact], start_ns: int, end_ns: int) -> tuple[
 
 
 def read_overhead(facts: Sequence[Fact], trained_ns: int) -> Overhead | None:
-    """What the agent says it cost this process; ``share_ratio`` is of ``trained_ns``. None when it did not say."""
+    """What the agent says it cost this process; None when it did not say.
+
+    ``share_ratio`` is of the time since the agent began, which counts what lies outside of steps too; of ``trained_ns``
+    where a recording does not tell that time.
+    """
     fact = last_of_kind(facts, "overhead")
     if not fact:
         return None
     parts = {key: read_time(fact, key) for key in ("hooks_ns", "sampler_ns", "deep_window_ns")}
     hooks_ns, sampler_ns, deep_ns = (None if v is None else round(v) for v in parts.values())
     known = [v for v in (hooks_ns, sampler_ns, deep_ns) if v is not None]
+    whole_ns = max(trained_ns, read_time(fact, "elapsed_ns") or 0)
     return Overhead(
         hooks_ns=hooks_ns,
         sampler_ns=sampler_ns,
         deep_window_ns=deep_ns,
-        share_ratio=sum(known) / trained_ns if known and trained_ns > 0 else None,
+        share_ratio=sum(known) / whole_ns if known and whole_ns > 0 else None,
         memory_bytes=read_count(fact, "memory_bytes"),
         method=read_text(fact, "method") or "",
     )
@@ -359,6 +373,7 @@ def read_applied(facts: Sequence[Fact]) -> tuple[AppliedTechnique, ...]:
                 target=read_text(fact, "target"),
                 where=read_where(fact.get("where")),
                 numerics=read_text(fact, "numerics"),
+                explicit=read_text(fact, "explicit"),
             )
         )
     return tuple(found)

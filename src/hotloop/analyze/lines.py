@@ -1,6 +1,7 @@
 """Stack samples of a recording -> the lines of the user's code that each time field was spent in.
 
-The sampler is a thread and waits for the interpreter's lock. Python code that holds it for less than the switch
+Samples from outside (``hotloop run``, where the system lets it) are where the thread was. A sampler inside the process
+is a thread and waits for the interpreter's lock. Python code that holds it for less than the switch
 interval (5 ms) is over when the sample is taken: such a late sample lies on the next line that gives the lock away.
 Code that holds it longer loses it where it is. So late samples are counted where the lock was taken away in the same
 stretch of code, if it was; else they stay, and the line says which share of its samples may belong to what stands
@@ -58,9 +59,38 @@ def collect_lines(
     for places in counts.values():
         _move_late(places)
     return SampledLines(
-        by_field={name: _largest_lines(counts[name], files) for name in TIME_FIELDS if name in counts},
+        by_field=_mark_saving(
+            {name: _largest_lines(counts[name], files) for name in TIME_FIELDS if name in counts}, files
+        ),
         samples=totals,
     )
+
+
+def describe_inside_samples(facts: Sequence[Fact]) -> str | None:
+    """What samples from within the training may get wrong; None when there are none, or they came from outside."""
+    samples = of_kind(facts, "samples")
+    if not samples or any(fact.get("outside") for fact in samples):
+        return None
+    reasons = [fact.get("reason") for fact in of_kind(facts, "sampling")]
+    reason = next((f" ({one})" for one in reversed(reasons) if isinstance(one, str)), "")
+    return (
+        f"the stack was sampled inside the training process{reason}: such samples wait for the interpreter's lock, so "
+        "a line may stand for Python code that ran just before it"
+    )
+
+
+def _mark_saving(by_field: dict[str, tuple[Line, ...]], files: SourceFiles) -> dict[str, tuple[Line, ...]]:
+    """The lines, of which those in a block that saves say so."""
+    saves = {line.where for line in by_field.get("checkpoint_ns", ())}
+    blocks = [(where.file, where.function, block) for where in saves if (block := files.block(where)) is not None]
+
+    def is_beside(where: Where) -> bool:
+        return any((where.file, where.function) == (f, n) and where.line in block for f, n, block in blocks)
+
+    return {
+        name: tuple(replace(line, beside_save=True) if is_beside(line.where) else line for line in lines)
+        for name, lines in by_field.items()
+    }
 
 
 @dataclass(slots=True)
@@ -104,7 +134,7 @@ def _lies_within(fact: Fact, first_row: int, last_row: int) -> bool:
     if len(rows) != 2 or not all(isinstance(r, int) for r in rows):
         return False
     middle: float = (rows[0] + rows[1]) / 2
-    return first_row <= middle <= last_row + 1
+    return first_row <= middle < last_row + 1
 
 
 def _read_counts(fact: Fact, base_folder: str) -> Iterator[tuple[str, Stack, str, _Seen]]:
@@ -161,6 +191,7 @@ def _largest_lines(places: Mapping[Place, _Seen], files: SourceFiles) -> tuple[L
                 ways=tuple(ranked_ways),
                 leaf=max(leaves, key=leaves.__getitem__),
                 calls=files.calls(where),
+                walks_gradients=files.walks_gradients(where),
                 late_ratio=min(1.0, sum(seen.late for seen in stacks.values()) / counts[where]),
             )
         )

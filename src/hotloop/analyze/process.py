@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from hotloop.core.analysis import OptimizerFacts, RankAnalysis
 from hotloop.core.noise import noise_of_mean_ratio
-from hotloop.core.phases import PHASES
-from hotloop.core.recording import DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS
+from hotloop.core.phases import PHASES, Excluded
+from hotloop.core.recording import DEVICE_TIME_FIELDS, STEP_FIELDS
 from hotloop.core.report import AppliedTechnique, DevicePhase, Health, MemorySummary, Overhead, Timeline
 
 from .batch_source import find_batch_statement
@@ -40,13 +41,14 @@ from .facts import (
     read_text,
     read_where,
 )
-from .lines import collect_lines
+from .lines import collect_lines, describe_inside_samples
 from .memory import measure_memory
 from .partition import build_breakdown, split_phases
 from .segments import (
     IDENTITY_FIELDS,
     LEVEL_FIELDS,
     MAYBE_UNKNOWN_FIELDS,
+    UNSEEN_FIELDS,
     BoolColumn,
     IntColumn,
     Steps,
@@ -55,20 +57,14 @@ from .segments import (
 from .source import SourceFiles
 from .stats import per_step_values, weighted_mean_std, weighted_quantiles
 from .steady import Steady, find_steady
+from .tail import Tail, find_tail
+from .units import Units, measure_units
 from .unrest import find_unrest
-from .validation import find_validation
+from .validation import find_validation, validation_in_gaps
 
-MOST_BACKWARDS_OF_ONE = 1.05
-"""Backwards per step up to which all optimizers step after the same one."""
 MAX_COLUMN_LENGTH = 100_000
 """Columns of longer runs are a fair draw of this many steps, in order; means and shares always use all steps."""
 MAX_TIMELINE_BUCKETS = 200
-MOST_FORWARDS_OF_ONE = 4
-"""More forwards of a single sample than this for one backward are no passes over the same sample."""
-MIN_ALIKE_RATIO = 0.6
-"""Samples are a fair unit of work when at least this share of the steps holds about the usual number of them."""
-MOSTLY_FED_RATIO = 0.5
-"""When more than this share of the steps takes batches from a loader, all samples come from it."""
 LONG_TAIL_RATIO = 0.5
 """More than this share of a recording behind the last step, and of that without any work that is seen, is told."""
 NOT_SUMMED_FIELDS = frozenset((*IDENTITY_FIELDS, *LEVEL_FIELDS))
@@ -109,7 +105,7 @@ class ProcessAnalysis:
     step_cv_ratio: float | None
     batches_per_step: float | None
     """Loader batches that feed a backward; None without a DataLoader."""
-    samples_vary: bool
+    units: Units
     memory: MemorySummary
     timeline: Timeline
     line_samples: Mapping[str, int]
@@ -161,8 +157,8 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
     memory, slope = measure_memory(steps, base, facts, read_count(process, "memory_total_bytes"))
     network_rates, network_speeds = read_network(facts, start_ns, end_ns)
     run_delay_ratio = read_run_delay_ratio(facts, start_ns, end_ns)
-    samples_per_step, samples_vary = _samples_per_step(steps, base, validation.is_validating)
-    padding = _padding(recording.rows, steps, base)
+    tail = find_tail(steps, facts)
+    units = measure_units(steps, base, validation.is_validating)
     trained_ns = int(steps.step_ns.sum())
     scaler, autocast = last_of_kind(facts, "scaler"), last_of_kind(facts, "autocast")
     checkpointing = last_of_kind(facts, "checkpointing")
@@ -187,16 +183,19 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         step_noise_ratio=noise_of_mean_ratio(step_ns.tolist(), weight.tolist()),
         breakdown=build_breakdown(phases, steps.weight, base),
         mean=means,
-        columns=StepColumns(steps, base),
-        samples_per_step=samples_per_step,
-        tokens_per_step=_tokens_per_step(padding, samples_per_step, steps, base),
-        padding_ratio=_ratio(padding.padding, padding.tokens + padding.padding),
-        padding_to_longest_ratio=_ratio(padding.longest - padding.tokens, padding.longest),
+        columns=StepColumns(replace(steps, columns={**steps.columns, "validations": validation.passes}), base),
+        excluded=_find_excluded(process, steps, steady, phases, tail),
+        warmup_columns=StepColumns(steps, steady.warmup_mask),
+        samples_per_step=units.samples_per_step,
+        tokens_per_step=units.tokens_per_step,
+        padding_ratio=units.padding_ratio,
+        padding_to_longest_ratio=units.padding_to_longest_ratio,
         lines=lines.by_field,
+        validation_ns=validation_in_gaps(validation, steps.weight, base),
         loaders=loaders,
         optimizers=optimizers,
         ddp=build_ddp(facts, lambda row: bool(_row_mask(np.array([row], dtype=np.int64), steps, base)[0])),
-        compile=build_compile(facts, max(0.0, means["compile_ns"])),
+        compile=build_compile(facts, max(0.0, means["compile_ns"]), partial(_steps_before, steps, anchor_wall_s)),
         autocast_dtype=read_text(autocast, "dtype"),
         scaler_where=read_where(scaler.get("where")),
         scaler_enabled=read_bool(scaler, "enabled"),
@@ -228,14 +227,14 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         ended=read_text(last_of_kind(facts, "end"), "ended"),
         closed=recording.closed,
         lost_rows=recording.lost_rows,
-        tail_ns=steps.tail_ns,
+        tail_ns=tail.ns,
         time_to_first_step_ns=_time_to_first_step(process, steps),
         step_p95_ns=round(step_p95_ns),
         step_cv_ratio=step_std_ns / step_mean_ns if step_mean_ns > 0 and steady.steady_count > 1 else None,
         batches_per_step=batches if batches > 0 else None,
-        samples_vary=samples_vary,
+        units=units,
         memory=memory,
-        timeline=_build_timeline(read_int(process, "rank"), steps, phases),
+        timeline=_build_timeline(read_int(process, "rank"), steps, base, phases),
         line_samples=lines.samples,
         overhead=read_overhead(facts, trained_ns),
         device_phases=_device_phases(steps, base),
@@ -333,122 +332,6 @@ def _device_phases(steps: Steps, base: BoolColumn) -> tuple[DevicePhase, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Padding:
-    """Sums over the sampled rows of the steady steps, and the samples that those rows hold."""
-
-    tokens: int
-    padding: int
-    longest: int
-    samples: int
-    rows: int
-
-
-def _padding(rows: IntColumn, steps: Steps, base: BoolColumn) -> _Padding:
-    """Tokens are counted in sampled rows only, for all batches of the row; blocks mix sampled rows with others."""
-    index = rows[:, FIELD["index"]]
-    inside = _row_mask(index, steps, base)
-    fetched = rows[:, FIELD["batches"]] > 0
-    if fetched.any():  # the other rows of a step work on the same batches again
-        inside &= fetched
-    sampled = inside & (rows[:, FIELD["tokens"]] >= 0) & (rows[:, FIELD["rows_merged"]] <= 1)
-    if not sampled.any():
-        sampled = inside & (rows[:, FIELD["tokens"]] >= 0)
-    chosen = rows[sampled]
-    blocks = bool((chosen[:, FIELD["rows_merged"]] > 1).any())
-
-    def total(name: str) -> int:
-        return int(np.maximum(chosen[:, FIELD[name]], 0).sum())
-
-    return _Padding(
-        tokens=total("tokens"),
-        padding=total("padding_tokens"),
-        longest=total("longest_tokens") if bool((chosen[:, FIELD["longest_tokens"]] >= 0).all()) else 0,
-        samples=0 if blocks else total("samples"),
-        rows=0 if blocks else len(chosen),
-    )
-
-
-def _tokens_per_step(padding: _Padding, samples_per_step: float | None, steps: Steps, base: BoolColumn) -> float | None:
-    """Tokens without padding per step: of the sampled rows per sample, times the samples of all steps."""
-    if not padding.tokens:
-        return None
-    if padding.samples and samples_per_step:
-        return padding.tokens / padding.samples * samples_per_step
-    if padding.rows:
-        rows_per_step = int(steps.columns["rows_merged"][base].sum()) / int(steps.weight[base].sum())
-        return padding.tokens / padding.rows * rows_per_step
-    return None
-
-
-def _are_decisions(steps: Steps, known: BoolColumn) -> bool:
-    """Whether forwards of one sample each lead to a backward together: the states of an episode, say.
-
-    How many of them the backward learns from is not told by any one of the inputs.
-    """
-    columns = {name: int(steps.columns[name][known].sum()) for name in ("samples", "forwards", "backwards")}
-    fed = bool((steps.columns["micro_batches"][known] > 0).any())
-    each_ends_in_one = columns["samples"] <= max(1, columns["backwards"])
-    return not fed and each_ends_in_one and columns["forwards"] > MOST_FORWARDS_OF_ONE * max(1, columns["backwards"])
-
-
-def _are_ambiguous(steps: Steps, base: BoolColumn, known: BoolColumn) -> bool:
-    """Whether what was counted may be the same samples several times, or only a part of them.
-
-    Without a loader each backward counts what its model was given: where several optimizers step by turns (a GAN, an
-    actor and its critics) that is one batch several times. Where a step takes batches of several loaders (``zip``),
-    only those of one are counted. And most steps may not have told.
-    """
-    weight, columns = steps.weight, steps.columns
-    if 2 * int(weight[known].sum()) < int(weight[base].sum()):
-        return True
-    count = int(weight[known].sum())
-    batches, taken = int(columns["batches"][known].sum()), int(columns["micro_batches"][known].sum())
-    if taken == 0:
-        turns = sum(1 for number in steps.optimizer_steps.values() if number > 0) > 1
-        return turns and int(columns["backwards"][known].sum()) > MOST_BACKWARDS_OF_ONE * count
-    # Batches to validate on come in a burst of forwards without gradients, and not in most of the steps.
-    in_bursts = columns["bursts_other_loader"] > 0
-    others = known & ~in_bursts & (columns["micro_batches"] > 0) & (columns["batches"] > columns["micro_batches"])
-    return batches > taken and 2 * int(weight[others].sum()) > count
-
-
-def _samples_per_step(steps: Steps, base: BoolColumn, is_validating: BoolColumn) -> tuple[float | None, bool]:
-    """Mean samples per step where they are known, and whether they differ much from step to step.
-
-    Steps with validation may hold its samples as well: where there are others, they count only with no more samples
-    a micro-batch than those.
-    """
-    samples, micro_batches = steps.columns["samples"], steps.columns["micro_batches"]
-    known = base & (samples >= 0)
-    training = known & ~is_validating
-    if training.any():
-        fed = training & (micro_batches > 0)
-        most = float((samples[fed] / micro_batches[fed]).max()) if fed.any() else 0.0
-        known &= ~is_validating | ((micro_batches > 0) & (samples <= most * micro_batches))
-    column, weight = samples[known], steps.weight[known]
-    fed = micro_batches[known] > 0
-    if int(weight[fed].sum()) > MOSTLY_FED_RATIO * int(weight.sum()):
-        # A loop that fetches ahead takes two batches in an epoch's first step and none in its last one.
-        column = np.where(fed, column, 0)
-    if int(column.sum()) == 0 or _are_decisions(steps, known) or _are_ambiguous(steps, base, known):
-        return None, False
-    per_step = per_step_values(column, weight)
-    mean, _ = weighted_mean_std(per_step, weight)
-    taken, count = int(micro_batches[known].sum()), int(weight.sum())
-    (usual_taken,) = weighted_quantiles(per_step_values(micro_batches[known], weight), weight, (0.5,))
-    if usual_taken >= 1 and abs(taken - usual_taken * count) <= 1:
-        # One batch that was fetched before the first of these steps, or for the first one behind them.
-        mean = usual_taken * int(column.sum()) / taken
-    (usual,) = weighted_quantiles(per_step, weight, (0.5,))
-    alike = np.abs(per_step - usual) <= 0.5 * usual
-    return mean, int(weight[alike].sum()) < MIN_ALIKE_RATIO * int(weight.sum())
-
-
-def _ratio(part: int, whole: int) -> float | None:
-    return min(1.0, max(0.0, part / whole)) if whole > 0 else None
-
-
 def _row_mask(index: IntColumn, steps: Steps, base: BoolColumn) -> BoolColumn:
     """Which rows, given by their numbers, belong to the entries of ``base``."""
     entry = np.searchsorted(steps.last_row, index)
@@ -456,6 +339,14 @@ def _row_mask(index: IntColumn, steps: Steps, base: BoolColumn) -> BoolColumn:
     entry = np.minimum(entry, len(base) - 1)
     mask: BoolColumn = inside & base[entry] & (steps.first_row[entry] <= index)
     return mask
+
+
+def _steps_before(steps: Steps, anchor_wall_s: float | None, wall_s: float) -> int | None:
+    """Steps that were over at a time of the wall clock; None where the recording's clock is not known."""
+    if anchor_wall_s is None:
+        return None
+    over = steps.columns["end_ns"] <= (wall_s - anchor_wall_s) * 1e9
+    return int(steps.weight[over].sum())
 
 
 def _time_to_first_step(process: Fact, steps: Steps) -> int | None:
@@ -466,7 +357,35 @@ def _time_to_first_step(process: Fact, steps: Steps) -> int | None:
     return round((anchor_s - start_s) * 1e9) + int(steps.columns["end_ns"][0])
 
 
-def _build_timeline(rank: int | None, steps: Steps, phases: Mapping[str, IntColumn]) -> Timeline:
+def _find_excluded(
+    process: Fact, steps: Steps, steady: Steady, phases: Mapping[str, IntColumn], tail: Tail
+) -> Excluded:
+    """What of the run lies outside its steady steps; what is neither warm-up nor tail came later."""
+    steady_ns = int(steps.step_ns[steady.mask].sum())
+    warmup_ns = int(steps.step_ns[steady.warmup_mask].sum())
+    tail_ns = tail.ns or 0
+    later_ns = max(0, steps.end_ns - steps.begin_ns - steady_ns - warmup_ns - (steps.tail_ns or 0))
+    total_ns = warmup_ns + later_ns + tail_ns
+    first_step_ns = _time_to_first_step(process, steps)
+    return Excluded(
+        count=steps.count - steady.steady_count,
+        total_ns=total_ns,
+        ratio=total_ns / max(1, total_ns + steady_ns),
+        warmup_count=steady.warmup_count,
+        warmup_ns=warmup_ns,
+        later_count=steady.deep_count,
+        later_ns=later_ns,
+        tail_ns=tail_ns,
+        tail_phase=tail.phase,
+        startup_ns=None
+        if first_step_ns is None
+        else max(0, first_step_ns - int(steps.columns["end_ns"][0]) + steps.begin_ns),
+        phase_ns={name: int(phases[name][~steady.mask].sum()) for name in PHASES},
+        compile_ns=int(np.maximum(steps.columns["compile_ns"][~steady.mask], 0).sum()),
+    )
+
+
+def _build_timeline(rank: int | None, steps: Steps, base: BoolColumn, phases: Mapping[str, IntColumn]) -> Timeline:
     """All steps in at most MAX_TIMELINE_BUCKETS buckets of about equal step counts."""
     number = np.cumsum(steps.weight) - steps.weight
     bucket = number * min(MAX_TIMELINE_BUCKETS, steps.count) // steps.count
@@ -479,6 +398,7 @@ def _build_timeline(rank: int | None, steps: Steps, phases: Mapping[str, IntColu
             name: tuple(np.rint(np.add.reduceat(phases[name], starts) / weight).astype(np.int64).tolist())
             for name in PHASES
         },
+        excluded_ratio=tuple((np.add.reduceat(np.where(base, 0, steps.weight), starts) / weight).tolist()),
     )
 
 
@@ -505,7 +425,7 @@ def _health(
         found.append(
             Health(
                 level="info",
-                message=f"{_were(steady.deep_count)} left out: a profiler was on or operators were being recorded",
+                message=f"{_were(steady.deep_count)} left out: a profiler was on, or hotloop noted the operators",
             )
         )
     if steps.anchor_index is None:
@@ -525,6 +445,9 @@ def _health(
         found.append(Health(level="warning", message=tail))
     if unrest is not None:
         found.append(Health(level="info", message=unrest))
+    inside = describe_inside_samples(facts)
+    if inside is not None:
+        found.append(Health(level="info", message=inside))
     return (*found, *read_health(of_kind(facts, "health")))
 
 
@@ -537,7 +460,7 @@ def _describe_tail(steps: Steps, rank: RankAnalysis) -> str | None:
 
     Replaying a CUDA graph calls neither backward nor an optimizer, so such steps close no rows.
     """
-    tail_ns, unseen_ns = steps.tail_ns or 0, steps.tail_unseen_ns or 0
+    tail_ns, unseen_ns = steps.tail_ns or 0, sum((steps.tail or {}).get(name, 0) for name in UNSEEN_FIELDS)
     all_ns = int(steps.step_ns.sum()) + tail_ns
     if rank.device_type == "cpu" or tail_ns < LONG_TAIL_RATIO * all_ns or unseen_ns < LONG_TAIL_RATIO * tail_ns:
         return None

@@ -8,7 +8,7 @@ from hotloop.core.comparison import UnitChange
 from hotloop.core.graph import DiffTerms
 from hotloop.core.phases import PHASES
 
-from .changes import RankSteps, SideSteps, estimate_side_error, half_width, join_ranks, sum_terms
+from .changes import MeanError, RankSteps, SideSteps, estimate_side_error, half_width, join_ranks, sum_terms
 from .trainings import Training
 
 SAME_UNITS_RATIO = 0.01
@@ -47,13 +47,22 @@ def differ(before: float | None, after: float | None) -> bool:
     return abs(after - before) > SAME_UNITS_RATIO * max(before, after)
 
 
-def change_per_unit(unit: str, sides: Sequence[SideSteps], counts: tuple[float, float]) -> UnitChange:
-    """The time of a step over the work in it, on both sides. How the work varies over steps is not in the interval."""
+def change_per_unit(
+    unit: str, sides: Sequence[SideSteps], counts: tuple[float, float], noise_ratios: Sequence[float | None]
+) -> UnitChange:
+    """The time of a step over the work in it, on both sides.
+
+    ``noise_ratios`` are the standard errors of ``counts`` over them, for work that was read from some batches only;
+    None where that is not known, and then there is no interval. How work varies over steps is not in the interval.
+    """
     means = [
         int(side.parts_ns.sum()) / (side.steps_count * side.ranks_count) / count
         for side, count in zip(sides, counts, strict=True)
     ]
-    errors = [estimate_side_error(side, range(len(PHASES)), count) for side, count in zip(sides, counts, strict=True)]
+    errors = [
+        _add_noise(estimate_side_error(side, range(len(PHASES)), count), mean, noise_ratio)
+        for side, count, mean, noise_ratio in zip(sides, counts, means, noise_ratios, strict=True)
+    ]
     return UnitChange(
         unit=unit,
         before_count=counts[0],
@@ -63,3 +72,9 @@ def change_per_unit(unit: str, sides: Sequence[SideSteps], counts: tuple[float, 
         delta_ns=means[1] - means[0],
         half_width_ns=half_width(*errors),
     )
+
+
+def _add_noise(error: MeanError | None, mean: float, noise_ratio: float | None) -> MeanError | None:
+    if error is None or noise_ratio is None:
+        return None
+    return MeanError(error.variance + (mean * noise_ratio) ** 2, error.freedom)

@@ -32,10 +32,6 @@ def build_scorecard(analysis: Analysis) -> tuple[ScorecardRow, ...]:
             bad="",
             verdict=UNKNOWN,
         ),
-        # A share of busy time is claimed from a kernel timeline only, and none is recorded here.
-        ScorecardRow(
-            name="accelerator utilisation", measured_ratio=None, good="above 80%", bad="below 50%", verdict=UNKNOWN
-        ),
         *(
             _within_band(f"{phase}, share of the step", _phase_share(analysis, phase), low, high)
             for phase, low, high in PHASE_BANDS
@@ -44,7 +40,7 @@ def build_scorecard(analysis: Analysis) -> tuple[ScorecardRow, ...]:
 
 
 def measure_all_reduce_ratio(analysis: Analysis) -> float | None:
-    """Time in gradient collectives over the time of the backwards that they belong to, mean over ranks.
+    """Time in gradient collectives over the time of all backwards of a step, mean over ranks.
 
     Overlapped communication is included, as it is in the guides' figure: it says how much there is to hide, not what
     is lost. None when it was not measured on any rank.
@@ -61,10 +57,10 @@ def _mean_over_backward(analysis: Analysis, choose: Callable[[DdpFacts], float |
     ratios = []
     for rank in analysis.ranks:
         chosen_ns = None if rank.ddp is None else choose(rank.ddp)
-        backwards = rank.mean["backwards"]
-        if chosen_ns is None or rank.mean["synced_backwards"] <= 0 or backwards <= 0 or rank.mean["backward_ns"] <= 0:
+        synced = rank.mean["synced_backwards"]
+        if chosen_ns is None or synced <= 0 or rank.mean["backward_ns"] <= 0:
             continue
-        ratios.append(chosen_ns * backwards / rank.mean["backward_ns"])
+        ratios.append(chosen_ns * synced / rank.mean["backward_ns"])
     return sum(ratios) / len(ratios) if ratios else None
 
 
@@ -96,7 +92,7 @@ def _within_band(name: str, measured_ratio: float | None, low_ratio: float, high
     return ScorecardRow(
         name=name,
         measured_ratio=measured_ratio,
-        good=f"{low_ratio * 100:.0f}..{high_ratio * 100:.0f}%",
+        good=f"{low_ratio * 100:.0f}–{high_ratio * 100:.0f}%",
         bad="",
         verdict=UNKNOWN if measured_ratio is None else judged,
     )

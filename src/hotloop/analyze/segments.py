@@ -36,7 +36,9 @@ KNOWN_IF_ALL_FIELDS = (
     "device_h2d_ns",
 )
 """Measured sums that are unknown for the step as soon as they are unknown for one of its rows."""
-KNOWN_IF_ANY_FIELDS = ("synced_backwards", "samples", "tokens", "padding_tokens", "longest_tokens")
+WORK_FIELDS = ("samples", "padded_tokens", "tokens", "padding_tokens", "longest_tokens")
+"""What a step works on, of the rows that fetched it."""
+KNOWN_IF_ANY_FIELDS = ("synced_backwards", *WORK_FIELDS)
 """Counts that belong to the rows that saw a batch; the other rows of the step have nothing to add."""
 MAYBE_UNKNOWN_FIELDS = frozenset((*LEVEL_FIELDS, *KNOWN_IF_ALL_FIELDS, *KNOWN_IF_ANY_FIELDS))
 
@@ -80,8 +82,12 @@ class Steps:
     broken_count: int
     """Steps left out because rows in their middle were lost."""
     tail_ns: int | None
-    tail_unseen_ns: int | None
-    """The part of ``tail_ns`` in which no module call, step, collective or saving was seen."""
+    begin_ns: int
+    """When the first row began."""
+    end_ns: int
+    """When the last row ended, that of the tail included."""
+    tail: Mapping[str, int] | None
+    """The fields after the last step, summed over its rows; None where ``tail_ns`` is."""
 
     @property
     def count(self) -> int:
@@ -103,12 +109,12 @@ def build_steps(rows: IntColumn, *, closed: bool) -> Steps:
     is_closing = _is_optimizer_row(closed_by)
     behind = slice(int(ends[-1]) + 1 if len(ends) else len(index), None)
     has_tail = bool(len(index[behind])) or closed
-    tail = {name: int(raw[name][behind].sum()) for name in TIME_FIELDS}
+    tail = {name: int(column[behind].sum()) for name, column in raw.items()}
 
     starts = np.concatenate(([0], ends[:-1] + 1)).astype(np.int64) if len(ends) else ends
     columns = {name: _merge(column, name, starts, ends) for name, column in raw.items()}
     if len(ends) < len(index):
-        columns["samples"] = _merge_samples(raw["samples"], raw["batches"], starts, ends)
+        columns |= {name: _merge_work(raw[name], raw["batches"], starts, ends) for name in WORK_FIELDS}
     step_ns = np.zeros(len(ends), dtype=np.int64)
     for name in TIME_FIELDS:
         step_ns += columns[name]
@@ -136,8 +142,10 @@ def build_steps(rows: IntColumn, *, closed: bool) -> Steps:
         optimizer_steps=_count_optimizer_steps(optimizer[is_closing], merged[is_closing]),
         skipped_count=int(((closed_by[ends] == CLOSED_BY_SCALER_SKIP) & (merged[ends] <= 1)).sum()),
         broken_count=int((~whole).sum()),
-        tail_ns=sum(tail.values()) if has_tail else None,
-        tail_unseen_ns=sum(tail[name] for name in UNSEEN_FIELDS) if has_tail else None,
+        tail_ns=sum(tail[name] for name in TIME_FIELDS) if has_tail else None,
+        begin_ns=int(raw["start_ns"][0]) if len(index) else 0,
+        end_ns=int(raw["end_ns"][-1]) if len(index) else 0,
+        tail=tail if has_tail else None,
     )
 
 
@@ -326,14 +334,14 @@ def _is_optimizer_row(closed_by: IntColumn) -> BoolColumn:
     return is_row
 
 
-def _merge_samples(samples: IntColumn, batches: IntColumn, starts: IntColumn, ends: IntColumn) -> IntColumn:
-    """Samples of each step: of the rows that fetched batches where it has such rows, because a further row of the
-    step (the generator after the discriminator) works on the same ones; else of all its rows."""
+def _merge_work(work: IntColumn, batches: IntColumn, starts: IntColumn, ends: IntColumn) -> IntColumn:
+    """Samples or tokens of each step: of the rows that fetched batches where it has such rows, because a further row of
+    the step (the generator after the discriminator) works on the same ones; else of all its rows."""
     if not len(ends):
         return np.zeros(0, dtype=np.int64)
     fetched = batches[: ends[-1] + 1] > 0
-    everything = _merge(samples, "samples", starts, ends)
-    of_batches = _merge(np.where(fetched, samples[: ends[-1] + 1], UNKNOWN), "samples", starts, ends)
+    everything = _merge(work, "samples", starts, ends)
+    of_batches = _merge(np.where(fetched, work[: ends[-1] + 1], UNKNOWN), "samples", starts, ends)
     return np.where(of_batches > 0, of_batches, everything)
 
 

@@ -17,6 +17,9 @@ MAX_CALLS = 256
 
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 Loop = (ast.For, ast.AsyncFor, ast.While)
+GRADIENTS = frozenset({"grad", "grads", "gradients"})
+MAKES_GRADIENTS = frozenset({"backward", "grad"})
+Block = (ast.If, ast.With, ast.AsyncWith, ast.Try, ast.Match)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,27 @@ class SourceFiles:
         """Dotted names called by the statement at the place, then those called around it (see calls_around)."""
         module = self.module(where.file)
         return () if module is None else calls_around(module, where.line)
+
+    def walks_gradients(self, where: Where) -> bool:
+        """Whether the place stands in a loop over gradients (see the function)."""
+        module = self.module(where.file)
+        return module is not None and walks_gradients(module, where.line)
+
+    def block(self, where: Where) -> range | None:
+        """The lines of the block that the place stands in (see block_around)."""
+        module = self.module(where.file)
+        return None if module is None else block_around(module, where.line)
+
+
+def block_around(module: Module, line: int) -> range | None:
+    """Lines of the outermost ``if``, ``with``, ``try`` or ``match`` around a line within its loop or function."""
+    block: ast.stmt | None = None
+    for node in path_to(module.tree, line):
+        if isinstance(node, (*Loop, *Function, ast.ClassDef)):
+            block = None
+        elif block is None and isinstance(node, Block):
+            block = node
+    return None if block is None else range(_first_line(block), (block.end_lineno or block.lineno) + 1)
 
 
 def read_source(path: str) -> str | None:
@@ -94,6 +118,18 @@ def calls_around(module: Module, line: int) -> tuple[str, ...]:
     if scope is not None:
         names.update(dict.fromkeys(_called_names([scope])))
     return tuple(names)[:MAX_CALLS]
+
+
+def walks_gradients(module: Module, line: int) -> bool:
+    """Whether the innermost loop around a line is over gradients or touches a ``.grad``, and computes none itself."""
+    scope = _scope_of(path_to(module.tree, line))
+    if not isinstance(scope, Loop) or any(
+        name.rsplit(".", 1)[-1] in MAKES_GRADIENTS for name in _called_names([scope])
+    ):
+        return False
+    header = [] if isinstance(scope, ast.While) else list(ast.walk(scope.iter))
+    over = any(isinstance(node, ast.Name) and node.id in GRADIENTS for node in header)
+    return over or any(isinstance(node, ast.Attribute) and node.attr == "grad" for node in ast.walk(scope))
 
 
 def path_to(tree: ast.Module, line: int) -> list[ast.stmt]:

@@ -26,6 +26,7 @@ class Steady:
     """``mask`` marks the entries that shares, costs and savings are taken over."""
 
     mask: BoolColumn
+    warmup_mask: BoolColumn
     steady_count: int
     warmup_count: int
     deep_count: int
@@ -46,7 +47,7 @@ def find_steady(steps: Steps) -> Steady:
     if entry_count == 1:
         if count == 1:
             messages.append("only one step was recorded: its start-up costs are part of every figure")
-        return _steady(steps, np.ones(1, dtype=np.bool_), np.zeros(1, dtype=np.bool_), 0, messages)
+        return _steady(steps, np.ones(1, dtype=np.bool_), 0, messages)
 
     reach = np.cumsum(weight)
     first_is_long = int(weight[0]) > 1 and int(weight[0]) > MAX_WARMUP_RATIO * count
@@ -66,28 +67,31 @@ def find_steady(steps: Steps) -> Steady:
             prefix = _end_of_settling(per_step_values(steps.step_ns, weight), settled, limit)
 
     behind = np.arange(entry_count) >= prefix
-    base, dropped = behind & ~profiled, behind & profiled
+    base = behind & ~profiled
     if int(weight[base].sum()) < MIN_STEADY_COUNT and (profiled & ~ours).any():
         messages.append("another profiler was on in most steps: its cost is part of every figure")
-        base, dropped = behind & ~ours, behind & ours
+        base = behind & ~ours
     if not base.any():
         messages.append("a profiler was on, or operators were noted, in every step: their cost is part of every figure")
-        base, dropped = behind, np.zeros(entry_count, dtype=np.bool_)
+        base = behind
     steady_count = int(weight[base].sum())
     if steady_count < MIN_STEADY_COUNT:
         messages.append(
             f"only {steady_count} steady step{'s were' if steady_count != 1 else ' was'} recorded: "
             "figures may still show start-up costs"
         )
-    return _steady(steps, base, dropped, int(weight[:prefix].sum()), messages)
+    return _steady(steps, base, prefix, messages)
 
 
-def _steady(steps: Steps, mask: BoolColumn, dropped: BoolColumn, warmup_count: int, messages: list[str]) -> Steady:
+def _steady(steps: Steps, mask: BoolColumn, prefix: int, messages: list[str]) -> Steady:
+    warmup_mask = np.arange(len(mask)) < prefix
+    warmup_count = int(steps.weight[warmup_mask].sum())
     return Steady(
         mask=mask,
+        warmup_mask=warmup_mask,
         steady_count=int(steps.weight[mask].sum()),
         warmup_count=warmup_count,
-        deep_count=int(steps.weight[dropped].sum()),
+        deep_count=int(steps.weight[~mask & ~warmup_mask].sum()),
         messages=tuple(messages),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from hotloop.core.phases import PHASES, Breakdown, PhaseStats
 from hotloop.core.report import (
     AppliedTechnique,
     DevicePhase,
+    Health,
     LineShare,
     MemorySummary,
     Overhead,
@@ -20,20 +22,25 @@ from hotloop.core.report import (
 from .hosts import measure_hosts
 from .partition import FIELD_PHASE
 from .process import ProcessAnalysis
-from .trainings import Training
+from .trainings import Training, find_unit_drift
 
 MAX_LINES_PER_PHASE = 8
+LOUD_EXCLUDED_RATIO = 0.1
+"""From this share of the run on, what the steady steps leave out is a warning."""
 
 
 def summarize_steps(training: Training) -> StepSummary:
     """The steps of a training; times are means over its processes, rates are of all of them together."""
     processes, analysis = training.processes, training.analysis
     lead = training.lead
+    drift = find_unit_drift(processes, analysis.unit)
     return StepSummary(
         count=lead.rank.steps,
         steady_count=lead.rank.steady_count,
         unit=analysis.unit,
         units_per_step=analysis.units_per_step,
+        units_noise_ratio=units_noise_ratio(processes, analysis.unit),
+        unit_drift=None if drift is None else {"first_third": drift[0], "last_third": drift[1]},
         mean_ns=round(analysis.step_ns),
         median_ns=round(_mean([p.rank.step_median_ns for p in processes])),
         p95_ns=round(_mean([p.step_p95_ns for p in processes])),
@@ -43,7 +50,23 @@ def summarize_steps(training: Training) -> StepSummary:
         batches_per_s=_rate(processes, [p.batches_per_step for p in processes]),
         samples_per_s=_rate(processes, [p.rank.samples_per_step for p in processes]),
         tokens_per_s=_rate(processes, [p.rank.tokens_per_step for p in processes]),
+        excluded=lead.rank.excluded,
     )
+
+
+def warn_of_excluded(training: Training) -> tuple[Health, ...]:
+    """A warning where a good part of the run lies outside the steady steps, which all shares and costs are of."""
+    left_out = training.lead.rank.excluded
+    if left_out is None or left_out.ratio < LOUD_EXCLUDED_RATIO:
+        return ()
+    message = (
+        f"shares, costs and savings are of the steady steps, {1 - left_out.ratio:.0%} of the run: the other "
+        f"{left_out.total_ns * 1e-9:.3g} s are left out"
+    )
+    if left_out.main_part is not None:
+        those = "that step" if left_out.count == 1 else "those steps"
+        message += f"; most of {those} is {left_out.main_part}"
+    return (Health(level="warning", message=message),)
 
 
 def summarize_rank(process: ProcessAnalysis) -> RankSummary:
@@ -195,6 +218,17 @@ def _rate(processes: Sequence[ProcessAnalysis], per_step: Sequence[float | None]
         if units and process.rank.step_mean_ns > 0
     ]
     return sum(rates) if len(rates) == len(processes) else None
+
+
+def units_noise_ratio(processes: Sequence[ProcessAnalysis], unit: str) -> float | None:
+    """Standard error of the work per step over it: only tokens are read from some of the batches."""
+    if unit != "token":
+        return 0.0 if unit == "sample" else None
+    known = [(p.rank.tokens_per_step, p.units.tokens_noise_ratio) for p in processes]
+    errors = [tokens * ratio for tokens, ratio in known if tokens is not None and ratio is not None]
+    if len(errors) < len(known):
+        return None
+    return math.hypot(*errors) / sum(tokens or 0.0 for tokens, _ in known)
 
 
 def _mean(values: Sequence[float]) -> float:

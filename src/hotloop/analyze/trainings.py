@@ -12,6 +12,7 @@ from hotloop.core.report import Health
 from .hosts import measure_hosts
 from .process import ProcessAnalysis, Recording, analyze_process
 from .source import SourceFiles
+from .units import is_drift
 
 SIBLING_SLACK_S = 5.0
 """Children of one process that train within so many seconds of each other train together."""
@@ -182,6 +183,14 @@ def _build_training(group: _Group) -> Training:
             Health(level="warning", message=f"only {len(ranks)} of {world_size} ranks left a recording with steps")
         )
     health += _describe_full_hosts(processes)
+    drift = find_unit_drift(processes, unit)
+    if drift is not None:
+        first, last = drift
+        message = (
+            f"work per step drifts: {first:,.0f} {unit}s in the first third of the steady steps, {last:,.0f} in the "
+            f"last; rates and times per {unit} are means over all of them, and other steps have others"
+        )
+        health.append(Health(level="warning", message=message))
     return Training(
         analysis=Analysis(
             ranks=ranks,
@@ -235,9 +244,19 @@ def choose_unit(processes: Sequence[ProcessAnalysis]) -> tuple[str, float | None
     if len(tokens) == len(ranks):
         return "token", sum(tokens) if together else sum(tokens) / len(tokens)
     samples = [r.samples_per_step for r in ranks if r.samples_per_step]
-    if len(samples) == len(ranks) and not any(p.samples_vary for p in processes):
+    if len(samples) == len(ranks) and not any(p.units.samples_vary for p in processes):
         return "sample", sum(samples) if together else sum(samples) / len(samples)
     return "step", 1.0
+
+
+def find_unit_drift(processes: Sequence[ProcessAnalysis], unit: str) -> tuple[float, float] | None:
+    """Work per step in the first and the last third of the steady steps, where it drifts; as ``choose_unit`` counts."""
+    drifts = [p.units.tokens_drift if unit == "token" else p.units.samples_drift for p in processes]
+    known = [one for one in drifts if one is not None]
+    if unit == "step" or len(known) < len(processes) or not is_drift(known):
+        return None
+    share = 1 if processes[0].rank.rank is not None else len(known)
+    return sum(one.first for one in known) / share, sum(one.last for one in known) / share
 
 
 def _named(message: str, rank: RankAnalysis) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,15 @@ class ValidationTime:
     from_h2d_ns: IntColumn
     from_forward_ns: IntColumn
     from_other_ns: IntColumn
-    is_validating: BoolColumn
+    passes: IntColumn
+    """Validations that ended in each entry."""
+    gap_extra_ns: Mapping[str, IntColumn]
+    """By gap field, what it holds more than in a usual entry: where ``from_other_ns`` comes from."""
+
+    @property
+    def is_validating(self) -> BoolColumn:
+        found: BoolColumn = self.passes > 0
+        return found
 
     @property
     def total_ns(self) -> IntColumn:
@@ -43,9 +52,10 @@ def find_validation(steps: Steps) -> ValidationTime:
     steps have as well (a teacher beside the validation) stays where it is.
     """
     columns, weight = steps.columns, steps.weight
-    is_validating = (columns["bursts_other_loader"] > 0) | _has_rare_eval_bursts(
-        np.maximum(columns["bursts_eval_mode"], 0), weight
-    )
+    rare = _count_rare_eval_bursts(np.maximum(columns["bursts_eval_mode"], 0), weight)
+    # A burst may be seen as both: whether its data is the same as before is not always known.
+    passes = np.maximum(columns["bursts_other_loader"], rare)
+    is_validating = passes > 0
     usual = ~is_validating
     if int(weight[usual].sum()) < MIN_USUAL_RATIO * int(weight.sum()):
         usual = np.zeros(len(weight), dtype=np.bool_)  # the first steps: nothing had recurred yet
@@ -64,18 +74,33 @@ def find_validation(steps: Steps) -> ValidationTime:
         from_h2d_ns=moved_ns("burst_h2d_ns", columns["h2d_ns"]),
         from_forward_ns=moved_ns("nograd_ns", columns["nograd_ns"]),
         from_other_ns=moved_ns("burst_gap_ns", gaps),
-        is_validating=is_validating,
+        passes=passes,
+        gap_extra_ns={name: moved_ns(name, columns[name]) for name in GAP_FIELDS},
     )
 
 
-def _has_rare_eval_bursts(eval_bursts: IntColumn, weight: IntColumn) -> BoolColumn:
+def validation_in_gaps(validation: ValidationTime, weight: IntColumn, base: BoolColumn) -> dict[str, float]:
+    """Nanoseconds of validation in each gap field, as a mean per step of ``base``; fields without any are left out.
+
+    Rows count the gaps inside a burst together. Each field has of them what it holds more than in other steps.
+    """
+    moved_ns = validation.from_other_ns[base].astype(np.float64)
+    extra = {name: column[base].astype(np.float64) for name, column in validation.gap_extra_ns.items()}
+    all_extra_ns = np.maximum(np.sum(list(extra.values()), axis=0), 1.0)
+    steps_count = max(1, int(weight[base].sum()))
+    found = {name: float((moved_ns * column / all_extra_ns).sum()) / steps_count for name, column in extra.items()}
+    return {name: ns for name, ns in found.items() if ns > 0}
+
+
+def _count_rare_eval_bursts(eval_bursts: IntColumn, weight: IntColumn) -> IntColumn:
+    """Bursts of each entry beyond the usual ones; zeros where more steps have such than validation would."""
     if not len(weight):
-        return np.zeros(0, dtype=np.bool_)
+        return np.zeros(0, dtype=np.int64)
     usual_count = int(np.median(eval_bursts // weight))
     extra = np.maximum(eval_bursts - usual_count * weight, 0)
     steps_with_more = int(np.minimum(extra, weight).sum())
     limit_ratio = RARE_ABOVE_USUAL_RATIO if usual_count else RARE_ABOVE_NONE_RATIO
     if steps_with_more > limit_ratio * int(weight.sum()):
-        return np.zeros(len(weight), dtype=np.bool_)
-    rare: BoolColumn = extra > 0
+        return np.zeros(len(weight), dtype=np.int64)
+    rare: IntColumn = extra
     return rare

@@ -42,6 +42,7 @@ class Record:
     target: str | None
     where: Where | None
     numerics: str | None
+    explicit: str | None = None
 
     def as_fact(self) -> dict[str, Any]:
         where = None if self.where is None else [self.where.file, self.where.line, self.where.function]
@@ -199,7 +200,8 @@ class Applier:
 
     def change_call(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, caller: FrameType) -> Call:
         """What to call in place of ``function(*args, **kwargs)``; ``caller`` is the frame that calls it."""
-        call = Call(name=name, function=function, args=args, kwargs=dict(kwargs))
+        module = caller.f_globals.get("__name__", "")
+        call = Call(name=name, function=function, args=args, kwargs=dict(kwargs), caller=module)
         key = (name, caller.f_code, caller.f_lineno)
         known = key in self._places_of_calls
         if not known:
@@ -264,19 +266,21 @@ class Applier:
         return target
 
     def _report(self, technique_id: str, effect: Effect) -> None:
-        """What a technique says on its own account."""
+        """What a technique says on its own account, of the object that it changed last."""
+        last = next((one for one in reversed(self.records) if one.technique == technique_id), None)
+        target, where = ("the process", None) if last is None else (last.target or "the process", last.where)
         for technique, settings, _ in self._plan:
             if technique.id == technique_id:
-                self._note(technique, settings, effect, "the process", None)
+                self._note(technique, settings, effect, target, where)
 
     def _note(
         self, technique: Technique, settings: Mapping[str, Value], effect: Effect, name: str, where: Where | None
     ) -> None:
         if isinstance(effect, NotApplicable):
-            self._record(technique, settings, NOT_APPLICABLE, effect.why, name, where, None)
+            self._record(technique, settings, NOT_APPLICABLE, effect.why, name, where, None, effect.explicit)
         elif isinstance(effect, Applied):
             numerics = (effect.numerics or technique.numerics).value
-            self._record(technique, settings, APPLIED, effect.detail, name, where, numerics)
+            self._record(technique, settings, APPLIED, effect.detail, name, where, numerics, effect.explicit)
             if effect.undo is not None:
                 self._undo.append(effect.undo)
 
@@ -289,6 +293,7 @@ class Applier:
         target: str | None,
         where: Where | None,
         numerics: str | None,
+        explicit: str | None = None,
     ) -> None:
         record = Record(
             technique=technique.id,
@@ -298,6 +303,7 @@ class Applier:
             target=target,
             where=where,
             numerics=numerics,
+            explicit=explicit,
         )
         if record not in self.records:
             self.records.append(record)

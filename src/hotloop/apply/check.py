@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
+from hotloop.core.acts import BY_HAND
 from hotloop.core.findings import Value
+from hotloop.core.spelling import say_meant
 from hotloop.core.strategy import Choice, Strategy, StrategyError
 from hotloop.core.techniques import Setting, Technique
 
@@ -18,8 +19,13 @@ def check_strategy(strategy: Strategy, techniques: Mapping[str, Technique], *, s
     chosen = {choice.technique for choice in strategy.choices}
     for choice in strategy.choices:
         if choice.technique not in set(techniques):
+            if choice.technique in BY_HAND:
+                raise StrategyError(
+                    f"{source}: {choice.technique} is a change of the training itself, which no strategy can make; "
+                    f"hotloop rule {choice.technique} says how"
+                )
             raise StrategyError(
-                f"{source}: unknown technique {choice.technique!r}{_meant(choice.technique, techniques)}"
+                f"{source}: unknown technique {choice.technique!r}{say_meant(choice.technique, techniques)}"
             )
         technique = techniques[choice.technique]
         settings = settings_of(technique, choice, source=source)
@@ -41,7 +47,7 @@ def settings_of(technique: Technique, choice: Choice, *, source: str = "strategy
     for key, value in choice.settings.items():
         place = f"{source}: techniques.{choice.technique}.{key}"
         if key not in known:
-            raise StrategyError(f"{place}: unknown setting{_meant(key, known)}")
+            raise StrategyError(f"{place}: unknown setting{say_meant(key, known) or '; it has no settings'}")
         problem = _problem(known[key], value)
         if problem is not None:
             raise StrategyError(f"{place} is {value!r}: {problem}")
@@ -66,10 +72,3 @@ def _problem(setting: Setting, value: Value) -> str | None:
 
 
 _NAMES: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-
-
-def _meant(name: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(known)}" if known else "; it has no settings"

@@ -82,7 +82,7 @@ def find_units(model: Any) -> list[Any]:
 
 def _outermost(module: Any, name: str) -> Iterator[Any]:
     seen: set[int] = set()
-    waiting = [module]
+    waiting = list(module.children())  # the model itself is no block of its own
     while waiting:
         one = waiting.pop(0)
         if id(one) in seen:

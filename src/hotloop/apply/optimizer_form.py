@@ -20,11 +20,10 @@ def find_own_step(optimizer: Any) -> str | None:
 
 
 def find_hindrance(optimizer: Any, form: str) -> str | None:
-    """Why ``form`` ('fused' or 'foreach') cannot be switched on; None when it can.
+    """Why ``form`` ('fused' or 'foreach') cannot be switched on, whatever a strategy says; None when it can.
 
-    ``foreach`` that the script chose may be replaced: it only says which loop runs, and that loop is what the strategy
-    names. A form that the script switched off or on by the same name stays, and so do ``capturable`` and
-    ``differentiable``, which change more than speed.
+    ``find_choice`` names what a strategy may replace. ``capturable`` and ``differentiable`` stay, which change more
+    than speed.
     """
     if form not in optimizer.defaults:
         return f"{type(optimizer).__name__} has no {form} form"
@@ -35,10 +34,9 @@ def find_hindrance(optimizer: Any, form: str) -> str | None:
         for key in ("capturable", "differentiable"):
             if group.get(key):
                 return f"{key}=True was chosen in the script"
-        if group.get("fused") is not None and (form == "fused" or group["fused"]):
-            return f"fused={group['fused']} was chosen in the script"
-        if form == "foreach" and group.get("foreach"):
-            return "foreach=True was chosen in the script"
+        for key in dict.fromkeys(("fused", form)):
+            if group.get(key):
+                return f"{key}=True was chosen in the script"
         for key, value in group.items():
             if key != "lr" and key != "params" and _holds_tensor(value):
                 return f"{key} is a tensor, which the {form} form does not take"
@@ -46,6 +44,14 @@ def find_hindrance(optimizer: Any, form: str) -> str | None:
         if parameter.grad is not None and parameter.grad.is_sparse:
             return "a parameter has sparse gradients"
     return None
+
+
+def find_choice(optimizer: Any) -> str | None:
+    """The form that the script chose, as source: 'foreach=False'; None where it left the choice to torch."""
+    chosen = {
+        f"{key}={group[key]}" for group in optimizer.param_groups for key in FORM_KEYS if group.get(key) is not None
+    }
+    return " and ".join(sorted(chosen)) or None
 
 
 def switch_form(optimizer: Any, form: str) -> Callable[[], None]:

@@ -15,6 +15,7 @@ from hotloop.attach.narrowing import ModulePatch
 from hotloop.attach.sites import COPY_SITES, SITES, Site, Wrap, install
 from hotloop.attach.unsynced import FORWARD, wrap_forward
 from hotloop.observe import background, compiling, deep, distributed, tracing, wrappers
+from hotloop.observe.at_exit import run_at_exit
 from hotloop.observe.guard import GUARD
 from hotloop.observe.session import Session
 
@@ -89,6 +90,7 @@ def arm_agent(options: dict[str, Any]) -> Session:
         session.subscribe(tracing.make_tracing(options))
     session.make_background = background.Background
     session.watch_ddp = distributed.DdpWatch
+    run_at_exit(session.end_without_a_step)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=session.reset_after_fork)
     return session

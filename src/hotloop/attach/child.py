@@ -29,6 +29,7 @@ _SI_KERNEL = 128
 """si_code of a signal that the kernel sent, such as SIGINT from the terminal (it reaches the child by itself)."""
 
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
+ENDING = frozenset({"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,8 @@ class ChildEnd:
     exit_code: int | None
     signal_number: int | None
     duration_s: float
+    interrupted: bool = False
+    """Whether somebody asked it to end before it did: Ctrl-C, a scheduler's SIGTERM."""
 
     @property
     def shell_code(self) -> int:
@@ -98,7 +101,13 @@ def run_child(
     numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
     can_wait = hasattr(signal, "sigtimedwait")
     witness = Witness(numbers) if can_wait else None
-    before = {number: signal.signal(number, _ignore) for number in numbers}  # caught, so that the child has defaults
+    seen: set[int] = set()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        """Caught and dropped: unlike SIG_IGN this is not inherited by the child."""
+        seen.add(number)
+
+    before = {number: signal.signal(number, note) for number in numbers}
     start_s = time.monotonic()
     try:
         try:
@@ -107,7 +116,7 @@ def run_child(
             code = 127 if isinstance(error, FileNotFoundError) else 126
             raise CommandNotStarted(f"{command[0]}: {error.strerror}", exit_code=code) from error
         if witness is not None:
-            _wait_passing_signals(child, numbers, on_tick, witness)
+            seen |= _wait_passing_signals(child, numbers, on_tick, witness)
         else:
             child.wait()
     finally:
@@ -120,16 +129,15 @@ def run_child(
         exit_code=code if code >= 0 else None,
         signal_number=-code if code < 0 else None,
         duration_s=time.monotonic() - start_s,
+        interrupted=any(signal.Signals(number).name in ENDING for number in seen),
     )
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """Caught and dropped: unlike SIG_IGN this is not inherited by the child."""
 
 
 def _wait_passing_signals(
     child: subprocess.Popen[bytes], numbers: Sequence[int], on_tick: Callable[[], None] | None, witness: Witness
-) -> None:
+) -> set[int]:
+    """Wait for the child's end; answers the signals that came."""
+    seen: set[int] = set()
     watched = {signal.SIGCHLD, *numbers}
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
@@ -138,10 +146,13 @@ def _wait_passing_signals(
             if info is None:
                 if on_tick is not None:
                     on_tick()
-            elif info.si_signo != signal.SIGCHLD and info.si_code != _SI_KERNEL and not witness.saw(info.si_signo):
-                child.send_signal(info.si_signo)
+            elif info.si_signo != signal.SIGCHLD:
+                seen.add(info.si_signo)
+                if info.si_code != _SI_KERNEL and not witness.saw(info.si_signo):
+                    child.send_signal(info.si_signo)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+    return seen
 
 
 def oom_kills(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int | None:

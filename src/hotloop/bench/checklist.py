@@ -1,4 +1,5 @@
-"""Checks of a machine and the Report of a run -> the checklist of tuning guides: ticked, unticked or unknown.
+"""Checks of a machine and the Report of a run -> the checklist of tuning guides: ticked, unticked, unknown or not
+applicable.
 
 Every item says what its answer rests on. What a rule judged is taken from the report; nothing is judged anew, and what
 was not recorded is unknown. Adding an item is adding one entry to ITEMS.
@@ -17,10 +18,13 @@ from .host import plural, say_bytes
 from .question import Check
 
 Stage = Literal["before", "during", "after"]
-Tick = Literal["ticked", "unticked", "unknown"]
+Tick = Literal["ticked", "unticked", "unknown", "not-applicable"]
 STAGES: tuple[Stage, ...] = ("before", "during", "after")
 NO_RUN = "no run was given"
 NO_STEPS = "the run recorded no training"
+ONE_RANK = "one rank: there is nothing to exchange"
+FULL_RATIO = 0.9
+"""Of the memory, as for the rule memory-pressure."""
 FEW_STEPS = 10
 LIKELY_RATIO = 0.02
 
@@ -171,7 +175,7 @@ def ask_pinned(scene: Scene) -> Answer:
     if scene.accelerated is None:
         return "unknown", "whether an accelerator is used is unknown"
     if not scene.accelerated:
-        return "ticked", "training runs on the CPU: nothing is copied to a device"
+        return "not-applicable", "training runs on the CPU: nothing is copied to a device"
     return by_rule("pageable-transfer", good="copies come from pinned memory")(scene)
 
 
@@ -212,14 +216,14 @@ def ask_threads(scene: Scene) -> Answer:
 def ask_sync(scene: Scene) -> Answer:
     report = scene.steps
     if report is not None and _world_size(report) == 1:
-        return "ticked", "one rank: there is nothing to exchange"
+        return "not-applicable", ONE_RANK
     return by_rule("sync-every-microstep", good="gradients are exchanged once per step")(scene)
 
 
 def ask_hidden(scene: Scene) -> Answer:
     report = scene.steps
     if report is not None and _world_size(report) == 1:
-        return "ticked", "one rank: there is nothing to exchange"
+        return "not-applicable", ONE_RANK
     rules = ("exposed-communication", "small-buckets", "unused-parameter-scan", "slow-link")
     return by_rule(*rules, good="no communication outside the backward that is worth an act")(scene)
 
@@ -227,13 +231,13 @@ def ask_hidden(scene: Scene) -> Answer:
 def ask_balanced(scene: Scene) -> Answer:
     report = scene.steps
     if report is not None and _world_size(report) == 1:
-        return "ticked", "one rank: nobody waits for another"
+        return "not-applicable", "one rank: nobody waits for another"
     return by_rule("straggler", good="no rank keeps the others waiting")(scene)
 
 
 def ask_host_sync(scene: Scene) -> Answer:
     if scene.steps is not None and scene.accelerated is False:
-        return "ticked", "training runs on the CPU, where nothing runs ahead of the host"
+        return "not-applicable", "training runs on the CPU, where nothing runs ahead of the host"
     return by_rule("host-sync", good="no call in the loop waits for the device")(scene)
 
 
@@ -245,7 +249,7 @@ def ask_headroom(scene: Scene) -> Answer:
     if memory.total_bytes is None or memory.peak_ratio is None:
         return "unknown", f"the peak is {say_bytes(memory.peak_bytes)} of an unknown total"
     text = f"the peak is {say_bytes(memory.peak_bytes)} of {say_bytes(memory.total_bytes)} ({memory.peak_ratio:.0%})"
-    return ("ticked" if memory.peak_ratio <= 0.9 else "unticked"), text
+    return ("ticked" if memory.peak_ratio <= FULL_RATIO else "unticked"), text
 
 
 def ask_no_leak(scene: Scene) -> Answer:
@@ -320,6 +324,92 @@ def ask_overhead(scene: Scene) -> Answer:
     return ("ticked" if ratio <= 0.02 else "unticked"), f"observing cost {ratio * 100:.2f}% of the step time"
 
 
+def ask_compression(scene: Scene) -> Answer:
+    report = scene.steps
+    if report is None:
+        return "unknown", NO_RUN if scene.report is None else NO_STEPS
+    if _world_size(report) == 1:
+        return "not-applicable", ONE_RANK
+    if report.environment.get("comm_hook") is not None:
+        return "ticked", f"DDP's communication hook is {report.environment['comm_hook']}"
+    tick, evidence = by_rule("slow-link", "exposed-communication", good="no exchange that is worth fewer bits")(scene)
+    return ("not-applicable" if tick == "ticked" else tick), evidence
+
+
+def by_memory(fact: str, *, alone: bool, name: str) -> Callable[[Scene], Answer]:
+    """Ticked when this saver of memory was seen; without it, open when memory is short, else not applicable."""
+
+    def ask(scene: Scene) -> Answer:
+        report = scene.report
+        if report is None:
+            return "unknown", NO_RUN
+        short = _found(report, "out-of-memory", "memory-pressure")
+        if report.step is None and short is None:
+            return "unknown", NO_STEPS
+        if not alone and _world_size(report) == 1:
+            return "not-applicable", "one rank: there is nobody to share with"
+        if report.environment.get(fact):
+            return "ticked", f"{name} was seen"
+        if short is not None:
+            return "unticked", f"{short.rule}: {short.title}"
+        tick, evidence = ask_headroom(scene)
+        return ("not-applicable" if tick == "ticked" else tick), f"{name} was not seen; {evidence}"
+
+    return ask
+
+
+def ask_links(scene: Scene) -> Answer:
+    if scene.accelerated is False:
+        return "not-applicable", "training runs on the CPU"
+    check = scene.checks.get("gpu-links")
+    if check is None:
+        return ("unknown", "not looked at") if scene.accelerated is None else ("not-applicable", "fewer than two GPUs")
+    kinds = check.values.get("links")
+    if not isinstance(kinds, list) or not kinds:
+        return "unknown", check.why or "nvidia-smi does not tell the kind of link"
+    direct = all(str(kind).startswith("NV") for kind in kinds)
+    return ("ticked" if direct else "unticked"), f"links between GPUs: {', '.join(map(str, kinds))}"
+
+
+def ask_cudnn(scene: Scene) -> Answer:
+    if scene.accelerated is False:
+        return "not-applicable", "training runs on the CPU, which does not use cuDNN"
+    report = scene.report
+    if report is not None and any(o.technique == "cudnn-benchmark" and o.status == "applied" for o in report.strategy):
+        return "ticked", "the run's strategy switched it on"
+    return "unknown", "not recorded; for convolutions of constant shapes, look for torch.backends.cudnn.benchmark"
+
+
+def ask_scaling(scene: Scene) -> Answer:
+    report = scene.steps
+    if report is None:
+        return "unknown", NO_RUN if scene.report is None else NO_STEPS
+    if _world_size(report) == 1:
+        return "not-applicable", "one rank"
+    return "unknown", "one run cannot tell: hotloop bench scaling compares numbers of ranks"
+
+
+def ask_network(scene: Scene) -> Answer:
+    report = scene.steps
+    if report is not None and _world_size(report) == 1:
+        return "not-applicable", ONE_RANK
+    return by_rule("slow-link", good="no link that is slower than it should be")(scene)
+
+
+def ask_transfers(scene: Scene) -> Answer:
+    if scene.accelerated is False:
+        return "not-applicable", "training runs on the CPU: nothing is copied to a device"
+    return by_rule("pageable-transfer", "host-sync", good="no copy between host and device that is worth an act")(scene)
+
+
+def ask_operators(scene: Scene) -> Answer:
+    """launch-bound needs a device, and would leave the box of a training on the CPU unknown."""
+    rules = ["python-gradient-loop", "redundant-compute", "uncompiled-model"]
+    if scene.accelerated is not False:
+        rules.append("launch-bound")
+    return by_rule(*rules, good="no loop over tensors, no repeated work, nothing that fusing is forecast to win")(scene)
+
+
 def _world_size(report: Report) -> int:
     return max((rank.world_size for rank in report.ranks), default=1)
 
@@ -353,6 +443,7 @@ ITEMS: tuple[Entry, ...] = (
         "links between devices and hosts are in order",
         by_check("backends", "gpu-links", "pcie-width", "interfaces", "infiniband"),
     ),
+    _entry("nvlink-used", "before", "GPUs of this machine are linked by NVLink", ask_links),
     _entry("variables-clean", "before", "no debugging or outdated variable is set", ask_variables),
     _entry(
         "seeds-set",
@@ -375,6 +466,7 @@ ITEMS: tuple[Entry, ...] = (
         by_rule("worker-restart", good="no restart of workers that is worth an act"),
     ),
     _entry("memory-pinned", "during", "batches for an accelerator come from pinned memory", ask_pinned),
+    _entry("no-needless-transfers", "during", "nothing is copied between host and device without need", ask_transfers),
     _entry(
         "no-padding",
         "during",
@@ -388,6 +480,8 @@ ITEMS: tuple[Entry, ...] = (
         ask_precision,
     ),
     _entry("compile-tried", "during", "torch.compile is in use without breaks, or was found not to help", ask_compile),
+    _entry("operators-fused", "during", "tensor operations are batched and fused, not looped in Python", ask_operators),
+    _entry("cudnn-benchmark", "during", "cuDNN picks the fastest convolution (benchmark)", ask_cudnn),
     _entry(
         "optimizer-fused",
         "during",
@@ -408,6 +502,8 @@ ITEMS: tuple[Entry, ...] = (
     ),
     _entry("accumulation-quiet", "during", "accumulated micro-batches do not exchange gradients", ask_sync),
     _entry("communication-hidden", "during", "communication is hidden behind computation", ask_hidden),
+    _entry("gradients-compressed", "during", "gradients are compressed where the network limits", ask_compression),
+    _entry("network-in-order", "during", "the network is as fast as it should be", ask_network),
     _entry("ranks-balanced", "during", "no rank waits for a slower one", ask_balanced),
     _entry("no-host-sync", "during", "nothing in the loop waits for the device (item, print, cpu)", ask_host_sync),
     _entry(
@@ -435,10 +531,23 @@ ITEMS: tuple[Entry, ...] = (
         by_rule("gc-pause", good="no pauses that are worth an act"),
     ),
     _entry("memory-headroom", "during", "the memory that is left is known", ask_headroom),
+    _entry(
+        "activations-recomputed",
+        "during",
+        "activation checkpointing is in use where memory is short",
+        by_memory("is_checkpointing", alone=True, name="activation checkpointing"),
+    ),
+    _entry(
+        "state-sharded",
+        "during",
+        "ZeRO or FSDP shards the state where memory is short",
+        by_memory("is_sharded", alone=False, name="sharding"),
+    ),
     _entry("memory-steady", "during", "memory does not grow", ask_no_leak),
     _entry("warm-up-left-out", "after", "figures come from enough steps after the warm-up", ask_warmed_up),
     _entry("steps-steady", "after", "steps are alike enough to compare runs", ask_steady),
     _entry("throughput-known", "after", "throughput is recorded, in samples or tokens", ask_throughput),
+    _entry("scaling-known", "after", "scaling efficiency was measured", ask_scaling),
     _entry("ended-well", "after", "the run ended by itself, without an error", ask_finished),
     _entry("faults-gone", "after", "no serious fault is left", ask_findings),
     _entry("cheap-to-observe", "after", "measuring did not slow the training", ask_overhead),

@@ -15,7 +15,10 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one subcommand and answer its exit code; a HotloopError is one line on stderr and 2."""
     from hotloop.cli.parser import build_parser
 
+    _show_every_sign()
     arguments = list(sys.argv[1:] if words is None else words)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
     parser = build_parser(arguments)
     parsed = parser.parse_args(arguments)
     if parsed.execute is None:
@@ -33,3 +36,16 @@ def main(words: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away: nothing more to say to it
         return 0
+
+
+def _show_every_sign() -> None:
+    """On a stream whose encoding lacks a sign such as µ, write its plain form in place of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        encoding = getattr(stream, "encoding", None) or ""
+        if not encoding.lower().startswith("utf") and hasattr(stream, "reconfigure"):
+            import codecs
+
+            from hotloop.core.plain import replace_unknown
+
+            codecs.register_error("hotloop", replace_unknown)
+            stream.reconfigure(errors="hotloop")

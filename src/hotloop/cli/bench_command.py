@@ -364,9 +364,7 @@ def _integers(option: str, text: str, least: int) -> list[int]:
 
 
 def _show(arguments: argparse.Namespace, result: BenchmarkResult) -> int:
-    import shutil
-
-    from hotloop.cli.show import write_text
+    from hotloop.cli.show import choose_width, write_text
     from hotloop.report.benchmark import render_benchmark, render_benchmark_json
     from hotloop.report.benchmark_page import render_benchmark_html
 
@@ -379,7 +377,7 @@ def _show(arguments: argparse.Namespace, result: BenchmarkResult) -> int:
         else:
             write_text(arguments.json, text)
     if not arguments.quiet and arguments.json != "-":
-        width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
+        width = choose_width(sys.stdout)
         sys.stdout.write(render_benchmark(result, width=width))
     sys.stdout.flush()
     return 0

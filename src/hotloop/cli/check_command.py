@@ -57,7 +57,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
     from hotloop.analyze.check import Limits
-    from hotloop.cli.show import check_outputs, write_text
+    from hotloop.cli.show import check_outputs, note_newer_run, write_text
     from hotloop.core.check import Verdict
     from hotloop.core.errors import UsageError
     from hotloop.pipeline.check import check_runs, load_limits
@@ -72,6 +72,7 @@ def execute(arguments: argparse.Namespace) -> int:
     creates = target is not None and not target.exists()
     if not arguments.baseline and arguments.limits is None:
         raise UsageError("nothing to check against: give --baseline BASE, --limits FILE or both")
+    note_newer_run(*arguments.runs, *arguments.baseline)
     limits = load_limits(Path(arguments.limits)) if arguments.limits is not None else Limits()
     check, launches = check_runs(arguments.runs, [] if creates else arguments.baseline, limits)
     surface = _surface(arguments.strict)
@@ -120,7 +121,7 @@ def _find_target(arguments: argparse.Namespace) -> Path | None:
     path = Path(arguments.baseline[0])
     if path.is_dir() or (not path.exists() and path.suffix != ".json"):
         raise UsageError(
-            f"{option}: {path} is no baseline file; give the name of a file that ends in .json, such as baseline.json"
+            f"{option}: {path} is not a baseline file; give a name that ends in .json, such as baseline.json"
         )
     if not path.resolve().parent.is_dir():
         raise UsageError(f"cannot write {path}: the folder {path.resolve().parent} does not exist; create it first")
@@ -129,7 +130,7 @@ def _find_target(arguments: argparse.Namespace) -> Path | None:
 
 def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, keep: bool) -> str:
     from hotloop.cli.show import write_text
-    from hotloop.core.check import Verdict
+    from hotloop.core.check import Verdict, say_change
     from hotloop.pipeline.check import find_stranger, write_baseline
 
     if keep and check.verdict is Verdict.REGRESSION:
@@ -143,18 +144,17 @@ def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, kee
     text, record = write_baseline(target, launches, check.command, keep=keep)
     write_text(str(target), text)
     step = next((one for one in record["changes"] if one["measure"] == "step_ns"), None)
-    moved = "" if step is None else f", mean step {step['change_ratio']:+.1%}"
+    moved = "" if step is None else f", mean step {say_change(step['change_ratio'])}"
     return f"{target} {record['what']}: {', '.join(record['launches'])}{moved}"
 
 
 def _surface(is_strict: bool) -> Any:
-    import shutil
-
+    from hotloop.cli.show import choose_width
     from hotloop.report.check_renderer import CheckSurface
 
     is_terminal = sys.stdout.isatty()
     return CheckSurface(
-        width=shutil.get_terminal_size((100, 24)).columns if is_terminal else 100,
+        width=choose_width(sys.stdout),
         color=is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
         root=os.getcwd(),
         is_strict=is_strict,

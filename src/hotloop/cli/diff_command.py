@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Any, summary: str) -> None:
+    from hotloop.cli.cache_options import add_cache_options
+
     parser = subparsers.add_parser(
         "diff",
         help=summary,
@@ -25,15 +27,13 @@ def add_parser(subparsers: Any, summary: str) -> None:
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of kernels and operators (default: 10)")
     parser.add_argument("-q", "--quiet", action="store_true", help="print no comparison")
     parser.add_argument("--workers", type=int, metavar="N", help="processes that read (default: one for each core)")
-    parser.add_argument("--cache", metavar="FOLDER", help="keep the decoded columns there, not beside the traces")
-    parser.add_argument("--no-cache", action="store_true", help="leave no decoded columns behind")
+    add_cache_options(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from hotloop.cli.show import check_outputs, write_text
+    from hotloop.cli.cache_options import choose_cache_folder
+    from hotloop.cli.show import check_outputs, note_newer_run, write_text
     from hotloop.core.errors import UsageError
     from hotloop.pipeline.diff import DiffOptions, compare
     from hotloop.report.comparison import render_comparison_json
@@ -43,13 +43,13 @@ def execute(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name} {value}: give a number of at least 1")
+    note_newer_run(arguments.before, arguments.after)
     comparison = compare(
         arguments.before,
         arguments.after,
         options=DiffOptions(
             workers=arguments.workers or _count_cores(),
-            cache_folder=Path(arguments.cache) if arguments.cache else None,
-            write_cache=not arguments.no_cache,
+            cache_folder=choose_cache_folder(arguments),
         ),
     )
     if arguments.json is not None:
@@ -65,12 +65,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _draw(comparison: Any, top: int) -> str:
-    import shutil
-
+    from hotloop.cli.show import choose_width
     from hotloop.report.comparison import render_comparison
 
     is_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size((100, 24)).columns if is_terminal else 100
+    width = choose_width(sys.stdout)
     color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
     return render_comparison(comparison, width=width, color=color, unicode=encoding.startswith("utf"), top=top)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from hotloop.core.report import Report
 
 STYLES = {"harmful": "1;31", "warning": "1;33", "good": "32", "unknown": "2", "ticked": "32", "unticked": "1;33"}
-BOXES = {"ticked": "[x]", "unticked": "[ ]", "unknown": "[?]"}
+STYLES["not-applicable"] = STYLES["unknown"]
+BOXES = {"ticked": "[x]", "unticked": "[ ]", "unknown": "[?]", "not-applicable": "[-]"}
 MOST_WIDTH = 110
 LEAST_WIDTH = 40
 
@@ -31,7 +32,9 @@ def add_parser(subparsers: Any, summary: str) -> None:
     parser.add_argument(
         "--checklist",
         metavar="RUN",
-        help="also fill in the tuning checklist from a recorded run (folder, name or 'last')",
+        nargs="?",
+        const="",
+        help="also print the tuning checklist, filled in from a recorded run (folder, name or 'last') if one is given",
     )
     parser.add_argument("--data", metavar="FOLDER", help="read from this folder for a second to see how fast that is")
     parser.add_argument("--python", metavar="PATH", help="the training's python (default: python on PATH)")
@@ -53,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.core.errors import UsageError
 
     check_outputs(arguments.json)
-    report, recorded_python = (None, None) if arguments.checklist is None else _read_run(arguments.checklist)
+    report, recorded_python = _read_run(arguments.checklist) if arguments.checklist else (None, None)
     interpreter = _find_python(arguments.python, recorded_python)
     reading = None
     if arguments.data is not None:
@@ -114,7 +117,7 @@ def _next_command(checks: Sequence[Check], arguments: argparse.Namespace) -> str
     """The next command worth typing."""
     if any(c.id == "torch" and c.status == "unknown" for c in checks):
         return "hotloop doctor --python PATH   (the python that trains)"
-    if arguments.checklist is not None:
+    if arguments.checklist:
         return f"hotloop report {arguments.checklist}"
     return "hotloop run -- python train.py"
 
@@ -143,11 +146,11 @@ def _to_json(
 
 
 def _print(checks: Sequence[Check], items: Sequence[Item] | None, command: str) -> None:
-    import shutil
+    from hotloop.cli.show import choose_width
 
     stream = sys.stdout
     is_terminal = stream.isatty()
-    width = shutil.get_terminal_size((100, 24)).columns if is_terminal else 100
+    width = choose_width(sys.stdout)
     color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     text = draw_doctor(checks, items, command, width=max(LEAST_WIDTH, min(width, MOST_WIDTH)), color=color)
     encoding = getattr(stream, "encoding", None) or "ascii"
@@ -163,12 +166,14 @@ def draw_doctor(checks: Sequence[Check], items: Sequence[Item] | None, command: 
 
     counts = {status: sum(1 for c in checks if c.status == status) for status in STYLES}
     worst = next((s for s in ("harmful", "warning") if counts[s]), "good")
-    head = {"harmful": "this machine harms a training", "warning": "worth a look before training"}
     names = {"warning": "warning" if counts["warning"] == 1 else "warnings"}
     told = [f"{counts[s]} {names.get(s, s)}" for s in ("harmful", "warning", "good", "unknown") if counts[s]]
     blind = any(c.id == "torch" and c.status == "unknown" for c in checks)
     fine = "torch was not seen, the rest of the machine is set up well" if blind else "this machine is set up well"
-    lines = [paint(head.get(worst, fine), "warning" if blind and worst == "good" else worst) + f": {', '.join(told)}"]
+    head = "this machine harms a training" if worst == "harmful" else fine
+    if worst == "warning":
+        head = f"{told.pop(0)} to check before training"
+    lines = [paint(head, "warning" if blind and worst == "good" else worst) + (f": {', '.join(told)}" if told else "")]
     for check in checks:
         if check.status in ("harmful", "warning"):
             lines += ["", *_problem_lines(check, width, paint)]
@@ -214,14 +219,17 @@ def _good_lines(checks: Sequence[Check], width: int) -> Iterator[str]:
 
 def _checklist_lines(items: Sequence[Item], width: int, paint: Callable[[str, str], str]) -> Iterator[str]:
     """The checklist by stage, with its evidence."""
-    from hotloop.bench.checklist import STAGES
+    from hotloop.bench.checklist import NO_RUN, STAGES
     from hotloop.report.text import clean
 
     ticked = sum(1 for item in items if item.tick == "ticked")
     open_count = sum(1 for item in items if item.tick == "unticked")
-    unknown = len(items) - ticked - open_count
+    not_applicable = sum(1 for item in items if item.tick == "not-applicable")
+    unknown = len(items) - ticked - open_count - not_applicable
     yield ""
-    yield f"checklist: {ticked} ticked, {open_count} open, {unknown} unknown"
+    yield f"checklist: {ticked} ticked, {open_count} open, {unknown} unknown, {not_applicable} not applicable"
+    if any(item.evidence == NO_RUN for item in items):
+        yield from _wrap("No run was given: hotloop doctor --checklist RUN answers the rest.", width)
     for stage in STAGES:
         yield ""
         yield f"{stage} training" + (" (this machine, now)" if stage == "before" else "")
@@ -229,7 +237,8 @@ def _checklist_lines(items: Sequence[Item], width: int, paint: Callable[[str, st
             first, *rest = _wrap(clean(item.title), width - 4)
             yield f"{paint(BOXES[item.tick], item.tick)} {first}"
             yield from (" " * 4 + line for line in rest)
-            yield from (" " * 6 + line for line in _wrap(clean(item.evidence), width - 6))
+            if item.evidence != NO_RUN:
+                yield from (" " * 6 + line for line in _wrap(clean(item.evidence), width - 6))
 
 
 def _paragraph(label: str, text: str, width: int) -> Iterator[str]:

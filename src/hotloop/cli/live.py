@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,6 +21,7 @@ class LiveLine:
         self._stream = stream
         self._ticks = 0
         self._rows: dict[Path, Any] = {}
+        self._backward_rows: Counter[Path] = Counter()
         self._is_terminal = stream.isatty()
 
     def __call__(self) -> None:
@@ -37,7 +39,7 @@ class LiveLine:
 
     def _describe(self) -> str:
         """The rows since the last line of the process that records the lowest rank."""
-        from hotloop.analyze.recent import describe_recent
+        from hotloop.analyze.recent import count_backward_rows, describe_recent
         from hotloop.trace.recording import read_tail
 
         paths = sorted((self._folder / "processes").glob("*.hlr"))
@@ -49,4 +51,5 @@ class LiveLine:
         if not len(rows):
             return ""
         self._rows[path] = int(rows[-1, FIELD["index"]] + rows[-1, FIELD["rows_merged"]])
-        return describe_recent(rows)
+        self._backward_rows[path] += count_backward_rows(rows)
+        return describe_recent(rows, self._backward_rows[path])

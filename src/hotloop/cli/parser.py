@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from importlib import import_module
 
 from hotloop import __version__
+from hotloop.core.spelling import say_meant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
+    from typing import Any, NoReturn
 
 COMMANDS = {
     "run": "run a training command and say what its steps wait for",
@@ -39,10 +41,40 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose subcommands' help is formatted as its own."""
+    """A parser whose subcommands' help is formatted as its own; an error is one line, with what was probably meant."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=HelpFormatter, **settings)
+        self.options: list[str] = []
+        """The long options of the subcommands that occur in the command line, and of this parser."""
+
+    def list_options(self) -> list[str]:
+        return [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, rest = self.parse_known_args(args, namespace)
+        if rest:
+            unknown = [word.partition("=")[0] for word in rest if word.startswith("-") and word != "--"]
+            if not unknown:
+                self.error(f"unexpected: {' '.join(rest)}")
+            self.error(f"unknown option {unknown[0]!r}", meant=_say_close(unknown[0], self.options))
+        return parsed
+
+    def error(self, message: str, meant: str = "") -> NoReturn:
+        wrong = re.search(r"argument (.*?): invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if wrong is not None:
+            argument, word, known = wrong.groups()
+            message = f"{'unknown command' if argument == 'COMMAND' else f'{argument}: unknown'} {word!r}"
+            meant = say_meant(word, re.findall(r"[\w.-]+", known))
+            if argument == "COMMAND" and word.endswith(".py"):
+                meant = f"; to watch a training: hotloop run {word}"
+        self.exit(2, f"hotloop: {message}{meant or f'; see {self.prog} --help'}\n")
+
+
+def _say_close(option: str, known: Sequence[str]) -> str:
+    """As say_meant, without the list: a subcommand has many options, and its help explains them."""
+    meant = say_meant(option, known)
+    return meant if "did you mean" in meant else ""
 
 
 def _terminal_columns() -> int:
@@ -63,10 +95,12 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hotloop {__version__}")
     parser.set_defaults(execute=None)
+    parser.options = parser.list_options()
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, text in COMMANDS.items():
         if words is None or name in words:
             import_module(f"hotloop.cli.{name}_command").add_parser(subparsers, text)
+            parser.options += subparsers.choices[name].list_options()
         else:
             subparsers.add_parser(name, help=text)
     return parser

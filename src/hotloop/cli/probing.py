@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,10 @@ from hotloop.trace.recording import RunRecording
 
 TIMEOUT_S = 45.0
 MOST_FORWARDS_PER_BACKWARD = 4.0
+MOST_OF_ONE_BATCH = 1.5
+"""More micro-batches a step than this are accumulation."""
+MEMORY_RATIO = 0.8
+"""Part of the host's memory that a larger batch may fill."""
 
 
 def probe_training(folder: Path) -> Probe:
@@ -82,8 +87,19 @@ def step_times(training: Training) -> StepTimes:
         exposed_comm_ns=exposed,
         micro_batches=max(1.0, mean["micro_batches"] or mean["backwards"]),
         noise_ratio=rank.step_noise_ratio,
+        largest_factor=_largest_factor(rank),
         batch_size=_batch_size(training),
     )
+
+
+def _largest_factor(rank: RankAnalysis) -> float:
+    """So many times the batch that all of the process's memory, grown with it, fits; joined micro-batches at most."""
+    micro_batches = max(rank.mean["micro_batches"], rank.mean["backwards"])
+    most = micro_batches if micro_batches > MOST_OF_ONE_BATCH else math.inf
+    if not rank.memory_total_bytes or not rank.memory_peak_bytes:
+        return min(most, 2.0)
+    ranks = max(1, rank.local_world_size or 1)
+    return min(most, MEMORY_RATIO * rank.memory_total_bytes / ranks / rank.memory_peak_bytes)
 
 
 def _rare_ns(rank: RankAnalysis) -> tuple[float, float]:
@@ -112,7 +128,7 @@ def _batch_size(training: Training) -> int | None:
     """Samples of one backward; None when they differ, or when many forwards lead to one backward (an episode of
     reinforcement learning, a recurrent cell called by hand), whose inputs are no batches."""
     rank = training.lead.rank
-    if not rank.samples_per_step or training.lead.samples_vary:
+    if not rank.samples_per_step or training.lead.units.samples_vary:
         return None
     backwards = max(1.0, rank.mean["micro_batches"], rank.mean["backwards"])
     if rank.mean["forwards"] > MOST_FORWARDS_PER_BACKWARD * backwards:

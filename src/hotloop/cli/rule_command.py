@@ -1,4 +1,4 @@
-"""hotloop rule: explain a rule or a technique, or list all rules."""
+"""hotloop rule: explain a rule or a fix, or list all rules."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Any, summary: str) -> None:
-    parser = subparsers.add_parser("rule", help=summary, description="Explain a rule or a technique.")
+    parser = subparsers.add_parser("rule", help=summary, description="Explain a rule or a fix.")
     parser.add_argument(
-        "id", nargs="?", help="id of a rule, such as input-bound, or of a technique; without it all rules are listed"
+        "id", nargs="?", help="id of a rule, such as input-bound, or of a fix; without it all rules are listed"
     )
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    import sys
+
+    from hotloop.cli.show import choose_width
     from hotloop.diagnose import RULES
+    from hotloop.report.manual import manual_to_text
 
     if arguments.id is None:
         width = max(len(rule_id) for rule_id in RULES)
@@ -25,22 +29,32 @@ def execute(arguments: argparse.Namespace) -> int:
             print(f"{rule_id:{width}}  {rule.summary}")
         print("\nhotloop rule ID explains one.")
         return 0
-    if arguments.id not in set(RULES):
-        from hotloop.apply import TECHNIQUES
-        from hotloop.core.errors import UsageError
-
-        if arguments.id not in set(TECHNIQUES):
-            raise UsageError(
-                f"unknown id {arguments.id!r}; rules: {', '.join(RULES)}; techniques: {', '.join(TECHNIQUES)}"
-            )
-        technique = TECHNIQUES[arguments.id]
-        print(f"# {technique.id}: {technique.title} ({technique.numerics.value})\n\n{technique.manual}")
-        if technique.settings:
-            print("\n## Settings")
-            for setting in technique.settings:
-                default = "chosen by hotloop" if setting.default is None else f"default {setting.default!r}"
-                print(f"{setting.name} ({default}): {setting.help}")
-        return 0
-    rule = RULES[arguments.id]
-    print(f"# {rule.id}: {rule.summary}\n\n{rule.manual}")
+    if arguments.id in set(RULES):
+        rule = RULES[arguments.id]
+        page = f"# {rule.id}: {rule.summary}\n\n{rule.manual}"
+    else:
+        page = _describe_fix(arguments.id)
+    print(manual_to_text(page, choose_width(sys.stdout, piped=80)))
     return 0
+
+
+def _describe_fix(fix_id: str) -> str:
+    """The page of a technique, or of an act for the reader, in Markdown. Raises UsageError for an unknown id."""
+    from hotloop.apply import TECHNIQUES
+    from hotloop.core.acts import ACTS, BY_HAND
+    from hotloop.core.errors import UsageError
+    from hotloop.core.spelling import say_meant
+    from hotloop.diagnose import RULES
+
+    if fix_id in BY_HAND:
+        return f"# {fix_id}: {ACTS[fix_id]} (by hand)\n\n## What to do\n{BY_HAND[fix_id]}"
+    if fix_id not in set(TECHNIQUES):
+        raise UsageError(f"unknown id {fix_id!r}{say_meant(fix_id, [*RULES, *TECHNIQUES, *BY_HAND])}")
+    technique = TECHNIQUES[fix_id]
+    page = f"# {technique.id}: {technique.title} ({technique.numerics.value})\n\n{technique.manual}"
+    if technique.settings:
+        page += "\n\n## Settings"
+    for setting in technique.settings:
+        default = "chosen by hotloop" if setting.default is None else f"default {setting.default!r}"
+        page += f"\n- {setting.name} ({default}): {setting.help}"
+    return page

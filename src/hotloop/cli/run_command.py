@@ -34,7 +34,9 @@ def add_parser(subparsers: Any, summary: str) -> None:
     )
     parser.add_argument("--live", action="store_true", help="print a line with rate, shares and verdict while training")
     parser.add_argument("--no-deep", action="store_true", help="do not record the operators of one step")
-    parser.add_argument("--no-probe", action="store_true", help="measure no opportunities after the training")
+    probing = parser.add_mutually_exclusive_group()
+    probing.add_argument("--no-probe", action="store_true", help="measure no opportunities after the training")
+    probing.add_argument("--probe", action="store_true", help="measure them also after Ctrl-C or SIGTERM")
     parser.add_argument(
         "--trace", metavar="PLAN", help="a Chrome trace per rank: wait:warmup:active[:repeat], such as 5:2:3"
     )
@@ -54,10 +56,12 @@ def add_parser(subparsers: Any, summary: str) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.attach import child
     from hotloop.attach.run_folder import create_run_folder, write_manifest
+    from hotloop.attach.sampling import StackSampling
     from hotloop.attach.unattached import UnattachedWatch
     from hotloop.cli.show import check_outputs
     from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
     from hotloop.pipeline.telemetry import DeviceWatch
+    from hotloop.tune.supervisor import CORES_FILE, Cores
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
@@ -79,6 +83,7 @@ def execute(arguments: argparse.Namespace) -> int:
     write_manifest(folder, command, notes)
     options: dict[str, Any] = {
         "deep": not arguments.no_deep,
+        "outside": True,
         "trace": arguments.trace,
         "trace_ranks": arguments.trace_ranks,
         "nvtx": arguments.nvtx,
@@ -95,37 +100,47 @@ def execute(arguments: argparse.Namespace) -> int:
     kills_before = child.oom_kills()
     live = _live_line(folder) if arguments.live else None
     watch = DeviceWatch(folder, environment)
+    cores = Cores()
+    cores.sample()
     unattached = UnattachedWatch(folder / "processes")
+    stacks = StackSampling(folder / "processes")
 
     def on_tick() -> None:
         watch.tick()
+        cores.sample()
         unattached.tick()
+        stacks.tick()
         if live is not None:
             live()
 
     try:
         end = child.run_child(resolved, environment, on_tick)
-    except CommandNotStarted:
-        _remove_run_folder(folder)
-        raise
-    finally:
+    except BaseException as error:
         watch.stop()
-    kills_after = child.oom_kills()
-    if watch.failure is not None:
-        print(f"hotloop: the devices were not watched to the end: {watch.failure}", file=sys.stderr)
-    _write_json(
-        folder / "outcome.json",
-        {
-            "schema": "hotloop.outcome/1",
-            "exit_code": end.exit_code,
-            "signal": end.signal_number,
-            "duration_s": end.duration_s,
-            "oom_kills": None if kills_before is None or kills_after is None else kills_after - kills_before,
-            "unattached": unattached.reason,
-        },
-    )
-    try:
-        _report(arguments, folder)
+        stacks.stop()
+        if isinstance(error, CommandNotStarted):
+            _remove_run_folder(folder)
+        raise
+    try:  # one more Ctrl-C, wherever it comes, ends the report and not the exit code
+        watch.stop()
+        stacks.stop()
+        kills_after = child.oom_kills()
+        cores.sample(now=True)
+        _write_json(folder / CORES_FILE, cores.tell())
+        if watch.failure is not None:
+            print(f"hotloop: the devices were not watched to the end: {watch.failure}", file=sys.stderr)
+        _write_json(
+            folder / "outcome.json",
+            {
+                "schema": "hotloop.outcome/1",
+                "exit_code": end.exit_code,
+                "signal": end.signal_number,
+                "duration_s": end.duration_s,
+                "oom_kills": None if kills_before is None or kills_after is None else kills_after - kills_before,
+                "unattached": unattached.reason,
+            },
+        )
+        _report(arguments, folder, interrupted=end.interrupted)
     except HotloopError as error:
         print(f"hotloop: {error}", file=sys.stderr)
     except KeyboardInterrupt:
@@ -154,13 +169,16 @@ def _load_strategy(path: str) -> Strategy:
     return check_strategy(load_strategy(path), TECHNIQUES, source=path)
 
 
-def _report(arguments: argparse.Namespace, folder: Path) -> None:
+def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -> None:
     from hotloop.cli.probing import probe_training
     from hotloop.cli.show import show_report
     from hotloop.pipeline import no_probe, report_run
     from hotloop.trace.recording import read_run
 
-    probe = no_probe if arguments.no_probe else probe_training(folder)
+    skips_probe = arguments.no_probe or (interrupted and not arguments.probe)
+    if skips_probe and not arguments.no_probe:
+        print("hotloop: interrupted: opportunities are not measured (--probe measures them)", file=sys.stderr)
+    probe = no_probe if skips_probe else probe_training(folder)
     report = report_run(read_run(folder), folder=folder, probe=probe)
     show_report(report, json_path=arguments.json, html_path=arguments.html, quiet=arguments.quiet, stream=sys.stderr)
 

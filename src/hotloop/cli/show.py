@@ -35,12 +35,20 @@ def check_outputs(*paths: str | None) -> None:
             raise UsageError(f"cannot write {path}: give the name of a file in a folder that you may write to")
 
 
+def choose_width(stream: TextIO, piped: int = 100) -> int:
+    """Columns of what is printed: COLUMNS, else the terminal's, else ``piped``."""
+    import shutil
+
+    said = os.environ.get("COLUMNS", "")
+    if stream.isatty() or (said.isdecimal() and int(said) > 0):
+        return shutil.get_terminal_size((piped, 24)).columns
+    return piped
+
+
 def show_report(
     report: Report, *, json_path: str | None, html_path: str | None, quiet: bool, stream: TextIO, top: int = 10
 ) -> None:
     """Write the files that were asked for, then the text; ``-`` as JSON file is standard output."""
-    import shutil
-
     from hotloop.diagnose import RULES
     from hotloop.report import render_html, render_json, render_terminal
 
@@ -52,16 +60,40 @@ def show_report(
             write_text(json_path, text)
     manuals = {rule_id: rule.manual for rule_id, rule in RULES.items()}
     if html_path is not None:
-        write_text(html_path, render_html(report, manuals=manuals))
+        write_text(html_path, render_html(report, manuals=manuals, folder=os.getcwd()))
     if quiet:
         return
     is_terminal = stream.isatty()
-    width = shutil.get_terminal_size((100, 24)).columns if is_terminal else 100
+    width = choose_width(stream)
     color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
     unicode = encoding.startswith("utf")
-    stream.write(render_terminal(report, width=width, color=color, unicode=unicode, manuals=manuals, top=top))
+    text = render_terminal(
+        report, width=width, color=color, unicode=unicode, manuals=manuals, top=top, folder=os.getcwd()
+    )
+    stream.write(text)
     stream.flush()
+
+
+def note_newer_run(*names: str) -> None:
+    """Say on stderr that ``last``, if it is among the names, passes over a newer run without a training."""
+    from pathlib import Path
+
+    from hotloop.core.errors import RecordingError
+    from hotloop.trace.recording import find_newer, find_run
+
+    if "last" not in names:
+        return
+    try:
+        run = find_run("last", Path.cwd())
+    except RecordingError:
+        return  # the command says so itself
+    newer = find_newer(run)
+    if newer is not None:
+        print(
+            f"hotloop: the last training is {run.name}; no training was seen in the newer run {newer.name}",
+            file=sys.stderr,
+        )
 
 
 def write_text(path: str, text: str) -> None:

@@ -24,6 +24,7 @@ def add_parser(subparsers: Any, text: str) -> None:
         description="Read the traces of one training: torch.profiler's Kineto JSON (plain or .gz) or the SQLite export "
         "of Nsight Systems, one file, several, or a folder with a file for each rank; or a memory snapshot (.pickle).",
     )
+    from hotloop.cli.cache_options import add_cache_options
     from hotloop.cli.show import add_output_options
     from hotloop.core.changes import list_forms
 
@@ -64,8 +65,7 @@ def add_parser(subparsers: Any, text: str) -> None:
         "--sql-rows", type=int, metavar="N", help="rows of the answer, 0 for all (default: 50 of a table, else all)"
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes that read (default: one for each core)")
-    parser.add_argument("--cache", metavar="FOLDER", help="keep the decoded columns there, not beside the traces")
-    parser.add_argument("--no-cache", action="store_true", help="leave no decoded columns behind")
+    add_cache_options(parser)
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even when a serious fault was found")
     parser.set_defaults(execute=execute)
 
@@ -111,14 +111,12 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
-    from pathlib import Path
-
     from hotloop.analyze.timeline.reduce import ReduceOptions
+    from hotloop.cli.cache_options import choose_cache_folder
     from hotloop.cli.show import has_serious_fault, show_report
     from hotloop.core.redact import redact_command
     from hotloop.pipeline.traces import report_traces
 
-    cache_folder = Path(arguments.cache) if arguments.cache else None
     report = report_traces(
         paths,
         options=ReduceOptions(
@@ -129,8 +127,7 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
         ),
         workers=arguments.workers or _count_cores(),
         progress=progress,
-        cache_folder=cache_folder,
-        write_cache=not arguments.no_cache,
+        cache_folder=choose_cache_folder(arguments),
         command=redact_command(("hotloop", "trace", *arguments.paths)),
     )
     quiet = arguments.quiet or arguments.json == "-"
@@ -150,6 +147,7 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
 def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceFacts) -> None:
     from pathlib import Path
 
+    from hotloop.cli.cache_options import choose_cache_folder
     from hotloop.pipeline.export import export_steps
 
     done = export_steps(
@@ -158,8 +156,7 @@ def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceF
         Path(arguments.export),
         wanted=None if arguments.export_steps is None else _read_steps(arguments.export_steps),
         definitions=arguments.definitions,
-        cache_folder=Path(arguments.cache) if arguments.cache else None,
-        write_cache=not arguments.no_cache,
+        cache_folder=choose_cache_folder(arguments),
     )
     if arguments.quiet:
         return
@@ -173,9 +170,8 @@ def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceF
 
 
 def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
-    from pathlib import Path
-
     from hotloop.cli.answer import print_answer
+    from hotloop.cli.cache_options import choose_cache_folder
     from hotloop.pipeline.query import query_traces
 
     with query_traces(
@@ -183,8 +179,7 @@ def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
         arguments.sql,
         definitions=arguments.definitions,
         progress=progress,
-        cache_folder=Path(arguments.cache) if arguments.cache else None,
-        write_cache=not arguments.no_cache,
+        cache_folder=choose_cache_folder(arguments),
     ) as answer:
         print_answer(answer, form=arguments.sql_format, rows=arguments.sql_rows, stream=sys.stdout)
     return 0
@@ -266,10 +261,10 @@ def _report_memory(arguments: argparse.Namespace) -> int:
 
     others = [path for path in arguments.paths if not is_memory_file(path)]
     if others:
-        raise UsageError(f"{others[0]} is no memory snapshot or timeline: give it to a command of its own")
+        raise UsageError(f"{others[0]} is not a memory snapshot or timeline: give it to a command of its own")
     missing = [path for path in arguments.paths if not Path(path).is_file()]
     if missing:
-        raise UsageError(f"{missing[0]} is no file; give a snapshot (.pickle) or a memory timeline (.raw.json.gz)")
+        raise UsageError(f"{missing[0]} is not a file; give a snapshot (.pickle) or a memory timeline (.raw.json.gz)")
     for option in ("what_if", "sql", "export"):
         if getattr(arguments, option):
             raise UsageError(f"--{option.replace('_', '-')}: a memory file has no steps and no events of a trace")

@@ -113,11 +113,11 @@ def execute(arguments: argparse.Namespace) -> int:
         if rows is None:
             search = try_suggestions if arguments.search == "optuna" else try_findings
             try_out = with_patch(search, request, progress)
-            tune_command(request, progress, _make_teller(arguments.quiet), try_out=try_out)
+            tune_command(request, progress, _make_teller(arguments.quiet, budget_s), try_out=try_out)
         else:
             from hotloop.pipeline.matrix import measure_matrix
 
-            measure_matrix(rows, request, progress, _make_teller(arguments.quiet))
+            measure_matrix(rows, request, progress, _make_teller(arguments.quiet, budget_s))
     except KeyboardInterrupt:
         if progress.report is None:
             print("hotloop: interrupted before the baseline was observed: there is nothing to write", file=sys.stderr)
@@ -257,14 +257,15 @@ def make_folder(out: str | None) -> Path:
     return folder
 
 
-def _make_teller(quiet: bool) -> Any:
+def _make_teller(quiet: bool, budget_s: float | None = None) -> Any:
     import time
 
     began_s = time.monotonic()
+    of = "" if budget_s is None else f" of {budget_s:.0f}"
 
     def tell(text: str) -> None:
         if not quiet:
-            print(f"hotloop: {time.monotonic() - began_s:4.0f} s: {text}", file=sys.stderr, flush=True)
+            print(f"hotloop: {time.monotonic() - began_s:4.0f}{of} s: {text}", file=sys.stderr, flush=True)
 
     return tell
 
@@ -278,6 +279,7 @@ def _write(request: Request, progress: Progress, folder: Path, quiet: bool, *, a
         reveal_next,
         settle_patch,
         strategy_text,
+        tell_overrides,
     )
     from hotloop.tune.kept_patch import ABOUT, DIFF, about_text, diff_text
 
@@ -286,7 +288,7 @@ def _write(request: Request, progress: Progress, folder: Path, quiet: bool, *, a
     patch = settle_patch(progress, request)
     report, strategy = finish_report(progress, request.goal, shown)
     report = keep_history(report, request.store.parent)
-    write_text(str(strategy_file), strategy_text(strategy))
+    write_text(str(strategy_file), strategy_text(strategy, tell_overrides(progress)))
     for name, one in front_strategies(progress).items():
         (folder / "front").mkdir(exist_ok=True)
         write_text(str(folder / "front" / f"{name}.toml"), strategy_text(one))

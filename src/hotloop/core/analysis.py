@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .findings import Basis, Where
-from .phases import Breakdown
+from .phases import Breakdown, Excluded
 from .recording import UNKNOWN
 
 
@@ -44,6 +44,8 @@ class LoaderFacts:
     collate_ns: float | None = None
     iterator_start_ns: float | None = None
     """Creating an iterator: worker start included, first batch not."""
+    draws_random: bool | None = None
+    """Reading a batch moved a global random generator; None where that was not seen, as in workers."""
     first_wait_ns: float | None = None
     """Wait for the first batch of an iterator, mean."""
 
@@ -113,6 +115,11 @@ class CompileFacts:
     graph_backward_calls_per_forward: float | None = None
     """Graphs that the backward of one forward runs; 0 where backwards run on another thread than the training's."""
     graph_backward_ns_per_forward: float | None = None
+    limit_reason: str | None = None
+    """The guard that failed when torch.compile reached its limit of recompilations; None where it was not reached."""
+    limit_where: Where | None = None
+    limit_step: int | None = None
+    """Steps that were over when it was reached."""
     steady_compile_ns: float | None = None
     """Mean time per steady step in which torch.compile was at work."""
 
@@ -132,8 +139,12 @@ class Line:
     """Innermost frame of any kind as 'module:function', for telling what the line was doing."""
     calls: tuple[str, ...] = ()
     """Names called by the statement at this line and by its enclosing loop body, read from the source."""
+    walks_gradients: bool = False
+    """The innermost loop around it, read from the source, is over gradients or touches a ``.grad``."""
     late_ratio: float = 0.0
     """Share of the samples that may belong to Python code just before this line instead (it held the lock until it)."""
+    beside_save: bool = False
+    """It stands in the same ``if``, ``with`` or ``try`` of a loop or function as a line that was seen to save."""
     ways: tuple[tuple[tuple[Where, ...], float], ...] = ()
     """Every stack that was seen to lead here, with its part of ``share_ratio``, largest first; ``stack`` is the first.
 
@@ -151,7 +162,10 @@ class Forecast:
     settings: Mapping[str, Any]
     evidence: Mapping[str, Any]
     basis: Basis = Basis.MEASURED
-    """``simulated`` where the change itself was not timed but computed from what was."""
+    """``simulated`` where the change itself was not timed but computed from what was, or where the probe's times differ
+    from the run's; ``rule-of-thumb`` where they differ so much that the probe does not stand for the run."""
+    doubt: str = ""
+    """How the probe's time of the present settings disagrees with the run's; empty where it agrees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +191,7 @@ class RankAnalysis:
     mean: Mapping[str, float]
     """Mean per steady step of every field of a row (core.recording.STEP_FIELDS), e.g. mean['after_backward_ns']."""
     columns: Mapping[str, Sequence[int]]
-    """Every field of the steady steps as a column, one entry a step."""
+    """Every field of the steady steps as a column, one entry a step; ``validations`` beside them: how many ended."""
     samples_per_step: float | None
     tokens_per_step: float | None
     padding_ratio: float | None
@@ -211,6 +225,8 @@ class RankAnalysis:
     memory_growth_noise_bytes_per_step: float | None
     network_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     network_speed_bytes_per_s: Mapping[str, float | None] = field(default_factory=dict)
+    validation_ns: Mapping[str, float] = field(default_factory=dict)
+    """Part of a gap field's mean that the breakdown counts as validation, by field."""
     model_is_recurrent: bool | None = None
     """It holds LSTM, GRU or RNN layers of torch; None where it was not recorded."""
     model_is_sharded: bool | None = None
@@ -219,6 +235,10 @@ class RankAnalysis:
     """The statement of the training loop that makes the batch, read from the source; None where it does not tell."""
     run_delay_ratio: float | None = None
     """Share of the steady time in which the training thread was ready but had no core, 0..1; None where not known."""
+    excluded: Excluded | None = None
+    """What the steady steps leave out of the run; None where it was not recorded."""
+    warmup_columns: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Every field of the warm-up steps as a column, one entry a step; empty where it was not recorded."""
     idle_cores: tuple[float, int] | None = None
     """Of the cores that this process may run on how many were idle, in the mean over the steady time, whoever ran on
     the others; and how many they are. None where not known."""
@@ -229,6 +249,32 @@ class RankAnalysis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFailure:
+    """A process that ended because memory ran out. Bytes are of ``device`` and of this process, but for the total."""
+
+    pid: int
+    rank: int | None
+    world_size: int
+    device: str
+    """'cpu' for the host's memory, else 'cuda' and the like."""
+    is_killed: bool
+    """The kernel killed it; else an allocation failed."""
+    where: Where | None = None
+    asked_bytes: int | None = None
+    """Size of the allocation that failed."""
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    used_bytes: int | None = None
+    """Allocated on the device; of a host the largest resident memory."""
+    unallocated_bytes: int | None = None
+    """Reserved by the allocator in blocks that did not fit the request."""
+    parameter_bytes: int | None = None
+    gradient_bytes: int | None = None
+    """Once all gradients exist."""
+    optimizer_state_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     """One training: the ranks of one run, sorted by rank. ``ranks[0]`` always exists."""
 
@@ -236,6 +282,8 @@ class Analysis:
     unit: str
     units_per_step: float | None
     accelerator: bool
+    memory_failures: tuple[MemoryFailure, ...] = ()
+    """The processes that ended out of memory, where the command ended so; also those without a complete step."""
 
     @property
     def lead(self) -> RankAnalysis:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from .errors import InvariantError, UsageError
+from .spelling import say_meant
 
 
 class Named(Protocol):
@@ -47,7 +48,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
         try:
             return self._load()[key]
         except KeyError:
-            raise UsageError(f"unknown id {key!r}; known: {', '.join(self._load())}") from None
+            raise UsageError(f"unknown id {key!r}{say_meant(key, self._load())}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._load())

@@ -24,6 +24,15 @@ class Verdict(str, Enum):
     INCONCLUSIVE = "inconclusive"
 
 
+def say_change(ratio: float) -> str:
+    """A worsening in words: in percent of what it is compared with, from ten times that on as a multiple of it.
+
+    >>> say_change(0.0312), say_change(-0.2), say_change(123.9)
+    ('+3.1%', '-20.0%', '+124 times')
+    """
+    return f"{ratio:+.1%}" if abs(ratio) < 10 else f"{ratio:+,.0f} times"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
     """A value of one launch in the unit that its name ends in; ``error`` is the standard error that its steps tell."""
@@ -46,6 +55,8 @@ class Launch:
     unit: str
     units_per_step: float | None
     """Of all ranks together."""
+    unit_drifts: bool = False
+    """Whether the units of a step grow or shrink over the run."""
     machine: Mapping[str, Value] = field(default_factory=dict)
     """What must be equal for times to compare: device, cores, memory, ranks."""
     places: Mapping[str, Where] = field(default_factory=dict)

@@ -62,3 +62,45 @@ class Breakdown:
     def mean_ns(self, phase: str) -> int:
         """Mean time per step of ``phase`` in nanoseconds."""
         return self.phases[phase].mean_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excluded:
+    """What of one rank's run lies outside its steady steps, and so outside every share, cost and saving. Int ns.
+
+    The run begins with the first step and ends with the recording. ``warmup_ns``, ``later_ns`` and ``tail_ns`` sum to
+    ``total_ns``, which is ``ratio`` of the run.
+    """
+
+    count: int
+    """Completed steps that are not steady."""
+    total_ns: int
+    ratio: float
+    warmup_count: int
+    warmup_ns: int
+    later_count: int
+    """Steps of a profiler or of a deep window."""
+    later_ns: int
+    """Their time, and that of rows that were lost."""
+    tail_ns: int
+    """After the last step; 0 where the recording breaks off and no sample shows more."""
+    tail_phase: str | None = None
+    """Phase of more than half of it; None where nothing is."""
+    startup_ns: int | None
+    """From the start of the process to its first step: before the run. None where not known."""
+    phase_ns: Mapping[str, int]
+    """The left-out steps by PHASES."""
+
+    compile_ns: int
+    """Time of the left-out steps in which torch.compile was at work, in whatever phase."""
+
+    @property
+    def run_ns(self) -> int:
+        return round(self.total_ns / self.ratio) if self.ratio > 0 else 0
+
+    @property
+    def main_part(self) -> str | None:
+        """What more than half of the left-out steps' time is: ``compilation`` or a phase; None where nothing is."""
+        half_ns = sum(self.phase_ns.values()) / 2
+        parts = {"compilation": self.compile_ns, **self.phase_ns}
+        return next((name.replace("_", " ") for name, part_ns in parts.items() if part_ns > half_ns), None)

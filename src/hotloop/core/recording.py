@@ -6,6 +6,9 @@ A recording is one append-only file of frames per process (frames.py, docs/forma
 
 from __future__ import annotations
 
+ACCESS_SUFFIX, SAMPLES_SUFFIX = ".access", ".samples"
+"""Beside a recording: how its process's stack is read from outside, until somebody does; and what was read so."""
+
 UNKNOWN = -1
 """Value of a row field that was not measured (only fields whose comment says so may hold it)."""
 
@@ -61,9 +64,11 @@ STEP_FIELDS = (
     "repeated_backwards",  # of these, with gradients and reached by a backward of this row
     "recompute_ns",  # time of module calls inside backward; UNKNOWN when nested modules were not watched
     "samples",  # leading batch dimension summed; UNKNOWN when never seen
-    "tokens",  # without padding, of all batches of the row; UNKNOWN when the row was not sampled
-    "padding_tokens",  # UNKNOWN when the row was not sampled
-    "longest_tokens",  # if each batch were padded only to its own longest sample; UNKNOWN when not sampled
+    "padded_tokens",  # padding included, of all batches of the row, from their shapes; UNKNOWN without sequences
+    # The next three are of all batches of a counted row, UNKNOWN in others; a block sums those of its counted rows.
+    "tokens",  # without padding
+    "padding_tokens",
+    "longest_tokens",  # if each batch were padded only to its own longest sample
     "cpu_ns",  # CPU time of the whole process since it was read before: in this row, or, where rows are short, in this
     # one and those before it that hold 0 (it is read in every 8th or 32nd of them: asking takes microseconds)
     "gc_ns",  # garbage collections on any thread

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .acts import EFFORTS
 from .findings import Finding, Skipped, Value, Where
 from .memory_snapshot import MemoryFile
-from .phases import PHASES, Breakdown
+from .phases import PHASES, Breakdown, Excluded
 from .trace_analysis import TraceAnalysis, tell_device, tell_step_windows
 from .tuning import Tuning
 
@@ -42,7 +43,12 @@ class StepSummary:
     batches_per_s: float | None
     samples_per_s: float | None
     tokens_per_s: float | None
-    mfu_ratio: float | None = None
+    units_noise_ratio: float | None = None
+    """Standard error of ``units_per_step`` over it, because not every batch was read; 0 where every one was."""
+    unit_drift: Mapping[str, float] | None = None
+    """Units per step in the ``first_third`` and ``last_third`` of the steady steps; None where they do not drift."""
+    excluded: Excluded | None = None
+    """What the steady steps leave out, of the lead rank; None where a file does not show the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +78,6 @@ class Device:
     exposed_mem: DevicePart
     idle: DevicePart
     busy_ratio: float | None = None
-    sm_active_ratio: float | None = None
-    utilization_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +145,14 @@ class Overhead:
 class Timeline:
     """Means per bucket of consecutive steps of one rank, for drawing only (not in the JSON contract's core).
 
-    ``first_step`` has one entry a bucket; ``phase_ns[phase]`` mean ns per step in each bucket.
+    ``first_step`` has one entry a bucket; ``phase_ns[phase]`` mean ns per step in each bucket, ``excluded_ratio`` the
+    share of its steps that are not steady (empty where it is not known).
     """
 
     rank: int | None
     first_step: tuple[int, ...]
     phase_ns: Mapping[str, tuple[int, ...]]
+    excluded_ratio: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +193,8 @@ class AppliedTechnique:
     target: str | None
     where: Where | None
     numerics: str | None
+    explicit: str | None = None
+    """The script's own setting that was overridden; where nothing was changed, the one that stood in the way."""
     ranks: tuple[int, ...] = ()
 
 
@@ -284,6 +292,8 @@ def _finding_to_json(finding: Finding) -> dict[str, Any]:
     out: dict[str, Any] = _plain(finding)
     del out["severity_override"]
     out["severity"] = finding.severity.value
+    if finding.fix is not None:
+        out["fix"]["effort"] = EFFORTS.get(finding.fix.technique)
     return out
 
 

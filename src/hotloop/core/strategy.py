@@ -40,6 +40,8 @@ class Choice:
     technique: str
     settings: Mapping[str, Value] = field(default_factory=dict)
     where: tuple[str, ...] = ()
+    override: bool = False
+    """Replace what the script itself sets explicitly; else that stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,11 @@ class Strategy:
     def get(self, technique: str) -> Choice | None:
         return next((choice for choice in self.choices if choice.technique == technique), None)
 
+    def overrides(self, technique: str) -> bool:
+        """Whether this technique may replace what the script sets explicitly."""
+        choice = self.get(technique)
+        return choice is not None and choice.override
+
 
 def chain(*strategies: Strategy, name: str | None = None) -> Strategy:
     """The strategies one after the other: later ones add techniques and replace settings key by key.
@@ -76,7 +83,10 @@ def chain(*strategies: Strategy, name: str | None = None) -> Strategy:
             before = found.get(choice.technique)
             settings = {**before.settings, **choice.settings} if before is not None else dict(choice.settings)
             where = choice.where or (before.where if before is not None else ())
-            found[choice.technique] = Choice(technique=choice.technique, settings=settings, where=where)
+            override = choice.override or (before is not None and before.override)
+            found[choice.technique] = Choice(
+                technique=choice.technique, settings=settings, where=where, override=override
+            )
     return Strategy(choices=tuple(found.values()), name=name)
 
 
@@ -137,8 +147,11 @@ def strategy_from_mapping(content: Any, *, source: str = "strategy") -> Strategy
         where = settings.get("where", [])
         if not isinstance(where, list) or not all(isinstance(place, str) and ":" in place for place in where):
             raise StrategyError(f'{source}: techniques.{technique}.where is {where!r}; write places: ["train.py:42"]')
-        rest = {key: value for key, value in settings.items() if key != "where"}
-        choices.append(Choice(technique=technique, settings=rest, where=tuple(where)))
+        override = settings.get("override", False)
+        if not isinstance(override, bool):
+            raise StrategyError(f"{source}: techniques.{technique}.override is {override!r}; write true or false")
+        rest = {key: value for key, value in settings.items() if key not in ("where", "override")}
+        choices.append(Choice(technique=technique, settings=rest, where=tuple(where), override=override))
     return Strategy(choices=tuple(choices), name=name)
 
 
@@ -148,7 +161,11 @@ def strategy_to_mapping(strategy: Strategy) -> dict[str, Any]:
     if strategy.name is not None:
         content["name"] = strategy.name
     content["techniques"] = {
-        choice.technique: {**choice.settings, **({"where": list(choice.where)} if choice.where else {})}
+        choice.technique: {
+            **choice.settings,
+            **({"where": list(choice.where)} if choice.where else {}),
+            **({"override": True} if choice.override else {}),
+        }
         for choice in strategy.choices
     }
     return content

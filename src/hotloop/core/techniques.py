@@ -55,19 +55,26 @@ class Applied:
 
     ``numerics`` is set where the change is better than the technique's own class (no random draw in the data set).
     ``replacement`` is the new object where it could not be changed in place (by API and in the Trainer only).
+    ``explicit`` is what the script says there itself and this overrides, as source: 'fused=False'.
     """
 
     detail: str
     numerics: Numerics | None = None
     undo: Callable[[], None] | None = None
     replacement: Any = None
+    explicit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotApplicable:
-    """The technique left its object as it was. ``why`` is shown to the user: the fact, with its value."""
+    """The technique left its object as it was. ``why`` is shown to the user: the fact, with its value.
+
+    ``explicit`` is set where only a setting of the script's own is in the way, as source ('fused=False'): with
+    ``override`` the technique would replace it.
+    """
 
     why: str
+    explicit: str | None = None
 
 
 Effect = Applied | NotApplicable | None
@@ -83,6 +90,8 @@ class Call:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    caller: str = ""
+    """Name of the module that makes the call."""
 
 
 CopyChange = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]

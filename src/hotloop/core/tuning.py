@@ -67,6 +67,8 @@ class Trial:
     cost: Mapping[str, Value] = field(default_factory=dict)
     """What work costs where a price is known: ``per_1000_steps``, ``per_million_samples``, ``per_million_tokens``,
     each with its bounds as ``..._low`` and ``..._high``; without the time before steps are steady."""
+    overrides: tuple[str, ...] = ()
+    """Settings of the script's own that it replaces, with file and line: 'fused=False at train.py:12'."""
     launch: Mapping[str, Any] = field(default_factory=dict)
     """How a declared configuration starts the command, where that differs: ``ranks``, ``arguments``, ``variables``."""
 

@@ -11,6 +11,7 @@ from hotloop.core.findings import Finding, Skipped
 from hotloop.core.rules import Judgement, Rule
 from hotloop.core.trace_analysis import TraceAnalysis
 
+from .ownership import share_out
 from .ranges import widen
 
 __all__ = ["RULES", "find_problems", "find_problems_in_trace"]
@@ -27,9 +28,12 @@ def find_problems(
 ) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
     """What the rules found, in the rules' order, and the rules that could not judge, with their reasons.
 
-    ``rules`` defaults to the whole catalogue. A rule that fails is reported as skipped, with its error.
+    ``rules`` defaults to the whole catalogue. A rule that fails is reported as skipped, with its error. No time of
+    a step is counted by two findings (see ownership.py).
     """
-    return _ask(analysis, ((one, one.judge) for one in (RULES.values() if rules is None else rules)))
+    findings, skipped = _ask(analysis, ((one, one.judge) for one in (RULES.values() if rules is None else rules)))
+    findings, told = share_out(findings, analysis)
+    return findings, (*skipped, *told)
 
 
 def find_problems_in_trace(

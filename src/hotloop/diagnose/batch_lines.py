@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hotloop.core.analysis import Line, RankAnalysis
 from hotloop.core.findings import Where
-from hotloop.diagnose.lines import BATCH, FEWEST_SAMPLES, GAPS, field_lines, loop_places
+from hotloop.core.recording import GAP_FIELDS
+from hotloop.diagnose.lines import BATCH, FEWEST_SAMPLES, field_lines, loop_places
 from hotloop.diagnose.loading import main_loader
 from hotloop.diagnose.measured import known_places
 
@@ -27,7 +28,7 @@ def _sampled_maker(rank: RankAnalysis) -> Where | None:
         return None
     counts: dict[Where, int] = {}
     loop = loop_places(rank)
-    for field_name in GAPS:
+    for field_name in GAP_FIELDS:
         for line, kind in field_lines(rank, field_name):
             if kind == BATCH and _is_called_from(line, rank.batch_where) and not _is_in(line.where, loop):
                 counts[line.where] = counts.get(line.where, 0) + line.samples

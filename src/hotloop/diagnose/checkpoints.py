@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.diagnose.lines import GAPS, time_beside_checkpoints_in
+from hotloop.core.recording import GAP_FIELDS
+from hotloop.diagnose.lines import SAVING, time_of_kinds
 from hotloop.diagnose.noise import threshold_ratio
 
 
@@ -19,5 +20,5 @@ def saving_rank(analysis: Analysis) -> RankAnalysis | None:
 def saving_times_ns(rank: RankAnalysis) -> dict[str, float]:
     """Time field -> what saving takes of it per step: the save itself, and what its functions do around it."""
     found = {"checkpoint_ns": rank.mean.get("checkpoint_ns", 0.0)}
-    found |= {name: time_beside_checkpoints_in(rank, name).mean_ns for name in GAPS if rank.lines.get(name)}
+    found |= {name: time_of_kinds(rank, name, SAVING).mean_ns for name in GAP_FIELDS if rank.lines.get(name)}
     return {name: time_ns for name, time_ns in found.items() if time_ns > 0}

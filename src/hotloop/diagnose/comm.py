@@ -9,19 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotloop.core.analysis import Analysis, DdpFacts, RankAnalysis
+from hotloop.core.findings import REMOVED_LOW_RATIO
 from hotloop.diagnose.measured import known_mean, steps_per_anchor_step
 
 LOOPBACK = ("lo", "lo0")
 LOOPBACK_BYTES_PER_S = 1.0e9
 """What gloo reaches between two processes of one host (measured: 6.8 Gb/s on an unshaped virtual link)."""
+OTHER_LINKS_RATIO = 10.0
+"""Rule of thumb: what an accelerator's links reach, over loopback. A saving that rests on it is labelled so."""
 SLOW_LINK_RATIO = 0.3
 """A link below this share of its nominal speed, or of what loopback reaches, is slow."""
+COUNTED_RATIO = 0.9
+"""What an extra synchronisation costs a CPU's step, over the communication that DDP counts for it: the low end of 0.90
+to 1.0 (``sync_saving_ns`` says how that was measured)."""
 DEFAULT_BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
 SMALL_BUCKET_BYTES = 1 << 20
 FEWEST_SMALL_BUCKETS = 8
 BUCKET_LATENCY_NS = {"gloo": 250_000.0, "nccl": 40_000.0}
-"""Rule of thumb for what one more all-reduce costs however little it carries."""
+"""What one more all-reduce costs however little it carries. gloo: a lower bound; 500 all-reduces of 1 KiB between two
+ranks took 0.61, 0.75 and 1.36 ms (quartiles; 2 shared cores, torch 2.13, 2026-11-22). nccl: rule of thumb."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +79,19 @@ def waiting(analysis: Analysis) -> Waiting:
     if len(known) == len(exposed):
         waits = tuple(e + explicit_ns(r) for e, r in zip(known, analysis.ranks, strict=True))
         return Waiting(wait_ns=waits, from_ddp_stats=True)
+    if all(shows_exchange_of_backward(r) for r in analysis.ranks):
+        return Waiting(wait_ns=tuple(explicit_ns(r) for r in analysis.ranks), from_ddp_stats=False)
     waits = tuple(explicit_ns(r) + r.mean.get("backward_ns", 0.0) for r in analysis.ranks)
     return Waiting(wait_ns=waits, from_ddp_stats=False)
+
+
+def shows_exchange_of_backward(rank: RankAnalysis) -> bool:
+    """Whether what backward waits for other ranks is told apart from what it computes, without DDP's statistics.
+
+    FSDP2 calls its collectives from Python. On the CPU they run on the thread that trains, in backward too, so they are
+    ``communication_ns`` and the rest of backward is work. On an accelerator, other threads and streams run them.
+    """
+    return rank.ddp is None and rank.model_is_sharded is True and rank.device_type == "cpu" and explicit_ns(rank) > 0
 
 
 def least_exposed_gradient_ns(analysis: Analysis) -> float | None:
@@ -107,8 +125,10 @@ def transfer_ns(ddp: DdpFacts, world_size: int) -> float | None:
     """
     if not ddp.parameter_bytes or world_size < 2:
         return None
-    rate = LOOPBACK_BYTES_PER_S if (ddp.backend or "gloo").lower() == "gloo" else 10.0 * LOOPBACK_BYTES_PER_S
-    payload_bytes = 2.0 * (world_size - 1) / world_size * ddp.parameter_bytes
+    rate = (
+        LOOPBACK_BYTES_PER_S if (ddp.backend or "gloo").lower() == "gloo" else OTHER_LINKS_RATIO * LOOPBACK_BYTES_PER_S
+    )
+    payload_bytes = 2 * (world_size - 1) / world_size * ddp.parameter_bytes
     return payload_bytes / rate * 1e9 + bucket_latency_ns(ddp) * max(1, len(bucket_bytes(ddp)))
 
 
@@ -132,8 +152,8 @@ def sync_saving_ns(analysis: Analysis) -> tuple[float, float, float] | None:
     certain = transfer_ns(facts[0], analysis.lead.world_size)
     # Over a slow link all of it is transfer.
     sure = min(exposed) if slow_link(analysis) is not None else min(min(exposed), certain or 0.0)
-    low_ns, high_ns = 0.85 * extra * sure, extra * (mean_exposed + hidden)
-    mid_ns = 0.9 * high_ns if analysis.lead.device_type == "cpu" else 0.5 * extra * (sure + mean_exposed)
+    low_ns, high_ns = REMOVED_LOW_RATIO * extra * sure, extra * (mean_exposed + hidden)
+    mid_ns = COUNTED_RATIO * high_ns if analysis.lead.device_type == "cpu" else extra * (sure + mean_exposed) / 2
     return low_ns, mid_ns, high_ns
 
 
@@ -277,7 +297,9 @@ def exposure_by_cause(analysis: Analysis) -> Exposure | None:
     buckets = 0.0
     if needless and lead.ddp is not None:
         syncs = max(1.0, sync_count(lead) - extra)
-        buckets = min(left, needless * bucket_latency_ns(lead.ddp) * syncs)
+        probed = lead.forecasts.get("ddp-buckets")
+        probed_ns = 0.0 if probed is None else probed.saving_mid_ratio * analysis.step_ns
+        buckets = min(left, probed_ns or needless * bucket_latency_ns(lead.ddp) * syncs)
     return Exposure(
         microsteps_ns=microsteps,
         link_ns=link,

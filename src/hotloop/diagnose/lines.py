@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hotloop.core.analysis import Line, RankAnalysis
 from hotloop.core.findings import Where
+from hotloop.core.recording import GAP_FIELDS
 from hotloop.diagnose.noise import share_bounds
 
 LOGGING = "logging"
@@ -20,8 +21,19 @@ IN_PLACE = "in-place"
 """A tensor changed in place: weights or gradients around the optimizer, inputs before the forward."""
 BOOKKEEPING = "bookkeeping"
 """What every loop does: zero_grad, schedulers, clocks, library clipping."""
+SAVING = "saving"
+"""What is done around a save for its sake: fsync, renaming, gathering the state. The checkpoint's, whatever it looks
+like."""
+VALIDATING = "validating"
+"""What the functions that validate do between their forwards and behind them. The validation's, whatever it looks like.
+"""
 UNKNOWN = "unknown"
 
+_FINISHING_TEXT = re.compile(
+    r"\b(f(data)?sync|sync|flush|close|replace|renames?|move|link|symlink|unlink|remove|rmtree|copy2?|copyfile|makedirs"
+    r"|mkdir|open)\("
+)
+"""Calls that finish a file which was just written."""
 _LOGGING_TEXT = re.compile(
     r"(?<![\w.])print\(|\badd_(scalars?|histogram|images?|text|figure|embedding)\b|\blog_(metrics?|dict|artifact|params?)\b"
     r"|\b(wandb|mlflow|tensorboard|logger|logging|comet_ml|neptune)\b|\bwriterows?\(|\.write\(|\bsavefig\b|\bfsync\("
@@ -150,7 +162,26 @@ def line_kind(
 
 
 def field_lines(rank: RankAnalysis, field_name: str) -> tuple[tuple[Line, str], ...]:
-    """The lines seen in a time field with their kinds; a helper function's unclear lines take its clear ones' kind."""
+    """The lines seen in a time field with their kinds, of which each has one: no time is told as two.
+
+    A helper function's unclear lines take its clear ones' kind. What belongs to a save or to a validation comes first.
+    """
+    savers, validators = saving_functions(rank), validating_functions(rank)
+    loop = loop_places(rank)
+    owned = []
+    for line, kind in _lines_by_look(rank, field_name):
+        below = {(where.file, where.function) for where in _below_the_loop(line, loop)}
+        finishes = line.beside_save and _FINISHING_TEXT.search(line.text) is not None
+        if (line.where.file, line.where.function) in savers or finishes:
+            kind = SAVING
+        elif field_name in GAP_FIELDS and below & validators:
+            kind = VALIDATING
+        owned.append((line, kind))
+    return tuple(owned)
+
+
+def _lines_by_look(rank: RankAnalysis, field_name: str) -> tuple[tuple[Line, str], ...]:
+    """The lines of a field with the kinds that their text, their functions and their surroundings give them."""
     loop, bodies = loop_places(rank), loop_bodies(rank)
     lines = rank.lines.get(field_name, ())
     kinds = [line_kind(line, loop, bodies) for line in lines]
@@ -175,24 +206,15 @@ FEWEST_SAMPLES = 3
 """Fewer samples than this are an accident, not a part of the step."""
 
 
-def time_of_kinds(
-    rank: RankAnalysis, field_name: str, *kinds: str, but_not_in: frozenset[tuple[str, str]] = frozenset()
-) -> FieldShare:
-    """The part of a time field that lines of these kinds account for, outside some functions (file and name)."""
-    lines = tuple(
-        line
-        for line, kind in field_lines(rank, field_name)
-        if kind in kinds and (line.where.file, line.where.function) not in but_not_in
-    )
-    return _time_of(rank, field_name, lines)
+def time_of_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShare:
+    """The part of a time field that lines of these kinds account for."""
+    lines = tuple(line for line, kind in field_lines(rank, field_name) if kind in kinds)
+    return _time_of(rank, field_name, lines, is_validation=kinds == (VALIDATING,))
 
 
 def time_of_other_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShare:
     """The part of a time field that lines of any kind but these account for."""
     return _time_of(rank, field_name, tuple(line for line, kind in field_lines(rank, field_name) if kind not in kinds))
-
-
-GAPS = ("after_input_ns", "after_forward_ns", "after_nograd_ns", "after_backward_ns", "other_ns")
 
 
 def saving_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
@@ -203,7 +225,7 @@ def saving_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
     lines = rank.lines.get("checkpoint_ns", ())
     found = {(line.where.file, line.where.function) for line in lines}
     if rank.mean.get("checkpoints", 0.0) > 0:
-        around = (line.where for name in GAPS for line in rank.lines.get(name, ()))
+        around = (line.where for name in GAP_FIELDS for line in rank.lines.get(name, ()))
         found |= {
             (where.file, where.function)
             for where in around
@@ -212,16 +234,32 @@ def saving_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
     return frozenset(found) - loop_places(rank)
 
 
-def time_beside_checkpoints(rank: RankAnalysis) -> FieldShare:
-    """What the functions that save checkpoints do around the save itself: fsync, renaming, gathering the state."""
-    return add_shares(*(time_beside_checkpoints_in(rank, name) for name in GAPS if rank.lines.get(name)))
+def validating_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
+    """File and name of the functions that the loop calls to validate, and that take no part in training.
+
+    None where most forwards without gradients are no validation (a teacher, rollouts).
+    """
+    loop = loop_places(rank)
+    if 2 * rank.breakdown.mean_ns("validation") <= rank.mean["nograd_ns"]:
+        return frozenset()
+
+    def called_for(*names: str) -> set[tuple[str, str]]:
+        lines = (line for name in names for line in rank.lines.get(name, ()))
+        stacks = (stack for line in lines for stack, _ in line.ways or ((line.stack or (line.where,), 1.0),))
+        return {(where.file, where.function) for stack in stacks for where in _below_in(stack, loop)}
+
+    models = {place for place in called_for("nograd_ns") if place[1] in _MODEL_FUNCTIONS}
+    return frozenset(called_for("nograd_ns") - models - called_for("forward_ns", "backward_ns", "optimizer_ns")) - loop
 
 
-def time_beside_checkpoints_in(rank: RankAnalysis, field_name: str) -> FieldShare:
-    """The same of one time field."""
-    functions = saving_functions(rank)
-    lines = rank.lines.get(field_name, ())
-    return _time_of(rank, field_name, tuple(x for x in lines if (x.where.file, x.where.function) in functions))
+def time_between_phases(rank: RankAnalysis, *kinds: str) -> FieldShare:
+    """The part of all gaps together that lines of these kinds account for."""
+    return add_shares(*(time_of_kinds(rank, name, *kinds) for name in GAP_FIELDS if rank.lines.get(name)))
+
+
+def own_ns(rank: RankAnalysis, field_name: str) -> float:
+    """Mean of a time field per step without what the breakdown counts as validation."""
+    return max(0.0, rank.mean[field_name] - rank.validation_ns.get(field_name, 0.0))
 
 
 def add_shares(*shares: FieldShare) -> FieldShare:
@@ -321,9 +359,26 @@ def time_of_batches_after_acting(rank: RankAnalysis) -> FieldShare:
     return _time_of(rank, "after_nograd_ns", tuple(lines))
 
 
-def _time_of(rank: RankAnalysis, field_name: str, lines: tuple[Line, ...]) -> FieldShare:
+def _ns_per_share(rank: RankAnalysis, field_name: str, is_validation: bool) -> float:
+    """What a line with every sample of a field stands for.
+
+    The breakdown counts bursts of validation as such, by the clock. That time comes off the lines of the functions that
+    validate, which keep what is left of theirs (behind the last forward); and off all lines where none is known.
+    """
+    whole_ns, in_bursts_ns = rank.mean[field_name], rank.validation_ns.get(field_name, 0.0)
+    if not is_validation and in_bursts_ns <= 0:
+        return whole_ns
+    share = min(1.0, sum(line.share_ratio for line, kind in field_lines(rank, field_name) if kind == VALIDATING))
+    if is_validation:
+        return max(0.0, whole_ns - in_bursts_ns / share) if share > 0 else 0.0
+    return min(whole_ns, own_ns(rank, field_name) / (1.0 - share)) if share < 1 else 0.0
+
+
+def _time_of(
+    rank: RankAnalysis, field_name: str, lines: tuple[Line, ...], *, is_validation: bool = False
+) -> FieldShare:
     all_lines = rank.lines.get(field_name, ())
-    field_ns = rank.mean[field_name]
+    field_ns = _ns_per_share(rank, field_name, is_validation)
     if not lines or field_ns <= 0:
         return NOTHING
     share = min(1.0, sum(line.share_ratio for line in lines))
@@ -347,7 +402,10 @@ def _time_of(rank: RankAnalysis, field_name: str, lines: tuple[Line, ...]) -> Fi
 
 def _below_the_loop(line: Line, loop: frozenset[tuple[str, str]]) -> tuple[Where, ...]:
     """The frames that the training loop called: without its own functions and whatever called them."""
-    stack = line.stack or (line.where,)
+    return _below_in(line.stack or (line.where,), loop)
+
+
+def _below_in(stack: tuple[Where, ...], loop: frozenset[tuple[str, str]]) -> tuple[Where, ...]:
     inside = [i for i, where in enumerate(stack) if (where.file, where.function) in loop]
     if inside:
         return stack[max(inside) + 1 :]
@@ -357,7 +415,10 @@ def _below_the_loop(line: Line, loop: frozenset[tuple[str, str]]) -> tuple[Where
 
 
 def _calls_around(line: Line, loop: frozenset[tuple[str, str]], bodies: tuple[frozenset[str], ...]) -> str:
-    """What the loop or function around a line calls, unless it is the training loop itself: that one calls all."""
+    """What the loop or function around a line calls, unless it is the training loop itself: that one calls all.
+
+    Of a loop over gradients ``.grad`` as well, which is read and not called.
+    """
     called = {call.rsplit(".", 1)[-1] for call in line.calls}
     if (line.where.file, line.where.function) in loop:
         trains = called & {function for _, function in loop} or any(body <= set(line.calls) for body in bodies)
@@ -365,4 +426,4 @@ def _calls_around(line: Line, loop: frozenset[tuple[str, str]], bodies: tuple[fr
         trains = False
     if trains or called & _TRAINING_CALLS:
         return ""
-    return " ".join(f"{call}()" for call in line.calls)
+    return " ".join(f"{call}()" for call in line.calls) + " .grad" * line.walks_gradients

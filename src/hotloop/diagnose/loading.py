@@ -9,13 +9,41 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
+from hotloop.diagnose.aftermath import aftermath_ns
 from hotloop.diagnose.measured import known_mean
+from hotloop.diagnose.noise import threshold_ratio
 
-HANDOVER_NS = 200_000.0
-"""Taking one batch out of a worker's queue: unpickling, mapping its shared memory (0.1 to 0.3 ms measured on CPUs)."""
+LEAST_HANDOVER_NS, HANDOVER_NS, MOST_HANDOVER_NS = 100_000.0, 200_000.0, 500_000.0
+"""Taking one batch out of a worker's queue: unpickling, mapping its shared memory (0.1 to 0.3 ms measured on CPUs; the
+most is a range factor for batches of a mebibyte)."""
+SHARPNESS, WORST_SHARPNESS = 8.0, 5.0
+"""Range factors: two processes of one pace that wait for each other take 1.09 and 1.15 times as long.
 
+Of six forecasts for workers (four in benchmarks/results/treated of 2026-11-21, two in zoo/55f64a285295.jsonl of
+2026-11-22), by the fastest runs, four were within 0.10 of the middle; two lay in the range, two above it by 0.01, and
+two below it by 0.07 and 0.08.
+"""
+LEAST_CORE_RATIO = 0.1
+"""Guard, no factor: a thread that seems to have got less of its core was not ready to run."""
+UNEVEN_RATIO = 1.15
+"""Range factor: how much slower than their mean the workers may come; covered by the same forecasts."""
+
+PREPARED_LOW_RATIO, PREPARED_MID_RATIO = 0.5, 0.75
+"""Part of the time that makes samples which is won by preparing them ahead of the training; the copy stays.
+
+Of three such forecasts in the known set (leaf_cnn, reviews_gru, birdsong; benchmarks/results/zoo/55f64a285295.jsonl,
+2026-11-22) 0.73, 1.09 and 0.85 of it was won by the fastest runs and 0.67, 1.13 and 0.87 by medians: all lie above the
+low part, and the middle one is too low in two of three.
+"""
 MOST_WORKERS_COUNT = 16
-COMPUTE_FIELDS = ("forward_ns", "backward_ns", "optimizer_ns", "after_input_ns")
+COMPUTE_FIELDS = (
+    "forward_ns",
+    "backward_ns",
+    "optimizer_ns",
+    "after_input_ns",
+    "after_forward_ns",
+    "after_backward_ns",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,28 +103,27 @@ def restart_ns(rank: RankAnalysis) -> float:
 
 
 def restart_slowdown_ns(rank: RankAnalysis) -> float:
-    """Mean time per step, in ns, by which computing takes longer in the step right after the workers were started.
+    """Mean time per step, in ns, by which computing takes longer in the steps right after the workers were started.
 
-    A fork leaves every page of the parent to be copied at its next write, so that the first step faults through all
-    that it touches. From the median over the restarts; zero where `restart_ns` is.
+    A fork leaves every page of the parent to be copied at its next write, so that the first steps fault through all
+    that they touch, on cores that the new workers use. Zero where `restart_ns` is.
     """
-    if restart_ns(rank) <= 0:
-        return 0.0
-    iterators = rank.columns["iterators"]
-    work = [sum(values) for values in zip(*(rank.columns[field] for field in COMPUTE_FIELDS), strict=True)]
-    starts = [i for i, count in enumerate(iterators) if count > 0]
-    others = [work[i] for i, count in enumerate(iterators) if count == 0]
-    if not others:
-        return 0.0
-    longer_ns = float(statistics.median(work[i] for i in starts) - statistics.median(others))
-    return max(0.0, longer_ns) * len(starts) / len(iterators)
+    return aftermath_ns(rank, "iterators", COMPUTE_FIELDS) if restart_ns(rank) > 0 else 0.0
+
+
+def has_costly_restarts(rank: RankAnalysis) -> bool:
+    """Whether worker-restart tells of this rank's restarts; else what they take is an ordinary wait for input."""
+    lost_ns = restart_ns(rank) + restart_slowdown_ns(rank)
+    return lost_ns > 0 and lost_ns >= rank.step_mean_ns * threshold_ratio(
+        rank, judged_fields=("input_wait_ns", "iterator_ns")
+    )
 
 
 def _steps_to_fill(loader: LoaderFacts, starts: Sequence[int], steps_count: int) -> int:
     """Steps after a restart that may wait for a queue that is not full yet; at most half of a pass."""
     batches = (loader.num_workers or 0) * (loader.prefetch_factor or 2)
     passes = [later - earlier for earlier, later in pairwise(starts)] or [steps_count]
-    return max(1, min(batches, int(statistics.median(passes)) // 2))
+    return max(1, min(batches, int(statistics.fmean(passes)) // 2))
 
 
 def _is_settled(step: int, starts: Sequence[int], filling: int) -> bool:
@@ -180,7 +207,7 @@ def cpu_availability_ratio(rank: RankAnalysis, loading_ns: float, loading_cpu_in
     if rank.world_size > 1 or rank.device_type != "cpu":
         return 1.0
     known = _cores_used(rank, loading_ns, loading_cpu_in_process_ns)
-    return 1.0 if known is None else min(1.0, max(0.1, known))
+    return 1.0 if known is None else min(1.0, max(LEAST_CORE_RATIO, known))
 
 
 def _cores_used(rank: RankAnalysis, loading_ns: float, loading_cpu_in_process_ns: float) -> float | None:
@@ -200,14 +227,14 @@ def simulate_workers(
     core displaces computation: at best it shares all cores evenly, at worst every thread of the computation waits
     for the one that was displaced, as at the barrier of an OpenMP loop.
     """
-    handover_ns = HANDOVER_NS * batches
     throughput_ns = work.wall_ns / workers
     spare = max(0.0, cores - min(busy, cores))
     displaced_ns = max(0.0, work.cpu_ns - min(spare, workers) * compute_ns)
     even = 1.0 / max(1.0, cores)
-    best_ns = max(compute_ns + displaced_ns * even, throughput_ns) + 0.5 * handover_ns
-    mid_ns = _soft_max(compute_ns + displaced_ns * (1.0 + even) / 2, throughput_ns) + handover_ns
-    worst_ns = _soft_max(compute_ns * 1.02 + displaced_ns, throughput_ns * 1.15, sharpness=5.0) + 2.5 * handover_ns
+    best_ns = max(compute_ns + displaced_ns * even, throughput_ns) + LEAST_HANDOVER_NS * batches
+    mid_ns = _soft_max(compute_ns + displaced_ns * (1.0 + even) / 2, throughput_ns, SHARPNESS) + HANDOVER_NS * batches
+    worst_ns = _soft_max(compute_ns + displaced_ns, throughput_ns * UNEVEN_RATIO, WORST_SHARPNESS)
+    worst_ns += MOST_HANDOVER_NS * batches
     return Overlap(workers=workers, best_ns=best_ns, mid_ns=max(best_ns, mid_ns), worst_ns=max(mid_ns, worst_ns))
 
 
@@ -226,7 +253,7 @@ def best_overlap(*, compute_ns: float, work: LoadingWork, batches: float, cores:
     return next(choice for choice in choices if choice.mid_ns <= 1.02 * best_ns)
 
 
-def _soft_max(a_ns: float, b_ns: float, sharpness: float = 8.0) -> float:
+def _soft_max(a_ns: float, b_ns: float, sharpness: float) -> float:
     """A little more than the larger of two times: two processes that take turns to be late lose some to each other."""
     larger, smaller = max(a_ns, b_ns), min(a_ns, b_ns)
     if larger <= 0:

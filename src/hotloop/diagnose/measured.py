@@ -6,13 +6,13 @@ import math
 import statistics
 from collections.abc import Iterable
 
-from hotloop.core.analysis import Analysis, Line, RankAnalysis
-from hotloop.core.findings import Basis, Where
+from hotloop.core.analysis import Analysis, Forecast, Line, RankAnalysis
+from hotloop.core.findings import Basis, Value, Where
 from hotloop.core.noise import noise_of_mean_ratio
 from hotloop.core.recording import TIME_FIELDS
-from hotloop.diagnose.wording import SURE_RATIO
+from hotloop.diagnose.wording import SURE_RATIO, say_share
 
-FEWEST_BATCHES = 5
+FEWEST_BATCHES, MOST_BATCHES = 5, 32
 NARROW_RATIO = 0.25
 """A forecast that promises less than this part of its middle is told by its middle alone."""
 MEDIUM_RATIO = 0.05
@@ -45,10 +45,22 @@ def basis_of_replay(low_ratio: float, mid_ratio: float) -> Basis:
     return Basis.RULE_OF_THUMB
 
 
+def say_probed(forecast: Forecast, mid_ratio: float, verb: str = "was") -> str:
+    """What a probe says of a change, as a predicate: measured only where the probe resembles the run."""
+    said = f"{verb} measured to save" if forecast.basis is Basis.MEASURED else "may save"
+    return f"{said} {say_share(mid_ratio)}"
+
+
+def evidence_of(forecast: Forecast) -> dict[str, Value]:
+    """The probe's figures, with the reason to doubt them where there is one."""
+    return {**forecast.evidence, **({"doubt": forecast.doubt} if forecast.doubt else {})}
+
+
 def batches_vary_in_length(rank: RankAnalysis) -> bool:
     """Whether the sampled batches come in many lengths (tokens with padding), so that one step's shapes are not all."""
     columns = (rank.columns.get("tokens", ()), rank.columns.get("padding_tokens", ()))
     totals = [tokens + padding for tokens, padding in zip(*columns, strict=True) if tokens >= 0 and padding >= 0]
+    totals = totals[:: -(-len(totals) // MOST_BATCHES) or 1]
     return len(totals) >= FEWEST_BATCHES and len(set(totals)) > 0.3 * len(totals)
 
 

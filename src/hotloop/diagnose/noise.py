@@ -16,6 +16,9 @@ MATERIAL_RATIO = 0.01
 RARE_FIELDS = ("checkpoint_ns", "nograd_ns")
 """Saves, and forwards without gradients (validation, rollouts): told apart already, and usually in bursts."""
 
+UNEVEN_RATIO = 0.25
+"""What usually comes so much sooner or later than in the mean is told as an average."""
+
 NOISE_MULTIPLE = 2.0
 """A cost must exceed this many standard errors of the mean step (about 95 % confidence)."""
 
@@ -83,10 +86,29 @@ def share_bounds(share_ratio: float, samples_count: float, z: float = 1.64) -> t
 
 
 def steps_between(column: Sequence[int]) -> float | None:
-    """The usual number of steps from one occurrence to the next (median); None with fewer than two of them."""
+    """Mean number of steps from one occurrence to the next; None with fewer than two of them.
+
+    It goes with means per step: what happens in a part of the steps only is divided by all of them.
+
+    >>> steps_between([0, 0, 1] * 20), steps_between([0] * 40 + [0, 0, 0, 1] * 5)
+    (3.0, 12.0)
+    """
     happened = [step for step, count in enumerate(column) if count > 0]
-    gaps = [later - earlier for earlier, later in pairwise(happened)]
-    return float(statistics.median(gaps)) if gaps else None
+    if len(happened) < 2:
+        return None
+    gap = (happened[-1] - happened[0]) / (len(happened) - 1)
+    goes_through = abs(len(column) / gap - len(happened)) <= 1
+    return gap if goes_through else len(column) / len(happened)
+
+
+def recurs_unevenly(column: Sequence[int]) -> bool:
+    """Whether the usual gap between two occurrences is another one than the mean of steps_between."""
+    happened = [step for step, count in enumerate(column) if count > 0]
+    mean = steps_between(column)
+    if mean is None:
+        return False
+    usual = statistics.median(later - earlier for earlier, later in pairwise(happened))
+    return abs(usual - mean) > UNEVEN_RATIO * mean
 
 
 def _noise_ratio(rank: RankAnalysis, judged_fields: tuple[str, ...]) -> float:

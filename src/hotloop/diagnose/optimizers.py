@@ -7,12 +7,17 @@ from hotloop.diagnose.noise import threshold_ratio
 
 FLOOR_RATIO = 0.03
 LEAST_WON_RATIO = 0.005
+MOST_OF_MEDIAN = 2.0
+"""An update is the same work in every step. Where its mean is more than so many times its median, a few steps were held
+up by something else (by other programs mostly), and another form of the update does not win that back."""
 
 
 def slow_optimizer_of(analysis: Analysis) -> OptimizerFacts | None:
-    """The largest optimizer where its phase is a material part of the step and it is not fused; else None."""
+    """The largest optimizer where its phase is a material part of usual steps and it is not fused; else None."""
     lead = analysis.lead
-    share = min(1.0, analysis.share("optimizer"))
+    phase = lead.breakdown.phases["optimizer"]
+    usual_ratio = min(1.0, MOST_OF_MEDIAN * phase.median_ns / phase.mean_ns) if phase.mean_ns else 0.0
+    share = min(1.0, analysis.share("optimizer") * usual_ratio)
     if not lead.optimizers or share < threshold_ratio(lead, floor_ratio=FLOOR_RATIO, judged_fields=("optimizer_ns",)):
         return None
     optimizer = max(lead.optimizers, key=lambda one: (one.steps or 0) * (one.parameters or 1))

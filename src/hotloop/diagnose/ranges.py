@@ -18,7 +18,7 @@ def widen(finding: Finding) -> Finding:
     A cost is the time in which something was seen to run or to wait. What it does to the rest of the step (caches,
     memory, threads that wake late) ends with it and is in no clock. Of 25 savings of 0.10 or more that the zoo's twins
     realised (state d96d9a4) 14 lay above a range that ended at the cost, none below it; both numbers above were chosen
-    from these. docs/accuracy.md tells how many the ranges held since.
+    from these scripts, which are known since. docs/decisions/006-range-widening.md says what may narrow it again.
     """
     saving = finding.saving
     if saving is None:

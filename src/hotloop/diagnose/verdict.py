@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
-from hotloop.core.findings import Finding, Kind, Severity
-from hotloop.core.phases import Breakdown
+from hotloop.core.findings import Finding, Kind, Severity, severity_of
+from hotloop.core.phases import Breakdown, Excluded
 from hotloop.core.report import Device, LineShare, StepSummary
 from hotloop.core.timeline import IdleCauses
 from hotloop.diagnose.wording import say_time
@@ -22,13 +23,18 @@ MOST_RATIO = 0.5
 def describe_verdict(
     findings: Sequence[Finding], breakdown: Breakdown, step: StepSummary, lines: Sequence[LineShare] = ()
 ) -> str:
-    """The first serious fault, else the first serious opportunity, else where the time of the step goes.
+    """The first serious fault, else the first serious opportunity, else a likely fault, else where the time goes.
 
     ``lines`` are the lines of every phase, largest share first.
     """
     serious = first_serious(findings)
     if serious is not None:
         return f"{serious.rule}: {serious.title}"
+    if step.excluded is not None and step.excluded.ratio >= MOST_RATIO:
+        return _describe_excluded(step.excluded)
+    likely = first_likely(findings)
+    if likely is not None:
+        return f"{likely.rule}: {likely.title}; a fix may save much or nothing"
     other = breakdown.share("other")
     if other >= LARGE_OTHER_RATIO:
         line = next((one for one in lines if one.phase == "other" and one.share_ratio >= MOST_RATIO), None)
@@ -40,6 +46,27 @@ def describe_verdict(
         else ""
     )
     return f"no serious fault found{few}; the step is {_largest_phases(breakdown)}"
+
+
+def _describe_excluded(left_out: Excluded) -> str:
+    """Most of the run was not judged: which part of it is the longest, and what it was spent on."""
+    parts = {
+        f"the first {_say_steps(left_out.warmup_count)} took": left_out.warmup_ns,
+        f"{_say_steps(left_out.later_count)} that were recorded in detail took": left_out.later_ns,
+        "what followed the last step took": left_out.tail_ns,
+    }
+    longest = max(parts, key=lambda part: parts[part])
+    is_tail = longest.startswith("what")
+    main_part = (left_out.tail_phase or "").replace("_", " ") if is_tail else left_out.main_part
+    why = f", most of it {main_part}" if main_part else ""
+    return (
+        f"no serious fault in the steady steps, but they are only {1 - left_out.ratio:.0%} of the run: "
+        f"{longest} {say_time(parts[longest])}{why}"
+    )
+
+
+def _say_steps(count: int) -> str:
+    return "step" if count == 1 else f"{count:,} steps"
 
 
 IDLE_RATIO = 0.3
@@ -86,6 +113,17 @@ def first_serious(findings: Sequence[Finding]) -> Finding | None:
     for kind in (Kind.FAULT, Kind.OPPORTUNITY):
         for finding in findings:
             if finding.kind is kind and finding.severity in _SERIOUS:
+                return finding
+    return None
+
+
+def first_likely(findings: Sequence[Finding]) -> Finding | None:
+    """The first fault that would be of severity high by the most likely saving, though its low end promises little."""
+    for finding in findings:
+        saving = finding.saving
+        if finding.kind is Kind.FAULT and saving is not None:
+            by_mid = severity_of(replace(saving, low_ratio=saving.mid_ratio))
+            if by_mid is Severity.HIGH:
                 return finding
     return None
 

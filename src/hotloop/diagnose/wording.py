@@ -34,7 +34,7 @@ def say_bytes(size_bytes: float) -> str:
     >>> say_bytes(3 * 2**20), say_bytes(1536)
     ('3.0 MiB', '1.5 KiB')
     """
-    for unit_bytes, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+    for unit_bytes, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if abs(size_bytes) >= unit_bytes:
             return f"{size_bytes / unit_bytes:.1f} {unit}"
     return f"{size_bytes:.0f} B"
@@ -53,10 +53,10 @@ def shorten_code(text: str, most_count: int = 60) -> str:
     return f"{head.rsplit(' ', 1)[0]} ..."
 
 
-def say_every(steps: float) -> str:
+def say_every(steps: float, on_average: bool = False) -> str:
     """How often something happens that happens every ``steps`` steps.
 
-    >>> say_every(1.0), say_every(50.2)
-    ('every step', 'every 50 steps')
+    >>> say_every(1.0), say_every(50.2), say_every(24.8, on_average=True)
+    ('every step', 'every 50 steps', 'every 25 steps on average')
     """
-    return "every step" if steps < 1.5 else f"every {steps:.0f} steps"
+    return "every step" if steps < 1.5 else f"every {steps:.0f} steps{' on average' * on_average}"

@@ -6,17 +6,20 @@ time is measured and written down.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from hotloop.core.recording import STEP_FIELDS
+from hotloop.core.recording import ACCESS_SUFFIX, STEP_FIELDS
 
 from .guard import GUARD
+from .memory_end import held_bytes, peak_resident_bytes
 from .places import Place, user_stack
 from .recorder import DEVICE_ALLOCATED, DEVICE_RESERVED, RSS
+from .stack_access import current_thread_state, offer_access
 from .stacks import can_read_stacks, read_stack
 from .threads import run_delay_ns
 from .writer import FrameWriter
@@ -71,7 +74,11 @@ class Background:
         self._network_file = _ProcFile("/proc/net/dev")
         self._allowed_cores = _allowed_cores()
         self._cores_file = _ProcFile("/proc/stat") if len(self._allowed_cores) <= MOST_CORES_COUNTED else None
+        self._held_told = False
+        self._offered = ""
+        self._is_read_outside = False
         # Made on the thread that trains.
+        self._thread_state = current_thread_state()
         self._delay_file = _ProcFile(f"/proc/self/task/{threading.get_native_id()}/schedstat")
 
     def start(self) -> None:
@@ -85,6 +92,7 @@ class Background:
     def _run(self) -> None:
         """Until stopped: a sample an interval, jobs when they are due; what fails is recorded and the rest goes on."""
         may_sample = can_read_stacks()
+        self._offer_stacks()
         start_ns = time.monotonic_ns()
         due_ns = dict.fromkeys(_JOBS_NS, 0)
         jobs_due_ns = tuned_ns = start_ns
@@ -95,7 +103,7 @@ class Background:
         while not wait(True, interval_s):
             now_ns = clock()
             try:
-                if may_sample:
+                if may_sample and not self._is_read_outside:
                     self._sample(now_ns - asleep_ns - int(interval_s * 1e9))
                 if now_ns >= jobs_due_ns:
                     age_s = (now_ns - start_ns) * 1e-9
@@ -112,11 +120,28 @@ class Background:
                             (self.cpu_ns - tuned_cpu_ns) / passed_ns,
                             (rows - tuned_rows) / passed_ns * 1e9,
                         )
-                        interval_s = next_interval_s(interval_s, share, age_s, rows_per_s)
+                        interval_s = (
+                            idle_interval_s(rows_per_s if age_s >= FIRST_S else math.inf)
+                            if self._is_read_outside
+                            else next_interval_s(interval_s, share, age_s, rows_per_s)
+                        )
                         tuned_ns, tuned_cpu_ns, tuned_rows = now_ns, self.cpu_ns, rows
             except Exception as error:
                 GUARD.record("background", error)
             asleep_ns = clock()
+
+    def _offer_stacks(self) -> None:
+        """Where ``hotloop run`` waits for this process it may read the stacks from outside, free of this one's lock."""
+        try:
+            why_not: str | None = "no `hotloop run` waits for it"
+            if self._session.options.get("outside"):
+                path = os.path.splitext(self._writer.path)[0] + ACCESS_SUFFIX
+                why_not = offer_access(path, self._thread_state, self._session.recorder.stack, self._session.anchor_ns)
+                self._offered = "" if why_not else path
+            if why_not:
+                self._session.tell({"kind": "sampling", "reason": why_not})
+        except Exception as error:
+            GUARD.record("Background.offer_stacks", error)
 
     def _sample(self, overslept_ns: int) -> None:
         """Count where the training thread is, and whether it had held the interpreter's lock until now.
@@ -150,6 +175,8 @@ class Background:
         """Write what the training thread left, and keep the file ready for it."""
         self._session.write_told()
         self._writer.maintain()
+        if self._offered and not os.path.exists(self._offered):  # somebody took it
+            self._offered, self._is_read_outside = "", True
 
     def write_samples(self) -> None:
         """Hand over the counts since the last time."""
@@ -192,6 +219,20 @@ class Background:
                 "idle": None if self._cores_file is None else idle_in(self._cores_file.read(), self._allowed_cores),
             }
         )
+        self._write_held()
+
+    def _write_held(self) -> None:
+        """Once, when the optimizer has its state: what a process that is killed later cannot say any more."""
+        optimizers, models = self._session.trained_objects()
+        if self._held_told or not optimizers or self._session.learning:
+            return
+        device = "cuda" if self._session.device_index is not None else "cpu"
+        try:
+            held = held_bytes(optimizers, models, device)
+        except RuntimeError:  # the training adds to the state at this moment: next time
+            return
+        self._held_told = True
+        self._session.tell({"kind": "held", "device": device, **held})
 
     def write_network(self) -> None:
         """Only where ranks exchange anything: reading it costs as much as two samples."""
@@ -221,6 +262,7 @@ class Background:
             "hooks_ns": hooks_ns,
             "sampler_ns": self.cpu_ns,
             "deep_window_ns": self._session.deep_window_ns,
+            "elapsed_ns": self._session.now_ns(),
             "memory_bytes": None,
             "method": METHOD,
         }
@@ -258,11 +300,20 @@ def next_interval_s(interval_s: float, share_ratio: float, age_s: float, rows_pe
     >>> next_interval_s(0.2, 0.0001, 99.0, 1_000.0), next_interval_s(0.2, 0.0001, 99.0, 5_000.0)
     (0.4, 0.2)
     """
-    idle_s = min(IDLE_INTERVAL_S, max(READY_INTERVAL_S, MOST_ROWS_ASLEEP / max(rows_per_s, 1.0)))
+    idle_s = idle_interval_s(rows_per_s)
     fastest_s = age_s / (FIRST_PER_E_FOLDING if age_s < FIRST_S else SAMPLES_PER_E_FOLDING)
     fastest_s = max(FAST_INTERVAL_S, min(idle_s, fastest_s))
     slowest_s = max(fastest_s, SLOW_INTERVAL_S if age_s < FAST_FOR_S else idle_s)
     return max(fastest_s, min(slowest_s, interval_s * share_ratio / TARGET_CPU_RATIO))
+
+
+def idle_interval_s(rows_per_s: float) -> float:
+    """Seconds that the thread may sleep while it has nothing to sample and so many rows come.
+
+    >>> idle_interval_s(1.0), idle_interval_s(1_000.0), idle_interval_s(math.inf)
+    (0.5, 0.4, 0.2)
+    """
+    return min(IDLE_INTERVAL_S, max(READY_INTERVAL_S, MOST_ROWS_ASLEEP / max(rows_per_s, 1.0)))
 
 
 _MEMORY_PATH = "/proc/self/statm"
@@ -337,16 +388,6 @@ def _read_resident(statm: bytes) -> int | None:
     """
     fields = statm.split(None, 2)
     return int(fields[1]) * _PAGE_BYTES if len(fields) > 1 else None
-
-
-def peak_resident_bytes() -> int | None:
-    """Highest resident memory of this process so far."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak * (1 if sys.platform == "darwin" else 1024)
 
 
 def device_memory(device_index: int | None = None) -> dict[str, int] | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from hotloop.core.recording import UNKNOWN
+
 MAX_DEPTH = 3
 MASK_KEYS = ("attention_mask", "mask", "padding_mask", "src_key_padding_mask")
 TOKEN_KEYS = ("input_ids", "tokens", "ids", "src", "x")
@@ -44,6 +46,21 @@ def leading_size(batch: Any) -> int | None:
     try:
         return first.size(0)
     except (IndexError, RuntimeError):  # a scalar
+        return None
+
+
+def first_shape(batch: Any) -> torch.Size | tuple[int, ...] | None:
+    """Shape of a batch that is a tensor or begins with one, and None for every other. Never raises.
+
+    A nested tensor has none, and a scalar none that says anything.
+    """
+    kind = type(batch)
+    first = batch[0] if (kind is list or kind is tuple) and batch else batch
+    if type(first) is not torch.Tensor:
+        return None
+    try:
+        return first.shape or None
+    except RuntimeError:
         return None
 
 
@@ -156,22 +173,37 @@ def inner_batch_size(args: Sequence[Any]) -> int | None:
     return None
 
 
-def count_tokens(batch: Any, sample_dim: int = 0) -> tuple[int, int, int] | None:
+def sequence_key(batch: Any) -> str:
+    """The name under which a batch that holds sequences keeps them; empty where they are its first tensor."""
+    named, masked = _find_named(batch, TOKEN_KEYS), _find_named(batch, MASK_KEYS)
+    if masked is not None and _is_padding_mask(masked[1], first_tensor(batch) if named is None else named[1]):
+        return masked[0]
+    return "" if named is None else named[0]
+
+
+def padded_size(batch: Any, key: str) -> int:
+    """Elements of the sequences in a batch, padding included, from their shape on any device; UNKNOWN without them."""
+    named = _find_named(batch, (key,)) if key else None
+    tensor = first_tensor(batch) if named is None else named[1]
+    if tensor is None or tensor.is_nested or tensor.dim() < 2:
+        return UNKNOWN
+    shape = tensor.shape
+    return shape[0] * shape[1]
+
+
+def count_tokens(batch: Any, sample_dim: int = 0, *, holds_sequences: bool = False) -> tuple[int, int, int] | None:
     """(tokens, padding, elements if padded only to the longest sample) of a batch, or None when it holds no sequences.
 
     ``sample_dim`` says which dimension of a batch without a mask counts samples; the other one is time. Padding is read
     from an attention mask where the batch has one, else from equal trailing values of integer rows (or all-zero
-    trailing frames of float sequences). Only host tensors are read.
+    trailing frames of float sequences, once some were seen or where ``holds_sequences`` says so). Only host tensors are
+    read.
     """
-    mask = _named(batch, MASK_KEYS)
-    if mask is not None and mask.dim() == 2 and _readable(mask):
-        kept = mask != 0
-        if mask.dtype == torch.bool and not bool(kept[:, 0].all()):  # key padding masks are True where padded
-            kept = ~kept
-        return _count(kept)
-    tokens = _named(batch, TOKEN_KEYS)
-    if tokens is None:
-        tokens = first_tensor(batch)
+    named = _find_named(batch, TOKEN_KEYS)
+    tokens = first_tensor(batch) if named is None else named[1]
+    masked = _find_named(batch, MASK_KEYS)
+    if masked is not None and _is_padding_mask(masked[1], tokens):
+        return _count_mask(*masked)
     if sample_dim == 1 and tokens is not None and tokens.dim() >= 2:
         tokens = tokens.transpose(0, 1)
     if tokens is None or not _readable(tokens) or tokens.dim() < 2 or tokens.shape[1] < 2:
@@ -192,10 +224,27 @@ def count_tokens(batch: Any, sample_dim: int = 0) -> tuple[int, int, int] | None
     if tokens.dim() == 3 and tokens.is_floating_point():
         filled = tokens.ne(0).any(2)
         padded = (~filled).flip(1).cumprod(1).flip(1).bool()
-        if int(padded.sum()) * 100 < padded.numel() * 2:
+        if not holds_sequences and int(padded.sum()) * 100 < padded.numel() * 2:
             return None
         return _count(~padded)
     return None
+
+
+def _is_padding_mask(mask: torch.Tensor, tokens: torch.Tensor | None) -> bool:
+    """Whether a mask has an entry for every token of every sample: one of (time, time) says who may see whom."""
+    if mask.dim() != 2 or not _readable(mask):
+        return False
+    return tokens is None or tokens.is_nested or tokens.dim() < 2 or tokens.shape[:2] == mask.shape
+
+
+def _count_mask(name: str, mask: torch.Tensor) -> tuple[int, int, int]:
+    """``count_tokens`` of a mask, in as few operations as it takes: it is asked for in many rows."""
+    ones = int(torch.count_nonzero(mask))
+    if name != "attention_mask" and mask.dtype == torch.bool and not bool(mask[:, 0].all()):
+        return _count(~mask)  # key padding masks are True where padded
+    if bool(mask[:, -1].any()):  # the longest sample fills it
+        return ones, mask.numel() - ones, mask.numel()
+    return _count(mask != 0)
 
 
 def _count(kept: torch.Tensor) -> tuple[int, int, int]:
@@ -215,15 +264,16 @@ def _readable(tensor: torch.Tensor) -> bool:
     )
 
 
-def _named(batch: Any, names: tuple[str, ...]) -> torch.Tensor | None:
+def _find_named(batch: Any, names: tuple[str, ...]) -> tuple[str, torch.Tensor] | None:
+    """The first of ``names`` under which a batch, or a dict in it, has a tensor, and that tensor."""
     if not (isinstance(batch, dict) or hasattr(batch, "items")):
         if isinstance(batch, (list, tuple)):
             for part in batch[:4]:
                 if isinstance(part, dict):
-                    return _named(part, names)
+                    return _find_named(part, names)
         return None
     for name in names:
         value = batch.get(name) if hasattr(batch, "get") else None
         if isinstance(value, torch.Tensor):
-            return value
+            return name, value
     return None

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 MAX_REASONS = 16
+LIMIT_WORDS = ("recompile limit exceeded", "recompile_limit reached", "cache_size_limit reached")
+"""How torch 2.13 and, in the other two, older ones say that a function was compiled too often."""
 FORWARDS = FIELD["forwards"]
 FORWARD = FIELD["forward_ns"]
 BACKWARD = FIELD["backward_ns"]
@@ -92,14 +94,14 @@ def compile_facts(where: Place | None, graph_calls: GraphCalls | None = None) ->
     breaks = dict(counters["graph_break"]) if "graph_break" in counters else {}
     recompiles: list[list[Any]] = []
     count = 0
-    for metric in list(getattr(utils, "_compilation_metrics", ())):
+    metrics = list(getattr(utils, "_compilation_metrics", ()))
+    for metric in metrics:
         reason = getattr(metric, "recompile_reason", None)
-        if not reason:
+        if not reason or _hit_limit(getattr(metric, "fail_reason", "")):
             continue
         count += 1
-        place = _place(metric)
         if len(recompiles) < MAX_REASONS:
-            recompiles.append([str(reason)[:400], place])
+            recompiles.append([str(reason)[:400], _place(metric)])
     return {
         "kind": "compile",
         "used": True,
@@ -114,7 +116,28 @@ def compile_facts(where: Place | None, graph_calls: GraphCalls | None = None) ->
         "graph_backward_calls": calls and calls.backward_calls,
         "graph_backward_calls_ns": calls and calls.backward_ns,
         "recompile_reasons": recompiles,
+        "limit": _limit(metrics, counters),
     }
+
+
+def _limit(metrics: list[Any], counters: Any) -> list[Any] | None:
+    """The guard that failed when a function reached the limit of recompilations, where the function is, and when, in
+    seconds of the wall clock (place and time None where torch no longer holds them). None where none reached it."""
+    for metric in metrics:
+        if _hit_limit(getattr(metric, "fail_reason", "")):
+            # A compilation that never began names no function; the ones of the same frame before it do.
+            frame = str(getattr(metric, "compile_id", "")).rpartition("/")[0]
+            same = (one for one in metrics if str(getattr(one, "compile_id", "")).rpartition("/")[0] == frame)
+            place = next((place for one in same if (place := _place(one)) is not None), None)
+            started_us = getattr(metric, "start_time_us", None)
+            reason = str(getattr(metric, "recompile_reason", None) or "unknown")[:400]
+            return [reason, place, None if started_us is None else started_us * 1e-6]
+    unimplemented = counters.get("unimplemented", {})
+    return ["unknown", None, None] if any(map(_hit_limit, list(unimplemented))) else None
+
+
+def _hit_limit(text: object) -> bool:
+    return any(words in str(text).lower() for words in LIMIT_WORDS)
 
 
 def _break_reasons(utils: Any, counted: list[Any]) -> list[list[Any]]:
@@ -140,7 +163,7 @@ def _place_on(stack: Any) -> Place | None:
 
 def _place(metric: Any) -> Place | None:
     filename, line = getattr(metric, "co_filename", None), getattr(metric, "co_firstlineno", None)
-    if not filename or line is None:
+    if not filename or line is None or not is_user_file(str(filename)):
         return None
     return (str(filename), int(line), str(getattr(metric, "co_name", "?")))
 

@@ -6,6 +6,8 @@ backward is. Which dimension counts samples is found out, not assumed.
 
 from __future__ import annotations
 
+import random
+import time
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -21,25 +23,44 @@ if TYPE_CHECKING:
     from .loading import LoaderState
 
 SAMPLES = FIELD["samples"]
+PADDED = FIELD["padded_tokens"]
 TOKENS = FIELD["tokens"]
 PADDING = FIELD["padding_tokens"]
 LONGEST = FIELD["longest_tokens"]
 
+COUNTING_NS, COUNTING_PARTS = 20_000_000, 2_000
+"""Reading masks and padding may take so long, and one part in so many of the time since: 0.05 %. While it took less,
+tokens are counted in every row, then in every second one and so on."""
+FIRST_ROWS, RARE_ROWS = 4, 128
+"""The first rows are looked at in any case, and later one in so many, however much it costs or little it finds."""
+
 
 class Counting:
-    """``sampled_row`` is the newest row whose tokens are counted; ``direct_samples`` waits for a backward."""
+    """``counted_row`` is the row whose tokens are counted, the next one or this; ``direct_samples`` waits for a
+    backward.
+
+    Samples, and tokens with padding, are told by shapes in every row. Which of the tokens are padding has to be read:
+    of every so many rows one that is drawn, so that nothing that recurs is always hit, or never. The draw is our own;
+    the training's random numbers stay as they are.
+    """
 
     __slots__ = (
+        "_began_ns",
         "_direct_input",
+        "_direct_key",
+        "_direct_padded",
         "_direct_tokens",
+        "_gap",
         "_in_closure",
         "_inner_batches",
         "_largest",
         "_may_hold_graphs",
+        "_random",
         "_recorder",
+        "_spent_ns",
+        "counted_row",
         "direct_samples",
         "input_stays",
-        "sampled_row",
         "time_first",
         "undecided",
     )
@@ -50,9 +71,13 @@ class Counting:
 
     def reset(self) -> None:
         """Forget everything, as in a freshly forked child."""
-        self.sampled_row = 0
+        self.counted_row = 0
+        self._gap, self._spent_ns, self._began_ns = 1, 0, 0
+        self._random = random.Random(0)
         self.direct_samples = 0
         self._direct_tokens: tuple[int, int, int] | None = None
+        self._direct_padded = UNKNOWN
+        self._direct_key: str | None = None
         self._direct_input: tuple[Callable[[], Any], int] = (_nobody, 0)
         self._largest: Callable[[], Any] = _nobody
         self._in_closure: tuple[int, Callable[[], Any]] = (UNKNOWN, _nobody)
@@ -104,11 +129,39 @@ class Counting:
         state.lists_samples = state.lists_samples or listed == state.batch_size > 1
         return listed if state.lists_samples else 0
 
-    def count_tokens(self, batch: Any, sample_dim: int | None) -> None:
-        """Tokens and padding of a batch that was taken from a loader."""
-        counted = batches.count_tokens(batch, sample_dim or 0)
-        if counted is not None:
-            _add_tokens(self._recorder.row, counted)
+    def count_batch(self, state: LoaderState | None, batch: Any) -> int:
+        """Tokens with padding of a batch that was taken from a loader, or UNKNOWN; in a counted row those without too.
+
+        A loader that is not known has no place to keep what was found out: its batches tell in counted rows only.
+        """
+        key = None if state is None else state.sequence_key
+        if self.counted_row <= self._recorder.rows and self._counts_row():
+            counted = self._count_tokens(batch, 0 if state is None else state.sample_dim, key)
+            if counted is not None:
+                _add_tokens(self._recorder.row, counted)
+                if state is not None and key is None:
+                    state.sequence_key = batches.sequence_key(batch)
+                return counted[0] + counted[1]
+        return UNKNOWN if key is None else batches.padded_size(batch, key)
+
+    def _counts_row(self) -> bool:
+        """Whether the tokens of this row are counted; where the row to count is past, the next one is drawn."""
+        rows, now_ns = self._recorder.rows, self._recorder.last_ns
+        if rows > self.counted_row:
+            self._began_ns = self._began_ns or now_ns
+            is_cheap = self._spent_ns <= COUNTING_NS + (now_ns - self._began_ns) // COUNTING_PARTS
+            self._gap = gap = max(1, self._gap // 2) if is_cheap else min(RARE_ROWS, 2 * self._gap)
+            start = max(self.counted_row // gap + 1, rows // gap) * gap
+            self.counted_row = max(rows, start + (self._random.randrange(gap) if gap > 1 else 0))
+        return rows == self.counted_row
+
+    def _count_tokens(self, batch: Any, sample_dim: int | None, key: str | None) -> tuple[int, int, int] | None:
+        start_ns = time.perf_counter_ns()
+        counted = batches.count_tokens(batch, sample_dim or 0, holds_sequences=key is not None)
+        self._spent_ns += time.perf_counter_ns() - start_ns
+        if counted is None and self.counted_row >= FIRST_ROWS:  # nothing to count: look less and less often
+            self._gap = min(2 * RARE_ROWS, 4 * self._gap)  # of which the next draw takes one half
+        return counted
 
     def count_direct(self, key: int, args: Any, kwargs: Any) -> None:
         """Samples and tokens of a training without a DataLoader: the largest model input before each backward."""
@@ -132,10 +185,20 @@ class Counting:
             self.direct_samples = samples
             first = args[0] if args else None
             self._largest = weakref.ref(first) if isinstance(first, torch.Tensor) else _nobody
-        if self.sampled_row == self._recorder.rows:
-            self._look_whether_input_stays(batch)
-            if self._direct_tokens is None:
-                self._direct_tokens = batches.count_tokens(batch, sample_dim or 0)
+            self._count_direct_tokens((*args, kwargs) if args and kwargs else batch, sample_dim)
+
+    def _count_direct_tokens(self, batch: Any, sample_dim: int | None) -> None:
+        """Tokens of the largest input so far."""
+        self._direct_tokens, key = None, self._direct_key
+        self._direct_padded = UNKNOWN if key is None else batches.padded_size(batch, key)
+        if self.counted_row > self._recorder.rows or not self._counts_row():
+            return
+        self._look_whether_input_stays(batch)
+        self._direct_tokens = counted = self._count_tokens(batch, sample_dim, key)
+        if counted is not None:
+            self._direct_padded = counted[0] + counted[1]
+            if key is None:
+                self._direct_key = batches.sequence_key(batch)
 
     def _look_whether_input_stays(self, batch: Any) -> None:
         """A tensor that an earlier row trained on too is no batch of a larger set: there is no larger one to take."""
@@ -182,15 +245,18 @@ class Counting:
         recorder, row = self._recorder, self._recorder.row
         samples, self.direct_samples = self.direct_samples, 0
         counted, self._direct_tokens = self._direct_tokens, None
+        padded, self._direct_padded = self._direct_padded, UNKNOWN
         largest, self._largest = self._largest, _nobody
         if OPTIMIZER in recorder.stack:
             before, self._in_closure = self._in_closure, (recorder.rows, largest)
             if before[0] == recorder.rows:
                 if largest() is None or before[1]() is not largest():
                     row[SAMPLES] = UNKNOWN
-                    row[TOKENS] = row[PADDING] = row[LONGEST] = UNKNOWN
+                    forget_tokens(row)
                 return
         row[SAMPLES] += samples
+        if padded != UNKNOWN:
+            row[PADDED] = max(0, row[PADDED]) + padded
         if counted is not None:
             _add_tokens(row, counted)
 
@@ -198,8 +264,8 @@ class Counting:
         """The first forward of this row was of a batch that had been fetched, and counted, in the row before."""
         row = self._recorder.row
         row[SAMPLES] = self.direct_samples = 0
-        row[TOKENS] = row[PADDING] = row[LONGEST] = UNKNOWN
-        self._direct_tokens = None
+        forget_tokens(row)
+        self._direct_tokens, self._direct_padded = None, UNKNOWN
 
     def meet(self, module: Any, args: Any) -> None:
         """An outermost module that learns was not known before."""
@@ -215,6 +281,11 @@ class Counting:
             size = batches.inner_batch_size(args)
             if size is not None:
                 self._inner_batches.add(size)
+
+
+def forget_tokens(row: Row[int]) -> None:
+    """A batch that was counted turned out not to be trained on in this row."""
+    row[PADDED] = row[TOKENS] = row[PADDING] = row[LONGEST] = UNKNOWN
 
 
 def _add_tokens(row: Row[int], counted: tuple[int, int, int]) -> None:

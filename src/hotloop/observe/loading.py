@@ -15,7 +15,8 @@ import torch
 from hotloop.core.recording import FIELD, UNKNOWN
 
 from . import batches, facts
-from .counting import LONGEST, PADDING, SAMPLES, TOKENS, Counting
+from .counting import PADDED, SAMPLES, Counting, forget_tokens
+from .draws import has_drawn, random_states
 from .guard import GUARD, guarded
 from .recorder import AFTER_INPUT, AFTER_NOGRAD
 from .workers import Totals, WorkerTable
@@ -34,6 +35,8 @@ TIMED_FETCHES = 64
 """So many batches are timed one by one where they are fetched in the training process, then one in four."""
 RARELY_TIMED_FETCHES = 128
 """After so many timed ones, as many as keep the timing below about 0.05 % of the time."""
+WATCHED_FETCHES = 4
+"""So many batches are watched for random draws: two snapshots and comparing them take 0.17 ms (EPYC, busy)."""
 FETCH_GAP_NS = 66_000_000
 MOST_GAPS = 40
 """A gap is made so many times longer as batches fit into FETCH_GAP_NS, at most MOST_GAPS times: asking the kernel costs
@@ -48,6 +51,7 @@ class LoaderState:
     __slots__ = (
         "batch_size",
         "batches",
+        "draws",
         "facts",
         "feeds_backward",
         "first_wait_ns",
@@ -56,12 +60,15 @@ class LoaderState:
         "id",
         "iterator_ns",
         "iterators",
+        "last_padded",
         "last_samples",
+        "last_shape",
         "lists_samples",
         "main",
         "pending",
         "pending_samples",
         "sample_dim",
+        "sequence_key",
         "wait_ns",
         "whole_batch",
         "worker_pids",
@@ -76,12 +83,19 @@ class LoaderState:
         self.whole_batch = 0
         """Length of a leading dimension that needs no second look: the batch size, once it was seen there."""
         self.last_samples = 0
+        self.last_padded = UNKNOWN
+        self.last_shape: tuple[int, ...] = ()
+        """That of the last batch, where another one of this shape holds as many samples and tokens; empty where not."""
+        self.sequence_key: str | None = None
+        """The name of what holds the sequences of its batches, once tokens were counted in one (batches.py)."""
         self.lists_samples = False
         """Whether its batches list their samples one by one, so that no dimension counts them."""
         self.feeds_backward: bool | None = None
         self.batches = self.iterators = self.pending = self.pending_samples = 0
         self.iterator_ns = self.first_wait_ns = self.first_waits = self.wait_ns = 0
         self.fresh = False
+        self.draws: bool | None = None
+        """Whether reading a batch moved a global random generator; None until the training process has read one."""
         self.main = Totals()
         self.worker_pids: set[int] = set()
 
@@ -155,6 +169,7 @@ class Loading:
                     "fetch_cpu_ns": total.fetch_cpu_ns if known else None,
                     "collate_ns": total.collate_ns if known else None,
                     "fetch_batches": total.batches,
+                    "draws": state.draws,
                 }
             )
         return found
@@ -190,7 +205,7 @@ class Loading:
             return
         if len(stack) == 1 and stack[0] in (AFTER_INPUT, AFTER_NOGRAD) and row[BATCHES]:
             row[SAMPLES] -= min(row[SAMPLES], state.last_samples)
-            row[TOKENS] = row[PADDING] = row[LONGEST] = UNKNOWN
+            forget_tokens(row)
             if state.feeds_backward:
                 row[MICRO_BATCHES] -= min(row[MICRO_BATCHES], 1)
             else:
@@ -206,6 +221,7 @@ class Loading:
         state.feeds_backward = False
         row = self._recorder.row
         row[SAMPLES] -= min(row[SAMPLES], state.pending_samples)
+        forget_tokens(row)
         state.pending = state.pending_samples = 0
         burst.other_loader = True
         if self.last_state is state:
@@ -277,8 +293,12 @@ class Loading:
                     return
                 state.last_samples = samples
             row[SAMPLES] += samples
-            if counting.sampled_row == recorder.rows and samples:
-                counting.count_tokens(batch, 0 if state is None else state.sample_dim)
+            padded = counting.count_batch(state, batch) if samples else UNKNOWN
+            if padded != UNKNOWN:
+                row[PADDED] = max(0, row[PADDED]) + padded
+            if state is not None:
+                state.last_padded = padded
+                state.last_shape = (batches.first_shape(batch) if samples == state.whole_batch else None) or ()
         except Exception as error:
             GUARD.record("Loading.after_batch", error)
 
@@ -312,6 +332,18 @@ class Loading:
             # In the totals a batch stands for those left out before it: the first ones must not count for more.
             n = stands_for
             self._fetch_state.main.add(n, n * fetch_ns, n * fetch_cpu_ns, n * collate_ns)
+
+    @guarded
+    def before_draws(self) -> tuple[Any, ...] | None:
+        """The states of the random generators before one of the first batches is read here; None for later ones."""
+        is_watched_here = self._fetches < WATCHED_FETCHES and threading.get_ident() == self._session.owner
+        return random_states() if is_watched_here and torch.utils.data.get_worker_info() is None else None
+
+    @guarded
+    def after_draws(self, before: tuple[Any, ...]) -> None:
+        """The batch was read: did that draw?"""
+        if self._fetch_state is not None:
+            self._fetch_state.draws = self._fetch_state.draws or has_drawn(before, random_states())
 
     def _find_table(self) -> WorkerTable | None:
         import multiprocessing

@@ -23,10 +23,11 @@ def _library_folders() -> tuple[str, ...]:
         folders.add(site.getusersitepackages())
     except AttributeError:  # some embedded interpreters have no site functions
         folders.discard(None)
-    return tuple(os.path.join(os.path.abspath(f), "") for f in folders if f)
+    return (_SOURCE, *(os.path.join(os.path.abspath(f), "") for f in folders if f))
 
 
-_LIBRARIES = _library_folders()
+LIBRARIES = _library_folders()
+"""Folders of code that is not the user's: ours, and those that this interpreter installs into."""
 _files: dict[str, bool] = {}
 _places: dict[tuple[str, int, str, int], Place] = {}
 
@@ -35,21 +36,24 @@ def is_user_file(filename: str) -> bool:
     """True for code that is neither a library's, nor the interpreter's, nor ours."""
     known = _files.get(filename)
     if known is None:
-        path = os.path.abspath(filename)
-        known = not (
-            filename.startswith("<")
-            or path.startswith(_SOURCE)
-            or path.startswith(_LIBRARIES)
-            or f"{os.sep}site-packages{os.sep}" in path
-            or f"{os.sep}dist-packages{os.sep}" in path
-            or os.path.basename(filename) == "torchrun"
-        )
-        if filename.startswith(("<ipython", "<stdin")) or "ipykernel_" in filename:
-            known = True
+        known = is_users(filename, os.path.abspath(filename), LIBRARIES)
         if len(_files) > 20_000:  # generated code must not grow us without bound
             _files.clear()
         _files[filename] = known
     return known
+
+
+def is_users(filename: str, path: str, libraries: tuple[str, ...]) -> bool:
+    """As ``is_user_file``, for an interpreter with these folders of libraries; ``path`` is the absolute file."""
+    if filename.startswith(("<ipython", "<stdin")) or "ipykernel_" in filename:
+        return True
+    return not (
+        filename.startswith("<")
+        or path.startswith(libraries)
+        or f"{os.sep}site-packages{os.sep}" in path
+        or f"{os.sep}dist-packages{os.sep}" in path
+        or os.path.basename(filename) == "torchrun"
+    )
 
 
 def is_user_code(code: CodeType) -> bool:

@@ -55,6 +55,7 @@ GAP_AFTER = {
 _GAP_AFTER = [GAP_AFTER.get(field, 0) for field in range(len(STEP_FIELDS))]  # no gap is field 0
 
 _UNKNOWN_FIELDS = (
+    "padded_tokens",
     "tokens",
     "padding_tokens",
     "longest_tokens",

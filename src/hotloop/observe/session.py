@@ -27,6 +27,7 @@ from .device_events import CaptureWatch, cuda_device_timer, time_device
 from .direct_forward import find_models_in_sight, find_running_forward
 from .guard import GUARD, guarded
 from .loading import Loading
+from .memory_end import describe_memory_end, is_out_of_memory, uncaught_error
 from .places import Place, caller_place, is_user_code, place_of
 from .recorder import AFTER_BACKWARD, AFTER_INPUT, COUNTED, END, OTHER, START, Recorder, Row
 from .repeats import Repeats
@@ -46,8 +47,8 @@ GAPS_BEFORE_FORWARD = (OTHER, AFTER_INPUT, AFTER_BACKWARD)
 
 LEARNING_ROWS = 4
 """For so many rows every nested module call is looked at (autocast, nested DDP)."""
-TOKEN_SAMPLE_ROWS = 16
-"""Tokens are counted in the first rows and then in every so many'th. Before the others nothing is looked at."""
+LOOK_ROWS = 16
+"""After the first rows, what happens after a row only when it is due happens after every so many'th."""
 CPU_MASKS = ((4_000_000, 31), (20_000_000, 7))
 """In rows shorter than so many ns the process's CPU time is read in every 32nd or every eighth."""
 MATCHED_ROWS = 64
@@ -280,11 +281,9 @@ class Session:
 
     @guarded
     def _after_row(self, row: Row[int]) -> None:
-        """After a row when that is due: learn, sample what is sampled, narrow or widen the module patch."""
+        """After a row when that is due: learn, narrow or widen the module patch."""
         recorder = self.recorder
         rows = recorder.rows
-        if rows < LEARNING_ROWS or rows % TOKEN_SAMPLE_ROWS == 0:
-            self.counting.sampled_row = rows
         if self.learning and rows >= LEARNING_ROWS:
             self.learning = False
         if rows >= MATCHED_ROWS and not self.nograd_calls and not self.repeats.same_mode_count:
@@ -310,7 +309,7 @@ class Session:
             or not recorder.seen_optimizer
         )
         is_next_due = rows < LEARNING_ROWS or self.subscribers or (patch is not None and patch.is_passing)
-        recorder.due = rows + 1 if is_next_due else rows - rows % TOKEN_SAMPLE_ROWS + TOKEN_SAMPLE_ROWS
+        recorder.due = rows + 1 if is_next_due else rows - rows % LOOK_ROWS + LOOK_ROWS
 
     def call_counts(self) -> dict[str, int]:
         """How often each hook was called so far, by the names of COUNTED. Forwards and backwards are extrapolated from
@@ -366,9 +365,31 @@ class Session:
         self.tell_totals()
         for fact in background.last_facts() if background is not None else ():
             self.tell(fact)
+        self._tell_memory_end()
         self.tell(_how_it_ended(self.recorder.rows))
         self.tell_failures()
         self.writer.close()
+
+    @guarded
+    def end_without_a_step(self) -> None:
+        """At exit: of a process that ran out of memory before its first step, a recording that says so."""
+        uncaught = uncaught_error()
+        if self.writer is not None or self.off or uncaught is None or not is_out_of_memory(*uncaught):
+            return
+        self.make_background = None  # no thread can be started any more
+        self._start()
+        self.end()
+
+    @guarded
+    def _tell_memory_end(self) -> None:
+        fact = describe_memory_end(*self.trained_objects())
+        if fact is not None:
+            self.tell(fact)
+
+    def trained_objects(self) -> tuple[list[Any], list[Any]]:
+        """The optimizers and the models seen so far; None in the place of one that is gone."""
+        models = [one() for one in list(self._models.values())]
+        return [one() for one, _ in list(self._optimizers.values())], [*models, self.last_root()]
 
     def tell_totals(self) -> None:
         """The facts of which only the newest counts."""
@@ -697,16 +718,12 @@ def explicit_collection(frame: Any) -> Place | None:
 
 
 def _how_it_ended(rows: int) -> dict[str, Any]:
-    """From the interpreter's own note of an uncaught exception (set before it is printed)."""
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    kind = getattr(sys, "last_type", None) or (type(error) if error is not None else None)
-    ended = "completed"
-    if kind is not None and not (isinstance(kind, type) and issubclass(kind, KeyboardInterrupt)):
-        text = str(error).lower()
-        out_of_memory = kind.__name__ in ("OutOfMemoryError", "MemoryError") or (
-            kind is RuntimeError and ("out of memory" in text or "can't allocate memory" in text)
-        )
-        ended = "oom" if out_of_memory else "exception"
-    elif kind is not None:
+    """From the interpreter's own note of an uncaught exception."""
+    uncaught = uncaught_error()
+    if uncaught is None:
+        ended = "completed"
+    elif issubclass(uncaught[0], KeyboardInterrupt):
         ended = "signal"
-    return {"kind": "end", "ended": ended, "exception": kind.__name__ if kind is not None else None, "steps": rows}
+    else:
+        ended = "oom" if is_out_of_memory(*uncaught) else "exception"
+    return {"kind": "end", "ended": ended, "exception": uncaught[0].__name__ if uncaught else None, "steps": rows}

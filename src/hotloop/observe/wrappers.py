@@ -20,7 +20,7 @@ import torch
 
 from hotloop.core.recording import FIELD
 
-from .batches import leading_size
+from .batches import first_shape
 from .loading import LoaderState
 from .recorder import (
     AFTER_BACKWARD,
@@ -45,6 +45,7 @@ from .threads import busy_ns
 BATCHES = FIELD["batches"]
 MICRO_BATCHES = FIELD["micro_batches"]
 SAMPLES = FIELD["samples"]
+PADDED = FIELD["padded_tokens"]
 ITERATORS = FIELD["iterators"]
 FORWARDS = FIELD["forwards"]
 NOGRAD_FORWARDS = FIELD["nograd_forwards"]
@@ -174,19 +175,19 @@ def wrap_loader_next(session: Session) -> Callable[[Call], Call]:
                 row[BATCHES]
                 or row[SAMPLES]
                 or counting.direct_samples
-                or counting.sampled_row == recorder.rows
-                or (samples := leading_size(batch)) != state.last_samples
-                or samples != state.whole_batch
+                or counting.counted_row <= recorder.rows
+                or first_shape(batch) != state.last_shape
                 or loading.last_state is not state
             ):
                 loading.after_batch(state, batch, now_ns - start_ns)
                 return batch
-            # The row's first batch, and as large as the one before.
+            # The row's first batch, and of the same shape as the one before.
             state.batches += 1
             state.wait_ns += now_ns - start_ns
             row[BATCHES] = 1
             row[MICRO_BATCHES] += 1
-            row[SAMPLES] = samples
+            row[SAMPLES] = state.last_samples
+            row[PADDED] = state.last_padded
             return batch
 
         return __next__
@@ -241,6 +242,7 @@ def wrap_fetcher_fetch(session: Session) -> Callable[[Call], Call]:
                 return original(self, possibly_batched_index)
             collate = self.collate_fn
             timed = self.collate_fn = _TimedCollate(collate)
+            before = loading.before_draws()
             start_ns, start_busy_ns = _clock(), busy_ns()
             try:
                 data = original(self, possibly_batched_index)
@@ -248,6 +250,8 @@ def wrap_fetcher_fetch(session: Session) -> Callable[[Call], Call]:
                 self.collate_fn = collate
             worked_ns, wall_ns = busy_ns() - start_busy_ns, _clock() - start_ns
             loading.batch_fetched(wall_ns - timed.last_ns, worked_ns, timed.last_ns)
+            if before is not None:
+                loading.after_draws(before)
             return data
 
         return fetch

@@ -75,9 +75,10 @@ _INDEX, _MERGED, _CLOSED_BY = FIELD["index"], FIELD["rows_merged"], FIELD["close
 _FROM_FIRST = tuple(FIELD[name] for name in ("index", "closed_by", "optimizer_index", "start_ns"))
 _FROM_LAST = tuple(FIELD[name] for name in ("end_ns", "rss_bytes", "device_allocated_bytes", "device_reserved_bytes"))
 _FLAGS = FIELD["flags"]
+_COUNTED = tuple(FIELD[name] for name in ("padded_tokens", "tokens", "padding_tokens", "longest_tokens"))
 
 _RowPlace = tuple[slice, int, int]  # where a row's values go, its commit word, the checksum of what lies between
-_CLAIMED_ROWS = 16  # places for rows that the training thread takes at a time
+_CLAIMED_ROWS = 64  # places for rows that the training thread takes at a time
 _DRAIN_ROWS = 64  # waiting rows that one write_row takes along
 _TRACKED_FACTS = 1024  # last-wins facts whose places are remembered
 _CHECK_NS = 1_000_000_000
@@ -103,10 +104,13 @@ class Losses:
 def merge_rows(first: Sequence[int], second: Sequence[int]) -> list[int]:
     """Two consecutive rows (or blocks) as one block.
 
-    Fields are summed, and a sum with an unknown part is unknown; index, closed_by, optimizer_index and start_ns are
-    the first row's, end_ns and memory the second's; flags are or-ed.
+    Fields are summed, and a sum with an unknown part is unknown, but for tokens: those of the rows that hold them.
+    Index, closed_by, optimizer_index and start_ns are the first row's, end_ns and memory the second's; flags are or-ed.
     """
     merged = [UNKNOWN if a == UNKNOWN or b == UNKNOWN else a + b for a, b in zip(first, second, strict=True)]
+    for i in _COUNTED:
+        if merged[i] == UNKNOWN:
+            merged[i] = max(first[i], second[i])
     for i in _FROM_FIRST:
         merged[i] = first[i]
     for i in _FROM_LAST:

@@ -15,8 +15,14 @@ from hotloop import __version__
 from hotloop.analyze.changes import estimate_side_error
 from hotloop.analyze.check import BUDGETS, RATES, Limits, judge, pick_same_machine
 from hotloop.analyze.run_changes import count_units, join_training
-from hotloop.analyze.summary import summarize_breakdown, summarize_lines, summarize_memory, summarize_steps
-from hotloop.analyze.trainings import analyze_run
+from hotloop.analyze.summary import (
+    summarize_breakdown,
+    summarize_lines,
+    summarize_memory,
+    summarize_steps,
+    units_noise_ratio,
+)
+from hotloop.analyze.trainings import analyze_run, find_unit_drift
 from hotloop.core.check import Check, Launch, Measure
 from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.findings import Value, Where
@@ -111,7 +117,8 @@ def _read_run(folder: Path) -> tuple[Launch, tuple[str, ...]]:
     } | {rate: getattr(steps, rate) for rate in RATES}
     for key, value in numbers.items():
         if value is not None and value > 0:
-            measures[key] = _rate_measure(key, float(value), measures["step_ns"])
+            noise_ratio = units_noise_ratio(training.processes, key.partition("s_per_")[0])
+            measures[key] = _rate_measure(key, float(value), measures["step_ns"], noise_ratio)
     places: dict[str, Where] = {}
     for line in summarize_lines(training):
         places.setdefault(line.phase, Where(file=line.file, line=line.line, function=line.function))
@@ -132,6 +139,7 @@ def _read_run(folder: Path) -> tuple[Launch, tuple[str, ...]]:
         steps_count=joined.steps_count,
         unit=training.analysis.unit,
         units_per_step=units,
+        unit_drifts=find_unit_drift(training.processes, training.analysis.unit) is not None,
         machine=machine,
         places=places,
         warnings=tuple(redact_text(warning) for warning in warnings),
@@ -146,11 +154,12 @@ def _measure(joined: Any, parts: Sequence[int], value: float) -> Measure:
     return Measure(value=value, error=math.sqrt(error.variance), freedom=error.freedom)
 
 
-def _rate_measure(key: str, value: float, step: Measure) -> Measure:
-    """Units per step are as good as constant: the error of a rate is that of the step, in proportion."""
+def _rate_measure(key: str, value: float, step: Measure, noise_ratio: float | None) -> Measure:
+    """The error of a rate is that of the step and that of its units, where not all were read, in proportion."""
     if key not in RATES or step.error is None or step.value <= 0:
         return Measure(value=value)
-    return Measure(value=value, error=value * step.error / step.value, freedom=step.freedom)
+    error_ratio = math.hypot(step.error / step.value, noise_ratio or 0.0)
+    return Measure(value=value, error=value * error_ratio, freedom=step.freedom)
 
 
 def _read_json_side(name: str, path: Path) -> Baseline:
@@ -176,7 +185,7 @@ def _load_json(path: Path) -> Any:
     except OSError as error:
         raise RecordingError(f"cannot read {path}: {error.strerror}") from None
     if len(data) > MOST_BYTES:
-        raise RecordingError(f"{path} is larger than {MOST_BYTES} bytes: it is no baseline")
+        raise RecordingError(f"{path} is larger than {MOST_BYTES} bytes: it is not a baseline")
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -208,7 +217,8 @@ def _parse_report(name: str, content: Mapping[str, Any]) -> Baseline:
     } | {rate: step.get(rate) for rate in RATES}
     for key, value in numbers.items():
         if value is not None and _number(value) > 0:
-            measures[key] = _rate_measure(key, _number(value), measures["step_ns"])
+            noise_ratio = step.get("units_noise_ratio") if key == f"{step['unit']}s_per_s" else None
+            measures[key] = _rate_measure(key, _number(value), measures["step_ns"], noise_ratio)
     environment = content.get("environment") or {}
     ranks = content.get("ranks") or [{}]
     machine: dict[str, Value] = {key: environment.get(key) for key in MACHINE_KEYS}
@@ -219,6 +229,7 @@ def _parse_report(name: str, content: Mapping[str, Any]) -> Baseline:
         steps_count=count,
         unit=str(step["unit"]),
         units_per_step=None if step["units_per_step"] is None else _number(step["units_per_step"]),
+        unit_drifts=bool(step.get("unit_drift")),
         machine=machine,
     )
     return Baseline(name=name, launches=(launch,), command=tuple(str(word) for word in content.get("command", ())))
@@ -247,7 +258,7 @@ def _parse_baseline(name: str, content: Mapping[str, Any]) -> Baseline:
         raise RecordingError(f"{name} holds no launch; write it again: hotloop check RUN --baseline {name}")
     history = content["history"]
     if not isinstance(history, list) or not all(isinstance(one, dict) for one in history):
-        raise ValueError("history is no list of records")
+        raise ValueError("history is not a list of records")
     return Baseline(
         name=name,
         launches=launches,
@@ -277,6 +288,7 @@ def _parse_launch(content: Mapping[str, Any]) -> Launch:
         steps_count=int(content["steps_count"]),
         unit=str(content["unit"]),
         units_per_step=None if units is None else _number(units),
+        unit_drifts=bool(content.get("unit_drifts")),
         machine=dict(content["machine"]),
     )
 
@@ -355,6 +367,7 @@ def _launch_to_json(launch: Launch) -> dict[str, Any]:
         "steps_count": launch.steps_count,
         "unit": launch.unit,
         "units_per_step": launch.units_per_step,
+        "unit_drifts": launch.unit_drifts,
         "machine": dict(launch.machine),
         "measures": {
             key: {"value": one.value, "error": one.error, "freedom": one.freedom}

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from hotloop import __version__
 from hotloop.analyze.run_changes import change_per_unit, count_units, differ, join_training, sum_phases
+from hotloop.analyze.summary import units_noise_ratio
 from hotloop.analyze.timeline.collectives import collect_collectives
 from hotloop.analyze.timeline.diff import device_steps, diff_ranks, host_steps
 from hotloop.analyze.timeline.growth import RankWork, SideWork, collect_work, split_growth
 from hotloop.analyze.timeline.reduce import ReduceOptions, lay_groundwork, reduce_trace
-from hotloop.analyze.trainings import Training, analyze_run
+from hotloop.analyze.trainings import Training, analyze_run, find_unit_drift
 from hotloop.core.comparison import Comparison, DiffSide, UnitChange
 from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.graph import RankCollectives
@@ -34,7 +35,6 @@ class DiffOptions:
 
     workers: int = 1
     cache_folder: Path | None = None
-    write_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def _find_side(name: str, root: Path) -> Path | None:
             return None
         if name == "last":
             raise
-        raise RecordingError(f"{name} is no file, no folder and no run: {error}") from None
+        raise RecordingError(f"{name} is not a file, a folder or a run: {error}") from None
 
 
 # ---- traces
@@ -131,7 +131,7 @@ def _compare_traces(names: tuple[str, str], root: Path, options: DiffOptions, pr
             notes.append(f"wait, transfer and overlap slow-down cannot be told apart: {why}")
     elif any(one.facts.world_size and one.facts.world_size > 1 for side in reduced for one in side.traces):
         notes.append("one rank of several: waits for the others cannot be told from transfers without their files")
-    notes.append("traces do not say how many samples a step holds: check that it is the same on both sides")
+    notes.append("traces do not say how many samples a step has: check that it is the same on both sides")
     if found.host is not None and min(s.steps_count for s in sides) > 1:
         notes.append(_INTERVAL_NOTE)
     return Comparison(
@@ -158,7 +158,6 @@ def _read_traces(
         options.workers,
         progress=progress,
         cache_folder=options.cache_folder,
-        write_cache=options.write_cache,
     )
 
 
@@ -235,15 +234,24 @@ def _compare_runs(names: tuple[str, str], folders: tuple[Path, Path]) -> Compari
     warnings += _tell_devices(before, after)
     per_unit: UnitChange | None = None
     for unit, one, two in (
-        ("sample", before.samples_per_step, after.samples_per_step),
         ("token", before.tokens_per_step, after.tokens_per_step),
+        ("sample", before.samples_per_step, after.samples_per_step),
     ):
         if one is not None and two is not None and differ(one, two):
             warnings.append(
-                f"a step holds {one:,.6g} {unit}s before and {two:,.6g} after (all ranks together): compare the time"
+                f"a step has {one:,.6g} {unit}s before and {two:,.6g} after (all ranks together): compare the time"
                 f" per {unit}"
             )
-            per_unit = per_unit or change_per_unit(unit, joined, (one, two))
+            processes = (first.processes, second.processes)
+            drifts = any(find_unit_drift(side, unit) is not None for side in processes)
+            if drifts:
+                warnings.append(
+                    f"the {unit}s of a step drift over the run: where the sides trained other steps, their time per"
+                    f" {unit} differs by that, too, so it has no interval; train as many steps on both sides"
+                )
+            if per_unit is None:
+                noise_ratios = [None if drifts else units_noise_ratio(side, unit) for side in processes]
+                per_unit = change_per_unit(unit, joined, (one, two), noise_ratios)
     if before.ranks_count != after.ranks_count:
         warnings.append(
             f"ranks: {before.ranks_count} before and {after.ranks_count} after; every time is the mean over them"

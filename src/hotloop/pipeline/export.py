@@ -47,7 +47,6 @@ def export_steps(
     wanted: tuple[int, int] | None = None,
     definitions: str = "default",
     cache_folder: Path | None = None,
-    write_cache: bool = True,
 ) -> Exported:
     """Write the steps of the lead rank's trace (numbers ``wanted``, else the usual step and its neighbours).
 
@@ -55,7 +54,7 @@ def export_steps(
     """
     files = find_traces(paths).files
     file = next((f for f in files if f.source == lead.source), files[0])
-    traces = read_trace_file(file, cache_folder=cache_folder, write_cache=write_cache)
+    traces = read_trace_file(file, cache_folder=cache_folder)
     trace = next((t for t in traces if t.facts.rank == lead.rank), traces[0])
     return export_trace(trace, lay_groundwork(trace, definitions), target, wanted)
 

@@ -31,7 +31,7 @@ def read_kept_traces(folder: Path) -> Timelines:
     if not traces.is_dir() or not any(traces.iterdir()):
         return Timelines()
     try:
-        report = report_traces([traces], write_cache=False)
+        report = report_traces([traces])
     except HotloopError as error:
         return Timelines(health=(Health(level="warning", message=f"the kept traces were not judged: {error}"),))
     if report.device is None:

@@ -61,7 +61,6 @@ def query_traces(
     definitions: str = "default",
     progress: Progress | None = None,
     cache_folder: Path | None = None,
-    write_cache: bool = True,
 ) -> Iterator[Answer]:
     """The answer to one SELECT over all traces that ``paths`` mean. The database is gone after the ``with`` block.
 
@@ -73,7 +72,7 @@ def query_traces(
         place = str(Path(folder) / "traces.duckdb")
         connection = duckdb.connect(place, config={"memory_limit": MEMORY_LIMIT})
         try:
-            _store_traces(connection, paths, definitions, progress, cache_folder, write_cache)
+            _store_traces(connection, paths, definitions, progress, cache_folder)
         finally:
             connection.close()
         connection = duckdb.connect(
@@ -154,14 +153,13 @@ def _store_traces(
     definitions: str,
     progress: Progress | None,
     cache_folder: Path | None,
-    write_cache: bool,
 ) -> None:
     connection.execute(_SCHEMA)
     store = _Store(connection)
     errors = []
     for file in find_traces(paths).files:
         try:
-            traces = read_trace_file(file, progress=progress, cache_folder=cache_folder, write_cache=write_cache)
+            traces = read_trace_file(file, progress=progress, cache_folder=cache_folder)
         except TraceError as error:
             errors.append(error)
             continue

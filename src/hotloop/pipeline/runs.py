@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hotloop import __version__
+from hotloop.analyze.facts import last_of_kind
+from hotloop.analyze.memory_end import find_memory_failures
 from hotloop.analyze.scorecard import build_scorecard
 from hotloop.analyze.summary import (
     summarize_breakdown,
@@ -20,6 +22,7 @@ from hotloop.analyze.summary import (
     summarize_steps,
     summarize_strategy,
     summarize_timelines,
+    warn_of_excluded,
 )
 from hotloop.analyze.trainings import Training, analyze_run
 from hotloop.core.analysis import Analysis, Forecast
@@ -27,12 +30,14 @@ from hotloop.core.findings import Finding
 from hotloop.core.redact import redact_command, redact_text
 from hotloop.core.report import Health, Outcome, Report
 from hotloop.diagnose import find_problems
+from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_verdict, first_serious
-from hotloop.prescribe import combine_savings, rank_findings
+from hotloop.prescribe import combine_savings, rank_findings, state_rule_savings
 from hotloop.trace.recording import RunRecording, find_run, read_run
 from hotloop.tune.history import NAME as HISTORY
 from hotloop.tune.history import read_history
 
+from .host_load import describe_load, read_host_load
 from .kept import Timelines, add_devices, add_findings, read_kept_traces
 from .telemetry import read_telemetry
 
@@ -81,15 +86,19 @@ def _report_training(
     forecasts: Forecasts,
     timelines: Timelines,
 ) -> Report:
+    outcome = _outcome(run, training)
     analysis = _with_forecasts(training.analysis, forecasts)
+    if outcome.ended == "oom":
+        analysis = replace(analysis, memory_failures=find_memory_failures(run.processes))
     found, skipped = add_findings(*find_problems(analysis), timelines)
-    findings = tuple(replace(f, next=f"hotloop rule {f.rule}") for f in rank_findings(found))
     breakdown = summarize_breakdown(training)
+    ranked = state_rule_savings(rank_findings(found), breakdown)
+    findings = tuple(replace(f, next=f"hotloop rule {f.rule}") for f in ranked)
     return Report(
         tool_version=__version__,
         command=redact_command(manifest.get("command", training.lead.argv)),
-        environment=_environment(run) | _describe_precision(analysis),
-        outcome=_outcome(run, training),
+        environment=_environment(run) | _describe_precision(analysis) | _describe_memory_savers(analysis),
+        outcome=outcome,
         verdict=describe_verdict(findings, breakdown, summarize_steps(training), summarize_lines(training)),
         step=summarize_steps(training),
         breakdown=breakdown,
@@ -98,10 +107,16 @@ def _report_training(
         memory=summarize_memory(training),
         ranks=add_devices(_with_outcome(run, summarize_ranks(training)), timelines),
         findings=findings,
-        combined_saving=combine_savings(findings),
+        combined_saving=combine_savings(findings, breakdown),
         forecast_history=read_history(folder.parent / HISTORY),
         skipped=skipped,
-        health=(*health, *timelines.health, *(replace(h, message=redact_text(h.message)) for h in training.health)),
+        health=(
+            *health,
+            *describe_load(read_host_load(folder, run, training)),
+            *timelines.health,
+            *warn_of_excluded(training),
+            *(replace(h, message=redact_text(h.message)) for h in training.health),
+        ),
         overhead=summarize_overhead(training),
         next_command=_next_command(findings, folder),
         timelines=summarize_timelines(training),
@@ -114,6 +129,7 @@ def _report_training(
 
 def _report_nothing(run: RunRecording, manifest: Mapping[str, Any], health: tuple[Health, ...], folder: Path) -> Report:
     outcome = _outcome(run, None)
+    findings = describe_failures(find_memory_failures(run.processes)) if outcome.ended == "oom" else ()
     notes = tuple(Health(level="warning", message=str(n)) for n in manifest.get("notes", ()))
     unattached = (run.outcome or {}).get("unattached")
     if isinstance(unattached, str) and not notes:
@@ -125,13 +141,15 @@ def _report_nothing(run: RunRecording, manifest: Mapping[str, Any], health: tupl
         command=redact_command(manifest.get("command", ())),
         environment={},
         outcome=outcome,
-        verdict="no training was seen in this command: no process completed a backward or an optimizer step",
+        verdict=f"{findings[0].rule}: {findings[0].title}"
+        if findings
+        else "no training was seen in this command: no process completed a backward or an optimizer step",
         step=None,
         breakdown=None,
         device=None,
         memory=None,
         ranks=(),
-        findings=(),
+        findings=tuple(replace(f, next=f"hotloop rule {f.rule}") for f in findings),
         combined_saving=None,
         forecast_history=read_history(folder.parent / HISTORY),
         skipped=(),
@@ -162,10 +180,25 @@ def _describe_precision(analysis: Analysis) -> dict[str, Any]:
     return {"model_dtype": analysis.lead.model_dtype, "autocast_dtype": analysis.lead.autocast_dtype}
 
 
+def _describe_memory_savers(analysis: Analysis) -> dict[str, Any]:
+    """What the lead process shards, computes again or compresses; None where that was not seen."""
+    lead = analysis.lead
+    return {
+        "is_sharded": lead.model_is_sharded
+        or any(one.name == "ZeroRedundancyOptimizer" for one in lead.optimizers)
+        or None,
+        "is_checkpointing": lead.checkpointing,
+        "comm_hook": None if lead.ddp is None else lead.ddp.comm_hook,
+    }
+
+
 def _outcome(run: RunRecording, training: Training | None) -> Outcome:
     """How the command ended; what the processes themselves said tells an exception from a plain exit code."""
     outcome = run.outcome
     said = training.lead.ended if training is not None else None
+    ends = [last_of_kind(process.facts, "end").get("ended") for process in run.processes]
+    if "oom" in ends:  # one rank's error ends the others by a signal
+        said = "oom"
     if outcome is None:
         ended = said if said is not None else "unknown" if run.outcome_lost else "running"
         return Outcome(ended=ended, exit_code=None, signal=None, training_seen=training is not None)
@@ -179,6 +212,8 @@ def _outcome(run: RunRecording, training: Training | None) -> Outcome:
         ended = "completed"
         if outcome.get("exit_code") and said in ("exception", "oom"):
             ended = said
+        elif outcome.get("exit_code") and outcome.get("oom_kills") and None in ends:
+            ended = "oom"  # the kernel killed a process of the launcher
     exit_code = None if number is not None else outcome.get("exit_code")
     return Outcome(ended=ended, exit_code=exit_code, signal=name, training_seen=training is not None)
 

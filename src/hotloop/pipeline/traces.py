@@ -100,14 +100,13 @@ def report_traces(
     workers: int = 1,
     progress: Progress | None = None,
     cache_folder: Path | None = None,
-    write_cache: bool = True,
     command: tuple[str, ...] = (),
 ) -> Report:
     """Read, reduce, judge and prescribe. Raises TraceError when no file can be read."""
     several = len(paths) > 1 or any(is_remote(path) or Path(path).is_dir() for path in paths)
     chosen = replace(options or ReduceOptions(), beside_others=several)
     needs_others = several and any(one.partition("=")[0] == "no-straggler" for one in chosen.what_if)
-    read = partial(map_traces, paths, workers=workers, cache_folder=cache_folder, write_cache=write_cache)
+    read = partial(map_traces, paths, workers=workers, cache_folder=cache_folder)
     first = replace(chosen, what_if=()) if needs_others else chosen
     reduced = read(reduce=partial(reduce_rank, options=first), progress=progress)
     ranks = tuple(replace(one.result.rank, facts=one.facts) for one in reduced.traces)

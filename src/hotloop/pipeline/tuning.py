@@ -17,11 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hotloop import __version__
 from hotloop.analyze.summary import summarize_breakdown, summarize_memory, summarize_strategy
-from hotloop.analyze.trainings import Training, analyze_run
+from hotloop.analyze.trainings import Training, analyze_run, find_unit_drift
 from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.apply.environment import set_variables
 from hotloop.attach import child
@@ -32,8 +30,8 @@ from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD
 from hotloop.core.redact import redact_command
 from hotloop.core.report import AppliedTechnique, Report
-from hotloop.core.strategy import Choice, Strategy, strategy_to_mapping, strategy_to_toml
-from hotloop.core.tuning import PatchCheck, Tuning, Verdict
+from hotloop.core.strategy import Strategy, strategy_to_mapping, strategy_to_toml
+from hotloop.core.tuning import PatchCheck, Tuning
 from hotloop.trace.recording import RunRecording, read_run
 from hotloop.tune.goals import COST, DOMINATED, MEMORY, PARETO, SPEED, standing_to_mapping
 from hotloop.tune.history import NAME as HISTORY
@@ -48,7 +46,6 @@ from hotloop.tune.store import Store
 from hotloop.tune.suggested import group_candidates, make_optuna, tune_suggested
 from hotloop.tune.trials import LOST, OK, Bench, Limits, Measurement, Ran, run_trial
 from hotloop.tune.tuner import (
-    BUDGET_USED_UP,
     Arm,
     BaselineFailed,
     Campaign,
@@ -74,6 +71,7 @@ from hotloop.tune.workspace import (
     written_outside,
 )
 
+from .host_load import read_host_load
 from .runs import Probe, no_probe, report_run
 
 OBSERVED = "baseline-observed"
@@ -127,7 +125,7 @@ class Progress:
     patch: Patch | None = None
     check: PatchCheck | None = None
     """What is known of the patch; None where it changes nothing."""
-    reference: str = "as it is"
+    reference: str = "baseline"
     """What everything is held against, by name."""
     launches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """How candidates start the command, by id, where that differs."""
@@ -189,7 +187,7 @@ def with_patch(search: TryOut, request: Request, progress: Progress) -> TryOut:
 
 def _choose_candidates(trials: Trials) -> tuple[Candidate, ...]:
     campaign, techniques = trials.campaign, dict(TECHNIQUES.items())
-    candidates = find_candidates(trials.report.findings, techniques, campaign.check)
+    candidates = find_candidates(trials.report.findings, techniques, campaign.check, trials.bench.plan.source)
     if campaign.goal in (MEMORY, PARETO):
         candidates = add_memory_candidates(
             candidates,
@@ -382,10 +380,7 @@ def finish_report(progress: Progress, goal: str, strategy_file: str) -> tuple[Re
     best = None if campaign is None else best_arm(campaign)
     strategy = Strategy(name="fast")
     if campaign is not None and best is not None:
-        strategy = Strategy(
-            name="fast",
-            choices=tuple(Choice(technique=c.technique, settings=c.settings) for c in best.candidate.strategy.choices),
-        )
+        strategy = replace(best.candidate.strategy, name="fast")
     tuning = Tuning(
         verdict=_describe_outcome(progress, goal, best),
         goal=goal,
@@ -406,7 +401,7 @@ def finish_report(progress: Progress, goal: str, strategy_file: str) -> tuple[Re
     if strategy:
         command = shlex.join(progress.report.command) or "COMMAND"
         next_command = f"hotloop run --strategy {shlex.quote(strategy_file)} -- {command}"
-    elif any(trial.verdict is Verdict.CANNOT_TELL and BUDGET_USED_UP in trial.reason for trial in tuning.trials):
+    elif campaign is not None and any(arm.is_out_of_time for arm in campaign.arms):
         next_command = shlex.join(redact_command(progress.go_on)) or next_command
     return replace(progress.report, tune=tuning, next_command=next_command), strategy
 
@@ -436,15 +431,15 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
     if goal == PARETO and campaign is not None:
         _, why = choose_pareto(campaign)
         if best is None:
-            return f"the strategy file changes nothing: {why}"
+            return f"fast.toml is empty: {why}"
         parts = [
             f"speed {_ratio_words(compare_arm(campaign, best, SPEED))}",
             f"memory saving {_ratio_words(compare_arm(campaign, best, MEMORY))}",
         ]
         return f"{why} ({', '.join(parts)}){_launch_words(progress, best)}"
     if campaign is None or best is None:
-        won = {MEMORY: "need less memory", COST: "cost less"}.get(goal, "be faster")
-        return f"nothing was proven to {won}: the strategy file changes nothing"
+        won = {MEMORY: "smaller", COST: "cheaper"}.get(goal, "faster")
+        return f"No change was proven {won}; fast.toml is empty."
     found = judge(campaign, best)
     names = " + ".join(choice.technique for choice in best.candidate.strategy.choices) or best.candidate.id
     what = {MEMORY: "smaller peak memory", COST: "cheaper"}.get(goal, "faster")
@@ -454,15 +449,24 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
         side = "" if speed.speedup_ratio is None else f"; its speed is {_ratio_words(speed)} of before"
     return (
         f"{found.speedup_ratio:.2f}x {what} with {names} "
-        f"({found.low_ratio:.2f}..{found.high_ratio:.2f}, n = {found.n} pairs of processes){side}"
-        f"{_launch_words(progress, best)}"
+        f"({found.low_ratio:.2f}–{found.high_ratio:.2f}, n = {found.n} pairs of processes){side}"
+        f"{''.join(f'; it overrides {one}' for one in tell_overrides(progress))}{_launch_words(progress, best)}"
     )
+
+
+def tell_overrides(progress: Progress) -> tuple[str, ...]:
+    """What the proven strategy replaces of the script's own settings, with file and line."""
+    campaign = progress.campaign
+    best = None if campaign is None else best_arm(campaign)
+    if campaign is None or best is None:
+        return ()
+    return next(trial.overrides for trial in tell_trials(campaign) if trial.id == best.candidate.id)
 
 
 def _ratio_words(found: Comparison) -> str:
     if found.speedup_ratio is None:
         return "not known"
-    bounds = "" if found.low_ratio is None else f" ({found.low_ratio:.2f}..{found.high_ratio:.2f})"
+    bounds = "" if found.low_ratio is None else f" ({found.low_ratio:.2f}–{found.high_ratio:.2f})"
     return f"{found.speedup_ratio:.2f}x{bounds}"
 
 
@@ -495,6 +499,7 @@ def measure_run(folder: Path) -> Measurement | None:
         return None
     training = trainings[0]
     told = _read_told(folder, training.lead.rank.pid)
+    load = read_host_load(folder, run, training)
     memory = summarize_memory(training)
     return Measurement(
         step_ns=training.analysis.step_ns,
@@ -505,9 +510,10 @@ def measure_run(folder: Path) -> Measurement | None:
         rank_peak_bytes=_largest([process.memory.peak_bytes for process in training.processes]),
         rank_count=len(training.processes),
         form=_describe_form(training),
-        others_ratio=_others_ratio(folder, run, training),
+        others_ratio=None if load is None else load.others_ratio,
         pace_ns=_pace_ns(told, run, training),
         threads_count=training.lead.rank.torch_threads,
+        work_drifts=find_unit_drift(training.processes, training.analysis.unit) is not None,
         exchanges=any(r.ddp is not None or r.mean["collectives"] > 0 for r in training.analysis.ranks),
         one_time_ns=_one_time_ns(run, training),
         breakdown={name: phase.mean_ns for name, phase in _phases(training)},
@@ -523,6 +529,7 @@ def measure_run(folder: Path) -> Measurement | None:
                 "status": one.status,
                 "detail": one.detail,
                 "numerics": one.numerics,
+                "explicit": one.explicit,
                 "target": one.target,
                 "where": None if one.where is None else [one.where.file, one.where.line, one.where.function],
             }
@@ -587,24 +594,6 @@ def _one_time_ns(run: RunRecording, training: Training) -> int | None:
     return max(0, round(until_ns - lead.warmup_count * lead.step_mean_ns))
 
 
-def _others_ratio(folder: Path, run: RunRecording, training: Training) -> float | None:
-    """What other programs used of the cores between the first and the last steady step."""
-    lead = training.lead.rank
-    process = next((p for p in run.processes if p.process.get("pid") == lead.pid), None)
-    if process is None or lead.warmup_count >= len(process.rows):
-        return None
-    anchor_s = process.process.get("anchor_wall_s")
-    if not isinstance(anchor_s, float):
-        return None
-    start_s = anchor_s + int(process.rows[lead.warmup_count][FIELD["start_ns"]]) * 1e-9
-    end_s = anchor_s + int(process.rows[-1][FIELD["end_ns"]]) * 1e-9
-    try:
-        samples = json.loads((folder / "cores.json").read_text())["samples"]
-    except (OSError, ValueError, KeyError):
-        return None
-    return others_between(samples, start_s, end_s)
-
-
 def _pace_ns(told: Mapping[str, Any], run: RunRecording, training: Training) -> float | None:
     """Mean time of the fixed piece of work after the steps that settled, without its largest twentieth.
 
@@ -620,22 +609,6 @@ def _pace_ns(told: Mapping[str, Any], run: RunRecording, training: Training) -> 
     found = sorted(ns for row, ns in told.get("pace") or () if row >= first_row)
     kept = found[: len(found) - len(found) // 20]
     return sum(kept) / len(kept) if len(found) >= LEAST_PACE_READINGS else None
-
-
-def others_between(samples: Sequence[Sequence[float]], start_s: float, end_s: float) -> float | None:
-    """Share of the cores' time that others used in a span, from samples of (clock, busy, whole, own) seconds.
-
-    >>> others_between([(0.0, 0.0, 0.0, 0.0), (10.0, 12.0, 20.0, 8.0)], 2.0, 7.0)
-    0.2
-    """
-    if len(samples) < 2 or end_s <= start_s or not samples[0][0] <= start_s <= end_s <= samples[-1][0] + 1.0:
-        return None
-    clock = [one[0] for one in samples]
-    busy, whole, own = (
-        float(np.interp(end_s, clock, values) - np.interp(start_s, clock, values))
-        for values in ([one[place] for one in samples] for place in (1, 2, 3))
-    )
-    return None if whole <= 0 else min(max((busy - own) / whole, 0.0), 1.0)
 
 
 def _read_told(folder: Path, pid: int) -> Mapping[str, Any]:
@@ -763,9 +736,9 @@ def _describe_baseline(campaign: Campaign | None) -> dict[str, Any]:
     }
 
 
-def strategy_text(strategy: Strategy) -> str:
-    """fast.toml."""
-    return strategy_to_toml(strategy)
+def strategy_text(strategy: Strategy, overrides: Sequence[str] = ()) -> str:
+    """fast.toml, with a comment for each setting of the script's own that it overrides."""
+    return "".join(f"# overrides {one}\n" for one in overrides) + strategy_to_toml(strategy)
 
 
 def make_patch(progress: Progress, request: Request) -> Patch:
@@ -778,18 +751,14 @@ def make_patch(progress: Progress, request: Request) -> Patch:
 
 def make_patch_of(applied: Sequence[Mapping[str, Any]], request: Request) -> Patch:
     """What the techniques of one trial's process did, as a change of the user's source."""
-    copies = re.compile(re.escape(str(request.folder / "work")) + r"/[^/]+/" + re.escape(request.cwd.name))
     records = []
     for one in applied:
         where = one.get("where")
-        place = (
-            None
-            if where is None
-            else Where(file=copies.sub(str(request.cwd), where[0]), line=where[1], function=where[2])
-        )
+        place = None if where is None else Where(file=where[0], line=where[1], function=where[2])
         settings = one.get("settings") or {}
         known = {key: one[key] for key in ("technique", "status", "detail", "target", "numerics")}
-        records.append(AppliedTechnique(**known, settings=settings, where=place))
+        explicit = one.get("explicit")
+        records.append(AppliedTechnique(**known, settings=settings, where=place, explicit=explicit))
     script = next((request.cwd / word for word in request.command if word.endswith(".py")), None)
     return make_source_patch(records, request.cwd, script=script)
 
@@ -809,6 +778,7 @@ __all__: Sequence[str] = [
     "run_stored",
     "settle_patch",
     "strategy_text",
+    "tell_overrides",
     "try_findings",
     "try_suggestions",
     "tune_command",

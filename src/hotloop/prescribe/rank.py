@@ -13,11 +13,22 @@ SEVERITY_AS_SAVING_RATIO = {Severity.HIGH: 0.40, Severity.MEDIUM: 0.15, Severity
 """Place of a finding whose harm is no loss of time (memory that fills up): among savings of its severity."""
 
 
+ENDING_RULES = frozenset({"out-of-memory"})
+"""What ended the run comes before all that slowed it."""
+
+
 def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings by their expected saving, weighted by its basis; ties in the order of rule ids.
 
     What rests on a rule of thumb stands behind every fault that was measured or simulated, however large the guess.
+    Findings of severity info stand last, whatever their expected saving: their low end promises nothing.
     """
+    found = list(findings)
+    graver = [finding for finding in found if finding.severity is not Severity.INFO]
+    return (*_rank(graver), *_rank(finding for finding in found if finding.severity is Severity.INFO))
+
+
+def _rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     found = sorted(findings, key=lambda finding: (-_weight(finding), finding.rule))
     guesses = [finding for finding in found if _is_guess(finding)]
     known = [finding for finding in found if not _is_guess(finding)]
@@ -33,6 +44,8 @@ def _is_guess(finding: Finding) -> bool:
 
 
 def _weight(finding: Finding) -> float:
+    if finding.rule in ENDING_RULES:
+        return 1.0
     by_time = 0.0 if finding.saving is None else finding.saving.mid_ratio * BASIS_WEIGHT[finding.saving.basis]
     if finding.severity_override is None:
         return by_time

@@ -61,7 +61,7 @@ def load_function(file: str, function: str) -> Callable[[], Any]:
 def _load(path: Path, name: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise BadRequest(f"{path} is no Python file")
+        raise BadRequest(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # workers that unpickle a data set look for its module here
     spec.loader.exec_module(module)
@@ -84,7 +84,7 @@ def bench_train(request: dict[str, Any]) -> dict[str, Any]:
     made = _call(request)
     if not isinstance(made, (tuple, list)) or not 2 <= len(made) <= 4 or not isinstance(made[0], torch.nn.Module):
         raise BadRequest(
-            f"{request['function']}() answered {_describe(made)}; it must return (model, loader), (model, loader,"
+            f"{request['function']}() returned {_describe(made)}; it must return (model, loader), (model, loader,"
             " optimizer) or (model, loader, optimizer, loss)"
         )
     # Beside this file and not through the package: where hotloop is not installed, its folder is not on the path.
@@ -119,7 +119,7 @@ def _describe(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"{len(value)} values ({', '.join(type(one).__name__ for one in value)})"
     name = type(value).__name__
-    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+    return "None" if value is None else f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
 
 
 # ---- loader
@@ -131,7 +131,7 @@ def bench_loader(request: dict[str, Any]) -> dict[str, Any]:
     if isinstance(loader, (tuple, list)):
         loader = next((one for one in loader if isinstance(one, torch.utils.data.DataLoader)), loader)
     if not isinstance(loader, torch.utils.data.DataLoader):
-        raise BadRequest(f"{request['function']}() answered {_describe(loader)}; it must return a DataLoader")
+        raise BadRequest(f"{request['function']}() returned {_describe(loader)}; it must return a DataLoader")
     notes = []
     pins = [False, True] if torch.cuda.is_available() else [bool(loader.pin_memory)]
     if not torch.cuda.is_available():

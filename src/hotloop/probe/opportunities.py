@@ -32,6 +32,12 @@ PASS_COPIES = 6
 """A pass keeps its inputs, outputs and gradients, once for each batch size."""
 LEAST_PASS_RATIO = 0.8
 """Share of the calls that a pass has to hold to stand for the step."""
+LARGER_FACTORS = (4, 8, 16, 32, 64)
+LARGER_RUNS = 4
+"""A larger pass is made (which runs its forward), run once, and timed twice."""
+THREAD_ROUNDS = 8
+BOTH_RATIO = 0.5
+"""Part of the passes' time for the present batch and twice of it; the rest is for larger ones."""
 CHUNK_ELEMENTS = 8_192
 """Operands of so many float32 elements stay in the second-level cache of every current CPU core."""
 MOST_CHUNK_ELEMENTS = 65_536
@@ -253,8 +259,8 @@ _SCALAR_TYPES = {
 }
 
 
-def double_batch(op: dict[str, Any], batch: int) -> list[Any] | None:
-    """The shapes with the batch doubled where a tensor's first dimension holds it; None when none does."""
+def scale_batch(op: dict[str, Any], batch: int, factor: int = 2) -> list[Any] | None:
+    """The shapes with so many times the batch where a tensor's first dimension holds it; None when none does."""
     tensors = [i for i, dtype in enumerate(op["dtypes"]) if dtype in DTYPES and op["shapes"][i]]
     weights_from = WEIGHTS_FROM.get(op["name"], len(op["shapes"]))
     if op["name"] in ("aten::embedding", "aten::addmm"):
@@ -276,7 +282,7 @@ def double_batch(op: dict[str, Any], batch: int) -> list[Any] | None:
         return None
     shapes = [list(shape) if isinstance(shape, list) else shape for shape in op["shapes"]]
     for i in scaled:
-        shapes[i][0] *= 2
+        shapes[i][0] *= factor
     return shapes
 
 
@@ -438,7 +444,7 @@ def replay_op(
             calls["bf16_cast"] = make_call(overload, base, True)
         if any(a is not b for a, b in zip(_flat(base[0]), _flat(flowing[0]), strict=True)):
             calls["bf16_flow"] = make_call(overload, flowing, True)
-    shapes = double_batch(op, batch) if "double" in arms and batch else None
+    shapes = scale_batch(op, batch) if "double" in arms and batch else None
     if shapes is not None:
         doubled = make_inputs(op, overload, shapes, differentiable)
         calls["double"] = make_call(
@@ -523,37 +529,77 @@ def _engine_ns() -> float:
 
 
 def time_threads(request: dict[str, Any], deadline_s: float) -> dict[str, Any] | None:
-    """The largest operators with the present number of threads and with as many as there are cores."""
+    """A step's passes and its optimizer with the present number of threads and with as many as there are cores.
+
+    Whole passes, with Python between the operators: threads go to sleep there and are woken late. The mean of all
+    rounds counts, unlike elsewhere: an unlucky round is what too many threads cost.
+    """
     present, cores = torch.get_num_threads(), request["cores"]
-    calls: list[tuple[float, Callable[[], object]]] = []
-    for op in sorted((o for o in request["ops"]["ops"] if not o["backward"]), key=lambda o: -o["cpu_ns"])[:12]:
-        if op["name"] in NOT_REPLAYED or size_bytes(op) * 8 > request["memory_bytes"]:
-            continue
-        op = op | {"name": functional_name(op["name"])}
-        with contextlib.suppress(NotReplayable, RuntimeError, TypeError, ValueError, IndexError):
-            overload = find_overload(op)
-            arguments = make_inputs(op, overload, op["shapes"], not overload._schema.is_mutable)
-            calls.append((op["count"], make_call(overload, arguments, False)))
-    if not calls:
+    pieces, whole = _pieces_for_threads(request)
+    if not pieces:
         return None
-    totals: dict[int, list[float]] = {present: [], cores: []}
+    totals: dict[tuple[str, int], list[float]] = {}
+    rounds = 0
     # A team of threads is built anew when its size changes, so whole rounds take turns, after a warm-up each.
-    for _ in range(5):
+    while rounds < THREAD_ROUNDS and (rounds < 2 or time.perf_counter() < deadline_s):
+        rounds += 1
         for threads in (present, cores):
             torch.set_num_threads(threads)
-            for _, call in calls:
+            for name, call in pieces.items():
                 call()
-            totals[threads].append(sum(n * time_call(call, 2, time.perf_counter_ns) for n, call in calls))
-        if time.perf_counter() > deadline_s:
-            break
+                totals.setdefault((name, threads), []).append(time_call(call, 2, time.perf_counter_ns))
     torch.set_num_threads(present)
-    return {
-        "present_threads": present,
-        "cores": cores,
-        "present_ns": round(middle(totals[present])),
-        "cores_ns": round(middle(totals[cores])),
-        "rounds": len(totals[cores]),
-    }
+    means = {key: round(statistics.fmean(values)) for key, values in totals.items()}
+    found = {"present_threads": present, "cores": cores, "rounds": rounds, "whole_passes": whole}
+    found |= {"present_ns": means["train", present], "cores_ns": means["train", cores]}
+    if "optimizer" in pieces:
+        found |= {
+            "optimizer_present_ns": means["optimizer", present],
+            "optimizer_cores_ns": means["optimizer", cores],
+        }
+    return found
+
+
+def _pieces_for_threads(request: dict[str, Any]) -> tuple[dict[str, Callable[[], object]], bool]:
+    """What a step calls, by name; and whether ``train`` is a whole forward and backward, else its largest operators."""
+    forward = [op for op in request["ops"]["ops"] if not op["backward"] and _computes(op["name"])]
+    fits = sum(op["count"] * size_bytes(op) for op in forward) * (PASS_COPIES // 2) <= request["memory_bytes"]
+    pieces: dict[str, Callable[[], object]] = {}
+    count = sum(op["count"] for op in forward)
+    passed = Pass(order_calls(forward), request.get("batch_size") or 1) if fits and count <= MOST_CALLS else None
+    whole = passed is not None and bool(passed.leaves) and passed.calls_count >= LEAST_PASS_RATIO * count
+    if passed is not None and whole:
+        pieces["train"] = passed.run
+    else:
+        calls: list[tuple[int, Callable[[], object]]] = []
+        for op in sorted(forward, key=lambda o: -o["cpu_ns"])[:12]:
+            if size_bytes(op) * 8 > request["memory_bytes"]:
+                continue
+            op = op | {"name": functional_name(op["name"])}
+            with contextlib.suppress(*NOT_TIMED):
+                overload = find_overload(op)
+                arguments = make_inputs(op, overload, op["shapes"], not overload._schema.is_mutable)
+                calls.append((round(op["count"]), make_call(overload, arguments, False)))
+        if not calls:
+            return {}, False
+        pieces["train"] = lambda: [call() for count, call in calls for _ in range(count)]
+    if request.get("optimizer"):
+        with contextlib.suppress(*NOT_TIMED):
+            pieces["optimizer"] = present_optimizer(request["optimizer"], request["memory_bytes"])
+    return pieces, whole
+
+
+def present_optimizer(facts: dict[str, Any], memory_bytes: int) -> Callable[[], object]:
+    """A step of the recorded optimizer over parameters of the recorded sizes."""
+    kind = getattr(torch.optim, facts["class"], None)
+    if kind is None:
+        raise NotReplayable(f"{facts['class']} is not one of torch's optimizers")
+    parameters, share = make_parameters(facts["numels"], memory_bytes // (4 * 8))
+    if share < 1.0:
+        raise NotReplayable("the parameters are too large for the memory allowed")
+    present = {key: facts[key] for key in ("foreach", "fused") if facts.get(key) is not None}
+    step: Callable[[], object] = kind(parameters, lr=1e-6, **(facts.get("settings") or {}), **present).step
+    return step
 
 
 # Operators that a compiler would merge
@@ -726,23 +772,23 @@ class Pass:
     there, which is what decides how the time grows with the batch.
     """
 
-    def __init__(self, calls: Sequence[dict[str, Any]], batch: int, doubled: bool) -> None:
+    def __init__(self, calls: Sequence[dict[str, Any]], batch: int, factor: int = 1) -> None:
         self.leaves: list[torch.Tensor] = []
         self._fed: dict[tuple[Any, ...], torch.Tensor] = {}
-        self._calls = [call for op in calls if (call := self._prepare(op, batch, doubled)) is not None]
+        self._calls = [call for op in calls if (call := self._prepare(op, batch, factor)) is not None]
 
     @property
     def calls_count(self) -> int:
         return len(self._calls)
 
     def _prepare(
-        self, op: dict[str, Any], batch: int, doubled: bool
+        self, op: dict[str, Any], batch: int, factor: int
     ) -> tuple[Any, list[Any], dict[str, Any], Any] | None:
         op = op | {"name": functional_name(op["name"])}
         try:
             overload = find_overload(op)
-            bigger = double_batch(op, batch)
-            shapes = bigger if bigger is not None and doubled else op["shapes"]
+            bigger = scale_batch(op, batch)
+            shapes = (scale_batch(op, batch, factor) if bigger is not None else None) or op["shapes"]
             positional, keywords = make_inputs(op, overload, shapes, not overload._schema.is_mutable)
             overload(*positional, **keywords)
         except (NotReplayable, RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
@@ -789,7 +835,7 @@ def _differentiable(value: Any) -> bool:
 
 
 def time_passes(request: dict[str, Any], deadline_s: float) -> dict[str, Any] | None:
-    """Whole steps' forwards and backwards as they are and with twice the batch, taking turns.
+    """Whole steps' forwards and backwards as they are and with twice the batch, taking turns; then with larger ones.
 
     None where that cannot be: the batch is unknown, nothing is differentiated, too many calls, too much memory.
     """
@@ -797,19 +843,22 @@ def time_passes(request: dict[str, Any], deadline_s: float) -> dict[str, Any] | 
     forward = [op for op in recorded if not op["backward"] and _computes(op["name"])]
     if not batch or not any(op["backward"] for op in recorded) or sum(op["count"] for op in forward) > MOST_CALLS:
         return None
-    if sum(op["count"] * size_bytes(op) for op in forward) * PASS_COPIES > request["memory_bytes"]:
+    bytes_of_calls = sum(op["count"] * size_bytes(op) for op in forward)
+    if bytes_of_calls * PASS_COPIES > request["memory_bytes"]:
         return None
     calls = order_calls(forward)
+    factors = [one for one in LARGER_FACTORS if bytes_of_calls * (PASS_COPIES // 2) * one <= request["memory_bytes"]]
     # What a pass hands on from call to call may shrink until it is denormal, which slows operators down.
     torch.set_flush_denormal(True)
     try:
-        return _time_both(calls, batch, deadline_s)
+        found = _time_both(calls, batch, time.perf_counter() + BOTH_RATIO * (deadline_s - time.perf_counter()))
+        return found and found | {"larger": _time_larger(calls, batch, factors, found["double_ns"], deadline_s)}
     finally:
         torch.set_flush_denormal(False)
 
 
 def _time_both(calls: Sequence[Any], batch: int, deadline_s: float) -> dict[str, Any] | None:
-    plain, doubled = Pass(calls, batch, False), Pass(calls, batch, True)
+    plain, doubled = Pass(calls, batch), Pass(calls, batch, 2)
     if plain.calls_count != doubled.calls_count or plain.calls_count < LEAST_PASS_RATIO * len(calls):
         return None
 
@@ -828,6 +877,23 @@ def _time_both(calls: Sequence[Any], batch: int, deadline_s: float) -> dict[str,
         "calls_left_out": len(calls) - plain.calls_count,
         "rounds": len(times["base"]),
     }
+
+
+def _time_larger(
+    calls: Sequence[Any], batch: int, factors: Sequence[int], double_ns: float, deadline_s: float
+) -> list[list[int]]:
+    """[factor, ns of a pass] for so many times the batch, as far as the time reaches: each is made, run, and timed."""
+    found: list[list[int]] = []
+    last_factor, last_ns = 2, double_ns
+    for factor in factors:
+        expected_s = last_ns * factor / last_factor * 1e-9
+        if time.perf_counter() + LARGER_RUNS * expected_s > deadline_s:
+            break
+        larger = Pass(calls, batch, factor)
+        larger.run()
+        last_factor, last_ns = factor, min(time_call(larger.run, 1) for _ in range(LARGER_RUNS - 2))
+        found.append([factor, round(last_ns)])
+    return found
 
 
 # Optimizer
@@ -970,7 +1036,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     if request.get("ops"):
         parts["replay"] = lambda: replay_ops(request, time.perf_counter() + 0.45 * budget_s)
         if "threads" in request["arms"]:
-            parts["threads"] = lambda: time_threads(request, time.perf_counter() + 0.1 * budget_s)
+            parts["threads"] = lambda: time_threads(request, time.perf_counter() + 0.2 * budget_s)
         if request.get("fusable"):
             parts["fusion"] = lambda: time_fusion(request, time.perf_counter() + 0.15 * budget_s)
         parts["passes"] = lambda: time_passes(request, time.perf_counter() + 0.25 * budget_s)

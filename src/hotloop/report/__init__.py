@@ -35,22 +35,25 @@ def render_terminal(
     unicode: bool = True,
     manuals: Mapping[str, str] | None = None,
     top: int = 10,
+    folder: str = "",
 ) -> str:
-    """The report as lines of text, at most ``width`` columns wide (paths and commands are never broken).
+    """The report as lines of text, at most ``width`` columns wide (commands are never broken).
 
     ``color`` adds terminal colours; without it the text is plain. ``unicode`` False gives ASCII only.
     ``manuals`` maps a rule's id to its manual; its advice stands beside the fix. ``top`` cuts a trace's tables.
+    Files below ``folder`` are named relative to it.
     """
-    surface = Surface(width=width, color=color, unicode=unicode, manuals=manuals or {}, top=top)
+    surface = Surface(width=width, color=color, unicode=unicode, manuals=manuals or {}, top=top, folder=folder)
     return RENDERERS["terminal"].render(report, surface)
 
 
-def render_html(report: Report, *, manuals: Mapping[str, str] | None = None) -> str:
+def render_html(report: Report, *, manuals: Mapping[str, str] | None = None, folder: str = "") -> str:
     """The report as one HTML page that loads nothing from anywhere.
 
-    ``manuals`` maps a rule's id to its manual in Markdown, shown folded under its findings.
+    ``manuals`` maps a rule's id to its manual in Markdown, shown under its findings: what to do open, the rest
+    folded. Files below ``folder`` are named relative to it.
     """
-    return RENDERERS["html"].render(report, Surface(manuals=manuals or {}))
+    return RENDERERS["html"].render(report, Surface(manuals=manuals or {}, folder=folder))
 
 
 def render_json(report: Report) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hotloop.core.comparison import Comparison, DiffSide, GrowthSplit, UnitChange, comparison_to_json
 from hotloop.core.errors import InvariantError
 from hotloop.core.graph import DiffRow, DiffTerm, DiffTerms
+from hotloop.core.plain import to_ascii
 from hotloop.report import text as t
 
 NUMBERS_WIDTH = 56
@@ -92,7 +93,7 @@ def render_comparison(
         for message in comparison.notes:
             lines += _wrap("   " + t.clean(message), width, "   ")
     out = "\n".join(line.rstrip() for line in lines) + "\n"
-    return out if unicode else out.encode("ascii", "backslashreplace").decode("ascii")
+    return out if unicode else to_ascii(out)
 
 
 def _plain(text: str, code: str) -> str:
@@ -116,7 +117,7 @@ def _describe(side: DiffSide) -> str:
 
 
 def _choose_unit(value_ns: float) -> _Unit:
-    for limit, ns, name in ((1e3, 1.0, "ns"), (1e6, 1e3, "us"), (1e10, 1e6, "ms")):
+    for limit, ns, name in ((1e3, 1.0, "ns"), (1e6, 1e3, "µs"), (1e10, 1e6, "ms")):
         if value_ns < limit:
             return _Unit(name, ns, 0 if name == "ns" else 1 if value_ns / ns >= 100 else 2)
     return _Unit("s", 1e9, 2)
@@ -125,21 +126,23 @@ def _choose_unit(value_ns: float) -> _Unit:
 def _ratio(before: float, after: float) -> str:
     if before <= 0 or before == after:
         return ""
+    if after >= 10 * before:
+        return f" ({after / before:,.0f} times)"
     change = (after - before) / before * 100
-    return f" ({change:+.0f} %)" if abs(change) >= 9.5 else f" ({change:+.1f} %)"
+    return f" ({change:+.0f}%)" if abs(change) >= 9.5 else f" ({change:+.1f}%)"
 
 
 def _interval(delta: float, half: float | None, unit: _Unit) -> str:
     if half is None:
         return "no interval"
-    return f"{unit.show(delta - half, sign=True)} .. {unit.show(delta + half, sign=True)}"
+    return f"{unit.show(delta - half, sign=True)} to {unit.show(delta + half, sign=True)}"
 
 
 def _headline(whole: DiffTerm, unit: _Unit) -> str:
     text = f"{whole.name} {_short(whole, unit)}"
     if whole.half_width_ns is None:
         return text + " [no interval: fewer than two steps on a side]"
-    text += f" [95 % {_interval(whole.delta_ns, whole.half_width_ns, unit)}]"
+    text += f" [95% {_interval(whole.delta_ns, whole.half_width_ns, unit)}]"
     return text if whole.is_certain or not whole.delta_ns else text + "  not certain"
 
 
@@ -160,7 +163,7 @@ def _unit_line(change: UnitChange) -> str:
     )
     if change.half_width_ns is None:
         return text
-    text += f" [95 % {_interval(change.delta_ns, change.half_width_ns, unit)}]"
+    text += f" [95% {_interval(change.delta_ns, change.half_width_ns, unit)}]"
     return text if abs(change.delta_ns) > change.half_width_ns else text + "  not certain"
 
 
@@ -169,7 +172,7 @@ def _tell_terms(title: str, note: str, terms: DiffTerms, unit: _Unit, style: Sty
     left_out = [
         TERM_TEXT.get(term.name, t.clean(term.name)) for term in terms.terms if not (term.before_ns or term.after_ns)
     ]
-    lines = ["", f"{style(title, '1')}  {note}", *_columns(("", "before", "after", "change", "95 %", ""), rows, unit)]
+    lines = ["", f"{style(title, '1')}  {note}", *_columns(("", "before", "after", "change", "95%", ""), rows, unit)]
     if left_out:
         lines.append(f"   0 on both sides: {', '.join(left_out)}")
     return lines
@@ -203,7 +206,7 @@ def _tell_growth(growth: GrowthSplit, unit: _Unit, style: Style, width: int) -> 
     inner = len(growth.change.terms)
     rows = [row if i < inner else ("  of it " + row[0], *row[1:]) for i, row in enumerate(rows)]
     lines = ["", f"{style('RANKS', '1')}  {note}"]
-    lines += _columns(("", "before", "after", "change", "95 %", ""), rows, unit)
+    lines += _columns(("", "before", "after", "change", "95%", ""), rows, unit)
     for message in growth.notes:
         lines += _wrap("   " + t.clean(message), width, "   ")
     return lines

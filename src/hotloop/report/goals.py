@@ -65,7 +65,7 @@ def _words(ratio: float | None, low: float | None, high: float | None, better: s
     turned = bool(worse) and ratio < 1
     if turned:
         ratio, low, high = 1 / ratio, 1 / high if high else None, 1 / low if low else None
-    bounds = "" if low is None or high is None else f" ({low:.2f}..{high:.2f})"
+    bounds = "" if low is None or high is None else f" ({low:.2f}–{high:.2f})"
     return f"{ratio:.2f}x{worse if turned else better}{bounds}"
 
 
@@ -157,7 +157,7 @@ def _tell_measured(tuning: Tuning, reference: Trial) -> Table:
         rows.append(tuple(row))
     header = ["configuration", "throughput", f"time per {unit}", "peak memory per rank", "speed-up (interval)"]
     cost = "cost per 1,000 steps" if unit == "step" else f"cost per million {unit}s"
-    note = f"Means over the processes of each; the speed-up is against {reference.id}, in pairs."
+    note = f"Means over the processes of each; speed-ups are relative to {reference.id}, in pairs."
     return Table(title="Measured", note=note, header=tuple(header + [cost] * priced), rows=tuple(rows))
 
 
@@ -255,7 +255,7 @@ def _with_bounds(one: Mapping[str, Value], name: str) -> str:
     ratio, low, high = (_number(one, f"{name}{part}_ratio") for part in ("", "_low", "_high"))
     if ratio is None or low is None or high is None:
         return UNKNOWN
-    return "1" if low == high == 1.0 else f"{ratio:.2f}x ({low:.2f}..{high:.2f})"
+    return "1" if low == high == 1.0 else f"{ratio:.2f}x ({low:.2f}–{high:.2f})"
 
 
 def _number(held: Mapping[str, Value], key: str) -> float | None:

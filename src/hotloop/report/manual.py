@@ -1,8 +1,9 @@
-"""A rule's manual in Markdown -> HTML that can hold nothing but text: headings, paragraphs, lists, code, emphasis."""
+"""A manual in Markdown -> HTML that can hold nothing but text, or plain text: headings, paragraphs, lists, code."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from html import escape
 
 from .text import blank_controls, clean
@@ -29,6 +30,46 @@ def manual_to_html(manual: str) -> str:
         else:
             out.append(f"<p>{_inline(block)}</p>")
     return "\n".join(out)
+
+
+def split_manual(manual: str, heading: str) -> tuple[str, str]:
+    """The section under ``heading`` without it, and the manual without that section.
+
+    >>> split_manual("## What it does\\nA.\\n\\n## What to do\\nB.\\n\\n## When it is wrong\\nC.", "What to do")
+    ('B.', '## What it does\\nA.\\n\\n## When it is wrong\\nC.')
+    """
+    before, found, after = manual.partition(f"## {heading}\n")
+    section, rest, last = after.partition("\n## ")
+    return section.strip(), f"{before}{rest.lstrip() if found else ''}{last}"
+
+
+def manual_to_text(manual: str, width: int) -> str:
+    """The same as plain text, wrapped at ``width``; code stands indented, as it was written.
+
+    >>> print(manual_to_text("## What it does\\nSee `x<y` and **more** of it.", 20))
+    What it does
+      See x<y and more
+      of it.
+    """
+    out: list[str] = []
+    for block in _split_blocks(manual):
+        if block.startswith("```"):
+            code = textwrap.dedent("\n".join(block.removesuffix("```").split("\n")[1:])).rstrip()
+            out.append(textwrap.indent(code, "      "))
+        elif block.startswith("#"):
+            out.append(("\n" if out else "") + _plain(block.lstrip("#").strip()))
+        else:
+            for item in re.split(r"\n(?=(?:[-*]|\d+\.) )", block):
+                hang = "    " if _is_item(item) else "  "
+                wrapped = textwrap.wrap(
+                    _plain(item), max(20, width), initial_indent="  ", subsequent_indent=hang, break_on_hyphens=False
+                )
+                out.append("\n".join(wrapped))
+    return "\n".join(out)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\*\*([^*]+)\*\*", r"\1", clean(text).replace("`", ""))
 
 
 def _split_blocks(manual: str) -> list[str]:

@@ -21,6 +21,8 @@ class Surface:
     """Rule id -> its manual in Markdown."""
     top: int = 10
     """Rows of a trace's long tables."""
+    folder: str = ""
+    """The reader's working directory: files below it are named relative to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

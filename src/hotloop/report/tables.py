@@ -117,7 +117,7 @@ def _tell_device(ranks: Sequence[TraceRank]) -> Table:
             )
     return Table(
         title="Devices",
-        note="whole trace; compute, exposed communication, exposed copies and idle sum to the window exactly",
+        note="whole trace; shares of each device's own window, which they sum to exactly",
         header=("device", "window", "compute", "exposed comm", "exposed copies", "idle", "comm hidden"),
         rows=tuple(rows),
     )
@@ -135,7 +135,7 @@ def _tell_idle(idle: IdleCauses, whose: str) -> Table:
         ("of which for an event of another stream", idle.queue_event_ns, None),
         ("of which inside a graph", idle.queue_graph_ns, None),
         ("of which untold for what", idle.queue_untold_ns, None),
-        ("the latency of launching itself (< 10 us)", idle.launch_latency_ns, idle.launch_latency_count),
+        ("the latency of launching itself (< 10 µs)", idle.launch_latency_ns, idle.launch_latency_count),
         ("unknown: the launch is not in the trace", idle.unknown_ns, idle.unknown_count),
     )
     rows = [
@@ -192,7 +192,7 @@ def _tell_blame(idle: IdleCauses, whose: str, top: int) -> Table:
 def _tell_launches(launch: LaunchStats, whose: str) -> Table:
     rows: list[tuple[str, str]] = [("kernels", t.format_count(launch.kernels_count))]
     if launch.short_kernels_ratio is not None:
-        rows.append(("kernels under 10 us (launch-bound index)", t.format_percent(launch.short_kernels_ratio)))
+        rows.append(("kernels under 10 µs (launch-bound index)", t.format_percent(launch.short_kernels_ratio)))
     if launch.late_idle_ratio is not None:
         rows.append(("idle time that is launch-late", t.format_percent(launch.late_idle_ratio)))
     if launch.delay_from_start is not None:
@@ -257,7 +257,7 @@ def _tell_asked(trace: TraceAnalysis) -> Table | None:
         (
             " + ".join(one.changes) + (f" (rank {one.rank})" if several else ""),
             t.format_duration(one.step_ns),
-            f"{t.format_duration(one.low_step_ns)} .. {t.format_duration(one.high_step_ns)}",
+            f"{t.format_duration(one.low_step_ns)} – {t.format_duration(one.high_step_ns)}",
             t.format_percent(one.saving_mid_ratio),
             one.bound_by,
             one.basis,

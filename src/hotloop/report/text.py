@@ -5,8 +5,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-from hotloop.core.acts import ACTS
+from hotloop.core.acts import ACTS, EFFORTS
 from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Saving, Severity, Skipped, Value, Where
+from hotloop.core.phases import Excluded
 from hotloop.core.report import Outcome, Report, ScorecardRow
 
 UNKNOWN = "unknown"
@@ -36,6 +37,25 @@ SETTING_NAMES = frozenset(
 
 UNITS = frozenset({"ns", "bytes", "ratio", "count", "flops", "w", "j", "speedup"})
 """Endings of evidence names that say how the value is to be read."""
+
+EVIDENCE_LABELS = {
+    "replayed_ratio": "part of the step timed again",
+    "replayed_ns": "operators timed again",
+    "operators_left_out": "operators not timed again",
+    "rounds": "times each was timed",
+    "growth_ratio": "part of the step that twice the batch adds, by operators",
+    "growth_in_passes_ratio": "the same by whole passes",
+    "saving_by_factor": "saving by batch size factor",
+    "growth_bytes_per_step": "memory growth",
+    "padding_ratio": "padding",
+    "padding_to_longest_ratio": "padding left with each batch padded to its longest sample",
+    "fewer_tokens_by_padding_to_longest_ratio": "tokens saved by padding to the longest",
+    "fewer_tokens_by_bucketing_ratio": "tokens saved by batches of like lengths",
+}
+"""Evidence whose name in the JSON is no plain word. Other names are shown with spaces."""
+
+SILENT_IF_ZERO = frozenset({"fewer_tokens_by_padding_to_longest_ratio", "fewer_tokens_by_bucketing_ratio"})
+"""Evidence of what a fix would win, which is not shown where it wins nothing."""
 
 SHOWN_ITEMS = 4
 """Longer lists in the evidence are cut; the JSON holds them whole."""
@@ -98,7 +118,7 @@ def format_duration(value_ns: float | None) -> str:
     """Nanoseconds in the unit that a reader expects, three significant digits.
 
     >>> [format_duration(v) for v in (None, 0, 950, 12_345, 92_000_000, 61_500_000_000, 7_260_000_000_000)]
-    ['unknown', '0 ms', '950 ns', '12.3 us', '92.0 ms', '61.5 s', '2 h 1 min']
+    ['unknown', '0 ms', '950 ns', '12.3 µs', '92.0 ms', '61.5 s', '2 h 1 min']
     """
     if value_ns is None:
         return UNKNOWN
@@ -110,7 +130,7 @@ def format_duration(value_ns: float | None) -> str:
         minutes, seconds = divmod(round(value_ns * 1e-9), 60)
         hours, rest = divmod(minutes, 60)
         return f"{hours:,} h {rest} min" if hours else f"{minutes} min {seconds} s"
-    for limit_ns, unit_ns, unit in ((999.5, 1.0, "ns"), (999.5e3, 1e3, "us"), (999.5e6, 1e6, "ms")):
+    for limit_ns, unit_ns, unit in ((999.5, 1.0, "ns"), (999.5e3, 1e3, "µs"), (999.5e6, 1e6, "ms")):
         if value_ns < limit_ns:
             return f"{format_number(value_ns / unit_ns) if unit != 'ns' else round(value_ns)} {unit}"
     return f"{format_number(value_ns * 1e-9)} s"
@@ -167,8 +187,8 @@ def format_counted(count: int, noun: str) -> str:
 def format_percent(ratio: float | None) -> str:
     """A ratio as a percentage; something that is there never prints as zero.
 
-    >>> [format_percent(v) for v in (None, 0.0, 0.0002, 0.046, 0.463)]
-    ['unknown', '0%', '<0.1%', '4.6%', '46%']
+    >>> [format_percent(v) for v in (None, 0.0, 0.0002, 0.046, 0.463, 123.9)]
+    ['unknown', '0%', '<0.1%', '4.6%', '46%', '124 times']
     """
     if ratio is None:
         return UNKNOWN
@@ -176,6 +196,8 @@ def format_percent(ratio: float | None) -> str:
         return "0%"
     if 0 < ratio < 0.0005:
         return "<0.1%"
+    if abs(ratio) >= 10:
+        return f"{ratio:,.0f} times"
     if ratio > 0.9995 or abs(ratio) >= 0.0995:
         return f"{ratio * 100:,.0f}%"
     return f"{ratio * 100:.1f}%"
@@ -185,11 +207,11 @@ def format_range(low_ratio: float, high_ratio: float) -> str:
     """Two ratios as one range of percentages, with the same number of digits on both sides.
 
     >>> format_range(0.35, 0.46), format_range(0.004, 0.12), format_range(0.2, 0.2)
-    ('35..46%', '0.4..12.0%', '20%')
+    ('35–46%', '0.4–12.0%', '20%')
     """
     digits = 0 if low_ratio >= 0.0995 or high_ratio == 0 else 1
     low, high = f"{low_ratio * 100:.{digits}f}", f"{high_ratio * 100:.{digits}f}"
-    return f"{low}%" if low == high else f"{low}..{high}%"
+    return f"{low}%" if low == high else f"{low}–{high}%"
 
 
 def format_bytes(value_bytes: float | None) -> str:
@@ -231,12 +253,34 @@ def format_where(where: Where) -> str:
     return f"{clean(where.file)}:{where.line}"
 
 
+def below_folder(file: str, folder: str) -> str:
+    """``file`` relative to ``folder`` where it lies below it, else as it is.
+
+    >>> below_folder("/home/a/train.py", "/home/a"), below_folder("/usr/lib/x.py", "/home/a"), below_folder("x.py", "")
+    ('train.py', '/usr/lib/x.py', 'x.py')
+    """
+    prefix = folder.rstrip("/") + "/"
+    return file[len(prefix) :] if folder and file.startswith(prefix) else file
+
+
+def shorten_middle(text: str, limit_count: int, ellipsis: str = "...") -> str:
+    """``text`` in at most ``limit_count`` characters: its beginning and its longer end around an ellipsis.
+
+    >>> shorten_middle("/tmp/cache/of/torchinductor/nb/cnb6h2.py:58", 30)
+    '/tmp/cach...or/nb/cnb6h2.py:58'
+    """
+    if len(text) <= limit_count:
+        return text
+    room = max(0, limit_count - len(ellipsis))
+    return text[: room // 3] + ellipsis + text[len(text) - (room - room // 3) :]
+
+
 def format_forecast(saving: Saving) -> str:
     """A forecast as range, middle and basis.
 
     >>> from hotloop.core.findings import Basis
     >>> format_forecast(Saving(low_ratio=0.35, mid_ratio=0.42, high_ratio=0.46, basis=Basis.SIMULATED))
-    '35..46%, most likely 42% (simulated)'
+    '35–46%, most likely 42% (simulated)'
     >>> format_forecast(Saving(low_ratio=0.1497, mid_ratio=0.15, high_ratio=0.1504, basis=Basis.SIMULATED))
     '15% (simulated)'
     """
@@ -246,21 +290,103 @@ def format_forecast(saving: Saving) -> str:
     return f"{ends}{likely} ({saving.basis.value})"
 
 
+def describe_forecast(finding: Finding) -> str | None:
+    """The forecast of a finding, and that of all fixes of its rule where the rule has several findings."""
+    if finding.saving is None:
+        return None
+    both = finding.rule_saving
+    together = "" if both is None else f"; with every fix of {clean(finding.rule)} {format_forecast(both)}"
+    return format_forecast(finding.saving) + together
+
+
 def describe_stake(findings: Sequence[Finding]) -> str | None:
     """What the first finding that is worth an act costs and what its fix is forecast to win; None without one.
 
     It stands behind the verdict, which names serious findings only: a lesser one is named here.
     """
-    top = next((f for f in findings if f.saving is not None and f.severity is not Severity.INFO), None)
+    serious = (Severity.HIGH, Severity.MEDIUM)
+    top = next((f for f in findings if f.severity in serious or (f.saving and f.severity is Severity.LOW)), None)
     if top is None or top.saving is None:
         return None
-    saving = format_range(top.saving.low_ratio, top.saving.high_ratio)
-    forecast = f"{saving} of the time per {clean(top.unit)}, {top.saving.basis.value}"
+    forecast = _format_stake(top.saving, f" of the time per {clean(top.unit)}")
+    together = (
+        "" if top.rule_saving is None else f"; all fixes of {clean(top.rule)} together {_format_stake(top.rule_saving)}"
+    )
+    name = clean(top.rule)
     if top.kind is Kind.OPPORTUNITY:
-        return f"{clean(top.rule)} could win {forecast}"
-    cost = f"loses {format_duration(top.cost_ns)} per step, " if top.cost_ns is not None else ""
-    name = "" if top.severity in (Severity.HIGH, Severity.MEDIUM) else f"{clean(top.rule)} "
-    return f"{name}{cost}a fix is forecast to win {forecast}"
+        return f"{name} could save {forecast}{together}."
+    fixing = "Fixing it" if top.severity in serious else f"Fixing {name}"
+    lost = "" if top.cost_ratio is None else f" ({format_percent(top.cost_ratio)})"
+    cost = "" if top.cost_ns is None else f"You lose {format_duration(top.cost_ns)} {cost_base(top)[0]}{lost}. "
+    return f"{cost}{fixing} should save {forecast}{together}."
+
+
+def _format_stake(saving: Saving, base: str = "") -> str:
+    return f"{format_range(saving.low_ratio, saving.high_ratio)}{base} ({saving.basis.value})"
+
+
+def describe_kind(finding: Finding) -> str:
+    """What a finding is, with its severity.
+
+    >>> describe_kind(Finding(rule="gc-pause", kind=Kind.FAULT, title="", phase=None, cost_ns=None, cost_ratio=None,
+    ...                       saving=None, evidence={}, severity_override=Severity.HIGH))
+    'High: problem'
+    """
+    if finding.kind is Kind.OPPORTUNITY and finding.severity is Severity.INFO:
+        return "Tip"
+    return f"{finding.severity.value.capitalize()}: {'problem' if finding.kind is Kind.FAULT else 'tip'}"
+
+
+def excluded_parts(left_out: Excluded) -> list[tuple[str, int]]:
+    """What the steady steps leave out of the run as (name, ns), in order of time; parts that took no time are not told.
+
+    What is neither warm-up nor tail belongs to steps that were recorded operator by operator, or to lost rows.
+    """
+    first = "first step" if left_out.warmup_count == 1 else f"first {format_counted(left_out.warmup_count, 'step')}"
+    later = f"{format_counted(left_out.later_count, 'profiled step')}" if left_out.later_count else "lost rows"
+    what = "" if left_out.tail_phase is None else f": {left_out.tail_phase.replace('_', ' ')}"
+    parts = [
+        (first, left_out.warmup_ns),
+        (later, left_out.later_ns),
+        (f"after the last step{what}", left_out.tail_ns),
+    ]
+    return [(name, ns) for name, ns in parts if ns]
+
+
+def describe_excluded(left_out: Excluded | None) -> str | None:
+    """What the steady steps leave out of the run; None where it is not known.
+
+    >>> describe_excluded(Excluded(
+    ...     count=3, total_ns=3_000_000_000, ratio=0.75, warmup_count=3, warmup_ns=2_000_000_000, later_count=0,
+    ...     later_ns=0, tail_ns=1_000_000_000, startup_ns=None, compile_ns=0,
+    ...     phase_ns={"input_wait": 1_500_000_000, "other": 1},
+    ... ))
+    'left out: first 3 steps, 2.00 s, 50% of the run, most of it input wait; after the last step, 1.00 s, 25%'
+    """
+    if left_out is None or not left_out.total_ns:
+        return None
+    parts = [
+        f"{name}, {format_duration(ns)}, {format_percent(ns / left_out.run_ns)}"
+        for name, ns in excluded_parts(left_out)
+    ]
+    most = f", most of it {left_out.main_part}" if left_out.main_part is not None else ""
+    return f"left out: {parts[0]} of the run{most if left_out.count else ''}" + "".join(
+        f"; {part}" for part in parts[1:]
+    )
+
+
+def cost_base(finding: Finding) -> tuple[str, str]:
+    """What a finding's cost in time and its share are of."""
+    if finding.base == "run":
+        return "in this run, once", "of the run"
+    return "per step", f"of the time per {clean(finding.unit)}"
+
+
+def describe_no_forecast(finding: Finding) -> str:
+    """Why a finding with a cost has no forecast."""
+    if finding.base == "run":
+        return "no forecast: it is paid once per start, and the longer the training the smaller its share"
+    return f"{UNKNOWN}: no forecast could be made"
 
 
 def format_history(history: Mapping[str, Value]) -> str | None:
@@ -276,14 +402,16 @@ def format_history(history: Mapping[str, Value]) -> str | None:
 
 
 def format_fix(fix: Fix) -> str:
-    """A fix in one line: what to set, by which technique, what it does to the numbers.
+    """A fix in one line: what to set, by which technique, the effort of it, what it does to the numbers.
 
     >>> format_fix(Fix(technique="loader-workers", settings={"num_workers": 2}, safety=Safety.ASK,
     ...                numerics=Numerics.RESAMPLED))
-    'loader-workers: num_workers=2 (random draws or data order may differ)'
+    'loader-workers: num_workers=2 (effort: easy; random draws or data order may differ)'
     """
     settings = ", ".join(f"{clean(name)}={_format_setting(value)}" for name, value in fix.settings.items())
-    notes = NUMERICS_TEXT[fix.numerics] + ("; by hand" if fix.safety is Safety.SHOW else "")
+    effort = EFFORTS.get(fix.technique)
+    notes = f"effort: {effort}; " if effort is not None else ""
+    notes += NUMERICS_TEXT[fix.numerics] + ("; you do this yourself" if fix.safety is Safety.SHOW else "")
     return f"{clean(fix.technique)}{': ' if settings else ''}{settings} ({notes})"
 
 
@@ -304,8 +432,11 @@ def format_evidence(name: str, value: Value) -> tuple[str, str] | None:
     (('fetch', '3.10 ms per batch'), ('num_workers', '0'))
     >>> format_evidence("link_bytes_per_s", 2**20), format_evidence("noise_ratio", 0.031)
     (('link', '1.00 MiB/s'), ('noise', '3.1%'))
+    >>> format_evidence("rounds", 3), format_evidence("replayed_ratio", 0.85)
+    (('times each was timed', '3'), ('part of the step timed again', '85%'))
+    >>> format_evidence("fewer_tokens_by_padding_to_longest_ratio", 0.0)
     """
-    if value is None:
+    if value is None or (name in SILENT_IF_ZERO and not value):
         return None
     if name in SETTING_NAMES:
         return name, _format_value(value, "")
@@ -313,7 +444,7 @@ def format_evidence(name: str, value: Value) -> tuple[str, str] | None:
     head, _, unit = base.rpartition("_")
     if unit not in UNITS:
         head, unit = base, ""
-    label = clean((head or base).replace("_", " "))
+    label = EVIDENCE_LABELS.get(name) or clean((head or base).replace("_", " "))
     text = _format_value(value, unit)
     return label, text + (f"/{per}" if per == "s" else f" per {clean(per.replace('_', ' '))}" if per else "")
 

@@ -25,7 +25,7 @@ def describe_trial(trial: Trial) -> str:
         return UNKNOWN
     text = f"{trial.speedup_ratio:.2f}x"
     if trial.low_ratio is not None and trial.high_ratio is not None:
-        text += f" ({trial.low_ratio:.2f}..{trial.high_ratio:.2f})"
+        text += f" ({trial.low_ratio:.2f}–{trial.high_ratio:.2f})"
     return text
 
 
@@ -53,7 +53,7 @@ def describe_patch(check: PatchCheck) -> str:
     if check.speedup_ratio is not None:
         measured = f"{check.speedup_ratio:.2f}x"
         if check.low_ratio is not None and check.high_ratio is not None:
-            measured += f" ({check.low_ratio:.2f}..{check.high_ratio:.2f})"
+            measured += f" ({check.low_ratio:.2f}–{check.high_ratio:.2f})"
     strategy = UNKNOWN if check.strategy_ratio is None else f"{check.strategy_ratio:.2f}x"
     left = f"; it lacks {', '.join(check.left_out)}" if check.left_out else ""
     pairs = t.format_counted(check.n, "pair")
@@ -79,7 +79,7 @@ def _tell_trials(tuning: Tuning) -> Table:
                 _describe_break_even(trial),
             )
         )
-    header = ("candidate", "verdict", "speed", "forecast", "pairs", "peak memory", "loss", "wins back its start after")
+    header = ("candidate", "verdict", "speed", "forecast", "pairs", "peak memory", "loss", "pays off after")
     return Table(
         title="Trials", note="Against the unchanged command, in fresh processes.", header=header, rows=tuple(rows)
     )

@@ -1,4 +1,4 @@
-"""Columns that were read once -> one file, from which they are mapped back in no time.
+"""Columns that were read once -> one file in the user's cache folder, from which they are mapped back in no time.
 
 The file is ``magic | length of the head | head (JSON) | arrays``, every array uncompressed and aligned. Nothing in it
 is ever executed or unpickled; a file that is damaged, foreign or of another version counts as absent.
@@ -30,10 +30,8 @@ LAYOUT = 1
 SUFFIX = ".hlcols"
 MIN_TRACE_BYTES = 1 << 20
 """Smaller traces are read again as fast."""
-MAX_CACHE_BYTES = 8 << 30
-"""Of one file."""
-MAX_FOLDER_BYTES = 16 << 30
-"""Of the folder for traces that lie where nobody may write; the longest unused files go first."""
+MAX_FOLDER_BYTES = 4 << 30
+"""Of the whole folder, and so of one file; the longest unused files go first."""
 _MAX_HEAD_BYTES = 1 << 30
 
 _SAMPLE_BYTES = 1 << 16
@@ -88,12 +86,9 @@ def make_key(path: Path, format_id: str, format_version: int) -> str:
     return f"{format_id}/{format_version}/{facts.st_size}/{facts.st_mtime_ns}/{digest.hexdigest()}"
 
 
-def cache_places(path: Path, key: str, cache_folder: Path | None) -> tuple[Path, ...]:
-    """Where the columns of a trace may lie: beside it, then in the cache folder."""
-    beside = path.with_name(f".{path.name}{SUFFIX}")
-    if cache_folder is None:
-        return (beside,)
-    return (beside, cache_folder / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}{SUFFIX}")
+def cache_place(key: str, folder: Path) -> Path:
+    """Where the columns of a trace lie in the cache folder: a name made of its key alone."""
+    return folder / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}{SUFFIX}"
 
 
 def default_cache_folder(environment: Mapping[str, str]) -> Path:
@@ -141,7 +136,7 @@ def store_columns(place: Path, key: str, traces: Sequence[TraceColumns]) -> bool
         return _Array(dtype=plain.dtype.name, length=len(plain), offset=at, crc=isal_zlib.crc32(_bytes_of(plain)))
 
     head = _Head(layout=LAYOUT, key=key, traces=[_describe_trace(trace, keep) for trace in traces])
-    if offset > MAX_CACHE_BYTES:
+    if offset > MAX_FOLDER_BYTES:
         return False
     try:
         text = msgspec.json.encode(head)

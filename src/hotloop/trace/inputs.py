@@ -24,7 +24,7 @@ from hotloop.core.errors import RecordingError, TraceError
 from hotloop.core.redact import redact_text
 from hotloop.core.trace import TraceFacts, TraceNote
 
-from .cache import MIN_TRACE_BYTES, cache_places, load_columns, make_key, store_columns, trim_folder
+from .cache import MIN_TRACE_BYTES, cache_place, load_columns, make_key, store_columns, trim_folder
 from .columns import TraceColumns
 from .format import Format
 from .source import ByteSource, Progress
@@ -109,33 +109,23 @@ def find_traces(paths: Iterable[str | Path]) -> TraceFiles:
 
 
 def read_trace_file(
-    file: TraceFile, *, progress: Progress | None = None, cache_folder: Path | None = None, write_cache: bool = True
+    file: TraceFile, *, progress: Progress | None = None, cache_folder: Path | None = None
 ) -> tuple[TraceColumns, ...]:
-    """The traces in one file, from its cache where there is one; ``write_cache`` leaves one for the next time."""
+    """The traces in one file. With a cache folder a large file's columns are kept there for the next time."""
     form = FORMATS[file.format]
     try:
         key = make_key(file.path, form.id, form.version)
     except OSError as error:
         raise TraceError(f"{file.path} cannot be read: {error.strerror or error}.") from error
-    places = cache_places(file.path, key, cache_folder)
-    is_damaged = False
-    traces: tuple[TraceColumns, ...] | None = None
-    for place in places:
-        traces = load_columns(place, key)
-        if traces is not None:
-            break
-        is_damaged |= place.exists()
+    place = None if cache_folder is None else cache_place(key, cache_folder)
+    traces = None if place is None else load_columns(place, key)
+    notes = (_CACHE_NOTE,) if place is not None and traces is None and place.exists() else ()
     if traces is None:
         traces = tuple(form.read(file.path, progress))
-        if write_cache and file.size_bytes >= MIN_TRACE_BYTES:
-            for place in places:
-                if store_columns(place, key, traces):
-                    if place.parent == cache_folder:
-                        trim_folder(place.parent)
-                    break
+        if place is not None and file.size_bytes >= MIN_TRACE_BYTES and store_columns(place, key, traces):
+            trim_folder(place.parent)
     elif progress is not None:
         progress(file.size_bytes, file.size_bytes)
-    notes = (_CACHE_NOTE,) if is_damaged else ()
     return tuple(_settle(trace, file, notes, alone=len(traces) == 1) for trace in traces)
 
 
@@ -146,7 +136,6 @@ def map_traces(
     *,
     progress: Progress | None = None,
     cache_folder: Path | None = None,
-    write_cache: bool = True,
 ) -> ReducedTraces[R]:
     """``reduce`` of every trace that ``paths`` mean, each in a process of its own where ``workers`` allow it.
 
@@ -161,7 +150,7 @@ def map_traces(
             fetch_remote(str(path), Path(scratch) / str(at), progress) if is_remote(path) else path
             for at, path in enumerate(paths)
         ]
-        return _map_files(find_traces(local), reduce, workers, progress, cache_folder, write_cache)
+        return _map_files(find_traces(local), reduce, workers, progress, cache_folder)
 
 
 def _map_files(
@@ -170,10 +159,9 @@ def _map_files(
     workers: int,
     progress: Progress | None,
     cache_folder: Path | None,
-    write_cache: bool,
 ) -> ReducedTraces[R]:
     total_bytes = sum(file.size_bytes for file in files.files)
-    work = partial(_reduce_file, reduce=reduce, cache_folder=cache_folder, write_cache=write_cache)
+    work = partial(_reduce_file, reduce=reduce, cache_folder=cache_folder)
     outcomes: list[_Outcome[R]] = []
     if workers <= 1 or len(files.files) == 1:
         done_bytes = 0
@@ -303,7 +291,7 @@ class _Outcome(Generic[R]):
 _CACHE_NOTE = TraceNote(
     level="info",
     code="stale-cache",
-    message="The cached columns were out of date or damaged; the trace was read again.",
+    message="The cached columns were damaged; the trace was read again.",
 )
 
 
@@ -405,11 +393,10 @@ def _reduce_file(
     *,
     reduce: Callable[[TraceColumns], R],
     cache_folder: Path | None,
-    write_cache: bool,
     progress: Progress | None = None,
 ) -> _Outcome[R]:
     try:
-        traces = read_trace_file(file, progress=progress, cache_folder=cache_folder, write_cache=write_cache)
+        traces = read_trace_file(file, progress=progress, cache_folder=cache_folder)
     except RecordingError as error:
         return _Outcome(traces=(), error=str(error))
     return _Outcome(

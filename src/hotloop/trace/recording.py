@@ -34,7 +34,9 @@ from hotloop.core.frames import (
     decode_status,
     fact_key,
 )
-from hotloop.core.recording import DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS, UNKNOWN
+from hotloop.core.recording import CLOSED_BY_END, DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS, UNKNOWN
+
+from .outside_samples import add_outside_samples
 
 RUNS_FOLDER = ".hotloop"
 FILE_SUFFIX = ".hlr"
@@ -89,13 +91,14 @@ class RunRecording:
 
 
 def find_run(name_or_path: str, root: Path) -> Path:
-    """The folder of a run: ``last`` for the newest one, a folder, or a name under ``root``/.hotloop."""
+    """The folder of a run: ``last`` for the newest one in which a training was seen (without any, the newest), a
+    folder, or a name under ``root``/.hotloop."""
     runs = root / RUNS_FOLDER
     if name_or_path == "last":
-        found = _list_runs(runs)
+        found = sorted(_list_runs(runs), key=_started, reverse=True)
         if not found:
             raise RecordingError(f"no run under {runs}: record one with `hotloop run -- COMMAND`")
-        return max(found, key=_started)
+        return next((run for run in found if _saw_training(run)), found[0])
     for candidate in (root / name_or_path, runs / name_or_path):
         if _is_run(candidate):
             return candidate
@@ -103,6 +106,12 @@ def find_run(name_or_path: str, root: Path) -> Path:
         raise RecordingError(f"{name_or_path} holds no recording")
     known = ", ".join(sorted(run.name for run in _list_runs(runs))[-10:]) or "none"
     raise RecordingError(f"no run {name_or_path!r}; known under {runs}: {known}")
+
+
+def find_newer(run: Path) -> Path | None:
+    """The newest run that began after ``run`` and beside it; None when ``run`` is the newest."""
+    newest = max([run, *_list_runs(run.parent)], key=_started)
+    return None if newest == run else newest
 
 
 def read_run(folder: Path) -> RunRecording:
@@ -131,7 +140,7 @@ def read_run(folder: Path) -> RunRecording:
             if _never_began(path):
                 health.append(f"{path.name} is empty: its process ended before it could record anything")
                 continue
-            process = read_process(path)
+            process = add_outside_samples(read_process(path), folder / "processes" / path.name)
         except RecordingError as error:
             refused.append(error)
             health.append(str(error))
@@ -430,6 +439,32 @@ def _list_runs(runs: Path) -> list[Path]:
         return [entry for entry in runs.iterdir() if _is_run(entry)]
     except OSError:
         return []
+
+
+def _saw_training(run: Path) -> bool:
+    """Whether a process of the run completed a step, or cannot be read, which the reader then says."""
+    unread: list[str] = []
+    try:
+        return any(map(_completed_step, _process_paths(run / "processes", unread))) or bool(unread)
+    except (OSError, RecordingError):
+        return True
+
+
+def _completed_step(path: Path) -> bool:
+    if _never_began(path):
+        return False
+    with _RecordingFile(path) as file:
+        fields = file.header.fields
+        if "closed_by" not in fields:
+            return True
+        at = 8 * fields.index("closed_by")
+        rows = (
+            frame.payload
+            for data, start in file.read_segments(0)
+            for frame in decode_frames(data, start, len(data))
+            if frame.kind == KIND_ROW and len(frame.payload) == 8 * len(fields)
+        )
+        return any(_INT64.unpack_from(row, at)[0] != CLOSED_BY_END for row in rows)
 
 
 def _started(run: Path) -> tuple[float, str]:

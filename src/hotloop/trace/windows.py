@@ -69,8 +69,8 @@ class EventWindows:
             if cut <= 0:
                 if len(buffer) > MAX_EVENT_BYTES:
                     raise TraceError(
-                        f"{self._name} has {len(buffer) >> 20} MiB without the end of an event; it is no trace, or a "
-                        "damaged one."
+                        f"{self._name} has {len(buffer) >> 20} MiB without the end of an event: it is not a trace, or "
+                        "a damaged one."
                     )
                 continue
             self._carry = buffer[cut:]
@@ -111,8 +111,8 @@ class EventWindows:
             return self._learn_separator(buffer[start.end() :])
         if first != b"{":
             raise TraceError(
-                f"{self._name} is no Chrome trace: it begins with {buffer.lstrip()[:20]!r}{self._because()}. hotloop "
-                "reads what torch.profiler's export_chrome_trace writes, plain or gzip."
+                f"{self._name} is not a Chrome trace: it begins with {buffer.lstrip()[:20]!r}{self._because()}. "
+                "hotloop reads what torch.profiler's export_chrome_trace writes, plain or gzip."
             )
         at = 0
         while (found := _ARRAY.search(buffer, at)) is None:
@@ -120,7 +120,7 @@ class EventWindows:
             more = self._source.read(1 << 20)
             if not more or len(buffer) > MAX_HEADER_BYTES:
                 raise TraceError(
-                    f'{self._name} has no "traceEvents"{self._because()}: it is no Chrome trace, or it was cut off '
+                    f'{self._name} has no "traceEvents"{self._because()}: it is not a Chrome trace, or it was cut off '
                     "before its first event."
                 )
             buffer += more

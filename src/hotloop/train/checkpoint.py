@@ -484,7 +484,7 @@ def _read_index(path: Path) -> Metadata:
         assert isinstance(index, Metadata)
         for name, entry in index.state_dict_metadata.items():
             if not isinstance(entry, TensorStorageMetadata):  # anything else, DCP would unpickle
-                raise pickle.UnpicklingError(f"{name} is no tensor")
+                raise pickle.UnpicklingError(f"{name} is not a tensor")
         for place in index.storage_data.values():
             if "/" in place.relative_path or "\\" in place.relative_path:
                 raise pickle.UnpicklingError(f"it refers to the file {place.relative_path!r}")

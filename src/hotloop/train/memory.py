@@ -151,6 +151,6 @@ def _mean_square(model: nn.Module, batch: Any) -> torch.Tensor:
     output = model(**batch) if isinstance(batch, Mapping) else model(batch)
     if not isinstance(output, torch.Tensor):
         raise MemoryComparisonError(
-            f"the model answers a {type(output).__name__}: give loss_of=, a function of model and batch to a scalar"
+            f"the model returns {type(output).__name__}: give loss_of=, a function of model and batch to a scalar"
         )
     return output.float().pow(2).mean()

@@ -80,7 +80,7 @@ def measure_declared(
 
 
 UNCOUNTED = (
-    "the samples of a step were not seen, and this configuration may change how many a step holds: steps of different "
+    "the samples of a step were not seen, and this configuration may change how many a step has: steps of different "
     "size cannot be compared"
 )
 

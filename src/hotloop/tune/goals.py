@@ -62,13 +62,18 @@ def compare_speed(
 ) -> statistics.Comparison:
     """Time per unit of work of both sides; with a ratio of the prices of their hours, what it costs."""
     unit = pick_unit([*baseline, *own]) if own else "step"
-    return statistics.compare(
+    found = statistics.compare(
         [time_per_unit(one, unit) for one in baseline],
         [price_ratio * time_per_unit(one, unit) for one in own],
         level=level,
         noise=tell_noise(all_baseline, unit, memory=False),
         covariates=tell_covariates(baseline, own, all_baseline, unit),
     )
+    if unit != "step" and any(one.work_drifts for one in (*baseline, *own)):
+        # Part of a step's time does not grow with its work: other steps have another time per unit, whatever the code.
+        why = f"the {unit}s of a step drift over the run, and the two sides measured other steps"
+        return replace(found, verdict=Verdict.CANNOT_TELL, reason=why, low_ratio=None, high_ratio=None, decided=True)
+    return found
 
 
 def tell_covariates(

@@ -30,6 +30,7 @@ from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
+from hotloop.core.spelling import say_meant
 from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_from_mapping
 
 from .search import BASELINE, Check
@@ -244,13 +245,9 @@ def _read_price(value: Any, place: str) -> float | None:
 
 
 def _refuse_unknown(content: Mapping[str, Any], known: Sequence[str], place: str) -> None:
-    import difflib
-
     for key in content:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-            raise GridError(f"{place}: unknown key {_cut(key)}; {meant}")
+            raise GridError(f"{place}: unknown key {_cut(key)}{say_meant(key, known)}")
 
 
 def _cut(value: Any) -> str:
@@ -273,7 +270,7 @@ def make_preset(*, has_deepspeed: bool) -> tuple[Configuration, ...]:
         return Configuration(name=name, strategy=Strategy(name=name, choices=choices), why_not=why_not)
 
     rows = [
-        row("as it is"),
+        row("baseline"),
         row("bf16", bf16),
         row("bf16 + accumulation", bf16, accumulation),
         row("fsdp2", Choice(technique="fsdp2")),

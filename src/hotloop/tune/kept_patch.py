@@ -185,7 +185,7 @@ def _place(root: Path, name: str) -> Path:
     pure = PurePosixPath(name)
     path = root.resolve() / pure
     if pure.is_absolute() or ".." in pure.parts or not pure.parts or path.resolve() != path:
-        raise UsageError(f"the patch names {name!r}, which is no plain file below {root}; nothing was written")
+        raise UsageError(f"the patch names {name!r}, which is not a plain file below {root}; nothing was written")
     return path
 
 

@@ -43,6 +43,8 @@ class Applied(Protocol):
     def target(self) -> str | None: ...
     @property
     def where(self) -> Where | None: ...
+    @property
+    def explicit(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +162,7 @@ def make_patch(records: Sequence[Applied], root: Path, *, script: Path | None = 
     by_file: dict[Path, list[Applied]] = {}
     everywhere: dict[str, Applied] = {}
     for record in records:
-        if record.technique in _LINES:
+        if record.technique in _LINES and not (record.explicit and record.where):
             if record.status == APPLIED or record.technique in everywhere:
                 everywhere[record.technique] = record  # what was done to the process last is what holds
         elif record.where is None:
@@ -171,7 +173,10 @@ def make_patch(records: Sequence[Applied], root: Path, *, script: Path | None = 
             by_file.setdefault(Path(record.where.file), []).append(record)
     if script is None and len(by_file) == 1:
         script = next(iter(by_file))
+    overridden = {record.technique for held in by_file.values() for record in held if record.explicit}
     for record in everywhere.values():
+        if record.technique in overridden:
+            continue  # the script's own calls say it
         if record.status != APPLIED:
             left_out.append(LeftOut(technique=record.technique, place=None, why=record.detail))
         elif script is None:
@@ -543,17 +548,23 @@ def _plan_edits(source: _Source, record: Applied) -> list[_Edit] | _No:
 
 
 def _plan_line(source: _Source, record: Applied) -> list[_Edit] | _No:
-    """A call on torch after the imports."""
+    """A call on torch after the imports; where the script's own call was overridden, that call with another value."""
     form = _LINES[record.technique]
     function = form.function
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Call) and source.last_name(node) == function:
+    line = record.where.line if record.explicit and record.where is not None else None
+    calls = [n for n in ast.walk(source.tree) if isinstance(n, ast.Call) and source.last_name(n) == function]
+    for node in calls:
+        if node.lineno != line:
             return _No(f"the script calls {function} itself (line {node.lineno})")
     said = re.search(form.said, record.detail)
     value: Value = said.group(1) if said else record.settings.get(form.setting)
     if isinstance(value, bool) or not isinstance(value, str | int) or not re.fullmatch(r"\w+", str(value)):
         return _No(f"the record does not say which {form.setting} was chosen")
     text = str(value) if str(value).isdigit() else f'"{value}"'
+    if line is not None:
+        if len(calls) != 1 or len(calls[0].args) != 1 or isinstance(calls[0].args[0], ast.Starred):
+            return _No(f"line {line} holds no call of {function} with one argument")
+        return [_Edit(*source.span(calls[0].args[0]), text)]
     last: ast.stmt | None = None
     seen = False
     for statement in source.tree.body:
@@ -598,7 +609,7 @@ def _plan_compile(source: _Source, record: Applied) -> list[_Edit] | _No:
         return found
     call, _ = found
     if not isinstance(call.func, ast.Name):
-        return _No(f"{ast.unparse(call.func)} is no plain name: where it was built is not proven")
+        return _No(f"{ast.unparse(call.func)} is not a plain name: where it was built is not proven")
     name, scope = call.func.id, source.scope(call)
     assigned = [
         node
@@ -678,7 +689,7 @@ def _plan_autocast(source: _Source, record: Applied) -> list[_Edit] | _No:
         if isinstance(node, ast.Call) and node is not call and not moves:
             return _No(f"{ast.unparse(node.func)}() in the arguments would run under autocast, too")
     if not _stands_alone(source, statement) or _spans_string(source, statement):
-        return _No(f"line {statement.lineno} is no simple statement")
+        return _No(f"line {statement.lineno} is not a simple statement")
     row = source.lines[statement.lineno - 1]
     indent = row[: len(row) - len(row.lstrip())]
     unit = "\t" if "\t" in indent else "    "
@@ -701,7 +712,7 @@ def _plan_autocast(source: _Source, record: Applied) -> list[_Edit] | _No:
         return [_Edit(begin, begin, head + unit), *lines[1:], *tail]
     before = _find_evaluated_before(statement, call)
     if before is not None:
-        return _No(f"{before} is evaluated before the model is called: the line is no simple statement")
+        return _No(f"{before} is evaluated before the model is called: the line is not a simple statement")
     use = _read_use(source, call, call)
     if use is not _Use.TENSOR:
         return _No(_doubt(ast.unparse(source.parents[call]), ast.unparse(call), use))
@@ -742,12 +753,12 @@ def _find_forward(source: _Source, record: Applied) -> tuple[ast.Call, ast.stmt]
         return _No(f"line {line} holds {count} that may be the model's: which one is not proven")
     statement = source.statement(exact[0])
     if not isinstance(statement, ast.Assign | ast.Expr | ast.Return | ast.AnnAssign | ast.AugAssign):
-        return _No(f"line {line} is no simple statement")
+        return _No(f"line {line} is not a simple statement")
     for outer in _enclosing(source, exact[0]):
         if isinstance(outer, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.IfExp):
             return _No(f"line {line} calls the model inside a comprehension, lambda or condition")
         if isinstance(outer, ast.BoolOp | ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr):
-            return _No(f"line {line} is no simple statement")
+            return _No(f"line {line} is not a simple statement")
     return exact[0], statement
 
 
@@ -816,7 +827,7 @@ def _find_other_use(source: _Source, call: ast.Call, name: str) -> str | None:
 def _doubt(text: str, name: str, use: _Use) -> str:
     if use is _Use.OTHER:
         line, _, _ = text.strip().partition("\n")
-        return f"`{line}` is used: {name} is no plain tensor, or not always"
+        return f"`{line}` is used: {name} is not a plain tensor, or not always"
     return f"nothing in the script shows that {name} is a tensor"
 
 
@@ -974,7 +985,7 @@ def _read_source(path: Path, root: Path) -> str | _No:
         if _is_library(real):
             return _No("the file belongs to a library")
         if real.suffix not in (".py", ""):
-            return _No("the file is no Python source")
+            return _No("the file is not Python source")
         with real.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:

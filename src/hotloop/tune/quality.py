@@ -19,7 +19,17 @@ WINDOWS = 4
 LEAST_STEPS = 8
 LEAST_PROCESSES = 3
 SPREAD_LEVEL = 0.001
+QUARTERS = ("at the start", "in the second quarter", "in the third quarter", "late in the run")
 ORDER = (Numerics.EXACT, Numerics.REORDERED, Numerics.RESAMPLED, Numerics.LOSSY)
+
+
+EXPLAINS = {
+    Numerics.EXACT: "chance",
+    Numerics.REORDERED: "another order of sums",
+    Numerics.RESAMPLED: "other random draws",
+    Numerics.LOSSY: "lower precision",
+}
+"""What each class of numerics has for a reason to differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,14 +238,14 @@ def _judge(bands: Bands, known: Sequence[float], numerics: Numerics, watched: Wa
         if allowed is not None and off > allowed:
             return Quality(
                 status="rejected",
-                reason=f"the first {watched.name} is {known[0]:.6g}, not {bands.losses[0]:.6g}: off by {off:.2%}, "
-                f"{numerics.value} allows {allowed:.2%}",
+                reason=f"the first {watched.name} differs more than {EXPLAINS[numerics]} explains: {known[0]:.6g} "
+                f"against {bands.losses[0]:.6g} (off by {off:.2%}, allowed {allowed:.2%})",
                 left_at_step=bands.steps[0],
             )
     widest = 0.0
     widths = half_widths(bands, numerics, watched)
     parts = zip(window_slices(len(known)), bands.windows, widths, strict=True)
-    for number, (part, (middle, _), within) in enumerate(parts, 1):
+    for number, (part, (middle, _), within) in enumerate(parts):
         mean = math.fsum(known[part]) / len(known[part])
         if abs(mean - middle) > within:
             steps, means = bands.steps[part], bands.means[part]
@@ -244,9 +254,9 @@ def _judge(bands: Bands, known: Sequence[float], numerics: Numerics, watched: Wa
             left = next((step for step, far in zip(steps, apart, strict=True) if far > within), steps[0])
             return Quality(
                 status="rejected",
-                reason=f"the mean {watched.name} of quarter {number} is {mean:.6g}, not {middle:.6g}: "
-                f"off by {_off_ratio(mean, middle):.2%}, {numerics.value} allows "
-                f"{within / max(abs(middle), 1e-30):.2%}; it left the band at step {left}",
+                reason=f"the {plural} {QUARTERS[number]} differ more than {EXPLAINS[numerics]} explains: their mean "
+                f"is {mean:.6g} against {middle:.6g} (off by {_off_ratio(mean, middle):.2%}, allowed "
+                f"{within / max(abs(middle), 1e-30):.2%}), first outside at step {left}",
                 left_at_step=left,
             )
         widest = max(widest, _off_ratio(mean, middle))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from hotloop.core.findings import Basis, Finding, Numerics, Safety, Saving, Value
+from hotloop.core.findings import Basis, Finding, Numerics, Safety, Saving, Severity, Value, Where, severity_of
 from hotloop.core.strategy import Choice, Strategy, StrategyError, chain
-from hotloop.core.techniques import Technique
+from hotloop.core.techniques import Stage, Technique
 
 BASELINE = "baseline"
 LEAST_FORECAST_RATIO = 0.005
@@ -32,12 +34,19 @@ class Candidate:
     why_not: str = ""
     least_numerics: Numerics | None = None
     """What it does to the numbers beside its techniques (another start of the command); None: nothing."""
+    judged: tuple[str, ...] = ()
+    """Lines (``file:line``) that the rule which prescribes it judged."""
+    judges_process: bool = False
+    """That rule judged a setting of the whole process, wherever the script makes it."""
 
 
 def find_candidates(
-    findings: Iterable[Finding], techniques: Mapping[str, Technique], check: Check
+    findings: Iterable[Finding], techniques: Mapping[str, Technique], check: Check, root: Path = Path()
 ) -> tuple[Candidate, ...]:
-    """One candidate per technique that a finding prescribes or that treats its rule, best forecast first."""
+    """One candidate per technique that a finding prescribes or that treats its rule, in the order of ``urgency``.
+
+    Lines of files below ``root`` are named from there.
+    """
     found: dict[str, Candidate] = {}
     for finding in findings:
         named = () if finding.fix is None else (finding.fix.technique,)
@@ -53,9 +62,38 @@ def find_candidates(
             # The finding's forecast is for its own fix: what else treats the rule wins at most as much as is lost.
             saving = finding.saving if is_named else None
             candidate = _make_candidate(technique, settings, saving, finding.rule, check)
+            if is_named:
+                places = tuple(_name_line(place, root) for place in finding.where)
+                candidate = replace(candidate, judged=places, judges_process=technique.stage is Stage.RUNTIME)
             before = found.get(candidate.id)
             found[candidate.id] = candidate if before is None else _merge(before, candidate)
-    return tuple(sorted(found.values(), key=_promise))
+    return tuple(sorted(found.values(), key=urgency))
+
+
+def _name_line(place: Where, root: Path) -> str:
+    path = Path(place.file)
+    return f"{path.relative_to(root) if path.is_relative_to(root) else path}:{place.line}"
+
+
+def override_explicit(candidate: Candidate, applied: Sequence[Mapping[str, Any]]) -> Candidate | None:
+    """The candidate with leave to replace a setting of the script's own that stood in its way in a process.
+
+    None where nothing did, or where no rule has judged that very line.
+    """
+    choice = candidate.strategy.choices[0] if len(candidate.strategy.choices) == 1 else None
+    if choice is None or choice.override:
+        return None
+    refused = [one for one in applied if one.get("explicit") and one.get("status") != "applied"]
+    places = tuple(place for place in candidate.judged if any(_is_at(place, one.get("where")) for one in refused))
+    if not refused or not (places or candidate.judges_process):
+        return None
+    where = () if candidate.judges_process else places
+    return replace(candidate, strategy=Strategy(choices=(replace(choice, override=True, where=where),)))
+
+
+def _is_at(place: str, where: Sequence[Any] | None) -> bool:
+    file, _, line = place.rpartition(":")
+    return where is not None and str(where[1]) == line and f"/{where[0]}".endswith(f"/{file}")
 
 
 def _rivals(named: Sequence[str], techniques: Mapping[str, Technique]) -> set[str]:
@@ -162,14 +200,13 @@ def _make_candidate(
 
 def _merge(a: Candidate, b: Candidate) -> Candidate:
     """Two findings ask for one technique: the one that can be tried, with the better forecast."""
-    first, second = sorted((a, b), key=lambda one: (bool(one.why_not), _promise(one)))
-    return Candidate(
-        id=first.id,
-        strategy=first.strategy,
+    first, second = sorted((a, b), key=lambda one: (bool(one.why_not), urgency(one)))
+    return replace(
+        first,
         forecast=first.forecast if first.forecast is not None else second.forecast,
         rules=tuple(dict.fromkeys((*a.rules, *b.rules))),
-        numerics=first.numerics,
-        why_not=first.why_not,
+        judged=tuple(dict.fromkeys((*a.judged, *b.judged))),
+        judges_process=a.judges_process or b.judges_process,
     )
 
 
@@ -184,5 +221,11 @@ def rests_on_evidence(candidate: Candidate) -> bool:
     return candidate.forecast is not None and candidate.forecast.basis is not Basis.RULE_OF_THUMB
 
 
-def _promise(candidate: Candidate) -> tuple[bool, float, str]:
-    return candidate.forecast is None, -promise(candidate), candidate.id
+def is_material(candidate: Candidate) -> bool:
+    """Whether its forecast is of severity medium or high."""
+    return severity_of(candidate.forecast) in (Severity.HIGH, Severity.MEDIUM)
+
+
+def urgency(candidate: Candidate) -> tuple[bool, bool, float, str]:
+    """The order in which candidates are tried: what the report calls medium or high first, then by what it promises."""
+    return candidate.forecast is None, not is_material(candidate), -promise(candidate), candidate.id

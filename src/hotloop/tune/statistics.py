@@ -371,7 +371,7 @@ def inside_t(t: float, freedom: int) -> float:
 
 
 def _words(ratio: float | None, bounds: tuple[float, float, float], n: int) -> str:
-    return f"{ratio:.3f}x, {bounds[0]:.3f}..{bounds[1]:.3f}, n = {n} pairs of processes that spread by {bounds[2]:.1%}"
+    return f"{ratio:.3f}x, {bounds[0]:.3f}–{bounds[1]:.3f}, n = {n} pairs of processes that spread by {bounds[2]:.1%}"
 
 
 def _comparison(

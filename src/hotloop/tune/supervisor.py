@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "HOTLOOP_TRIAL"
+CORES_FILE = "cores.json"
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.1
 _SAMPLE_S = 0.25
@@ -70,7 +71,8 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
             return {"how": "not started", "detail": f"{request['command'][0]}: {error.strerror}", "duration_s": 0.0}
     cores = Cores()
     how, detail = _watch(child, request, folder, started_s, cores)
-    cores.write(folder / "cores.json")
+    cores.sample(now=True)
+    (folder / CORES_FILE).write_text(json.dumps(cores.tell()))
     if how != "exited":
         end_processes(request["mark"])
     try:
@@ -97,35 +99,35 @@ def _prepare_child() -> None:
 
 
 class Cores:
-    """Samples of who used the cores that we may run on: wall clock, their busy and their whole time, ours; seconds.
+    """Samples of who used the cores that we may run on, in seconds: wall clock, busy time, whole time, ours, stolen.
 
     Ours is what every process below this one used, the ended ones included. What is busy and not ours, others used (the
     hypervisor's steal is theirs too).
     """
 
     def __init__(self) -> None:
-        self.samples: list[tuple[float, float, float, float]] = []
+        self.samples: list[tuple[float, float, float, float, float]] = []
         self._every_s = _SAMPLE_S
         self._tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
-        self._cores = sorted(os.sched_getaffinity(0))
+        self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
     def sample(self, *, now: bool = False) -> None:
         wall_s = time.time()
         if not now and self.samples and 0 <= wall_s - self.samples[-1][0] < self._every_s:
             return
         try:
-            busy, whole = read_cores(Path("/proc/stat").read_text(), self._cores)
+            busy, whole, stolen = read_cores(Path("/proc/stat").read_text(), self._cores)
             own_s = self._own_s()
         except (OSError, ValueError, IndexError):
             return
-        self.samples.append((wall_s, busy * self._tick_s, whole * self._tick_s, own_s))
+        tick_s = self._tick_s
+        self.samples.append((wall_s, busy * tick_s, whole * tick_s, own_s, stolen * tick_s))
         if len(self.samples) > _MOST_SAMPLES:
             del self.samples[1::2]
             self._every_s *= 2
 
-    def write(self, path: Path) -> None:
-        self.sample(now=True)
-        path.write_text(json.dumps({"samples": self.samples}))
+    def tell(self) -> dict[str, Any]:
+        return {"samples": self.samples}
 
     def _own_s(self) -> float:
         mine = os.times()
@@ -141,14 +143,14 @@ class Cores:
         return found
 
 
-def read_cores(text: str, cores: list[int]) -> tuple[int, int]:
-    """Busy and whole time of these cores in ticks, from the text of /proc/stat.
+def read_cores(text: str, cores: list[int]) -> tuple[int, int, int]:
+    """Busy, whole and stolen time of these cores in ticks, from the text of /proc/stat.
 
     >>> read_cores("cpu  9 9 9 9 9 9 9 9\\ncpu0 5 0 1 10 2 0 0 1 0 0\\ncpu1 1 1 1 1 1 1 1 1 0 0\\n", [0])
-    (7, 19)
+    (7, 19, 0)
     """
     wanted = {f"cpu{number}" for number in cores}
-    busy = whole = 0
+    busy = whole = stolen = 0
     for line in text.splitlines():
         name, _, rest = line.partition(" ")
         if name in wanted:
@@ -156,10 +158,11 @@ def read_cores(text: str, cores: list[int]) -> tuple[int, int]:
             ticks = [int(word) for word in rest.split()[:8]]
             whole += sum(ticks)
             busy += sum(ticks) - ticks[3] - ticks[4]
+            stolen += ticks[7]
             wanted.discard(name)
     if wanted:
         raise ValueError(f"no times of {', '.join(sorted(wanted))}")
-    return busy, whole
+    return busy, whole, stolen
 
 
 def _watch(child: Any, request: dict[str, Any], folder: Path, started_s: float, cores: Cores) -> tuple[str, str]:

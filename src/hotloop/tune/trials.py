@@ -74,6 +74,8 @@ class Measurement:
     """Whether the ranks were seen to exchange anything: DistributedDataParallel or collectives of the training."""
     began_wall_s: float | None = None
     """When its process began; None where that was not noted."""
+    work_drifts: bool = False
+    """Whether the tokens or samples of a step grow or shrink over its steady steps."""
     duration_s: float = 0.0
     """How long it took, from making its working copy to reading what it left."""
 
@@ -155,7 +157,14 @@ def run_trial(bench: Bench, strategy: Strategy, limits: Limits, name: str) -> Ra
     if ran.measured is None:
         return ran
     took_s = time.monotonic() - began_s
-    return replace(ran, measured=replace(ran.measured, began_wall_s=began_wall_s, duration_s=took_s))
+    applied = tuple(_restore_place(one, str(workspace), str(bench.plan.source)) for one in ran.measured.applied)
+    return replace(ran, measured=replace(ran.measured, began_wall_s=began_wall_s, duration_s=took_s, applied=applied))
+
+
+def _restore_place(record: Mapping[str, Any], workspace: str, source: str) -> Mapping[str, Any]:
+    """A record whose place lies in the user's own file, not in the working copy."""
+    where = record.get("where")
+    return record if where is None else {**record, "where": [where[0].replace(workspace, source, 1), *where[1:]]}
 
 
 def ran_together(one: Measurement, other: Measurement) -> bool:

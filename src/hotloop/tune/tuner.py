@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from statistics import median
 
 from hotloop.core.findings import Numerics, Value
@@ -15,13 +16,25 @@ from hotloop.core.tuning import Trial, Verdict, forecast_of
 from . import goals, statistics
 from .guard import GuardBands, Guarded, first_unseen, judge_measured
 from .quality import Bands, Quality, make_bands, make_norm_bands, repeats_bit_for_bit, widest_numerics
-from .search import BASELINE, Candidate, Check, combine, keep_affordable, promise, rests_on_evidence, schedule_round
+from .search import (
+    BASELINE,
+    Candidate,
+    Check,
+    combine,
+    is_material,
+    keep_affordable,
+    override_explicit,
+    promise,
+    rests_on_evidence,
+    schedule_round,
+    urgency,
+)
 from .trials import Measurement, Ran, pick_unit, ran_together, time_per_unit
 
 BASELINE_PROCESSES = 2
 """Before any candidate, at most: with the observed run they make the three that the quality guard needs. One is enough
 where its losses are those of the observed run, bit for bit."""
-NEAR_BEST_RATIO = 1 / 3
+NEAR_BEST_RATIO = 1 / 2
 """Where the time is not enough for all, candidates that promise less than this share of the best one's saving wait."""
 DECAY_RATIO = 0.7
 """How much of the longest process of late the next one may at least need."""
@@ -57,6 +70,10 @@ class Arm:
     """Its pairs are those that it is chosen by: they prove nothing, and no more are added to them."""
     weight: float = 1.0
     """Its share of the decision level, over an equal share."""
+    is_out_of_time: bool = False
+    """It was left out when the budget was used up."""
+    rejected: Measurement | None = None
+    """The process whose numbers left their band."""
     process_s: float | None = None
     """How long its processes take (compilation, workers); None before the first."""
 
@@ -186,20 +203,30 @@ def go_on(campaign: Campaign) -> None:
 
 
 def _take_turns(campaign: Campaign, active: list[Arm], until_s: float) -> tuple[list[Arm], list[Arm]]:
-    """Everything at once where the time is enough, else first what promises most; a rule of thumb after evidence."""
-    all_s = 1.5 * campaign.process_s * PAIRS_FOR_ALL * len(active)
-    if campaign.clock_s() + all_s <= until_s:
+    """Everything at once where the time is enough, else first what promises most; a rule of thumb after evidence.
+
+    Not more go first than the time is enough for, so that the best one gets the pairs that it needs.
+    """
+    left_s = until_s - campaign.clock_s()
+    if 1.5 * campaign.process_s * PAIRS_FOR_ALL * len(active) <= left_s:
         return active, []
-    told = [arm for arm in active if rests_on_evidence(arm.candidate)] or active
-    best = max(promise(arm.candidate) for arm in told)
-    first = [arm for arm in told if promise(arm.candidate) >= NEAR_BEST_RATIO * best]
+    told = sorted(
+        [arm for arm in active if rests_on_evidence(arm.candidate)] or active, key=lambda arm: urgency(arm.candidate)
+    )
+    best = told[0].candidate
+    affordable = max(1, int(left_s / max(1.5 * campaign.process_s * statistics.LEAST_PAIRS, 1e-9)))
+    first = [
+        arm
+        for arm in told
+        if is_material(arm.candidate) >= is_material(best) and promise(arm.candidate) >= NEAR_BEST_RATIO * promise(best)
+    ][:affordable]
     return first, [arm for arm in active if arm not in first]
 
 
 def run_rounds(campaign: Campaign, active: list[Arm], until_s: float, *, others_wait: bool = False) -> None:
     """Pairs of processes, round by round, until every arm is decided, hopeless or the time is over."""
     for arm in active:
-        arm.left_out = ""
+        arm.left_out, arm.is_out_of_time = "", False
     number = 0
     fresh = campaign.baseline[-1] if campaign.baseline and not any(arm.own for arm in campaign.arms) else None
     while active:
@@ -214,7 +241,7 @@ def run_rounds(campaign: Campaign, active: list[Arm], until_s: float, *, others_
             if campaign.clock_s() + _needs_s(campaign, arms.get(name)) > until_s:
                 _pair(active, baselines, own, beside)
                 for arm in active:
-                    arm.left_out = BUDGET_USED_UP + _more_time(campaign, arm)
+                    arm.left_out, arm.is_out_of_time = BUDGET_USED_UP + _more_time(campaign, arm), True
                 if until_s >= campaign.deadline_s:
                     campaign.why_ended = BUDGET_USED_UP
                 return
@@ -260,6 +287,17 @@ def _why_hopeless(campaign: Campaign, arm: Arm, until_s: float) -> str:
     return f"left out: the budget is not enough{_more_time(campaign, arm)}"
 
 
+def _can_be_decided(campaign: Campaign, arm: Arm, until_s: float) -> bool:
+    """Whether the time is enough for the fewest pairs that a verdict needs."""
+    missing = max(0, statistics.LEAST_PAIRS - len(arm.own))
+    return campaign.clock_s() + missing * _pair_s(campaign, arm) <= until_s
+
+
+def _leaves_time(campaign: Campaign, until_s: float) -> bool:
+    """Whether a candidate that waits, as quick as the baseline, could still have the pairs that a verdict needs."""
+    return campaign.clock_s() + 2 * statistics.LEAST_PAIRS * campaign.process_s <= until_s
+
+
 def _more_time(campaign: Campaign, arm: Arm) -> str:
     """What would prove a difference as large as it seems, in words; empty where nothing is known of that."""
     left = _pairs_left(campaign, arm)
@@ -283,6 +321,8 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_w
     for arm in going if campaign.halving else ():
         if len(arm.own) >= (statistics.LEAST_PAIRS if has_others else PAIRS_WHEN_ALONE):
             arm.left_out = _why_hopeless(campaign, arm, until_s)
+        elif others_wait and not _can_be_decided(campaign, arm, until_s) and _leaves_time(campaign, until_s):
+            arm.left_out = f"left out: its processes take {_needs_s(campaign, arm):.0f} s, and others wait"
     going = [arm for arm in going if not arm.left_out]
     pairs = min((len(arm.own) for arm in going), default=0)
     if pairs in campaign.halving and len(going) > 1:
@@ -292,6 +332,10 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_w
         kept = {*keep_affordable(ratios, costs_s, until_s - campaign.clock_s())}
         # One pair of processes may have met a burst of load: what a measurement or a simulation promises gets a second.
         kept |= {arm.candidate.id for arm in going if len(arm.own) == 1 and rests_on_evidence(arm.candidate)}
+        # What the report promises most has the pairs that a verdict needs before anything lesser has more.
+        best = min(going, key=lambda arm: urgency(arm.candidate))
+        if pairs < statistics.LEAST_PAIRS and _can_be_decided(campaign, best, until_s):
+            kept.add(best.candidate.id)
         for arm in going:
             if arm.candidate.id not in kept:
                 arm.left_out = "left out: others promised more, and the budget is not enough for all"
@@ -340,12 +384,19 @@ def run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
     if ran.measured is None:
         arm.ended = _last_word(campaign, arm, Verdict.FAILED, f"{ran.ended}: {ran.reason}")
     else:
+        overriding = override_explicit(arm.candidate, ran.measured.applied)
+        if overriding is not None:
+            told = ", ".join(_tell_explicit(ran.measured, arm.candidate))
+            campaign.tell(f"{arm.candidate.id}: the script sets {told}, which a rule has judged: trying to override it")
+            arm.candidate = overriding
+            return run_candidate(campaign, arm)
         not_applied = _not_applied(arm.candidate, ran.measured)
         if not_applied:
             arm.ended = _last_word(campaign, arm, Verdict.REJECTED, not_applied)
         else:
             arm.guarded = _judge_quality(campaign, arm, ran.measured)
             if arm.guarded.quality.status == "rejected":
+                arm.rejected = ran.measured
                 arm.ended = _last_word(campaign, arm, Verdict.REJECTED, arm.guarded.quality.reason)
     if arm.ended is not None:
         campaign.tell(f"{arm.candidate.id}: {arm.ended.verdict.value}, {arm.ended.reason}")
@@ -369,6 +420,17 @@ def _not_applied(candidate: Candidate, measured: Measurement) -> str:
         told = next((f"{one.get('status')}: {one.get('detail')}" for one in records), "it met nothing to act on")
         return f"{choice.technique}: {told}" if len(candidate.strategy.choices) > 1 else told
     return ""
+
+
+def _tell_explicit(measured: Measurement, candidate: Candidate) -> tuple[str, ...]:
+    """The script's own settings that were in the way of a candidate or overridden by it, with file and line."""
+    found = []
+    techniques = {choice.technique for choice in candidate.strategy.choices}
+    for one in measured.applied:
+        if one.get("explicit") and one.get("technique") in techniques:
+            where = one.get("where")
+            found.append(one["explicit"] + ("" if where is None else f" at {PurePath(where[0]).name}:{where[1]}"))
+    return tuple(dict.fromkeys(found))
 
 
 def _judge_quality(campaign: Campaign, arm: Arm, measured: Measurement) -> Guarded:
@@ -561,7 +623,7 @@ def _batch_note(arm: Arm) -> str:
     if not before or not after or abs(after[0] / before[0] - 1) < 0.02:
         return ""
     return (
-        f"a step holds {after[0]:g} samples, not {before[0]:g}: the learning rate and the number of steps belong to "
+        f"a step has {after[0]:g} samples, not {before[0]:g}: the learning rate and the number of steps belong to "
         "the old batch"
     )
 
@@ -570,9 +632,10 @@ def _last_word(
     campaign: Campaign, arm: Arm, verdict: Verdict, reason: str, found: statistics.Comparison | None = None
 ) -> Trial:
     one_time_ns = _one_time_ns(arm)
-    measured = goals.describe_measured(arm.own)
     speed = None if found is None else compare_arm(campaign, arm, goals.SPEED)
     memory = compare_arm(campaign, arm, goals.MEMORY) if found is not None and arm.own else None
+    ran = arm.own if arm.rejected is None else [*arm.own, arm.rejected]
+    measured = goals.describe_measured(ran)
     return Trial(
         id=arm.candidate.id,
         techniques=tuple(choice.technique for choice in arm.candidate.strategy.choices),
@@ -581,7 +644,7 @@ def _last_word(
         reason=reason,
         n=len(arm.own) if found is None else found.n,
         unit=unit_of(arm),
-        speedup_ratio=None if speed is None else speed.speedup_ratio,
+        speedup_ratio=_rejected_ratio(campaign, arm) if speed is None else speed.speedup_ratio,
         low_ratio=None if speed is None else speed.low_ratio,
         high_ratio=None if speed is None else speed.high_ratio,
         memory_ratio=_memory_ratio(arm),
@@ -595,7 +658,16 @@ def _last_word(
         memory={} if memory is None else goals.comparison_to_mapping(goals.MEMORY, memory),
         measured=measured,
         cost=_tell_cost(campaign, arm, measured),
+        overrides=_tell_explicit(ran[-1], arm.candidate) if ran else (),
     )
+
+
+def _rejected_ratio(campaign: Campaign, arm: Arm) -> float | None:
+    """How fast the process was whose numbers were rejected, beside the baseline's: a hint, without an interval."""
+    if arm.rejected is None or not campaign.baseline:
+        return None
+    unit = pick_unit([*campaign.baseline, arm.rejected])
+    return median(time_per_unit(one, unit) for one in campaign.baseline) / time_per_unit(arm.rejected, unit)
 
 
 def _tell_cost(campaign: Campaign, arm: Arm, measured: Mapping[str, Value]) -> Mapping[str, Value]:

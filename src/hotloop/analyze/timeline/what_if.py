@@ -370,7 +370,7 @@ def _check(changes: Sequence[Change]) -> None:
             try:
                 re.compile(change.pattern)
             except re.error as error:
-                raise UsageError(f"faster: {change.pattern!r} is no regular expression: {error}") from error
+                raise UsageError(f"faster: {change.pattern!r} is not a regular expression: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,9 @@ class ActivationCheckpointing(Technique):
             return NotApplicable(why="the script switched gradient_checkpointing on itself")
         plain = policy == "all" and budget == 0 and block is None
         if plain and getattr(inner, "supports_gradient_checkpointing", False):
-            return _switch_transformers(inner)
+            switched = _switch_transformers(inner)
+            memory["transformers"] = isinstance(switched, Applied)
+            return switched
         measures = budget > 0 and policy == "all" and not compile_chosen
         replicated = find_replication(model)
         if replicated is not None:

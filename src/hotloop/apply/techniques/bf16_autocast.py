@@ -12,7 +12,7 @@ from hotloop.core.findings import Numerics, Safety, Saving, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 MANY_LENGTHS_RATIO = 0.3
-FEWEST_BATCHES = 5
+FEWEST_BATCHES, MOST_BATCHES = 5, 32
 
 
 class Bf16Autocast(Technique):
@@ -100,6 +100,7 @@ def _has_many_lengths(analysis: Analysis) -> bool:
     columns = analysis.lead.columns
     pairs = zip(columns.get("tokens", ()), columns.get("padding_tokens", ()), strict=False)
     totals = [tokens + padding for tokens, padding in pairs if tokens >= 0 and padding >= 0]
+    totals = totals[:: -(-len(totals) // MOST_BATCHES) or 1]
     return len(totals) >= FEWEST_BATCHES and len(set(totals)) > MANY_LENGTHS_RATIO * len(totals)
 
 

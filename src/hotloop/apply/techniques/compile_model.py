@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hotloop.apply.compiling import allow_failures, allow_kept_graphs, find_missing_compiler
+from hotloop.apply.compiling import allow_failures, allow_kept_graphs, find_missing_compiler, watch_first_call
 from hotloop.apply.forecasts import measured_forecast
 from hotloop.apply.forward import wrap_forward
 from hotloop.apply.gradient_use import find_second_derivative
@@ -34,14 +34,29 @@ class CompileModel(Technique):
     parameter transformer on one CPU core compiling alone won 1.05x in float32 and 1.16x to 1.24x under bf16 (torch
     2.13, CPU time, n = 7). Compiling took 24 to 40 s there: about 1,200 steps until it pays.
 
+    Which `mode`, by the documentation of `torch.compile` in torch 2.13 and `torch._inductor.list_mode_options()`:
+
+    - `default`: start here. It fuses operators and compiles fastest.
+    - `reduce-overhead`: the same code, launched as CUDA graphs. For a GPU that waits for the host: small batches, many
+      short kernels (rule `launch-bound`). It keeps more memory, since the graphs' workspace stays allocated, and has no
+      effect where a graph cannot be recorded: inputs that are changed in place, shapes that vary, work on the CPU.
+      `TORCH_LOGS=perf_hints` says why.
+    - `max-autotune`: also times several kernels (Triton or templates) for every matrix product and convolution and
+      takes the fastest, and turns CUDA graphs on. For long runs whose time is in matrix products and convolutions:
+      compiling takes much longer.
+    - `max-autotune-no-cudagraphs`: the same without CUDA graphs, where they do not fit in memory or cannot be recorded.
+
+    On a CPU there are no CUDA graphs: `reduce-overhead` does what `default` does.
+
     ## When it does not
     Short runs. Shapes that change all the time (then `dynamic = true`). LSTM and GRU layers, prints and branches on
-    values of tensors, at which the graph breaks. `mode = "reduce-overhead"` records CUDA graphs: it needs a GPU,
-    constant shapes and memory. Models of a script that differentiates gradients (`create_graph=True`) are left alone:
-    torch cannot do that with compiled code.
+    values of tensors, at which the graph breaks. Models of a script that differentiates gradients
+    (`create_graph=True`) are left alone: torch cannot do that with compiled code.
 
     ## Numerics
-    Reordered: fused operators keep intermediate results and sum in another order.
+    Reordered: fused operators keep intermediate results and sum in another order. Resampled where the forward draws
+    random numbers (dropout): inductor's code draws others than eager mode from the same seed. That is seen at the first
+    forward, from the state of torch's generator.
     """
 
     id = "compile-model"
@@ -81,7 +96,18 @@ class CompileModel(Technique):
                 named = f"no module of class {block}" if block else "no class of modules that it repeats"
                 return NotApplicable(why=f"the model has {named}, so there are no blocks to compile")
         undos = [allow_failures(bool(settings["fullgraph"])), allow_kept_graphs()]
-        undos += [_compile_forward(part, options) if sharded else _compile_in_place(part, options) for part in parts]
+        device, told = next(inner.parameters()).device, [False]
+
+        def tell_draws() -> None:
+            if not told[0]:
+                told[0] = True
+                detail = "its forward draws random numbers, which compiled code draws anew"
+                context.report(self.id, Applied(detail=detail, numerics=Numerics.RESAMPLED))
+
+        for part in parts:
+            undos.append(_compile_forward(part, options) if sharded else _compile_in_place(part, options))
+            if not sharded and draws_anew(str(settings["backend"])):
+                _watch_draws(part, device, tell_draws)
 
         def undo() -> None:
             for take_back in reversed(undos):
@@ -133,6 +159,24 @@ def _compile_in_place(module: Any, options: Mapping[str, Value]) -> Callable[[],
     else:
         module.compile(**options)
     return lambda: vars(module).pop("_compiled_call_impl", None)
+
+
+def draws_anew(backend: str) -> bool:
+    """Whether code of this backend draws other random numbers than eager mode."""
+    import torch._inductor.config
+
+    config: Any = torch._inductor.config
+    return backend == "inductor" and not config.fallback_random
+
+
+def _watch_draws(module: Any, device: Any, tell: Callable[[], None]) -> None:
+    compiled = vars(module)["_compiled_call_impl"]
+
+    def end() -> None:
+        if vars(module).get("_compiled_call_impl") is first_call:
+            module._compiled_call_impl = compiled
+
+    first_call = module._compiled_call_impl = watch_first_call(compiled, device, end, tell)
 
 
 def _compile_forward(module: Any, options: Mapping[str, Value]) -> Callable[[], None]:

@@ -12,8 +12,7 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Set
 class DdpBuckets(Technique):
     """
     ## What it does
-    Sets `bucket_cap_mb`, the size of the pieces in which DistributedDataParallel sends gradients. It replaces the
-    size that the script chose: that choice is the fault that it treats, and the report says what was replaced.
+    Sets `bucket_cap_mb`, the size of the pieces in which DistributedDataParallel sends gradients.
 
     ## When it helps
     Many small pieces: each all-reduce costs its latency, 0.04 ms with NCCL on one host and about 0.25 ms with gloo
@@ -23,6 +22,7 @@ class DdpBuckets(Technique):
 
     ## When it does not
     With communication that backward hides already. With a list of sizes (`bucket_cap_mb_list`), which it leaves alone.
+    A size that the script chose stays, unless the strategy says `override = true`.
 
     ## Numerics
     Reordered: another layout of the pieces may add the ranks' gradients in another order. Two ranks give equal bits.
@@ -56,10 +56,15 @@ class DdpBuckets(Technique):
         before = arguments.get("bucket_cap_mb")
         if before == wanted or (before is None and wanted == 25):
             return NotApplicable(why=f"bucket_cap_mb is {25 if before is None else before:g} already")
+        # Accelerate passes torch's 25 where the script says nothing.
+        explicit = None if before in (None, 25) else f"bucket_cap_mb={before:g}"
+        if explicit is not None and not context.strategy.overrides(self.id):
+            return NotApplicable(why=f"{explicit} was chosen in the script", explicit=explicit)
         # torch's own default also sends a small first piece early; that is lost with any explicit size, 25 included.
         arguments["bucket_cap_mb"] = None if wanted == 25 else wanted
-        was = "torch's 25" if before is None else f"the script's {before:g}"
-        return Applied(detail=f"bucket_cap_mb {wanted:g} in place of {was}", numerics=two_ranks(arguments))
+        was = "torch's 25" if explicit is None else f"the script's {before:g}"
+        detail = f"bucket_cap_mb {wanted:g} in place of {was}"
+        return Applied(detail=detail, numerics=two_ranks(arguments), explicit=explicit)
 
 
 def two_ranks(arguments: Mapping[str, Any]) -> Numerics | None:

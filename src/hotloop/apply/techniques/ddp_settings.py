@@ -102,7 +102,7 @@ class DdpSettings(Technique):
             return None
         found = find_ddp(model)
         if not found:
-            return NotApplicable(why="the model is no DistributedDataParallel")
+            return NotApplicable(why="the model is not a DistributedDataParallel")
         for ddp in found:
             if not ddp.find_unused_parameters:
                 return NotApplicable(why="find_unused_parameters is off already")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Numerics, Safety, Saving, Value, saving_within
+from hotloop.core.findings import Numerics, Safety, Saving, Value, saving_of_removal
 from hotloop.core.recording import CLOSED_BY_SCALER_SKIP
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -120,7 +120,7 @@ class DropScaler(Technique):
         column = rank.columns.get("closed_by") or ()
         skipped = sum(1 for value in column if value == CLOSED_BY_SCALER_SKIP) / len(column) if column else 0.0
         cost = skipped + own * (1.0 - skipped)
-        return saving_within(cost, 0.7 * cost, 0.95 * cost, cost, Basis.SIMULATED)
+        return saving_of_removal(cost)
 
 
 def _decide(scaler: Any, memory: Mapping[str, Any]) -> Effect:

@@ -15,8 +15,7 @@ class DynamicShapes(Technique):
     """
     ## What it does
     Gives `dynamic=True` to the script's own calls of `torch.compile` and `Module.compile`: sizes of tensors become
-    variables of the compiled code. It replaces `dynamic=False` of the script: compiling for one shape at a time is
-    what this treats.
+    variables of the compiled code.
 
     ## When it helps
     Batches of ever new lengths, each of which compiles again, for seconds. The finding `recompilation` measures that
@@ -25,7 +24,8 @@ class DynamicShapes(Technique):
     ## When it does not
     A handful of shapes that were all compiled in the first steps: code for one shape is faster than code for all.
     Guards on other things than shapes (Python numbers, types). Modes that record CUDA graphs, which are of one shape
-    each: those calls stay as they are.
+    each: those calls stay as they are. So does `dynamic=False` of the script, unless the strategy says
+    `override = true`.
 
     ## Numerics
     Reordered: other kernels may be chosen, which sum in another order.
@@ -49,8 +49,12 @@ class DynamicShapes(Technique):
             return NotApplicable(why=f"mode={mode!r} of the script records a CUDA graph for each shape")
         if call.kwargs.get("shapes_spec") is not None:
             return NotApplicable(why="the script says which sizes vary with shapes_spec")
+        explicit = "dynamic=False" if chosen is False else None
+        if explicit is not None and not context.strategy.overrides(self.id):
+            return NotApplicable(why=f"{explicit} was chosen in the script", explicit=explicit)
         call.kwargs["dynamic"] = True
-        return Applied(detail=f"torch.compile(dynamic=True), in place of the script's dynamic={chosen}")
+        replaced = "" if explicit is None else f", in place of the script's {explicit}"
+        return Applied(detail=f"torch.compile(dynamic=True){replaced}", explicit=explicit)
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         if context.from_outside:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.apply.forecasts import measured_forecast
-from hotloop.apply.optimizer_form import find_hindrance, switch_form
+from hotloop.apply.optimizer_form import find_choice, find_hindrance, switch_form
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
@@ -16,18 +16,18 @@ class ForeachOptimizer(Technique):
     """
     ## What it does
     Switches an optimizer of torch to its foreach form: each operator of the update is called once with the list of all
-    tensors, not once for every tensor. It replaces `foreach=False` of the script. What `state_dict()` gives stays as
-    if it had not been switched on.
+    tensors, not once for every tensor. What `state_dict()` gives stays as if it had not been switched on.
 
     ## When it helps
     Many small tensors, and an optimizer that has no fused form (NAdam, RAdam, Adadelta, RMSprop). On a CPU, where
     torch does not choose it by itself, little: 52 ms in place of 58 ms for the AdamW step of a 10 million parameter
     transformer (torch 2.13, one CPU core, medians of 7). On a GPU torch chooses it by itself, so it wins only where
-    the script switched it off.
+    the script switched it off, which takes `override = true`.
 
     ## When it does not
     Where the fused form exists it is faster. Temporary lists need memory for one more copy of the parameters. A
-    learning rate that is a tensor, sparse gradients and optimizers with a step of their own are left alone.
+    learning rate that is a tensor, sparse gradients and optimizers with a step of their own are left alone. So are
+    `foreach=False` and `fused=False` of the script, unless the strategy says `override = true`.
 
     ## Numerics
     Reordered: the same formula, with factors combined in another order for some optimizers (NAdam).
@@ -53,9 +53,13 @@ class ForeachOptimizer(Technique):
         for group in optimizer.param_groups:
             if isinstance(group.get("lr"), torch.Tensor):
                 return NotApplicable(why="the learning rate is a tensor, which the foreach form does not take")
+        explicit = find_choice(optimizer)
+        if explicit is not None and not context.strategy.overrides(self.id):
+            return NotApplicable(why=f"{explicit} was chosen in the script", explicit=explicit)
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         undo = switch_form(optimizer, "foreach")
-        return Applied(detail=f"foreach=True for {count} parameters", undo=undo)
+        replaced = "" if explicit is None else f", in place of the script's {explicit}"
+        return Applied(detail=f"foreach=True for {count} parameters{replaced}", undo=undo, explicit=explicit)
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)

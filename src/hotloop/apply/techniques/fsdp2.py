@@ -116,13 +116,13 @@ def find_blocks(model: Any) -> list[Any]:
     found: list[Any] = []
 
     def look(module: Any) -> None:
+        if isinstance(module, nn.ModuleList) or (
+            isinstance(module, nn.Sequential) and any(next(one.children(), None) is not None for one in module)
+        ):
+            found.extend(one for one in module if next(one.parameters(), None) is not None)
+            return
         for child in module.children():
-            if isinstance(child, nn.ModuleList) or (
-                isinstance(child, nn.Sequential) and any(next(one.children(), None) is not None for one in child)
-            ):
-                found.extend(one for one in child if next(one.parameters(), None) is not None)
-            else:
-                look(child)
+            look(child)
 
     look(model)
     return found

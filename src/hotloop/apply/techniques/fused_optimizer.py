@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.apply.forecasts import measured_forecast
-from hotloop.apply.optimizer_form import find_hindrance, switch_form, watch_gradients
+from hotloop.apply.optimizer_form import find_choice, find_hindrance, switch_form, watch_gradients
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
@@ -16,8 +16,7 @@ class FusedOptimizer(Technique):
     """
     ## What it does
     Switches an Adam, AdamW, Adagrad or SGD of torch to its fused form: one pass over the memory of all parameters in
-    place of a handful of passes for each. It replaces `foreach=False` and `foreach=True` of the script, which only say
-    which other loop runs. What `state_dict()` gives stays as if it had not been switched on.
+    place of a handful of passes for each. What `state_dict()` gives stays as if it had not been switched on.
 
     ## When it helps
     When the optimizer's share of the step is visible: many small tensors on a GPU, any model on a CPU. The AdamW step
@@ -25,8 +24,9 @@ class FusedOptimizer(Technique):
 
     ## When it does not
     With parameters that are not floating point or on a device without fused kernels, sparse gradients, an optimizer
-    from another library, or a subclass with a step of its own. `fused=False`, `capturable=True` and
-    `differentiable=True` that the script chose stay. Sparse gradients that only show in training switch it off again.
+    from another library, or a subclass with a step of its own. `capturable=True` and `differentiable=True` of the
+    script stay; so do `fused=False` and any `foreach`, unless the strategy says `override = true`. Sparse gradients
+    that only show in training switch it off again.
 
     ## Numerics
     Reordered: the same formula, with intermediate results kept in registers.
@@ -57,7 +57,9 @@ class FusedOptimizer(Technique):
         for p in parameters:
             if not torch.is_floating_point(p) or p.device.type not in devices:
                 return NotApplicable(why=f"a parameter of {p.dtype} on {p.device.type} has no fused kernel")
-        replaced = _replaced(optimizer)
+        explicit = find_choice(optimizer)
+        if explicit is not None and not context.strategy.overrides(self.id):
+            return NotApplicable(why=f"{explicit} was chosen in the script", explicit=explicit)
         undo = [switch_form(optimizer, "fused")]
 
         def take_back() -> None:
@@ -70,15 +72,12 @@ class FusedOptimizer(Technique):
 
         if isinstance(optimizer, (torch.optim.SGD, torch.optim.Adagrad)):  # the others refuse them in every form
             undo.append(watch_gradients(optimizer, give_up))
-        return Applied(detail=f"fused=True for {len(parameters)} parameters{replaced}", undo=take_back)
+        replaced = "" if explicit is None else f", in place of the script's {explicit}"
+        detail = f"fused=True for {len(parameters)} parameters{replaced}"
+        return Applied(detail=detail, undo=take_back, explicit=explicit)
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)
-
-
-def _replaced(optimizer: Any) -> str:
-    chosen = {group.get("foreach") for group in optimizer.param_groups} - {None}
-    return "".join(f", in place of the script's foreach={value}" for value in sorted(chosen))
 
 
 TECHNIQUE = FusedOptimizer()

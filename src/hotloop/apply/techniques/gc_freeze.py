@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Numerics, Safety, Saving, Value, saving_within
+from hotloop.core.findings import Numerics, Safety, Saving, Value, saving_of_removal
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -39,7 +39,7 @@ class GcFreeze(Technique):
     """
 
     id = "gc-freeze"
-    title = "garbage collection that skips what lives on"
+    title = "garbage collection that skips long-lived objects"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.LOOP
@@ -89,7 +89,7 @@ class GcFreeze(Technique):
         if pause_ns < 0 or rank.step_mean_ns <= 0:
             return None
         cost = min(1.0, pause_ns / rank.step_mean_ns)
-        return saving_within(cost, 0.7 * cost, 0.9 * cost, cost, Basis.SIMULATED)
+        return saving_of_removal(cost)
 
 
 def _begin(memory: dict[str, Any], settings: Mapping[str, Any]) -> Effect:

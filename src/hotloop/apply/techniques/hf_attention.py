@@ -28,7 +28,9 @@ class HfAttention(Technique):
     Transformers takes 'sdpa' by itself where a class supports it. Models that give out attention weights
     (`output_attentions`) need 'eager': the first call that asks for them puts the old one back. Models whose
     configuration caps the scores (Gemma 2) are not given 'sdpa', which has no cap. Models that are compiled already,
-    and versions of Transformers whose models have no `set_attn_implementation`.
+    and versions of Transformers whose models have no `set_attn_implementation`. What 'sdpa' needs of the GPU and of the
+    types to run as flash attention is in the manual of `sdpa-backend`; 'flash_attention_2' needs the `flash-attn`
+    package, float16 or bfloat16 weights, and a GPU that the package supports.
 
     ## Numerics
     Reordered: the same formula with sums in another order.

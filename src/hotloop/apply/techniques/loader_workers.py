@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from hotloop.apply.forecasts import forecast_workers
@@ -50,7 +51,7 @@ class LoaderWorkers(Technique):
     sent between processes, a data set with a random generator of its own (every worker would repeat its draws) or one
     whose reads set its attributes, a start method other than fork without a `__main__` guard, too little shared
     memory, and a sampler whose position is saved in checkpoints. More
-    workers than the strategy asks for, chosen in the script, stay.
+    workers than the strategy asks for, chosen in the script, stay, unless the strategy says `override = true`.
 
     A data set that the script changes between passes is handed to new workers, unless it has opened something since
     that a fork must not share; in the midst of a pass the rest of it is loaded in the main process. Elements replaced
@@ -123,11 +124,13 @@ class LoaderWorkers(Technique):
 
         workers, niceness = _choose(loader.num_workers, settings, context)
         had = loader.num_workers
-        refused = _chosen_by_hand(loader, settings, workers)
+        explicit = f"num_workers={had}" if had > workers and settings["num_workers"] is not None else None
+        overrides = explicit is not None and context.strategy.overrides(self.id)
+        refused = None if overrides else _chosen_by_hand(loader, settings, workers)
         if refused is not None and niceness and is_plain(loader):
             return _lower(loader, niceness)
         if refused is not None:
-            return NotApplicable(why=refused)
+            return NotApplicable(why=refused, explicit=explicit)
         if had and settings["num_workers"] is None:
             workers = had
         if not is_plain(loader):
@@ -143,7 +146,8 @@ class LoaderWorkers(Technique):
         def tell(why: str) -> None:
             context.report(self.id, NotApplicable(why=why))
 
-        return _give(loader, settings, workers, niceness, method, reads, tell)
+        effect = _give(loader, settings, workers, niceness, method, reads, tell)
+        return replace(effect, explicit=explicit) if isinstance(effect, Applied) else effect
 
 
 def _reads_of(loader: Any, memory: dict[str, Any]) -> Any:

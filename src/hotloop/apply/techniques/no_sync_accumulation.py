@@ -67,7 +67,7 @@ class NoSyncAccumulation(Technique):
             return NotApplicable(why="by API the loop is yours: hotloop.train.accumulate.micro_batches does this")
         found = find_ddp(model)
         if not found:
-            return NotApplicable(why="the model is no DistributedDataParallel")
+            return NotApplicable(why="the model is not a DistributedDataParallel")
         if len(found) > 1 or found[0] is not model:
             return NotApplicable(why="DistributedDataParallel is inside another module, or compiled")
         if "rhythm" in context.memory(self.id):

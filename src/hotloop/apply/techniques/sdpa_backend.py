@@ -37,6 +37,19 @@ class SdpaBackend(Technique):
     Models that do not call scaled_dot_product_attention, or call flash_attn themselves; a script that chose a backend
     itself. On a CPU there are 'flash' and 'math' only.
 
+    Where a kernel cannot run, 'math' does the call without a word. What torch asks for (`sdp_utils.cpp` in
+    `aten/src/ATen/native/transformers/cuda`, read on 2026-11-22):
+
+    - 'flash' on NVIDIA: compute capability 8.0 (A100, RTX 30) up to 12.1, not V100 and T4; float16 or bfloat16, so
+      autocast or half-precision weights; no `attn_mask` (`is_causal=True` is allowed where queries and keys are equally
+      long); the same head size of at most 256 for query, key and value. With gradients, head sizes above 192 are
+      limited on 8.6 to 8.9 and 12.x. On AMD: a GPU for which torch's AOTriton kernels were built.
+    - 'efficient' on NVIDIA: compute capability 5.0 up to 12.1; float32 too, bfloat16 from 8.0; masks are allowed.
+    - 'cudnn': cuDNN 8.9.3 or newer; a head size that is a multiple of 8, most often at most 128.
+
+    To see why a kernel is refused, allow it alone: `with torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION):`
+    around the call warns with the reason and fails.
+
     ## Numerics
     Reordered: the same sums in another order; 'math' in half precision rounds the scores as well.
     """

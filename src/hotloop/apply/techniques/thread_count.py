@@ -8,7 +8,7 @@ from typing import Any
 from hotloop.apply.forecasts import measured_forecast
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
-from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 VARIABLE = "OMP_NUM_THREADS"
 
@@ -16,11 +16,14 @@ VARIABLE = "OMP_NUM_THREADS"
 class ThreadCount(Technique):
     """
     ## What it does
-    `torch.set_num_threads(torch_threads)`, before the script's own code and once more at the model's first forward; and
-    OMP_NUM_THREADS for the other libraries of the process, where it is not set. A number that the strategy names wins
-    over OMP_NUM_THREADS and over `torch.set_num_threads` in the script, and the report says what it replaced. Without
-    a number, hotloop takes the cores of the process (the smaller of affinity and the container's quota) over the ranks
-    of the host, leaves what the script or OMP_NUM_THREADS chose, and only says that it does not fit.
+    `torch.set_num_threads(torch_threads)` before the script's own code, and OMP_NUM_THREADS for the other libraries of
+    the process, where it is not set. A number that the strategy names wins over OMP_NUM_THREADS. Without a number,
+    hotloop takes the cores of the process (the smaller of affinity and the container's quota) over the ranks of the
+    host, and leaves what OMP_NUM_THREADS chose.
+
+    `torch.set_num_threads` in the script stays, and the report says so. With `override = true` it sets the strategy's
+    number instead, whenever it is called; in a DataLoader's worker (its `worker_init_fn`) it leaves the one thread that
+    torch gives a worker.
 
     ## When it helps
     More compute threads than cores: the threads of an operator meet at a barrier, and some of them wait for a core
@@ -29,8 +32,7 @@ class ThreadCount(Technique):
     where nothing is set, which leaves cores idle in a training on CPUs.
 
     ## When it does not
-    Trainings on an accelerator hardly use these threads. Small operators run on one thread whatever the number. Workers
-    of a DataLoader have one thread each and are not changed.
+    Trainings on an accelerator hardly use these threads. Small operators run on one thread whatever the number.
 
     ## Numerics
     Reordered: sums are split over another number of threads.
@@ -42,6 +44,7 @@ class ThreadCount(Technique):
     safety = Safety.AUTO
     stage = Stage.RUNTIME
     treats = ("oversubscription",)
+    functions = ("torch:set_num_threads",)
     settings = (
         Setting(
             name="torch_threads",
@@ -70,9 +73,9 @@ class ThreadCount(Technique):
         wanted = int(named) if named is not None else max(1, context.cores // max(1, context.local_world_size))
         before = torch.get_num_threads()
         chosen = os.environ.get(VARIABLE)
-        memory = context.memory(self.id)
         if named is None and chosen:
             return NotApplicable(why=f"{VARIABLE}={chosen} is set (name torch_threads to replace it)")
+        memory = context.memory(self.id)
         memory["wanted"] = wanted
         if before == wanted and chosen == str(wanted):
             return Applied(detail=f"{_threads(wanted)}, as {VARIABLE} says")
@@ -87,23 +90,29 @@ class ThreadCount(Technique):
             undo=lambda: torch.set_num_threads(before),
         )
 
+    def change_call(self, call: Call, settings: Mapping[str, Any], context: Context) -> Effect:
+        from multiprocessing import current_process
+
+        wanted = context.memory(self.id).get("wanted")
+        asked = call.args[0] if call.args else None
+        if wanted is None or not isinstance(asked, int) or call.caller.startswith(("torch.", "hotloop.")):
+            return None
+        wanted = 1 if current_process().daemon else wanted  # what torch gives a DataLoader's worker
+        if asked == wanted:
+            return None
+        explicit = f"set_num_threads({asked})"
+        if not context.strategy.overrides(self.id):
+            why = f"{_threads(asked)} were chosen in the script (override = true replaces them)"
+            return NotApplicable(why=why, explicit=explicit)
+        call.args = (wanted,)
+        return Applied(detail=f"{_threads(wanted)} in place of {asked} that the script sets", explicit=explicit)
+
     def change_model(self, model: Any, settings: Mapping[str, Any], context: Context) -> Effect:
         import torch
 
-        memory = context.memory(self.id)
-        wanted = memory.pop("wanted", None)
-        if wanted is None:
-            return None
-        now = torch.get_num_threads()
-        if now == wanted:
-            return NotApplicable(why=f"{_threads(wanted)} already") if memory.get("as_it_was") else None
-        if settings["torch_threads"] is None:
-            return NotApplicable(why=f"{_threads(now)} were chosen in the script (name torch_threads to replace them)")
-        torch.set_num_threads(wanted)
-        return Applied(
-            detail=f"{_threads(wanted)} in place of {now} that the script had set",
-            undo=lambda: torch.set_num_threads(now),
-        )
+        memory, now = context.memory(self.id), torch.get_num_threads()
+        is_same = memory.pop("as_it_was", False) and now == memory["wanted"]
+        return NotApplicable(why=f"{_threads(now)} already") if is_same else None
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)

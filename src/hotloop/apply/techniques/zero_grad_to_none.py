@@ -33,7 +33,7 @@ class ZeroGradToNone(Technique):
     """
 
     id = "zero-grad-to-none"
-    title = "give gradients up between steps"
+    title = "free gradients between steps"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.LOOP

@@ -69,7 +69,7 @@ class ZeroOptimizer(Technique):
         if models and not all(id(p) in reduced for p in parameters):
             return NotApplicable(why="a parameter is not in the DistributedDataParallel: its gradients may differ")
         if not models:
-            return NotApplicable(why="the model is no DistributedDataParallel: gradients may differ between ranks")
+            return NotApplicable(why="the model is not a DistributedDataParallel: gradients may differ between ranks")
         sharded = ShardedOptimizer(optimizer, models[0].process_group)
         return Applied(
             detail=f"state of {len(parameters)} parameters shared out over {sharded._ranks} ranks by bytes",

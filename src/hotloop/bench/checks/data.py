@@ -107,8 +107,8 @@ def _say_time(value_ns: float | None) -> str:
     """A short duration.
 
     >>> _say_time(8_500), _say_time(2_400_000)
-    ('8.5 us', '2.4 ms')
+    ('8.5 µs', '2.4 ms')
     """
     if value_ns is None:
         return "an unknown time"
-    return f"{value_ns / 1e6:.1f} ms" if value_ns >= 1e6 else f"{value_ns / 1e3:.1f} us"
+    return f"{value_ns / 1e6:.1f} ms" if value_ns >= 1e6 else f"{value_ns / 1e3:.1f} µs"

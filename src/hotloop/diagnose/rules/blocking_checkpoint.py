@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, saving_within
+from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, saving_of_removal
 from hotloop.core.rules import rule
+from hotloop.diagnose.aftermath import aftermath_ns
 from hotloop.diagnose.checkpoints import saving_rank
-from hotloop.diagnose.lines import places, time_beside_checkpoints
+from hotloop.diagnose.lines import SAVING, places, time_between_phases
 from hotloop.diagnose.measured import known_count
-from hotloop.diagnose.noise import steps_between
+from hotloop.diagnose.noise import recurs_unevenly, steps_between
 from hotloop.diagnose.wording import say_every, say_share, say_time
 
 
@@ -25,6 +26,8 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
 
     ## How to tell
     The phase `checkpoint` is a material part of the run: how long a save takes, and how often it happens, are named.
+    Steps after a save that compute longer than those far from one (colder caches, pages handed back to the system,
+    writing to disk that goes on) belong to its cost.
 
     ## What to do
     Save asynchronously: copy the state to pinned or shared memory inside the step, and write it from a thread or a
@@ -40,33 +43,38 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
     if rank is None:
         return None
     written_ratio = min(1.0, rank.breakdown.share("checkpoint"))
-    beside = time_beside_checkpoints(rank)
-    mean_ns = float(rank.breakdown.mean_ns("checkpoint")) + beside.mean_ns
-    cost_ratio = min(1.0, mean_ns / rank.step_mean_ns) if beside.mean_ns > 0 else written_ratio
+    beside = time_between_phases(rank, SAVING)
+    stopped_ns = float(rank.breakdown.mean_ns("checkpoint")) + beside.mean_ns
+    stopped_ratio = min(1.0, stopped_ns / rank.step_mean_ns) if beside.mean_ns > 0 else written_ratio
+    slower_ns = aftermath_ns(rank, "checkpoints")
+    mean_ns = stopped_ns + slower_ns
+    cost_ratio = min(1.0, stopped_ratio + slower_ns / rank.step_mean_ns)
     files = _files_per_checkpoint(rank.columns["checkpoints"])
     per_step = known_count(rank, "checkpoints") / files
     seen = per_step * rank.steady_count
-    each_ns = mean_ns / per_step if per_step > 0 else mean_ns
+    each_ns = stopped_ns / per_step if per_step > 0 else stopped_ns
     # n saves tell how often saves happen to within about 1/n; one alone says little about a longer run.
-    certainty = seen / (seen + 1.0) if seen > 0 else 0.5
+    certainty = seen / (seen + 1.0)
     every = steps_between(rank.columns["checkpoints"]) or (1.0 / per_step if per_step > 0 else None)
     return Finding(
         rule="blocking-checkpoint",
         kind=Kind.FAULT,
         title=f"writing a checkpoint stops the loop for {say_time(each_ns)} "
-        f"{say_every(every) if every else ''}: {say_share(cost_ratio)} of the run",
+        f"{say_every(every, recurs_unevenly(rank.columns['checkpoints'])) if every else ''}: "
+        f"{say_share(stopped_ratio)} of the run"
+        + (f", and {say_share(cost_ratio - stopped_ratio)} in slower steps after it" if slower_ns > 0 else ""),
         phase="checkpoint",
         cost_ns=round(mean_ns),
+        time_ns={"checkpoint": rank.breakdown.mean_ns("checkpoint"), "other": round(beside.mean_ns)},
         cost_ratio=cost_ratio,
-        # What stays in the step is the copy of the state, a tenth to a quarter of a save; the writer takes cores too.
-        saving=saving_within(
-            cost_ratio, 0.6 * certainty * cost_ratio, 0.85 * cost_ratio, 0.95 * cost_ratio, Basis.SIMULATED
-        ),
+        # Saving less often takes the slower steps away with the saves; a copy still empties caches, so low is without.
+        saving=saving_of_removal(cost_ratio, sure_ratio=certainty * stopped_ratio),
         evidence={
             "checkpoints": round(seen),
             "steps_per_checkpoint": None if every is None else round(every, 1),
             "files_per_checkpoint": round(files, 1),
             "checkpoint_ns": round(each_ns),
+            "slower_steps_after_ns": round(slower_ns / per_step) if per_step > 0 and slower_ns > 0 else None,
             "around_the_save_ns": round(beside.mean_ns / per_step) if per_step > 0 and beside.mean_ns > 0 else None,
         },
         where=places(rank.lines.get("checkpoint_ns", ())),

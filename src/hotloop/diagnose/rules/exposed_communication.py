@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hotloop.core.analysis import Analysis, DdpFacts, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.findings import (
+    Basis,
+    Finding,
+    Fix,
+    Kind,
+    Numerics,
+    Safety,
+    Skipped,
+    Value,
+    saving_of_removal,
+    saving_within,
+)
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.comm import (
@@ -22,9 +35,21 @@ from hotloop.diagnose.wording import say_share
 ONE_BUCKET_BYTES = 8 << 20
 ACCUMULATED_BACKWARDS = 1.5
 """From this many backwards a step on, gradients are accumulated."""
+FEW_COLLECTIVES = 3.5
+"""Up to so many calls of its own a step, a training does not send its gradients one by one."""
 SHARDED_SAVING = (0.02, 0.15, 0.6)
-"""Low, expected and high part of FSDP's own exchange that a change wins: gathering weights and spreading gradients is
-what sharding is."""
+"""Rule of thumb: low, expected and high part of FSDP's own exchange that a change wins: gathering weights and spreading
+gradients is what sharding is. The same for what DDP exchanges and nothing named explains."""
+FEW_CALLS_SAVING = (0.4, 0.8, 1.0)
+"""Rule of thumb: the same of a few calls a step beside DDP, most of which need not be in every step."""
+HIDEABLE_SAVING = (0.2, 0.5, 0.9)
+"""Rule of thumb: the same of an exchange that no step can leave out, only hide."""
+HIDDEN_BY_NO_CORE_SAVING = (0.0, 0.1, 0.5)
+"""Rule of thumb: the same where the exchange takes the cores that would compute meanwhile."""
+LEAST_NAMED_RATIO = 0.04
+"""Below a medium finding: nothing is set wrong that could be named."""
+MANY_CALLS_SAVING = (0.45, 0.75, 1.0)
+"""Rule of thumb: the same of gradients that are sent one by one, where their bytes are unknown."""
 
 
 def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
@@ -39,13 +64,15 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
     if cost_ratio < MATERIAL_RATIO:
         return None
     overlap = part.overlap_ratio or 0.0
+    whose = f" on rank {rank.facts.rank}, which has the least of it," if len(ranks) > 1 else ""
     return Finding(
         rule="exposed-communication",
         kind=Kind.FAULT,
-        title=f"{say_share(cost_ratio)} of the device's time is exchange between ranks that nothing hides "
+        title=f"{say_share(cost_ratio)} of the device's time{whose} is exchange between ranks that nothing hides "
         f"({say_share(overlap)} of the exchange is hidden)",
         phase="communication",
         cost_ns=round(cost_ratio * rank.step_ns),
+        time_ns={"exposed_comm": round(cost_ratio * rank.step_ns)},
         cost_ratio=cost_ratio,
         # One rank's file cannot tell transfer from waiting for a slow rank; several ranks leave the transfer.
         saving=saving_from(rank.forecasts.get("hidden-communication"), cost_ratio, 0.15, 0.4, 0.9),
@@ -117,21 +144,19 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     rest_ratio = cost_ratio - own_ratio
     collectives = known_count(rank, "collectives")
     unsplit = rank.ddp is not None and _is_unsplit(rank.ddp)
-    # One call per tensor: latency adds up. A few per step: most need not be in every step.
-    own = (0.45, _merged_saving_ratio(rank, collectives), 1.0) if collectives > 3.5 else (0.4, 0.8, 1.0)
-    if rank.model_is_sharded:
-        own = SHARDED_SAVING
-    elif rank.ddp is None and collectives <= 3.5:
-        # Nothing else averages the gradients, so these few calls do: no step can leave them out, only hide them.
-        own = (0.0, 0.1, 0.5) if shares_its_cores(rank) else (0.2, 0.5, 0.9)
+    own = _saving_of_own(rank, collectives)
     hideable = unsplit and not shares_its_cores(rank)
-    rest = (0.2, 0.5, 0.9) if hideable else (0.02, 0.15, 0.6)
+    rest = HIDEABLE_SAVING if hideable else SHARDED_SAVING
     low, mid, high = (own_ratio * a + rest_ratio * b for a, b in zip(own, rest, strict=True))
     mostly_own = own_ratio >= rest_ratio
+    saving = saving_within(cost_ratio, low, mid, high, Basis.RULE_OF_THUMB)
+    merged_ratio = None if rank.model_is_sharded else _merged_ratio(rank, collectives)
+    if mostly_own and merged_ratio is not None:
+        saving = saving_of_removal(cost_ratio, merged_ratio * own_ratio)
     unnamed = (not mostly_own and not hideable) or (mostly_own and rank.model_is_sharded is True)
     if unnamed:
         # Nothing is set wrong that could be named: never more than low.
-        low = min(low, 0.04)
+        saving = replace(saving, low_ratio=min(low, LEAST_NAMED_RATIO))
     evidence: dict[str, Value] = {
         "own_collectives_ratio": round(own_ratio, 4),
         "gradient_exchange_ratio": round(rest_ratio, 4),
@@ -157,8 +182,9 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         title=f"{cost_ratio:.0%} of the step is exchange between ranks that nothing hides",
         phase="communication" if mostly_own else "backward",
         cost_ns=round(cost_ns),
+        time_ns={"communication": round(exposure.explicit_ns), "backward": round(exposure.rest_ns)},
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, low, mid, high, Basis.RULE_OF_THUMB if unnamed else Basis.SIMULATED),
+        saving=saving,
         evidence=evidence,
         where=where,
         fix=Fix(
@@ -173,16 +199,28 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     )
 
 
-def _merged_saving_ratio(rank: RankAnalysis, collectives: float) -> float:
+def _saving_of_own(rank: RankAnalysis, collectives: float) -> tuple[float, float, float]:
+    """Low, expected and high part of the training's own collectives that a change wins, by rule of thumb."""
+    if rank.model_is_sharded:
+        return SHARDED_SAVING
+    if collectives > FEW_COLLECTIVES:
+        return MANY_CALLS_SAVING
+    if rank.ddp is not None:
+        return FEW_CALLS_SAVING
+    # Nothing else averages the gradients, so these few calls do: no step can leave them out, only hide them.
+    return HIDDEN_BY_NO_CORE_SAVING if shares_its_cores(rank) else HIDEABLE_SAVING
+
+
+def _merged_ratio(rank: RankAnalysis, collectives: float) -> float | None:
     """Share of the time in one-by-one collectives that one call for all of them saves: what stays is one call's latency
-    and the bytes, which are taken for those of all gradients; 0.75 where their number is unknown."""
+    and the bytes, which are taken for those of all gradients. None where their number is unknown, on an accelerator
+    (whose links were not measured), and for a few calls."""
     own_ns = explicit_ns(rank)
-    if rank.model_parameters is None or own_ns <= 0:
-        return 0.75
-    rate = LOOPBACK_BYTES_PER_S * (1 if rank.device_type == "cpu" else 10)
-    payload_bytes = 2.0 * (rank.world_size - 1) / rank.world_size * 4 * rank.model_parameters
-    stays_ns = own_ns / collectives + payload_bytes / rate * 1e9
-    return max(0.45, 0.95 * (1.0 - stays_ns / own_ns))
+    if rank.model_parameters is None or own_ns <= 0 or collectives <= FEW_COLLECTIVES or rank.device_type != "cpu":
+        return None
+    payload_bytes = 2 * (rank.world_size - 1) / rank.world_size * 4 * rank.model_parameters
+    stays_ns = own_ns / collectives + payload_bytes / LOOPBACK_BYTES_PER_S * 1e9
+    return max(0.0, 1.0 - stays_ns / own_ns)
 
 
 def _is_unsplit(ddp: DdpFacts) -> bool:

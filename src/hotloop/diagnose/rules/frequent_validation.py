@@ -7,9 +7,9 @@ import math
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.lines import places_in_loop
+from hotloop.diagnose.lines import VALIDATING, places_in_loop, time_between_phases
 from hotloop.diagnose.measured import known_count
-from hotloop.diagnose.noise import steps_between, threshold_ratio
+from hotloop.diagnose.noise import recurs_unevenly, steps_between, threshold_ratio
 from hotloop.diagnose.wording import say_every, say_share, say_time
 
 FLOOR_RATIO = 0.10
@@ -45,15 +45,12 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     at intervals longer than a step.
     """
     rank = max(analysis.ranks, key=lambda one: one.breakdown.share("validation"))
-    cost_ratio = min(1.0, rank.breakdown.share("validation"))
+    in_phase_ns, beside = rank.breakdown.mean_ns("validation"), time_between_phases(rank, VALIDATING)
+    mean_ns = in_phase_ns + beside.mean_ns
+    cost_ratio = min(1.0, rank.breakdown.share("validation") + beside.mean_ns / max(1.0, rank.step_mean_ns))
     if cost_ratio < threshold_ratio(rank, floor_ratio=FLOOR_RATIO, judged_fields=("nograd_ns", "burst_input_ns")):
         return None
-    # A teacher's forwards come in every step too; validation is then known by its own loader or by eval mode.
-    names = ("bursts", "bursts_other_loader", "bursts_eval_mode")
-    counted = min(
-        (name for name in names if known_count(rank, name) > 0), key=lambda n: known_count(rank, n), default=names[0]
-    )
-    per_step = known_count(rank, counted)
+    per_step = known_count(rank, "validations")
     seen = per_step * rank.steady_count
     if seen < 2:
         return Skipped(
@@ -65,23 +62,24 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     if training > 0:
         wanted = cost_ratio * (1.0 - AIM_RATIO) / (AIM_RATIO * training)
         times_rarer = max(2, min(MOST_TIMES_RARER, math.ceil(wanted)))
-    every = steps_between(rank.columns[counted]) or 1.0 / per_step
-    mean_ns = float(rank.breakdown.mean_ns("validation"))
+    every = steps_between(rank.columns["validations"]) or 1.0 / per_step
+    how_often = say_every(every, recurs_unevenly(rank.columns["validations"]))
     saved = cost_ratio * (1.0 - 1.0 / times_rarer)
     return Finding(
         rule="frequent-validation",
         kind=Kind.FAULT,
-        title=f"validation runs {say_every(every)} for {say_time(mean_ns / per_step)}: "
-        f"{say_share(cost_ratio)} of the run",
+        title=f"validation runs {how_often} for {say_time(mean_ns / per_step)}: {say_share(cost_ratio)} of the run",
         phase="validation",
         cost_ns=round(mean_ns),
+        time_ns={"validation": in_phase_ns, "other": round(beside.mean_ns)},
         cost_ratio=cost_ratio,
         # How rare it may be is the reader's choice: half as often is the least that the finding stands for.
-        saving=saving_within(cost_ratio, 0.5 * saved, saved, cost_ratio, Basis.SIMULATED),
+        saving=saving_within(cost_ratio, saved / 2, saved, cost_ratio, Basis.SIMULATED),
         evidence={
             "validations": round(seen),
             "steps_per_validation": round(every, 1),
             "validation_ns": round(mean_ns / per_step),
+            "behind_its_forwards_ns": round(beside.mean_ns / per_step) if beside.mean_ns > 0 else None,
         },
         where=places_in_loop(rank, "nograd_ns", beside="forward_ns")[:2],
         fix=Fix(

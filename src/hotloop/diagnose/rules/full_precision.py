@@ -61,7 +61,7 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
         evidence |= dict(forecast.evidence) | {"batches_vary_in_length": batches_vary_in_length(rank)}
         title = f"bfloat16 autocast would take {saving.mid_ratio:.0%} off the step"
         if saving.low_ratio < SURE_RATIO:
-            title = f"bfloat16 autocast may take {saving.mid_ratio:.0%} off the step, or nothing"
+            title = f"bfloat16 autocast may save up to about {saving.high_ratio:.0%} (likely {saving.mid_ratio:.0%})"
     elif rank.device_type != "cpu" and (rank.model_parameters or 0) >= LARGE_MODEL_PARAMETERS:
         share = train_share(analysis)
         saving = saving_within(share, 0.02, 0.2 * share, 0.5 * share, Basis.RULE_OF_THUMB)

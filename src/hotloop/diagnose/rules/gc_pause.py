@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Value, saving_within
+from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Value, saving_of_removal
 from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import COLLECTING, field_lines, places
@@ -60,14 +60,7 @@ def gc_pause(analysis: Analysis) -> Finding | None:
         phase=None,
         cost_ns=round(pause_ns),
         cost_ratio=cost_ratio,
-        # Calls that are removed are gone; frozen objects are no longer visited, but the young ones still are.
-        saving=saving_within(
-            cost_ratio,
-            (0.85 if explicit else 0.7) * cost_ratio,
-            (0.96 if explicit else 0.9) * cost_ratio,
-            cost_ratio,
-            Basis.SIMULATED,
-        ),
+        saving=saving_of_removal(cost_ratio),
         evidence={
             "collections_per_step": round(count, 4),
             "pause_ns": round(each_ns),

@@ -30,6 +30,7 @@ def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     ratios = [(r.judged_idle.sync_drained_ns if r.judged_idle else 0) / window_ns(r) for r in ranks]
     worst = max(range(len(ranks)), key=lambda i: ratios[i])
     rank, cost_ratio = ranks[worst], ratios[worst]
+    whose = f" of rank {rank.facts.rank}" if len(ranks) > 1 else ""
     idle = rank.judged_idle
     if idle is None or cost_ratio < MATERIAL_RATIO:
         return None
@@ -40,9 +41,10 @@ def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     return Finding(
         rule="host-sync",
         kind=Kind.FAULT,
-        title=f"the device idles {say_share(cost_ratio)} of the time after the host waited for it{named}",
+        title=f"the device{whose} idles {say_share(cost_ratio)} of the time after the host waited for it{named}",
         phase=None,
         cost_ns=round(cost_ratio * rank.step_ns),
+        time_ns={"idle": round(cost_ratio * rank.step_ns)},
         cost_ratio=cost_ratio,
         saving=saving_from(rank.forecasts.get("no-host-syncs"), cost_ratio, 0.2, 0.6, 1.0),
         evidence={

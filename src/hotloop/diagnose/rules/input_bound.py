@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
 from hotloop.core.findings import (
     Basis,
@@ -18,14 +20,18 @@ from hotloop.core.findings import (
 )
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
+from hotloop.diagnose.cold_start import ColdStart, batches_of_an_epoch, find_cold_start
 from hotloop.diagnose.lines import places
 from hotloop.diagnose.loading import (
+    PREPARED_LOW_RATIO,
+    PREPARED_MID_RATIO,
     LoadingWork,
     Overlap,
     best_overlap,
     busy_cores,
     cores_per_rank,
     fetch_work_ns,
+    has_costly_restarts,
     loading_work,
     main_loader,
     restart_ns,
@@ -33,8 +39,10 @@ from hotloop.diagnose.loading import (
     waiting_rank,
 )
 from hotloop.diagnose.measured import known_mean, known_places
-from hotloop.diagnose.noise import threshold_ratio
+from hotloop.diagnose.noise import NOISE_MULTIPLE, threshold_ratio
 from hotloop.diagnose.on_trace import saving_from, window_ns
+from hotloop.diagnose.once import severity_once
+from hotloop.diagnose.samples import describe_preparation, draws_random, sample_lines, slow_tokenizer
 from hotloop.diagnose.wording import say_share, say_time
 
 FLOOR_RATIO = 0.02
@@ -44,10 +52,20 @@ PREPARED_SAMPLE_NS = 5_000.0
 """A sample that costs less than this is copied, not made: preparing it ahead of the training leaves the same copy."""
 
 NO_CORE_MID_RATIO = 0.15
-"""Part of the wait that is expected back from workers where no core is free for them."""
+"""Rule of thumb: part of the wait that is expected back from workers where no core is free for them."""
 LEAST_TAKEN_CORES = 0.3
 NO_FREE_CORE = "; the training uses all cores, so workers may win nothing"
 OTHERS_HAVE_CORES = "; other programs had the cores, so workers may win nothing until one is free"
+
+WORKERS_ON_TRACE = {
+    None: "the trace does not tell where batches are made",
+    True: "batches are made in the main process: workers would make them beside the device",
+    False: "the present workers are too few or too slow: more of them help while cores are free",
+}
+
+UNKNOWN_LOW_RATIO, UNKNOWN_MID_RATIO = 0.2, 0.6
+"""Rule of thumb: part of the wait that is won where nothing is known of the loader."""
+_THUMB = Basis.RULE_OF_THUMB
 
 LATENCY_CPU_RATIO = 0.5
 """Loading whose thread is on a CPU for less than this part of its time waits for storage or a network."""
@@ -76,10 +94,12 @@ def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
         title=f"every step waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch{workers}",
         phase="input_wait",
         cost_ns=round(wait_ns),
+        time_ns={"input_wait": round(wait_ns)},
         cost_ratio=cost_ratio,
         saving=saving_from(rank.forecasts.get("no-input-wait"), cost_ratio, sure, min(0.8, 1.6 * sure), 1.0),
         evidence={
             "loads_in_main_process": in_main,
+            "workers": WORKERS_ON_TRACE[in_main],
             "device_idle_meanwhile_ratio": None if idle_ratio is None else round(idle_ratio, 4),
             "steps": rank.complete_steps_count,
         },
@@ -98,7 +118,7 @@ def _loads_in_main(rank: TraceRank) -> bool | None:
 
 
 @rule("input-bound", "the step waits for the next batch", on_trace=input_bound_on_trace, asks=("no-input-wait",))
-def input_bound(analysis: Analysis) -> Finding | None:
+def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
     """## What it does
     Measures how long the training loop stands inside its DataLoader (`input_wait`), and tells apart why: samples that
     are slow to compute (`__getitem__`), a slow `collate_fn`, storage that answers late, or too few workers.
@@ -110,22 +130,71 @@ def input_bound(analysis: Analysis) -> Finding | None:
     `input_wait` is a good part of the step. Without workers, all loading is wait. With workers, each makes one batch
     in `fetch + collate` time, so W workers deliver one every `(fetch + collate) / W`; when that is longer than the
     computation of a step, the workers are too few. CPU time far below wall time inside `__getitem__` means storage.
+    Where the steps of the first epoch (or of the warm-up, where no epoch was seen to end) wait more than twice as long
+    in the mean as later ones, and together 5 % of the run or more longer, something fills at the start. That is a share
+    of this run: no saving is forecast, the severity is one level below that of the same share lost in every step, and
+    the wait of the steady steps is told without it.
 
     ## What to do
     Give the DataLoader `num_workers`, with `persistent_workers=True` and `prefetch_factor=2` or more. When all cores
-    are busy already, workers compete with the computation: make the samples cheaper instead (decode and tokenise once,
-    ahead of the training; vectorise the collate function). Samples of a few microseconds are copies already: with all
+    are busy already, workers compete with the computation: make the samples cheaper instead. Decode and resize images
+    once, tokenise text once, cache whatever is the same in every epoch; vectorise the collate function. Random
+    augmentation stays in `__getitem__`: prepared ahead, it would be frozen. A tokenizer written in Python is named as
+    `slow_tokenizer`: `use_fast=True` takes the one in Rust. Samples of a few microseconds are copies already: with all
     cores busy nothing is promised for them. Where no core was free, because the training or other programs had them
-    all, workers are promised nothing sure, and the title says that they may win nothing.
+    all, workers are promised nothing sure, and the title says that they may win nothing. A cache that fills in the
+    first epoch (`cold-cache`) is best filled once, ahead of the training, and kept on disk: one that the data set holds
+    is filled again at every start, and by every worker.
 
     ## When it is wrong
     On an accelerator the host may wait here while the device still has work queued; then the wait is free. Random
     augmentation drawn in workers gives other draws than in the main process. An IterableDataset must be split among
     its workers by hand. A data set that does not pickle needs the fork start method.
     """
+    starts = [find_cold_start(rank) for rank in analysis.ranks]
+    index = max(range(len(starts)), key=lambda i: 0.0 if (one := starts[i]) is None else one.run_ratio)
+    start = starts[index]
+    once = None if start is None else _tell_cold_start(analysis, analysis.ranks[index], start)
     rank = waiting_rank(analysis)
+    own = starts[analysis.ranks.index(rank)]
+    steady = _judge_steady(analysis, rank, 0.0 if own is None else own.steady_ns)
+    return (steady, once) if steady is not None and once is not None else steady or once
+
+
+def _tell_cold_start(analysis: Analysis, rank: RankAnalysis, start: ColdStart) -> Finding:
+    """Something fills at the start: what its steps wait for batches beyond the later ones."""
     loader = main_loader(rank)
-    wait_ns = max(0.0, rank.breakdown.mean_ns("input_wait") - restart_ns(rank))
+    return Finding(
+        rule="input-bound",
+        kind=Kind.FAULT,
+        title=f"batches come slower {'in the first epoch' if start.is_epoch else 'at the start'} than later: the first "
+        f"{start.steps_count} steps wait {say_time(start.beyond_ns)} ({say_share(start.run_ratio)} of this run) longer "
+        "than the later ones; filling a cache is paid once per start",
+        phase="input_wait",
+        cost_ns=round(start.beyond_ns),
+        cost_ratio=start.run_ratio,
+        saving=None,
+        evidence={
+            "cause": "cold-cache",
+            "steps": start.steps_count,
+            "wait_ns_per_step": round(start.wait_ns),
+            "wait_ns_per_later_step": round(start.later_wait_ns),
+            "batches_of_an_epoch": batches_of_an_epoch(loader),
+            "num_workers": None if loader is None else loader.num_workers,
+        },
+        where=known_places(None if loader is None else loader.fetch_where or loader.where),
+        fix=Fix(technique="precompute-samples", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        unit=analysis.unit,
+        base="run",
+        severity_override=severity_once(start.run_ratio),
+    )
+
+
+def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Finding | None:
+    """The wait of the steady steps, without ``cold_ns`` per step that the finding about the start tells of."""
+    loader = main_loader(rank)
+    restarts_ns = restart_ns(rank) if has_costly_restarts(rank) else 0.0
+    wait_ns = max(0.0, rank.breakdown.mean_ns("input_wait") - restarts_ns - cold_ns)
     if rank.step_mean_ns <= 0:
         return None
     cost_ratio = min(1.0, wait_ns / rank.step_mean_ns)
@@ -140,9 +209,12 @@ def input_bound(analysis: Analysis) -> Finding | None:
             title=f"{who} waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch",
             phase="input_wait",
             cost_ns=round(wait_ns),
+            time_ns={"input_wait": round(wait_ns)},
             cost_ratio=cost_ratio,
-            saving=saving_within(cost_ratio, 0.2 * cost_ratio, 0.6 * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
-            evidence={"cause": "unknown"},
+            saving=saving_within(
+                cost_ratio, UNKNOWN_LOW_RATIO * cost_ratio, UNKNOWN_MID_RATIO * cost_ratio, cost_ratio, _THUMB
+            ),
+            evidence={"cause": "unknown", "workers": "not judged: no DataLoader was seen to make these batches"},
             where=places(rank.lines.get("input_wait_ns", ())),
             ranks=ranks,
             unit=analysis.unit,
@@ -161,18 +233,28 @@ def input_bound(analysis: Analysis) -> Finding | None:
     overlap = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores, busy=busy)
     lacks_cores = (cores - own_busy) * compute_ns < 0.5 * work.cpu_ns
     saving, fix = _forecast(rank, loader, work, overlap, cost_ratio, cause, lacks_cores)
-    title = f"{who} waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch: "
-    title += _say_cause(cause, loader, work, compute_ns, batches)
+    title = f"{who} waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch"
+    if restarts_ns > 0:
+        title += f", and {say_share(restarts_ns / rank.step_mean_ns)} more for workers that restart"
+    title += ": " + _say_cause(cause, loader, work, compute_ns, batches)
     # Workers that wait for storage need no core of their own.
     needs_core = work.cpu_ns >= LATENCY_CPU_RATIO * work.wall_ns
     if fix.technique == "loader-workers" and needs_core and (cores - busy) * compute_ns < 0.5 * work.cpu_ns:
         alone = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores, busy=own_busy)
         saving = _without_a_free_core(saving, rank, alone, cost_ratio)
         title += OTHERS_HAVE_CORES if taken >= LEAST_TAKEN_CORES and not lacks_cores else NO_FREE_CORE
+    is_preparation = fix.technique == "precompute-samples"
+    if is_preparation and draws_random(rank, loader):
+        title += "; the samples draw random numbers: only what comes before that can be prepared"
     evidence: dict[str, Value] = {
         "cause": cause,
+        "workers": _say_workers(fix, overlap, rank.step_mean_ns),
+        "to_prepare": describe_preparation(rank) if is_preparation else None,
+        "draws_random": draws_random(rank, loader),
+        "slow_tokenizer": slow_tokenizer(sample_lines(rank)),
         "num_workers": loader.num_workers,
         "wait_ns": round(wait_ns),
+        "restarts_ns": round(restarts_ns) if restarts_ns > 0 else None,
         "compute_ns": round(compute_ns),
         "loading_ns_per_step": round(work.wall_ns),
         "loading_cpu_ns_per_step": round(work.cpu_ns),
@@ -192,6 +274,7 @@ def input_bound(analysis: Analysis) -> Finding | None:
         title=title,
         phase="input_wait",
         cost_ns=round(wait_ns),
+        time_ns={"input_wait": round(wait_ns)},
         cost_ratio=cost_ratio,
         saving=saving,
         evidence=evidence,
@@ -200,6 +283,15 @@ def input_bound(analysis: Analysis) -> Finding | None:
         ranks=ranks,
         unit=analysis.unit,
     )
+
+
+def _say_workers(fix: Fix, overlap: Overlap, step_ns: float) -> str:
+    """Why loader workers are the fix, or are not."""
+    hands = f"{overlap.workers} worker{'s' * (overlap.workers != 1)}"
+    forecast = f"{say_time(overlap.mid_ns)} a step with {hands}, {say_time(step_ns)} now"
+    if fix.technique == "precompute-samples":
+        return f"no core is free for them: {forecast}"
+    return f"they load beside the computation: {forecast}"
 
 
 def _who_waits(analysis: Analysis, rank: RankAnalysis) -> tuple[tuple[int, ...], str]:
@@ -264,7 +356,7 @@ def _forecast(
     gains = [1.0 - step_ns / rank.step_mean_ns for step_ns in (overlap.worst_ns, overlap.mid_ns, overlap.best_ns)]
     low, mid, high = (max(0.0, gain) for gain in gains)
     # A forecast within the run's own noise is no gain that one may count on.
-    low = max(0.0, low - 2.0 * rank.step_noise_ratio)
+    low = max(0.0, low - NOISE_MULTIPLE * rank.step_noise_ratio)
     if cause == "uneven-batches":
         factor = max(4, 2 * (loader.prefetch_factor or 2))
         return (
@@ -283,12 +375,27 @@ def _forecast(
         )
     if mid < 0.4 * cost_ratio and lacks_cores and not _is_prepared(rank, work):
         # No free core would do the work beside the computation: it has to become less. What is left of a sample that
-        # was prepared ahead is a copy, a tenth to a third of the work; augmentation at random cannot be prepared.
+        # was prepared ahead is a copy; augmentation at random cannot be prepared.
+        draws = draws_random(rank, loader)
+        fix = Fix(
+            technique="precompute-samples",
+            settings={},
+            safety=Safety.SHOW,
+            numerics=Numerics.EXACT if draws is False else Numerics.RESAMPLED,
+        )
+        if draws:  # nobody has timed which part of a sample comes before its random part
+            return saving_within(
+                cost_ratio, low, max(low, 0.4 * cost_ratio), 0.92 * cost_ratio, Basis.RULE_OF_THUMB
+            ), fix
         return (
             saving_within(
-                cost_ratio, max(low, 0.5 * cost_ratio), 0.75 * cost_ratio, 0.92 * cost_ratio, Basis.SIMULATED
+                cost_ratio,
+                max(low, PREPARED_LOW_RATIO * cost_ratio),
+                PREPARED_MID_RATIO * cost_ratio,
+                cost_ratio,
+                Basis.SIMULATED,
             ),
-            Fix(technique="precompute-samples", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+            fix,
         )
     return (
         saving_within(cost_ratio, low, mid, high, Basis.SIMULATED),
@@ -308,7 +415,8 @@ def _without_a_free_core(saving: Saving, rank: RankAnalysis, alone: Overlap, cos
     they win once the cores are there.
     """
     high = max(saving.high_ratio, 1.0 - alone.best_ns / rank.step_mean_ns, 0.0)
-    return saving_within(cost_ratio, 0.0, min(saving.mid_ratio, NO_CORE_MID_RATIO * cost_ratio), high, saving.basis)
+    # What is expected in between is not measured.
+    return saving_within(cost_ratio, 0.0, min(saving.mid_ratio, NO_CORE_MID_RATIO * cost_ratio), high, _THUMB)
 
 
 def _is_prepared(rank: RankAnalysis, work: LoadingWork) -> bool:

@@ -42,6 +42,7 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     ratios = [ns / window_ns(rank) for ns, rank in zip(late, ranks, strict=True)]
     worst = max(range(len(ranks)), key=lambda i: ratios[i])
     rank, cost_ratio = ranks[worst], ratios[worst]
+    whose = f" of rank {rank.facts.rank}" if len(ranks) > 1 else ""
     launch, inside = rank.timeline.launch, rank.timeline.in_steps
     if launch is None or cost_ratio < MATERIAL_RATIO:
         return None
@@ -54,7 +55,7 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     if short_ratio < SHORT_RATIO and not starved:
         return None
     why = (
-        f"{say_share(short_ratio)} of the kernels take less than 10 us"
+        f"{say_share(short_ratio)} of the kernels take less than 10 µs"
         if short_ratio >= SHORT_RATIO
         else f"after {say_share(starved_ratio)} of the kernels nothing is queued"
     )
@@ -71,10 +72,11 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     return Finding(
         rule="launch-bound",
         kind=Kind.FAULT,
-        title=f"the device idles {say_share(cost_ratio)} of the time because the next kernel is not launched yet; "
-        f"{why}",
+        title=f"the device{whose} idles {say_share(cost_ratio)} of the time because the next kernel is not launched "
+        f"yet; {why}",
         phase=None,
         cost_ns=round(cost_ns),
+        time_ns={"idle": round(cost_ns)},
         cost_ratio=cost_ratio,
         saving=_forecast_saving(rank, cost_ratio, sure),
         evidence=evidence,

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Value, saving_within
+from hotloop.core.findings import (
+    Basis,
+    Finding,
+    Fix,
+    Kind,
+    Numerics,
+    Safety,
+    Value,
+    saving_of_removal,
+    saving_within,
+)
 from hotloop.core.recording import CLOSED_BY_SCALER_SKIP
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_mean, known_places
@@ -11,6 +21,9 @@ from hotloop.diagnose.noise import MATERIAL_RATIO, is_material_span
 
 MANY_SKIPS_RATIO = 0.02
 FEWEST_SKIPS = 5
+CALMER_LOW_RATIO = 0.3
+CALMER_MID_RATIO = 0.7
+"""Rule of thumb: part of the skipped steps that another scale schedule saves."""
 HALF = ("float16", "torch.float16", "half")
 
 
@@ -51,10 +64,10 @@ def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
     if not (cost_ratio >= MATERIAL_RATIO if skip_ratio else is_material_span(analysis, cost_ratio, "scaler_ns")):
         return None
     own = cost_ratio - skip_ratio
+    saving = saving_of_removal(cost_ratio)
     if needed:
-        low, mid, high = 0.3 * skip_ratio, 0.7 * skip_ratio, skip_ratio
-    else:
-        low, mid, high = 0.7 * own + 0.8 * skip_ratio, 0.95 * own + 0.97 * skip_ratio, cost_ratio
+        low, mid = CALMER_LOW_RATIO * skip_ratio, CALMER_MID_RATIO * skip_ratio
+        saving = saving_within(cost_ratio, low, mid, cost_ratio, Basis.RULE_OF_THUMB)
     what = dtype or "float32"
     title = (
         f"the loss scaler skips {skip_ratio:.0%} of the steps"
@@ -77,7 +90,7 @@ def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
         phase="optimizer",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, low, mid, high, Basis.SIMULATED),
+        saving=saving,
         evidence=evidence,
         where=known_places(rank.scaler_where),
         fix=Fix(

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.findings import (
+    Basis,
+    Finding,
+    Fix,
+    Kind,
+    Numerics,
+    Safety,
+    Skipped,
+    Value,
+    saving_of_removal,
+    saving_within,
+)
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_mean, known_places
 from hotloop.diagnose.noise import is_material, is_material_span
@@ -13,6 +24,9 @@ BYTES_PER_PARAMETER = 16
 """Weights, gradients and two moments in float32."""
 PROCESS_BYTES = 400 << 20
 """What a process with torch takes before any model, on the host."""
+UNTIMED_LOW_RATIO = 0.2
+UNTIMED_MID_RATIO = 0.6
+"""Rule of thumb: part of a whole forward that is computed again, where it was not timed."""
 KEPT_FACTOR = 5.0
 """Activations kept without checkpointing, over those with it (measured: 4 times for a transformer per block)."""
 
@@ -54,16 +68,16 @@ def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
     recompute_ns = known_mean(rank, "recompute_ns")
     if recompute_ns is not None:
         cost_ratio = min(1.0, recompute_ns / rank.step_mean_ns)
-        factors, basis = (0.7, 0.9, 1.0), Basis.SIMULATED
+        saving = saving_of_removal(cost_ratio)
     else:
         cost_ratio = min(analysis.share("backward"), rank.mean.get("forward_ns", 0.0) / rank.step_mean_ns)
-        factors, basis = (0.2, 0.6, 1.0), Basis.RULE_OF_THUMB
+        low, mid = UNTIMED_LOW_RATIO * cost_ratio, UNTIMED_MID_RATIO * cost_ratio
+        saving = saving_within(cost_ratio, low, mid, cost_ratio, Basis.RULE_OF_THUMB)
     is_clocked = recompute_ns is not None
     if not (
         is_material_span(analysis, cost_ratio, "recompute_ns") if is_clocked else is_material(analysis, cost_ratio)
     ):
         return None
-    low, mid, high = (factor * cost_ratio for factor in factors)
     evidence: dict[str, Value] = {
         "recompute_ns_per_step": None if recompute_ns is None else round(recompute_ns),
         "memory_peak_bytes": peak,
@@ -76,8 +90,9 @@ def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
         title=f"activations are recomputed while memory is {peak / usable:.0%} full",
         phase="backward",
         cost_ns=round(cost_ratio * analysis.step_ns),
+        time_ns={"backward": round(cost_ratio * rank.step_mean_ns)} if is_clocked else None,
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, low, mid, high, basis),
+        saving=saving,
         evidence=evidence,
         where=known_places(rank.checkpointing_where),
         fix=Fix(technique="keep-activations", settings={}, safety=Safety.ASK, numerics=Numerics.EXACT),

@@ -6,7 +6,7 @@ from hotloop.core.analysis import Analysis, Forecast, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.loading import main_loader
-from hotloop.diagnose.wording import say_share
+from hotloop.diagnose.measured import evidence_of, say_probed
 
 HARMLESS_RATIO = 0.005
 """A measured gain below this says that the extra threads do no harm here."""
@@ -19,6 +19,7 @@ FEWEST_ROUNDS_COUNT = 3
 UNPROVED_LOW_RATIO = 0.02
 UNPROVED_MID_RATIO = 0.10
 UNPROVED_HIGH_RATIO = 0.50
+"""Rule of thumb: saving for twice as many threads as cores where no probe timed them."""
 
 
 @rule("oversubscription", "more compute threads than cores")
@@ -62,7 +63,7 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
     if probed is not None:
         settings = dict(probed.settings) or settings
         saving = saving_within(
-            1.0, _proved_low_ratio(probed, lead), probed.saving_mid_ratio, probed.saving_high_ratio, Basis.MEASURED
+            1.0, _proved_low_ratio(probed, lead), probed.saving_mid_ratio, probed.saving_high_ratio, probed.basis
         )
     elif analysis.accelerator:
         saving = None
@@ -77,7 +78,7 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
         )
     cost_ratio = None if saving is None or probed is None else saving.high_ratio
     across = f" of {ranks} ranks" if ranks > 1 else ""
-    measured = f"; {wanted} each were measured to save {say_share(saving.mid_ratio)}" if probed and saving else ""
+    measured = f"; {wanted} each {say_probed(probed, saving.mid_ratio, 'were')}" if probed and saving else ""
     return Finding(
         rule="oversubscription",
         kind=Kind.FAULT,
@@ -91,7 +92,7 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
             "ranks_on_host": ranks,
             "loader_workers": workers,
             "cores": cores,
-            **({} if probed is None else dict(probed.evidence)),
+            **({} if probed is None else evidence_of(probed)),
         },
         fix=Fix(technique="thread-count", settings=settings, safety=Safety.AUTO, numerics=Numerics.REORDERED),
         unit=analysis.unit,
@@ -111,4 +112,4 @@ def _proved_low_ratio(probed: Forecast, rank: RankAnalysis) -> float:
     train_ns = rank.mean.get("forward_ns", 0.0) + rank.mean.get("backward_ns", 0.0)
     if present < 0.5 * train_ns or 1.0 - fitting / present < CLEAR_GAIN_RATIO:
         return probed.saving_low_ratio
-    return max(probed.saving_low_ratio, 0.5 * probed.saving_mid_ratio)
+    return max(probed.saving_low_ratio, probed.saving_mid_ratio / 2)

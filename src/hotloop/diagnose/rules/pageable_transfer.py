@@ -33,6 +33,7 @@ def pageable_transfer_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | N
         title=f"copies from pageable memory take {say_share(cost_ratio)} of the device's time, hidden by nothing",
         phase="h2d",
         cost_ns=round(cost_ratio * rank.step_ns),
+        time_ns={"exposed_mem": round(cost_ratio * rank.step_ns)},
         cost_ratio=cost_ratio,
         # Pinned memory copies at about twice the rate; beside the computation the copy costs nothing.
         saving=saving_within(cost_ratio, 0.4 * cost_ratio, 0.7 * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),

@@ -10,17 +10,21 @@ from hotloop.diagnose.lines import (
     BOOKKEEPING,
     COLLECTING,
     LOGGING,
+    SAVING,
+    VALIDATING,
     WEIGHTS,
     FieldShare,
     add_shares,
+    own_ns,
     places,
     time_of_batches_after_acting,
     time_of_kinds,
     time_of_other_kinds,
 )
-from hotloop.diagnose.loading import LoadingWork, best_overlap, busy_cores, cores_per_rank
+from hotloop.diagnose.loading import PREPARED_MID_RATIO, LoadingWork, best_overlap, busy_cores, cores_per_rank
 from hotloop.diagnose.measured import known_count
-from hotloop.diagnose.noise import threshold_ratio
+from hotloop.diagnose.noise import NOISE_MULTIPLE, threshold_ratio
+from hotloop.diagnose.samples import slow_tokenizer
 from hotloop.diagnose.wording import say_share, say_time
 
 FLOOR_RATIO = 0.02
@@ -51,6 +55,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     ## What to do
     Move these lines into the data set's `__getitem__` or into `collate_fn` and give the DataLoader workers; or prepare
     the samples once, ahead of the training. Work on whole tensors in place of single items where the lines loop.
+    A tokenizer written in Python is named as `slow_tokenizer`: `use_fast=True` takes the one in Rust.
 
     ## When it is wrong
     Work that needs the model (hard-example mining, self-play) cannot move into a worker. An augmentation that runs
@@ -71,7 +76,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
         return Skipped(
             rule="preprocessing-in-loop",
             reason=f"{say_share(_gap_ns(rank) / rank.step_mean_ns)} of the step passes between batch and forward, "
-            "but no stack samples say in which lines",
+            "but there are too few stack samples to say in which lines",
         )
     work = _preparation(rank)
     cost_ratio = min(1.0, work.mean_ns / rank.step_mean_ns)
@@ -85,6 +90,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
         f"step: {_say_line(line.where.function, line.text)}",
         phase="other",
         cost_ns=round(work.mean_ns),
+        time_ns={"other": round(work.mean_ns)},
         cost_ratio=cost_ratio,
         saving=_forecast(rank, work, cost_ratio),
         evidence={
@@ -93,6 +99,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
             "high_ns": round(work.high_ns),
             "has_loader": _has_loader(rank),
             "cores": rank.cores,
+            "slow_tokenizer": slow_tokenizer(work.lines),
         },
         where=places(work.lines),
         fix=Fix(technique="preprocess-in-workers", settings={}, safety=Safety.SHOW, numerics=Numerics.RESAMPLED),
@@ -101,9 +108,9 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
 
 
 def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Finding | None:
-    """A gap whose samples all lie on a line such as ``optimizer.zero_grad()``.
+    """A gap whose samples all lie on a line such as ``optimizer.zero_grad()``, taken inside the training.
 
-    The sampler is a thread and waits for the interpreter's lock: Python code that holds it for less than its switch
+    That sampler is a thread and waits for the interpreter's lock: Python code that holds it for less than its switch
     interval (5 ms) is over when the sample is taken, and the sample lies on the next call that gives the lock away
     (``late_ratio`` is the share of such samples). Where longer code lost the lock, such samples were counted there
     already. So the time may belong to what stands before the line, or to the line itself: at most info.
@@ -112,7 +119,7 @@ def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Findin
         return None
     found = time_of_kinds(rank, "after_input_ns", BOOKKEEPING)
     cost_ratio = min(1.0, found.mean_ns / rank.step_mean_ns)
-    if cost_ratio < HIDDEN_RATIO or found.mean_ns < HIDDEN_NS or not found.lines:
+    if cost_ratio < HIDDEN_RATIO or found.mean_ns < HIDDEN_NS or not found.lines or not found.lines[0].late_ratio:
         return None
     line = found.lines[0]
     what = _say_line(line.where.function, line.text)
@@ -123,8 +130,9 @@ def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Findin
         f"Python code before {what} or in that line: stack samples cannot tell which",
         phase="other",
         cost_ns=round(found.mean_ns),
+        time_ns={"other": round(found.mean_ns)},
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, 0.0, 0.5 * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
+        saving=saving_within(cost_ratio, 0.0, cost_ratio / 2, cost_ratio, Basis.RULE_OF_THUMB),
         evidence={
             "samples": found.samples_count,
             "late_ratio": round(line.late_ratio, 2),
@@ -144,13 +152,14 @@ def _has_loader(rank: RankAnalysis) -> bool:
 def _gap_ns(rank: RankAnalysis) -> float:
     """The time in which preparation can hide, per step."""
     names = ("after_input_ns",) if _has_loader(rank) else (*GAPS_WITHOUT_LOADER, AFTER_ACTING)
-    return sum(rank.mean[name] for name in names)
+    return sum(own_ns(rank, name) for name in names)
 
 
 def _preparation(rank: RankAnalysis) -> FieldShare:
     """Between a batch and its forward all that is not plainly something else; without a loader, batch-like lines."""
     if _has_loader(rank):
-        return time_of_other_kinds(rank, "after_input_ns", LOGGING, WEIGHTS, COLLECTING, BOOKKEEPING)
+        others = (LOGGING, WEIGHTS, COLLECTING, BOOKKEEPING, SAVING, VALIDATING)
+        return time_of_other_kinds(rank, "after_input_ns", *others)
     parts = [time_of_kinds(rank, name, BATCH) for name in GAPS_WITHOUT_LOADER]
     return add_shares(*parts, time_of_batches_after_acting(rank))
 
@@ -159,7 +168,7 @@ def _forecast(rank: RankAnalysis, work: FieldShare, cost_ratio: float) -> Saving
     """The step with this work in loader workers, simulated for the cores of this rank."""
     step_ns = rank.step_mean_ns
     compute_ns = max(1.0, step_ns - work.mean_ns)
-    cores = cores_per_rank(rank) or 2.0
+    cores = cores_per_rank(rank) or 1.0
     # Python work of this kind keeps one core busy; the process's CPU time during it says whether it sleeps instead.
     busy = min(cores, busy_cores(rank, work.mean_ns, work.mean_ns))
     batches = max(1.0, known_count(rank, "micro_batches"))
@@ -167,9 +176,9 @@ def _forecast(rank: RankAnalysis, work: FieldShare, cost_ratio: float) -> Saving
     overlap = best_overlap(compute_ns=compute_ns, work=loading, batches=batches, cores=cores, busy=busy)
     low, mid, high = (max(0.0, 1.0 - ns / step_ns) for ns in (overlap.worst_ns, overlap.mid_ns, overlap.best_ns))
     if mid < 0.4 * cost_ratio and (cores - busy) * compute_ns < 0.5 * work.mean_ns:
-        # No core is free: only preparing ahead of the training helps, which leaves a copy (a tenth to a third).
-        mid, high = 0.75 * cost_ratio, 0.92 * cost_ratio
-    low = max(0.0, low * work.low_ns / work.mean_ns - 2.0 * rank.step_noise_ratio)
+        # No core is free: only preparing ahead of the training helps, which leaves a copy.
+        mid, high = PREPARED_MID_RATIO * cost_ratio, cost_ratio
+    low = max(0.0, low * work.low_ns / work.mean_ns - NOISE_MULTIPLE * rank.step_noise_ratio)
     return saving_within(cost_ratio, low, mid, high, Basis.SIMULATED)
 
 

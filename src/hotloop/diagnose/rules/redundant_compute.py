@@ -7,12 +7,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Value, Where, saving_within
+from hotloop.core.findings import (
+    Basis,
+    Finding,
+    Fix,
+    Kind,
+    Numerics,
+    Safety,
+    Value,
+    Where,
+    saving_of_removal,
+    saving_within,
+)
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import later_places_in_loop, places_in_loop
 from hotloop.diagnose.measured import known_count, known_mean, line_places, steps_per_anchor_step
 from hotloop.diagnose.noise import is_material, is_material_span
 
+UNKNOWN_LOW_RATIO = 0.4
+UNKNOWN_MID_RATIO = 0.7
+"""Rule of thumb: part of the repeated backwards that one would save, where the shared part is unknown."""
 BACKWARD_PER_FORWARD = 2.0
 """A backward computes two matrix products for each one of the forward."""
 
@@ -66,12 +80,13 @@ def _judge_backwards(analysis: Analysis) -> Finding | None:
         return None
     shared = shared_ratio(rank.ops, repeats) if rank.ops is not None else None
     if shared is None:
-        low, mid, high, basis = 0.4, 0.7, 1.0, Basis.RULE_OF_THUMB
+        low, mid = UNKNOWN_LOW_RATIO * cost_ratio, UNKNOWN_MID_RATIO * cost_ratio
+        saving = saving_within(cost_ratio, low, mid, cost_ratio, Basis.RULE_OF_THUMB)
     else:
         # A backward of repeats passes takes r*s + (1-s) of one whole pass; one pass is left.
         pass_count = repeats * shared + (1.0 - shared)
         whole = (1.0 - 1.0 / pass_count) / (1.0 - 1.0 / repeats)
-        low, mid, high, basis = 0.75 * whole, whole, min(1.0, 1.15 * whole), Basis.SIMULATED
+        saving = saving_of_removal(cost_ratio, whole * cost_ratio)
     evidence: dict[str, Value] = {
         "backwards_per_step": round(backwards, 2),
         "retained_per_step": round(retained, 2),
@@ -83,8 +98,9 @@ def _judge_backwards(analysis: Analysis) -> Finding | None:
         title=f"{repeats:.2g} backwards go through the same graph; one of the summed loss would do",
         phase="backward",
         cost_ns=round(cost_ratio * analysis.step_ns),
+        time_ns={"backward": round(cost_ratio * analysis.step_ns)},
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, low * cost_ratio, mid * cost_ratio, high * cost_ratio, basis),
+        saving=saving,
         evidence=evidence,
         where=line_places(rank.lines.get("backward_ns", ())),
         fix=Fix(technique="sum-losses", settings={}, safety=Safety.SHOW, numerics=Numerics.REORDERED),
@@ -164,13 +180,11 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
     backward_ns = rank.mean.get("backward_ns", 0.0)
     # A backward takes about twice its forward: when it fits both forwards, both are likely sent back.
     both_used = not without_gradients and backward_ns > 1.5 * forward_ns
-    low, mid, high = 0.75, 0.93, 1.0
     sent_back = _repeated_backward_ns(rank, repeated_ns * (1.0 - sure_ratio), repeated) if both_used else 0.0
     if sent_back > 0:
         cost_ratio = min(1.0, (repeated_ns + sent_back) / rank.step_mean_ns)
-        low, mid = 0.7, 0.9
-    elif both_used:
-        low, mid = low * sure_ratio, mid * sure_ratio + 0.1 * (1.0 - sure_ratio)
+    # Where both are used and nothing was seen to be sent back again, only the repeats without gradients can go.
+    removed_ratio = sure_ratio * cost_ratio if both_used and sent_back <= 0 else cost_ratio
     evidence: dict[str, Value] = {
         "repeated_forwards_per_step": round(repeated, 2),
         "without_gradients": without_gradients,
@@ -186,8 +200,9 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
         title=title,
         phase="forward",
         cost_ns=round(repeated_ns + sent_back),
+        time_ns={"forward": round(repeated_ns), "backward": round(sent_back)},
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, low * cost_ratio, mid * cost_ratio, high * cost_ratio, Basis.SIMULATED),
+        saving=saving_of_removal(cost_ratio, removed_ratio),
         evidence=evidence,
         where=_places_of_repeats(rank, without_gradients),
         fix=Fix(
@@ -219,5 +234,5 @@ def _repeated_backward_ns(rank: RankAnalysis, repeated_ns: float, repeated: floa
         return 0.0
     reached = min(1.0, known_count(rank, "repeated_backwards") / repeated)
     forward_ns = rank.mean.get("forward_ns", 0.0)
-    share = min(0.9, repeated_ns / forward_ns) if forward_ns > 0 else 0.0
+    share = min(1.0, repeated_ns / forward_ns) if forward_ns > 0 else 0.0
     return reached * share * rank.mean.get("backward_ns", 0.0) if reached >= 0.5 else 0.0

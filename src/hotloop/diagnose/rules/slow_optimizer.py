@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, OptimizerFacts
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Value, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import known_places
+from hotloop.diagnose.measured import evidence_of, known_places, say_probed
 from hotloop.diagnose.optimizers import LEAST_WON_RATIO, faster_form, slow_optimizer_of
 from hotloop.diagnose.wording import say_share, say_time
 
@@ -55,7 +55,7 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
             forecast.saving_low_ratio,
             forecast.saving_mid_ratio,
             forecast.saving_high_ratio,
-            Basis.MEASURED,
+            forecast.basis,
         )
     step_ns = float(analysis.lead.breakdown.mean_ns("optimizer"))
     tensors = f" over {optimizer.tensors} tensors" if optimizer.tensors else ""
@@ -64,7 +64,7 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
         kind=Kind.OPPORTUNITY,
         title=f"{optimizer.name}.step(){tensors} takes {say_time(step_ns)} ({say_share(cost_ratio)}) of every step; "
         f"its {'fused' if technique == 'fused-optimizer' else 'foreach'} form "
-        + (f"was measured to save {say_share(saving.mid_ratio)}" if forecast else "was not measured here"),
+        + (say_probed(forecast, saving.mid_ratio) if forecast else "was not measured here"),
         phase="optimizer",
         cost_ns=round(step_ns),
         cost_ratio=cost_ratio,
@@ -76,7 +76,7 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
             "foreach": optimizer.foreach,
             "fused": optimizer.fused,
             "device": optimizer.device,
-            **({} if forecast is None else dict(forecast.evidence)),
+            **({} if forecast is None else evidence_of(forecast)),
         },
         where=known_places(optimizer.where),
         fix=Fix(technique=technique, settings=settings, safety=Safety.AUTO, numerics=Numerics.REORDERED),

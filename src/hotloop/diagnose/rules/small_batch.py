@@ -17,18 +17,20 @@ from hotloop.diagnose.wording import SURE_RATIO
 DISPATCH_NS = 2_500.0
 """Host time that one operator costs however little it computes (measured: 2 to 4 us on current CPUs)."""
 LEAST_DISPATCH_RATIO = 0.3
-SHARED_BY_TWICE_RATIO = 0.5
-"""Part of a step's fixed time that twice the batch saves per sample."""
+LOW_BUCKETS_RATIO = 0.4
+"""Rule of thumb, as in small-buckets: the sure part of what larger buckets save where no probe timed them."""
 LINE_UNKNOWN = "unknown: the source does not tell which statement makes the batch"
-SHARED_EXCHANGE_MID_RATIO = 0.25
-"""Part of the exchange's time that the probe's expected saving takes as won: half of it is shared, by twice."""
+SHARED_EXCHANGE_MID_RATIO = 0.5
+"""Part of the exchange's time that the probe's expected saving takes as shared: the middle of none and all."""
 
 
 @rule("small-batch", "the batch is too small to keep the machine busy")
 def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Forecasts what twice the batch would win per sample, from a replay of this model's own operators with both sizes.
+    Forecasts what a larger batch would win per sample, from a replay of this model's own operators with both sizes. It
+    names the batch that pays most of those that were timed (up to 64 times the present one, as far as the host's memory
+    and the probe's time reach); of batches that pay within two hundredths of the step alike, the smallest.
 
     ## Why it costs
     Every operator costs a few microseconds of host time and reads its weights once, whatever the batch. The optimizer
@@ -61,16 +63,19 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
     }
     if forecast is not None:
         low, mid, high = forecast.saving_low_ratio, forecast.saving_mid_ratio, forecast.saving_high_ratio
+        factor = int(forecast.settings.get("factor") or 2)
+        # Part of a step's fixed time that so many times the batch save per sample.
+        shared_ratio = 1.0 - 1.0 / factor
         faster = None if accumulated else forecast_of_faster_optimizer(analysis)
         if faster is not None:
             # What a faster form takes off the optimizer's time is no longer there to share.
-            low -= faster.saving_high_ratio * SHARED_BY_TWICE_RATIO
-            mid -= faster.saving_mid_ratio * SHARED_BY_TWICE_RATIO
-            high -= faster.saving_low_ratio * SHARED_BY_TWICE_RATIO
+            low -= faster.saving_high_ratio * shared_ratio
+            mid -= faster.saving_mid_ratio * shared_ratio
+            high -= faster.saving_low_ratio * shared_ratio
         compiled = forecast_of_compiled_model(analysis)
         if compiled is not None:
             # Nor is what starting operators costs, once one call runs many of them. The computing is left.
-            shared = float(compiled.evidence.get("per_call_ratio") or 0.0) * SHARED_BY_TWICE_RATIO
+            shared = float(compiled.evidence.get("per_call_ratio") or 0.0) * shared_ratio
             low, mid = low - shared, mid - shared
         before = [one for one in (faster, compiled) if one is not None]
         if before:
@@ -80,8 +85,8 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
         if buckets is not None:
             low_buckets_ratio, mid_buckets_ratio = buckets
             evidence.setdefault("alone_saving_ratio", round(forecast.saving_mid_ratio, 4))
-            mid -= mid_buckets_ratio * SHARED_EXCHANGE_MID_RATIO
-            high -= low_buckets_ratio * SHARED_BY_TWICE_RATIO
+            mid -= mid_buckets_ratio * SHARED_EXCHANGE_MID_RATIO * shared_ratio
+            high -= low_buckets_ratio * shared_ratio
         saving = saving_within(most_saved_ratio(rank), low, mid, high, basis_of_replay(low, mid))
         if not is_material(analysis, saving.mid_ratio):
             return None
@@ -89,7 +94,8 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
         settings = dict(forecast.settings)
         cost_ratio = saving.high_ratio
         sure = saving.low_ratio >= SURE_RATIO
-        title = f"twice the batch {'would' if sure else 'may'} take {saving.mid_ratio:.0%} less time per "
+        times = "twice" if factor == 2 else f"{factor} times"
+        title = f"{times} the batch {'would' if sure else 'may'} take {saving.mid_ratio:.0%} less time per "
         title += _unit_of(analysis)
         won = ["torch.compile" if one.technique == "compile-model" else "a faster optimizer" for one in before]
         won += ["fewer pieces in the exchange"] * (buckets is not None)
@@ -97,6 +103,8 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
             title += f" beyond what {' and '.join(won)} save{'s' if len(won) == 1 and buckets is None else ''}"
         if not sure:
             title += ", or no less"
+        if not accumulated:
+            evidence["convergence"] = "may change: fewer and larger updates per epoch"
     else:
         estimate = _estimate(rank, train_share(analysis))
         if estimate is None:
@@ -143,7 +151,7 @@ def _saved_by_buckets(analysis: Analysis) -> tuple[float, float] | None:
     if exposure is None:
         return None
     mid_ratio = exposure.buckets_ns / analysis.step_ns
-    return 0.4 * mid_ratio, mid_ratio
+    return LOW_BUCKETS_RATIO * mid_ratio, mid_ratio
 
 
 def _unit_of(analysis: Analysis) -> str:

@@ -52,12 +52,11 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
             forecast.saving_low_ratio,
             forecast.saving_mid_ratio,
             forecast.saving_high_ratio,
-            Basis.MEASURED,
+            forecast.basis,
         )
     elif exposure is not None:
-        cost_ratio = min(1.0, (exposure.buckets_ns + exposure.rest_ns) / analysis.step_ns)
-        mid = exposure.buckets_ns / analysis.step_ns
-        saving = saving_within(cost_ratio, 0.4 * mid, mid, cost_ratio, Basis.RULE_OF_THUMB)
+        cost_ratio = min(1.0, exposure.buckets_ns / analysis.step_ns)
+        saving = saving_within(cost_ratio, 0.4 * cost_ratio, cost_ratio, cost_ratio, Basis.RULE_OF_THUMB)
     else:
         return Skipped(rule="small-buckets", reason="exposed communication is unknown")
     if saving.mid_ratio < MATERIAL_RATIO:
@@ -68,6 +67,7 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
         "needless_buckets": needless,
         "bucket_cap_bytes": ddp.bucket_cap_bytes,
         "parameter_bytes": ddp.parameter_bytes,
+        **({"doubt": forecast.doubt} if forecast is not None and forecast.doubt else {}),
     }
     return Finding(
         rule="small-buckets",
@@ -75,6 +75,7 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
         title=f"gradients are sent in {len(sizes)} pieces of about {sorted(sizes)[len(sizes) // 2] / 1024:.0f} KiB",
         phase="backward",
         cost_ns=round(cost_ratio * analysis.step_ns),
+        time_ns={"backward": round(cost_ratio * analysis.step_ns)},
         cost_ratio=cost_ratio,
         saving=saving,
         evidence=evidence,

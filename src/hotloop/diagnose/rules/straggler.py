@@ -8,20 +8,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, Where, saving_within
+from hotloop.core.findings import (
+    REMOVED_LOW_RATIO,
+    Basis,
+    Finding,
+    Fix,
+    Kind,
+    Numerics,
+    Safety,
+    Skipped,
+    Value,
+    Where,
+    saving_of_removal,
+    saving_within,
+)
 from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.batch_lines import batch_places
 from hotloop.diagnose.checkpoints import saving_rank, saving_times_ns
-from hotloop.diagnose.comm import is_distributed, sync_count, waiting
+from hotloop.diagnose.comm import is_distributed, shows_exchange_of_backward, sync_count, waiting
 from hotloop.diagnose.lines import saving_functions
 from hotloop.diagnose.measured import known_places, line_places, phase_noise_ratio, spread_of_own_ratio
+from hotloop.diagnose.noise import NOISE_MULTIPLE
 
 LEAST_GAP_RATIO = 0.03
 UNEVEN_CORES_RATIO = 0.2
 """Two processes of one host that compute the same may differ this much with nothing wrong: cores that clock higher,
 share a cache or are lent to others (measured on healthy gloo runs: up to 0.16 of the step, for a whole run)."""
+WAITING_LOW_RATIO, WAITING_MID_RATIO = 0.4, 0.75
+"""Rule of thumb: part of what the others wait that is won where the late rank's own work is unknown."""
 MORE_WORK_RATIO = 1.05
 DESCHEDULED_RATIO = 0.5
 """From this part of its lateness on, a rank that had no core while it was ready is late for what else runs there."""
@@ -102,8 +118,8 @@ def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
         phase="communication",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
-        # Were it as fast as the next slowest, the gap to that one would be won; the steps in between may differ.
-        saving=saving_within(cost_ratio, 0.6 * gap_ratio, 0.85 * gap_ratio, cost_ratio, Basis.SIMULATED),
+        # Were it as fast as the next slowest, the gap to that one would be won.
+        saving=saving_of_removal(cost_ratio, gap_ratio),
         evidence={
             "rank": slow.rank,
             "last_arrivals": slow.last_arrivals_count,
@@ -164,13 +180,16 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         return None
     cost_ratio = min(1.0, max(gap.mean_ns, gap.by_waiting_ns) / analysis.step_ns)
     if work_ns is None:
-        low_ns, mid_ns, basis = 0.4 * gap.by_waiting_ns, 0.75 * gap.by_waiting_ns, Basis.RULE_OF_THUMB
+        low_ns, mid_ns = WAITING_LOW_RATIO * gap.by_waiting_ns, WAITING_MID_RATIO * gap.by_waiting_ns
+        basis = Basis.RULE_OF_THUMB
     elif gap.before_sync_ns >= 0.5 * gap.by_waiting_ns:
         # What the others wait also holds the late rank's slower backward while transfers run; its work before does not.
-        before_ns = min(gap.before_sync_ns, gap.by_waiting_ns)
-        low_ns, mid_ns, basis = 0.75 * before_ns, 0.95 * before_ns, Basis.SIMULATED
+        mid_ns, basis = min(gap.before_sync_ns, gap.by_waiting_ns), Basis.SIMULATED
+        low_ns = REMOVED_LOW_RATIO * mid_ns
     else:
-        low_ns, mid_ns, basis = 0.6 * gap.by_waiting_ns, 0.85 * gap.by_waiting_ns, Basis.SIMULATED
+        # No more is won than it works longer, nor than the next rank waits for it.
+        mid_ns, basis = min(work_ns, gap.by_waiting_ns), Basis.SIMULATED
+        low_ns = REMOVED_LOW_RATIO * mid_ns
     more = gap.more_work
     if more is not None:
         # Evened out, the others get what this rank loses.
@@ -360,11 +379,13 @@ def _unrest_ns(slow: RankAnalysis, others: list[RankAnalysis], fields: tuple[str
         part = slice(block * length, (block + 1) * length)
         work = [sum(sum(r.columns[field][part]) for field in fields) / length for r in (slow, *others)]
         differences.append(work[0] - sum(work[1:]) / len(others))
-    return 2.0 * statistics.stdev(differences) / math.sqrt(BLOCKS_COUNT)
+    return NOISE_MULTIPLE * statistics.stdev(differences) / math.sqrt(BLOCKS_COUNT)
 
 
 def _backward_compute_ns(rank: RankAnalysis) -> float | None:
-    """Time per step in which backward computes; None without DDP's statistics."""
+    """Time per step in which backward computes; None where it cannot be told from waiting for other ranks."""
+    if shows_exchange_of_backward(rank):
+        return rank.mean.get("backward_ns", 0.0)
     if rank.ddp is None or rank.ddp.exposed_comm_ns is None:
         return None
     backward_ns = rank.mean.get("backward_ns", 0.0)

@@ -9,6 +9,9 @@ from hotloop.diagnose.comm import extra_syncs, is_distributed, sync_count, sync_
 from hotloop.diagnose.measured import known_count, known_places, line_places
 from hotloop.diagnose.noise import MATERIAL_RATIO
 
+UNKNOWN_COST_RATIO, UNKNOWN_LOW_RATIO = 0.2, 0.1
+"""Rule of thumb: an exchange of unknown time as a part of backward, and the part of it that is sure."""
+
 
 @rule("sync-every-microstep", "gradients are averaged over ranks after every micro-batch")
 def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
@@ -43,11 +46,13 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
     backward_ns = analysis.mean("backward_ns")
     if savings is None:
         # Unknown communication: an exchange of the gradients costs something, nobody knows how much.
-        cost_ns = 0.2 * backward_ns * extra / syncs
-        low_ns, mid_ns, basis = 0.1 * cost_ns, 0.5 * cost_ns, Basis.RULE_OF_THUMB
+        cost_ns = UNKNOWN_COST_RATIO * backward_ns * extra / syncs
+        low_ns, mid_ns, basis = UNKNOWN_LOW_RATIO * cost_ns, cost_ns / 2, Basis.RULE_OF_THUMB
     else:
         low_ns, mid_ns, cost_ns = savings
-        basis = Basis.SIMULATED
+        # Latency and rate of other backends were not measured.
+        is_gloo = (rank.ddp.backend or "gloo").lower() == "gloo"
+        basis = Basis.SIMULATED if is_gloo else Basis.RULE_OF_THUMB
         cost_ns = min(cost_ns, backward_ns)
         if cost_ns < 2.0 * rank.step_noise_ratio * analysis.step_ns:
             low_ns = 0.0
@@ -66,6 +71,7 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
         title=f"gradients are averaged over ranks {syncs:.2g} times per step; once is enough",
         phase="backward",
         cost_ns=round(cost_ratio * analysis.step_ns),
+        time_ns={"backward": round(cost_ratio * analysis.step_ns)},
         cost_ratio=cost_ratio,
         saving=saving_within(cost_ratio, low_ns / analysis.step_ns, mid_ns / analysis.step_ns, cost_ratio, basis),
         evidence=evidence,

@@ -81,7 +81,7 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
             return None
         evidence |= dict(forecast.evidence)
         sure = saving.low_ratio >= SURE_RATIO and not compiling_is_unsure(analysis)
-        title = f"torch.compile may take {saving.mid_ratio:.0%} off the step, or nothing"
+        title = f"torch.compile may save up to about {saving.high_ratio:.0%} (likely {saving.mid_ratio:.0%})"
         if sure:  # computed, not timed: the range is what can be said
             title = f"torch.compile would take {saving.low_ratio:.0%} to {saving.high_ratio:.0%} off the step"
     elif rank.ops is None:

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.findings import (
+    Basis,
+    Finding,
+    Fix,
+    Kind,
+    Numerics,
+    Safety,
+    Skipped,
+    Value,
+    saving_of_removal,
+    saving_within,
+)
 from hotloop.core.rules import rule
-from hotloop.diagnose.comm import bucket_latency_ns, is_distributed
+from hotloop.diagnose.comm import is_distributed
 from hotloop.diagnose.measured import known_count, known_places
+
+UNTIMED_COST_RATIO = 0.02
+"""Rule of thumb for the walk's share of the step where it was not timed."""
 
 
 @rule("unused-parameter-scan", "DDP looks for unused parameters although all are used")
@@ -20,8 +34,8 @@ def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
     a map of what was used, one more all-reduce that the last bucket waits for.
 
     ## How to tell
-    The setting is on, no parameter was without a gradient, and the walk was timed. The extra all-reduce is added by
-    rule of thumb; what the later start of backward costs beyond that is not known.
+    The setting is on, no parameter was without a gradient, and the walk was timed: that is the cost. The extra
+    all-reduce and the later start of backward are not timed and not counted.
 
     ## What to do
     Leave `find_unused_parameters` at False. If the set of used parameters never changes, `static_graph=True` does
@@ -42,12 +56,11 @@ def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
     scans = [r.ddp.scan_ns for r in analysis.ranks if r.ddp is not None and r.ddp.scan_ns is not None]
     scan_ns = sum(scans) / len(scans) if scans else None
     if scan_ns is None:
-        cost_ns = 0.02 * analysis.step_ns
-        low, mid, basis = 0.0, 0.5, Basis.RULE_OF_THUMB
+        cost_ratio = UNTIMED_COST_RATIO
+        saving = saving_within(cost_ratio, 0.0, cost_ratio / 2, cost_ratio, Basis.RULE_OF_THUMB)
     else:
-        cost_ns = forwards * (scan_ns + bucket_latency_ns(ddp))
-        low, mid, basis = 0.8 * scan_ns * forwards / cost_ns, 0.9, Basis.SIMULATED
-    cost_ratio = min(0.9, cost_ns / analysis.step_ns)
+        cost_ratio = min(1.0, forwards * scan_ns / analysis.step_ns)
+        saving = saving_of_removal(cost_ratio)
     evidence: dict[str, Value] = {
         "scan_ns_per_forward": None if scan_ns is None else round(scan_ns),
         "parameter_tensors": ddp.parameter_tensors,
@@ -60,7 +73,7 @@ def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
         phase="forward",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, low * cost_ratio, mid * cost_ratio, cost_ratio, basis),
+        saving=saving,
         evidence=evidence,
         where=known_places(ddp.where),
         fix=Fix(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, saving_within
+from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, saving_of_removal
 from hotloop.core.rules import rule
-from hotloop.diagnose.loading import main_loader, restart_ns, restart_slowdown_ns
+from hotloop.diagnose.loading import has_costly_restarts, main_loader, restart_ns, restart_slowdown_ns
 from hotloop.diagnose.measured import known_count, known_mean, known_places
-from hotloop.diagnose.noise import steps_between, threshold_ratio
+from hotloop.diagnose.noise import recurs_unevenly, steps_between
 from hotloop.diagnose.wording import say_every, say_share, say_time
 
 
@@ -38,30 +38,29 @@ def worker_restart(analysis: Analysis) -> Finding | None:
     loader = main_loader(rank)
     waited_ns, slowdown_ns = restart_ns(rank), restart_slowdown_ns(rank)
     lost_ns = waited_ns + slowdown_ns
-    if loader is None or waited_ns <= 0 or rank.step_mean_ns <= 0:
+    if loader is None or waited_ns <= 0 or not has_costly_restarts(rank):
         return None
     cost_ratio = min(1.0, lost_ns / rank.step_mean_ns)
-    if cost_ratio < threshold_ratio(rank, judged_fields=("input_wait_ns", "iterator_ns")):
-        return None
     iterators = known_count(rank, "iterators")
     # Persistent workers still begin each pass with an empty queue: the first batch has to be made while the loop waits.
     first_batch_ns = iterators * ((loader.fetch_ns or 0.0) + (loader.collate_ns or 0.0))
     start_ns = min(waited_ns, known_mean(rank, "iterator_ns") or 0.0)
     first_batch_ns = min(first_batch_ns, waited_ns - start_ns)
-    mid = 0.97 * (lost_ns - first_batch_ns) / rank.step_mean_ns
-    # Starting the processes is certain to go; of the wait for the first batch only what exceeds making it.
-    low = min(mid, max(0.85 * start_ns, 0.75 * (waited_ns - first_batch_ns)) / rank.step_mean_ns)
+    removed_ratio = (lost_ns - first_batch_ns) / rank.step_mean_ns
+    sure_ratio = (waited_ns - first_batch_ns) / rank.step_mean_ns
     each_ns = lost_ns / iterators
     every = steps_between(rank.columns["iterators"]) or 1.0 / iterators
+    how_often = say_every(every, recurs_unevenly(rank.columns["iterators"]))
     return Finding(
         rule="worker-restart",
         kind=Kind.FAULT,
         title=f"{loader.num_workers} loader worker{'s' * (loader.num_workers != 1)} restart "
-        f"{say_every(every)}: {say_time(each_ns)} each time, {say_share(cost_ratio)} of the run",
+        f"{how_often}: {say_time(each_ns)} each time, {say_share(cost_ratio)} of the run",
         phase="input_wait",
         cost_ns=round(lost_ns),
+        time_ns={"input_wait": round(waited_ns), "forward": round(slowdown_ns)},
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, low, mid, cost_ratio, Basis.SIMULATED),
+        saving=saving_of_removal(cost_ratio, removed_ratio, sure_ratio),
         evidence={
             "num_workers": loader.num_workers,
             "persistent_workers": loader.persistent_workers,
@@ -76,7 +75,8 @@ def worker_restart(analysis: Analysis) -> Finding | None:
         where=known_places(loader.where),
         fix=Fix(
             technique="loader-workers",
-            settings={"num_workers": loader.num_workers, "persistent_workers": True},
+            # How many there are is no part of this fault: where it is one too, input-bound says so.
+            settings={"persistent_workers": True},
             safety=Safety.ASK,
             # A worker that lives on is not seeded again, so random augmentation draws other numbers.
             numerics=Numerics.RESAMPLED,

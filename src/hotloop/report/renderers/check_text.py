@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from hotloop.core.check import Check, Judged, Verdict
+from hotloop.core.check import Check, Judged, Verdict, say_change
 from hotloop.report.check_renderer import CheckSurface, check_renderer, show_value, title_of
 from hotloop.report.text import clean
 
@@ -65,9 +65,9 @@ def _is_nothing(one: Judged, all_judged: list[Judged]) -> bool:
 
 
 def _row(one: Judged) -> tuple[str, str, str, str, str, str]:
-    change = "unknown" if one.change_ratio is None else f"{one.change_ratio:+.1%}"
+    change = "unknown" if one.change_ratio is None else say_change(one.change_ratio)
     if one.low_ratio is not None and one.high_ratio is not None and one.high_ratio > one.low_ratio:
-        change += f" [{one.low_ratio:+.1%} .. {one.high_ratio:+.1%}]"
+        change += f" [{say_change(one.low_ratio)} to {say_change(one.high_ratio)}]"
     allowed = "" if one.tolerance_ratio is None else f"{one.tolerance_ratio:+.0%}"
     return (
         title_of(one),

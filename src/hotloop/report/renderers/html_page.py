@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hotloop.core.acts import BY_HAND
 from hotloop.core.errors import InvariantError
 from hotloop.core.findings import Finding, Kind
-from hotloop.core.phases import PHASES
+from hotloop.core.phases import PHASES, Excluded
 from hotloop.core.report import Device, LineShare, MemorySummary, Overhead, Report, StepSummary, report_to_json
 from hotloop.report import text as t
 from hotloop.report.goals import goal_tables, plot_points
-from hotloop.report.manual import manual_to_html
+from hotloop.report.manual import manual_to_html, split_manual
 from hotloop.report.quality import NOTE, draw_quality
 from hotloop.report.renderer import Surface, renderer
 from hotloop.report.static_page import hash_source, read_asset
@@ -56,7 +57,7 @@ def render_html(report: Report, surface: Surface) -> str:
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
     )
     return environment.get_template("report.html.j2").render(
-        _describe_report(report)
+        _describe_report(report, surface.folder)
         | {
             "tables": trace_tables(report, max(50, surface.top)),
             "tuning": _describe_tuning(report),
@@ -65,7 +66,7 @@ def render_html(report: Report, surface: Surface) -> str:
             "script": Markup(script),
             "data": Markup(_embed_json(report)),
             "manuals": {
-                rule: Markup(manual_to_html(manual))
+                rule: [Markup(manual_to_html(part)) for part in split_manual(manual, "What to do")]
                 for rule, manual in surface.manuals.items()
                 if any(finding.rule == rule for finding in report.findings)
             },
@@ -79,7 +80,7 @@ def _describe_tuning(report: Report) -> Shown | None:
     from markupsafe import Markup
 
     return {
-        "verdict": report.tune.verdict,
+        "baseline": report.verdict,
         "goal": report.tune.goal,
         "file": report.tune.strategy_file,
         "tables": (*goal_tables(report.tune), *tune_tables(report.tune, report.breakdown)),
@@ -107,21 +108,21 @@ def _embed_json(report: Report) -> str:
     return data
 
 
-def _describe_report(report: Report) -> Shown:
+def _describe_report(report: Report, folder: str) -> Shown:
     training_seen = report.outcome is None or report.outcome.training_seen
     history = t.format_history(report.forecast_history)
     combined = report.combined_saving
     return {
         "version": report.tool_version,
         "command": shlex.join(report.command),
-        "verdict": report.verdict,
+        "verdict": report.verdict if report.tune is None else report.tune.verdict,
         "training_seen": training_seen,
         "outcome": t.format_outcome(report.outcome) if report.outcome is not None else None,
         "ended_badly": report.outcome is not None
         and (report.outcome.ended not in ("completed", "running") or bool(report.outcome.exit_code)),
         "tone": _tone(report),
         "stake": t.describe_stake(report.findings),
-        "findings": [_describe_finding(number, f) for number, f in enumerate(report.findings, 1)],
+        "findings": [_describe_finding(number, f, folder) for number, f in enumerate(report.findings, 1)],
         "history": history,
         "combined": {
             "range": t.format_range(combined.low_ratio, combined.high_ratio),
@@ -131,7 +132,8 @@ def _describe_report(report: Report) -> Shown:
         if combined is not None and len(combined.techniques) > 1
         else None,
         "facts": _describe_steps(report.step) + _describe_memory(report.memory, t.describe_shared_memory(report)),
-        "phases": _describe_phases(report),
+        "phases": _describe_phases(report, folder),
+        "run": _describe_run(report.step.excluded) if report.step is not None else None,
         "exchange_note": t.describe_hidden_exchange(report),
         "device": _describe_device(report.device),
         "device_phases": [
@@ -180,7 +182,7 @@ def _tone(report: Report) -> str:
     return next(grave, "good")
 
 
-def _describe_finding(number: int, finding: Finding) -> Shown:
+def _describe_finding(number: int, finding: Finding, folder: str) -> Shown:
     saving = finding.saving
     evidence = [t.format_evidence(name, value) for name, value in finding.evidence.items()]
     return {
@@ -191,8 +193,9 @@ def _describe_finding(number: int, finding: Finding) -> Shown:
         "title": finding.title,
         "cost": t.format_duration(finding.cost_ns) if finding.cost_ns is not None else None,
         "cost_share": t.format_percent(finding.cost_ratio) if finding.cost_ratio is not None else None,
-        "unit": finding.unit,
-        "forecast": t.format_forecast(saving) if saving is not None else None,
+        "cost_base": t.cost_base(finding),
+        "no_forecast": t.describe_no_forecast(finding),
+        "forecast": t.describe_forecast(finding),
         "bar": {
             "low": f"{saving.low_ratio * 100:.2f}%",
             "width": f"{(saving.high_ratio - saving.low_ratio) * 100:.2f}%",
@@ -201,12 +204,21 @@ def _describe_finding(number: int, finding: Finding) -> Shown:
         }
         if saving is not None
         else None,
-        "where": [(t.format_where(where), where.function) for where in finding.where],
+        "where": [(t.below_folder(t.format_where(where), folder), where.function) for where in finding.where],
         "ranks": ", ".join(map(str, finding.ranks)),
         "evidence": [pair for pair in evidence if pair is not None],
         "fix": t.format_fix(finding.fix) if finding.fix is not None else None,
+        "act": _describe_act(finding),
         "next": finding.next,
     }
+
+
+def _describe_act(finding: Finding) -> Any:
+    """What a reader does for the finding's fix, where it is done by hand."""
+    from markupsafe import Markup
+
+    act = None if finding.fix is None else BY_HAND.get(finding.fix.technique)
+    return None if act is None else Markup(manual_to_html(act))
 
 
 def _describe_steps(step: StepSummary | None) -> list[tuple[str, str, str]]:
@@ -220,13 +232,36 @@ def _describe_steps(step: StepSummary | None) -> list[tuple[str, str, str]]:
     ]
     rates = ((step.samples_per_s, "samples"), (step.tokens_per_s, "tokens"), (step.batches_per_s, "batches"))
     facts.extend((f"{noun} per second", t.format_number(value), "") for value, noun in rates if value is not None)
-    if step.mfu_ratio is not None:
-        facts.append(("MFU", t.format_percent(step.mfu_ratio), "of the device's peak"))
     if step.time_to_first_step_ns is not None:
-        facts.append(("time to first step", t.format_duration(step.time_to_first_step_ns), ""))
-    if step.tail_ns is not None:
-        facts.append(("after the last step", t.format_duration(step.tail_ns), "outside every share"))
+        facts.append(("first step done after", t.format_duration(step.time_to_first_step_ns), ""))
     return facts
+
+
+def _describe_run(left_out: Excluded | None) -> Shown | None:
+    """The whole life of the lead process as parts of one bar."""
+    if left_out is None:
+        return None
+    steady = (("steady steps", left_out.run_ns - left_out.total_ns),)
+    before = (("before the first step", left_out.startup_ns),) if left_out.startup_ns else ()
+    parts = t.excluded_parts(left_out)
+    at = 1 if left_out.warmup_ns else 0
+    told = [*before, *parts[:at], *steady, *parts[at:]]
+    all_ns = sum(ns for _, ns in told)
+    rows, start = [], 0.0
+    for name, part_ns in told:
+        share = part_ns / all_ns
+        rows.append(
+            {
+                "name": name,
+                "x": f"{start * 100:.3f}%",
+                "width": f"{share * 100:.3f}%",
+                "is_steady": name == "steady steps",
+                "time": t.format_duration(part_ns),
+                "share": "" if (name, part_ns) in before else t.format_share(part_ns / left_out.run_ns),
+            }
+        )
+        start += share
+    return {"parts": rows, "total": t.format_duration(all_ns), "note": t.describe_excluded(left_out)}
 
 
 def _optional(name: str, ratio: float | None) -> str:
@@ -247,7 +282,7 @@ def _describe_memory(memory: MemorySummary | None, shared: str | None) -> list[t
     return facts
 
 
-def _describe_phases(report: Report) -> list[Shown]:
+def _describe_phases(report: Report, folder: str) -> list[Shown]:
     if report.breakdown is None:
         return []
     shown = []
@@ -261,7 +296,7 @@ def _describe_phases(report: Report) -> list[Shown]:
                 "share": t.format_share(stats.share_ratio),
                 "width": f"{stats.share_ratio * 100:.2f}%",
                 "times": [t.format_duration(value) for value in times],
-                "lines": [_describe_line(line) for line in report.lines if line.phase == name][:LINES_PER_PHASE]
+                "lines": [_describe_line(line, folder) for line in report.lines if line.phase == name][:LINES_PER_PHASE]
                 if large
                 else [],
             }
@@ -269,19 +304,15 @@ def _describe_phases(report: Report) -> list[Shown]:
     return shown
 
 
-def _describe_line(line: LineShare) -> Shown:
-    return {"place": f"{line.file}:{line.line}", "function": line.function, "share": t.format_percent(line.share_ratio)}
+def _describe_line(line: LineShare, folder: str) -> Shown:
+    place = f"{t.below_folder(line.file, folder)}:{line.line}"
+    return {"place": place, "function": line.function, "share": t.format_percent(line.share_ratio)}
 
 
 def _describe_device(device: Device | None) -> Shown | None:
     if device is None:
         return None
     parts = [(name, getattr(device, name)) for name in ("compute", "exposed_comm", "exposed_mem", "idle")]
-    known = (
-        ("busy", device.busy_ratio),
-        ("SM active", device.sm_active_ratio),
-        ("utilization", device.utilization_ratio),
-    )
     return {
         "parts": [
             {
@@ -292,7 +323,7 @@ def _describe_device(device: Device | None) -> Shown | None:
             }
             for name, part in parts
         ],
-        "counters": [f"{name} {t.format_percent(ratio)}" for name, ratio in known if ratio is not None],
+        "busy": None if device.busy_ratio is None else t.format_percent(device.busy_ratio),
     }
 
 

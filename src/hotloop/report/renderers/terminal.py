@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hotloop.core.findings import Finding, Kind, Severity
 from hotloop.core.phases import PHASES
+from hotloop.core.plain import to_ascii
 from hotloop.core.report import (
     Device,
     DevicePhase,
@@ -43,6 +45,8 @@ EVIDENCE_LINES = 2
 SHOWN_RANKS = 16
 """More ranks than this are cut to those that findings name and the first ones; JSON and HTML hold them all."""
 MINIMUM_WIDTH = 40
+NAME_WIDTH = 30
+"""Columns that a table's names keep where the table is too wide."""
 INDENT = "   "
 LABEL_WIDTH = 11
 
@@ -92,6 +96,7 @@ class Page:
     manuals: dict[str, str]
     wrap: Callable[[Text, int], Iterable[Text]]
     top: int
+    folder: str
     lines: list[Text] = field(default_factory=list)
 
     def add(self, *parts: str | tuple[str, str]) -> None:
@@ -140,31 +145,36 @@ def render_terminal(report: Report, surface: Surface) -> str:
         emoji=False,
     )
     glyphs = UNICODE_GLYPHS if surface.unicode else ASCII_GLYPHS
-    page = Page(width, glyphs, dict(surface.manuals), lambda body, columns: body.wrap(console, columns), surface.top)
+    page = Page(
+        width=width,
+        glyphs=glyphs,
+        manuals=dict(surface.manuals),
+        wrap=lambda body, columns: body.wrap(console, columns),
+        top=surface.top,
+        folder=surface.folder,
+    )
     _write(page, report)
     for line in page.lines:
         line.rstrip()
         console.print(line, soft_wrap=True, end="\n")
     out = stream.getvalue()
-    return out if surface.unicode else out.encode("ascii", "backslashreplace").decode("ascii")
+    return out if surface.unicode else to_ascii(out)
 
 
 def _write(page: Page, report: Report) -> None:
     if report.outcome is not None and not report.outcome.training_seen:
         page.add((_no_training_line(report), "bold"))
         return
-    if report.trace is not None:
-        # What a file lacks or lost stands before every number that was read from it.
-        _write_health(page, report)
-        page.add("")
     if report.tune is not None:
         _write_tuning(page, report, report.tune)
         return
     _write_verdict(page, report)
+    if report.trace is not None:
+        _write_health(page, report)  # what a file lacks or lost stands before the findings that were read from it
     _write_strategy(page, report)
     _write_findings(page, report)
     _write_breakdown(page, report)
-    _write_device(page, report.device)
+    _write_device(page, report.device, len(report.ranks))
     _write_device_phases(page, report.device_phases)
     _write_ranks(page, report)
     _write_memory(page, report.memory, t.describe_shared_memory(report))
@@ -195,7 +205,9 @@ def _write_verdict(page: Page, report: Report) -> None:
     worst = next((f for f in report.findings if f.kind is Kind.FAULT and f.severity is not Severity.INFO), None)
     style = SEVERITY_STYLE[worst.severity] if worst is not None else "bold green"
     stake = t.describe_stake(report.findings)
-    page.paragraph((t.clean(report.verdict), style), (f" ({stake})" if stake else "", "bold"))
+    page.paragraph((t.clean(report.verdict), style))
+    if stake:
+        page.paragraph((stake, "bold"))
     parts = [f"hotloop {t.clean(report.tool_version)}"]
     if report.command:
         parts.append(t.shorten(shlex.join(report.command), max(30, page.width - 30), page.glyphs.ellipsis))
@@ -217,8 +229,7 @@ def _write_findings(page: Page, report: Report) -> None:
     for number, finding in enumerate(report.findings, 1):
         page.add("")
         page.paragraph(
-            (finding.severity.value.upper(), SEVERITY_STYLE[finding.severity]),
-            (f" {finding.kind.value} ", "dim"),
+            (f"{t.describe_kind(finding)}  ", SEVERITY_STYLE[finding.severity]),
             (t.clean(finding.title), "bold"),
             (f" [{t.clean(finding.rule)}]", "dim"),
             head=f"{number}. ".ljust(len(INDENT)),
@@ -231,27 +242,27 @@ def _write_findings(page: Page, report: Report) -> None:
             "Together: ",
             (t.format_range(combined.low_ratio, combined.high_ratio), "bold"),
             f", most likely {t.format_percent(combined.mid_ratio)} ({', '.join(map(t.clean, combined.techniques))})."
-            " Savings do not add up.",
+            " Savings overlap and cannot be summed.",
         )
 
 
 def _write_finding(page: Page, finding: Finding, history: str | None) -> None:
     opportunity = finding.kind is Kind.OPPORTUNITY
-    unit = t.clean(finding.unit)
     if finding.cost_ns is not None or finding.cost_ratio is not None:
         amounts = []
         if finding.cost_ns is not None:
-            amounts.append(f"{t.format_duration(finding.cost_ns)} per step")
+            amounts.append(f"{t.format_duration(finding.cost_ns)} {t.cost_base(finding)[0]}")
         if finding.cost_ratio is not None:
-            amounts.append(f"{t.format_percent(finding.cost_ratio)} of the time per {unit}")
-        page.labelled("at stake" if opportunity else "loses", ", ".join(amounts))
+            amounts.append(f"{t.format_percent(finding.cost_ratio)} {t.cost_base(finding)[1]}")
+        page.labelled("at stake" if opportunity else "you lose", ", ".join(amounts))
     if finding.saving is not None:
-        forecast = t.format_forecast(finding.saving) + (f"; {history}" if history else "")
-        page.labelled("could win" if opportunity else "fix wins", forecast)
+        forecast = f"{t.describe_forecast(finding)}" + (f"; {history}" if history else "")
+        page.labelled("could save" if opportunity else "fix saves", forecast)
     elif finding.cost_ns is not None:
-        page.labelled("fix wins", f"{t.UNKNOWN}: no forecast could be made")
+        page.labelled("fix saves", t.describe_no_forecast(finding))
     for i, where in enumerate(finding.where[:3]):
-        _write_place(page, "where" if i == 0 else "", t.format_where(where), t.clean(where.function))
+        head = INDENT + ("where" if i == 0 else "").ljust(LABEL_WIDTH)
+        _write_place(page, (head, "dim"), where.file, where.line, where.function)
     if finding.ranks:
         page.labelled("ranks", ", ".join(map(str, finding.ranks[:24])))
     _write_evidence(page, finding)
@@ -264,10 +275,13 @@ def _write_finding(page: Page, finding: Finding, history: str | None) -> None:
         page.add((INDENT + "next".ljust(LABEL_WIDTH), "dim"), t.clean(finding.next))
 
 
-def _write_place(page: Page, label: str, place: str, function: str) -> None:
-    page.add(
-        (INDENT + label.ljust(LABEL_WIDTH), "dim"), (place, "bold"), (f" in {function}" if function else "", "dim")
-    )
+def _write_place(page: Page, head: tuple[str, str], file: str, line: int, function: str) -> None:
+    """A line of the user's code; a file too deep for the width is shortened in its middle, before its name."""
+    room = page.width - len(head[0])
+    inside = f" in {t.shorten(function, room // 2 - 4, page.glyphs.ellipsis)}" if function else ""
+    name = t.below_folder(t.clean(file), page.folder)
+    place = t.shorten_middle(f"{name}:{line}", room - len(inside), page.glyphs.ellipsis)
+    page.add(head, (place, "bold"), (inside, "dim"))
 
 
 def _write_evidence(page: Page, finding: Finding) -> None:
@@ -289,6 +303,9 @@ def _write_evidence(page: Page, finding: Finding) -> None:
 def _write_breakdown(page: Page, report: Report) -> None:
     if report.step is not None:
         page.heading("STEP", _describe_steps(report.step, page.glyphs.dot))
+        left_out = t.describe_excluded(report.step.excluded)
+        if left_out is not None:
+            page.paragraph((left_out, "dim"), head=INDENT)
     if report.breakdown is None:
         return
     page.heading(
@@ -311,10 +328,8 @@ def _describe_steps(step: StepSummary, dot: str) -> str:
     ]
     rates = ((step.samples_per_s, "samples"), (step.tokens_per_s, "tokens"), (step.batches_per_s, "batches"))
     parts.extend([t.format_rate(value, noun) for value, noun in rates if value is not None][:2])
-    if step.mfu_ratio is not None:
-        parts.append(f"MFU {t.format_percent(step.mfu_ratio)}")
     if step.time_to_first_step_ns is not None:
-        parts.append(f"first step after {t.format_duration(step.time_to_first_step_ns)}")
+        parts.append(f"first step done after {t.format_duration(step.time_to_first_step_ns)}")
     return f" {dot} ".join(parts)
 
 
@@ -336,28 +351,21 @@ def _draw_bar(ratio: float, width: int, eighths: str) -> str:
 
 def _write_lines(page: Page, lines: Sequence[LineShare]) -> None:
     for line in lines[:LINES_PER_PHASE]:
-        page.add(
-            (f"     {t.format_percent(line.share_ratio).rjust(5)} ", "dim"),
-            f"{t.clean(line.file)}:{line.line}",
-            (f" in {t.clean(line.function)}", "dim"),
-        )
+        head = f"     {t.format_percent(line.share_ratio).rjust(5)} "
+        _write_place(page, (head, "dim"), line.file, line.line, line.function)
 
 
-def _write_device(page: Page, device: Device | None) -> None:
+def _write_device(page: Page, device: Device | None, ranks_count: int) -> None:
     if device is None:
         return
-    page.heading("DEVICE", "from a kernel timeline")
+    page.heading(
+        "DEVICE", "from a kernel timeline" + ("; sums over ranks, shares of that sum" if ranks_count > 1 else "")
+    )
     for name in ("compute", "exposed_comm", "exposed_mem", "idle"):
         part = getattr(device, name)
         _write_bar(page, name, part.share_ratio, t.format_duration(part.total_ns))
-    known = (
-        ("busy", device.busy_ratio),
-        ("SM active", device.sm_active_ratio),
-        ("utilization", device.utilization_ratio),
-    )
-    counters = [f"{name} {t.format_percent(ratio)}" for name, ratio in known if ratio is not None]
-    if counters:
-        page.paragraph(", ".join(counters), head=INDENT)
+    if device.busy_ratio is not None:
+        page.paragraph(f"busy {t.format_percent(device.busy_ratio)}", head=INDENT)
 
 
 def _write_device_phases(page: Page, phases: Sequence[DevicePhase]) -> None:
@@ -425,16 +433,36 @@ def _phases_to_show(ranks: Sequence[RankSummary], columns: int) -> list[str]:
     return [p for p in PHASES if p in chosen]
 
 
+def _fit_name(name: str, width: int, page: Page) -> str:
+    """An operator with its shapes is told apart by its beginning; files and kernels by their ends as well."""
+    cut = t.shorten if " [" in name else t.shorten_middle
+    return cut(name, width, page.glyphs.ellipsis)
+
+
 def _write_table(page: Page, rows: list[list[str]], left_columns: set[int]) -> None:
     from rich.cells import cell_len
 
     widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    room = page.width - len(INDENT)
+    if 0 in left_columns and _table_width(widths) > room:
+        widths[0] = max(min(widths[0], NAME_WIDTH), widths[0] - _table_width(widths) + room)
+        rows = [[_fit_name(row[0], widths[0], page), *row[1:]] for row in rows]
+    shown = len(widths)
+    while shown > 2 and _table_width(widths[:shown]) > room:
+        shown -= 1
+    hidden, rows = rows[0][shown:], [row[:shown] for row in rows]
     for number, row in enumerate(rows):
         cells = []
         for i, cell in enumerate(row):
             padding = " " * (widths[i] - cell_len(cell))
             cells.append(cell + padding if i in left_columns else padding + cell)
         page.add((INDENT + "  ".join(cells).rstrip(), "dim" if number == 0 else ""))
+    if hidden:
+        page.paragraph((f"in a wider terminal and on the HTML page: {', '.join(hidden)}", "dim"), head=INDENT)
+
+
+def _table_width(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _write_memory(page: Page, memory: MemorySummary | None, note: str | None) -> None:
@@ -458,14 +486,19 @@ def _write_scorecard(page: Page, report: Report) -> None:
     if not report.scorecard:
         return
     page.heading("SCORECARD", "usual bands of tuning guides, as context")
-    width = max(len(t.clean(row.name)) for row in report.scorecard)
+    bands = max(len(t.format_bands(row)) for row in report.scorecard)
+    room = max(LABEL_WIDTH, page.width - len(INDENT) - bands - 20)
+    width = min(room, max(len(t.clean(row.name)) for row in report.scorecard))
     for row in report.scorecard:
+        name, *more = textwrap.wrap(t.clean(row.name), width, break_on_hyphens=False) or [""]
         page.add(
-            f"{INDENT}{t.clean(row.name).ljust(width)}  ",
+            f"{INDENT}{name.ljust(width)}  ",
             t.format_percent(row.measured_ratio).rjust(7),
             (f"  {t.format_band_verdict(row).ljust(7)}", LEVEL_STYLE.get(row.verdict, "dim")),
             (f"  {t.format_bands(row)}", "dim"),
         )
+        for part in more:
+            page.add(f"{INDENT}  {part}")
 
 
 def _write_strategy(page: Page, report: Report) -> None:
@@ -474,7 +507,9 @@ def _write_strategy(page: Page, report: Report) -> None:
     page.heading("STRATEGY", "what it changed in this run")
     for one in report.strategy:
         head = f"{t.clean(one.technique)}: " + ("" if one.status == "applied" else f"{t.clean(one.status)}: ")
-        place = "" if one.where is None else f" ({t.clean(one.where.file)}:{one.where.line})"
+        place = (
+            "" if one.where is None else f" ({t.below_folder(t.clean(one.where.file), page.folder)}:{one.where.line})"
+        )
         target = "" if one.target is None else f" · {t.clean(one.target)}{place}"
         numerics = "" if one.numerics is None else f" · {t.clean(one.numerics)}"
         style = "bold" if one.status == "applied" else "yellow"
@@ -485,8 +520,8 @@ def _write_tuning(page: Page, report: Report, tuning: Tuning) -> None:
     """The outcome first, then a bar and a reason for every trial; the baseline's own report is in the files."""
     page.paragraph((t.clean(tuning.verdict), "bold green"))
     page.paragraph((f"the baseline: {t.clean(report.verdict)}", "dim"))
-    against = "the unchanged command" if tuning.reference is None else t.clean(tuning.reference.id)
-    page.heading("TRIALS", f"{GOAL_WORDS.get(tuning.goal, 'speed')} against {against}")
+    against = "baseline" if tuning.reference is None else t.clean(tuning.reference.id)
+    page.heading("TRIALS", f"{GOAL_WORDS.get(tuning.goal, 'speed').capitalize()} relative to {against}")
     unit = work_unit(tuning)
     if tuning.reference is not None and tuning.reference.measured:
         page.paragraph(f"{against}: {describe_measured(tuning.reference, unit)}", head=INDENT)
@@ -546,7 +581,7 @@ def _write_overhead(page: Page, overhead: Overhead | None) -> None:
     if overhead.memory_bytes is not None:
         parts.append(f"memory {t.format_bytes(overhead.memory_bytes)}")
     share = t.format_percent(overhead.share_ratio)
-    page.heading("HOTLOOP ITSELF", f"share of the step time {share}{'; ' if parts else ''}{', '.join(parts)}")
+    page.heading("HOTLOOP ITSELF", f"share of the run {share}{'; ' if parts else ''}{', '.join(parts)}")
     if overhead.method:
         page.paragraph((t.clean(overhead.method), "dim"), head=INDENT)
 

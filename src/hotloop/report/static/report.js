@@ -23,7 +23,7 @@
     const digits = (x) => (x >= 99.95 ? x.toFixed(0) : x >= 9.995 ? x.toFixed(1) : x.toFixed(2));
     if (ns === 0) return "0 ms";
     if (ns < 999.5) return `${Math.round(ns)} ns`;
-    if (ns < 999.5e3) return `${digits(ns / 1e3)} us`;
+    if (ns < 999.5e3) return `${digits(ns / 1e3)} µs`;
     if (ns < 999.5e6) return `${digits(ns / 1e6)} ms`;
     return `${digits(ns / 1e9)} s`;
   }
@@ -111,6 +111,7 @@
     const clip = byId("clip");
     let timeline = timelines[0];
     let cursor = timeline.first_step.length - 1;
+    let chosen = false;
     let totals = [];
     let heights = [];
 
@@ -175,6 +176,12 @@
           c.fillRect(x0, y(base + v), w, Math.max(0, y(base) - y(base + v)));
           base += v;
         }
+        if (timeline.excluded_ratio[i] >= 0.5) {
+          c.fillStyle = color("card");
+          c.globalAlpha = 0.55;
+          c.fillRect(x0, top, w, height);
+          c.globalAlpha = 1;
+        }
         if (!asShare && base > limit) {
           const middle = x0 + w / 2, half = Math.max(4, w / 2);
           c.fillStyle = color("text");
@@ -195,6 +202,7 @@
       c.textAlign = "right";
       c.fillText("step", left - 8, top + height + 14);
 
+      if (!chosen) return;
       c.strokeStyle = color("text");
       c.lineWidth = 1.5;
       c.strokeRect(x(cursor) - 0.5, top, Math.max(2, x(cursor + 1) - x(cursor) - gap + 1), height);
@@ -206,7 +214,8 @@
         const ns = timeline.phase_ns[p][i];
         return [p, `${formatDuration(ns)} (${((100 * ns) / totals[i]).toFixed(1)}%)`];
       });
-      const title = `${stepsOf(timeline.first_step, i)}: ${formatDuration(totals[i])} per step`;
+      const leftOut = timeline.excluded_ratio[i] >= 0.5 ? ", left out of the shares" : "";
+      const title = `${stepsOf(timeline.first_step, i)}: ${formatDuration(totals[i])} per step${leftOut}`;
       const out = byId("readout");
       out.replaceChildren(element("strong", title));
       for (const [phase, value] of parts) {
@@ -231,7 +240,8 @@
 
     function moveTo(i) {
       const next = Math.max(0, Math.min(timeline.first_step.length - 1, i));
-      if (next === cursor) return;
+      if (chosen && next === cursor) return;
+      chosen = true;
       cursor = next;
       redraw();
     }

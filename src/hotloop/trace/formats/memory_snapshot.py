@@ -260,7 +260,7 @@ def _run_pickle(data: mmap.mmap, limits: SnapshotLimits) -> object:
             length = data[at]
             at += 1
             if length > limits.integer_bytes:
-                raise _Refused(f"it has an integer of {length} bytes, which is no size and no address")
+                raise _Refused(f"it has an integer of {length} bytes, which is neither a size nor an address")
             stack.append(int.from_bytes(take(length), "little", signed=True))
         elif opcode == 0x28:  # MARK
             if len(marks) >= limits.marks:
@@ -923,7 +923,7 @@ def _tell_stack(frames: list[Any]) -> StackOrigin:
 
 def _timeline(rows: object, path: Path) -> MemoryTimeline:
     if not isinstance(rows, list) or (rows and not isinstance(rows[0], list)):
-        raise RecordingError(f"{path} is not a raw memory timeline: it is no list of rows.")
+        raise RecordingError(f"{path} is not a raw memory timeline: it is not a list of rows.")
     if len(rows) == 2 and all(isinstance(row, list) and len(row) != 4 for row in rows):
         raise RecordingError(
             f"{path} is a memory timeline that is already summed by time (times, sizes), not a raw one. Export it "

@@ -971,7 +971,7 @@ def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceCol
             raise RecordingError(f"{path} has {path.stat().st_size >> 30} GiB; export a shorter range of time.")
         with path.open("rb") as file:
             if not is_sqlite(file.read(len(SQLITE_MAGIC))):
-                raise RecordingError(f"{path} is no sqlite database, so no export of nsys.")
+                raise RecordingError(f"{path} is not an SQLite database, so not an export of nsys.")
         database = _Database(path, limits)
         try:
             return _read(database, path)

@@ -1,0 +1,25 @@
+"""--cache and --no-cache: where the decoded columns of traces are kept."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+
+def add_cache_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cache", metavar="DIR", help="keep decoded traces there, not in the user's cache folder")
+    parser.add_argument("--no-cache", action="store_true", help="keep no decoded traces and read none")
+
+
+def choose_cache_folder(arguments: argparse.Namespace) -> Path | None:
+    """None where nothing is to be kept."""
+    import os
+    from pathlib import Path
+
+    from hotloop.trace.cache import default_cache_folder
+
+    if arguments.no_cache:
+        return None
+    return Path(arguments.cache) if arguments.cache else default_cache_folder(os.environ)

@@ -1,0 +1,220 @@
+"""The calling thread -> where another process finds in this one's memory which Python calls the thread is in.
+
+Whoever reads from outside needs no interpreter's lock: its samples lie where the time goes, and not where the lock is
+given away. How the interpreter lays out frames, code and strings differs by version. No table of versions is kept: each
+offset is found here, by looking for the addresses of known objects in memory that must hold them; what is not found
+exactly once is not offered.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import operator
+import os
+import platform
+import struct
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+from hotloop.core.recording import FIELD, TIME_FIELDS
+
+from .foreign_memory import prepare_read, read_spans
+from .places import LIBRARIES
+
+STATE_BYTES = 320
+"""The first so many bytes of a thread's state hold the way to its frames (CPython 3.11: the first 312; 3.13: 248)."""
+FRAME_BYTES = 80
+"""An interpreter frame ahead of its variables."""
+CHUNK_HEADER_BYTES = 24
+"""Ahead of the frames in a chunk of them: the chunk before it, its size, and how far it was filled."""
+MOST_CHUNK_BYTES = 1 << 24
+TAG = 7
+"""Python 3.14 says in the lowest bits of an address whether it counts as a reference."""
+TEXT_LENGTH, LIST_ITEMS = 16, 24
+"""Offsets that are the same in every build with a lock: of a length behind an object's head, and of a list's items."""
+TEXT_KIND = 0b11111
+"""Bits in which a string says how wide its characters are, that they lie behind its head, and whether all are ASCII."""
+_TEXTS = (("hotloop reads", "ascii"), ("é hotloop", "latin-1"), ("ж hotloop", "utf-16-le"), ("😀 hotloop", "utf-32-le"))
+
+
+def offer_access(path: str, thread_state: int, stack: list[int], anchor_ns: int) -> str | None:
+    """Write into a file how a thread's calls are read, and its ``stack`` of time fields; why not, else None.
+
+    ``stack`` must live as long as the process. ``anchor_ns`` is the clock's time that the recording counts from.
+    """
+    described = describe_access(thread_state)
+    if described is None:
+        return f"the frames of this Python {platform.python_version()} cannot be read from outside"
+    described |= {
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "token": [id(_TOKEN), _TOKEN.hex()],
+        "stack": id(stack),
+        "fields": {str(id(field)): field for field in map(FIELD.__getitem__, TIME_FIELDS)},
+        "anchor_ns": anchor_ns,
+        "libraries": list(LIBRARIES),
+        "folder": os.getcwd(),
+    }
+    try:
+        with open(path + ".part", "w") as file:
+            json.dump(described, file)
+        os.replace(path + ".part", path)
+    except OSError as error:
+        return f"cannot write {path}: {error.strerror}"
+    return None
+
+
+def current_thread_state() -> int:
+    """Address of the calling thread's state; 0 where the interpreter does not tell."""
+    if sys.implementation.name != "cpython" or sys.version_info < (3, 11):
+        return 0
+    get_state: Any = ctypes.pythonapi.PyThreadState_Get
+    get_state.restype = ctypes.c_void_p
+    return int(get_state())
+
+
+def describe_access(thread_state: int) -> dict[str, Any] | None:
+    """Where everything lies in this interpreter and in a thread's state; None where it is not found."""
+    if not thread_state:
+        return None
+    try:
+        return {
+            "thread_state": thread_state,
+            "code_type": id(CodeType),
+            "code": _code_layout(),
+            "texts": _text_layouts(),
+            "bytes": _only(_places(read_spans(os.getpid(), [(id(_BYTES), sys.getsizeof(_BYTES))]), _BYTES)),
+            **_frame_layout(),
+            **_state_layout(current_thread_state()),
+        }
+    except (LookupError, OSError, StopIteration):
+        return None
+
+
+_BYTES = b"hotloop reads"
+_TOKEN = os.urandom(16)
+"""Whoever finds these bytes at their address reads this very process."""
+
+
+def _only(found: Iterable[Any]) -> Any:
+    values = set(found)
+    if len(values) != 1:
+        raise LookupError(f"{len(values)} places")
+    return values.pop()
+
+
+def _places(memory: bytes, value: bytes, step: int = 1) -> set[int]:
+    return {at for at in range(0, len(memory) - len(value) + 1, step) if memory[at : at + len(value)] == value}
+
+
+def _words(address: int, length: int) -> tuple[int, ...]:
+    return struct.unpack(f"={length // 8}Q", read_spans(os.getpid(), [(address, length)]))
+
+
+def _targets(words: Sequence[int], length: int) -> dict[int, tuple[int, ...]]:
+    """What lies where each word points to, by the word's offset; none of words that are no addresses."""
+    found = {}
+    for at, word in enumerate(words):
+        if word and not word & TAG:
+            try:
+                found[8 * at] = _words(word, length)
+            except OSError:
+                continue
+    return found
+
+
+def _frame_layout() -> dict[str, Any]:
+    frame = sys._getframe()
+    caller, code = frame.f_back, frame.f_code
+    if caller is None:
+        raise LookupError("no caller")
+    words, there = _words(_interpreter_frame(frame), FRAME_BYTES), _interpreter_frame(caller)
+    start = id(code) + CodeType.__basicsize__
+    return {
+        "frame_code": _only(8 * at for at, word in enumerate(words) if word & ~TAG == id(code)),
+        "frame_previous": _only(8 * at for at, word in enumerate(words) if word == there),
+        "frame_instruction": _only(
+            8 * at for at, word in enumerate(words) if start <= word < start + len(code.co_code)
+        ),
+        "instructions": CodeType.__basicsize__,
+    }
+
+
+def _state_layout(state: int) -> dict[str, Any]:
+    """Ways from the thread's state: to the frame that it is in, by way of a struct on the C stack before 3.13; and to
+    the chunk of memory that most of its frames lie in."""
+    here = _interpreter_frame(sys._getframe())
+    look, (seen, *_kept) = prepare_read(os.getpid(), [(state, STATE_BYTES)])
+    # While C functions alone are called, this function's frame is the one that the thread is in.
+    look()
+    words = struct.unpack(f"={STATE_BYTES // 8}Q", seen)
+    chunk = _only(
+        at
+        for at, (_, size, _top) in _targets(words, CHUNK_HEADER_BYTES).items()
+        if size <= MOST_CHUNK_BYTES
+        and words[at // 8] + CHUNK_HEADER_BYTES <= here < words[at // 8] + size
+        and here < words[at // 8 + 1] <= words[at // 8] + size  # followed by how far it is filled
+    )
+    direct = [8 * at for at, word in enumerate(words) if word == here]
+    if direct:
+        return {"state_chunk": chunk, "state_frame": [_only(direct)]}
+    begin = words[chunk // 8]  # what points into it points behind the last frame
+    places = [at for at, word in enumerate(words) if not word & TAG and word and not begin <= word < begin + (1 << 20)]
+    reads = [prepare_read(os.getpid(), [(words[at], CHUNK_HEADER_BYTES)]) for at in places]
+    calls = [call for call, _ in reads]
+    list(map(operator.methodcaller("__call__"), calls))
+    found = [(8 * at, 8 * k) for at, (_, (held, *_)) in zip(places, reads, strict=True) for k in _equal(held, here)]
+    return {"state_chunk": chunk, "state_frame": list(_only(found))}
+
+
+def _equal(memory: Any, address: int) -> list[int]:
+    return [k for k, word in enumerate(struct.unpack(f"={len(memory) // 8}Q", memory)) if word == address]
+
+
+def _interpreter_frame(frame: FrameType) -> int:
+    """Where the interpreter keeps what a frame object shows: of all that the object points to, what holds its code."""
+    words = _words(id(frame), 64)
+    targets = _targets(words[2:], FRAME_BYTES)
+    return int(
+        _only(
+            words[2 + at // 8] for at, held in targets.items() if any(word & ~TAG == id(frame.f_code) for word in held)
+        )
+    )
+
+
+def _code_layout() -> dict[str, int]:
+    functions = (_words, _targets, os.walk, os._Environ.__getitem__)  # a method's name is not its qualified name
+    codes = [function.__code__ for function in functions]
+    memory = [read_spans(os.getpid(), [(id(code), CodeType.__basicsize__)]) for code in codes]
+
+    def find(form: str, value: Callable[[CodeType], int]) -> int:
+        step = struct.calcsize(form)
+        held = (_places(own, struct.pack(form, value(code)), step) for code, own in zip(codes, memory, strict=True))
+        return int(_only(set.intersection(*held)))
+
+    return {
+        "file": find("=Q", lambda code: id(code.co_filename)),
+        "name": find("=Q", lambda code: id(code.co_name)),
+        "lines": find("=Q", lambda code: id(code.co_linetable)),
+        "first_line": find("=i", lambda code: code.co_firstlineno),
+    }
+
+
+def _text_layouts() -> dict[str, Any]:
+    """Where a string says what kind it is: bits behind ``shift`` of the word at ``at``; and [those bits, offset of the
+    characters, codec, bytes a character] of each kind."""
+    found = []
+    for text, codec in _TEXTS:
+        memory = read_spans(os.getpid(), [(id(text), sys.getsizeof(text))])
+        encoded = text.encode(codec)
+        found.append((memory, _only(_places(memory, encoded)), codec, len(encoded) // len(text)))
+    at = TEXT_LENGTH + 16  # behind the length and the hash
+    states = [struct.unpack_from("=I", memory, at)[0] for memory, *_ in found]
+    shift = next(shift for shift in range(24) if [state >> shift & 7 for state in states] == [1, 1, 2, 4])
+    kinds = [[state >> shift & TEXT_KIND, *rest] for state, (_, *rest) in zip(states, found, strict=True)]
+    if len({kind[0] for kind in kinds}) != len(kinds):
+        raise LookupError("kinds of strings look alike")
+    return {"at": at, "shift": shift, "kinds": kinds}

@@ -1,0 +1,91 @@
+"""A run folder's cores.json -> how much of the cores others used while its training was steady."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hotloop.analyze.trainings import Training
+from hotloop.core.recording import FIELD
+from hotloop.core.report import Health
+from hotloop.trace.recording import RunRecording
+from hotloop.tune.supervisor import CORES_FILE
+
+CROWDED_RATIO = 0.10
+"""From this share of the cores on, used by others, a result counts as disturbed, as in docs/accuracy.md."""
+FREE_CORES_COUNT = 1.0
+"""Where at least one core stood idle in the mean, there was room for others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLoad:
+    """Shares of the time of all cores that the training may run on, 0..1, between its first and last steady step."""
+
+    others_ratio: float
+    """Used by other programs, what the hypervisor took included."""
+    stolen_ratio: float | None
+    idle_cores: float
+    cores_count: int | None
+
+
+def read_host_load(folder: Path, run: RunRecording, training: Training) -> HostLoad | None:
+    """Who used the cores beside the process that leads; None where nobody sampled it."""
+    lead = training.lead.rank
+    process = next((p for p in run.processes if p.process.get("pid") == lead.pid), None)
+    if process is None or lead.warmup_count >= len(process.rows):
+        return None
+    anchor_s = process.process.get("anchor_wall_s")
+    if not isinstance(anchor_s, float):
+        return None
+    start_s = anchor_s + int(process.rows[lead.warmup_count][FIELD["start_ns"]]) * 1e-9
+    end_s = anchor_s + int(process.rows[-1][FIELD["end_ns"]]) * 1e-9
+    try:
+        samples = json.loads((folder / CORES_FILE).read_text())["samples"]
+        return load_between(samples, start_s, end_s)
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
+def load_between(samples: Sequence[Sequence[float]], start_s: float, end_s: float) -> HostLoad | None:
+    """The load in a span, from samples of (clock, busy, whole, own[, stolen]), all in seconds of all cores together.
+
+    >>> load = load_between([(0.0, 0.0, 0.0, 0.0, 0.0), (10.0, 12.0, 20.0, 8.0, 1.0)], 2.0, 7.0)
+    >>> load.others_ratio, load.stolen_ratio, load.idle_cores, load.cores_count
+    (0.2, 0.05, 0.8, 2)
+    """
+    if len(samples) < 2 or end_s <= start_s or not samples[0][0] <= start_s <= end_s <= samples[-1][0] + 1.0:
+        return None
+    clock = [one[0] for one in samples]
+    busy_s, whole_s, own_s, *rest_s = (
+        float(np.interp(end_s, clock, values) - np.interp(start_s, clock, values))
+        for values in list(zip(*samples, strict=True))[1:]
+    )
+    if whole_s <= 0:
+        return None
+    cores = whole_s / (end_s - start_s)
+    return HostLoad(
+        others_ratio=min(max((busy_s - own_s) / whole_s, 0.0), 1.0),
+        stolen_ratio=min(max(rest_s[0] / whole_s, 0.0), 1.0) if rest_s else None,
+        idle_cores=max(0.0, cores * (1.0 - busy_s / whole_s)),
+        cores_count=round(cores) or None,
+    )
+
+
+def describe_load(load: HostLoad | None) -> tuple[Health, ...]:
+    """A warning where others held cores that the training could have used."""
+    if load is None or load.others_ratio < CROWDED_RATIO or load.idle_cores >= FREE_CORES_COUNT:
+        return ()
+    cores = "the core's" if load.cores_count == 1 else f"the {load.cores_count or ''} cores'".replace("  ", " ")
+    stolen = ""
+    if load.stolen_ratio is not None and load.stolen_ratio >= 0.5 * load.others_ratio:
+        stolen = f" ({load.stolen_ratio:.0%} by the hypervisor, for other virtual machines)"
+    message = (
+        f"other programs used {load.others_ratio:.0%} of {cores} time during the steady steps{stolen}: steps took "
+        "longer and varied more, and a fix may save only half of its forecast while they run; measure again on a "
+        "quiet machine"
+    )
+    return (Health(level="warning", message=message),)
