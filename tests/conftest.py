@@ -1,10 +1,14 @@
-"""For every test: signals are as in a terminal, also where the tests were started in the background; none is timed."""
+"""For every test: signals are as in a terminal, also where the tests were started in the background; none is timed,
+and what is printed has the width of a pipe."""
 
 import importlib.util
+import os
 import signal
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell without job control starts `command &` so
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.environ.pop("COLUMNS", None)  # a worker of pytest-xdist sets it, and what is printed would have that width
 
 if importlib.util.find_spec("hypothesis") is not None:  # tests on an accelerator do without
     from hypothesis import settings

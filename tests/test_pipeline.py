@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,45 @@ def test_a_kept_trace_that_cannot_be_read_costs_a_line(tmp_path: Path) -> None:
     report = report_of(40, folder=tmp_path)
     assert report.device is None
     assert any("the kept traces were not judged" in one.message for one in report.health)
+
+
+def test_a_process_that_the_kernel_killed_for_memory_is_told_with_what_it_held() -> None:
+    held = {"kind": "held", "device": "cpu", "parameter_bytes": 1 << 30, "gradient_bytes": 1 << 30}
+    memory = {"kind": "memory", "row": 30, "t": 1, "rss_bytes": 7 << 30, "peak_rss_bytes": 7 << 30, "device": None}
+    facts = ({**held, "optimizer_state_bytes": 2 << 30}, memory)
+    about = {"host": "box", "pid": 1, "rank": 0, "world_size": 1, "argv": ["t.py"], "memory_total_bytes": 8 << 30}
+    one = ProcessRecording(
+        path=Path("box-1-0-0.hlr"),
+        process=about,
+        rows=fill_device_times(make_rows(40), facts),
+        facts=({"kind": "process", **about}, *facts),
+        lost_rows=0,
+        lost_facts=0,
+        thinned_facts=0,
+        closed=False,
+        trouble="",
+    )
+    killed = RunRecording(
+        manifest={"command": ["python", "t.py"]},
+        outcome={"signal": 9, "oom_kills": 1},
+        probe=None,
+        processes=(one,),
+        health=(),
+    )
+    finding = report_run(killed, folder=Path("r")).findings[0]
+    assert (finding.rule, finding.severity.value) == ("out-of-memory", "high")
+    assert "the kernel killed it, with 7.0 GiB in use of 8.0 GiB" in finding.title
+    assert finding.evidence["activations_and_rest_bytes"] == 3 << 30
+    elsewhere = report_run(replace(killed, outcome={"signal": 9, "oom_kills": 0}), folder=Path("r"))
+    assert "out-of-memory" not in {one.rule for one in elsewhere.findings}
+
+
+def test_the_report_says_which_savers_of_memory_and_network_were_seen() -> None:
+    names = ("is_checkpointing", "is_sharded", "comm_hook")
+    assert [report_of(40).environment[name] for name in names] == [None, None, None]
+    facts: tuple[dict[str, object], ...] = (
+        {"kind": "checkpointing", "where": ["t.py", 5, "main"]},
+        {"kind": "optimizer", "index": 0, "class": "ZeroRedundancyOptimizer"},
+        {"kind": "ddp", "comm_hook": "BF16_COMPRESS"},
+    )
+    assert [report_of(40, *facts).environment[name] for name in names] == [True, True, "BF16_COMPRESS"]

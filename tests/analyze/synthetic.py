@@ -24,6 +24,7 @@ MS = 1_000_000
 UNKNOWN_AT_FIRST = (
     "synced_backwards",
     "recompute_ns",
+    "padded_tokens",
     "tokens",
     "padding_tokens",
     "longest_tokens",

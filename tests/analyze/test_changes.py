@@ -20,6 +20,7 @@ from hotloop.analyze.changes import (
     student_95,
     sum_terms,
 )
+from hotloop.analyze.run_changes import change_per_unit
 
 MS = 1_000_000
 
@@ -129,3 +130,14 @@ def test_student_s_t_is_never_too_narrow() -> None:
         assert student_95(freedom) == pytest.approx(exact, abs=0.006)
     assert student_95(4.9) == student_95(4)
     assert student_95(0.5) == T_95[0]
+
+
+def test_the_interval_per_token_holds_the_error_of_tokens_that_were_not_all_read() -> None:
+    steps = side([[100 * MS + i % 3, *[0] * 8] for i in range(60)])
+    all_read, sampled, unknown = (
+        change_per_unit("token", (steps, steps), (1000.0, 1100.0), (0.0, noise_ratio))
+        for noise_ratio in (0.0, 0.02, None)
+    )
+    assert all_read.half_width_ns == pytest.approx(0, abs=1)
+    assert sampled.half_width_ns == pytest.approx(1.96 * 0.02 * 100 * MS / 1100, rel=0.1)
+    assert unknown.half_width_ns is None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,12 @@ def test_a_slower_run_beyond_the_noise_between_launches_is_a_regression() -> Non
     assert verdict_of(found, "memory_peak_bytes") is Verdict.PASS
 
 
+def test_a_run_many_times_slower_is_told_as_a_multiple_and_not_in_percent() -> None:
+    [step] = [one for one in check([launch(12_490)], [launch(100)]).judged if one.id == "step_ns"]
+    assert "+124 times" in step.reason
+    assert "12" not in step.reason.replace("124 times", "")
+
+
 def test_an_equal_run_passes() -> None:
     assert check([launch(10.02)], QUIET).verdict is Verdict.PASS
 
@@ -67,6 +74,13 @@ def test_one_launch_a_side_says_little(step_ms: float, verdict: str) -> None:
     assert "not known" in found.noise
 
 
+def test_a_launch_against_itself_passes_whatever_its_noise() -> None:
+    one = launch(20.0, error_ms=9.0)
+    found = check([one], [one])
+    assert found.verdict is Verdict.PASS
+    assert verdict_of(found, "step_ns") is Verdict.PASS
+
+
 def test_a_declared_noise_decides_where_launches_are_few() -> None:
     found = check([launch(13.0)], [launch(10.0)], Limits(launch_noise_ratio=0.02))
     assert verdict_of(found, "step_ns") is Verdict.REGRESSION
@@ -82,9 +96,31 @@ def test_launches_that_agree_by_chance_are_no_proof_of_silence() -> None:
 def test_steps_of_other_work_are_judged_by_the_unit() -> None:
     slow = launch(20.0, units=32)
     found = check([slow], QUIET)
-    assert dict(found.skipped)["step_ns"].startswith("a step holds 16 to 32 samples")
+    assert dict(found.skipped)["step_ns"].startswith("a step has 16 to 32 samples")
     assert [one.id for one in found.judged] == ["samples_per_s", "memory_peak_bytes"]
     assert verdict_of(found, "samples_per_s") is Verdict.REGRESSION
+
+
+def test_steps_of_other_tokens_are_judged_per_token_and_not_per_sample() -> None:
+    """Half the tokens in half the time, with as many samples: nothing became faster."""
+
+    def texts(step_ms: float, tokens: float) -> Launch:
+        one = launch(step_ms, units=tokens)
+        return replace(
+            one, unit="token", measures={**one.measures, "tokens_per_s": Measure(value=tokens * 1e3 / step_ms)}
+        )
+
+    found = check([texts(10.0, 100)], [texts(20.0, 200)] * 3)
+    (rate,) = (one for one in found.judged if one.id.endswith("_per_s"))
+    assert (rate.id, rate.change_ratio) == ("tokens_per_s", 0.0)
+
+
+def test_other_steps_of_a_drifting_run_do_not_compare_per_unit() -> None:
+    slow = replace(launch(20.0, units=32), unit_drifts=True)
+    found = check([slow], QUIET)
+    assert verdict_of(found, "samples_per_s") is Verdict.INCONCLUSIVE
+    as_many = check([replace(launch(20.0), unit_drifts=True)], QUIET)
+    assert verdict_of(as_many, "step_ns") is Verdict.REGRESSION
 
 
 def test_another_machine_is_never_a_regression() -> None:

@@ -95,13 +95,13 @@ def test_no_ddp_fact_is_no_ddp():
 
 def test_compile_reasons_keep_their_places():
     facts = [{"kind": "compile", "used": True, "recompile_reasons": [["shape", ["a.py", 3, "f"]], ["other", None], 5]}]
-    compiled = build_compile(facts, 7.0)
+    compiled = build_compile(facts, 7.0, lambda _: None)
     assert compiled.recompile_reasons == (("shape", Where(file="a.py", line=3, function="f")), ("other", None))
     assert compiled.steady_compile_ns == 7.0
 
 
 def test_without_compile_its_time_is_unknown():
-    assert build_compile([], 0.0).steady_compile_ns is None
+    assert build_compile([], 0.0, lambda _: None).steady_compile_ns is None
 
 
 def test_the_main_model_has_most_parameters():
@@ -134,6 +134,14 @@ def test_overhead_is_a_share_of_the_training():
     assert read_overhead([], 3000) is None
 
 
+def test_sampling_outside_of_steps_is_no_share_of_the_steps():
+    """One step of 0.7 s and two minutes of validation: 39 % were told where 0.2 % were true."""
+    fact = {"kind": "overhead", "hooks_ns": None, "sampler_ns": 285, "elapsed_ns": 120_000, "method": "m"}
+    overhead = read_overhead([fact], 730)
+    assert overhead is not None
+    assert overhead.share_ratio == 285 / 120_000
+
+
 def test_health_messages_come_once():
     fact = {"kind": "health", "level": "odd", "message": "m"}
     assert [(h.level, h.message) for h in read_health([fact, fact])] == [("warning", "m")]
@@ -152,7 +160,7 @@ def test_junk_in_any_fact_is_unknown_never_an_error(junk):
             build_loaders(facts)
             build_optimizers(facts, {})
             build_ddp(facts, always)
-            build_compile(facts, 0.0)
+            build_compile(facts, 0.0, lambda _: None)
             read_network(facts, 0, 10)
             overhead = read_overhead(facts, 10)
             assert overhead is None or overhead.hooks_ns is None or overhead.hooks_ns >= 0

@@ -2,6 +2,7 @@ import pytest
 
 from hotloop.analyze.lines import MAX_LINES, collect_lines
 from hotloop.analyze.source import SourceFiles
+from hotloop.diagnose.lines import WEIGHTS, line_kind
 
 
 def samples(rows, *counts):
@@ -136,3 +137,58 @@ def test_other_functions_and_damaged_lists_move_nothing():
     assert lines_of(held(counts, [30, 0], [0, 6])) == {20: (30, 1.0), 18: (6, 0.0)}
     assert lines_of(held(counts, ["x"], [None, -4])) == {20: (30, 0.0), 18: (6, 0.0)}
     assert lines_of(held(counts, [999], [])) == {20: (30, 1.0), 18: (6, 0.0)}
+
+
+def test_lines_in_the_block_of_a_save_say_so(tmp_path):
+    text = """for step in range(9):
+    if step % 3 == 0:
+        with open("a", "wb") as file:
+            torch.save(state, file)
+            os.fsync(file.fileno())
+        os.replace("a", "b")
+    os.fsync(log.fileno())
+"""
+    path = tmp_path / "t.py"
+    path.write_text(text)
+    counts = [("other_ns", [[str(path), n, "<module>"]], "", 1) for n in (3, 5, 6, 7)]
+    fact = samples([0, 10], ("checkpoint_ns", [[str(path), 4, "<module>"]], "", 3), *counts)
+    found = collect_lines([fact], 0, 10, SourceFiles(), "").by_field["other_ns"]
+    assert {line.where.line: line.beside_save for line in found} == {3: True, 5: True, 6: True, 7: False}
+
+
+CLIPPING_IN_THE_LOOP = """
+params = [p for p in model.parameters() if p.requires_grad]
+for x in loader:
+    loss = model(x).mean()
+    loss.backward()
+    total = 0.0
+    for p in params:
+        g = p.grad
+        n = g.norm(2)
+        total += n.item() ** 2
+    for g in grads:
+        g *= scale
+    for w in fast:
+        inner = torch.autograd.grad(w(x), p.grad)
+        y = w(x)
+    for p in params:
+        shown = p.mean()
+    opt.step()
+"""
+
+
+def test_every_line_of_a_loop_over_gradients_handles_weights(tmp_path):
+    """As long as only the names that a loop calls were read, its norms and sums were charged to nobody."""
+    path = tmp_path / "train.py"
+    path.write_text(CLIPPING_IN_THE_LOOP)
+    text = path.read_text().splitlines()
+    backward = text.index("    loss.backward()") + 1
+    numbers = range(backward + 1, len(text) + 1)
+    counts = [["after_backward_ns", [["train.py", n, "main"]], "", 1] for n in numbers]
+    counts.append(["backward_ns", [["train.py", backward, "main"]], "", 9])
+    facts = [{"kind": "samples", "rows": [0, 9], "counts": counts}]
+    found = collect_lines(facts, 0, 9, SourceFiles(str(tmp_path)), "").by_field["after_backward_ns"]
+    loop = frozenset({("train.py", "main")})
+    weights = {text[x.where.line - 1].strip() for x in found if line_kind(x, loop) == WEIGHTS}
+    assert weights >= {"g = p.grad", "n = g.norm(2)", "total += n.item() ** 2", "g *= scale"}
+    assert not weights & {"total = 0.0", "y = w(x)", "shown = p.mean()", "opt.step()"}

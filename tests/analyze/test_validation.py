@@ -2,7 +2,7 @@ import numpy as np
 
 from hotloop.analyze.partition import split_phases
 from hotloop.analyze.segments import IntColumn, build_steps
-from hotloop.analyze.validation import find_validation
+from hotloop.analyze.validation import find_validation, validation_in_gaps
 
 from .synthetic import MS, Rows
 
@@ -104,3 +104,38 @@ def test_validation_inside_blocks_is_found():
         rows.step(**(BURST | {"bursts_eval_mode": 1} if i % 20 == 19 else {}))
     rows.step(rows_merged=100, **{k: v * 5 for k, v in BURST.items()}, bursts_eval_mode=5)
     assert phases_of(rows)["validation"][-1] == 125 * MS
+
+
+def test_validation_is_taken_out_of_the_gaps_that_are_longer_for_it():
+    rows = Rows()
+    for i in range(100):
+        burst = BURST | {"bursts_other_loader": 1, "after_nograd_ns": 4 * MS, "burst_gap_ns": 3 * MS}
+        rows.step(other_ns=2 * MS, **(burst if i % 10 == 9 else {}))
+    steps = build_steps(rows.array(), closed=True)
+    found = validation_in_gaps(find_validation(steps), steps.weight, np.ones(100, dtype=np.bool_))
+    assert found == {"after_nograd_ns": 0.3 * MS}
+
+
+def test_bursts_of_rollouts_are_no_validation_in_any_gap():
+    rows = Rows()
+    for i in range(160):
+        rows.step(**(BURST if i % 16 == 0 else {}))
+    steps = build_steps(rows.array(), closed=True)
+    assert validation_in_gaps(find_validation(steps), steps.weight, np.ones(160, dtype=np.bool_)) == {}
+
+
+def test_validations_are_counted_once_though_only_some_of_them_show_data_of_their_own():
+    rows = Rows()
+    for i in range(160):
+        seen = {"bursts_eval_mode": 1, "bursts_other_loader": int(i % 16 == 7)}
+        rows.step(**(BURST | seen if i % 8 == 7 else {}))
+    validation = find_validation(build_steps(rows.array(), closed=True))
+    assert np.flatnonzero(validation.passes).tolist() == list(range(7, 160, 8))
+
+
+def test_a_teacher_in_eval_mode_is_not_counted_with_the_validations_beside_it():
+    rows = Rows()
+    for i in range(100):
+        rows.step(**(TEACHER | ({"bursts": 2, "bursts_eval_mode": 2} if i % 20 == 19 else {})))
+    validation = find_validation(build_steps(rows.array(), closed=True))
+    assert validation.passes.tolist() == [int(i % 20 == 19) for i in range(100)]

@@ -631,7 +631,8 @@ def strategy_of(technique: Technique, fixture: Fixture | None = None) -> Strateg
     settings = SETTINGS.get(technique.id, {})
     if fixture is not None:
         settings = fixture.settings.get(technique.id, settings)
-    return Strategy(choices=(Choice(technique=technique.id, settings=settings),))
+    # Fixtures set by hand what a technique is to replace.
+    return Strategy(choices=(Choice(technique=technique.id, settings=settings, override=True),))
 
 
 def with_technique(technique: Technique, fixture: Fixture, way: str, techniques: Mapping[str, Technique]) -> Hand:
@@ -1056,7 +1057,9 @@ def run_slow(
     def write() -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         scratch = out.with_suffix(".new")
-        scratch.write_text(json.dumps(result, indent=1) + "\n")
+        rows = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in result["techniques"].items())
+        head = json.dumps({key: value for key, value in result.items() if key != "techniques"})[1:-1]
+        scratch.write_text(f'{{{head}, "techniques": {{\n{rows}\n}}}}\n')
         scratch.replace(out)
 
     for world_size in world_sizes:
@@ -1108,7 +1111,8 @@ def summarize(result: Mapping[str, Any]) -> str:
         "",
         f"{result['machine']}, torch {result['torch']}, {result['date']}; {minutes:.0f} minutes of a busy machine for "
         f"the {len(parts)} results below. Where a technique left all trainings alone, its own words say why. "
-        "A result is made anew when the technique's file changes.",
+        "A result is made anew when the technique's file changes, so that the rows are of several commits; the raw "
+        "table names each one's source by its hash.",
         "",
         "The trainings are smooth, without ReLU. Where an input lies within a rounding of its kink, another order of "
         "summing flips it, and the losses part by more than roundings: under channels_last on 2 ranks one of 24,832 "

@@ -108,15 +108,17 @@ def test_a_healthy_single_rank_run_has_no_open_item() -> None:
     items = fill_checklist((), make_report())
     assert [item for item in items if item.tick == "unticked"] == []
     assert item_of(items, "throughput-known").evidence == "1,600.0 samples/s"
-    assert item_of(items, "accumulation-quiet").tick == "ticked"
+    assert item_of(items, "accumulation-quiet").tick == "not-applicable"
     assert item_of(items, "memory-headroom").evidence == "the peak is 2 GiB of 16 GiB (12%)"
     assert item_of(items, "seeds-set").tick == "unknown"
 
 
 def test_a_run_that_never_trained_ticks_nothing_about_the_loop() -> None:
     items = fill_checklist((), make_report(steps=False))
-    during = [item for item in items if item.stage == "during" and item.id != "memory-pinned"]
-    assert {item.tick for item in during} == {"unknown"}
+    during = [item for item in items if item.stage == "during"]
+    assert {item.tick for item in during} == {"unknown", "not-applicable"}
+    on_the_cpu = {"memory-pinned", "no-needless-transfers", "cudnn-benchmark"}
+    assert {item.id for item in during if item.tick == "not-applicable"} == on_the_cpu
 
 
 @pytest.mark.parametrize(
@@ -192,6 +194,59 @@ def test_a_failed_run_did_not_end_well() -> None:
     outcome = Outcome(ended="completed", exit_code=3, signal=None, training_seen=True)
     item = item_of(fill_checklist((), make_report(outcome=outcome)), "ended-well")
     assert (item.tick, item.evidence) == ("unticked", "completed, exit code 3")
+
+
+@pytest.mark.parametrize(
+    ("item_id", "world_size", "changes", "tick"),
+    [
+        ("gradients-compressed", 1, {}, "not-applicable"),
+        ("gradients-compressed", 2, {}, "not-applicable"),
+        ("gradients-compressed", 2, {"findings": (make_finding("slow-link", 0.1, 0.2),)}, "unticked"),
+        ("gradients-compressed", 2, {"skipped": (Skipped(rule="slow-link", reason="no counters"),)}, "unknown"),
+        ("gradients-compressed", 2, {"environment": {"comm_hook": "BF16_COMPRESS"}}, "ticked"),
+        ("network-in-order", 2, {"skipped": (Skipped(rule="slow-link", reason="no counters"),)}, "unknown"),
+        ("network-in-order", 2, {"findings": (make_finding("slow-link", 0.1, 0.2),)}, "unticked"),
+        ("scaling-known", 1, {}, "not-applicable"),
+        ("scaling-known", 2, {}, "unknown"),
+        ("activations-recomputed", 1, {}, "not-applicable"),
+        ("activations-recomputed", 1, {"environment": {"is_checkpointing": True}}, "ticked"),
+        ("activations-recomputed", 1, {"findings": (make_finding("out-of-memory", 0.1, 0.2),)}, "unticked"),
+        (
+            "activations-recomputed",
+            1,
+            {"steps": False, "findings": (make_finding("out-of-memory", 0.1, 0.2),)},
+            "unticked",
+        ),
+        ("state-sharded", 1, {"findings": (make_finding("out-of-memory", 0.1, 0.2),)}, "not-applicable"),
+        ("state-sharded", 2, {"findings": (make_finding("out-of-memory", 0.1, 0.2),)}, "unticked"),
+        ("state-sharded", 2, {"environment": {"is_sharded": True}}, "ticked"),
+        ("no-needless-transfers", 1, {}, "not-applicable"),
+        ("no-needless-transfers", 1, {"environment": {"accelerator": "cuda"}}, "ticked"),
+        (
+            "no-needless-transfers",
+            1,
+            {"environment": {"accelerator": "cuda"}, "findings": (make_finding("host-sync", 0.1, 0.2),)},
+            "unticked",
+        ),
+        ("operators-fused", 1, {"findings": (make_finding("python-gradient-loop", 0.1, 0.2),)}, "unticked"),
+        ("cudnn-benchmark", 1, {}, "not-applicable"),
+        ("cudnn-benchmark", 1, {"environment": {"accelerator": "cuda"}}, "unknown"),
+        ("nvlink-used", 1, {}, "not-applicable"),
+    ],
+)
+def test_what_does_not_apply_is_told_from_what_is_open_and_what_is_unknown(
+    item_id: str, world_size: int, changes: dict[str, Any], tick: str
+) -> None:
+    item = item_of(fill_checklist((), make_report(world_size=world_size, **changes)), item_id)
+    assert (item.tick, bool(item.evidence)) == (tick, True)
+
+
+@pytest.mark.parametrize(
+    ("links", "tick"), [(["NV12"], "ticked"), (["NV12", "SYS"], "unticked"), (["PIX"], "unticked"), ([], "unknown")]
+)
+def test_links_over_pcie_are_no_nvlink(links: list[str], tick: str) -> None:
+    check = replace(make_check("gpu-links"), values={"links": links})
+    assert item_of(fill_checklist((check,), None), "nvlink-used").tick == tick
 
 
 def test_items_become_plain_json() -> None:

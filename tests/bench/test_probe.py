@@ -215,6 +215,85 @@ def test_an_optimizer_phase_full_of_other_work_promises_little() -> None:
     assert forecast.saving_high_ratio <= 0.2
 
 
+@pytest.mark.parametrize(
+    ("run_ms", "basis"),
+    [(1.5, Basis.MEASURED), (0.7, Basis.MEASURED), (3.0, Basis.SIMULATED), (168.0, Basis.RULE_OF_THUMB)],
+)
+def test_a_probe_that_disagrees_with_the_run_measured_nothing(run_ms: float, basis: Basis) -> None:
+    step = StepTimes(step_ns=1e9, forward_ns=4e8, backward_ns=4e8, optimizer_ns=run_ms * 1e6, input_ns=0.0)
+    forecast = make_forecasts({}, optimizer(present_ns=1e6, fused_ns=0.2e6), step)["fused-optimizer"]
+    assert forecast.basis is basis
+    assert ("other programs held the cores" in forecast.doubt) is (basis is not Basis.MEASURED)
+    # No more is promised than what the probe timed; expected is no more than all of the phase shrinking alike.
+    assert forecast.saving_low_ratio < 0.8e-3
+    assert forecast.saving_mid_ratio <= 0.8 * run_ms * 1e-3 + 1e-9
+
+
+def test_the_middle_moves_towards_what_was_replayed_as_the_run_and_the_probe_part() -> None:
+    step = StepTimes(step_ns=1e9, forward_ns=4e8, backward_ns=4e8, optimizer_ns=168e6, input_ns=0.0)
+    forecast = make_forecasts({}, optimizer(present_ns=0.6e6, fused_ns=0.06e6), step)["fused-optimizer"]
+    assert forecast.saving_mid_ratio < 0.01
+
+
+def test_threads_are_not_measured_where_the_model_took_far_longer_in_the_run() -> None:
+    times = {"threads": {"present_ns": 4e5, "cores_ns": 1e5, "cores": 2, "rounds": 5}} | replayed(base=2e5)
+    forecast = make_forecasts({}, times, STEP)["thread-count"]
+    assert forecast.basis is Basis.RULE_OF_THUMB
+    assert "forward and backward" in forecast.doubt
+
+
+THREADS = {"present_ns": 6e6, "cores_ns": 3e6, "cores": 2, "rounds": 5, "whole_passes": True}
+
+
+def test_fewer_threads_win_in_the_optimizer_too() -> None:
+    there = {"optimizer_present_ns": 2e6, "optimizer_cores_ns": 0.5e6}
+    alone = make_forecasts({}, {"threads": THREADS} | replayed(), STEP)["thread-count"]
+    both = make_forecasts({}, {"threads": THREADS | there} | replayed(), STEP)["thread-count"]
+    # Half of forward and backward (6 of 10 ms), and three quarters of the optimizer's 2 ms.
+    assert alone.saving_mid_ratio == pytest.approx(0.3)
+    assert both.saving_mid_ratio == pytest.approx(0.3 + 0.15)
+    assert both.basis is Basis.MEASURED
+
+
+def test_what_else_a_step_does_may_use_the_threads_too() -> None:
+    loading = replace(STEP, input_ns=1e6, other_ns=1e6)
+    forecast = make_forecasts({}, {"threads": THREADS} | replayed(), loading)["thread-count"]
+    assert forecast.saving_high_ratio == pytest.approx(0.3 + 0.5 * 0.2)
+
+
+def test_a_probe_in_which_fewer_threads_were_slower_says_nothing() -> None:
+    disturbed = {"threads": THREADS | {"cores_ns": 12e6}} | replayed()
+    assert "thread-count" not in make_forecasts({}, disturbed, STEP)
+
+
+def grown(*larger: list[float]) -> dict[str, Any]:
+    return replayed(base=3e6, double=3.3e6) | {"passes": {"base_ns": 6e6, "double_ns": 6.6e6, "larger": list(larger)}}
+
+
+def test_the_batch_that_pays_most_is_named() -> None:
+    step = replace(STEP, largest_factor=64.0)
+    twice = make_forecasts({}, grown(), step)["larger-batch"]
+    forecast = make_forecasts({}, grown([4, 7.8e6], [16, 15e6], [64, 43.8e6]), step)["larger-batch"]
+    # Each further batch adds 0.6 ms to the 6 of a pass, at any size: of 64 times the batch nearly all else is shared.
+    assert twice.settings == {"factor": 2}
+    assert forecast.settings == {"factor": 64}
+    assert forecast.saving_mid_ratio == pytest.approx(2 * 63 / 64 * twice.saving_mid_ratio)
+    assert forecast.saving_low_ratio <= forecast.saving_mid_ratio <= forecast.saving_high_ratio <= 63 / 64
+
+
+def test_a_larger_batch_that_pays_hardly_more_is_not_named() -> None:
+    step = replace(STEP, largest_factor=64.0)
+    # Beyond 4 times the batch the passes leave the caches: what each further one adds grows.
+    forecast = make_forecasts({}, grown([4, 7.8e6], [16, 80e6], [64, 500e6]), step)["larger-batch"]
+    assert forecast.settings == {"factor": 4}
+    assert set(forecast.evidence["saving_by_factor"]) == {"2", "4", "16", "64"}
+
+
+def test_no_batch_beyond_the_memory_is_named() -> None:
+    forecast = make_forecasts({}, grown([4, 7.8e6], [16, 15e6]), replace(STEP, largest_factor=5.0))["larger-batch"]
+    assert forecast.settings == {"factor": 4}
+
+
 def test_clipping_by_hand_is_compared_with_foreach() -> None:
     times = optimizer(present_ns=2e6, clip_by_hand_ns=1.5e6, clip_foreach_ns=0.5e6)
     assert make_forecasts({}, times, STEP)["foreach-clipping"].saving_mid_ratio == pytest.approx(0.1)

@@ -87,7 +87,7 @@ def test_gemm(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "said"),
     [
         (["train", "{file}:broken"], "broken() raised KeyError"),
-        (["loader", "{file}:number"], "answered an int; it must return a DataLoader"),
+        (["loader", "{file}:number"], "returned an int; it must return a DataLoader"),
     ],
 )
 def test_what_the_users_file_does_wrong(

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_traces import TRACES
 
 from hotloop.cli import main
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKNOWN
 from hotloop.observe.writer import FrameWriter
 
-TRACES = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie in ../shared/traces")
 KEPT = ("--no-cache", "--workers", "1")
 MS = 1_000_000
@@ -55,7 +55,7 @@ def record(
     forward_ms: list[float],
     *,
     ranks: int = 1,
-    samples: int = UNKNOWN,
+    samples: int | list[int] = UNKNOWN,
     device: str = "cpu",
     slower_by_rank_ms: float = 0.0,
 ) -> Path:
@@ -78,7 +78,8 @@ def record(
             row = [0] * len(STEP_FIELDS)
             values = {
                 "index": index, "rows_merged": 1, "closed_by": CLOSED_BY_OPTIMIZER, "start_ns": at,
-                "end_ns": at + sum(times.values()), "samples": samples, "tokens": UNKNOWN, "batches": 1,
+                "end_ns": at + sum(times.values()), "samples": samples if isinstance(samples, int) else samples[index],
+                "tokens": UNKNOWN, "batches": 1,
                 "micro_batches": 1, "forwards": 1, "backwards": 1, **times,
             }  # fmt: skip
             for name, value in values.items():
@@ -122,11 +123,11 @@ def test_two_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(before), str(after), *KEPT]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"before  {before} (1 rank, 4 steps)"
-    assert lines[3] == "step 1.00 -> 0.70 ms, -0.30 ms (-30 %) [95 % -0.30 .. -0.30]"
+    assert lines[3] == "step 1.00 -> 0.70 ms, -0.30 ms (-30%) [95% -0.30 to -0.30]"
     rows = [line.split() for line in lines]
-    assert ["waiting", "for", "input", "0.40", "0.10", "-0.30", "-0.30", "..", "-0.30"] in rows
+    assert ["waiting", "for", "input", "0.40", "0.10", "-0.30", "-0.30", "to", "-0.30"] in rows
     assert lines.index("KERNELS  no change in 1 name") > lines.index("DEVICE  mean of a step's window on the device;"
-        " 1.00 -> 0.70 ms, -0.30 ms (-30 %)")  # fmt: skip
+        " 1.00 -> 0.70 ms, -0.30 ms (-30%)")  # fmt: skip
 
 
 def test_json_goes_to_standard_output_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,6 +337,28 @@ def test_ranks_of_a_run_are_averaged_and_counted(tmp_path: Path, capsys: pytest.
     assert "does not tell waiting for other ranks from transferring" in " ".join(text.split())
 
 
+def growing(steps_count: int) -> dict[str, Any]:
+    """Steps of ever more samples: 4 ms each, and 0.1 ms a sample."""
+    samples = [32 + index // 4 for index in range(steps_count)]
+    return {"forward_ms": [4 + 0.1 * count + 0.01 * (index % 3) for index, count in enumerate(samples)],
+            "samples": samples}  # fmt: skip
+
+
+def test_one_program_over_more_steps_of_a_drifting_run_has_no_interval_per_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Later steps are larger, and so cheaper per sample, of one and the same code."""
+    sides = [record(tmp_path / name, **growing(count)) for name, count in (("a", 100), ("b", 200))]
+    found = compare(*sides)
+    assert found["per_unit"]["delta_ns"] < -0.05 * found["per_unit"]["before_ns"]
+    assert found["per_unit"]["half_width_ns"] is None
+    assert any("the samples of a step drift over the run" in warning for warning in found["warnings"])
+    assert main(["check", str(sides[0]), "--baseline", str(sides[1]), "--json", str(tmp_path / "check.json")]) != 1
+    judged = {one["id"]: one for one in json.loads((tmp_path / "check.json").read_text())["judged"]}
+    assert judged["samples_per_s"]["verdict"] == "inconclusive"
+    assert "train as many steps on both sides" in judged["samples_per_s"]["reason"]
+
+
 def test_other_batches_are_said_first_and_counted_per_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,9 +370,7 @@ def test_other_batches_are_said_first_and_counted_per_sample(
     assert 0 < change["half_width_ns"] < -change["delta_ns"]
     assert main(["diff", str(first), str(second)]) == 0
     text = capsys.readouterr().out
-    said, step, per = (
-        text.index(w) for w in ("! a step holds 8 samples before and 16 after", "\nstep ", "per sample ")
-    )
+    said, step, per = (text.index(w) for w in ("! a step has 8 samples before and 16 after", "\nstep ", "per sample "))
     assert said < step < text.rindex("\nper sample 1.38")
     assert per
 
@@ -399,7 +420,7 @@ def test_a_name_that_is_nothing_is_refused(
     monkeypatch.chdir(tmp_path)
     assert main(["diff", "frist", "first"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("hotloop: frist is no file, no folder and no run")
+    assert error.startswith("hotloop: frist is not a file, a folder or a run")
     assert "first" in error.split("known under")[1]
 
 

@@ -88,6 +88,9 @@ def test_the_checklist_is_drawn_by_stage() -> None:
     text = draw_doctor((), fill_checklist((), None), "x", width=60, color=False)
     assert "before training (this machine, now)" in text
     assert "[?] torch fits the machine and sees its accelerator" in text
+    assert "0 ticked, 0 open" in text
+    assert "no run was given" not in text
+    assert text.count("No run was given") == 1
     assert max(len(line) for line in text.splitlines()) <= 60
 
 
@@ -122,6 +125,13 @@ def test_json_holds_every_check(tmp_path: Path, quick_python: str) -> None:
     assert speed["values"]["sampled_count"] == 1
 
 
+def test_the_checklist_needs_no_run(tmp_path: Path, quick_python: str) -> None:
+    done = run_doctor("--python", quick_python, "--checklist", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "[?] gradients are compressed where the network limits" in done.stdout
+    assert "No run was given" in done.stdout
+
+
 def test_json_on_standard_output_is_alone_there(tmp_path: Path, quick_python: str) -> None:
     done = run_doctor("--python", quick_python, "--json", "-", folder=tmp_path)
     assert json.loads(done.stdout)["python"] == quick_python
@@ -134,7 +144,7 @@ def test_json_on_standard_output_is_alone_there(tmp_path: Path, quick_python: st
         (("--python", "/no/python"), "--python /no/python: not found"),
         (("--checklist", "no-such-run"), "no-such-run"),
         (("--json", "/no/such/folder/x.json"), "the folder /no/such/folder does not exist"),
-        (("--frobnicate",), "unrecognized arguments"),
+        (("--frobnicate",), "unknown option '--frobnicate'; see hotloop --help"),
     ],
 )
 def test_usage_errors_end_with_2_and_no_traceback(tmp_path: Path, words: tuple[str, ...], said: str) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_traces import TRACES
 
 from hotloop.cli import main
 
-TRACES = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 KEPT = ("--no-cache",)
 
 
@@ -62,7 +62,7 @@ def test_a_wait_for_data_is_named_and_the_exit_code_says_so(tmp_path: Path, caps
     assert report["device"]["compute"]["share_ratio"] + report["device"]["idle"]["share_ratio"] == pytest.approx(1.0)
     assert report["trace"]["ranks"][0]["timeline"]["steps"][0]["partition"]["compute_ns"] == 580_000
     text = capsys.readouterr().out
-    assert text.index("HEALTH") < text.index("input-bound: every step waits 400 us (40%)".replace("400 us", "400 µs"))
+    assert text.index("input-bound: every step waits 400 µs (40%)") < text.index("HEALTH") < text.index("FINDINGS")
     assert text.rstrip().endswith("hotloop rule input-bound")
     assert main(["trace", str(path), *KEPT, "-q", "--exit-zero"]) == 0
 

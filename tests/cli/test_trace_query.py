@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from real_traces import TRACES
 
 from hotloop.analyze.timeline.partition import cover_devices, partition_windows
 from hotloop.analyze.timeline.reduce import lay_groundwork, reduce_trace
@@ -26,7 +27,6 @@ from hotloop.pipeline.query import query_traces
 from hotloop.trace.inputs import find_traces, read_trace_file
 
 ROOT = Path(__file__).resolve().parents[2]
-TRACES = ROOT.parent / "shared" / "traces"
 needs_traces = pytest.mark.skipif(
     not TRACES.is_dir(), reason="the real traces lie beside the repository, in ../shared/traces"
 )
@@ -80,7 +80,7 @@ def ask_json(path: Path, sql: str, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def read(path: Path) -> Trace:
-    (trace,) = read_trace_file(find_traces([path]).files[0], write_cache=False)
+    (trace,) = read_trace_file(find_traces([path]).files[0])
     return trace
 
 
@@ -227,7 +227,7 @@ def test_the_documented_columns_are_the_ones_there_are(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", steps_trace(1))
     text = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
     for table in ("events", "files", "kernels", "steps"):
-        with query_traces([path], f"select * from {table}", write_cache=False) as answer:
+        with query_traces([path], f"select * from {table}") as answer:
             (line,) = [line for line in text.splitlines() if line.startswith(f"| `{table}` |")]
             assert [word.strip("` ") for word in line.split("|")[3].split(",")] == list(answer.columns)
 

@@ -22,7 +22,7 @@ def test_toml_and_json_give_the_same_strategy_back() -> None:
         name='quote " and \\ and é',
         choices=(
             Choice(technique="b", settings={"n": 2, "x": 0.5, "on": True, "mode": "a\nb"}, where=("train.py:4",)),
-            Choice(technique="a"),
+            Choice(technique="a", override=True),
         ),
     )
     assert parse_strategy(strategy_to_toml(strategy)) == strategy
@@ -65,6 +65,7 @@ def test_half_of_a_surrogate_pair_is_refused_by_name() -> None:
         (HEAD + "techniques = 3", "techniques is 3"),
         (HEAD + "[techniques]\nfused-optimizer = true", "techniques.fused-optimizer is True"),
         (HEAD + "[techniques.a]\nwhere = 4", "techniques.a.where is 4"),
+        (HEAD + "[techniques.a]\noverride = 1", "techniques.a.override is 1"),
         (HEAD + "name = 4", "name is 4"),
         (HEAD + "[techniques.a", "not TOML"),
         (HEAD + "[techniques.a]\n[techniques.a]", "not TOML"),

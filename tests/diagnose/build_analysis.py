@@ -10,13 +10,14 @@ from typing import Any
 
 from hotloop.core.analysis import Analysis, CompileFacts, Forecast, Line, LoaderFacts, OptimizerFacts, RankAnalysis
 from hotloop.core.findings import Where
-from hotloop.core.phases import PHASES, Breakdown, PhaseStats
+from hotloop.core.phases import PHASES, Breakdown, Excluded, PhaseStats
 from hotloop.core.recording import GAP_FIELDS, STEP_FIELDS, TIME_FIELDS
 
 UNKNOWN_BY_DEFAULT = (
     "synced_backwards",
     "recompute_ns",
     "tokens",
+    "padded_tokens",
     "padding_tokens",
     "device_forward_ns",
     "device_backward_ns",
@@ -198,6 +199,23 @@ def make_analysis(
             raise ValueError("give the ranks or the fields of one rank, not both")
         members = tuple(ranks)
     return Analysis(ranks=members, unit=unit, units_per_step=units_per_step, accelerator=accelerator)
+
+
+def make_excluded(*, warmup_count: int, warmup_ns: int, steady_ns: int, phase: str = "forward") -> Excluded:
+    """A run of a warm-up, all of it in one phase, and steady steps."""
+    return Excluded(
+        count=warmup_count,
+        total_ns=warmup_ns,
+        ratio=warmup_ns / (warmup_ns + steady_ns),
+        warmup_count=warmup_count,
+        warmup_ns=warmup_ns,
+        later_count=0,
+        later_ns=0,
+        tail_ns=0,
+        startup_ns=None,
+        phase_ns={phase: warmup_ns},
+        compile_ns=0,
+    )
 
 
 def make_loader(**overrides: Any) -> LoaderFacts:

@@ -20,7 +20,24 @@ def test_saving_every_ten_steps_is_a_fault_with_its_interval() -> None:
     assert one.where[0].line == 80
     assert one.severity is Severity.HIGH
     assert one.saving is not None
-    assert one.saving.mid_ratio == pytest.approx(0.85 / 3, abs=0.001)
+    assert one.saving.mid_ratio == pytest.approx(1 / 3, abs=0.001)
+
+
+def test_steps_that_a_save_slows_down_are_part_of_its_cost() -> None:
+    columns = saves(10, 50_000_000)
+    plain = blocking_checkpoint.judge(make_analysis(columns=columns))
+    # The step of the save and the two after it compute 8, 8 and 4 ms longer.
+    since = [(i - 9) % 10 if i >= 9 else 99 for i in range(100)]
+    slower = {0: 8_000_000, 1: 8_000_000, 2: 4_000_000}
+    columns["forward_ns"] = [6_000_000 + slower.get(k, 0) for k in since]
+    one = blocking_checkpoint.judge(make_analysis(columns=columns))
+    assert isinstance(one, Finding)
+    assert isinstance(plain, Finding)
+    assert one.evidence["slower_steps_after_ns"] == pytest.approx(20_000_000, rel=0.03)
+    assert one.cost_ns == pytest.approx(7_000_000, rel=0.05)
+    assert one.time_ns == plain.time_ns
+    assert "in slower steps after it" in one.title
+    assert plain.evidence["slower_steps_after_ns"] is None
 
 
 def test_the_files_of_one_checkpoint_are_one_stop_of_the_loop() -> None:
@@ -87,3 +104,12 @@ def test_a_save_in_the_loop_itself_takes_nothing_else_of_it() -> None:
     one = blocking_checkpoint.judge(analysis)
     assert isinstance(one, Finding)
     assert one.cost_ns == round(analysis.lead.mean["checkpoint_ns"])
+
+
+def test_saves_in_the_last_third_alone_are_told_by_their_mean_interval() -> None:
+    happens = [int(i >= 68 and i % 4 == 3) for i in range(100)]
+    columns = {"checkpoints": happens, "checkpoint_ns": [100_000_000 * h for h in happens]}
+    one = blocking_checkpoint.judge(make_analysis(columns=columns))
+    assert isinstance(one, Finding)
+    assert one.title == "writing a checkpoint stops the loop for 100 ms every 12 steps on average: 29% of the run"
+    assert one.evidence["steps_per_checkpoint"] == 12.5

@@ -8,7 +8,9 @@ from .build_analysis import make_analysis
 
 
 def validating(share_ratio: float, every: int = 10) -> Analysis:
-    return make_analysis(validation=share_ratio, columns={"bursts": [1 if i % every == 0 else 0 for i in range(100)]})
+    return make_analysis(
+        validation=share_ratio, columns={"validations": [1 if i % every == 0 else 0 for i in range(100)]}
+    )
 
 
 def test_validation_that_takes_a_third_is_a_fault_with_the_interval_that_would_do() -> None:
@@ -43,7 +45,7 @@ def test_a_single_validation_says_nothing_of_its_frequency() -> None:
 
 def test_a_teacher_beside_the_validation_does_not_blur_its_interval() -> None:
     rare = [1 if i % 10 == 0 else 0 for i in range(100)]
-    analysis = make_analysis(validation=0.3, columns={"bursts": [1 + r for r in rare], "bursts_other_loader": rare})
+    analysis = make_analysis(validation=0.3, columns={"bursts": [1 + r for r in rare], "validations": rare})
     one = frequent_validation.judge(analysis)
     assert isinstance(one, Finding)
     assert one.evidence["steps_per_validation"] == 10.0

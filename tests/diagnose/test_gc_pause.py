@@ -12,7 +12,7 @@ def test_pauses_that_cost_a_fifth_are_a_high_fault() -> None:
     assert one.severity is Severity.HIGH
     assert one.title == "garbage collection pauses every step: 5 ms each, 25% of the run"
     assert one.saving is not None
-    assert one.saving.mid_ratio == pytest.approx(0.225)
+    assert one.saving.mid_ratio == pytest.approx(0.25)
     assert one.evidence["explicit"] is False
 
 

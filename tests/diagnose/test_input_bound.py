@@ -1,10 +1,13 @@
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 import pytest
 
-from hotloop.core.analysis import Analysis
+from hotloop.core.analysis import Analysis, Line
 from hotloop.core.findings import Basis, Finding, Kind, Severity, Where
 from hotloop.diagnose.rules.input_bound import input_bound
 
-from .build_analysis import make_analysis, make_line, make_loader, make_rank
+from .build_analysis import make_analysis, make_excluded, make_line, make_loader, make_rank
 
 
 def found(analysis: Analysis) -> Finding:
@@ -198,3 +201,94 @@ def test_workers_with_a_free_core_are_promised_as_before(idle: tuple[float, int]
 def test_cores_of_other_ranks_are_not_other_programs() -> None:
     one = found(one_thread_of_two_cores((0.02, 2), local_world_size=2, world_size=2))
     assert one.evidence["cores_of_other_programs"] == 0
+
+
+def warming_up(
+    waits_ms: list[float],
+    steady_wait: float = 0.02,
+    columns: Mapping[str, Sequence[int]] | None = None,
+    length: int = 0,
+) -> Analysis:
+    """100 steady steps of 20 ms behind warm-up steps that waited so long each; one batch a step."""
+    warmup = {
+        "input_wait_ns": [round(one * 1e6) for one in waits_ms],
+        "iterator_ns": [0] * len(waits_ms),
+        "burst_input_ns": [0] * len(waits_ms),
+        "micro_batches": [1] * len(waits_ms),
+    }
+    warmup_ns = sum(warmup["input_wait_ns"]) + len(waits_ms) * 20_000_000
+    excluded = make_excluded(warmup_count=len(waits_ms), warmup_ns=warmup_ns, steady_ns=2_000_000_000)
+    loader = make_loader(length=length or len(waits_ms), batches=len(waits_ms) + 100, iterators=2)
+    rank = make_rank(input_wait=steady_wait, columns=columns, loaders=(loader,), warmup_count=len(waits_ms))
+    return make_analysis(ranks=[replace(rank, excluded=excluded, warmup_columns=warmup)])
+
+
+def test_a_cache_that_fills_during_the_warm_up_is_paid_once_per_start() -> None:
+    one = input_bound.judge(warming_up([100.0] * 30, steady_wait=0.01))
+    assert isinstance(one, Finding)
+    assert (one.base, one.saving, one.severity) == ("run", None, Severity.MEDIUM)
+    assert one.cost_ns == pytest.approx(29 * (100e6 - 0.2e6))
+    assert "in the first epoch" in one.title
+    assert one.evidence["cause"] == "cold-cache"
+
+
+def test_a_wait_that_stays_and_a_cache_that_fills_are_told_apart() -> None:
+    both = input_bound.judge(warming_up([100.0] * 30, steady_wait=0.3))
+    assert isinstance(both, tuple)
+    assert [one.base for one in both] == ["steady", "run"]
+
+
+def test_the_cold_part_of_steady_steps_is_told_once() -> None:
+    """Of 40 steps of a first epoch the warm-up holds ten; each waits 100 ms, later ones wait 1 ms of 20."""
+    columns = {"input_wait_ns": [100_000_000] * 30 + [1_000_000] * 70, "forward_ns": [19_000_000] * 100}
+    analysis = warming_up([100.0] * 10, columns=columns, length=40)
+    once = found(analysis)
+    assert (once.base, once.evidence["steps"], once.evidence["batches_of_an_epoch"]) == ("run", 40, 40)
+    assert once.cost_ns == pytest.approx(39 * 99e6)
+    assert "the first 40 steps" in once.title
+    assert "in the first epoch" in once.title
+
+
+def test_a_wait_that_goes_on_for_the_whole_run_is_no_first_epoch() -> None:
+    columns = {"input_wait_ns": [100_000_000] * 100, "forward_ns": [19_000_000] * 100}
+    steady = found(warming_up([100.0] * 10, columns=columns, length=40))
+    assert (steady.base, steady.cost_ns) == ("steady", 100_000_000)
+
+
+def test_workers_that_fill_their_queues_are_no_cold_cache() -> None:
+    assert input_bound.judge(warming_up([3_000.0, 400.0, 300.0, *[0.1] * 10], steady_wait=0.005)) is None
+
+
+def test_a_warm_up_that_waits_as_the_steady_steps_do_is_no_cold_cache() -> None:
+    assert input_bound.judge(warming_up([0.2] * 40, steady_wait=0.01)) is None
+
+
+@pytest.mark.parametrize(("draws", "numerics"), [(True, "resampled"), (None, "resampled"), (False, "exact")])
+def test_samples_that_draw_random_numbers_are_never_prepared_with_the_same_numbers(
+    draws: bool | None, numerics: str
+) -> None:
+    loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=9e6, draws_random=draws)
+    one = found(make_analysis(input_wait=0.46, cores=1, loaders=(loader,)))
+    assert one.fix is not None
+    assert (one.fix.technique, one.fix.numerics.value) == ("precompute-samples", numerics)
+    assert ("only what comes before that can be prepared" in one.title) is (draws is True)
+    assert str(one.evidence["workers"]).startswith("no core is free for them")
+
+
+def test_what_is_prepared_is_told_in_the_words_of_the_samples() -> None:
+    loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=9e6, draws_random=False)
+
+    def told(*calls: str, leaf: str = "") -> dict[str, object]:
+        inside = (Where(file="t.py", line=9, function="main"), Where(file="t.py", line=3, function="__getitem__"))
+        line = Line(where=inside[1], share_ratio=1.0, samples=50, stack=inside, leaf=leaf, calls=calls)
+        lines = {"input_wait_ns": (line,)}
+        return dict(found(make_analysis(input_wait=0.46, cores=1, loaders=(loader,), lines=lines)).evidence)
+
+    assert "images" in str(told("Image.open")["to_prepare"])
+    assert "token" not in str(told("Image.open")["to_prepare"])
+    assert "tokenise" in str(told("self.tokenizer")["to_prepare"])
+    assert told("collate")["draws_random"] is False
+    assert told("self.rng.normal")["draws_random"] is None  # a generator of its own
+    slow = "transformers.models.bert.tokenization_bert"
+    assert told(leaf=f"{slow}:tokenize")["slow_tokenizer"] == slow
+    assert told(leaf="transformers.models.bert.tokenization_bert_fast:__call__")["slow_tokenizer"] is None

@@ -7,8 +7,11 @@ from hotloop.diagnose.lines import (
     BOOKKEEPING,
     COLLECTING,
     LOGGING,
+    SAVING,
     UNKNOWN,
+    VALIDATING,
     WEIGHTS,
+    field_lines,
     later_places_in_loop,
     line_kind,
     places_in_loop,
@@ -219,3 +222,42 @@ def test_a_function_named_after_saving_saves_where_saves_were_seen() -> None:
     with_saves = make_analysis(other=0.2, lines=lines, fields={"checkpoints": 1}).lead
     assert saving_functions(with_saves) == {("train.py", "snapshot")}
     assert saving_functions(make_analysis(other=0.2, lines=lines).lead) == frozenset()
+
+
+def test_finishing_a_file_in_the_block_of_a_save_is_the_save_s_and_elsewhere_it_is_logging() -> None:
+    kept, flush = (make_line(n, 0.4, "os.fsync(file.fileno())", beside_save=n == 60) for n in (60, 70))
+    printed = make_line(61, 0.2, "print(loss.item())", beside_save=True)
+    lead = make_analysis(other=0.2, lines={"other_ns": (kept, flush, printed)}).lead
+    kinds = {line.where.line: kind for line, kind in field_lines(lead, "other_ns")}
+    assert kinds == {60: SAVING, 70: LOGGING, 61: LOGGING}
+
+
+def test_what_a_validating_function_logs_is_the_validation_s() -> None:
+    def at(line: int, function: str) -> Where:
+        return Where(file="train.py", line=line, function=function)
+
+    inside = make_line(
+        9, 0.5, "print(score)", function="report", stack=(at(40, "main"), at(5, "evaluate"), at(9, "report"))
+    )
+    report = make_line(9, 0.5, "print(score)", function="report", stack=(at(44, "main"), at(9, "report")))
+    model = make_line(3, 1.0, function="forward", stack=(at(40, "main"), at(5, "evaluate"), at(3, "forward")))
+    lines = {
+        "backward_ns": (make_line(41, 1.0, "loss.backward()"),),
+        "nograd_ns": (model,),
+        "after_nograd_ns": (inside, report),
+    }
+    rank = make_analysis(after_nograd=0.4, validation=0.2, lines=lines, validation_ns={"after_nograd_ns": 3e6}).lead
+    assert [kind for _, kind in field_lines(rank, "after_nograd_ns")] == [VALIDATING, LOGGING]
+    # Of 8 ms half are sampled in the validation: 3 are in its bursts, 1 lies behind its last forward.
+    assert time_of_kinds(rank, "after_nograd_ns", VALIDATING).mean_ns == pytest.approx(1e6)
+    assert time_of_kinds(rank, "after_nograd_ns", LOGGING).mean_ns == pytest.approx(4e6)
+    teacher = make_analysis(after_nograd=0.4, nograd=0.2, lines=lines).lead
+    assert [kind for _, kind in field_lines(teacher, "after_nograd_ns")] == [LOGGING, LOGGING]
+    trains_too = make_analysis(after_nograd=0.4, validation=0.2, lines={**lines, "forward_ns": (model,)}).lead
+    assert [kind for _, kind in field_lines(trains_too, "after_nograd_ns")] == [LOGGING, LOGGING]
+
+
+def test_gaps_without_validation_are_what_the_lines_share() -> None:
+    lines = {"after_nograd_ns": (make_line(5, 1.0, "print(loss.item())"),)}
+    lead = make_analysis(after_nograd=0.4, lines=lines, validation_ns={"after_nograd_ns": 6e6}).lead
+    assert time_of_kinds(lead, "after_nograd_ns", LOGGING).mean_ns == pytest.approx(2e6)

@@ -100,6 +100,20 @@ def test_the_step_after_a_fork_computes_slower_by_the_pages_it_copies() -> None:
     assert restart_ns(rank) == pytest.approx(30e6 / 20)
 
 
+def test_every_step_that_a_restart_slows_down_counts_and_none_that_only_varies() -> None:
+    slower = {0: 20_000_000, 1: 4_000_000}
+    starts = [1 if i % 20 == 0 else 0 for i in range(100)]
+    rank = make_analysis(
+        columns={
+            "iterators": starts,
+            "iterator_ns": [30_000_000 * s for s in starts],
+            "forward_ns": [2_000_000 + slower.get(i % 20, 0) + 300_000 * (i % 3) for i in range(100)],
+        },
+        loaders=(make_loader(num_workers=2),),
+    ).lead
+    assert restart_slowdown_ns(rank) == pytest.approx(24e6 / 20, rel=0.05)
+
+
 def test_persistent_workers_do_not_restart() -> None:
     assert restarts(persistent_workers=True) == 0.0
     assert restarts(num_workers=0) == 0.0

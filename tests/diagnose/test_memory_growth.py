@@ -1,5 +1,7 @@
+import numpy as np
 import pytest
 
+from hotloop.analyze.stats import fit_slope
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.diagnose.rules.memory_growth import memory_growth
@@ -98,3 +100,96 @@ def test_ranks_of_one_host_fill_the_same_memory() -> None:
 
 def test_memory_that_was_not_measured_cannot_be_judged() -> None:
     assert isinstance(memory_growth.judge(make_analysis(memory_growth_bytes_per_step=None)), Skipped)
+
+
+FSDP_KIB = [
+    (388508, 1),
+    (389676, 1),
+    (389544, 1),
+    (395720, 1),
+    (391764, 1),
+    (381472, 1),
+    (391640, 2),
+    (388684, 2),
+    (395764, 2),
+    (386516, 2),
+    (390772, 2),
+    (403996, 3),
+    (395784, 4),
+    (399916, 3),
+    (401980, 3),
+    (404060, 3),
+    (400072, 3),
+    (405540, 3),
+    (403940, 4),
+    (404100, 4),
+    (402176, 7),
+    (402188, 2),
+    (410292, 5),
+    (408364, 3),
+    (406312, 3),
+    (408260, 2),
+    (410448, 5),
+    (410328, 4),
+    (410456, 2),
+    (413544, 3),
+    (412388, 2),
+    (404184, 2),
+    (410468, 2),
+    (410352, 4),
+    (402256, 2),
+    (408428, 2),
+    (409336, 3),
+    (414592, 4),
+    (406404, 3),
+    (418596, 4),
+    (416544, 2),
+    (416680, 4),
+    (414628, 2),
+    (428884, 3),
+    (414624, 2),
+    (414628, 2),
+    (416692, 3),
+    (416696, 2),
+    (420688, 2),
+    (418760, 1),
+    (424928, 2),
+    (429152, 3),
+    (433140, 1),
+    (422864, 3),
+    (418764, 2),
+    (424804, 2),
+    (418644, 2),
+    (424816, 2),
+    (435208, 5),
+    (437268, 1),
+    (437272, 3),
+    (437280, 4),
+    (439208, 3),
+    (435104, 3),
+    (437160, 13),
+    (433056, 2),
+    (431128, 2),
+    (437292, 8),
+    (431128, 2),
+    (418800, 4),
+]
+"""Resident memory, KiB, of rank 1 of a sound FSDP2 training over gloo (two ranks, 200 steps): (level, steps)."""
+
+
+def measured(levels: list[int]) -> Analysis:
+    """The analysis of these levels with the slope as it is fitted to a run."""
+    slope = fit_slope(np.arange(len(levels), dtype=np.float64), np.array(levels, dtype=np.float64))
+    assert slope is not None
+    return make_analysis(
+        columns={"rss_bytes": levels},
+        steady_count=len(levels),
+        memory_growth_bytes_per_step=slope.per_x,
+        memory_growth_noise_bytes_per_step=slope.noise_per_x,
+    )
+
+
+def test_a_heap_that_looks_for_room_for_large_blocks_is_no_leak() -> None:
+    levels = [level << 10 for level, steps in FSDP_KIB for _ in range(steps)]
+    assert memory_growth.judge(measured(levels)) is None
+    assert isinstance(memory_growth.judge(measured([one + MIB // 2 * i for i, one in enumerate(levels)])), Finding)

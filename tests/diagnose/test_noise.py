@@ -1,4 +1,13 @@
-from hotloop.diagnose.noise import is_material, is_material_span, share_bounds, steps_between, threshold_ratio
+import pytest
+
+from hotloop.diagnose.noise import (
+    is_material,
+    is_material_span,
+    recurs_unevenly,
+    share_bounds,
+    steps_between,
+    threshold_ratio,
+)
 
 from .build_analysis import make_analysis
 
@@ -67,3 +76,18 @@ def test_a_cost_that_may_be_one_long_step_is_judged_with_that_step() -> None:
     assert not is_material(once, 0.10, own_fields=("backward_ns",))
     even = make_analysis(columns={"backward_ns": [20_000_000 + i % 2 for i in range(100)]}, step_noise_ratio=0.001)
     assert is_material(even, 0.10, own_fields=("backward_ns",))
+
+
+def test_the_interval_of_what_lies_in_a_part_of_the_steps_is_a_mean_over_all_of_them() -> None:
+    last_third = [0] * 200 + [0, 0, 0, 0, 0, 0, 0, 1] * 12
+    pairs = [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] * 10
+    one_burst = [0] * 50 + [1] * 10 + [0] * 40
+    assert steps_between(last_third) == pytest.approx(296 / 12)
+    assert steps_between(pairs) == pytest.approx(8.0, abs=0.5)
+    assert steps_between(one_burst) == 10.0
+    assert all(recurs_unevenly(column) for column in (last_third, pairs, one_burst))
+
+
+def test_regular_occurrences_are_no_average() -> None:
+    assert not recurs_unevenly([0, 0, 0, 0, 0, 0, 0, 1] * 20)
+    assert not recurs_unevenly([0, 1, 0, 0])

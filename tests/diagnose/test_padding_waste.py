@@ -19,8 +19,8 @@ def test_padding_to_a_fixed_length_is_forecast_from_the_batches() -> None:
     assert isinstance(found, Finding)
     assert found.severity is Severity.HIGH
     assert found.saving is not None
-    # 40% real tokens against 44.4% of the positions: 55.6% fewer, of nine tenths of the step.
-    assert found.saving.mid_ratio == pytest.approx(0.5)
+    # 40% real tokens against 44.4% of the positions: 55.6% fewer, of the whole step where no operators were counted.
+    assert found.saving.mid_ratio == pytest.approx(0.556, abs=0.001)
     assert found.fix is not None
     assert (found.fix.technique, found.fix.numerics) == ("pad-to-longest", Numerics.REORDERED)
     assert found.where[0] == COLLATE

@@ -23,6 +23,22 @@ def test_work_between_batch_and_forward_is_named_by_its_line() -> None:
     assert one.saving.mid_ratio == pytest.approx(0.38, abs=0.04)
 
 
+@pytest.mark.parametrize(
+    ("leaf", "named"),
+    [
+        ("transformers.tokenization_utils:tokenize", "transformers.tokenization_utils"),
+        ("transformers.models.ctrl.tokenization_ctrl:bpe", "transformers.models.ctrl.tokenization_ctrl"),
+        ("transformers.tokenization_utils_fast:_batch_encode_plus", None),
+        ("texts:tokenize", None),
+    ],
+)
+def test_a_tokenizer_written_in_python_is_named_in_the_loop_body_too(leaf: str, named: str | None) -> None:
+    lines = {"after_input_ns": (make_line(41, 1.0, "ids = tokenizer(batch)", leaf=leaf),)}
+    one = preprocessing_in_loop.judge(make_analysis(after_input=0.4, cores=8, lines=lines))
+    assert isinstance(one, Finding)
+    assert one.evidence["slow_tokenizer"] == named
+
+
 def test_logging_and_weights_between_batch_and_forward_are_something_else() -> None:
     lines = {
         "after_input_ns": (
@@ -117,7 +133,7 @@ def test_an_input_that_is_normalised_in_place_is_prepared_in_the_loop() -> None:
 
 
 def test_a_gap_that_lies_on_zero_grad_alone_is_told_as_info() -> None:
-    lines = {"after_input_ns": (make_line(84, 1.0, "optimizer.zero_grad()"),)}
+    lines = {"after_input_ns": (make_line(84, 1.0, "optimizer.zero_grad()", late_ratio=0.9),)}
     one = preprocessing_in_loop.judge(make_analysis(after_input=0.24, lines=lines))
     assert isinstance(one, Finding)
     assert one.severity is Severity.INFO
@@ -125,3 +141,8 @@ def test_a_gap_that_lies_on_zero_grad_alone_is_told_as_info() -> None:
     assert (one.saving.low_ratio, one.saving.basis) == (0.0, Basis.RULE_OF_THUMB)
     assert "before `optimizer.zero_grad()` in main or in that line: stack samples cannot tell which" in one.title
     assert preprocessing_in_loop.judge(make_analysis(after_input=0.06, lines=lines)) is None
+
+
+def test_samples_that_waited_for_no_lock_belong_to_their_line() -> None:
+    lines = {"after_input_ns": (make_line(84, 1.0, "optimizer.zero_grad()", late_ratio=0.0),)}
+    assert preprocessing_in_loop.judge(make_analysis(after_input=0.24, lines=lines)) is None

@@ -1,9 +1,12 @@
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from hotloop.core.analysis import CompileFacts
+from hotloop.core.analysis import Analysis, CompileFacts
 from hotloop.core.findings import Finding, Severity, Where
 from hotloop.diagnose.rules.recompilation import judge_recompilation
-from tests.diagnose.build_analysis import make_analysis
+from tests.diagnose.build_analysis import make_analysis, make_excluded, make_rank
 
 PLACE = Where(file="train.py", line=12, function="forward")
 COMPILED = CompileFacts(used=True, recompiles=5, recompile_reasons=(("size mismatch at index 1", PLACE),))
@@ -47,3 +50,68 @@ def test_a_compiled_model_that_settled_is_no_finding() -> None:
 
 def test_a_trace_of_compiling_below_one_percent_is_no_finding() -> None:
     assert judge_recompilation.judge(make_analysis(columns=bursts([5], 15_000_000), compile=COMPILED)) is None
+
+
+def warmed_up(compile_ms: list[int], **fields: Any) -> Analysis:
+    """100 steady steps of 20 ms behind warm-up steps that compiled for so long each."""
+    compile_ns = [one * 1_000_000 for one in compile_ms]
+    warmup_ns = sum(compile_ns) + len(compile_ms) * STEP_NS
+    columns = {
+        "compile_ns": compile_ns,
+        "forward_ns": [STEP_NS // 3] * len(compile_ms),
+        "backward_ns": [STEP_NS // 2] * len(compile_ms),
+        "samples": [16] * len(compile_ms),
+    }
+    excluded = make_excluded(warmup_count=len(compile_ms), warmup_ns=warmup_ns, steady_ns=100 * STEP_NS)
+    rank = make_rank(**{"compile": COMPILED, "warmup_count": len(compile_ms), **fields})
+    return make_analysis(ranks=[replace(rank, excluded=excluded, warmup_columns=columns)])
+
+
+def test_compiling_again_before_the_steps_are_steady_is_paid_once() -> None:
+    found = judge_recompilation.judge(warmed_up([900, 300, 300, 0, 300]))
+    assert isinstance(found, Finding)
+    assert (found.base, found.saving, found.cost_ns) == ("run", None, 900_000_000)
+    assert found.cost_ratio == pytest.approx(0.9 / 3.9)
+    assert found.severity is Severity.MEDIUM
+    assert "in the first 5 steps for 900 ms (23% of this run), paid once per start" in found.title
+
+
+def test_the_first_compilation_alone_is_the_price_of_compiling() -> None:
+    assert judge_recompilation.judge(warmed_up([9_000, 0, 0])) is None
+    once = CompileFacts(used=True, recompiles=1)
+    assert judge_recompilation.judge(warmed_up([900, 900], compile=once)) is None
+
+
+def test_compiling_at_the_start_and_later_is_one_finding() -> None:
+    found = judge_recompilation.judge(warmed_up([900, 300, 300], columns=bursts([5, 30, 60, 95])))
+    assert isinstance(found, Finding)
+    assert (found.base, found.evidence["compile_ns_before_steady"]) == ("steady", 600_000_000)
+
+
+def limited(step: int | None) -> CompileFacts:
+    return replace(COMPILED, limit_reason="size mismatch", limit_where=PLACE, limit_step=step)
+
+
+def test_a_limit_is_told_though_compiling_itself_took_little() -> None:
+    found = judge_recompilation.judge(make_analysis(compile=limited(40)))
+    assert isinstance(found, Finding)
+    assert found.title == (
+        "torch.compile gave up: at its limit of recompilations, new shapes or values run eagerly since step 40 of 110"
+    )
+    assert (found.severity, found.evidence["eager_steps"]) == (Severity.LOW, 70)
+
+
+def test_what_is_lost_since_the_limit_is_measured_against_the_compiled_steps_before_it() -> None:
+    forward = [3_000_000 + i % 3 * 1_000 for i in range(40)] + [7_000_000 + i % 3 * 1_000 for i in range(60)]
+    found = judge_recompilation.judge(make_analysis(columns={"forward_ns": forward}, compile=limited(50)))
+    assert isinstance(found, Finding)
+    assert found.cost_ns == pytest.approx(4_000_000, rel=0.01)
+    assert found.saving is not None
+    assert found.saving.low_ratio == pytest.approx(found.saving.mid_ratio, rel=0.01)
+
+
+def test_without_compiled_steps_before_the_limit_what_is_lost_since_is_unknown() -> None:
+    found = judge_recompilation.judge(make_analysis(compile=limited(None)))
+    assert isinstance(found, Finding)
+    assert "since step" not in found.title
+    assert found.evidence["lost_since_ns_per_step"] is None

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Severity
+from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Severity
 from hotloop.diagnose.rules.redundant_compute import judge_redundant_compute, shared_ratio
 from tests.diagnose.build_analysis import make_analysis, make_line, make_optimizer
 
@@ -86,7 +86,7 @@ def test_metrics_stay_sure_beside_passes_that_both_go_backward() -> None:
     fields = {"repeated_forwards": 2, "repeated_forward_ns": 6e6, "repeated_nograd_forwards": 1}
     [found] = judge(make_analysis(forward=0.2, nograd=0.1, backward=0.5, fields=fields))
     assert found.saving is not None
-    assert found.saving.low_ratio == pytest.approx(0.5 * 0.75 * 0.3)
+    assert found.saving.low_ratio == pytest.approx(REMOVED_LOW_RATIO * 0.5 * 0.3)
 
 
 TWO_LOSSES = {"repeated_forwards": 1, "repeated_forward_ns": 2e6, "repeated_backwards": 1, "backwards": 1}
@@ -106,7 +106,7 @@ def test_two_losses_that_each_run_the_model_cost_a_forward_and_a_backward() -> N
     [found] = judge(analysis)
     assert found.cost_ratio == pytest.approx(0.1 + 0.2)
     assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.27)
+    assert found.saving.mid_ratio == pytest.approx(0.3)
     assert [where.line for where in found.where] == [64, 65]
     assert found.evidence["without_gradients"] is False
     assert "forward and backward" in found.title

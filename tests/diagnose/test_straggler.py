@@ -29,7 +29,7 @@ def test_the_rank_that_waits_least_is_named_with_phase_and_line() -> None:
     assert found.ranks == (1,)
     assert found.severity is Severity.HIGH
     assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.285)
+    assert found.saving.mid_ratio == pytest.approx(0.3)
     assert found.phase == "other"
     assert found.where[0].line == 37
 
@@ -136,7 +136,7 @@ def test_more_samples_are_evened_out_over_the_ranks_and_not_made_away_with() -> 
 
 
 def test_the_same_gap_between_hosts_is_a_fault() -> None:
-    found = judge_straggler.judge(make_ranks(uneven(0.42, host="a"), uneven(0.49, host="b")))
+    found = judge_straggler.judge(make_ranks(uneven(0.40, host="a"), uneven(0.49, host="b")))
     assert isinstance(found, Finding)
     assert found.severity is Severity.MEDIUM
 
@@ -155,7 +155,7 @@ def test_a_gap_that_comes_in_bursts_is_less_sure_than_a_steady_one() -> None:
 
     steady = low([8_000_000] * 100)
     bursts = low([4_000_000] * 75 + [20_000_000] * 25)
-    assert bursts < 0.7 * steady
+    assert bursts < 0.8 * steady
 
 
 def uneven_hosts_core(delay_ratio: float | None, **changes: float) -> Analysis:
@@ -314,3 +314,15 @@ def test_passes_that_one_rank_makes_alone_are_told_without_a_ratio() -> None:
     assert isinstance(found, Finding)
     assert "rank 1, which alone has forwards without gradients and " in found.title
     assert found.evidence["times_the_others"] is None
+
+
+def test_the_waits_of_a_sharded_backward_are_not_lost_in_the_work_that_it_does_longer() -> None:
+    # FSDP2 on the CPU: the busy rank computes 3 ms longer forward and 5 ms longer backward; the other waits 8 ms.
+    few = {"model_is_sharded": True, "forward": 0.2, "backward": 0.25, "communication": 0.5, "samples_per_step": 64}
+    many = {"model_is_sharded": True, "forward": 0.35, "backward": 0.5, "communication": 0.1, "samples_per_step": 320}
+    one = judge_straggler.judge(make_ranks(few, many))
+    assert isinstance(one, Finding)
+    assert one.ranks == (1,)
+    assert one.saving is not None
+    # Evened out over two ranks, each waits for half of what the other waits now.
+    assert one.saving.mid_ratio == pytest.approx(0.5 * 0.4 * 0.85, abs=0.03)

@@ -1,7 +1,7 @@
 import pytest
 
 from hotloop.core.analysis import Analysis, DdpFacts
-from hotloop.core.findings import Basis, Finding, Severity
+from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Severity
 from hotloop.diagnose.rules.sync_every_microstep import judge_sync_every_microstep
 from tests.diagnose.build_analysis import make_analysis, make_optimizer
 from tests.diagnose.build_ranks import DDP_PLACE, make_ddp, make_ranks
@@ -18,7 +18,7 @@ def test_synchronising_every_micro_batch_costs_all_but_one() -> None:
     assert isinstance(found, Finding)
     assert found.severity is Severity.HIGH
     assert found.saving is not None
-    assert found.saving.low_ratio == pytest.approx(0.85 * 3 * 2e6 / 20e6)
+    assert found.saving.low_ratio == pytest.approx(REMOVED_LOW_RATIO * 3 * 2e6 / 20e6)
     assert found.where == (DDP_PLACE,)
     assert found.ranks == (0, 1)
 
@@ -29,7 +29,7 @@ def test_waiting_beyond_the_transfer_is_not_promised() -> None:
     assert isinstance(found, Finding)
     assert found.saving is not None
     # 0.1 ms of bytes and 0.25 ms of latency out of 2 ms exposed, three times.
-    assert found.saving.low_ratio == pytest.approx(0.85 * 3 * 0.35e6 / 20e6)
+    assert found.saving.low_ratio == pytest.approx(REMOVED_LOW_RATIO * 3 * 0.35e6 / 20e6)
     assert found.saving.mid_ratio == pytest.approx(0.5 * 3 * (0.35e6 + 2e6) / 20e6)
 
 
@@ -66,3 +66,12 @@ def test_two_optimizers_with_a_backward_each_are_no_finding() -> None:
 
 def test_a_single_process_is_no_finding() -> None:
     assert judge_sync_every_microstep.judge(make_analysis(fields=EVERY)) is None
+
+
+@pytest.mark.parametrize(("backend", "basis"), [("gloo", Basis.SIMULATED), ("nccl", Basis.RULE_OF_THUMB)])
+def test_latencies_that_were_not_measured_make_a_rule_of_thumb(backend: str, basis: Basis) -> None:
+    facts = make_ddp(comm_ns=3e6, overlap_ns=1e6, backend=backend)
+    found = judge_sync_every_microstep.judge(two(facts, EVERY, device_type="cuda"))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.saving.basis is basis

@@ -58,7 +58,7 @@ def test_a_forecast_that_does_not_rule_out_nothing_says_so() -> None:
     unsure = {"compile-model": make_forecast("compile-model", 0.0, 0.3, 0.4)}
     found = judge_uncompiled_model.judge(make_analysis(forecasts=unsure))
     assert isinstance(found, Finding)
-    assert found.title == "torch.compile may take 30% off the step, or nothing"
+    assert found.title == "torch.compile may save up to about 40% (likely 30%)"
 
 
 def test_what_was_computed_and_not_timed_says_so() -> None:

@@ -133,6 +133,16 @@ def test_signals_to_hotloop_alone_reach_the_training(tmp_path: Path) -> None:
     assert (parent.returncode, out) == (5, "told to stop\n")
 
 
+ENDLESS = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(10**9):
+    optimizer.zero_grad()
+    loss_of(model(x), y).backward()
+    optimizer.step()
+    if step == 300:
+        print("trains", flush=True)
+"""
+
 COUNTING = """
 import os, signal, sys, time
 got = []
@@ -168,6 +178,52 @@ def test_a_signal_reaches_the_training_once(name: str, to_group: bool, tmp_path:
         parent.send_signal(number)
     assert parent.communicate(timeout=90)[0] == "1\n"
     assert parent.returncode == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--probe",)])
+def test_ctrl_c_ends_with_a_report_and_without_a_probe(options: tuple[str, ...], tmp_path: Path) -> None:
+    write_script(tmp_path, ENDLESS)
+    parent = subprocess.Popen(
+        [*HOTLOOP, "run", "--name", "one", *options, "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "trains\n"
+    os.killpg(parent.pid, signal.SIGINT)
+    told = parent.communicate(timeout=90)[1]
+    assert parent.returncode == 130
+    assert "\nNext: hotloop" in told
+    assert (tmp_path / ".hotloop" / "one" / "probe.json").exists() == bool(options)
+    assert ("opportunities are not measured" in told) == (not options)
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    write_script(tmp_path, ENDLESS)
+    parent = subprocess.Popen(
+        [*HOTLOOP, "run", "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "trains\n"
+    os.killpg(parent.pid, signal.SIGINT)
+    assert parent.stderr is not None
+    assert any("opportunities are not measured" in line for line in parent.stderr)  # the training is gone
+    parent.send_signal(signal.SIGINT)
+    told = parent.communicate(timeout=30)[1]
+    assert parent.returncode == 130
+    assert "hotloop: interrupted; the report is still there: hotloop report" in told
+    assert "Next: " not in told
+    assert "run_command.py" not in told
 
 
 def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ def check(ran: Ran, steps: int, batches_per_step: float) -> None:
     assert abs(sum(p["share_ratio"] for p in report["breakdown"].values()) - 1) < 1e-9
 
 
-def test_accelerate(tmp_path: Path) -> None:
-    ran = run_with_frameworks(
+def test_accelerate_launch_with_accumulation(tmp_path: Path) -> None:
+    script = write_script(
         tmp_path,
         """
         from accelerate import Accelerator
@@ -54,8 +54,10 @@ def test_accelerate(tmp_path: Path) -> None:
                     optimizer.step()
                     optimizer.zero_grad()
         """,
+        head=DATA,
     )
-    check(ran, 40, 2)
+    launch = (str(PYTHON.with_name("accelerate")), "launch", "--cpu", "--num_processes", "1", "--mixed_precision", "no")
+    check(run_command(tmp_path, *launch, script.name), 40, 2)
 
 
 def test_hugging_face_trainer(tmp_path: Path) -> None:
@@ -100,6 +102,34 @@ def test_lightning(tmp_path: Path) -> None:
         """,
     )
     check(ran, 80, 1)
+
+
+def test_what_lightning_logs_while_it_validates_is_validation(tmp_path: Path) -> None:
+    ran = run_with_frameworks(
+        tmp_path,
+        """
+        import lightning as L
+        class Module(L.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.inner = model
+            def training_step(self, batch, index):
+                return loss_of(self.inner(batch[0]), batch[1])
+            def validation_step(self, batch, index):
+                scores = self.inner(batch[0])
+                for name in "abcdefgh":
+                    self.log(f"val_{name}", loss_of(scores, batch[1]))
+            def configure_optimizers(self):
+                return torch.optim.Adam(self.parameters())
+        trainer = L.Trainer(max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
+            val_check_interval=4, enable_progress_bar=False, enable_model_summary=False)
+        trainer.fit(Module(), DataLoader(data, batch_size=16), DataLoader(data, batch_size=64))
+        """,
+    )
+    assert ran.exit_code == 0, ran.stderr
+    validation = next(one for one in ran.seen["findings"] if one["rule"] == "frequent-validation")
+    assert not [one for one in ran.seen["findings"] if one["rule"] == "logging-overhead"]
+    assert ran.seen["combined_saving"]["mid_ratio"] <= validation["cost_ratio"] + 0.02
 
 
 def test_fabric(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -269,7 +270,7 @@ def test_worker_processes_stay_clean(tmp_path: Path, method: str) -> None:
         """,
     )
     assert ran.seen["step"]["count"] == 50
-    assert len(list((ran.run_folder / "processes").iterdir())) == 1
+    assert len(list((ran.run_folder / "processes").glob("*.hlr"))) == 1
     assert ran.phase("input_wait")["share_ratio"] > 0.5
     finding = ran.seen["findings"][0]
     assert finding["rule"] == "input-bound", finding
@@ -470,7 +471,7 @@ def test_what_a_closure_does_besides_computing_is_not_the_optimizers_time(tmp_pa
             optimizer.zero_grad()
             loss = loss_of(model(x), y)
             loss.backward()
-            time.sleep(0.005)
+            time.sleep(0.02)
             return loss
         for step in range(20):
             optimizer.step(closure)
@@ -479,7 +480,7 @@ def test_what_a_closure_does_besides_computing_is_not_the_optimizers_time(tmp_pa
         """,
     )
     assert ran.seen["step"]["count"] == 40
-    assert ran.phase("other")["mean_ns"] > 5_000_000 > 10 * ran.phase("optimizer")["mean_ns"]
+    assert ran.phase("other")["mean_ns"] > 20_000_000 > 2 * ran.phase("optimizer")["mean_ns"]
     check_sums(ran.seen)
 
 
@@ -500,3 +501,40 @@ def test_numbers_are_watched_when_asked(tmp_path: Path) -> None:
     messages = [line["message"] for line in ran.seen["health"]]
     assert any("first in optimizer step 21" in message for message in messages)
     assert any(message.startswith("loss: ") and "of 30 steps" in message for message in messages)
+
+
+AUGMENT = """
+    import random
+    from torch.utils.data import DataLoader, Dataset
+
+    def augment(values):
+        total = 0.0
+        for value in values:
+            total += random.random() * value
+        return total
+
+    class Images(Dataset):
+        def __len__(self):
+            return 32_000
+
+        def __getitem__(self, index):
+            shift = augment(range(1_500))
+            image = torch.full((32,), shift)  # gives the interpreter's lock away: samples from within land here
+            return image, index % 8
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    for xs, ys in DataLoader(Images(), batch_size=32):
+        optimizer.zero_grad()
+        loss_of(model(xs), ys).backward()
+        optimizer.step()
+    """
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11) or sys.platform != "linux", reason="stacks are read from outside there")
+def test_samples_lie_where_the_time_goes_and_not_where_the_lock_is_given_away(tmp_path: Path) -> None:
+    ran = run_script(tmp_path, textwrap.dedent(AUGMENT))
+    lines = [line for line in ran.seen["lines"] if line["phase"] == "input_wait"]
+    assert sum(line["samples"] for line in lines) >= 5
+    hot = sum(line["share_ratio"] for line in lines if line["function"] == "augment")
+    assert hot > 0.6, lines
+    assert not any("inside the training process" in health["message"] for health in ran.seen["health"])

@@ -52,7 +52,7 @@ def test_a_training_without_end_is_tuned_within_its_budget(tmp_path: Path) -> No
     assert not load_strategy(tmp_path / "out/fast.toml")
     assert (tmp_path / "out/patch.diff").read_text() == ""
     assert "What was tried" in (tmp_path / "out/report.html").read_text()
-    assert "nothing was proven" in done.stderr
+    assert "No change was proven faster; fast.toml is empty." in done.stderr
     assert "nothing was applied: no change of the source was proven" in done.stderr
     assert (tmp_path / "train.py").read_text() == SCRIPT
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "train.py"]
@@ -100,7 +100,8 @@ def test_ranks_under_torchrun_stop_together_and_repeat_their_losses(tmp_path: Pa
     stored = sqlite3.connect(tmp_path / "out/tune.sqlite")
     (ran,) = (json.loads(text) for (text,) in stored.execute("select ran from process"))
     stored.close()
-    assert (ran["ended"], len(ran["measured"]["losses"])) == ("ok", 400)
+    assert ran["ended"] == "ok"
+    assert 20 <= len(ran["measured"]["losses"]) <= 400  # how many fit into the budget is the machine's affair
     assert report["tune"]["baseline"]["losses_repeat"] is True
 
 
@@ -183,8 +184,8 @@ def test_a_matrix_holds_every_configuration_against_the_first(tmp_path: Path) ->
     assert "budget" in fused["reason"]
     assert (two["id"], two["verdict"], two["launch"]) == ("two ranks", "not applicable", {"ranks": 2})
     assert "no launcher" in two["reason"]
-    assert "cost against float32 (1 process, float32)" in done.stderr
-    assert "nothing was proven to cost less" in done.stderr
+    assert "Cost relative to float32 (1 process, float32)" in done.stderr
+    assert "No change was proven cheaper" in done.stderr
     assert "peak memory per rank" in (tmp_path / "out/report.html").read_text()
     assert not load_strategy(tmp_path / "out/fast.toml")
 

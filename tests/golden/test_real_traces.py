@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_traces import TRACES
 
 from hotloop.cli import main
 
 HERE = Path(__file__).parent
-TRACES = HERE.parents[1].parent / "shared" / "traces"
 NAMES = ("resnet50_workers_0", "dlrm_8ranks_v100", "mi300x_resnet_rccl")
 SHOWN_ITEMS = 6
 MANY_RANKS = 2

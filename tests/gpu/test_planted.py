@@ -35,7 +35,7 @@ def judge(path: Path) -> tuple[dict[str, float | None], dict[str, str]]:
     """(cost of every finding, reason of every rule that was not judged)."""
     from hotloop.pipeline.traces import report_traces
 
-    report = report_traces([path], write_cache=False)
+    report = report_traces([path])
     return {f.rule: f.cost_ratio for f in report.findings}, {s.rule: s.reason for s in report.skipped}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.apply import TECHNIQUES
-from hotloop.core.acts import ACTS
+from hotloop.core.acts import ACTS, EFFORTS
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Skipped
 from hotloop.core.rules import rule
@@ -141,6 +141,19 @@ def test_the_vocabulary_says_who_applies_what(copied: Path) -> None:
     page = copied / "docs" / "vocabulary.md"
     page.write_text(page.read_text().replace("[`fused-optimizer`]", "[`other`]"))
     assert list(generate_docs.find_stale_pages(copied)) == ["docs/vocabulary.md"]
+
+
+def test_the_page_of_the_techniques_says_how_to_do_the_rest_by_hand() -> None:
+    page = (ROOT / "docs" / "techniques.md").read_text()
+    sections = set(re.findall(r"^## (\S+)$", page, re.MULTILINE))
+    assert set(ACTS) - sections == set()
+    assert "`NCCL_SOCKET_IFNAME`" in page.partition("## repair-link")[2]
+
+
+def test_every_act_has_an_effort_and_the_vocabulary_defines_each_word() -> None:
+    assert set(ACTS) - set(EFFORTS) == set()
+    page = (ROOT / "docs" / "vocabulary.md").read_text()
+    assert [word for word in set(EFFORTS.values()) if f"`{word}` (" not in page] == []
 
 
 def test_every_technique_that_a_rule_prescribes_is_in_the_vocabulary() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +26,9 @@ from hotloop.observe.background import (
     next_interval_s,
 )
 from hotloop.observe.loading import TIMED_FETCHES
-from hotloop.observe.overhead import hook_costs_ns
+from hotloop.observe.overhead import IN_PLACE_RATIO, hook_costs_ns
 from hotloop.observe.recorder import COUNTED
-from hotloop.observe.session import LEARNING_ROWS, MATCHED_ROWS, TOKEN_SAMPLE_ROWS, Session
+from hotloop.observe.session import LEARNING_ROWS, LOOK_ROWS, MATCHED_ROWS, Session
 
 
 class Training:
@@ -93,7 +95,7 @@ def test_after_the_first_rows_little_is_looked_at(training: Training) -> None:
         after_row(row)
 
     training.session.recorder.on_row = note
-    for _ in range(3 * TOKEN_SAMPLE_ROWS - 2):
+    for _ in range(3 * LOOK_ROWS - 2):
         training.step()
     due = [*range(3, LEARNING_ROWS + 1), 16, 32, 48]
     assert looked_at == due
@@ -445,6 +447,41 @@ def test_the_thread_samples_tells_memory_and_stops_at_once(training: Training) -
         assert training.session.recorder.row[FIELD["rss_bytes"]] > 10 << 20
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11) or sys.platform != "linux", reason="stacks are read from outside there")
+def test_the_agent_samples_until_its_offer_is_taken(training: Training, tmp_path: Path) -> None:
+    class Writer:
+        path = str(tmp_path / "host-1-0-0.hlr")
+
+        def maintain(self) -> None:
+            return None
+
+    session: Any = training.session
+    session.options["outside"] = True
+    sampler = Background(session, Writer())  # type: ignore[arg-type]
+    offer = tmp_path / "host-1-0-0.access"
+    sampler._offer_stacks()
+    sampler.keep_file()
+    assert offer.exists()
+    assert not sampler._is_read_outside
+    offer.unlink()
+    sampler.keep_file()
+    assert sampler._is_read_outside
+
+
+def test_without_anybody_to_read_its_stack_the_agent_says_so(training: Training) -> None:
+    told: list[dict[str, Any]] = []
+    training.session.tell = told.append  # type: ignore[method-assign]
+    sampler = Background(training.session, None)  # type: ignore[arg-type]
+    sampler._offer_stacks()
+    assert told == [{"kind": "sampling", "reason": "no `hotloop run` waits for it"}]
+
+
+def test_the_cost_line_is_corrected_by_what_was_measured() -> None:
+    results = Path(__file__).parents[2] / "benchmarks" / "results" / "overhead.json"
+    measured = json.loads(results.read_text())["blocks"]["mlp"]["in_place_ratio"]
+    assert pytest.approx(measured, abs=0.05) == IN_PLACE_RATIO
+
+
 def test_memory_is_read_often_enough_in_a_run_of_two_seconds_to_fit_a_slope() -> None:
     from hotloop.diagnose.rules.memory_growth import FEWEST_READINGS_COUNT
     from hotloop.observe.background import _JOBS_NS
@@ -596,7 +633,7 @@ def test_validation_between_quick_rows_is_not_lost(training: Training) -> None:
     assert training.column("bursts") == [int(k % 10 == 5) for k in range(40)]
     assert training.column("forwards") == [2] * 40
     assert training.column("micro_batches") == [1] * 40
-    for _ in range(TOKEN_SAMPLE_ROWS):
+    for _ in range(LOOK_ROWS):
         training.step()
     assert recorder.quick
 

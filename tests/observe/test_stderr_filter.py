@@ -49,7 +49,7 @@ def test_everything_else_reaches_standard_error(capfd):
     with without_profiler_lines():
         os.write(2, b"one\n" + LINE)
         subprocess.run([sys.executable, "-c", "import os; os.write(2, b'two\\n')"], check=True)
-        sys.stderr.write("three, no newline")
+        os.write(2, b"three, no newline")  # sys.stderr is pytest's own here
     os.write(2, b"|after\n")
     assert capfd.readouterr().err == "before\none\ntwo\nthree, no newline|after\n"
 

@@ -125,13 +125,13 @@ def test_rows_that_have_their_places_need_no_lock(path: Path) -> None:
     writer = FrameWriter(str(path))
     writer.write_row(array("q", make_row(0)))
     writer._lock.acquire()
-    for k in range(1, 20):
+    for k in range(1, 68):
         writer.write_row(array("q", make_row(k)))
-    assert indexes(read_process(path)) == list(range(16))
+    assert indexes(read_process(path)) == list(range(64))
     assert writer.report_losses().pending_rows == 4
     writer._lock.release()
-    writer.write_row(array("q", make_row(20)))
-    assert indexes(read_process(path)) == list(range(21))
+    writer.write_row(array("q", make_row(68)))
+    assert indexes(read_process(path)) == list(range(69))
 
 
 def test_facts_that_fill_the_segment_leave_rows_their_places_in_the_one_before(path: Path) -> None:
@@ -141,11 +141,11 @@ def test_facts_that_fill_the_segment_leave_rows_their_places_in_the_one_before(p
     for k in range(10):
         writer.write_fact({"kind": "model", "class": "x" * 20_000, "n": k})
     writer.maintain()
-    for k in range(5, 40):
+    for k in range(5, 80):
         writer.write_row(array("q", make_row(k)))
         assert indexes_of(read_tail(path, k)) == [k]
     found = read_process(path)
-    assert (indexes(found), found.lost_rows, len(found.facts)) == (list(range(40)), 0, 10)
+    assert (indexes(found), found.lost_rows, len(found.facts)) == (list(range(80)), 0, 10)
 
 
 def test_a_row_that_was_interrupted_is_the_only_one_that_is_missing(path: Path) -> None:
@@ -267,7 +267,14 @@ def test_a_long_run_is_merged_in_growing_blocks_and_stays_whole(path: Path) -> N
     writer = FrameWriter(str(path), segment_bytes=SEGMENT, raw_rows=100, level_blocks=50)
     count = 2000
     for k in range(count):
-        writer.write_row(make_row(k, flags=FLAG_DEEP * (k == 1500), tokens=UNKNOWN if k == 1200 else 3))
+        writer.write_row(
+            make_row(
+                k,
+                flags=FLAG_DEEP * (k == 1500),
+                tokens=UNKNOWN if k == 1200 else 3,
+                samples=UNKNOWN if k == 1300 else 4,
+            )
+        )
         if k % 97 == 0:
             found = read_process(path)
             assert found.rows[:, FIELD["rows_merged"]].sum() == k + 1
@@ -283,9 +290,10 @@ def test_a_long_run_is_merged_in_growing_blocks_and_stays_whole(path: Path) -> N
     assert (rows[:, FIELD["rss_bytes"]] == rows[:, FIELD["index"]] + merged - 1).all()
     (deep,) = np.flatnonzero(rows[:, FIELD["flags"]])
     assert rows[deep, FIELD["index"]] <= 1500 < rows[deep, FIELD["index"]] + merged[deep]
-    unknown = rows[:, FIELD["tokens"]] == UNKNOWN
+    unknown = rows[:, FIELD["samples"]] == UNKNOWN
     assert unknown.sum() == 1
-    assert (rows[~unknown, FIELD["tokens"]] == 3 * merged[~unknown]).all()
+    assert (rows[~unknown, FIELD["samples"]] == 4 * merged[~unknown]).all()
+    assert rows[:, FIELD["tokens"]].sum() == 3 * (count - 1)
 
 
 def test_the_tail_row_is_never_merged(path: Path) -> None:

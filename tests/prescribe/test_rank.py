@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,3 +62,10 @@ def test_findings_without_a_saving_come_last() -> None:
 @given(st.permutations([("a", 0.3), ("b", 0.3), ("c", 0.1), ("d", 0.0)]))
 def test_the_order_does_not_depend_on_the_order_given(pairs: list[tuple[str, float]]) -> None:
     assert order_of(*(make_finding(rule, mid) for rule, mid in pairs)) == ["a", "b", "c", "d"]
+
+
+def test_a_finding_of_severity_info_stands_behind_a_low_one_that_is_expected_to_save_less() -> None:
+    unsure = replace(
+        make_finding("gc-pause", 0.3), saving=Saving(low_ratio=0, mid_ratio=0.3, high_ratio=0.4, basis=Basis.SIMULATED)
+    )
+    assert order_of(unsure, make_finding("input-bound", 0.04)) == ["input-bound", "gc-pause"]

@@ -84,22 +84,22 @@ def test_an_unknown_operator_is_not_replayable() -> None:
 
 
 def test_doubling_the_batch_leaves_weights_alone() -> None:
-    assert probe.double_batch(LINEAR, 4) == [[8, 8], [16, 8], [16]]
+    assert probe.scale_batch(LINEAR, 4) == [[8, 8], [16, 8], [16]]
 
 
 def test_doubling_the_batch_leaves_broadcast_operands_alone() -> None:
     position = op("aten::add", [[4, 6, 8], [1, 6, 8], []], ["float", "float", "Scalar"], ["", "", 1])
-    assert probe.double_batch(position, 4) == [[8, 6, 8], [1, 6, 8], []]
+    assert probe.scale_batch(position, 4) == [[8, 6, 8], [1, 6, 8], []]
 
 
 def test_doubling_the_batch_reaches_the_targets_of_a_loss() -> None:
-    shapes = probe.double_batch(LOSS, 4)
+    shapes = probe.scale_batch(LOSS, 4)
     assert shapes is not None
     assert shapes[:2] == [[8, 16], [8]]
 
 
 def test_a_first_dimension_that_holds_no_batch_is_not_doubled() -> None:
-    assert probe.double_batch(LINEAR, 3) is None
+    assert probe.scale_batch(LINEAR, 3) is None
 
 
 def test_a_replay_times_every_arm_and_names_what_it_left_out() -> None:
@@ -118,10 +118,28 @@ def test_operators_beyond_the_memory_allowed_are_left_out() -> None:
     assert "too large" in result["replay"]["skipped"][0]["reason"]
 
 
+def test_threads_are_compared_for_the_optimizer_too() -> None:
+    adam = {"class": "Adam", "numels": [[128, 1], [16, 1]], "settings": {}}
+    asked = request(LINEAR, BACKWARD, threads=2, cores=1, arms=["base", "threads"], optimizer=adam)
+    found = probe.measure(asked)["threads"]
+    assert found["optimizer_present_ns"] > 0
+    assert found["optimizer_cores_ns"] > 0
+
+
+def test_larger_batches_are_timed_as_far_as_memory_reaches() -> None:
+    found = probe.measure(request(LINEAR, BACKWARD))["passes"]["larger"]
+    assert [factor for factor, _ in found] == [4, 8, 16, 32, 64]
+    assert all(ns > 0 for _, ns in found)
+    # LINEAR reads 4 x 8 and 16 x 8 and 16 floats: a pass of 8 times the batch is larger than what is allowed here.
+    short = request(LINEAR, BACKWARD, memory_bytes=probe.size_bytes(LINEAR) * LINEAR["count"] * 3 * 7)
+    assert [factor for factor, _ in probe.measure(short)["passes"]["larger"]] == [4]
+
+
 def test_threads_are_compared_only_when_asked_for() -> None:
     result = probe.measure(request(LINEAR, BACKWARD, threads=2, cores=1, arms=["base", "threads"]))
     assert result["threads"]["present_threads"] == 2
     assert result["threads"]["cores_ns"] > 0
+    assert result["threads"]["whole_passes"] is True
 
 
 @pytest.mark.parametrize(
@@ -209,7 +227,7 @@ def test_calls_come_in_turn_as_layers_make_them() -> None:
 
 def test_a_pass_hands_on_what_its_calls_make_and_differentiates_it() -> None:
     square = op("aten::linear", [[4, 8], [8, 8], [8]], ["float"] * 3, ["", "", ""], count=3)
-    step = probe.Pass(probe.order_calls([square]), 4, False)
+    step = probe.Pass(probe.order_calls([square]), 4)
     seen: list[int] = []
     weights = [leaf for leaf in step.leaves if leaf.dim() == 2 and leaf.shape[0] == 8]
     for weight in weights:

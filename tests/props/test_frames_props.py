@@ -48,12 +48,21 @@ def test_merging_does_not_depend_on_grouping(rows: list[list[int]]) -> None:
     assert merge_rows(merge_rows(a, b), c) == merge_rows(a, merge_rows(b, c))
 
 
-@given(ROW_VALUES, ROW_VALUES, st.sampled_from(["tokens", "device_forward_ns", "recompute_ns"]))
+@given(ROW_VALUES, ROW_VALUES, st.sampled_from(["samples", "device_forward_ns", "recompute_ns"]))
 def test_a_sum_with_an_unknown_part_is_unknown(first: list[int], second: list[int], name: str) -> None:
     second[FIELD[name]] = UNKNOWN
     assert merge_rows(first, second)[FIELD[name]] == UNKNOWN
     assert merge_rows(second, first)[FIELD[name]] == UNKNOWN
     assert merge_rows(first, second)[FIELD["forward_ns"]] == first[FIELD["forward_ns"]] + second[FIELD["forward_ns"]]
+
+
+@given(ROW_VALUES, ROW_VALUES, st.sampled_from(["padded_tokens", "tokens", "padding_tokens", "longest_tokens"]))
+def test_a_sum_of_tokens_is_of_the_rows_that_hold_them(first: list[int], second: list[int], name: str) -> None:
+    whole = merge_rows(first, second)[FIELD[name]]
+    assert whole == first[FIELD[name]] + second[FIELD[name]]
+    second[FIELD[name]] = UNKNOWN
+    assert merge_rows(first, second)[FIELD[name]] == first[FIELD[name]]
+    assert merge_rows(second, first)[FIELD[name]] == first[FIELD[name]]
 
 
 def make_row(index: int) -> list[int]:

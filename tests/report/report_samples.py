@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, Where
-from hotloop.core.phases import PHASES, Breakdown, PhaseStats
+from hotloop.core.phases import PHASES, Breakdown, Excluded, PhaseStats
 from hotloop.core.report import (
     CombinedSaving,
     Device,
@@ -127,6 +127,26 @@ def make_step(step_ns: int) -> StepSummary:
         samples_per_s=16e9 / step_ns,
         tokens_per_s=None,
     )
+
+
+def partly_judged_report() -> Report:
+    """The sample report of a process that lived 10 s: 1 before the run, 6 of warm-up, 2 steady and 1 of tail."""
+    report = input_bound_report()
+    assert report.step is not None
+    left_out = Excluded(
+        count=30,
+        total_ns=7_000_000_000,
+        ratio=7 / 9,
+        warmup_count=30,
+        warmup_ns=6_000_000_000,
+        later_count=0,
+        later_ns=0,
+        tail_ns=1_000_000_000,
+        startup_ns=1_000_000_000,
+        phase_ns={"input_wait": 5_000_000_000, "forward": 1_000_000_000},
+        compile_ns=0,
+    )
+    return replace(report, step=replace(report.step, excluded=left_out))
 
 
 def make_scorecard(input_wait_ratio: float, verdict: str) -> tuple[ScorecardRow, ...]:

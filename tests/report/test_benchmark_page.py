@@ -46,7 +46,7 @@ class Tags(HTMLParser):
 @pytest.mark.parametrize(
     ("kind", "rows", "shown"),
     [
-        ("train", TRAIN, ["whole step", "4.00 us"]),
+        ("train", TRAIN, ["whole step", "4.00 µs"]),
         ("loader", LOADER, ["0 workers, prefetch 0", "unknown"]),
         ("scaling", SCALING, ["without gradient sync", "ideal", "4 ranks, no sync"]),
         ("gemm", GEMM, ["8x8 by 8x8 float32", "1.5"]),

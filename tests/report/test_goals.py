@@ -42,7 +42,7 @@ def tuning(goal: str, **more: object) -> Tuning:
             trial("bf16 <b>", Verdict.FASTER, 1.25, measured=measured(8e6, 300 * 2**20), memory=memory),
             trial("fsdp2", Verdict.NOT_APPLICABLE, None),
         ),
-        reference=replace(trial("as it is", Verdict.CANNOT_TELL, None), measured=measured(1e7, 450 * 2**20)),
+        reference=replace(trial("baseline", Verdict.CANNOT_TELL, None), measured=measured(1e7, 450 * 2**20)),
     )
     return replace(one, **more)  # type: ignore[arg-type]
 
@@ -61,8 +61,8 @@ def test_every_configuration_tells_throughput_time_memory_and_speed_up() -> None
         "speed-up (interval)",
     )
     assert table.rows == (
-        ("as it is", "800 samples/s", "1.25 ms", "450 MiB", "1"),
-        ("bf16 <b>", "1,000 samples/s", "1.00 ms", "300 MiB", "1.25x (1.12..1.38)"),
+        ("baseline", "800 samples/s", "1.25 ms", "450 MiB", "1"),
+        ("bf16 <b>", "1,000 samples/s", "1.00 ms", "300 MiB", "1.25x (1.12–1.38)"),
         ("fsdp2", "not applicable", "unknown", "unknown", "unknown"),
     )
 
@@ -87,20 +87,20 @@ def test_units_are_those_that_every_arm_counted() -> None:
 
 def test_the_terminal_says_what_the_goal_judges() -> None:
     text = render_terminal(report(tuning("memory")), width=120, color=False)
-    assert "peak memory against as it is" in text
-    assert "1.50x smaller (1.40..1.60)" in text
-    assert "speed 1.25x (1.12..1.38) of before" in text
+    assert "Peak memory relative to baseline" in text
+    assert "1.50x smaller (1.40–1.60)" in text
+    assert "speed 1.25x (1.12–1.38) of before" in text
     assert "1,000 samples/s, 1.00 ms per sample, peak 300 MiB" in text
     both = render_terminal(report(tuning("pareto")), width=120, color=False)
-    assert "1.25x (1.12..1.38)" in both
-    assert "peak memory 1.50x smaller (1.40..1.60): smaller" in both
+    assert "1.25x (1.12–1.38)" in both
+    assert "peak memory 1.50x smaller (1.40–1.60): smaller" in both
 
 
 def test_what_needs_more_is_larger_and_dearer() -> None:
     more: dict[str, Value] = {"verdict": "larger", "saving_ratio": 0.5, "low_ratio": 0.4, "high_ratio": 0.8}
     one = trial("a", Verdict.LARGER, 1.0, memory=more, cost=more)
-    assert describe_ratio("memory", one) == "2.00x larger (1.25..2.50)"
-    assert describe_ratio("cost", one) == "2.00x dearer (1.25..2.50)"
+    assert describe_ratio("memory", one) == "2.00x larger (1.25–2.50)"
+    assert describe_ratio("cost", one) == "2.00x dearer (1.25–2.50)"
     assert describe_ratio("memory", trial("b", Verdict.FAILED, 1.0)) == "unknown"
 
 

@@ -17,7 +17,8 @@ import report_samples as samples
 from chromium_page import CHROMIUM, Page, start_chromium
 
 from hotloop.core.errors import InvariantError
-from hotloop.core.report import Report
+from hotloop.core.findings import Fix, Numerics, Safety, Where
+from hotloop.core.report import Health, Report, ScorecardRow
 from hotloop.report import render_html
 
 MANUALS = {"input-bound": samples.MANUAL, "unused": "## What it does\nNothing."}
@@ -69,6 +70,23 @@ def test_manual_of_a_finding_is_there_and_no_other() -> None:
     assert "Nothing." not in html
 
 
+def test_how_to_fix_it_is_open_and_places_are_relative() -> None:
+    report = samples.input_bound_report()
+    where = (Where(file="/home/user/project/data.py", line=3, function="load"),)
+    fix = Fix(technique="precompute-samples", settings={}, numerics=Numerics.EXACT, safety=Safety.SHOW)
+    report = replace(report, findings=(replace(report.findings[0], fix=fix, where=where),))
+    html = render_html(
+        report, manuals={"input-bound": "## Why\nW.\n\n## What to do\nD.\n"}, folder="/home/user/project"
+    )
+    card = html[html.index('<details class="manual" open><summary>How to fix it') :]
+    opened, folded = card.split("</details>")[:2]
+    assert "<p>D.</p>" in opened
+    assert "Advised by <code>input-bound</code>" in opened
+    assert "<p>W.</p>" in folded
+    assert "D." not in folded
+    assert '<code class="place">data.py:3</code>' in html
+
+
 def test_names_of_the_program_stay_text() -> None:
     html = render_html(samples.hostile_report(), manuals={samples.INJECTION: "x"})
     tags = [tag for tag, _ in list_elements(html)]
@@ -101,6 +119,16 @@ def test_unknown_is_never_zero() -> None:
 def test_numbers_that_are_not_finite_are_refused() -> None:
     with pytest.raises(InvariantError, match="not finite"):
         render_html(replace(samples.input_bound_report(), environment={"x": float("inf")}))
+
+
+def test_the_bar_of_the_whole_run_is_as_wide_as_its_parts() -> None:
+    html = render_html(samples.partly_judged_report())
+    bar = html.partition('<svg class="run"')[2].partition("</svg>")[0].partition("</defs>")[2]
+    parts = [a for tag, a in list_elements(bar) if tag == "rect" and "edge" not in (a.get("class") or "")]
+    assert [a["width"] for a in parts] == ["10.000%", "60.000%", "20.000%", "10.000%"]
+    assert [a["x"] for a in parts] == ["0.000%", "10.000%", "70.000%", "90.000%"]
+    assert [a.get("fill") for a in parts] == ["url(#shaded)", "url(#shaded)", None, "url(#shaded)"]
+    assert "Left out: first 30 steps, 6.00 s, 67% of the run, most of it input wait; after the last step" in html
 
 
 def test_one_rank_has_no_rank_table() -> None:
@@ -162,6 +190,50 @@ def test_browser_has_nothing_to_complain_about(page: Page, tmp_path: Path, name:
         (Path(kept) / f"{name}-{'dark' if dark else 'light'}.png").write_bytes(picture)
 
 
+LONG = "a_long_" * 40
+
+
+@pytest.mark.parametrize("name", [*PAGES, "long"])
+def test_page_fits_a_narrow_screen(page: Page, tmp_path: Path, name: str) -> None:
+    report = samples.input_bound_report() if name == "long" else PAGES[name]()
+    if name == "long":
+        finding = replace(report.findings[0], evidence={LONG: LONG, "num_workers": 0})
+        report = replace(
+            report,
+            findings=(finding,),
+            command=(LONG,),
+            environment={LONG: LONG},
+            health=(Health(level="warning", message=LONG),),
+        )
+    page.ask("Emulation.setDeviceMetricsOverride", width=420, height=900, deviceScaleFactor=1, mobile=False)
+    open_report(page, tmp_path, report)
+    width = page.evaluate("document.documentElement.scrollWidth")
+    page.ask("Emulation.clearDeviceMetricsOverride")
+    assert width <= 420
+
+
+BROKEN_WORDS = """(() => { const broken = [], range = document.createRange();
+  const walker = document.createTreeWalker(document.querySelector("#scorecard table"), NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) for (const word of walker.currentNode.data.matchAll(/[A-Za-z]+/g)) {
+    range.setStart(walker.currentNode, word.index);
+    range.setEnd(walker.currentNode, word.index + word[0].length);
+    if (range.getClientRects().length > 1) broken.push(word[0]);
+  }
+  return broken.join(" "); })()"""
+
+
+def test_no_word_of_the_scorecard_breaks_on_a_narrow_screen(page: Page, tmp_path: Path) -> None:
+    page.ask("Emulation.setDeviceMetricsOverride", width=420, height=900, deviceScaleFactor=1, mobile=False)
+    row = ScorecardRow(
+        name="host-to-device copies, share of the step", measured_ratio=None, good="below 10%", bad="above 30%",
+        verdict="unknown",
+    )  # fmt: skip
+    open_report(page, tmp_path, replace(samples.input_bound_report(), scorecard=(row,)))
+    broken = page.evaluate(BROKEN_WORDS)
+    page.ask("Emulation.clearDeviceMetricsOverride")
+    assert broken == ""
+
+
 def test_the_check_for_complaints_can_fail(page: Page, tmp_path: Path) -> None:
     html = render_html(samples.input_bound_report())
     path = tmp_path / "broken.html"
@@ -194,6 +266,15 @@ def test_timeline_is_drawn(page: Page, tmp_path: Path) -> None:
     assert colours >= 6
 
 
+def test_no_step_is_boxed_before_one_was_chosen(page: Page, tmp_path: Path) -> None:
+    open_report(page, tmp_path, samples.input_bound_report())
+    before = page.evaluate("document.getElementById('chart-time').toDataURL()")
+    page.evaluate("document.getElementById('chart-time').focus()")
+    page.press("Home")
+    page.press("End")  # the step that the page had read out from the first
+    assert page.evaluate("document.getElementById('chart-time').toDataURL()") != before
+
+
 def test_page_is_used_with_the_keyboard(page: Page, tmp_path: Path) -> None:
     open_report(page, tmp_path, samples.straggler_report())
     for _ in range(30):
@@ -210,6 +291,7 @@ def test_page_is_used_with_the_keyboard(page: Page, tmp_path: Path) -> None:
 
 def test_page_prints_light_with_its_details_open(page: Page, tmp_path: Path) -> None:
     open_report(page, tmp_path, samples.input_bound_report(), dark=True)
+    opened = page.evaluate("document.querySelectorAll('details[open]').length")
     page.evaluate(
         "addEventListener('beforeprint', () => { window.printed = document.documentElement.dataset.theme + "
         "document.querySelectorAll('details:not([open])').length; })"
@@ -217,7 +299,7 @@ def test_page_prints_light_with_its_details_open(page: Page, tmp_path: Path) -> 
     assert page.ask("Page.printToPDF", printBackground=True)["data"].startswith("JVBERi")
     assert page.evaluate("window.printed") == "light0"
     assert page.evaluate("document.documentElement.dataset.theme") is None
-    assert page.evaluate("document.querySelectorAll('details[open]').length") == 0
+    assert page.evaluate("document.querySelectorAll('details[open]').length") == opened
     assert page.complaints() == []
 
 

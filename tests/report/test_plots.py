@@ -104,6 +104,12 @@ def test_a_rejected_candidate_is_shown_with_its_plot() -> None:
     assert report_to_json(tuned())["tune"]["trials"][0]["quality"]["loss"]["left_at_step"] == 3
 
 
+def test_the_headline_of_a_tuning_is_its_result() -> None:
+    html = render_html(tuned())
+    assert "<h1>nothing was proven</h1>" in html
+    assert f"The baseline: {samples.input_bound_report().verdict.partition(':')[0]}" in html
+
+
 def test_a_hostile_name_stays_text_in_a_plot() -> None:
     html = render_html(tuned(EVIL))
     assert html.count("<script") == 2

@@ -19,10 +19,12 @@ import pytest
 import report_samples as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from hotloop.core.findings import Basis, Saving, Severity, Skipped, Where
 from hotloop.core.report import Health, Report, ScorecardRow
 from hotloop.report import render_html, render_terminal, text
+from hotloop.report.renderers.terminal import UNICODE_GLYPHS, Page, _write_table
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES: dict[str, Callable[[], Report]] = {
@@ -61,11 +63,35 @@ def test_lines_fit_the_width(name: str, width: int) -> None:
     assert [line for line in lines if len(line) > width and "/home/" not in line] == []
 
 
+def test_a_place_is_relative_to_the_readers_folder_and_no_line_is_wider_than_the_terminal() -> None:
+    report = samples.input_bound_report()
+    deep = Where(file="/tmp/cache/" + "deep/" * 20 + "generated.py", line=58, function="Runner." + "call" * 20)
+    own = Where(file="/home/user/project/train.py", line=7, function="step")
+    report = replace(report, findings=(replace(report.findings[0], where=(own, deep)),), lines=())
+    text = render_terminal(report, width=80, color=False, folder="/home/user/project")
+    assert "where      train.py:7 in step\n" in text
+    assert "generated.py:58 in Runner." in text
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert "/home/user/project/train.py:7" in render_terminal(report, width=80, color=False)
+
+
+def test_a_table_too_wide_shortens_names_and_says_which_columns_it_lacks() -> None:
+    header = ["name", *[f"column {i}" for i in range(8)]]
+    row = ["a_kernel_of_a_very_long_name_that_goes_on_and_on", *["1,000,000 ms"] * 8]
+    page = Page(80, UNICODE_GLYPHS, {}, lambda body, columns: body.wrap(Console(width=columns), columns), 10, "")
+    _write_table(page, [header, row], left_columns={0})
+    lines = [line.plain for line in page.lines]
+    assert max(map(len, lines)) <= 80
+    assert lines[1].startswith("   a_kernel_…_that_goes_on_and_on  1,000,000 ms")
+    hidden = " ".join(" ".join(lines[2:]).split())
+    assert hidden == ("in a wider terminal and on the HTML page: column 3, column 4, column 5, column 6, column 7")
+
+
 def test_verdict_is_first_and_the_next_command_last() -> None:
     lines = render_terminal(samples.input_bound_report(), width=200, color=False).splitlines()
-    assert lines[0] == (
-        "input-bound: 46% of every step waits for the next batch"
-        " (loses 92.0 ms per step, a fix is forecast to win 35..46% of the time per sample, simulated)"
+    assert lines[0] == "input-bound: 46% of every step waits for the next batch"
+    assert lines[1] == (
+        "You lose 92.0 ms per step (46%). Fixing it should save 35–46% of the time per sample (simulated)."
     )
     assert lines[-1] == "Next: hotloop rule input-bound"
 
@@ -99,14 +125,14 @@ def test_training_that_was_not_seen_is_one_line_with_its_reason() -> None:
 
 def test_opportunities_could_win_and_faults_lose() -> None:
     healthy = render_terminal(samples.healthy_report(), width=80, color=False)
-    assert "could win" in healthy
-    assert "loses" not in healthy
-    assert "loses" in render_terminal(samples.straggler_report(), width=80, color=False)
+    assert "could save" in healthy
+    assert "you lose" not in healthy
+    assert "you lose" in render_terminal(samples.straggler_report(), width=80, color=False)
 
 
 def test_unknown_is_never_zero() -> None:
     text = render_terminal(samples.healthy_report(), width=80, color=False)
-    assert "share of the step time unknown" in text
+    assert "share of the run unknown" in text
     assert "device utilisation  unknown" in text
     assert "deep window" not in text
     assert "MEMORY" not in text
@@ -179,7 +205,7 @@ def test_equal_ends_of_a_forecast_are_one_number() -> None:
     text = render_terminal(
         replace(report, findings=(replace(report.findings[0], saving=saving),)), width=80, color=False
     )
-    assert "fix wins   40% (measured)" in text
+    assert "fix saves  40% (measured)" in text
 
 
 def test_memory_of_ranks_on_one_host_says_what_it_is_the_sum_of() -> None:
@@ -215,3 +241,12 @@ def test_rules_that_only_an_accelerator_could_break_are_counted_in_one_line() ->
     assert len(shown) == text.SHOWN_REASONS + 2
     assert ("6 rules about accelerators", "the training ran on the CPU") in shown
     assert shown[-1][0] == "2 rules for other reasons"
+
+
+def test_what_the_steady_steps_leave_out_is_told_with_the_step() -> None:
+    text = " ".join(render_terminal(samples.partly_judged_report(), width=100, color=False).split())
+    assert (
+        "left out: first 30 steps, 6.00 s, 67% of the run, most of it input wait; after the last step, 1.00 s, 11%"
+        in text
+    )
+    assert "left out: first" not in render_terminal(samples.input_bound_report(), width=100, color=False)

@@ -8,6 +8,7 @@ from report_samples import input_bound_report
 
 import hotloop.report.manual
 import hotloop.report.text as text
+from hotloop.core.findings import Severity
 from hotloop.report.manual import manual_to_html
 
 
@@ -19,7 +20,7 @@ def test_examples_in_the_docstrings_hold(module: object) -> None:
 
 
 def test_durations_never_jump_over_a_unit() -> None:
-    assert text.format_duration(999_499) == "999 us"
+    assert text.format_duration(999_499) == "999 µs"
     assert text.format_duration(999_500) == "1.00 ms"
     assert text.format_duration(999_960_000) == "1.00 s"
     assert text.format_duration(119_990_000_000) == "120 s"
@@ -38,7 +39,7 @@ def test_something_never_prints_as_nothing() -> None:
     [
         ("wait_ns", 1_500_000, ("wait", "1.50 ms")),
         ("peak_bytes", 2**20, ("peak", "1.00 MiB")),
-        ("growth_bytes_per_step", 1024, ("growth", "1.00 KiB per step")),
+        ("growth_bytes_per_step", 1024, ("memory growth", "1.00 KiB per step")),
         ("samples_per_s", 81.25, ("samples", "81.2/s")),
         ("graph_breaks_count", 12, ("graph breaks", "12")),
         ("tf32", False, ("tf32", "no")),
@@ -85,5 +86,13 @@ def test_the_stake_of_a_finding_that_no_verdict_names_says_whose_it_is() -> None
     serious = input_bound_report().findings[0]
     assert serious.saving is not None
     lesser = replace(serious, saving=replace(serious.saving, low_ratio=0.02))
-    assert (text.describe_stake([serious]) or "").startswith("loses 92.0 ms per step")
-    assert (text.describe_stake([lesser]) or "").startswith("input-bound loses 92.0 ms per step")
+    assert (text.describe_stake([serious]) or "").startswith("You lose 92.0 ms per step (46%). Fixing it should save ")
+    assert "Fixing input-bound should save " in (text.describe_stake([lesser]) or "")
+
+
+def test_a_finding_about_the_run_says_what_its_cost_is_of_and_has_no_stake() -> None:
+    serious = input_bound_report().findings[0]
+    once = replace(serious, base="run", saving=None, severity_override=Severity.MEDIUM)
+    assert text.cost_base(once) == ("in this run, once", "of the run")
+    assert text.cost_base(serious) == ("per step", "of the time per sample")
+    assert text.describe_stake([once, serious]) is None

@@ -67,7 +67,7 @@ def test_the_columns_are_a_trace_and_refuse_to_be_written() -> None:
 
 def test_an_unknown_fact_is_an_error_and_never_empty() -> None:
     trace = build_trace([event(Category.OTHER, "x", 0, 1)])
-    with pytest.raises(InvariantError, match="'byts' is no fact"):
+    with pytest.raises(InvariantError, match="'byts' is not a fact"):
         trace.integers("byts")
 
 

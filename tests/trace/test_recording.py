@@ -25,9 +25,9 @@ from hotloop.core.frames import (
     encode_header,
     encode_status,
 )
-from hotloop.core.recording import FIELD, STEP_FIELDS, UNKNOWN
+from hotloop.core.recording import CLOSED_BY_END, FIELD, STEP_FIELDS, UNKNOWN
 from hotloop.observe.writer import FrameWriter
-from hotloop.trace.recording import fill_device_times, find_run, read_process, read_run, read_tail
+from hotloop.trace.recording import fill_device_times, find_newer, find_run, read_process, read_run, read_tail
 
 
 def make_row(index: int) -> list[int]:
@@ -278,16 +278,44 @@ def test_a_pointer_that_leads_nowhere_names_the_host(run: Path) -> None:
     )
 
 
+def add_run(beside: Path, name: str, started_s: float, rows: int | None = None) -> Path:
+    folder = beside.parent / name
+    (folder / "processes").mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"started_wall_s": started_s}))
+    if rows is not None:
+        make_recording(folder / "processes" / "host-1-0-0.hlr", rows)
+    return folder
+
+
 def test_runs_are_found_by_name_by_path_and_as_the_last(run: Path, tmp_path: Path) -> None:
-    second = run.parent / "second"
-    second.mkdir()
-    (second / "run.json").write_text('{"started_wall_s": 20}')
+    second = add_run(run, "second", 20, rows=1)
     os.utime(run / "run.json", (4e9, 4e9))
     (run.parent / "no-run").mkdir()
     assert find_run("last", tmp_path) == second
     assert find_run("first", tmp_path) == run
     assert find_run(".hotloop/first", tmp_path) == run
     assert find_run(str(run), tmp_path / "elsewhere") == run
+
+
+def test_last_is_the_last_training(run: Path, tmp_path: Path) -> None:
+    add_run(run, "typo", 20)
+    newest = add_run(run, "no-step", 30, rows=0)
+    assert find_run("last", tmp_path) == run
+    assert find_newer(run) == newest
+    assert find_newer(newest) is None
+    ended = [*make_row(0)]
+    ended[FIELD["closed_by"]] = CLOSED_BY_END
+    write_file(newest / "processes" / "host-2-0-0.hlr", row_frame(1, *ended))
+    assert find_run("last", tmp_path) == run
+
+
+def test_last_is_the_newest_run_where_none_trained_and_where_it_is_damaged(run: Path, tmp_path: Path) -> None:
+    newest = add_run(run, "newest", 20)
+    (run / "processes" / "host-1-0-0.hlr").unlink()
+    assert find_run("last", tmp_path) == newest
+    third = add_run(run, "third", 15)
+    (third / "processes" / "host-1-0-0.hlr").write_bytes(b"no recording, but no empty file either")
+    assert find_run("last", tmp_path) == third
 
 
 def test_a_run_without_a_start_counts_from_when_it_was_written(run: Path, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_the_preset_is_valid_and_names_deepspeed_only_where_it_is() -> None:
     for one in make_preset(has_deepspeed=True):
         check(one.strategy)
     names = [one.name for one in make_preset(has_deepspeed=False)]
-    assert names == ["as it is", "bf16", "bf16 + accumulation", "fsdp2", "zero-1"]
+    assert names == ["baseline", "bf16", "bf16 + accumulation", "fsdp2", "zero-1"]
     more = make_preset(has_deepspeed=True)[len(names) :]
     assert [one.name for one in more] == ["deepspeed zero-2", "deepspeed zero-3"]
     assert all("script's own option" in one.why_not for one in more)
@@ -163,7 +163,7 @@ def test_an_interpreter_is_asked_for_deepspeed_and_a_foreign_program_is_not(tmp_
     assert find_interpreter((str(tmp_path / "torchrun"), "t.py")) == "/opt/x/bin/python3.11"
     assert find_interpreter((str(tmp_path / "launch.sh"),)) is None
     assert find_interpreter((str(tmp_path / "not-there"),)) is None
-    assert load_matrix("preset", (str(tmp_path / "launch.sh"),))[0].name == "as it is"
+    assert load_matrix("preset", (str(tmp_path / "launch.sh"),))[0].name == "baseline"
 
 
 def test_the_goal_cost_needs_a_price_for_every_configuration() -> None:
@@ -358,7 +358,7 @@ def test_ranks_that_do_not_exchange_are_no_speed_up() -> None:
     )
     assert found["ddp"].verdict is Verdict.FASTER
     assert found["ddp"].unit == "sample"
-    assert "a step holds 16 samples, not 8" in found["ddp"].reason
+    assert "a step has 16 samples, not 8" in found["ddp"].reason
 
 
 def test_steps_whose_size_is_unknown_are_not_compared() -> None:

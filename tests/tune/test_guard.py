@@ -36,7 +36,10 @@ def test_gradients_of_another_size_are_rejected_though_the_loss_agrees() -> None
     """AdamW trains alike on twice the gradient: the loss alone would pass."""
     found = judge_measured(BANDS, replace(SAME, norms=scaled(2.0)), Numerics.LOSSY)
     assert found.quality.status == "rejected"
-    assert found.quality.reason == ("the first gradient norm is 2, not 1: off by 100.00%, lossy allows 5.00%")
+    assert found.quality.reason == (
+        "the first gradient norm differs more than lower precision explains: 2 against 1 "
+        "(off by 100.00%, allowed 5.00%)"
+    )
     assert found.told["loss"]["status"] == "passed"  # type: ignore[index, call-overload]
 
 
@@ -50,7 +53,7 @@ def test_where_the_norm_leaves_its_band() -> None:
     late = tuple((row, x if row < 48 else 1.5 * x) for row, x in NORMS)
     found = judge_norms(BANDS.norm, late, Numerics.LOSSY)
     assert (found.status, found.left_at_step) == ("rejected", 49)
-    assert found.reason.endswith("it left the band at step 49")
+    assert found.reason.endswith("first outside at step 49")
     assert judge_norms(BANDS.norm, late, Numerics.EXACT).left_at_step == 49
 
 

@@ -6,7 +6,7 @@ import ast
 import difflib
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Record:
     detail: str = ""
     settings: Mapping[str, Value] = field(default_factory=dict)
     status: str = "applied"
+    explicit: str | None = None
 
 
 def at(path: Path, text: str, nth: int = 0) -> Where:
@@ -154,6 +155,19 @@ def tabs(folder: Path) -> tuple[Path, list[Record]]:
     ]
 
 
+def test_an_overridden_call_gets_the_number_and_no_line_is_added(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import torch\nTHREADS = 16\ntorch.set_num_threads(THREADS)\n")
+    over = Record(
+        "thread-count", at(path, "set_num"), "set_num_threads", "2 threads in place of 16 that the script sets"
+    )
+    records = [Record("thread-count", None, "the process", "2 threads in place of 4"), replace(over, explicit="s(16)")]
+    patch = make_patch(records, tmp_path, script=path)
+    assert patch.files[0].after == b"import torch\nTHREADS = 16\ntorch.set_num_threads(2)\n"
+    path.write_text(path.read_text() + "def init(worker):\n    torch.set_num_threads(THREADS)\n")
+    assert "itself (line 5)" in make_patch(records, tmp_path, script=path).left_out[0].why
+
+
 @pytest.mark.parametrize("tool", ["patch", "git"])
 @pytest.mark.parametrize("make", [zoo_lm, zoo_ddp, nano, crlf, tabs])
 def test_five_scripts_apply_cleanly(tmp_path: Path, make: Any, tool: str) -> None:
@@ -231,8 +245,8 @@ def line(number: int) -> Where:
         ("loss = F.mse(model(x), f.y(z)) if a else 0", "bf16-autocast", "Net", "condition"),
         ("out = model(x); y = 1", "bf16-autocast", "Net", "simple statement"),
         ("out = model(F.norm(x))", "bf16-autocast", "Net", "F.norm() in the arguments"),
-        ("out = model(x)\nz = out.logits", "bf16-autocast", "Net", "no plain tensor"),
-        ("out = model(x)\nz = out['loss']", "bf16-autocast", "Net", "no plain tensor"),
+        ("out = model(x)\nz = out.logits", "bf16-autocast", "Net", "not a plain tensor"),
+        ("out = model(x)\nz = out['loss']", "bf16-autocast", "Net", "not a plain tensor"),
         ("loss = F.mse(F.pad(y), model(x))", "bf16-autocast", "Net", "evaluated before"),
         ("out[0] = model(x)", "bf16-autocast", "Net", "plain names"),
         ("out = model('''a\nb''')", "bf16-autocast", "Net", "simple statement"),

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving
-from hotloop.core.strategy import Choice, Strategy, StrategyError
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Value
+from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_to_toml
 from hotloop.core.techniques import Setting, Stage, Technique
 from hotloop.core.tuning import Trial, Verdict
+from hotloop.tune.goals import compare_speed
 from hotloop.tune.search import BASELINE, Candidate, find_candidates, schedule_round
 from hotloop.tune.store import Store
 from hotloop.tune.trials import CRASH, HANG, OK, OOM, Measurement, Ran, pick_unit, ran_together, time_per_unit
@@ -160,9 +161,9 @@ def test_bad_candidates_end_alone_and_the_others_finish() -> None:
 
 def test_the_budget_ends_it_with_what_is_known() -> None:
     machine = FakeMachine({"a": 0.5, "b": 0.9})
-    campaign = machine.campaign(budget_s=95.0)
+    campaign = machine.campaign(budget_s=75.0)
     tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement(1e6, ())])
-    assert machine.now_s <= 95.0
+    assert machine.now_s <= 75.0
     found = trials_of(campaign)
     assert {trial.verdict for trial in found.values()} == {Verdict.CANNOT_TELL}
     assert all("budget" in trial.reason for trial in found.values())
@@ -179,13 +180,13 @@ def test_a_short_budget_goes_to_the_promising() -> None:
     assert any("left out" in trial.reason for trial in found.values())
 
 
-@pytest.mark.parametrize("disturbed_process", [0, 1])
-def test_one_disturbed_process_does_not_end_what_was_measured_to_help(disturbed_process: int) -> None:
+@pytest.mark.parametrize("disturbed", [{0}, {1}, {0, 1}])
+def test_disturbed_processes_do_not_take_its_pairs_from_what_the_report_promises_most(disturbed: set[int]) -> None:
     machine = FakeMachine({"right": 0.7, "other": 0.95, "third": 1.0})
 
     def run(strategy: Strategy, number: int) -> Ran:
         ran = machine.run(strategy, number)
-        if [choice.technique for choice in strategy.choices] != ["right"] or number != disturbed_process:
+        if [choice.technique for choice in strategy.choices] != ["right"] or number not in disturbed:
             return ran
         assert ran.measured is not None
         return replace(ran, measured=replace(ran.measured, step_ns=3.4e6))
@@ -197,6 +198,86 @@ def test_one_disturbed_process_does_not_end_what_was_measured_to_help(disturbed_
     found = trials_of(campaign)
     assert found["right"].n >= 4
     assert found["right"].n > found["third"].n
+
+
+def explicit(line: int, status: str = "not applicable") -> Mapping[str, Value]:
+    told = {"technique": "a", "status": status, "detail": "fused=False was chosen in the script"}
+    return {**told, "numerics": "reordered", "explicit": "fused=False", "where": ["/w/1/me/train.py", line, "main"]}
+
+
+def override_machine(line: int) -> tuple[FakeMachine, Callable[[Strategy, int], Ran]]:
+    """The script switches something off at this line, and 'a' wins where it may override that."""
+    machine = FakeMachine({"a": 0.5})
+
+    def run(strategy: Strategy, number: int) -> Ran:
+        ran = machine.run(strategy, number)
+        assert ran.measured is not None
+        if strategy.overrides("a"):
+            return replace(ran, measured=replace(ran.measured, applied=(explicit(line, "applied"),)))
+        told = (explicit(line),) if strategy else ()
+        return replace(ran, measured=replace(ran.measured, step_ns=1e6, applied=told))
+
+    return machine, run
+
+
+def test_a_setting_of_the_script_that_a_rule_judged_is_overridden_and_named() -> None:
+    machine, run = override_machine(12)
+    campaign = machine.campaign()
+    campaign.run = run
+    tune_candidates(campaign, [replace(candidate("a"), judged=("train.py:12",))], [measurement(1e6, ())])
+    trial = trials_of(campaign)["a"]
+    assert trial.verdict is Verdict.FASTER
+    assert trial.overrides == ("fused=False at train.py:12",)
+    best = best_arm(campaign)
+    assert best is not None
+    assert "override = true" in strategy_to_toml(best.candidate.strategy)
+    assert best.candidate.strategy.choices[0].where == ("train.py:12",)
+
+
+def test_a_setting_of_the_script_that_no_rule_judged_stays() -> None:
+    machine, run = override_machine(13)
+    campaign = machine.campaign()
+    campaign.run = run
+    tune_candidates(campaign, [replace(candidate("a"), judged=("train.py:12",))], [measurement(1e6, ())])
+    trial = trials_of(campaign)["a"]
+    assert trial.verdict is Verdict.REJECTED
+    assert "fused=False was chosen in the script" in trial.reason
+    assert machine.ran.count(("a",)) == 1
+
+
+def test_a_time_too_short_for_any_verdict_goes_to_what_promises_most() -> None:
+    machine = FakeMachine({"best": 0.7, "lesser": 0.6})
+    campaign = machine.campaign(budget_s=80.0)
+    thumb = Saving(low_ratio=0.0, mid_ratio=0.2, high_ratio=0.3, basis=Basis.RULE_OF_THUMB)
+    tune_candidates(
+        campaign, [candidate("best", 0.3), replace(candidate("lesser"), forecast=thumb)], [measurement(1e6, ())]
+    )
+    found = trials_of(campaign)
+    assert found["best"].n >= 2
+    assert found["lesser"].n == 0
+
+
+def test_what_the_report_calls_medium_is_tried_before_what_may_win_nothing() -> None:
+    medium = Saving(low_ratio=0.06, mid_ratio=0.08, high_ratio=0.1, basis=Basis.MEASURED)
+    machine = FakeMachine({"bf16": 0.6, "maybe": 1.0}, spread=0.001)
+    campaign = machine.campaign(budget_s=130.0)
+    tune_candidates(
+        campaign, [candidate("maybe", 0.15), replace(candidate("bf16"), forecast=medium)], [measurement(1e6, ())]
+    )
+    found = trials_of(campaign)
+    assert found["bf16"].verdict is Verdict.FASTER
+    assert next(names for names in machine.ran if names) == ("bf16",)
+
+
+def test_the_speed_of_what_was_rejected_is_told() -> None:
+    broken = Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(5e5, ("a",), tuple(9.0 for _ in LOSSES)))
+    machine = FakeMachine({"a": 0.5}, special={"a": broken}, spread=0.0)
+    campaign = machine.campaign()
+    tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
+    trial = trials_of(campaign)["a"]
+    assert trial.verdict is Verdict.REJECTED
+    assert "differs more than another order of sums explains" in trial.reason
+    assert (trial.n, trial.speedup_ratio, trial.low_ratio) == (0, pytest.approx(2.0), None)
 
 
 def test_a_slow_starter_on_a_rule_of_thumb_does_not_take_the_time_of_what_was_measured() -> None:
@@ -442,6 +523,17 @@ def test_units_are_counted_only_where_steps_differ() -> None:
     )
     assert pick_unit([equal[0], double]) == "sample"
     assert time_per_unit(double, "sample") == time_per_unit(equal[0], "sample")
+
+
+def test_other_steps_of_a_drifting_run_prove_no_gain() -> None:
+    """Later steps are larger and cheaper per sample: no gain of the code's."""
+    base = replace(measurement(1e6, ()), work_drifts=True)
+    later = replace(base, step_ns=1.6e6, samples_per_step=16.0)
+    found = compare_speed([base] * 6, [later] * 6, [base] * 6, level=0.05)
+    assert (found.verdict, found.low_ratio, found.decided) == (Verdict.CANNOT_TELL, None, True)
+    assert "the samples of a step drift over the run" in found.reason
+    faster = replace(base, step_ns=0.6e6)  # of as many samples
+    assert compare_speed([base] * 6, [faster] * 6, [base] * 6, level=0.05).verdict is Verdict.FASTER
 
 
 def test_more_of_the_level_goes_to_what_is_forecast_to_win_more() -> None:

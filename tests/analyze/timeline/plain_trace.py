@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from real_traces import TRACES as TRACES
 
 from hotloop.core.trace import Category, DeviceFacts, MemoryEvents, TraceFacts, TraceNote
 
 US = 1_000
 MS = 1_000_000
-TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
 
 CATEGORIES = {
     "cpu_op": Category.CPU_OP,

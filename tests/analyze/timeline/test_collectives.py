@@ -447,7 +447,7 @@ def test_no_collectives_at_all() -> None:
 def read_ranks(folder: str) -> tuple[RankCollectives, ...]:
     found = []
     for file in find_traces([TRACES / folder]).files:
-        for trace in read_trace_file(file, write_cache=False):
+        for trace in read_trace_file(file):
             links = link_device_work(trace)
             found.append(collect_collectives(trace, links, classify_work(trace, links), find_steps(trace, links)))
     return tuple(found)

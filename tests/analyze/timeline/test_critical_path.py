@@ -535,7 +535,7 @@ def test_a_rank_that_came_after_this_one_had_left_was_not_waited_for() -> None:
 @cache
 def read(name: str) -> TraceColumns:
     (file,) = find_traces([TRACES / name]).files
-    (trace,) = read_trace_file(file, write_cache=False)
+    (trace,) = read_trace_file(file)
     return trace
 
 
@@ -683,7 +683,7 @@ def test_the_skeleton_replays_like_the_whole_graph(
 def test_what_a_rank_sends_stays_small() -> None:
     """Everything that is joined over ranks, and the rest of the rank with it."""
     (file,) = find_traces([TRACES / "a100_ddp_rank3of8"]).files
-    (trace,) = read_trace_file(file, write_cache=False)
+    (trace,) = read_trace_file(file)
     sent = reduce_rank(trace, ReduceOptions(beside_others=True))
     assert sent.segments is not None
     assert len(sent.segments.arrivals) > 1

@@ -129,7 +129,7 @@ def test_names_lose_what_differs_between_builds(name: str, short: str) -> None:
 @cache
 def real(name: str) -> RankTimeline:
     (file,) = find_traces([TRACES / name]).files
-    (trace,) = read_trace_file(file, write_cache=False)
+    (trace,) = read_trace_file(file)
     return reduce_trace(trace)
 
 

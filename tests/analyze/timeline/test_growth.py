@@ -168,7 +168,7 @@ def collect(trace: Trace):
 def read_side(*names: str) -> SideWork:
     found = []
     for file in find_traces([TRACES / name for name in names]).files:
-        found += [collect(trace) for trace in read_trace_file(file, write_cache=False)]
+        found += [collect(trace) for trace in read_trace_file(file)]
     held = [one for one, _ in found if one is not None]
     assert len(held) == len(found)
     return SideWork(held, [collectives for _, collectives in found])
@@ -191,7 +191,7 @@ def test_wait_and_transfer_of_eight_ranks_are_their_exposed_communication() -> N
     """Against the partition of the same windows, which knows nothing of ranks; the side is as itself."""
     found, timelines = [], []
     for file in find_traces([TRACES / "dlrm_8ranks_v100"]).files:
-        (trace,) = read_trace_file(file, write_cache=False)
+        (trace,) = read_trace_file(file)
         found.append(collect(trace))
         timelines.append(reduce_trace(trace))
     eight = SideWork([one for one, _ in found if one is not None], [collectives for _, collectives in found])

@@ -155,7 +155,7 @@ def test_thinned_levels_keep_the_extremes(values: list[int], count: int) -> None
 @needs_traces
 def test_a_real_cpu_trace() -> None:
     (file,) = find_traces([TRACES / "cpu" / "mem.pt.trace.json.gz"]).files
-    (trace,) = read_trace_file(file, write_cache=False)
+    (trace,) = read_trace_file(file)
     links = link_device_work(trace)
     steps = find_steps(trace, links)
     (found,) = describe_memory(trace, links, steps, find_host_phases(trace, links, steps))

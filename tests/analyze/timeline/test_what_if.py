@@ -490,7 +490,7 @@ def test_more_changes_never_make_it_slower(loader: int, compute: int, factor: fl
 @cache
 def load(name: str) -> tuple[object, ...]:
     (file,) = find_traces([TRACES / name]).files
-    (trace,) = read_trace_file(file, write_cache=False)
+    (trace,) = read_trace_file(file)
     links = link_device_work(trace)
     return trace, links, classify_work(trace, links), find_steps(trace, links)
 

@@ -56,6 +56,17 @@ def test_compiled_models_train_the_same_without_breaks(settings: dict[str, Any])
     assert not counters["graph_break"]
 
 
+@pytest.mark.parametrize(("rate", "classes"), [(0.0, ["reordered"]), (0.5, ["reordered", "resampled"])])
+def test_a_compiled_forward_that_draws_random_numbers_is_resampled(rate: float, classes: list[str]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(rate), torch.nn.Linear(8, 1))
+    applied = apply_one("compile-model", model=model)
+    before = vars(model)["_compiled_call_impl"]
+    for _ in range(2):
+        model(torch.ones(4, 8)).sum().backward()
+    assert [one.numerics for one in applied.applier.records] == classes
+    assert vars(model)["_compiled_call_impl"] is not before
+
+
 def test_blocks_of_one_class_are_compiled_once() -> None:
     model = without_dropout(make_net(depth=6))
     applied = apply_one("compile-model", {**EAGER, "regional": True}, model=model)
@@ -262,10 +273,10 @@ def test_a_step_that_is_one_kernel_is_not_compiled() -> None:
     assert "step" not in vars(optimizer)
 
 
-def call_compile(**options: Any) -> tuple[Any, list[Any]]:
+def call_compile(override: bool, **options: Any) -> tuple[Any, list[Any]]:
     from hotloop.attach.applying import _change_calls
 
-    strategy = strategy_of("dynamic-shapes")
+    strategy = Strategy(choices=(Choice(technique="dynamic-shapes", override=override),))
     applier = Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
     seen: dict[str, Any] = {}
     _change_calls(applier, "torch:compile")(lambda *_, **kwargs: seen.update(kwargs))(None, **options)
@@ -276,15 +287,21 @@ def call_compile(**options: Any) -> tuple[Any, list[Any]]:
     ("options", "dynamic", "status"),
     [
         ({}, True, "applied"),
-        ({"dynamic": False}, True, "applied"),
+        ({"dynamic": False}, False, "not applicable"),
         ({"dynamic": True}, True, "not applicable"),
         ({"mode": "reduce-overhead"}, None, "not applicable"),
     ],
 )
 def test_the_scripts_compile_gets_dynamic_shapes(options: dict[str, Any], dynamic: Any, status: str) -> None:
-    seen, records = call_compile(**options)
+    seen, records = call_compile(False, **options)
     assert seen is dynamic
     assert [record.status for record in records] == [status]
+
+
+def test_a_strategy_may_override_what_the_script_says_of_shapes() -> None:
+    seen, records = call_compile(True, dynamic=False)
+    assert seen is True
+    assert [record.status for record in records] == ["applied"]
 
 
 def test_a_graph_may_be_kept_after_backward() -> None:

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from hotloop.apply import TECHNIQUES
+from hotloop.apply.applier import Applier, make_context
 from hotloop.apply.gradient_use import gradient_line
+from hotloop.core.strategy import Choice, Strategy
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 HOTLOOP = (sys.executable, "-m", "hotloop.cli.start")
@@ -107,6 +111,29 @@ def test_gradients_used_by_hand_are_found_in_source(source: str, line: int | Non
     assert gradient_line(source) == line
 
 
+@pytest.mark.parametrize(
+    ("chosen", "override", "status", "becomes"),
+    [
+        ({"bucket_cap_mb": 1}, False, "not applicable", 1),
+        ({"bucket_cap_mb": 1}, True, "applied", 50.0),
+        ({"bucket_cap_mb": 25}, False, "applied", 50.0),  # torch's own, which Accelerate passes unasked
+        ({}, False, "applied", 50.0),
+    ],
+)
+def test_a_bucket_size_of_the_script_is_replaced_with_override_alone(
+    chosen: dict[str, Any], override: bool, status: str, becomes: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 4)
+    choice = Choice(technique="ddp-buckets", settings={"bucket_cap_mb": 50.0}, override=override)
+    strategy = Strategy(choices=(choice,))
+    applier = Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))
+    arguments = dict(chosen)
+    applier.ddp_arguments(arguments)
+    assert [one.status for one in applier.records] == [status]
+    assert applier.records[0].explicit == ("bucket_cap_mb=1" if 1 in chosen.values() else None)
+    assert arguments["bucket_cap_mb"] == becomes
+
+
 SCRIPT = """\
 import torch, torch.distributed as dist
 from torch import nn
@@ -135,6 +162,7 @@ dist.destroy_process_group()
 STRATEGY = """\
 schema = "hotloop.strategy/1"
 [techniques.ddp-buckets]
+override = true
 [techniques.ddp-settings]
 [techniques.no-sync-accumulation]
 """

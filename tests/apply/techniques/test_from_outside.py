@@ -100,7 +100,7 @@ def test_exact_techniques_give_the_very_same_losses(tmp_path: Path, plain_losses
 
 
 def test_the_scripts_own_checkpoints_are_kept_or_left(tmp_path: Path, plain_losses: list[str]) -> None:
-    losses, told = run(tmp_path, HEAD.format(light=True) + LOOP, "keep-activations", "fused-optimizer")
+    losses, told = run(tmp_path, HEAD.format(light=True) + LOOP, "keep-activations", "fused-optimizer:override = true")
     assert losses[:2] == plain_losses[:2]
     assert [float(a) for a in losses] == pytest.approx([float(b) for b in plain_losses], rel=1e-4)
     assert [one["status"] for one in told["keep-activations"]] == ["applied"]
@@ -117,7 +117,7 @@ def test_a_script_that_checkpoints_itself_is_not_nested(tmp_path: Path, plain_lo
 
 
 def test_shapes_that_grow_are_compiled_once_and_a_loop_by_hand_is_named(tmp_path: Path) -> None:
-    graphs, told = run(tmp_path, GROWING, "dynamic-shapes", "foreach-clipping")
+    graphs, told = run(tmp_path, GROWING, "dynamic-shapes:override = true", "foreach-clipping")
     assert int(graphs[0]) <= 2  # six without
     assert told["dynamic-shapes"][0]["where"]["line"] == 4
     assert told["dynamic-shapes"][0]["detail"].endswith("in place of the script's dynamic=False")

@@ -553,12 +553,17 @@ def priorities(loader: Any) -> set[float]:
     return {float(value) - own for _ in range(3) for batch in loader for value in batch.flatten()}
 
 
+def lowered_by(niceness: int) -> float:
+    """What is left of a lowering: the lowest priority is 19, and these tests may run below the normal one."""
+    return float(min(niceness, 19 - os.getpriority(os.PRIO_PROCESS, 0)))
+
+
 @pytest.mark.parametrize("persistent", [True, False])
 def test_workers_get_the_priority_that_was_asked_for(managed: Callable[..., AppliedStrategy], persistent: bool) -> None:
     loader = make_loader(Niceness())
     applied = managed(loader, niceness=7, persistent_workers=persistent)
     assert "nice 7" in record_of(applied)[1]
-    assert 7.0 in priorities(loader)
+    assert lowered_by(7) in priorities(loader)
 
 
 @pytest.mark.parametrize(("threads", "lowered"), [(64, True), (1, False)])
@@ -570,7 +575,7 @@ def test_priority_is_lowered_where_threads_and_workers_are_more_than_the_cores(
     loader = make_loader(Niceness())
     applied = managed(loader, niceness=None)
     assert ("nice 19" in record_of(applied)[1]) is lowered
-    assert (19.0 in priorities(loader)) is lowered
+    assert (lowered_by(19) in priorities(loader)) is lowered
 
 
 def test_workers_of_the_script_are_lowered_and_given_back(
@@ -581,7 +586,7 @@ def test_workers_of_the_script_are_lowered_and_given_back(
     applied = managed(loader, num_workers=2, niceness=None)
     assert record_of(applied) == ("applied", "num_workers=2 as in the script, at a lower priority (nice 19)", "exact")
     assert pickle.loads(pickle.dumps(loader))._get_iterator.__self__ is not loader
-    assert 19.0 in priorities(loader)
+    assert lowered_by(19) in priorities(loader)
     loader._iterator = None
     applied.undo()
     assert priorities(loader) == {0.0}
@@ -591,4 +596,4 @@ def test_an_iterable_data_set_gets_a_worker_of_low_priority(managed: Callable[..
     loader = DataLoader(NicenessStream(), batch_size=2)
     applied = managed(loader, num_workers=1, niceness=3)
     assert record_of(applied)[1].endswith("fork, at a lower priority (nice 3)")
-    assert 3.0 in priorities(loader)
+    assert lowered_by(3) in priorities(loader)

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from hotloop.apply.api import apply_strategy
+from hotloop.core.strategy import Choice, Strategy
+
 from .small import apply_one, is_close, is_equal, make_net, statuses, train
 
 ADAMW = {"lr": 1e-2, "weight_decay": 0.1}
@@ -32,7 +35,7 @@ def fresh(kind: Any = torch.optim.AdamW, **options: Any) -> tuple[Any, Any]:
 def test_the_fused_form_trains_the_same(kind: Any, options: dict[str, Any]) -> None:
     expected = train(*fresh(kind, **options))
     model, optimizer = fresh(kind, **options)
-    applied = apply_one("fused-optimizer", optimizer=optimizer)
+    applied = override("fused-optimizer", optimizer)
     assert statuses(applied) == ["applied"]
     assert optimizer.param_groups[0]["fused"] is True
     assert is_close(train(model, optimizer), expected)
@@ -42,15 +45,13 @@ def test_the_fused_form_trains_the_same(kind: Any, options: dict[str, Any]) -> N
 def test_the_foreach_form_trains_the_same(kind: Any) -> None:
     expected = train(*fresh(kind, foreach=False))
     model, optimizer = fresh(kind, foreach=False)
-    assert statuses(apply_one("foreach-optimizer", optimizer=optimizer)) == ["applied"]
+    assert statuses(override("foreach-optimizer", optimizer)) == ["applied"]
     assert optimizer.param_groups[0]["foreach"] is True
     assert is_close(train(model, optimizer), expected)
 
 
-def test_the_record_names_the_choice_that_was_replaced() -> None:
-    _, optimizer = fresh(foreach=False)
-    applied = apply_one("fused-optimizer", optimizer=optimizer)
-    assert "in place of the script's foreach=False" in applied.records[0].detail
+def override(technique: str, optimizer: Any) -> Any:
+    return apply_strategy(Strategy(choices=(Choice(technique=technique, override=True),)), optimizer=optimizer)
 
 
 class OwnStep(torch.optim.AdamW):
@@ -67,6 +68,7 @@ class OwnStep(torch.optim.AdamW):
         ("fused-optimizer", torch.optim.AdamW, {"capturable": True}, "capturable=True was chosen"),
         ("fused-optimizer", torch.optim.AdamW, {"differentiable": True}, "differentiable=True was chosen"),
         ("fused-optimizer", OwnStep, {}, "OwnStep has a step of its own"),
+        ("fused-optimizer", torch.optim.AdamW, {"foreach": True}, "foreach=True was chosen in the script"),
         ("foreach-optimizer", torch.optim.AdamW, {"fused": True}, "fused=True was chosen in the script"),
         ("foreach-optimizer", torch.optim.AdamW, {"lr": torch.tensor(0.1)}, "the learning rate is a tensor"),
         ("foreach-optimizer", torch.optim.LBFGS, {}, "LBFGS has no foreach form"),
@@ -79,6 +81,20 @@ def test_what_the_script_chose_stays(technique: str, kind: Any, options: dict[st
     assert statuses(applied) == ["not applicable"]
     assert why in applied.records[0].detail
     assert [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups] == before
+
+
+@pytest.mark.parametrize("form", ["fused", "foreach"])
+@pytest.mark.parametrize("chosen", ["fused", "foreach"])
+def test_a_form_that_was_switched_off_by_name_is_replaced_with_override_alone(form: str, chosen: str) -> None:
+    _, optimizer = fresh(torch.optim.AdamW, **{chosen: False})
+    kept = apply_one(f"{form}-optimizer", optimizer=optimizer).records[0]
+    assert (kept.status, kept.explicit) == ("not applicable", f"{chosen}=False")
+    assert optimizer.param_groups[0][chosen] is False
+    assert not optimizer.param_groups[0][form]
+    told = override(f"{form}-optimizer", optimizer).records[0]
+    assert (told.status, told.explicit, optimizer.param_groups[0][form]) == ("applied", f"{chosen}=False", True)
+    assert told.detail.endswith(f"in place of the script's {chosen}=False")
+    assert optimizer.state_dict()["param_groups"][0][chosen] is False
 
 
 def test_a_parameter_without_a_fused_kernel_leaves_all_groups_alone() -> None:
@@ -108,7 +124,7 @@ def test_state_of_a_checkpoint_and_several_groups_go_on() -> None:
 
 def test_a_checkpoint_looks_as_without_hotloop_and_loading_one_keeps_the_form() -> None:
     model, optimizer = fresh(foreach=False)
-    apply_one("fused-optimizer", optimizer=optimizer)
+    override("fused-optimizer", optimizer)
     train(model, optimizer, steps=2)
     saved = optimizer.state_dict()
     assert (saved["param_groups"][0]["fused"], saved["param_groups"][0]["foreach"]) == (None, False)

@@ -155,9 +155,45 @@ def test_recomputing_adds_no_graph_break_under_compile() -> None:
 
 def test_the_blocks_of_a_model_are_found_outermost_first() -> None:
     nested = torch.nn.Sequential(*(torch.nn.Sequential(Block(), Block()) for _ in range(2)))
-    assert [type(one).__name__ for one in find_blocks(nested)] == ["Sequential"]
+    assert [type(one).__name__ for one in find_blocks(nested)] == ["Sequential", "Sequential"]
     assert len(find_blocks(make_net())) == 4
     assert len(find_blocks(torch.nn.ModuleList([make_net(), Block()]), "Block")) == 5
+
+
+def test_a_sequential_of_sequentials_is_recomputed_by_its_members_under_autocast() -> None:
+    def make() -> Any:
+        torch.manual_seed(3)
+        members = (torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU()) for _ in range(3))
+        return torch.nn.Sequential(*members, torch.nn.Linear(16, 16))
+
+    plain, model = make(), make()
+    applied = apply_one("activation-checkpointing", model=model)
+    assert "3 of 3 blocks of Sequential" in applied.records[0].detail
+    batch = torch.randn(8, 16)
+    for one in (plain, model, model, model):  # the first call of a block is watched, not recomputed
+        one.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = one(batch).float().square().mean()
+        loss.backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+
+
+def test_checkpoints_that_a_transformers_switch_makes_are_not_the_script_s() -> None:
+    class Switched(Net):
+        supports_gradient_checkpointing = True
+        is_gradient_checkpointing = False
+        config = SimpleNamespace(use_cache=False)
+
+        def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any) -> None:
+            self.is_gradient_checkpointing = True
+
+    technique, context = (
+        TECHNIQUES["activation-checkpointing"],
+        make_context(strategy_of("activation-checkpointing"), from_outside=True),
+    )
+    settings = {"policy": "all", "budget": 0.0, "block": None}
+    assert technique.change_model(Switched(), settings, context).__class__.__name__ == "Applied"
+    assert technique.change_call(SimpleNamespace(), settings, context) is None
 
 
 class Checkpointed(Net):

@@ -228,31 +228,59 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("_threads")
-def test_a_named_number_of_threads_wins_over_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    torch.set_num_threads(1)
-    applier = outside("thread-count", {"torch_threads": 2})
-    applier.start()
-    torch.set_num_threads(5)  # the script
-    applier.model_met(nn.Linear(2, 2))
-    assert torch.get_num_threads() == 2
-    assert applier.records[-1].detail == "2 threads in place of 5 that the script had set"
+SETS_THREADS = """
+import sys
+import torch
+from torch.utils.data import DataLoader
+
+def set_threads(worker):
+    torch.set_num_threads(5)
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.get_num_threads()
+
+if __name__ == "__main__":
+    torch.set_num_threads(5)
+    model = torch.nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+    print(torch.get_num_threads(), [int(one) for one in DataLoader(Data(), num_workers=1, worker_init_fn=set_threads)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "printed", "status"), [("", "5 [5, 5, 5, 5]", "not applicable"), ("true", "2 [1, 1, 1, 1]", "applied")]
+)
+def test_a_number_of_threads_holds_against_later_calls_with_override_alone(
+    tmp_path: Path, override: str, printed: str, status: str
+) -> None:
+    key = f"override = {override}" if override else ""
+    (tmp_path / "train.py").write_text(SETS_THREADS)
+    table = f'schema = "hotloop.strategy/1"\n[techniques.thread-count]\ntorch_threads = 2\n{key}\n'
+    (tmp_path / "fast.toml").write_text(table)
+    command = [sys.executable, "-m", "hotloop.cli.start", "run", "--no-probe", "--strategy", "fast.toml"]
+    done = subprocess.run(
+        [*command, "--json", "out.json", "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == printed
+    told = json.loads((tmp_path / "out.json").read_text())["strategy"]
+    last = [one for one in told if one["where"] is not None][-1]
+    assert (last["status"], last["explicit"], last["where"]["line"]) == (status, "set_num_threads(5)", 17)
 
 
 @pytest.mark.usefixtures("_threads")
-def test_without_a_number_what_the_script_or_the_environment_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_number_what_the_environment_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     applier = outside("thread-count")
     applier.start()
     assert "OMP_NUM_THREADS=3 is set" in applier.records[0].detail
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    applier = outside("thread-count")
-    applier.start()
-    torch.set_num_threads(77)
-    applier.model_met(nn.Linear(2, 2))
-    assert "77 threads were chosen in the script" in applier.records[-1].detail
-    assert torch.get_num_threads() == 77
 
 
 @pytest.mark.parametrize(
@@ -658,6 +686,7 @@ STRATEGY = """\
 schema = "hotloop.strategy/1"
 [techniques.thread-count]
 torch_threads = 1
+override = true
 [techniques.drop-scaler]
 enabled = false
 [techniques.gc-freeze]
@@ -685,7 +714,7 @@ def test_an_unmodified_script_trains_with_them_and_its_losses_stay(tmp_path: Pat
         (one["technique"], one["status"]): one["detail"]
         for one in json.loads((tmp_path / "out.json").read_text())["strategy"]
     }
-    assert told["thread-count", "applied"] == "1 thread in place of 3 that the script had set"
+    assert told["thread-count", "applied"] == "1 thread in place of 3 that the script sets"
     assert told["drop-scaler", "applied"] == "enabled=False: bfloat16 needs no scaler"
     assert "objects frozen" in told["gc-freeze", "applied"]
     assert told["bf16-autocast", "not applicable"] == "the script uses autocast around the model itself"

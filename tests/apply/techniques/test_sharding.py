@@ -13,6 +13,7 @@ import torch
 from hotloop.apply import TECHNIQUES
 from hotloop.apply.applier import make_context
 from hotloop.apply.sharded_optimizer import cut
+from hotloop.apply.techniques.fsdp2 import find_blocks
 from hotloop.core.errors import HotloopError
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import NotApplicable
@@ -85,8 +86,8 @@ def test_a_tensor_in_another_layout_is_never_cut() -> None:
         ("fsdp2", "change_model", "the script's optimizer holds whole parameters"),
         ("accumulation", "change_model", "the script's loop decides"),
         ("optimizer-state-offload", "change_optimizer", "the parameters are on cpu"),
-        ("ddp-settings", "change_model", "is no DistributedDataParallel"),
-        ("no-sync-accumulation", "change_model", "is no DistributedDataParallel"),
+        ("ddp-settings", "change_model", "is not a DistributedDataParallel"),
+        ("no-sync-accumulation", "change_model", "is not a DistributedDataParallel"),
     ],
 )
 def test_why_not_from_outside(technique: str, hook: str, why: str) -> None:
@@ -111,3 +112,13 @@ def test_a_batch_is_split_into_near_equal_parts() -> None:
 def test_a_batch_without_a_common_size_is_refused() -> None:
     with pytest.raises(HotloopError, match=r"first dimensions \[2, 3\] cannot be split"):
         batch_size([torch.zeros(2), torch.zeros(3)])
+
+
+def test_the_members_of_a_sequential_that_is_the_model_are_sharded_one_by_one() -> None:
+    def part() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+
+    model = torch.nn.Sequential(part(), part(), torch.nn.Linear(8, 2))
+    assert find_blocks(model) == list(model)
+    assert find_blocks(torch.nn.ModuleDict({"body": model})) == list(model)
+    assert find_blocks(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())) == []

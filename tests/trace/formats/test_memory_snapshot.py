@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from real_traces import TRACES
 
 from hotloop.core.errors import RecordingError
 from hotloop.core.findings import Where
@@ -28,7 +29,7 @@ from hotloop.trace.formats.memory_snapshot import (
     summarize_snapshot,
 )
 
-TIMELINE = Path(__file__).parents[4] / "shared" / "traces" / "memory" / "memory_timeline.raw.gz"
+TIMELINE = TRACES / "memory" / "memory_timeline.raw.gz"
 
 TORCH_FRAME = {
     "filename": "/env/lib/python3.11/site-packages/torch/nn/modules/module.py",

@@ -546,7 +546,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
     nothing = Export(tmp_path / "b.sqlite", {"people": "name TEXT"}).close()
     empty = Export(tmp_path / "c.sqlite", EARLY).close()
     for path, message in (
-        (text, "no sqlite database"),
+        (text, "not an SQLite database"),
         (nothing, "without any table"),
         (empty, "without any event"),
         (tmp_path / "missing.sqlite", "cannot be read"),

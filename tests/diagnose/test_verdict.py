@@ -1,0 +1,45 @@
+from dataclasses import replace
+
+import pytest
+
+from hotloop.core.findings import Basis, Saving
+from hotloop.core.phases import Excluded
+from hotloop.diagnose.verdict import describe_verdict
+from tests.diagnose.build_analysis import make_analysis, make_excluded
+from tests.report.report_samples import input_bound_report, make_step
+
+
+def verdict_of(left_out: Excluded | None) -> str:
+    step = replace(make_step(20_000_000), excluded=left_out)
+    return describe_verdict((), make_analysis().lead.breakdown, step)
+
+
+def test_a_run_of_which_most_was_not_judged_is_not_called_sound() -> None:
+    left_out = make_excluded(warmup_count=30, warmup_ns=9_000_000_000, steady_ns=1_000_000_000, phase="input_wait")
+    assert verdict_of(left_out) == (
+        "no serious fault in the steady steps, but they are only 10% of the run: the first 30 steps took 9 s, most of "
+        "it input wait"
+    )
+
+
+def test_the_longest_part_is_named() -> None:
+    left_out = make_excluded(warmup_count=1, warmup_ns=9_000_000_000, steady_ns=1_000_000_000)
+    tail = replace(left_out, warmup_ns=1_000_000_000, tail_ns=8_000_000_000)
+    assert verdict_of(tail).endswith("10% of the run: what followed the last step took 8 s")
+    detail = replace(left_out, warmup_ns=1, later_count=8, later_ns=8_999_999_999)
+    assert "8 steps that were recorded in detail took 9 s, most of it forward" in verdict_of(detail)
+
+
+@pytest.mark.parametrize("warmup_ns", [None, 900_000_000])
+def test_a_run_of_which_most_was_judged_is(warmup_ns: int | None) -> None:
+    left_out = warmup_ns and make_excluded(warmup_count=9, warmup_ns=warmup_ns, steady_ns=1_000_000_000)
+    assert verdict_of(left_out or None).startswith("no serious fault found")
+
+
+@pytest.mark.parametrize(("mid", "start"), [(0.19, "input-bound: "), (0.04, "no serious fault found")])
+def test_a_large_loss_is_named_though_its_fix_may_save_nothing(mid: float, start: str) -> None:
+    saving = Saving(low_ratio=0.0, mid_ratio=mid, high_ratio=0.43, basis=Basis.RULE_OF_THUMB)
+    finding = replace(input_bound_report().findings[0], saving=saving)
+    told = describe_verdict((finding,), make_analysis().lead.breakdown, make_step(20_000_000))
+    assert told.startswith(start)
+    assert told.endswith("a fix may save much or nothing") == start.startswith("input")

@@ -1,0 +1,34 @@
+"""Samples that draw random numbers, in the training process: the report knows, and the training's numbers stay."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from .training import run_plain, run_script
+
+SCRIPT = """
+import random
+class Pictures(torch.utils.data.Dataset):
+    def __len__(self): return 256
+    def __getitem__(self, index):
+        noise = {draw}
+        fixed = torch.arange(32.0) * index
+        return fixed * noise + sum(range(20000)) * 0, index % 8
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch, labels in torch.utils.data.DataLoader(Pictures(), batch_size=8):
+    optimizer.zero_grad(); loss = loss_of(model(batch.float()), labels); loss.backward(); optimizer.step()
+print(loss.item(), torch.rand(1).item(), random.random())
+"""
+
+
+@pytest.mark.parametrize(("draw", "draws"), [("random.random()", True), ("torch.rand(1)", True), ("1.0", False)])
+def test_reading_a_batch_is_seen_to_draw_without_a_draw_of_ours(tmp_path: Path, draw: str, draws: bool) -> None:
+    text = SCRIPT.replace("{draw}", draw).replace("import random\n", "import random\nrandom.seed(1)\n")
+    ran = run_script(tmp_path, text)
+    finding = next(one for one in ran.seen["findings"] if one["rule"] == "input-bound")
+    assert finding["evidence"]["draws_random"] is draws
+    assert finding["evidence"]["workers"]
+    assert ran.stdout == run_plain(tmp_path, sys.executable, "train.py").stdout
