@@ -132,3 +132,45 @@ def test_hostile_nesting_is_no_python():
 
 def test_warnings_of_the_users_source_stay_silent():
     assert parse_source("x = '\\d'\n") is not None
+
+
+SAMPLES = textwrap.dedent(
+    """\
+    def encode(text):
+        return [ord(letter) for letter in text]
+
+    def cut(ids):
+        start = torch.randint(len(ids), ())
+        return ids[start:]
+
+    class Texts:
+        def __getitem__(self, index):
+            ids = encode(self.texts[index])
+            for word in ids:
+                self.count(word)
+                if random.random() < 0.1:
+                    word = 0
+            ids = cut(ids)
+            return encode(ids)
+    """
+)
+
+
+def test_only_what_a_sample_reads_before_its_first_draw_is_the_same_in_every_epoch(tmp_path) -> None:
+    (tmp_path / "texts.py").write_text(SAMPLES)
+    files = SourceFiles(base=str(tmp_path))
+
+    def is_before(*frames: tuple[int, str]) -> bool:
+        main = Where(file="train.py", line=1, function="main")
+        return files.is_before_draws((main, *(Where(file="texts.py", line=n, function=name) for n, name in frames)))
+
+    reading = "Texts.__getitem__"
+    assert is_before((10, reading))
+    assert is_before((10, reading), (2, "encode"))
+    assert not is_before((10, reading), (5, "cut"))  # draws on the way
+    assert not is_before((12, reading))  # the loop draws further down
+    assert not is_before((15, reading), (6, "cut"))
+    assert not is_before((16, reading), (2, "encode"))
+    assert not is_before((2, "encode"))  # not while a sample was read
+    (tmp_path / "texts.py").write_text(SAMPLES.replace("random.random()", "self.seed").replace("torch.randint", "min"))
+    assert not SourceFiles(base=str(tmp_path)).is_before_draws((Where(file="texts.py", line=10, function=reading),))

@@ -275,6 +275,22 @@ def test_samples_that_draw_random_numbers_are_never_prepared_with_the_same_numbe
     assert str(one.evidence["workers"]).startswith("no core is free for them")
 
 
+def test_what_comes_before_the_first_draw_is_what_preparing_saves() -> None:
+    loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=9e6, draws_random=True)
+
+    def told(before_draws_ratio: float, samples: int = 50) -> tuple[float, str]:
+        where = Where(file="t.py", line=3, function="__getitem__")
+        line = Line(where=where, share_ratio=1.0, samples=samples, before_draws_ratio=before_draws_ratio)
+        one = found(make_analysis(input_wait=0.46, cores=1, loaders=(loader,), lines={"input_wait_ns": (line,)}))
+        assert one.saving is not None
+        return one.saving.low_ratio, one.title
+
+    low_ratio, title = told(0.8)
+    assert low_ratio == pytest.approx(0.5 * 0.8 * 0.46)
+    assert "only what comes before that (80% of the wait) can be prepared" in title
+    assert told(0.0)[0] == told(0.8, samples=5)[0] == 0.0
+
+
 def test_what_is_prepared_is_told_in_the_words_of_the_samples() -> None:
     loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=9e6, draws_random=False)
 

@@ -14,9 +14,9 @@ import random
 class Pictures(torch.utils.data.Dataset):
     def __len__(self): return 256
     def __getitem__(self, index):
-        noise = {draw}
-        fixed = torch.arange(32.0) * index
-        return fixed * noise + sum(range(20000)) * 0, index % 8
+        {first}
+        {then}
+        return torch.arange(32.0) * index * noise + fixed * 0, index % 8
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for batch, labels in torch.utils.data.DataLoader(Pictures(), batch_size=8):
     optimizer.zero_grad(); loss = loss_of(model(batch.float()), labels); loss.backward(); optimizer.step()
@@ -24,11 +24,24 @@ print(loss.item(), torch.rand(1).item(), random.random())
 """
 
 
-@pytest.mark.parametrize(("draw", "draws"), [("random.random()", True), ("torch.rand(1)", True), ("1.0", False)])
-def test_reading_a_batch_is_seen_to_draw_without_a_draw_of_ours(tmp_path: Path, draw: str, draws: bool) -> None:
-    text = SCRIPT.replace("{draw}", draw).replace("import random\n", "import random\nrandom.seed(1)\n")
-    ran = run_script(tmp_path, text)
+COSTLY = "fixed = sum(range(250_000))"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "draws", "before"),
+    [
+        ("noise = random.random()", COSTLY, True, 0.0),
+        (COSTLY, "noise = torch.rand(1)", True, 1.0),
+        ("noise = 1.0", COSTLY, False, None),
+    ],
+)
+def test_reading_a_batch_is_seen_to_draw_without_a_draw_of_ours(
+    tmp_path: Path, first: str, then: str, draws: bool, before: float | None
+) -> None:
+    text = SCRIPT.replace("{first}", first).replace("{then}", then)
+    ran = run_script(tmp_path, text.replace("import random\n", "import random\nrandom.seed(1)\n"))
     finding = next(one for one in ran.seen["findings"] if one["rule"] == "input-bound")
     assert finding["evidence"]["draws_random"] is draws
     assert finding["evidence"]["workers"]
+    assert finding["evidence"]["before_draws_ratio"] == (None if before is None else pytest.approx(before, abs=0.4))
     assert ran.stdout == run_plain(tmp_path, sys.executable, "train.py").stdout

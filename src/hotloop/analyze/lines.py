@@ -192,6 +192,7 @@ def _largest_lines(places: Mapping[Place, _Seen], files: SourceFiles) -> tuple[L
                 leaf=max(leaves, key=leaves.__getitem__),
                 calls=files.calls(where),
                 walks_gradients=files.walks_gradients(where),
+                before_draws_ratio=sum(part for stack, part in ways.items() if files.is_before_draws(stack)),
                 late_ratio=min(1.0, sum(seen.late for seen in stacks.values()) / counts[where]),
             )
         )

@@ -19,6 +19,24 @@ Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 Loop = (ast.For, ast.AsyncFor, ast.While)
 GRADIENTS = frozenset({"grad", "grads", "gradients"})
 MAKES_GRADIENTS = frozenset({"backward", "grad"})
+MAY_DRAW = (
+    "rand",
+    "rng",
+    "shuffle",
+    "choice",
+    "uniform",
+    "normal_",
+    "bernoulli",
+    "multinomial",
+    "permutation",
+    "dropout",
+    "augment",
+    "transform",
+    "jitter",
+    "noise",
+)
+"""Parts of the names of calls that draw random numbers, or may."""
+READS_SAMPLE = frozenset({"__getitem__", "__getitems__"})
 Block = (ast.If, ast.With, ast.AsyncWith, ast.Try, ast.Match)
 
 
@@ -61,6 +79,28 @@ class SourceFiles:
         module = self.module(where.file)
         return module is not None and walks_gradients(module, where.line)
 
+    def is_before_draws(self, stack: Sequence[Where]) -> bool:
+        """Whether a sample reads the same in every epoch up to here, by the names that its code calls.
+
+        The function that reads samples draws random numbers, and does so only below its frame of ``stack`` (outermost
+        first); no function that it has called on the way draws any.
+        """
+        reading = [index for index, where in enumerate(stack) if where.function.rpartition(".")[2] in READS_SAMPLE]
+        if not reading:
+            return False
+        seen_draws = False
+        for where in stack[reading[0] :]:
+            module = self.module(where.file)
+            draws = None if module is None else draws_of(module, where.line)
+            if draws is None:
+                return False
+            if draws.lines and (
+                min(draws.lines) <= draws.reached or where.function.rpartition(".")[2] not in READS_SAMPLE
+            ):
+                return False
+            seen_draws |= bool(draws.lines)
+        return seen_draws
+
     def block(self, where: Where) -> range | None:
         """The lines of the block that the place stands in (see block_around)."""
         module = self.module(where.file)
@@ -76,6 +116,31 @@ def block_around(module: Module, line: int) -> range | None:
         elif block is None and isinstance(node, Block):
             block = node
     return None if block is None else range(_first_line(block), (block.end_lineno or block.lineno) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """``lines`` of a function that may draw random numbers; ``reached`` is the last line of what runs at the place."""
+
+    lines: tuple[int, ...]
+    reached: int
+
+
+def draws_of(module: Module, line: int) -> Draws | None:
+    """What the innermost function around a line draws, and how far it may have come; None outside of functions."""
+    path = path_to(module.tree, line)
+    inside = next((index for index in reversed(range(len(path))) if isinstance(path[index], Function)), None)
+    if inside is None or inside == len(path) - 1:
+        return None
+    lines = tuple(
+        node.lineno
+        for node in ast.walk(path[inside])
+        if isinstance(node, ast.Call) and any(part in (dotted(node.func) or "").lower() for part in MAY_DRAW)
+    )
+    # What stands in a loop runs before and after all the rest of it.
+    outermost = next((node for node in path[inside + 1 :] if isinstance(node, Loop)), path[-1])
+    is_block = any(True for _ in statements_in(outermost)) and not isinstance(outermost, Loop)
+    return Draws(lines=lines, reached=line if is_block else outermost.end_lineno or line)
 
 
 def read_source(path: str) -> str | None:

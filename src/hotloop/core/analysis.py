@@ -145,6 +145,8 @@ class Line:
     """Share of the samples that may belong to Python code just before this line instead (it held the lock until it)."""
     beside_save: bool = False
     """It stands in the same ``if``, ``with`` or ``try`` of a loop or function as a line that was seen to save."""
+    before_draws_ratio: float = 0.0
+    """Part of ``share_ratio`` in which a sample was read, and no random number had been drawn for it yet."""
     ways: tuple[tuple[tuple[Where, ...], float], ...] = ()
     """Every stack that was seen to lead here, with its part of ``share_ratio``, largest first; ``stack`` is the first.
 

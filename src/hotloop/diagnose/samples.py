@@ -17,6 +17,8 @@ PICTURE_NAMES = (
     "image.open",
     "resize",
 )
+LEAST_SAMPLES = 20
+"""Below this many stack samples a share of them is no measurement."""
 TEXT_NAMES = ("tokenize", "tokenizer", "encode_plus", "batch_encode", "detokenize")
 SLOW_TOKENIZERS = ("transformers.tokenization_python:", "transformers.tokenization_utils:", ".tokenization_")
 """Modules of transformers' tokenizers that are written in Python; those in Rust are wrapped by ``*_fast`` and
@@ -32,6 +34,14 @@ def draws_random(rank: RankAnalysis, loader: LoaderFacts) -> bool | None:
     if loader.draws_random or not _calls_any(rank, RANDOM_NAMES):
         return loader.draws_random
     return None if loader.draws_random is False else True
+
+
+def before_draws_ratio(rank: RankAnalysis) -> float | None:
+    """Share of the wait in which a sample was read before its first random number; None where few stacks were seen."""
+    lines = sample_lines(rank)
+    if sum(line.samples for line in lines) < LEAST_SAMPLES:
+        return None
+    return min(1.0, sum(line.before_draws_ratio for line in lines))
 
 
 def describe_preparation(rank: RankAnalysis) -> str:

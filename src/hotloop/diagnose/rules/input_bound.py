@@ -42,7 +42,13 @@ from hotloop.diagnose.measured import known_mean, known_places
 from hotloop.diagnose.noise import NOISE_MULTIPLE, threshold_ratio
 from hotloop.diagnose.on_trace import saving_from, window_ns
 from hotloop.diagnose.once import severity_once
-from hotloop.diagnose.samples import describe_preparation, draws_random, sample_lines, slow_tokenizer
+from hotloop.diagnose.samples import (
+    before_draws_ratio,
+    describe_preparation,
+    draws_random,
+    sample_lines,
+    slow_tokenizer,
+)
 from hotloop.diagnose.wording import say_share, say_time
 
 FLOOR_RATIO = 0.02
@@ -139,7 +145,9 @@ def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
     Give the DataLoader `num_workers`, with `persistent_workers=True` and `prefetch_factor=2` or more. When all cores
     are busy already, workers compete with the computation: make the samples cheaper instead. Decode and resize images
     once, tokenise text once, cache whatever is the same in every epoch; vectorise the collate function. Random
-    augmentation stays in `__getitem__`: prepared ahead, it would be frozen. A tokenizer written in Python is named as
+    augmentation stays in `__getitem__`: prepared ahead, it would be frozen. The forecast counts what stack samples show
+    of `__getitem__` above its first call that draws, by the names in the source; where they show nothing of it, what
+    preparing saves is not known. A tokenizer written in Python is named as
     `slow_tokenizer`: `use_fast=True` takes the one in Rust. Samples of a few microseconds are copies already: with all
     cores busy nothing is promised for them. Where no core was free, because the training or other programs had them
     all, workers are promised nothing sure, and the title says that they may win nothing. A cache that fills in the
@@ -232,7 +240,9 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
     cause = _cause_of(loader, work, compute_ns, needs_core_ns)
     overlap = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores, busy=busy)
     lacks_cores = (cores - own_busy) * compute_ns < 0.5 * work.cpu_ns
-    saving, fix = _forecast(rank, loader, work, overlap, cost_ratio, cause, lacks_cores)
+    draws = draws_random(rank, loader)
+    same = before_draws_ratio(rank) if draws else 1.0
+    saving, fix = _forecast(rank, loader, work, overlap, cost_ratio, cause, lacks_cores, draws, same)
     title = f"{who} waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch"
     if restarts_ns > 0:
         title += f", and {say_share(restarts_ns / rank.step_mean_ns)} more for workers that restart"
@@ -244,13 +254,15 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
         saving = _without_a_free_core(saving, rank, alone, cost_ratio)
         title += OTHERS_HAVE_CORES if taken >= LEAST_TAKEN_CORES and not lacks_cores else NO_FREE_CORE
     is_preparation = fix.technique == "precompute-samples"
-    if is_preparation and draws_random(rank, loader):
-        title += "; the samples draw random numbers: only what comes before that can be prepared"
+    if is_preparation and draws:
+        part = f" ({say_share(same)} of the wait)" if same else ""
+        title += f"; the samples draw random numbers: only what comes before that{part} can be prepared"
     evidence: dict[str, Value] = {
         "cause": cause,
         "workers": _say_workers(fix, overlap, rank.step_mean_ns),
         "to_prepare": describe_preparation(rank) if is_preparation else None,
-        "draws_random": draws_random(rank, loader),
+        "draws_random": draws,
+        "before_draws_ratio": round(same, 2) if draws and same is not None else None,
         "slow_tokenizer": slow_tokenizer(sample_lines(rank)),
         "num_workers": loader.num_workers,
         "wait_ns": round(wait_ns),
@@ -351,6 +363,8 @@ def _forecast(
     cost_ratio: float,
     cause: str,
     lacks_cores: bool,
+    draws: bool | None,
+    same: float | None,
 ) -> tuple[Saving, Fix]:
     workers = loader.num_workers or 0
     gains = [1.0 - step_ns / rank.step_mean_ns for step_ns in (overlap.worst_ns, overlap.mid_ns, overlap.best_ns)]
@@ -376,27 +390,16 @@ def _forecast(
     if mid < 0.4 * cost_ratio and lacks_cores and not _is_prepared(rank, work):
         # No free core would do the work beside the computation: it has to become less. What is left of a sample that
         # was prepared ahead is a copy; augmentation at random cannot be prepared.
-        draws = draws_random(rank, loader)
         fix = Fix(
             technique="precompute-samples",
             settings={},
             safety=Safety.SHOW,
             numerics=Numerics.EXACT if draws is False else Numerics.RESAMPLED,
         )
-        if draws:  # nobody has timed which part of a sample comes before its random part
-            return saving_within(
-                cost_ratio, low, max(low, 0.4 * cost_ratio), 0.92 * cost_ratio, Basis.RULE_OF_THUMB
-            ), fix
-        return (
-            saving_within(
-                cost_ratio,
-                max(low, PREPARED_LOW_RATIO * cost_ratio),
-                PREPARED_MID_RATIO * cost_ratio,
-                cost_ratio,
-                Basis.SIMULATED,
-            ),
-            fix,
-        )
+        if not same:  # not known which part of a sample comes before its random part
+            return saving_within(cost_ratio, low, max(low, 0.4 * cost_ratio), cost_ratio, Basis.RULE_OF_THUMB), fix
+        sure, likely = (max(low, part * same * cost_ratio) for part in (PREPARED_LOW_RATIO, PREPARED_MID_RATIO))
+        return saving_within(cost_ratio, sure, likely, cost_ratio, Basis.SIMULATED), fix
     return (
         saving_within(cost_ratio, low, mid, high, Basis.SIMULATED),
         Fix(
