@@ -208,6 +208,14 @@ def test_a_fused_optimizer_wins_its_part_of_the_optimizer() -> None:
     assert found["foreach-optimizer"].saving_mid_ratio == 0.0
 
 
+def test_a_class_of_the_users_own_is_held_against_torchs_as_it_ran() -> None:
+    own = {"optimizer": {"own_class": True}}
+    found = make_forecasts(own, optimizer(present_ns=0.6e6, fused_ns=0.5e6), STEP)["fused-optimizer"]
+    assert found.saving_mid_ratio == pytest.approx(0.15)
+    assert found.basis is Basis.SIMULATED
+    assert "present_ns" not in found.evidence
+
+
 def test_an_optimizer_phase_full_of_other_work_promises_little() -> None:
     forecast = make_forecasts({}, optimizer(present_ns=0.5e6, fused_ns=0.1e6), STEP)["fused-optimizer"]
     # 0.4 of 10 ms was measured; the other 1.5 ms of the phase may be anything.

@@ -84,15 +84,15 @@ def test_the_exchange_of_sharded_weights_is_no_fault_of_the_script() -> None:
     assert found.fix.technique == "fewer-synchronisations"
 
 
-def test_accumulation_over_sharded_weights_shows_its_backwards() -> None:
-    def evidence(**fields: float) -> dict[str, object]:
-        one = two(None, communication=0.27, model_is_sharded=True, fields={"collectives": 40, **fields})
+def test_gradients_that_fsdp2_spreads_after_every_micro_batch_are_told_by_another_rule() -> None:
+    def cost(**fields: float) -> float | None:
+        one = two(None, communication=0.4, model_is_sharded=True, fields={"collectives": 40, **fields})
         found = judge_exposed_communication.judge(one)
         assert isinstance(found, Finding)
-        return dict(found.evidence)
+        return found.cost_ratio
 
-    assert evidence(backwards=4)["backwards_per_step"] == 4.0
-    assert "backwards_per_step" not in evidence(backwards=1)
+    assert cost(backwards=4, synced_backwards=4) == pytest.approx(0.1)
+    assert cost(backwards=4, synced_backwards=1) == cost() == pytest.approx(0.4)
 
 
 def test_metrics_reduced_in_every_step_beside_ddp_can_be_left_out() -> None:

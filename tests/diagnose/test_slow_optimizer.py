@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.core.findings import Basis, Finding, Kind, Severity
+from hotloop.core.findings import Basis, Finding, Kind, Numerics, Safety, Severity
 from hotloop.core.phases import Breakdown
 from hotloop.diagnose.rules.slow_optimizer import slow_optimizer
 
@@ -35,6 +35,16 @@ def test_a_probe_that_disagrees_with_the_run_is_not_called_measured() -> None:
     assert one.evidence["doubt"] == "168 ms, not 0.6"
     assert one.saving is not None
     assert one.saving.basis is Basis.RULE_OF_THUMB
+
+
+def test_a_class_of_the_users_own_has_no_fused_form() -> None:
+    probe = {"fused-optimizer": replace(make_forecast("fused-optimizer", 0.1, 0.2, 0.3), basis=Basis.SIMULATED)}
+    own = replace(make_optimizer(), own_class=True)
+    one = slow_optimizer.judge(make_analysis(optimizer=0.4, optimizers=(own,), forecasts=probe))
+    assert isinstance(one, Finding)
+    assert one.title.endswith("torch.optim.AdamW in its fused form may save 20%")
+    assert one.fix is not None
+    assert (one.fix.safety, one.fix.numerics) == (Safety.SHOW, Numerics.LOSSY)
 
 
 def test_the_better_of_the_two_forms_is_offered() -> None:

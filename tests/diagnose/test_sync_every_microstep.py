@@ -75,3 +75,18 @@ def test_latencies_that_were_not_measured_make_a_rule_of_thumb(backend: str, bas
     assert isinstance(found, Finding)
     assert found.saving is not None
     assert found.saving.basis is basis
+
+
+def test_fsdp2_that_spreads_gradients_after_every_micro_batch_keeps_a_wide_range() -> None:
+    sharded = {"ddp": None, "communication": 0.4, "model_is_sharded": True}
+    found = judge_sync_every_microstep.judge(make_ranks(*(sharded | {"fields": EVERY} for _ in range(2))))
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    # Three of four exchanges: gradients alone are a third of their bytes.
+    assert found.saving.low_ratio == pytest.approx(REMOVED_LOW_RATIO * 0.1)
+    assert (found.saving.mid_ratio, found.saving.high_ratio) == (pytest.approx(0.2), pytest.approx(0.3))
+    assert found.saving.basis is Basis.RULE_OF_THUMB
+    once = EVERY | {"synced_backwards": 1}
+    assert judge_sync_every_microstep.judge(make_ranks(*(sharded | {"fields": once} for _ in range(2)))) is None
+    on_gpu = sharded | {"fields": EVERY, "device_type": "cuda"}
+    assert judge_sync_every_microstep.judge(make_ranks(on_gpu, on_gpu)) is None

@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from .training import HEAD, Ran, run_command, write_script
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -76,10 +78,13 @@ def test_sync_at_every_micro_step(tmp_path: Path) -> None:
     assert "sync-every-microstep" in [f["rule"] for f in ran.seen["findings"]]
 
 
-def test_fully_sharded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keeps", [False, True])
+def test_fully_sharded(tmp_path: Path, keeps: bool) -> None:
+    """Three micro-batches a step: gradients are spread after each of them, or kept until the last."""
     ran = run_ranks(
         tmp_path,
-        """
+        f"""
+        keeps = {keeps}
         from torch.distributed.fsdp import fully_shard
         for layer in model:
             fully_shard(layer)
@@ -87,13 +92,17 @@ def test_fully_sharded(tmp_path: Path) -> None:
         optimizer = torch.optim.AdamW(model.parameters())
         for step in range(30):
             optimizer.zero_grad()
-            loss_of(model(x), y).backward()
+            for micro in range(3):
+                model.set_requires_gradient_sync(not keeps or micro == 2)
+                loss_of(model(x), y).backward()
             optimizer.step()
         dist.destroy_process_group()
         """,
     )
     assert ran.exit_code == 0, ran.stderr
     assert [r["steps"] for r in ran.seen["ranks"]] == [30, 30]
+    told = [one["evidence"] for one in ran.seen["findings"] if one["rule"] == "sync-every-microstep"]
+    assert [(one["backwards_per_step"], one["synchronised_per_step"]) for one in told] == [(3.0, 3.0)][keeps:]
     assert abs(sum(p["share_ratio"] for p in ran.seen["breakdown"].values()) - 1) < 1e-9
 
 

@@ -203,6 +203,31 @@ def test_teacher_is_forward(tmp_path: Path) -> None:
     assert ran.phase("forward")["share_ratio"] > 0.1
 
 
+def test_a_teacher_that_answers_the_same_batch_again_for_metrics_is_computed_twice(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        teacher = nn.Sequential(nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 8)).eval()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        agree = 0
+        for step in range(40):
+            batch = torch.randn(64, 32)
+            with torch.no_grad():
+                target = teacher(batch)
+            optimizer.zero_grad()
+            out = model(batch)
+            nn.functional.mse_loss(out, target).backward()
+            optimizer.step()
+            with torch.no_grad():
+                agree += (teacher(batch).argmax(1) == out.argmax(1)).sum().item()
+        """,
+        "--no-probe",
+    )
+    (told,) = (one for one in ran.seen["findings"] if one["rule"] == "redundant-compute")
+    assert told["evidence"]["repeated_forwards_per_step"] == 1.0
+    assert told["evidence"]["without_gradients"] is True
+
+
 def test_exception_is_told(tmp_path: Path) -> None:
     ran = run_script(
         tmp_path,

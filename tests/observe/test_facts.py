@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from hotloop.observe.facts import loader_facts, model_facts
+from hotloop.observe.facts import loader_facts, model_facts, optimizer_facts
 
 
 class Reviews(Dataset[Any]):
@@ -45,3 +45,15 @@ def test_a_model_whose_weights_lie_in_parts_is_told_from_a_plain_one() -> None:
 def test_a_model_with_recurrent_layers_is_told_from_one_without() -> None:
     assert model_facts(torch.nn.Sequential(torch.nn.GRU(2, 2)), 1)["recurrent"] is True
     assert model_facts(torch.nn.Sequential(torch.nn.GRUCell(2, 2)), 2)["recurrent"] is False
+
+
+def test_an_optimizer_of_torchs_name_is_told_from_torchs_own() -> None:
+    class AdamW(torch.optim.Optimizer):
+        """As in many repositories: written by hand."""
+
+    parameters = [torch.nn.Parameter(torch.zeros(2))]
+    theirs = torch.optim.AdamW(parameters)
+    assert optimizer_facts(theirs, 0, None, 1)["own_class"] is False
+    assert optimizer_facts(type("AdamW", (torch.optim.AdamW,), {})(parameters), 0, None, 1)["own_class"] is False
+    assert optimizer_facts(AdamW(parameters, {}), 0, None, 1)["own_class"] is True
+    assert optimizer_facts(type("Lion", (AdamW,), {})(parameters, {}), 0, None, 1)["own_class"] is False

@@ -162,6 +162,7 @@ def build_optimizers(facts: Sequence[Fact], steps_seen: Mapping[int, int]) -> tu
         OptimizerFacts(
             index=index,
             name=read_text(fact, "class") or "?",
+            own_class=read_bool(fact, "own_class"),
             where=read_where(fact.get("where")),
             foreach=read_bool(fact, "foreach"),
             fused=read_bool(fact, "fused"),

@@ -168,7 +168,7 @@ def make_request(
             request["arms"].append("threads")
     optimizer = max(optimizers.values(), key=lambda fact: fact.get("parameters") or 0, default=None)
     if optimizer is not None and optimizer.get("numels") and step.optimizer_ns > 0:
-        kept = ("class", "foreach", "fused", "groups", "numels", "settings")
+        kept = ("class", "own_class", "foreach", "fused", "groups", "numels", "settings")
         request["optimizer"] = {key: optimizer[key] for key in kept if key in optimizer}
     ddp = newest.get("ddp")
     world = int(process.get("world_size") or 1)
@@ -265,7 +265,8 @@ def make_forecasts(request: Mapping[str, Any], result: Mapping[str, Any], step: 
     if threads := result.get("threads"):
         found.append(_forecast_threads(threads, result.get("replay"), step))
     if optimizer := result.get("optimizer"):
-        found += [_forecast_optimizer(optimizer, step, "fused"), _forecast_optimizer(optimizer, step, "foreach")]
+        own = request.get("optimizer", {}).get("own_class") is True
+        found += [_forecast_optimizer(optimizer, step, arm, own) for arm in ("fused", "foreach")]
         found.append(_forecast_clipping(optimizer, step))
     if buckets := result.get("buckets"):
         found.append(_forecast_buckets(buckets, step))
@@ -537,11 +538,16 @@ def _forecast_threads(threads: Mapping[str, Any], replay: Mapping[str, Any] | No
     )
 
 
-def _forecast_optimizer(optimizer: Mapping[str, Any], step: StepTimes, arm: str) -> Forecast | None:
-    """Another implementation of the same optimizer, as a share of the time that its steps really took."""
+def _forecast_optimizer(optimizer: Mapping[str, Any], step: StepTimes, arm: str, own: bool) -> Forecast | None:
+    """Another implementation of the same optimizer, as a share of the time that its steps really took.
+
+    A class of the user's ``own`` is not replayed: what torch's takes is held against the recorded steps.
+    """
     present, other = optimizer["present_ns"], optimizer.get(f"{arm}_ns")
     if other is None or present <= 0 or step.optimizer_ns <= 0:
         return None
+    if own:
+        return _forecast_torchs_optimizer(optimizer, step, arm, other / max(optimizer["share_ratio"], 1e-6))
     won = 1.0 - other / present
     whole_ns = present / max(optimizer["share_ratio"], 1e-6)
     share = step.optimizer_ns / step.step_ns
@@ -567,6 +573,28 @@ def _forecast_optimizer(optimizer: Mapping[str, Any], step: StepTimes, arm: str)
         },
         basis=basis,
         doubt=doubt,
+    )
+
+
+def _forecast_torchs_optimizer(
+    optimizer: Mapping[str, Any], step: StepTimes, arm: str, torchs_ns: float
+) -> Forecast | None:
+    """Torch's optimizer of the same name in place of the user's own class, which may compute something else."""
+    share = step.optimizer_ns / step.step_ns
+    mid = _clamp((step.optimizer_ns - torchs_ns) / step.step_ns, share)
+    return Forecast(
+        technique=f"{arm}-optimizer",
+        saving_low_ratio=_clamp(OPTIMIZER_LOW_RATIO * mid - step.noise_ratio, mid),
+        saving_mid_ratio=mid,
+        saving_high_ratio=share,
+        settings={arm: True},
+        evidence={
+            f"{arm}_ns": round(torchs_ns),
+            "recorded_ns": round(step.optimizer_ns),
+            "rounds": optimizer["rounds"],
+            "assumed_settings": dict(optimizer.get("assumed_settings") or {}),
+        },
+        basis=Basis.SIMULATED,
     )
 
 

@@ -54,6 +54,8 @@ class LoaderFacts:
 class OptimizerFacts:
     index: int
     name: str = "?"
+    own_class: bool | None = None
+    """A class of that name which is not torch's: written by hand, or another library's."""
     where: Where | None = None
     foreach: bool | None = None
     fused: bool | None = None

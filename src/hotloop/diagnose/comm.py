@@ -110,12 +110,21 @@ def extra_syncs(analysis: Analysis) -> float:
     rank = analysis.lead
     synced = known_mean(rank, "synced_backwards")
     backwards = known_mean(rank, "backwards")
-    if rank.ddp is None or synced is None or backwards is None:
+    if synced is None or backwards is None:
         return 0.0
     per_optimizer_step = synced / steps_per_anchor_step(rank)
     if synced < backwards - 0.05 or per_optimizer_step < 1.5:
         return 0.0
     return (per_optimizer_step - 1.0) * steps_per_anchor_step(rank)
+
+
+def sharded_extra_ns(analysis: Analysis) -> float:
+    """What FSDP2's exchange takes per step beyond one micro-batch's, on the rank with the least of it, as if each took
+    the same; 0 where gradients are spread once, and on an accelerator, where it is not seen."""
+    rank = analysis.lead
+    if not rank.model_is_sharded or rank.device_type != "cpu":
+        return 0.0
+    return least_explicit_ns(analysis) * extra_syncs(analysis) / sync_count(rank)
 
 
 def transfer_ns(ddp: DdpFacts, world_size: int) -> float | None:
@@ -286,7 +295,8 @@ def exposure_by_cause(analysis: Analysis) -> Exposure | None:
     if gradient_ns is None:
         if own_ns <= 0:
             return None
-        return Exposure(microsteps_ns=0.0, link_ns=0.0, buckets_ns=0.0, explicit_ns=own_ns, rest_ns=0.0)
+        extra_ns = sharded_extra_ns(analysis)
+        return Exposure(microsteps_ns=extra_ns, link_ns=0.0, buckets_ns=0.0, explicit_ns=own_ns - extra_ns, rest_ns=0.0)
     lead = analysis.lead
     extra = extra_syncs(analysis)
     microsteps = gradient_ns * extra / sync_count(lead) if extra else 0.0

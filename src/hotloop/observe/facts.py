@@ -247,6 +247,7 @@ def optimizer_facts(optimizer: Any, index: int, where: Place | None, steps: int)
         "kind": "optimizer",
         "index": index,
         "class": type(optimizer).__name__,
+        "own_class": not issubclass(type(optimizer), getattr(torch.optim, type(optimizer).__name__, object)),
         "where": where,
         "foreach": first.get("foreach"),
         "fused": first.get("fused"),
@@ -264,6 +265,23 @@ def optimizer_facts(optimizer: Any, index: int, where: Place | None, steps: int)
 
 _SHARDING_CLASSES = ("FSDPModule", "FullyShardedDataParallel")
 """Classes of modules whose weights lie in parts on the ranks, which gather them with collectives of their own."""
+
+
+def sharded_group(model: Any) -> Any:
+    """The first of FSDP2's parameter groups in a model, whose ``reduce_grads`` says whether backward spreads gradients.
+
+    None without FSDP2, and where this torch keeps that elsewhere: it is no public name.
+    """
+    for part in model.modules():
+        state_of = getattr(part, "_get_fsdp_state", None)
+        if state_of is None:
+            continue
+        state = state_of()
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+        for group in groups:
+            if isinstance(getattr(group, "reduce_grads", None), bool):
+                return group
+    return None
 
 
 def model_facts(model: Any, model_id: int) -> dict[str, Any]:

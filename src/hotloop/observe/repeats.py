@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ from .recorder import BACKWARDS, FORWARD, Recorder
 REPEATED = FIELD["repeated_forwards"]
 REPEATED_NS = FIELD["repeated_forward_ns"]
 REPEATED_BACKWARDS = FIELD["repeated_backwards"]
+
+_Sight = tuple[int, "weakref.ref[Any]", bool, int, bool, int]
+"""A forward: module, its first tensor, without gradients, row, training mode, version of that tensor (and weights)."""
 
 MOST_COMPUTED = 64
 """Of so many modules the last forward with gradients is remembered."""
@@ -36,7 +40,7 @@ class Repeats:
 
     def reset(self) -> None:
         """Forget everything, as in a freshly forked child."""
-        self._seen: list[tuple[int, weakref.ref[Any], bool, int, bool, int]] = []
+        self._seen: list[_Sight] = []
         self._computed: dict[int, tuple[tuple[Any, ...], int, tuple[weakref.ref[Any], ...], bool]] = {}
         self._maybe_metrics: tuple[int, int, int, int] = (0, UNKNOWN, 0, 0)
         self._random_state: torch.Tensor | None = None
@@ -55,13 +59,19 @@ class Repeats:
             return None
         key, row, mode, version = id(module), self._recorder.rows, module.training, 0
         seen = [entry for entry in self._seen if entry[0] == key and entry[1]() is tensor]
-        if nograd and not mode and learns:
+        answered = False
+        if nograd and not mode:
             version = 0 if tensor.is_inference() else tensor._version
-            self._note_evaluation(seen, row, version)
+            if learns:
+                self._note_evaluation(seen, row, version)
+            else:
+                version += sum(0 if p.is_inference() else p._version for p in islice(module.parameters(), 1))
+                answered = _is_answered_again(seen, row, version)
         # What every step trains on (a graph, a full batch) is no batch that comes back: a forward of it after the
         # optimizer's step looks at new weights, and one in the other mode computes something else.
         is_lasting = len({entry[3] for entry in seen if not entry[2]}) > 1
-        known = (not nograd and learns and self._is_computed_again(module, key, args, kwargs)) or any(
+        known = answered or (not nograd and learns and self._is_computed_again(module, key, args, kwargs))
+        known = known or any(
             was_nograd != nograd
             # A forward for metrics often comes after the optimizer's step: the previous row counts too.
             and ((seen_row == row and seen_mode == mode) if is_lasting else 0 <= row - seen_row <= int(nograd))
@@ -152,9 +162,7 @@ class Repeats:
             self.same_mode_count += 1
         self._maybe_metrics = (0, UNKNOWN, 0, 0)
 
-    def _note_evaluation(
-        self, seen: list[tuple[int, weakref.ref[Any], bool, int, bool, int]], row: int, v: int
-    ) -> None:
+    def _note_evaluation(self, seen: list[_Sight], row: int, v: int) -> None:
         """The model that is trained, in eval mode: on data that stays the same, what it answers is only looked at."""
         burst = self._recorder.burst
         if burst is None:
@@ -163,3 +171,17 @@ class Repeats:
             if was_nograd and seen_row < row:
                 burst.own_data += not seen_mode and version == v
                 return
+
+
+def _is_answered_again(seen: list[_Sight], row: int, version: int) -> bool:
+    """Whether a model that does not learn (a teacher, frozen features) has answered this input in this step already.
+
+    In eval mode, without gradients, with the same weights. A forward for metrics comes after the optimizer's step, so
+    the row before counts too, but not for an input that every step gives.
+    """
+    rows = {
+        seen_row
+        for _, _, was_nograd, seen_row, seen_mode, seen_version in seen
+        if was_nograd and not seen_mode and seen_version == version
+    }
+    return row in rows or (row - 1 in rows and len({entry[3] for entry in seen}) == 1)

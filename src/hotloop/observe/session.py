@@ -76,6 +76,7 @@ class Session:
         "__weakref__",
         "_ddp_classes",
         "_pending_facts",
+        "_sharded_groups",
         "active",
         "counting",
         "last_root",
@@ -153,6 +154,7 @@ class Session:
         self.plain_forwards = False
         """Whether nothing has to be found out about forwards with gradients of modules that are known."""
         self._ddp_classes: set[type] = set()
+        self._sharded_groups: dict[type, weakref.ref[Any]] = {}
         self._pending_facts: list[dict[str, Any]] = []
         self._told: deque[dict[str, Any]] = deque()
         self._looks = 0
@@ -531,6 +533,7 @@ class Session:
             self.newcomer = module
         if learns:
             self.counting.meet(module, args)
+            self._look_for_sharding(module)
         if self._looks < MOST_LOOKS and not self.compile_used:
             self._looks += 1
             surrounding = find_running_forward(sys._getframe(2))
@@ -538,8 +541,20 @@ class Session:
                 self.patch_forward(surrounding)
         return learns
 
+    def _look_for_sharding(self, module: Any) -> None:
+        """FSDP2 changes a module's class; where the gradients of its first group go, counts like DDP's flag."""
+        group = facts.sharded_group(module) if "torch.distributed.fsdp" in sys.modules else None
+        if group is not None:
+            self._sharded_groups[type(module)] = weakref.ref(group)
+            self._ddp_classes.add(type(module))
+            self.plain_forwards = False
+
     def _count_sync(self, module: Any) -> None:
         row = self.recorder.row
+        if (sharded := self._sharded_groups.get(type(module))) is not None:
+            group = sharded()
+            row[SYNCED] = max(0, row[SYNCED]) + (group is not None and group.reduce_grads)
+            return
         keeps_local = getattr(vars(module).get("forward"), "keeps_local", None)  # set by an applied technique
         synced = module.require_backward_grad_sync and not (keeps_local is not None and keeps_local())
         row[SYNCED] = max(0, row[SYNCED]) + bool(synced)

@@ -33,8 +33,6 @@ from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, s
 from hotloop.diagnose.wording import say_share
 
 ONE_BUCKET_BYTES = 8 << 20
-ACCUMULATED_BACKWARDS = 1.5
-"""From this many backwards a step on, gradients are accumulated."""
 FEW_COLLECTIVES = 3.5
 """Up to so many calls of its own a step, a training does not send its gradients one by one."""
 SHARDED_SAVING = (0.02, 0.15, 0.6)
@@ -116,8 +114,6 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     Own collectives: let DistributedDataParallel average gradients (it overlaps them with backward), send one flat
     tensor in place of many, reduce metrics every N steps and not in every one. One huge bucket: let DDP split it, so
     that sending begins before backward ends. Otherwise: larger batches or accumulation with `no_sync()`.
-    Accumulation under FSDP2 spreads the gradients after every micro-batch unless `set_requires_gradient_sync(False)`
-    is called before all of them but the last; whole gradients then stay in memory meanwhile.
 
     ## When it is wrong
     The last bucket can never be hidden. Small models on slow hosts have communication as large as their computation;
@@ -164,9 +160,6 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         "buckets": len(bucket_bytes(rank.ddp)) if rank.ddp is not None else None,
         "least_over_ranks": True,
     }
-    if rank.model_is_sharded and known_count(rank, "backwards") >= ACCUMULATED_BACKWARDS:
-        # Whether each of them spreads its gradients is not recorded; that there are several says where to look.
-        evidence = {"backwards_per_step": round(known_count(rank, "backwards"), 2), **evidence}
     technique = "overlap-own-collectives" if mostly_own else "ddp-buckets"
     if unnamed:
         technique = "fewer-synchronisations"

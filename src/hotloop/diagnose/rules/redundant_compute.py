@@ -191,7 +191,7 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
         "backward_fits_both": both_used,
         "repeated_backward_ns": round(sent_back),
     }
-    title = "the model computes the same batch more than once per step"
+    title = "a model computes the same batch more than once per step"
     if sent_back > 0:
         title += ", forward and backward: the losses can share one output"
     return Finding(

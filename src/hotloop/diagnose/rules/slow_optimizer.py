@@ -33,6 +33,9 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
     ## What to do
     `AdamW(..., fused=True)` (likewise Adam, SGD, Adagrad); where fused is not supported, `foreach=True`.
 
+    For a class of that name that is your own, or another library's, what torch's takes is held against the recorded
+    steps: it pays where both compute the same.
+
     ## When it is wrong
     Few large tensors leave little to win: their update is bound by memory either way. Fused updates round in another
     order, so the loss curve differs in the last digits. Tensor subclasses and sparse gradients may not be supported.
@@ -58,19 +61,21 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
             forecast.basis,
         )
     step_ns = float(analysis.lead.breakdown.mean_ns("optimizer"))
+    form = "fused" if technique == "fused-optimizer" else "foreach"
+    other = f"torch.optim.{optimizer.name} in its {form} form" if optimizer.own_class else f"its {form} form"
     tensors = f" over {optimizer.tensors} tensors" if optimizer.tensors else ""
     return Finding(
         rule="slow-optimizer",
         kind=Kind.OPPORTUNITY,
         title=f"{optimizer.name}.step(){tensors} takes {say_time(step_ns)} ({say_share(cost_ratio)}) of every step; "
-        f"its {'fused' if technique == 'fused-optimizer' else 'foreach'} form "
-        + (say_probed(forecast, saving.mid_ratio) if forecast else "was not measured here"),
+        f"{other} " + (say_probed(forecast, saving.mid_ratio) if forecast else "was not measured here"),
         phase="optimizer",
         cost_ns=round(step_ns),
         cost_ratio=cost_ratio,
         saving=saving,
         evidence={
             "optimizer": optimizer.name,
+            "own_class": optimizer.own_class,
             "tensors": optimizer.tensors,
             "parameters": optimizer.parameters,
             "foreach": optimizer.foreach,
@@ -79,7 +84,12 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
             **({} if forecast is None else evidence_of(forecast)),
         },
         where=known_places(optimizer.where),
-        fix=Fix(technique=technique, settings=settings, safety=Safety.AUTO, numerics=Numerics.REORDERED),
+        fix=Fix(
+            technique=technique,
+            settings=settings,
+            safety=Safety.SHOW if optimizer.own_class else Safety.AUTO,
+            numerics=Numerics.LOSSY if optimizer.own_class else Numerics.REORDERED,
+        ),
         unit=analysis.unit,
     )
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Value, saving_within
+from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Kind, Numerics, Safety, Value, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.comm import extra_syncs, is_distributed, sync_count, sync_saving_ns
+from hotloop.diagnose.comm import extra_syncs, is_distributed, sharded_extra_ns, sync_count, sync_saving_ns
 from hotloop.diagnose.measured import known_count, known_places, line_places
 from hotloop.diagnose.noise import MATERIAL_RATIO
 
 UNKNOWN_COST_RATIO, UNKNOWN_LOW_RATIO = 0.2, 0.1
 """Rule of thumb: an exchange of unknown time as a part of backward, and the part of it that is sure."""
+SPREAD_RATIO = 1 / 3
+"""Part of FSDP2's bytes that spreads gradients: weights are gathered twice, and gradients are as many bytes."""
 
 
 @rule("sync-every-microstep", "gradients are averaged over ranks after every micro-batch")
 def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
     """
     ## What it does
-    Finds gradient accumulation under DistributedDataParallel in which every micro-batch synchronises.
+    Finds gradient accumulation under DistributedDataParallel or FSDP2 in which every micro-batch synchronises.
 
     ## Why it costs
     Each backward outside `no_sync()` sends all gradients to all ranks. With k micro-batches per step, k-1 of these
@@ -30,17 +32,21 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
 
     ## What to do
     Wrap forward and backward of all micro-batches but the last in `with model.no_sync():` (in Accelerate:
-    `accelerator.accumulate(model)`).
+    `accelerator.accumulate(model)`). Under FSDP2 call `model.set_requires_gradient_sync(last)` before each micro-batch,
+    and `model.set_reshard_after_backward(last)`, which also gathers the weights once a step.
 
     ## When it is wrong
     Waiting for a slow rank is part of the exposed communication, and much of that comes back at the one exchange that
-    stays; the forecast is therefore a range. Under FSDP, synchronising every time keeps the gradients sharded, which
-    may be wanted.
+    stays; the forecast is therefore a range. Under FSDP2, synchronising every time keeps gradients and weights in
+    parts, which may be wanted: whole ones need the memory that sharding saves. What its exchange takes is known on a
+    CPU only, where it runs on the thread that trains.
     """
     rank = analysis.lead
     extra = extra_syncs(analysis)
-    if not is_distributed(analysis) or rank.ddp is None or extra <= 0:
+    if not is_distributed(analysis) or extra <= 0:
         return None
+    if rank.ddp is None:
+        return _judge_sharded(analysis)
     syncs = sync_count(rank)
     savings = sync_saving_ns(analysis)
     backward_ns = analysis.mean("backward_ns")
@@ -77,6 +83,38 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
         evidence=evidence,
         where=known_places(*line_places(rank.lines.get("backward_ns", ()), most=1), rank.ddp.where),
         fix=Fix(technique="no-sync-accumulation", settings={}, safety=Safety.ASK, numerics=Numerics.REORDERED),
+        ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),
+        unit=analysis.unit,
+        next="hotloop rule sync-every-microstep",
+    )
+
+
+def _judge_sharded(analysis: Analysis) -> Finding | None:
+    """The same under FSDP2. Whether only gradients wait for the last micro-batch, or weights stay whole too, is the
+    user's choice: the low end is the first, the high end the second."""
+    rank, syncs = analysis.lead, sync_count(analysis.lead)
+    cost_ns = sharded_extra_ns(analysis)
+    cost_ratio = min(1.0, cost_ns / analysis.step_ns)
+    if cost_ratio < MATERIAL_RATIO:
+        return None
+    low, mid = REMOVED_LOW_RATIO * SPREAD_RATIO, (1 + SPREAD_RATIO) / 2
+    return Finding(
+        rule="sync-every-microstep",
+        kind=Kind.FAULT,
+        title=f"FSDP2 spreads gradients over ranks {syncs:.2g} times per step; once is enough where memory holds "
+        "whole ones",
+        phase="communication",
+        cost_ns=round(cost_ns),
+        time_ns={"communication": round(cost_ns)},
+        cost_ratio=cost_ratio,
+        saving=saving_within(cost_ratio, low * cost_ratio, mid * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
+        evidence={
+            "backwards_per_step": round(known_count(rank, "backwards"), 2),
+            "synchronised_per_step": round(syncs, 2),
+            "gradients_alone_ratio": round(SPREAD_RATIO * cost_ratio, 4),
+        },
+        where=line_places(rank.lines.get("backward_ns", ()), most=1),
+        fix=Fix(technique="no-sync-accumulation", settings={}, safety=Safety.SHOW, numerics=Numerics.REORDERED),
         ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),
         unit=analysis.unit,
         next="hotloop rule sync-every-microstep",
