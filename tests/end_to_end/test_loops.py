@@ -188,7 +188,7 @@ def test_teacher_is_forward(tmp_path: Path) -> None:
     ran = run_script(
         tmp_path,
         """
-        teacher = nn.Sequential(nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 8)).eval()
+        teacher = nn.Sequential(nn.Linear(32, 20_000), nn.ReLU(), nn.Linear(20_000, 8)).eval()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step in range(40):
             with torch.no_grad():
@@ -474,7 +474,7 @@ def test_a_policy_in_eval_mode_that_acts_in_every_step_is_forward(tmp_path: Path
         for step in range(60):
             model.eval()
             with torch.no_grad():
-                for _ in range(8):
+                for _ in range(100):
                     observation.add_(model(observation).mean())
             model.train()
             optimizer.zero_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +20,15 @@ def _zoo_on_path() -> Iterator[None]:
     sys.path.remove(str(HERE))
 
 
-def first_findings(scenario_id: str, level: int, folder: Path) -> tuple[str, list[dict[str, object]]]:
-    """The planted rule and all findings of one run, faults first to be judged."""
+def report_of(scenario_id: str, level: int, folder: Path) -> tuple[str, dict[str, Any]]:
+    """The planted rule and the report of one run."""
     from harness import Bench, choose_scenarios, describe_machine, run_under_hotloop
 
     (scenario,) = (s for s in choose_scenarios("tuned", scenario_id) if s.id == scenario_id)
     command = (str(Path(sys.executable).with_name("hotloop")),)
     bench = Bench(hotloop=command, out=folder, commit="test", machine=describe_machine(), try_others=False)
     report = run_under_hotloop(bench, scenario, level, ("--no-probe",))
-    return (scenario.rules or ("",))[0], report["findings"]
+    return (scenario.rules or ("",))[0], report
 
 
 @pytest.mark.parametrize(
@@ -35,15 +36,17 @@ def first_findings(scenario_id: str, level: int, folder: Path) -> tuple[str, lis
     [("input-storage", 3), ("ddp-shards", 3)],
 )
 def test_a_planted_fault_is_the_first_fault_that_is_named(scenario_id: str, level: int, tmp_path: Path) -> None:
-    planted, findings = first_findings(scenario_id, level, tmp_path)
-    faults = [f for f in findings if f["kind"] == "fault"]
+    planted, report = report_of(scenario_id, level, tmp_path)
+    faults = [f for f in report["findings"] if f["kind"] == "fault"]
     assert faults
     assert faults[0]["rule"] == planted
-    assert faults[0]["severity"] in ("medium", "high")
+    # A saving is not sure where others held the cores, and the report says that they did.
+    is_crowded = any("other programs used" in one["message"] for one in report["health"])
+    assert faults[0]["severity"] in ("medium", "high") or is_crowded
     assert faults[0]["where"]
 
 
 def test_a_healthy_training_has_no_loud_fault(tmp_path: Path) -> None:
-    planted, findings = first_findings("ok-vae", 0, tmp_path)
+    planted, report = report_of("ok-vae", 0, tmp_path)
     assert planted == ""
-    assert [f["rule"] for f in findings if f["kind"] == "fault" and f["severity"] in ("medium", "high")] == []
+    assert [f["rule"] for f in report["findings"] if f["kind"] == "fault" and f["severity"] in ("medium", "high")] == []
