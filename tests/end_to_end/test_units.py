@@ -60,7 +60,8 @@ def train(batches, accumulate=1):
             held = 0
 """
 LOADER = "loader = torch.utils.data.DataLoader(Texts(lengths_of({order!r})), batch_size=SIZE, collate_fn=collate)\n"
-TELL = "print('HELD', json.dumps(told), flush=True)\n"
+# In one piece: under torchrun nothing is buffered, and ranks mix pieces.
+TELL = "sys.stdout.write(f'HELD {json.dumps(told)}\\n')\n"
 
 
 def held_by_steady_steps(ran: Ran) -> float:
