@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .training import QUICK_IMPORT, Ran, run_command, run_plain, write_script
+from .training import Ran, run_command, run_plain, write_script
 
 TAIL = """
 import json, warnings
@@ -110,7 +110,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plain")
     for form in FORMS:
         write_script(folder, text_of(form), f"{form}.py")
-    all_forms = write_script(folder, IN_TURN, "all.py", head=QUICK_IMPORT)
+    all_forms = write_script(folder, IN_TURN, "all.py", head="import torch, torch._dynamo\n")
     done = run_plain(folder, sys.executable, all_forms.name, *FORMS)
     assert done.returncode == 0, done.stderr
     return folder
