@@ -95,10 +95,10 @@ ENDS_IN_VALIDATION = """
 import os, signal, time
 from torch.utils.data import DataLoader, TensorDataset
 optimizer = torch.optim.SGD(model.parameters())
-train, held_out = (TensorDataset(torch.randn(n, 32), torch.randint(0, 8, (n,))) for n in (240, 40_000))
-for a, b in DataLoader(train, batch_size=8):
+held_out = TensorDataset(torch.randn(40_000, 32), torch.randint(0, 8, (40_000,)))
+for step in range(30):
     optimizer.zero_grad()
-    loss_of(model(a), b).backward()
+    loss_of(model(x), y).backward()
     optimizer.step()
 model.eval()
 until = time.monotonic() + {seconds}

@@ -73,7 +73,7 @@ def combine_savings(findings: Iterable[Finding], breakdown: Breakdown | None = N
         techniques=tuple(dict.fromkeys(techniques)),
         low_ratio=min(low, mid),
         mid_ratio=mid,
-        high_ratio=high,
+        high_ratio=max(mid, high),  # of 1e-38 the sum in turn leaves nothing
     )
 
 
