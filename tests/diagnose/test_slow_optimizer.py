@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.core.findings import Basis, Finding, Kind, Numerics, Safety, Severity
+from hotloop.core.analysis import Line
+from hotloop.core.findings import Basis, Finding, Kind, Numerics, Safety, Severity, Where
 from hotloop.core.phases import Breakdown
 from hotloop.diagnose.rules.slow_optimizer import slow_optimizer
 
@@ -45,6 +46,23 @@ def test_a_class_of_the_users_own_has_no_fused_form() -> None:
     assert one.title.endswith("torch.optim.AdamW in its fused form may save 20%")
     assert one.fix is not None
     assert (one.fix.safety, one.fix.numerics) == (Safety.SHOW, Numerics.LOSSY)
+
+
+def test_an_optimizer_that_torch_does_not_have_is_told_by_its_loop() -> None:
+    lion = replace(make_optimizer(), own_class=True, name="Lion", foreach=None)
+    loop = Line(where=Where(file="t.py", line=9, function="step"), share_ratio=0.9, samples=40, walks_gradients=True)
+    one = slow_optimizer.judge(make_analysis(optimizer=0.4, optimizers=(lion,), lines={"optimizer_ns": (loop,)}))
+    assert isinstance(one, Finding)
+    assert one.title.endswith("its loop over tensors, as torch._foreach_* over lists, was not measured here")
+    assert one.where == (loop.where,)
+    assert one.severity in (Severity.LOW, Severity.INFO)
+    assert one.fix is not None
+    assert one.fix.safety is Safety.SHOW
+    straight = replace(loop, walks_gradients=False)
+    assert (
+        slow_optimizer.judge(make_analysis(optimizer=0.4, optimizers=(lion,), lines={"optimizer_ns": (straight,)}))
+        is None
+    )
 
 
 def test_the_better_of_the_two_forms_is_offered() -> None:

@@ -56,4 +56,4 @@ def test_an_optimizer_of_torchs_name_is_told_from_torchs_own() -> None:
     assert optimizer_facts(theirs, 0, None, 1)["own_class"] is False
     assert optimizer_facts(type("AdamW", (torch.optim.AdamW,), {})(parameters), 0, None, 1)["own_class"] is False
     assert optimizer_facts(AdamW(parameters, {}), 0, None, 1)["own_class"] is True
-    assert optimizer_facts(type("Lion", (AdamW,), {})(parameters, {}), 0, None, 1)["own_class"] is False
+    assert optimizer_facts(type("Lion", (AdamW,), {})(parameters, {}), 0, None, 1)["own_class"] is True

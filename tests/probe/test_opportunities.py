@@ -98,6 +98,16 @@ def test_doubling_the_batch_reaches_the_targets_of_a_loss() -> None:
     assert shapes[:2] == [[8, 16], [8]]
 
 
+@pytest.mark.parametrize("name", ["aten::nll_loss_forward", "aten::nll_loss2d_forward"])
+def test_a_loss_by_the_name_that_the_profiler_sees_grows_with_its_targets(name: str) -> None:
+    """Else a pass of twice the batch lacks its loss, and no larger batch is timed for any classifier."""
+    shapes = [[4, 2], [4], [], [], []] if name.endswith("loss_forward") else [[4, 2, 5, 5], [4, 5, 5], [], [], []]
+    dtypes = ["float", "long int", "", "Scalar", "Scalar"]
+    loss = {"name": name, "shapes": shapes, "dtypes": dtypes, "inputs": ["", "", "", 1, -100], "count": 1}
+    grown = probe.Pass([loss | {"cpu_ns": 1000, "backward": False}], 4, 2)
+    assert grown.calls_count == 1
+
+
 def test_a_first_dimension_that_holds_no_batch_is_not_doubled() -> None:
     assert probe.scale_batch(LINEAR, 3) is None
 

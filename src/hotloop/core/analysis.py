@@ -55,7 +55,7 @@ class OptimizerFacts:
     index: int
     name: str = "?"
     own_class: bool | None = None
-    """A class of that name which is not torch's: written by hand, or another library's."""
+    """Not torch's class of that name, or of a name that torch does not have: by hand, or another library's."""
     where: Where | None = None
     foreach: bool | None = None
     fused: bool | None = None

@@ -243,11 +243,12 @@ def optimizer_facts(optimizer: Any, index: int, where: Place | None, steps: int)
     for p in parameters:
         numels[p.numel()] = numels.get(p.numel(), 0) + 1
     first = groups[0] if groups else {}
+    torchs = getattr(torch.optim, type(optimizer).__name__, None)
     return {
         "kind": "optimizer",
         "index": index,
         "class": type(optimizer).__name__,
-        "own_class": not issubclass(type(optimizer), getattr(torch.optim, type(optimizer).__name__, object)),
+        "own_class": not (isinstance(torchs, type) and isinstance(optimizer, torchs)),
         "where": where,
         "foreach": first.get("foreach"),
         "fused": first.get("fused"),

@@ -274,7 +274,7 @@ def scale_batch(op: dict[str, Any], batch: int, factor: int = 2) -> list[Any] | 
     # Operands of fewer dimensions, or with another first size, are broadcast over the batch.
     rank = max(len(op["shapes"][i]) for i in movable)
     leading = max(op["shapes"][i][0] for i in movable if len(op["shapes"][i]) == rank)
-    if op["name"] in ("aten::cross_entropy_loss", "aten::nll_loss", "aten::nll_loss_nd", "aten::index_select"):
+    if op["name"].startswith(("aten::cross_entropy_loss", "aten::nll_loss", "aten::index_select")):
         scaled = [i for i in movable if op["shapes"][i][0] == leading]
     else:
         scaled = [i for i in movable if len(op["shapes"][i]) == rank and op["shapes"][i][0] == leading]

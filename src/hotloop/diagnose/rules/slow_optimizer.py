@@ -5,12 +5,16 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, OptimizerFacts
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Value, saving_within
 from hotloop.core.rules import rule
+from hotloop.diagnose.lines import places
 from hotloop.diagnose.measured import evidence_of, known_places, say_probed
 from hotloop.diagnose.optimizers import LEAST_WON_RATIO, faster_form, slow_optimizer_of
 from hotloop.diagnose.wording import say_share, say_time
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """Optimizers of torch.optim with a fused update."""
+
+BY_LISTS = "foreach-clipping"
+"""The act for a loop over gradients: one call for all tensors."""
 
 UNPROVED_LOW_RATIO = 0.04
 """Without a probe an opportunity stays below the threshold of medium."""
@@ -34,7 +38,8 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
     `AdamW(..., fused=True)` (likewise Adam, SGD, Adagrad); where fused is not supported, `foreach=True`.
 
     For a class of that name that is your own, or another library's, what torch's takes is held against the recorded
-    steps: it pays where both compute the same.
+    steps: it pays where both compute the same. One that torch does not have (Lion, LAMB) is told where stack samples
+    show a loop over `.grad`; `torch._foreach_*` over lists does the same in a few calls.
 
     ## When it is wrong
     Few large tensors leave little to win: their update is bound by memory either way. Fused updates round in another
@@ -44,9 +49,10 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
     if optimizer is None:
         return None
     cost_ratio = min(1.0, analysis.share("optimizer"))
+    loops = tuple(line for line in analysis.lead.lines.get("optimizer_ns", ()) if line.walks_gradients)
     forecast = faster_form(analysis)
     if forecast is None:
-        saving, technique, settings = _unproved(optimizer, cost_ratio)
+        saving, technique, settings = _unproved(optimizer, cost_ratio, loops=bool(loops))
         if technique is None:
             return None
     else:
@@ -63,6 +69,8 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
     step_ns = float(analysis.lead.breakdown.mean_ns("optimizer"))
     form = "fused" if technique == "fused-optimizer" else "foreach"
     other = f"torch.optim.{optimizer.name} in its {form} form" if optimizer.own_class else f"its {form} form"
+    if technique == BY_LISTS:
+        other = "its loop over tensors, as torch._foreach_* over lists,"
     tensors = f" over {optimizer.tensors} tensors" if optimizer.tensors else ""
     return Finding(
         rule="slow-optimizer",
@@ -83,7 +91,7 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
             "device": optimizer.device,
             **({} if forecast is None else evidence_of(forecast)),
         },
-        where=known_places(optimizer.where),
+        where=places(loops, 1) if technique == BY_LISTS else known_places(optimizer.where),
         fix=Fix(
             technique=technique,
             settings=settings,
@@ -94,13 +102,17 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
     )
 
 
-def _unproved(optimizer: OptimizerFacts, cost_ratio: float) -> tuple[Saving, str | None, dict[str, Value]]:
-    """A rule of thumb for optimizers that have a fused form; technique None for those that have none."""
+def _unproved(
+    optimizer: OptimizerFacts, cost_ratio: float, *, loops: bool
+) -> tuple[Saving, str | None, dict[str, Value]]:
+    """A rule of thumb for optimizers that have a fused form, or a loop of their own; technique None for all others."""
     saving = saving_within(
         cost_ratio, min(UNPROVED_LOW_RATIO, 0.15 * cost_ratio), 0.4 * cost_ratio, 0.8 * cost_ratio, Basis.RULE_OF_THUMB
     )
     if optimizer.name in FUSED:
         return saving, "fused-optimizer", {"fused": True}
-    if optimizer.foreach is False:
+    if optimizer.foreach is False and not optimizer.own_class:
         return saving, "foreach-optimizer", {"foreach": True}
+    if optimizer.own_class and loops:
+        return saving, BY_LISTS, {}
     return saving, None, {}
