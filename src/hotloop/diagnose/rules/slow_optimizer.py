@@ -83,7 +83,7 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
         saving=saving,
         evidence={
             "optimizer": optimizer.name,
-            "own_class": optimizer.own_class,
+            "own_class": optimizer.own_class or None,
             "tensors": optimizer.tensors,
             "parameters": optimizer.parameters,
             "foreach": optimizer.foreach,
@@ -96,7 +96,7 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
             technique=technique,
             settings=settings,
             safety=Safety.SHOW if optimizer.own_class else Safety.AUTO,
-            numerics=Numerics.LOSSY if optimizer.own_class else Numerics.REORDERED,
+            numerics=Numerics.LOSSY if optimizer.own_class and technique != BY_LISTS else Numerics.REORDERED,
         ),
         unit=analysis.unit,
     )
