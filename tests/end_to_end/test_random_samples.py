@@ -24,7 +24,7 @@ print(loss.item(), torch.rand(1).item(), random.random())
 """
 
 
-COSTLY = "fixed = sum(range(250_000))"
+COSTLY = "fixed = sum(range(1_000_000))"  # two seconds in all, for enough stack samples
 
 
 @pytest.mark.parametrize(
