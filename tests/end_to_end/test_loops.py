@@ -208,12 +208,18 @@ def test_a_teacher_that_answers_the_same_batch_again_for_metrics_is_computed_twi
         tmp_path,
         """
         teacher = nn.Sequential(nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 8)).eval()
+        class Critic(nn.Linear):
+            def forward(self, state, action):
+                return super().forward(state + action)
+        critic = Critic(32, 8).eval()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         agree = 0
         for step in range(40):
             batch = torch.randn(64, 32)
             with torch.no_grad():
                 target = teacher(batch)
+                for scale in (0.1, 0.2):  # the same state, other actions: nothing is repeated
+                    critic(batch, scale * batch)
             optimizer.zero_grad()
             out = model(batch)
             nn.functional.mse_loss(out, target).backward()

@@ -64,7 +64,7 @@ class Repeats:
             version = 0 if tensor.is_inference() else tensor._version
             if learns:
                 self._note_evaluation(seen, row, version)
-            else:
+            elif len(args) + len(kwargs) == 1:  # a second input (a time, an action) may be another one each time
                 version += sum(0 if p.is_inference() else p._version for p in islice(module.parameters(), 1))
                 answered = _is_answered_again(seen, row, version)
         # What every step trains on (a graph, a full batch) is no batch that comes back: a forward of it after the

@@ -46,7 +46,8 @@ def judge_redundant_compute(analysis: Analysis) -> Sequence[Finding]:
     ## How to tell
     More backwards than graphs: some were called with `retain_graph=True`. How much of each backward is the
     shared part is read from the matrix products that were recorded, or else taken as a range. For forwards: the same
-    input tensor reached the model again before the next optimizer step.
+    input tensor reached the model again before the next optimizer step. Of a frozen model (a teacher) that counts where
+    it takes one tensor only: a second input, a time or an action, may be another one each time.
 
     ## What to do
     `(loss_a + loss_b).backward()` in place of two. Keep the outputs of the first forward for metrics, detached.
