@@ -346,8 +346,9 @@ def summarize(result: Row) -> str:
     lines = [
         "# What torch.compile is forecast to save, and what it saved",
         "",
-        f"Measured {result['date']} on {machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, torch "
-        f"{machine['torch']}. Made by `make compile-forecast` (benchmarks/compile_forecast.py).",
+        f"Measured {result['date']} at commit {result['commit']} on {machine['cpu']}, {machine['cores']} cores, Python "
+        f"{machine['python']}, torch {machine['torch']}. Made by `make compile-forecast` from "
+        "benchmarks/results/compile_forecast.json.",
         "",
         "`uncompiled-model` compiles nothing: it computes the saving from a probe of the step's operators. Here each",
         "small training first ran eagerly under `hotloop run`, which stored the forecast; then an eager and a",
@@ -420,10 +421,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             said = " ".join(f"{row['forecast'][key]:.2f}" for key in ("low_ratio", "mid_ratio", "high_ratio"))
             print(f"{name} ({threads}): forecast {said}, saved {row['realised_ratio']:.2f}", flush=True)
     if result["rows"]:
-        # What stands below the table is written by hand, and stays.
-        written = options.doc.read_text(encoding="utf-8") if options.doc.exists() else ""
-        _, mark, rest = written.partition("\n## ")
-        options.doc.write_text(summarize(result) + mark + rest, encoding="utf-8")
+        options.doc.write_text(summarize(result), encoding="utf-8")
     return 0
 
 

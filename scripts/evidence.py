@@ -32,6 +32,7 @@ for folder in ("tests/zoo", "tests/apply", "benchmarks"):
     sys.path.append(str(ROOT / folder))
 
 import accuracy  # noqa: E402
+import compile_forecast  # noqa: E402
 import fresh  # noqa: E402
 import harness  # noqa: E402
 import tables  # noqa: E402
@@ -333,6 +334,10 @@ def _draw_overhead(root: Path) -> str:
     return text
 
 
+def _draw_compile_forecast(root: Path) -> str:
+    return compile_forecast.summarize(json.loads((root / RAW / "compile_forecast.json").read_text(encoding="utf-8")))
+
+
 def _draw_zoo(root: Path, name: str) -> str:
     return harness.draw_pages(root / RAW / "zoo", root / RAW / "what_if_pairs.json")[name]
 
@@ -363,6 +368,7 @@ DRAWN = {
     "docs/numerics.md": Drawn(_draw_numerics, _one("numerics.json")),
     "docs/claims.md": Drawn(_draw_claims, _one("techniques.json")),
     "docs/overhead.md": Drawn(_draw_overhead, _one("overhead.json")),
+    "docs/compile-forecast.md": Drawn(_draw_compile_forecast, _one("compile_forecast.json")),
 }
 
 
