@@ -16,7 +16,7 @@ def test_saving_every_ten_steps_is_a_fault_with_its_interval() -> None:
     lines = {"checkpoint_ns": (make_line(80, 1.0, "torch.save(state, path)"),)}
     one = blocking_checkpoint.judge(make_analysis(columns=saves(10, 100_000_000), lines=lines))
     assert isinstance(one, Finding)
-    assert one.title == "writing a checkpoint stops the loop for 100 ms every 10 steps: 33% of the run"
+    assert one.title == "saving a checkpoint stops the loop for 100 ms every 10 steps: 33% of the run"
     assert one.where[0].line == 80
     assert one.severity is Severity.HIGH
     assert one.saving is not None
@@ -47,7 +47,7 @@ def test_the_files_of_one_checkpoint_are_one_stop_of_the_loop() -> None:
     alone = blocking_checkpoint.judge(make_analysis(columns=saves(10, 100_000_000)))
     assert isinstance(one, Finding)
     assert isinstance(alone, Finding)
-    assert one.title == "writing a checkpoint stops the loop for 100 ms every 10 steps: 33% of the run"
+    assert one.title == "saving a checkpoint stops the loop for 100 ms every 10 steps: 33% of the run"
     assert (one.evidence["checkpoints"], one.evidence["files_per_checkpoint"]) == (10, 4.0)
     assert one.saving == alone.saving
 
@@ -111,5 +111,5 @@ def test_saves_in_the_last_third_alone_are_told_by_their_mean_interval() -> None
     columns = {"checkpoints": happens, "checkpoint_ns": [100_000_000 * h for h in happens]}
     one = blocking_checkpoint.judge(make_analysis(columns=columns))
     assert isinstance(one, Finding)
-    assert one.title == "writing a checkpoint stops the loop for 100 ms every 12 steps on average: 29% of the run"
+    assert one.title == "saving a checkpoint stops the loop for 100 ms every 12 steps on average: 29% of the run"
     assert one.evidence["steps_per_checkpoint"] == 12.5

@@ -19,7 +19,7 @@ def test_nothing_is_promised_for_batches_of_many_lengths_on_a_cpu() -> None:
     found = judge_full_precision.judge(make_analysis(forecasts=forecasts, columns=lengths))
     assert isinstance(found, Finding)
     assert found.severity is Severity.INFO
-    assert found.title == "bfloat16 autocast may save up to about 40% (likely 30%)"
+    assert found.title == "bfloat16 autocast may save up to 40% of the step (likely 30%)"
     same = {"tokens": [100 + i for i in range(100)], "padding_tokens": [100 - i for i in range(100)]}
     found = judge_full_precision.judge(make_analysis(forecasts=forecasts, columns=same))
     assert isinstance(found, Finding)

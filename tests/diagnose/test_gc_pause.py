@@ -10,7 +10,7 @@ def test_pauses_that_cost_a_fifth_are_a_high_fault() -> None:
     one = gc_pause.judge(make_analysis(fields={"gc_ns": 5e6, "gc_count": 1}))
     assert isinstance(one, Finding)
     assert one.severity is Severity.HIGH
-    assert one.title == "garbage collection pauses every step: 5 ms each, 25% of the run"
+    assert one.title == "garbage collection pauses the loop every step: 5 ms each, 25% of the run"
     assert one.saving is not None
     assert one.saving.mid_ratio == pytest.approx(0.25)
     assert one.evidence["explicit"] is False
@@ -23,7 +23,7 @@ def test_an_explicit_collection_is_pointed_at() -> None:
         make_analysis(columns={"gc_ns": pauses, "gc_count": [p // 40_000_000 for p in pauses]}, lines=lines)
     )
     assert isinstance(one, Finding)
-    assert one.title.startswith("gc.collect() is called every 5 steps: 40 ms each")
+    assert one.title.startswith("gc.collect() runs every 5 steps: 40 ms each")
     assert one.where[0].line == 70
     assert one.fix is not None
     assert one.fix.settings == {"remove_explicit": True}

@@ -186,7 +186,7 @@ def test_workers_that_find_no_free_core_promise_nothing_sure() -> None:
     assert one.saving.mid_ratio <= 0.15 * one.cost_ratio
     assert one.saving.high_ratio > 0.4
     assert one.severity is Severity.INFO
-    assert one.title.endswith("; other programs had the cores, so workers may win nothing until one is free")
+    assert one.title.endswith("; other programs used the cores, so workers may save nothing until one is free")
     assert one.evidence["cores_of_other_programs"] == pytest.approx(0.98)
 
 
@@ -271,7 +271,7 @@ def test_samples_that_draw_random_numbers_are_never_prepared_with_the_same_numbe
     one = found(make_analysis(input_wait=0.46, cores=1, loaders=(loader,)))
     assert one.fix is not None
     assert (one.fix.technique, one.fix.numerics.value) == ("precompute-samples", numerics)
-    assert ("only what comes before that can be prepared" in one.title) is (draws is True)
+    assert ("only the work before that can be prepared" in one.title) is (draws is True)
     assert str(one.evidence["workers"]).startswith("no core is free for them")
 
 
@@ -287,7 +287,7 @@ def test_what_comes_before_the_first_draw_is_what_preparing_saves() -> None:
 
     low_ratio, title = told(0.8)
     assert low_ratio == pytest.approx(0.5 * 0.8 * 0.46)
-    assert "only what comes before that (80% of the wait) can be prepared" in title
+    assert "only the work before that (80% of the wait) can be prepared" in title
     assert told(0.0)[0] == told(0.8, samples=5)[0] == 0.0
 
 

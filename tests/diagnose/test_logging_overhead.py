@@ -56,7 +56,7 @@ def test_a_loop_that_logs_rarely_is_not_told_to_log_as_often_as_it_does() -> Non
         one = logging_overhead.judge(make_analysis(other=0.1, lines=lines, columns=columns))
         assert isinstance(one, Finding)
         assert one.fix is not None
-        found[name] = (one.fix.settings["every"], "of every step" in one.title, "1 step in 20" in one.title)
+        found[name] = (one.fix.settings["every"], "of every step" in one.title, "1 of 20 steps" in one.title)
     assert found == {"rare": (200, False, True), "often": (10, True, False)}
 
 
@@ -64,7 +64,7 @@ def test_logging_beside_much_other_work_is_not_said_to_be_in_every_step() -> Non
     lines = {"other_ns": (make_line(62, 0.1, "writer.add_scalar('q', q)"), make_line(63, 0.9, "state = env.step(a)"))}
     one = logging_overhead.judge(make_analysis(other=0.6, lines=lines))
     assert isinstance(one, Finding)
-    assert "on average per step" in one.title
+    assert "per step on average" in one.title
     assert "every step" not in one.title
 
 
@@ -73,7 +73,7 @@ def test_logging_in_one_of_ten_steps_beside_work_in_every_step_is_told_as_rare()
     gaps = {"other_ns": [4_000_000 + (40_000_000 if i % 10 == 9 else i % 3 * 10_000) for i in range(100)]}
     one = logging_overhead.judge(make_analysis(other=0.2, lines=lines, columns=gaps))
     assert isinstance(one, Finding)
-    assert "in about 1 step in 10" in one.title
+    assert "in about 1 of 10 steps" in one.title
     assert one.fix is not None
     assert one.fix.settings["every"] == 100
 

@@ -34,7 +34,7 @@ def test_severity_follows_from_the_steps_that_are_left(total_bytes: int, severit
 def test_the_title_says_when_memory_is_full() -> None:
     one = memory_growth.judge(growing(MIB, total_bytes=1 << 30))
     assert isinstance(one, Finding)
-    assert one.title == "memory grows by 1.0 MiB a step; 1.0 GiB are full in about 420 steps"
+    assert one.title == "memory grows by 1.0 MiB per step; 1.0 GiB will be full in about 420 steps"
 
 
 def test_growth_within_its_noise_is_nothing() -> None:

@@ -13,7 +13,7 @@ def test_unused_device_memory_is_information() -> None:
     assert isinstance(one, Finding)
     assert one.kind is Kind.OPPORTUNITY
     assert one.severity is Severity.INFO
-    assert one.title == "60.0 GiB of device memory are never used (peak 25%)"
+    assert one.title == "60.0 GiB of device memory is never used (peak 25%)"
 
 
 def test_more_than_half_used_is_nothing() -> None:

@@ -29,7 +29,7 @@ def test_a_measured_gain_earns_its_severity() -> None:
     one = oversubscription.judge(make_analysis(torch_threads=16, cores=2, forecasts=probe))
     assert isinstance(one, Finding)
     assert one.severity is Severity.HIGH
-    assert one.title == "16 compute threads share 2 cores; 2 each were measured to save 40%"
+    assert one.title == "16 compute threads share 2 cores; 2 per process were measured to save 40%"
 
 
 def test_as_many_threads_as_cores_are_right() -> None:

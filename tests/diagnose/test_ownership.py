@@ -64,7 +64,7 @@ def test_restarts_of_workers_are_no_wait_for_input_but_where_nobody_tells_of_the
     wait, restart = by_rule["input-bound"], by_rule["worker-restart"]
     phase_ns = make_analysis(loaders=(loader,), columns=columns).lead.breakdown.mean_ns("input_wait")
     assert (wait.cost_ns or 0) + (restart.cost_ns or 0) == pytest.approx(phase_ns, rel=0.01)
-    assert "more for workers that restart" in wait.title
+    assert "for restarting workers" in wait.title
     assert wait.fix is not None
     assert restart.fix is not None
     assert "num_workers" in wait.fix.settings

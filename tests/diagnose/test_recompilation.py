@@ -73,7 +73,7 @@ def test_compiling_again_before_the_steps_are_steady_is_paid_once() -> None:
     assert (found.base, found.saving, found.cost_ns) == ("run", None, 900_000_000)
     assert found.cost_ratio == pytest.approx(0.9 / 3.9)
     assert found.severity is Severity.MEDIUM
-    assert "in the first 5 steps for 900 ms (23% of this run), paid once per start" in found.title
+    assert ": 900 ms in the first 5 steps (23% of this run), a cost you pay once per start" in found.title
 
 
 def test_the_first_compilation_alone_is_the_price_of_compiling() -> None:
@@ -96,7 +96,7 @@ def test_a_limit_is_told_though_compiling_itself_took_little() -> None:
     found = judge_recompilation.judge(make_analysis(compile=limited(40)))
     assert isinstance(found, Finding)
     assert found.title == (
-        "torch.compile gave up: at its limit of recompilations, new shapes or values run eagerly since step 40 of 110"
+        "torch.compile gave up: past the recompile limit, new shapes or values run eagerly from step 40 of 110 on"
     )
     assert (found.severity, found.evidence["eager_steps"]) == (Severity.LOW, 70)
 

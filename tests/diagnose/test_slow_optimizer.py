@@ -53,7 +53,7 @@ def test_an_optimizer_that_torch_does_not_have_is_told_by_its_loop() -> None:
     loop = Line(where=Where(file="t.py", line=9, function="step"), share_ratio=0.9, samples=40, walks_gradients=True)
     one = slow_optimizer.judge(make_analysis(optimizer=0.4, optimizers=(lion,), lines={"optimizer_ns": (loop,)}))
     assert isinstance(one, Finding)
-    assert one.title.endswith("its loop over tensors, as torch._foreach_* over lists, was not measured here")
+    assert one.title.endswith("the same loop as torch._foreach_* calls over lists was not measured here")
     assert one.where == (loop.where,)
     assert one.severity in (Severity.LOW, Severity.INFO)
     assert one.fix is not None

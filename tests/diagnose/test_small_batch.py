@@ -59,7 +59,7 @@ def test_a_gain_that_may_be_none_is_not_told_as_sure() -> None:
     found = judge_small_batch.judge(make_analysis(forecasts=forecasts))
     assert isinstance(found, Finding)
     assert found.severity is Severity.INFO
-    assert found.title == "twice the batch may take 18% less time per sample, or no less"
+    assert found.title == "twice the batch may take 18% less time per sample, or save nothing"
 
 
 def test_a_gain_within_the_noise_is_no_finding() -> None:
@@ -148,7 +148,7 @@ def test_what_larger_buckets_save_is_not_promised_again() -> None:
     assert found.saving is not None
     assert found.saving.mid_ratio == pytest.approx(0.185 - 0.25 * 0.175)
     assert found.saving.high_ratio == pytest.approx(0.42 - 0.5 * 0.09)
-    assert "beyond what fewer pieces in the exchange save" in found.title
+    assert "beyond what larger buckets save" in found.title
 
 
 def test_buckets_that_are_no_fault_leave_the_forecast_of_a_larger_batch() -> None:
@@ -206,4 +206,4 @@ def test_no_line_is_named_where_the_source_does_not_tell() -> None:
     found = judge_small_batch.judge(make_analysis(forecasts=forecasts))
     assert isinstance(found, Finding)
     assert found.where == ()
-    assert found.evidence["line"] == "unknown: the source does not tell which statement makes the batch"
+    assert found.evidence["line"] == "unknown: the source does not show which statement makes the batch"

@@ -183,7 +183,7 @@ def test_a_rank_whose_core_was_taken_by_others_is_only_told() -> None:
     found = judge_straggler.judge(uneven_hosts_core(0.26))
     assert isinstance(found, Finding)
     assert found.severity is Severity.INFO
-    assert found.title.endswith(": for 25 ms more than the others it was ready but other threads had its core")
+    assert found.title.endswith(": it was ready 25 ms longer than the others while other threads had its core")
     assert found.evidence["longer_without_core_ns_per_step"] == 25_000_000
 
 
@@ -312,7 +312,7 @@ def test_passes_that_one_rank_makes_alone_are_told_without_a_ratio() -> None:
     alone = uneven(0.45, fields={"nograd_forwards": 1})
     found = judge_straggler.judge(make_ranks(uneven(0.30), alone))
     assert isinstance(found, Finding)
-    assert "rank 1, which alone has forwards without gradients and " in found.title
+    assert "rank 1, which is the only one with forwards without gradients and " in found.title
     assert found.evidence["times_the_others"] is None
 
 

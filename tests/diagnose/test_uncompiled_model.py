@@ -29,7 +29,7 @@ def test_a_measured_gain_may_be_more_than_low() -> None:
     found = judge_uncompiled_model.judge(make_analysis(forecasts=forecasts))
     assert isinstance(found, Finding)
     assert found.severity is Severity.HIGH
-    assert found.title == "torch.compile would take 20% to 40% off the step"
+    assert found.title == "torch.compile would save 20% to 40% of the step"
 
 
 def test_mostly_matrix_products_are_no_finding() -> None:
@@ -58,7 +58,7 @@ def test_a_forecast_that_does_not_rule_out_nothing_says_so() -> None:
     unsure = {"compile-model": make_forecast("compile-model", 0.0, 0.3, 0.4)}
     found = judge_uncompiled_model.judge(make_analysis(forecasts=unsure))
     assert isinstance(found, Finding)
-    assert found.title == "torch.compile may save up to about 40% (likely 30%)"
+    assert found.title == "torch.compile may save up to 40% of the step (likely 30%)"
 
 
 def test_what_was_computed_and_not_timed_says_so() -> None:

@@ -44,7 +44,7 @@ def share_out(findings: Sequence[Finding], analysis: Analysis) -> tuple[tuple[Fi
         if share >= 1.0 - ROUNDING_RATIO:
             kept[index] = finding
         elif share * (finding.cost_ratio or 0.0) < MATERIAL_RATIO:
-            gone.append(Skipped(rule=finding.rule, reason=f"other findings tell of the same time: {finding.title}"))
+            gone.append(Skipped(rule=finding.rule, reason=f"other findings cover the same time: {finding.title}"))
         else:
             kept[index] = _cut(finding, share, {name: round(ns) for name, ns in given.items() if ns >= 1})
     return tuple(kept[index] for index in sorted(kept)), tuple(gone)

@@ -50,7 +50,7 @@ def describe_preparation(rank: RankAnalysis) -> str:
         return "decode and resize the images once, and store the results"
     if _calls_any(rank, TEXT_NAMES):
         return "tokenise the text once, and store the token ids"
-    return "store what does not change from epoch to epoch"
+    return "store what is the same in every epoch"
 
 
 def slow_tokenizer(lines: Iterable[Line]) -> str | None:

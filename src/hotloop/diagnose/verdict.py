@@ -39,7 +39,7 @@ def describe_verdict(
     if other >= LARGE_OTHER_RATIO:
         line = next((one for one in lines if one.phase == "other" and one.share_ratio >= MOST_RATIO), None)
         place = "" if line is None else f", most of it at {os.path.basename(line.file)}:{line.line}"
-        return f"{other:.0%} of every step is spent outside the model{place}; no rule can say whether it is needed"
+        return f"{other:.0%} of every step is spent outside the model{place}; no rule can tell whether it is needed"
     few = (
         f" (only {step.steady_count} steady step{'s' if step.steady_count != 1 else ''})"
         if step.steady_count < 10
@@ -93,7 +93,7 @@ def describe_trace_verdict(
         if idle is not None and idle.gaps_count > 1 and idle.longest_ns >= MOST_RATIO * idle.idle_ns:
             why += f" ({idle.longest_ns / idle.idle_ns:.0%} of it is one gap of {say_time(idle.longest_ns)})"
         whole = "the complete steps" if in_steps else "the trace"
-        return f"the device idles {device.idle.share_ratio:.0%} of {whole}{why}; no rule can name a fault for it"
+        return f"the device idles {device.idle.share_ratio:.0%} of {whole}{why}; no rule can attribute it to a fault"
     if device is not None:
         named = (
             ("compute", device.compute),
@@ -130,11 +130,11 @@ def first_likely(findings: Sequence[Finding]) -> Finding | None:
 
 def _main_cause(idle: IdleCauses) -> str:
     causes = {
-        "most of it after the host had waited for the device": idle.sync_drained_ns,
-        "most of it because the next launch came late": idle.launch_late_ns,
-        "most of it behind an event, a stream or another rank": idle.queue_dependent_ns,
-        "most of it for the latency of launches": idle.launch_latency_ns,
-        "most of it for a cause that the trace does not show": idle.unknown_ns,
+        "mostly after the host waited for the device": idle.sync_drained_ns,
+        "mostly because the next launch came late": idle.launch_late_ns,
+        "mostly waiting for an event, a stream or another rank": idle.queue_dependent_ns,
+        "mostly from launch latency": idle.launch_latency_ns,
+        "mostly for a cause that the trace does not show": idle.unknown_ns,
     }
     return max(causes, key=lambda cause: causes[cause])
 

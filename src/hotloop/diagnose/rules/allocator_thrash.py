@@ -1,4 +1,4 @@
-"""allocator-thrash: the caching allocator frees and asks for device memory in the middle of steps."""
+"""allocator-thrash: the caching allocator frees and reallocates device memory during steps."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ def allocator_thrash_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | No
 
 @rule(
     "allocator-thrash",
-    "the caching allocator frees and asks for device memory in the middle of steps",
+    "the caching allocator frees and reallocates device memory during steps",
     on_trace=allocator_thrash_on_trace,
 )
 def allocator_thrash(analysis: Analysis) -> Skipped:
     """## What it does
-    Finds steps in which the caching allocator returns its blocks to the device and requests new ones.
+    Finds steps in which the caching allocator returns blocks to the device and requests new ones.
 
     ## Why it costs
-    cudaMalloc and cudaFree take up to milliseconds, and cudaFree waits for all running kernels.
+    cudaMalloc and cudaFree can take milliseconds, and cudaFree waits for all running kernels.
 
     ## How to tell
-    The counters of allocation retries and of device allocations rise in steady steps, and the device timeline shows
-    the waits. Batches whose shape changes from step to step are the usual cause.
+    The counters of allocation retries and device allocations rise in steady steps, and the device timeline shows the
+    waits. The usual cause is a batch shape that changes from step to step.
 
     ## What to do
-    `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; pad to a few fixed lengths; no `empty_cache()` in the loop; a
-    smaller batch when memory is nearly full.
+    Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, pad to a few fixed lengths, and keep `empty_cache()` out of
+    the loop. If memory is nearly full, use a smaller batch.
 
     ## When it is wrong
-    During the first steps the allocator must ask for memory. A first batch of the largest shape settles it.
+    In the first steps the allocator has to request memory. Run a batch of the largest shape first.
     """
     if not analysis.accelerator:
         return Skipped(rule="allocator-thrash", reason="the training ran on the CPU, without a caching allocator")

@@ -1,4 +1,4 @@
-"""blocking-checkpoint: the loop waits while a checkpoint is written."""
+"""blocking-checkpoint: the training loop waits while a checkpoint is written."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from hotloop.diagnose.noise import recurs_unevenly, steps_between
 from hotloop.diagnose.wording import say_every, say_share, say_time
 
 
-@rule("blocking-checkpoint", "the loop waits while a checkpoint is written")
+@rule("blocking-checkpoint", "the training loop waits while a checkpoint is written")
 def blocking_checkpoint(analysis: Analysis) -> Finding | None:
     """## What it does
-    Measures the time in `torch.save` and its kin during the training steps.
+    Measures the time that training steps spend in `torch.save` and similar functions.
 
     ## Why it costs
-    A plain save copies the state to the host, serialises it and writes it to storage while nothing trains. With
-    several ranks the others wait for the one that saves.
+    A plain save copies the state to the host, serialises it and writes it to storage while nothing trains. With several
+    ranks, the others wait for the one that saves.
 
     ## How to tell
-    The phase `checkpoint` is a material part of the run: how long a save takes, and how often it happens, are named.
-    Steps after a save that compute longer than those far from one (colder caches, pages handed back to the system,
-    writing to disk that goes on) belong to its cost.
+    The phase `checkpoint` takes a material part of the run. The finding reports how long a save takes and how often it
+    happens. The cost includes slower computation after a save (colder caches, pages returned to the system, disk writes
+    that continue), compared with steps far from one.
 
     ## What to do
     Save asynchronously: copy the state to pinned or shared memory inside the step, and write it from a thread or a
-    process (`torch.distributed.checkpoint.async_save`). Or save less often: the sensible interval follows from the
-    time that a save takes and from how often the machine fails.
+    process (`torch.distributed.checkpoint.async_save`). Or save less often: choose the interval from how long a save
+    takes and how often the machine fails.
 
     ## When it is wrong
-    The last checkpoint of a run, or the only one, says little about a longer run. Small models on fast disks save in
-    less time than an asynchronous copy takes to set up. Asynchronous saving needs memory for one more copy of the
-    state, and its writer competes for the cores.
+    The last or only checkpoint of a run says little about a longer run. A small model on a fast disk saves in less time
+    than an asynchronous copy takes to set up. Asynchronous saving needs memory for one more copy of the state, and its
+    writer competes for cores.
     """
     rank = saving_rank(analysis)
     if rank is None:
@@ -59,10 +59,10 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
     return Finding(
         rule="blocking-checkpoint",
         kind=Kind.FAULT,
-        title=f"writing a checkpoint stops the loop for {say_time(each_ns)} "
+        title=f"saving a checkpoint stops the loop for {say_time(each_ns)} "
         f"{say_every(every, recurs_unevenly(rank.columns['checkpoints'])) if every else ''}: "
         f"{say_share(stopped_ratio)} of the run"
-        + (f", and {say_share(cost_ratio - stopped_ratio)} in slower steps after it" if slower_ns > 0 else ""),
+        + (f", plus {say_share(cost_ratio - stopped_ratio)} in slower steps after it" if slower_ns > 0 else ""),
         phase="checkpoint",
         cost_ns=round(mean_ns),
         time_ns={"checkpoint": rank.breakdown.mean_ns("checkpoint"), "other": round(beside.mean_ns)},

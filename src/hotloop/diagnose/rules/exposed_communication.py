@@ -66,8 +66,8 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
     return Finding(
         rule="exposed-communication",
         kind=Kind.FAULT,
-        title=f"{say_share(cost_ratio)} of the device's time{whose} is exchange between ranks that nothing hides "
-        f"({say_share(overlap)} of the exchange is hidden)",
+        title=f"{say_share(cost_ratio)} of the device's time{whose} is communication that no computation hides "
+        f"({say_share(overlap)} of the communication is hidden)",
         phase="communication",
         cost_ns=round(cost_ratio * rank.step_ns),
         time_ns={"exposed_comm": round(cost_ratio * rank.step_ns)},
@@ -92,35 +92,35 @@ FIX_INFERENCE = Fix(technique="overlap-own-collectives", settings={}, safety=Saf
 
 @rule(
     "exposed-communication",
-    "the ranks exchange data while nothing computes",
+    "communication between ranks is not hidden behind computation",
     on_trace=exposed_communication_on_trace,
     asks=("hidden-communication",),
 )
 def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Measures the communication that even the rank which waits least cannot hide behind computation. Waiting for a slow
-    rank is left out (`straggler`), and so is what a slow link, small buckets or needless synchronisations explain.
+    Measures the communication that computation does not hide, on the rank that waits least. Excludes waiting for a slow
+    rank (`straggler`) and whatever a slow link, small buckets or unneeded synchronisations explain.
 
     ## Why it costs
-    While gradients or other tensors are on their way and nothing else runs, every rank stands still.
+    While ranks exchange gradients or other tensors and nothing else runs, every rank idles.
 
     ## How to tell
     DDP's own statistics give communication and overlap per backward; the difference is exposed. Collectives that the
-    training's code calls itself are timed where they are called. The least over the ranks is taken, because the others
-    also wait for that one.
+    training code calls itself are timed at the call. The rule takes the minimum over the ranks, because the others also
+    wait for that one.
 
     ## What to do
-    Own collectives: let DistributedDataParallel average gradients (it overlaps them with backward), send one flat
-    tensor in place of many, reduce metrics every N steps and not in every one. One huge bucket: let DDP split it, so
-    that sending begins before backward ends. Otherwise: larger batches or accumulation with `no_sync()`.
+    Your own collectives: let DistributedDataParallel average gradients (it overlaps them with backward), send one flat
+    tensor instead of many, and reduce metrics every N steps. One huge bucket: let DDP split it, so that sending starts
+    before backward ends. Otherwise: use larger batches, or accumulation with `no_sync()`.
 
     ## When it is wrong
-    The last bucket can never be hidden. Small models on slow hosts have communication as large as their computation;
-    that is a limit of the set-up more than a fault, and the forecast is low then. Where ranks compute on all cores of a
-    host and exchange through its memory, the exchange takes the cores that compute: splitting a bucket hides nothing,
-    and gradients that already travel as one flat tensor have little left to win. FSDP gathers weights and spreads
-    gradients with calls of its own, which cannot be told from the training's: the forecast is low then as well.
+    The last bucket can never be hidden. A small model on slow hosts may communicate for as long as it computes; that is
+    a limit of the setup rather than a fault, and the forecast is low. If ranks use all cores of one host and exchange
+    through its memory, communication takes cores from computation: splitting a bucket hides nothing, and gradients
+    already sent as one flat tensor leave little to save. FSDP all-gathers weights and reduce-scatters gradients with
+    calls of its own, which cannot be told apart from the training's; that forecast is low too.
     """
     if not is_distributed(analysis):
         return None
@@ -131,7 +131,7 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     if exposure is None:
         if rank.ddp is None:
             return None
-        return Skipped(rule="exposed-communication", reason="DDP gave no communication statistics")
+        return Skipped(rule="exposed-communication", reason="DDP reported no communication statistics")
     cost_ns = exposure.explicit_ns + exposure.rest_ns
     cost_ratio = min(1.0, cost_ns / analysis.step_ns)
     if not is_material(analysis, cost_ratio, own_fields=("backward_ns", "communication_ns")):
@@ -172,7 +172,7 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     return Finding(
         rule="exposed-communication",
         kind=Kind.FAULT,
-        title=f"{cost_ratio:.0%} of the step is exchange between ranks that nothing hides",
+        title=f"{cost_ratio:.0%} of the step is communication between ranks that no computation hides",
         phase="communication" if mostly_own else "backward",
         cost_ns=round(cost_ns),
         time_ns={"communication": round(exposure.explicit_ns), "backward": round(exposure.rest_ns)},

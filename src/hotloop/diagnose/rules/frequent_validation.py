@@ -24,25 +24,25 @@ MOST_TIMES_RARER = 100
 @rule("frequent-validation", "validation takes a large part of the run")
 def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Measures the time in validation between the training steps, and computes how much rarer it would have to be to
-    take about 3 % of the run.
+    Measures the time in validation between training steps, and how much less often you would have to validate to spend
+    about 3 % of the run on it.
 
     ## Why it costs
-    Validation trains nothing. A curve of the validation loss needs far fewer points than a loop that validates every
-    few dozen steps gives it.
+    Validation trains nothing. A curve of the validation loss needs far fewer points than you get by validating every
+    few dozen steps.
 
     ## How to tell
-    The phase `validation` (no-grad forwards that recur at longer intervals than a step) takes more than a tenth of
-    the run.
+    The phase `validation` (no-grad forwards that recur at intervals longer than a step) takes more than a tenth of the
+    run.
 
     ## What to do
-    Validate every k-th time only (k is named), or on a fixed part of the validation set with the full one at the end.
-    Use larger batches there: no gradients are kept.
+    Validate every k-th time only (the finding gives k), or on a fixed part of the validation set, with the full set at
+    the end. Use larger batches: validation keeps no gradients.
 
     ## When it is wrong
-    Early stopping and schedules that react to the validation loss see it later. A short run that is all about
-    evaluation is right as it is. Rollouts and teachers are no validation; if one is counted here, its forwards recur
-    at intervals longer than a step.
+    Early stopping and schedules that react to the validation loss see it later. A short run meant for evaluation is
+    fine as it is. Rollouts and teachers are not validation; one counts only if its forwards recur at intervals longer
+    than a step.
     """
     rank = max(analysis.ranks, key=lambda one: one.breakdown.share("validation"))
     in_phase_ns, beside = rank.breakdown.mean_ns("validation"), time_between_phases(rank, VALIDATING)
@@ -68,7 +68,7 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     return Finding(
         rule="frequent-validation",
         kind=Kind.FAULT,
-        title=f"validation runs {how_often} for {say_time(mean_ns / per_step)}: {say_share(cost_ratio)} of the run",
+        title=f"validation takes {say_share(cost_ratio)} of the run: {say_time(mean_ns / per_step)} {how_often}",
         phase="validation",
         cost_ns=round(mean_ns),
         time_ns={"validation": in_phase_ns, "other": round(beside.mean_ns)},

@@ -13,30 +13,29 @@ from hotloop.diagnose.wording import SURE_RATIO
 LARGE_MODEL_PARAMETERS = 10_000_000
 
 
-@rule("full-precision", "float32 arithmetic where bfloat16 would be faster")
+@rule("full-precision", "the model computes in float32 where bfloat16 would be faster")
 def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Forecasts what bfloat16 autocast would win, from a replay of this model's own operators in both precisions, with
-    the casts that autocast adds.
+    Forecasts what bfloat16 autocast would save, by replaying this model's own operators in both precisions, with the
+    casts that autocast adds.
 
     ## Why it costs
-    Matrix units compute bfloat16 several times faster than float32, and half as many bytes are moved. Where the
-    hardware has no such units, or where the matrices are small, the added casts cost more than that: small models get
-    slower.
+    Matrix units compute bfloat16 several times faster than float32, and half as many bytes move. Without such units, or
+    with small matrices, the added casts cost more than that: small models get slower.
 
     ## How to tell
-    The model's parameters are float32, no autocast was seen, and the replay in bfloat16 takes less time. On an
-    accelerator without a replay, a large float32 model is named at most as low.
+    The model's parameters are float32, no autocast was seen, and the replay is faster in bfloat16. On an accelerator
+    without a replay, a large float32 model is reported as low at most.
 
     ## What to do
     Run forward and loss under `torch.autocast(device_type, dtype=torch.bfloat16)`. Parameters and optimizer state stay
     float32, and bfloat16 needs no GradScaler.
 
     ## When it is wrong
-    Autocast changes rounding: compare the loss curve before trusting it. Models with badly scaled activations, or
-    losses that subtract nearly equal numbers, may need parts kept in float32. On a CPU, batches of many lengths make a
-    bfloat16 kernel for each: the first pass over them can take twice as long, and nothing is promised for them.
+    Autocast changes rounding: compare loss curves before you trust it. Models with badly scaled activations, or losses
+    that subtract nearly equal numbers, may need parts in float32. On a CPU, each batch length needs its own bfloat16
+    kernel: the first pass over many lengths can take twice as long, so the low forecast is zero.
     """
     rank = analysis.lead
     if rank.autocast_dtype is None and rank.model_dtype is None:
@@ -59,15 +58,17 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
         if not is_material(analysis, saving.mid_ratio):
             return None
         evidence |= dict(forecast.evidence) | {"batches_vary_in_length": batches_vary_in_length(rank)}
-        title = f"bfloat16 autocast would take {saving.mid_ratio:.0%} off the step"
+        title = f"bfloat16 autocast would save about {saving.mid_ratio:.0%} of the step"
         if saving.low_ratio < SURE_RATIO:
-            title = f"bfloat16 autocast may save up to about {saving.high_ratio:.0%} (likely {saving.mid_ratio:.0%})"
+            title = (
+                f"bfloat16 autocast may save up to {saving.high_ratio:.0%} of the step (likely {saving.mid_ratio:.0%})"
+            )
     elif rank.device_type != "cpu" and (rank.model_parameters or 0) >= LARGE_MODEL_PARAMETERS:
         share = train_share(analysis)
         saving = saving_within(share, 0.02, 0.2 * share, 0.5 * share, Basis.RULE_OF_THUMB)
         title = "a large model computes in float32"
     else:
-        return Skipped(rule="full-precision", reason="no probe of bfloat16 on this model's operators was made")
+        return Skipped(rule="full-precision", reason="bfloat16 was not probed on this model's operators")
     return Finding(
         rule="full-precision",
         kind=Kind.OPPORTUNITY,

@@ -1,4 +1,4 @@
-"""gc-pause: Python's garbage collector stops the loop."""
+"""gc-pause: Python's garbage collector pauses the training loop."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from hotloop.diagnose.noise import threshold_ratio
 from hotloop.diagnose.wording import say_every, say_share, say_time
 
 
-@rule("gc-pause", "Python's garbage collector stops the loop")
+@rule("gc-pause", "Python's garbage collector pauses the training loop")
 def gc_pause(analysis: Analysis) -> Finding | None:
     """## What it does
-    Measures the pauses of Python's cyclic garbage collector during the steps, and tells collections that the program
-    asks for (`gc.collect()`) from automatic ones.
+    Measures the pauses of Python's cyclic garbage collector during steps, and separates collections that the program
+    requests (`gc.collect()`) from automatic ones.
 
     ## Why it costs
-    A full collection visits every container object of the process: data sets held as Python lists or dictionaries
-    make that millions, again and again, although almost nothing is ever freed by it. In a distributed training every
-    rank pauses at another moment, and all wait for each.
+    A full collection visits every container object in the process. Data sets held as Python lists or dictionaries make
+    that millions of objects, visited again and again, although it frees almost nothing. In distributed training each
+    rank pauses at a different moment, and all ranks wait for each pause.
 
     ## How to tell
-    The interpreter reports the start and the end of every collection; their sum is a measurable part of the step.
+    The interpreter reports the start and end of every collection; their sum is a measurable part of the step.
 
     ## What to do
-    Remove `gc.collect()` from the loop. Call `gc.freeze()` once the data set and the model exist, so that they are
-    not visited again, or `gc.disable()` with a collection every few hundred steps. Hold large tables as arrays or
-    tensors, not as Python objects.
+    Remove `gc.collect()` from the loop. Call `gc.freeze()` once the data set and the model exist, so that collections
+    skip them, or call `gc.disable()` and collect every few hundred steps. Hold large tables as arrays or tensors, not
+    Python objects.
 
     ## When it is wrong
-    A program that makes reference cycles in every step needs collections, or its memory grows: watch the memory after
-    the change. Collections on other threads count as well, because the interpreter holds its lock meanwhile.
+    A program that creates reference cycles in every step needs collections, or its memory grows: watch memory after the
+    change. Collections on other threads count too, because they hold the interpreter lock.
     """
 
     def pause_ratio(index: int) -> float:
@@ -50,7 +50,7 @@ def gc_pause(analysis: Analysis) -> Finding | None:
     count = known_count(rank, "gc_count")
     explicit = tuple(line for name in TIME_FIELDS for line, kind in field_lines(rank, name) if kind == COLLECTING)
     each_ns = pause_ns / count if count > 0 else pause_ns
-    how = "gc.collect() is called" if explicit else "garbage collection pauses"
+    how = "gc.collect() runs" if explicit else "garbage collection pauses the loop"
     settings: dict[str, Value] = {"remove_explicit": True} if explicit else {"freeze": True}
     return Finding(
         rule="gc-pause",

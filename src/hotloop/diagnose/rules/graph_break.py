@@ -16,29 +16,29 @@ saving (gated_mixer, benchmarks/results/zoo/55f64a285295.jsonl) was 0.04 where 0
 """
 
 
-@rule("graph-break", "torch.compile leaves its graph in the middle of the model")
+@rule("graph-break", "torch.compile breaks the graph inside the model")
 def judge_graph_break(analysis: Analysis) -> Finding | None:
     """
     ## What it does
-    Counts the places where torch.compile could not go on and went back to Python, with the reason and the line.
+    Counts graph breaks, the places where torch.compile fell back to Python, with the reason and line of each.
 
     ## Why it costs
     Each break ends one graph and begins another: guards are checked again, Python runs in between, nothing is fused
-    across it, and CUDA graphs shrink to pieces. What is lost by missed fusion cannot be seen without compiling the
-    whole model, and some of what runs between the graphs stays: the forecast is a rule of thumb, from the fixed cost
-    of the breaks that a forward runs into to all time between the graphs.
+    across it, and CUDA graphs shrink to pieces. Lost fusion cannot be measured without compiling the whole model, and
+    some of the work between graphs remains. The forecast is therefore a rule of thumb: from the fixed cost of the
+    breaks in a forward to all the time between graphs.
 
     ## How to tell
     torch's own counters list the breaks and their reasons: a print, a `.item()`, a call into a C library, a branch on a
     tensor's value.
 
     ## What to do
-    Move prints and `.item()` out of the model, replace branches on values by `torch.where` or `torch.cond`, and
-    register foreign functions as custom operators. `torch.compile(model, fullgraph=True)` names the next one.
+    Move prints and `.item()` out of the model, replace branches on values with `torch.where` or `torch.cond`, and
+    register foreign functions as custom operators. `torch.compile(model, fullgraph=True)` shows the next one.
 
     ## When it is wrong
-    A break between two large parts costs next to nothing. Where the calls of the graphs were not seen, a break in a
-    loop over layers costs once a layer, but is counted once here.
+    A break between two large parts costs almost nothing. If the graph calls were not seen, a break in a loop over
+    layers is counted once, although it costs once per layer.
     """
     rank = analysis.lead
     breaks = rank.compile.graph_breaks or 0
@@ -69,7 +69,7 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
     return Finding(
         rule="graph-break",
         kind=Kind.FAULT,
-        title=f"torch.compile leaves its graph at {breaks} place{'s' if breaks > 1 else ''} in the model",
+        title=f"torch.compile breaks the graph at {breaks} place{'s' if breaks > 1 else ''} in the model",
         phase="forward",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,

@@ -37,7 +37,7 @@ def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     if rank.timeline.step_source == "whole trace" and idle.sync_drained_count < FEW_WAITS:
         return None
     callers = [row for row in idle.syncs if row.total_ns > 0]
-    named = f", most after {callers[0].name}" if callers else ""
+    named = f", mostly after {callers[0].name}" if callers else ""
     return Finding(
         rule="host-sync",
         kind=Kind.FAULT,
@@ -64,22 +64,21 @@ def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
 )
 def host_sync(analysis: Analysis) -> Skipped:
     """## What it does
-    Finds calls that make the host wait for the device within a step: `.item()`, `.cpu()`, `print` of a tensor,
-    `if tensor:`, boolean masks, `torch.cuda.synchronize()`.
+    Finds calls that make the host wait for the device within a step: `.item()`, `.cpu()`, `print` of a tensor, `if
+    tensor:`, boolean masks, `torch.cuda.synchronize()`.
 
     ## Why it costs
-    The host prepares work ahead of the device. At a synchronisation it stands still until the device has finished,
-    and then the device stands still until new work arrives.
+    The host queues work ahead of the device. At a synchronisation it waits until the device has finished; then the
+    device idles until new work arrives.
 
     ## How to tell
-    On a device timeline an idle span of the device follows each wait of the host.
+    On a device timeline, an idle span follows each wait of the host.
 
     ## What to do
-    Keep values on the device (`loss.detach()`), read them back every N steps, replace masks by `torch.where`.
+    Keep values on the device (`loss.detach()`), read them back every N steps, and replace masks with `torch.where`.
 
     ## When it is wrong
-    A wait at the end of a step, when the device is busy without a gap, costs nothing. On a CPU these calls cost
-    nothing either.
+    A wait at the end of a step costs nothing while the device stays busy. On a CPU these calls cost nothing either.
     """
     if not analysis.accelerator:
         return Skipped(rule="host-sync", reason="the training ran on the CPU, where nothing runs ahead of the host")

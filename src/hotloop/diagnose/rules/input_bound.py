@@ -60,13 +60,13 @@ PREPARED_SAMPLE_NS = 5_000.0
 NO_CORE_MID_RATIO = 0.15
 """Rule of thumb: part of the wait that is expected back from workers where no core is free for them."""
 LEAST_TAKEN_CORES = 0.3
-NO_FREE_CORE = "; the training uses all cores, so workers may win nothing"
-OTHERS_HAVE_CORES = "; other programs had the cores, so workers may win nothing until one is free"
+NO_FREE_CORE = "; the training uses all cores, so workers may save nothing"
+OTHERS_HAVE_CORES = "; other programs used the cores, so workers may save nothing until one is free"
 
 WORKERS_ON_TRACE = {
-    None: "the trace does not tell where batches are made",
-    True: "batches are made in the main process: workers would make them beside the device",
-    False: "the present workers are too few or too slow: more of them help while cores are free",
+    None: "the trace does not show where batches are made",
+    True: "batches are made in the main process: workers could load them in parallel",
+    False: "the workers are too few or too slow: more of them help while cores are free",
 }
 
 UNKNOWN_LOW_RATIO, UNKNOWN_MID_RATIO = 0.2, 0.6
@@ -93,7 +93,7 @@ def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     # Without a device the wait is lost for certain; with one, only what it idles meanwhile.
     sure = 0.5 if idle_ratio is None else min(1.0, idle_ratio / cost_ratio) * 0.5
     alike = all((one.share("input_wait") or 0.0) >= 0.6 * cost_ratio for one in known)
-    workers = "" if in_main is None else " (num_workers=0)" if in_main else " in spite of its workers"
+    workers = "" if in_main is None else " (num_workers=0)" if in_main else " despite its workers"
     return Finding(
         rule="input-bound",
         kind=Kind.FAULT,
@@ -126,38 +126,41 @@ def _loads_in_main(rank: TraceRank) -> bool | None:
 @rule("input-bound", "the step waits for the next batch", on_trace=input_bound_on_trace, asks=("no-input-wait",))
 def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
     """## What it does
-    Measures how long the training loop stands inside its DataLoader (`input_wait`), and tells apart why: samples that
-    are slow to compute (`__getitem__`), a slow `collate_fn`, storage that answers late, or too few workers.
+    Measures how long the training loop waits inside its DataLoader (`input_wait`), and why: slow samples
+    (`__getitem__`), a slow `collate_fn`, slow storage, or too few workers.
 
     ## Why it costs
-    Nothing is computed while the loop waits. Loading can nearly always run beside the computation.
+    Nothing is computed while the loop waits. Loading can nearly always run in parallel with computation.
 
     ## How to tell
-    `input_wait` is a good part of the step. Without workers, all loading is wait. With workers, each makes one batch
-    in `fetch + collate` time, so W workers deliver one every `(fetch + collate) / W`; when that is longer than the
-    computation of a step, the workers are too few. CPU time far below wall time inside `__getitem__` means storage.
-    Where the steps of the first epoch (or of the warm-up, where no epoch was seen to end) wait more than twice as long
-    in the mean as later ones, and together 5 % of the run or more longer, something fills at the start. That is a share
-    of this run: no saving is forecast, the severity is one level below that of the same share lost in every step, and
-    the wait of the steady steps is told without it.
+    `input_wait` is a substantial part of the step. Without workers, all loading is wait. Each worker makes one batch in
+    `fetch + collate` time, so W workers deliver one every `(fetch + collate) / W`; if that is longer than a step's
+    computation, there are too few workers. CPU time far below wall time inside `__getitem__` means storage.
+
+    If the steps of the first epoch (or of the warm-up, if no epoch was seen to end) wait on average more than twice as
+    long as later ones, and the extra wait adds up to 5 % of the run or more, something fills at the start. That is a
+    share of this run: no saving is forecast, the severity is one level below that of the same share lost in every step,
+    and the reported wait of the steady steps excludes it.
 
     ## What to do
-    Give the DataLoader `num_workers`, with `persistent_workers=True` and `prefetch_factor=2` or more. When all cores
-    are busy already, workers compete with the computation: make the samples cheaper instead. Decode and resize images
-    once, tokenise text once, cache whatever is the same in every epoch; vectorise the collate function. Random
-    augmentation stays in `__getitem__`: prepared ahead, it would be frozen. The forecast counts what stack samples show
-    of `__getitem__` above its first call that draws, by the names in the source; where they show nothing of it, what
-    preparing saves is not known. A tokenizer written in Python is named as
-    `slow_tokenizer`: `use_fast=True` takes the one in Rust. Samples of a few microseconds are copies already: with all
-    cores busy nothing is promised for them. Where no core was free, because the training or other programs had them
-    all, workers are promised nothing sure, and the title says that they may win nothing. A cache that fills in the
-    first epoch (`cold-cache`) is best filled once, ahead of the training, and kept on disk: one that the data set holds
-    is filled again at every start, and by every worker.
+    Give the DataLoader `num_workers`, with `persistent_workers=True` and `prefetch_factor=2` or more. If all cores are
+    busy, workers compete with the computation: make the samples cheaper instead. Decode and resize images once,
+    tokenise text once, cache whatever is the same in every epoch, and vectorise the collate function. Keep random
+    augmentation in `__getitem__`: prepared ahead, it would be frozen. If a cache fills in the first epoch
+    (`cold-cache`), fill it once before training and keep it on disk: a cache inside the data set is filled again at
+    every start, by every worker.
+
+    A tokenizer written in Python is reported as `slow_tokenizer`: `use_fast=True` selects the one in Rust.
+
+    The forecast for preparing samples counts the part of `__getitem__` that stack samples show before its first random
+    draw, recognised by names in the source; without such samples the saving is unknown. Samples of a few microseconds
+    are already copies: with all cores busy, no saving is promised. If no core was free, because the training or other
+    programs used them all, the low forecast for workers is zero, and the title says that they may save nothing.
 
     ## When it is wrong
     On an accelerator the host may wait here while the device still has work queued; then the wait is free. Random
-    augmentation drawn in workers gives other draws than in the main process. An IterableDataset must be split among
-    its workers by hand. A data set that does not pickle needs the fork start method.
+    augmentation draws different numbers in workers than in the main process. You must split an IterableDataset among
+    its workers yourself. A data set that does not pickle needs the fork start method.
     """
     starts = [find_cold_start(rank) for rank in analysis.ranks]
     index = max(range(len(starts)), key=lambda i: 0.0 if (one := starts[i]) is None else one.run_ratio)
@@ -175,9 +178,9 @@ def _tell_cold_start(analysis: Analysis, rank: RankAnalysis, start: ColdStart) -
     return Finding(
         rule="input-bound",
         kind=Kind.FAULT,
-        title=f"batches come slower {'in the first epoch' if start.is_epoch else 'at the start'} than later: the first "
+        title=f"batches arrive more slowly {'in the first epoch' if start.is_epoch else 'at the start'}: the first "
         f"{start.steps_count} steps wait {say_time(start.beyond_ns)} ({say_share(start.run_ratio)} of this run) longer "
-        "than the later ones; filling a cache is paid once per start",
+        "than later steps; you pay for filling a cache once per start",
         phase="input_wait",
         cost_ns=round(start.beyond_ns),
         cost_ratio=start.run_ratio,
@@ -222,7 +225,7 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
             saving=saving_within(
                 cost_ratio, UNKNOWN_LOW_RATIO * cost_ratio, UNKNOWN_MID_RATIO * cost_ratio, cost_ratio, _THUMB
             ),
-            evidence={"cause": "unknown", "workers": "not judged: no DataLoader was seen to make these batches"},
+            evidence={"cause": "unknown", "workers": "not judged: no DataLoader was seen making these batches"},
             where=places(rank.lines.get("input_wait_ns", ())),
             ranks=ranks,
             unit=analysis.unit,
@@ -245,7 +248,7 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
     saving, fix = _forecast(rank, loader, work, overlap, cost_ratio, cause, lacks_cores, draws, same)
     title = f"{who} waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch"
     if restarts_ns > 0:
-        title += f", and {say_share(restarts_ns / rank.step_mean_ns)} more for workers that restart"
+        title += f", plus {say_share(restarts_ns / rank.step_mean_ns)} for restarting workers"
     title += ": " + _say_cause(cause, loader, work, compute_ns, batches)
     # Workers that wait for storage need no core of their own.
     needs_core = work.cpu_ns >= LATENCY_CPU_RATIO * work.wall_ns
@@ -256,7 +259,7 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
     is_preparation = fix.technique == "precompute-samples"
     if is_preparation and draws:
         part = f" ({say_share(same)} of the wait)" if same else ""
-        title += f"; the samples draw random numbers: only what comes before that{part} can be prepared"
+        title += f"; samples draw random numbers, so only the work before that{part} can be prepared"
     evidence: dict[str, Value] = {
         "cause": cause,
         "workers": _say_workers(fix, overlap, rank.step_mean_ns),
@@ -303,7 +306,7 @@ def _say_workers(fix: Fix, overlap: Overlap, step_ns: float) -> str:
     forecast = f"{say_time(overlap.mid_ns)} a step with {hands}, {say_time(step_ns)} now"
     if fix.technique == "precompute-samples":
         return f"no core is free for them: {forecast}"
-    return f"they load beside the computation: {forecast}"
+    return f"they load in parallel with the computation: {forecast}"
 
 
 def _who_waits(analysis: Analysis, rank: RankAnalysis) -> tuple[tuple[int, ...], str]:
@@ -340,17 +343,15 @@ def _say_cause(cause: str, loader: LoaderFacts, work: LoadingWork, compute_ns: f
     period = say_time(work.wall_ns / max(1, workers) / batches)
     if cause == "storage" and loader.fetch_ns and loader.fetch_cpu_ns is not None:
         busy = say_share(loader.fetch_cpu_ns / loader.fetch_ns)
-        return f"reading a batch {place} takes {say_time(loader.fetch_ns)}, of which the CPU works only {busy}"
+        return f"reading a batch {place} takes {say_time(loader.fetch_ns)}, only {busy} of it on the CPU"
     if cause == "slow-collate":
         return f"collate_fn takes {say_time(loader.collate_ns or 0.0)} a batch {place}"
     if cause == "uneven-batches":
-        return f"{hands} could deliver one every {period}, but batches come unevenly or cost much to hand over"
+        return f"{hands} could deliver one every {period}, but batches arrive unevenly or are slow to transfer"
     if cause == "too-few-workers":
-        return (
-            f"{hands} can deliver one every {period}, the computation needs one every {say_time(compute_ns / batches)}"
-        )
+        return f"{hands} can deliver one every {period}, but computing takes only {say_time(compute_ns / batches)}"
     if loader.fetch_ns is None:
-        return f"its samples are made {place}"
+        return f"samples are made {place}"
     maker = "__iter__" if loader.iterable else "__getitem__"
     return f"{maker} runs {place}, {say_time(loader.fetch_ns)} a batch"
 

@@ -57,7 +57,7 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     why = (
         f"{say_share(short_ratio)} of the kernels take less than 10 µs"
         if short_ratio >= SHORT_RATIO
-        else f"after {say_share(starved_ratio)} of the kernels nothing is queued"
+        else f"after {say_share(starved_ratio)} of the kernels, nothing is queued"
     )
     cost_ns = cost_ratio * rank.step_ns
     # Recording Python frames slows the host, and with it every launch: part of the idle time is the profiler's own.
@@ -72,8 +72,8 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     return Finding(
         rule="launch-bound",
         kind=Kind.FAULT,
-        title=f"the device{whose} idles {say_share(cost_ratio)} of the time because the next kernel is not launched "
-        f"yet; {why}",
+        title=f"the device{whose} idles {say_share(cost_ratio)} of the time because the host launches kernels too "
+        f"late; {why}",
         phase=None,
         cost_ns=round(cost_ns),
         time_ns={"idle": round(cost_ns)},
@@ -106,19 +106,20 @@ def launch_bound(analysis: Analysis) -> Skipped:
     Finds steps whose kernels are so short that launching them takes longer than running them.
 
     ## Why it costs
-    The host needs 5 to 10 microseconds for every operator. A device that finishes each kernel sooner waits for the
-    next launch, most of the step.
+    The host needs 5 to 10 microseconds per operator. A device that finishes each kernel sooner spends most of the step
+    waiting for the next launch.
 
     ## How to tell
-    On a kernel timeline the device is idle between short kernels, each of which starts as soon as it is launched,
-    while the host is never blocked.
+    On a kernel timeline, the device idles between short kernels, each of which starts as soon as it is launched, and
+    the host is never blocked.
 
     ## What to do
-    `torch.compile(mode="reduce-overhead")` or CUDA graphs; larger batches; fused optimizers; fewer, larger operators.
+    Use `torch.compile(mode="reduce-overhead")` or CUDA graphs, larger batches, fused optimizers, or fewer, larger
+    operators.
 
     ## When it is wrong
-    Host times alone cannot show it: a host that runs ahead of the device looks the same. It is judged only where a
-    kernel timeline exists.
+    Host times alone cannot show it: a host that runs ahead of the device looks the same. The rule needs a kernel
+    timeline.
     """
     if not analysis.accelerator:
         return Skipped(rule="launch-bound", reason="the training ran on the CPU: no device timeline was recorded")

@@ -1,4 +1,4 @@
-"""logging-overhead: the loop stops to write logs and metrics."""
+"""logging-overhead: the training loop stops to write logs and metrics."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ LEAST_ACCOUNTED_RATIO = 0.7
 """Half of 20 stack samples tell a share to within about a third (Wilson, 90 %: 0.33 to 0.67)."""
 
 
-@rule("logging-overhead", "the loop stops to write logs and metrics")
+@rule("logging-overhead", "the training loop stops to write logs and metrics")
 def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Measures the time in which the training loop writes logs: printing, files with flush or fsync, scalars and
-    histograms for TensorBoard, W&B or MLflow, metrics that are computed only to be logged.
+    Measures the time that the training loop spends on logs: printing, files with flush or fsync, scalars and histograms
+    for TensorBoard, W&B or MLflow, and metrics computed only to be logged.
 
     ## Why it costs
-    Logging runs in the loop, between the phases, and the step waits for it. On an accelerator it also waits for the
-    device first, because a logged value has to be read back.
+    Logging runs in the loop, between the phases, and the step waits for it. On an accelerator it first waits for the
+    device, because a logged value has to be read back.
 
     ## How to tell
-    Stack samples in the gaps between the phases show lines that log; their share of the samples times the measured
-    time of the gap is the cost.
+    Stack samples in the gaps between phases show lines that log. The cost is their share of the samples times the
+    measured time of the gap.
 
     ## What to do
-    Log every N steps (N is ten times what it is now). Keep values as tensors and read them back together. Leave
-    histograms to every few hundred steps, and let files be flushed by their buffer.
+    Log every N steps (N is ten times what it is now). Keep values as tensors and read them back together. Write
+    histograms every few hundred steps, and let buffers flush files.
 
     ## When it is wrong
-    Lines are told by their text and the names of their functions: a function called `log_softmax_stats` that computes
-    something the training needs would be counted. Look at the named line before removing it.
+    Lines are recognised by their text and function names: a function called `log_softmax_stats` that computes something
+    the training needs would be counted. Check the reported line before you remove it.
     """
     lead = analysis.lead
     threshold = threshold_ratio(lead, judged_fields=GAP_FIELDS)
@@ -58,10 +58,10 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     line = part.lines[0]
     interval = steps_between_logs(lead, part.mean_ns)
     if interval >= 2:
-        often = f"on average per step, in about 1 step in {interval}"
+        often = f"per step on average, in about 1 of {interval} steps"
     else:
         # Where the gaps hold more than the logging, no step tells whether it logged.
-        often = "of every step" if part.mean_ns >= 0.5 * gaps_ns else "on average per step"
+        often = "of every step" if part.mean_ns >= 0.5 * gaps_ns else "per step on average"
     shown = f" ({shorten_code(line.text)})" if line.text.strip() else ""
     gone = 1.0 - 1.0 / TIMES_RARER
     return Finding(

@@ -27,24 +27,24 @@ CALMER_MID_RATIO = 0.7
 HALF = ("float16", "torch.float16", "half")
 
 
-@rule("loss-scaler-overhead", "a loss scaler that is not needed, or that loses steps")
+@rule("loss-scaler-overhead", "a GradScaler is not needed, or skips many steps")
 def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
     """
     ## What it does
-    Finds a GradScaler where the dtype needs none, and steps that a scaler threw away.
+    Finds a GradScaler that the dtype does not need, and steps that a scaler skipped.
 
     ## Why it costs
-    The scaler multiplies the loss, walks over all gradients to unscale them and to look for infinities, and waits for
-    the answer on the host before it lets the optimizer step. A skipped step has computed everything and learnt nothing.
+    The scaler multiplies the loss, walks over all gradients to unscale them and look for infinities, and makes the host
+    wait for the answer before the optimizer steps. A skipped step has computed everything and learned nothing.
 
     ## How to tell
-    The scaler's own time is measured. It is not needed for bfloat16 or float32, which share one exponent range, nor
-    on a CPU, where bfloat16 is the faster choice. Skips count after the warm-up: a few at the start are how the
-    scaler finds its scale.
+    The scaler's own time is measured. bfloat16 and float32 share one exponent range and need no scaler; nor does a CPU,
+    where bfloat16 is the faster choice. Skips count after the warm-up: a few at the start are how the scaler finds its
+    scale.
 
     ## What to do
-    Use bfloat16 autocast without a scaler. Where float16 is needed and steps are lost, lower `init_scale` or
-    `growth_factor`, raise `growth_interval`, or clip the gradients after `unscale_`.
+    Use bfloat16 autocast without a scaler. If you need float16 and lose steps, lower `init_scale` or `growth_factor`,
+    raise `growth_interval`, or clip the gradients after `unscale_`.
 
     ## When it is wrong
     Hardware without bfloat16 needs float16 and its scaler. On a CPU with float16, dropping the scaler without changing
@@ -70,12 +70,12 @@ def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
         saving = saving_within(cost_ratio, low, mid, cost_ratio, Basis.RULE_OF_THUMB)
     what = dtype or "float32"
     title = (
-        f"the loss scaler skips {skip_ratio:.0%} of the steps"
+        f"the GradScaler skips {skip_ratio:.0%} of the steps"
         if skip_ratio > own
-        else f"a loss scaler takes {own:.1%} of the step, and {what} needs none"
+        else f"the GradScaler takes {own:.1%} of the step, and {what} needs none"
     )
     if what in HALF and skip_ratio <= own:
-        title = f"a loss scaler takes {own:.1%} of the step; bfloat16 would need none"
+        title = f"the GradScaler takes {own:.1%} of the step; bfloat16 would need none"
     evidence: dict[str, Value] = {
         "scaler_ratio": round(scaler_ratio, 4),
         "skipped_ratio": round(skip_ratio, 4),

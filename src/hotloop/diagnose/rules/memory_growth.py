@@ -43,9 +43,7 @@ def memory_growth_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
         if one.device_type != "cpu" and one.growth_bytes_per_step is not None
     ]
     if not known:
-        return Skipped(
-            rule="memory-growth", reason="the trace holds no memory events of an accelerator over at least 8 steps"
-        )
+        return Skipped(rule="memory-growth", reason="the trace has no accelerator memory events over at least 8 steps")
     rank, worst = max(known, key=lambda pair: pair[1].growth_bytes_per_step or 0.0)
     slope, noise = worst.growth_bytes_per_step or 0.0, worst.growth_noise_bytes_per_step or 0.0
     steps = rank.complete_steps_count
@@ -54,11 +52,11 @@ def memory_growth_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     total = _total_bytes(rank, worst.device)
     # Levels that begin at an unknown height say nothing of what is left.
     left = None if total is None or not worst.is_absolute else max(0.0, (total - worst.last_allocated_bytes) / slope)
-    then = "" if left is None else f"; {say_bytes(total or 0)} are full in about {_say_count(left)} steps"
+    then = "" if left is None else f"; {say_bytes(total or 0)} will be full in about {_say_count(left)} steps"
     return Finding(
         rule="memory-growth",
         kind=Kind.FAULT,
-        title=f"memory of the device grows by {say_bytes(slope)} a step over {steps} recorded steps{then}",
+        title=f"device memory grows by {say_bytes(slope)} per step over {steps} recorded steps{then}",
         phase=None,
         cost_ns=None,
         cost_ratio=None,
@@ -83,25 +81,25 @@ def _total_bytes(rank: TraceRank, device: int) -> int | None:
 @rule("memory-growth", "memory grows from step to step", on_trace=memory_growth_on_trace)
 def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Fits a line to the memory of each process over its steady steps, and says in how many steps it would be full.
+    Fits a line to each process's memory over its steady steps, and reports in how many steps memory would be full.
 
     ## Why it costs
     A leak ends the training, often after hours, with an out-of-memory error or a kill that leaves no message.
 
     ## How to tell
-    The slope exceeds three times its own error, amounts to more than 16 MiB over the steady steps (or to one percent
-    of all memory in a thousand), every quarter of the run lies above the one before, and the second half grows like
-    the first: an allocator that warms up flattens out, and one that breathes comes back. The second half must also rise
-    in at least three steps as large as its largest: a heap that looks for room for large blocks rises in a few jumps.
+    The slope exceeds three times its own error and amounts to more than 16 MiB over the steady steps, or to 1 % of all
+    memory per thousand steps. Every quarter of the run lies above the one before, and the second half grows like the
+    first: an allocator that warms up flattens out, and one that fluctuates comes back. The second half must also rise
+    by at least three times its largest single rise: a heap that looks for room for large blocks rises in a few jumps.
 
     ## What to do
-    Look for tensors kept with their graph (`losses.append(loss)` in place of `loss.item()` or `loss.detach()`),
-    growing lists and caches without bound, and hooks that keep activations. With loader workers, a data set held as
-    Python lists grows by copy-on-write: hold it as arrays.
+    Look for tensors kept with their graph (`losses.append(loss)` instead of `loss.item()` or `loss.detach()`), lists
+    and caches without a bound, and hooks that keep activations. With DataLoader workers, a data set held as Python
+    lists grows by copy-on-write: hold it as arrays.
 
     ## When it is wrong
-    Caches that fill during the first epoch grow and then stop; data read through memory maps counts as resident
-    although it can be dropped at once. A short run sees only a part of either.
+    Caches that fill during the first epoch grow and then stop; memory-mapped data counts as resident although the
+    system can drop it at once. A short run sees only a part of either.
     """
     judged = [rank for rank in analysis.ranks if rank.memory_growth_bytes_per_step is not None]
     if not judged:
@@ -118,11 +116,11 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
         left = max(0.0, (total - together * used) / (together * slope))
     severity = _severity_of(left)
     slow_ranks = tuple(one.rank for _, one in growing if one.rank is not None)
-    then = "" if left is None else f"; {say_bytes(total or 0)} are full in about {_say_count(left)} steps"
+    then = "" if left is None else f"; {say_bytes(total or 0)} will be full in about {_say_count(left)} steps"
     return Finding(
         rule="memory-growth",
         kind=Kind.FAULT,
-        title=f"memory grows by {say_bytes(slope)} a step{then}",
+        title=f"memory grows by {say_bytes(slope)} per step{then}",
         phase=None,
         cost_ns=None,
         cost_ratio=None,

@@ -1,4 +1,4 @@
-"""memory-headroom: a good part of the device's memory is never used."""
+"""memory-headroom: more than half of the device memory is never used."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from hotloop.diagnose.wording import say_bytes, say_share
 USED_RATIO = 0.5
 
 
-@rule("memory-headroom", "a good part of the device's memory is never used")
+@rule("memory-headroom", "more than half of the device memory is never used")
 def memory_headroom(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Compares the peak of the device memory with what the device has, and says what stays free on every rank.
+    Compares peak device memory with what the device has, and reports what stays free on every rank.
 
     ## Why it costs
-    Free memory costs nothing by itself. It can buy speed: larger batches, no activation checkpointing, no sharding of
-    what would fit whole.
+    Free memory costs nothing by itself, but it can buy speed: larger batches, no activation checkpointing, no sharding
+    of a model that fits whole.
 
     ## How to tell
-    Even on the fullest rank the peak stays under half of the device's memory.
+    Even on the fullest rank, the peak stays under half of the device's memory.
 
     ## What to do
-    Try a larger batch (with the learning rate set anew), or switch off recomputation and offloading.
+    Try a larger batch (and tune the learning rate again), or turn off recomputation and offloading.
 
     ## When it is wrong
-    A larger batch changes the training, and is faster only while the device is not yet busy. What other programs on
-    the same device use is not counted.
+    A larger batch changes the training, and is faster only while the device is not yet busy. Other programs' use of the
+    device is not counted.
     """
     if not analysis.accelerator:
         return Skipped(rule="memory-headroom", reason="the training ran on the CPU: there is no device memory")
@@ -41,7 +41,7 @@ def memory_headroom(analysis: Analysis) -> Finding | Skipped | None:
     return Finding(
         rule="memory-headroom",
         kind=Kind.OPPORTUNITY,
-        title=f"{say_bytes(total - peak)} of device memory are never used (peak {say_share(peak / total)})",
+        title=f"{say_bytes(total - peak)} of device memory is never used (peak {say_share(peak / total)})",
         phase=None,
         cost_ns=None,
         cost_ratio=None,

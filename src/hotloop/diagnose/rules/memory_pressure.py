@@ -1,4 +1,4 @@
-"""memory-pressure: the device's memory is nearly full."""
+"""memory-pressure: device memory is nearly full."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def memory_pressure_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | Non
     )
 
 
-@rule("memory-pressure", "the device's memory is nearly full", on_trace=memory_pressure_on_trace)
+@rule("memory-pressure", "device memory is nearly full", on_trace=memory_pressure_on_trace)
 def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Compares the peak of the device memory with what the device has.
+    Compares peak device memory with what the device has.
 
     ## Why it costs
-    Above nine tenths the allocator starts to free cached blocks and to retry, which stops the device, and one longer
-    batch ends the training.
+    Above 90 % the allocator starts to free cached blocks and retry, which stalls the device, and one longer batch ends
+    the training.
 
     ## How to tell
-    The peak exceeds 90 % of the device's memory, on the rank named.
+    The peak exceeds 90 % of the device's memory on the reported rank.
 
     ## What to do
-    Smaller micro-batches with accumulation, bf16, activation checkpointing of the largest blocks, sharded optimizer
-    states; `expandable_segments:True` against fragmentation.
+    Use smaller micro-batches with accumulation, bf16, activation checkpointing of the largest blocks, or sharded
+    optimizer states. Set `expandable_segments:True` against fragmentation.
 
     ## When it is wrong
     A program that reserves all memory at its start on purpose is not under pressure: look at allocated, not reserved.

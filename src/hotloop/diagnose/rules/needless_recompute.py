@@ -31,28 +31,27 @@ KEPT_FACTOR = 5.0
 """Activations kept without checkpointing, over those with it (measured: 4 times for a transformer per block)."""
 
 
-@rule("needless-recompute", "activations are recomputed although memory is far from full")
+@rule("needless-recompute", "activations are recomputed although they would fit in memory")
 def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Finds activation checkpointing in trainings whose memory would hold the activations.
+    Finds activation checkpointing in trainings whose activations would fit in memory.
 
     ## Why it costs
-    Checkpointing throws the activations of a block away and computes its forward again during backward: up to one more
-    forward per step, a quarter to a third of the computing.
+    Checkpointing discards the activations of a block and recomputes its forward during backward: up to one more forward
+    per step, a quarter to a third of the computation.
 
     ## How to tell
-    torch.utils.checkpoint ran inside training forwards, the peak of memory stayed below half of what this process
-    may use, and an estimate of the peak without checkpointing fits too. The time of module calls inside backward is the
-    cost; when that was not measured, the forward time stands in for it.
+    torch.utils.checkpoint ran inside training forwards, peak memory stayed below half of what this process may use, and
+    the estimated peak without checkpointing fits too. The cost is the time of module calls inside backward; if that was
+    not measured, the forward time stands in for it.
 
     ## What to do
-    Turn checkpointing off, or keep it only for the blocks whose activations are largest. If that is nearly too much,
+    Turn checkpointing off, or keep it only for the blocks with the largest activations. If memory then gets tight,
     `create_selective_checkpoint_contexts` keeps the expensive results and recomputes the cheap ones.
 
     ## When it is wrong
-    The estimate of the peak is rough: try it, and watch the peak. Longer sequences than those seen in this run may need
-    the memory.
+    The estimated peak is rough: try it, and watch the peak. Longer sequences than this run saw may need the memory.
     """
     rank = analysis.lead
     if not rank.checkpointing:
@@ -87,7 +86,7 @@ def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
     return Finding(
         rule="needless-recompute",
         kind=Kind.FAULT,
-        title=f"activations are recomputed while memory is {peak / usable:.0%} full",
+        title=f"activations are recomputed although memory is only {peak / usable:.0%} full",
         phase="backward",
         cost_ns=round(cost_ratio * analysis.step_ns),
         time_ns={"backward": round(cost_ratio * rank.step_mean_ns)} if is_clocked else None,

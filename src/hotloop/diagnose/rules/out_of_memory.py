@@ -1,4 +1,4 @@
-"""out-of-memory: the run ended because memory ran out."""
+"""out-of-memory: the run ended because it ran out of memory."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class _Remedy:
         return self.saved_bytes is None, -(self.saved_bytes or 0.0) * (1.0 - (self.time_cost_ratio or 0.0))
 
 
-@rule("out-of-memory", "the run ended because memory ran out")
+@rule("out-of-memory", "the run ended because it ran out of memory")
 def out_of_memory(analysis: Analysis) -> tuple[Finding, ...]:
     """## What it does
-    Names the process that ran out of memory, the allocation that failed, what held the memory, and the remedies: those
-    that save most bytes for the least time first.
+    Reports the process that ran out of memory, the allocation that failed, what held the memory, and the remedies,
+    starting with those that save most bytes for the least time.
 
     ## Why it costs
-    Everything since the last checkpoint is lost, and the next run ends at the same step.
+    You lose everything since the last checkpoint, and the next run ends at the same step.
 
     ## How to tell
     An uncaught `torch.OutOfMemoryError`, `MemoryError` or "can't allocate memory", or SIGKILL while the kernel counted
@@ -44,15 +44,15 @@ def out_of_memory(analysis: Analysis) -> tuple[Finding, ...]:
     is activations, batches and, on the host, the interpreter with its libraries.
 
     ## What to do
-    One allocation larger than all memory: change the line that asks for it. Memory that grew from step to step: see
-    `memory-growth`. Otherwise, as far as they apply: smaller micro-batches with gradient accumulation; activation
-    checkpointing, for one more forward per step; bf16; an optimizer or a model that is sharded over the ranks (ZeRO,
-    FSDP); offloading to the host, which costs copies. `expandable_segments:True` where the allocator had reserved
-    enough, in blocks that did not fit. Without steps that ended, only sizes are known, not times.
+    If one allocation is larger than all memory, change the line that requests it. If memory grew from step to step, see
+    `memory-growth`. Otherwise, where they apply: smaller micro-batches with gradient accumulation; activation
+    checkpointing, for one more forward per step; bf16; an optimizer or model sharded over the ranks (ZeRO, FSDP);
+    offloading to the host, which costs copies. Set `expandable_segments:True` if the allocator had reserved enough, in
+    blocks that did not fit. If no step ended, only sizes are known, not times.
 
     ## When it is wrong
-    `saves at most` is a bound: a smaller micro-batch saves only what scales with the batch, and checkpointing keeps
-    the input of every block. After a kill on a shared host the memory may have been another program's.
+    `saves at most` is a bound: a smaller micro-batch saves only what scales with the batch, and checkpointing keeps the
+    input of every block. After a kill on a shared host, another program may have held the memory.
     """
     return describe_failures(analysis.memory_failures, analysis)
 
@@ -116,24 +116,22 @@ def _is_too_large(failure: MemoryFailure) -> bool:
 
 
 def _title(failure: MemoryFailure, is_too_large: bool, rank: RankAnalysis | None, count: int) -> str:
-    memory = "the host's memory" if failure.device == "cpu" else f"{failure.device} memory"
+    memory = "host memory" if failure.device == "cpu" else f"{failure.device} memory"
     who = "the run" if failure.world_size == 1 or failure.rank is None else f"rank {failure.rank}"
     if count > 1:
         who += f" (and {count - 1} more)"
-    when = "before its first step ended" if rank is None else f"after {rank.steps:,} step{'s' * (rank.steps != 1)}"
+    when = "before completing its first step" if rank is None else f"after {rank.steps:,} step{'s' * (rank.steps != 1)}"
     title = f"{who} ran out of {memory} {when}"
     if failure.is_killed:
         title += ": the kernel killed it"
     used = None if failure.used_bytes is None else say_bytes(failure.used_bytes)
     total = "" if failure.total_bytes is None else f" of {say_bytes(failure.total_bytes)}"
     if is_too_large:
-        return (
-            f"{title}: one allocation of {say_bytes(failure.asked_bytes or 0)} is larger than all memory ({total[4:]})"
-        )
+        return f"{title}: one allocation of {say_bytes(failure.asked_bytes or 0)} exceeds all memory ({total[4:]})"
     if failure.asked_bytes is not None:
-        held = "" if used is None else f" beside {used} in use{total}"
-        return f"{title}: {say_bytes(failure.asked_bytes)} more did not fit{held}"
-    return title if used is None else f"{title}, with {used} in use{total}"
+        held = "" if used is None else f" with {used}{total} in use"
+        return f"{title}: allocating {say_bytes(failure.asked_bytes)} failed{held}"
+    return title if used is None else f"{title}, with {used}{total} in use"
 
 
 def _growth(rank: RankAnalysis) -> int | None:

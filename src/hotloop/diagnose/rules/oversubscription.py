@@ -25,24 +25,24 @@ UNPROVED_HIGH_RATIO = 0.50
 @rule("oversubscription", "more compute threads than cores")
 def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Compares the compute threads of all ranks of a host with the cores that they may use (the smaller of CPU affinity
+    Compares the compute threads of all ranks on a host with the cores that they may use (the smaller of CPU affinity
     and the container's quota).
 
     ## Why it costs
-    The threads of a parallel operator meet at a barrier. When there are more threads than cores, some wait for a turn
-    on a core while the others wait, spinning, for them: every operator takes as long as its unluckiest thread.
+    The threads of a parallel operator meet at a barrier. With more threads than cores, some wait for a core while the
+    others spin at the barrier: every operator takes as long as its unluckiest thread.
 
     ## How to tell
-    `torch.get_num_threads()` times the ranks of the host exceeds the cores. A probe with one thread per free core
-    says what that costs this model; without it the cost is not known.
+    `torch.get_num_threads()` times the ranks on the host exceeds the cores. A probe with one thread per free core
+    measures what that costs this model; without it the cost is unknown.
 
     ## What to do
-    `torch.set_num_threads(cores // ranks)`, or OMP_NUM_THREADS in the environment. In a container, check that the
-    quota is what was ordered.
+    Call `torch.set_num_threads(cores // ranks)`, or set OMP_NUM_THREADS in the environment. In a container, check that
+    the quota is what you ordered.
 
     ## When it is wrong
-    A training on an accelerator hardly uses the CPU's compute threads, and then their number does not matter. Threads
-    beyond the cores are harmless while they sleep.
+    Training on an accelerator hardly uses the CPU's compute threads, so their number does not matter. Threads beyond
+    the cores are harmless while they sleep.
     """
     lead = analysis.lead
     threads, cores = lead.torch_threads, lead.cores
@@ -78,7 +78,7 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
         )
     cost_ratio = None if saving is None or probed is None else saving.high_ratio
     across = f" of {ranks} ranks" if ranks > 1 else ""
-    measured = f"; {wanted} each {say_probed(probed, saving.mid_ratio, 'were')}" if probed and saving else ""
+    measured = f"; {wanted} per process {say_probed(probed, saving.mid_ratio, 'were')}" if probed and saving else ""
     return Finding(
         rule="oversubscription",
         kind=Kind.FAULT,

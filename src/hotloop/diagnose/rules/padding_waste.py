@@ -33,24 +33,23 @@ BUCKETED_PADDING_RATIO = 0.05
 def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Measures which share of the sampled batches is padding, and which share would be left with two remedies.
+    Measures how much of the sampled batches is padding, and how much would remain with each of two remedies.
 
     ## Why it costs
     The model computes padding like any other token. Time in linear layers grows with the number of positions, time in
     attention with the square of the length.
 
     ## How to tell
-    Integer batches are sampled; a value that fills the ends of the rows is padding. The share that padding every batch
-    only to its own longest sample would leave is computed from the same batches.
+    Integer batches are sampled; a value that fills the ends of the rows is padding. The same batches show how much
+    padding would remain if each were padded only to its own longest sample.
 
     ## What to do
-    Pad in the collate function to the longest sample of the batch, not to the model's maximum. When lengths vary within
-    a batch, put samples of like length together (length bucketing), or pack several samples into one row.
+    In the collate function, pad to the longest sample of the batch, not to the model's maximum. If lengths vary within
+    a batch, group samples of similar length (length bucketing), or pack several samples into one row.
 
     ## When it is wrong
     With static shapes for torch.compile or CUDA graphs, a few bucket lengths are better than the exact longest one.
-    Bucketing changes which samples meet in a batch. A value that is a real token at the ends of the rows looks like
-    padding.
+    Bucketing changes which samples share a batch. A real token at the ends of the rows looks like padding.
     """
     rank = analysis.lead
     padding = rank.padding_ratio

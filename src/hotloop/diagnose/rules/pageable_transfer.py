@@ -1,4 +1,4 @@
-"""pageable-transfer: batches are copied to the device from pageable memory, while the host waits."""
+"""pageable-transfer: batches are copied to the device from pageable memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pageable_transfer_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | N
     if not ranks:
         return Skipped(rule="pageable-transfer", reason=NO_DEVICE)
     if all(r.timeline.ratios.pageable_copies_ns is None for r in ranks):
-        return Skipped(rule="pageable-transfer", reason="the names of the copies do not tell pageable from pinned")
+        return Skipped(rule="pageable-transfer", reason="the names of the copies do not show whether memory is pinned")
     exposed = []
     for rank in ranks:
         assert rank.judged is not None
@@ -30,7 +30,7 @@ def pageable_transfer_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | N
     return Finding(
         rule="pageable-transfer",
         kind=Kind.FAULT,
-        title=f"copies from pageable memory take {say_share(cost_ratio)} of the device's time, hidden by nothing",
+        title=f"copies from pageable memory that nothing hides take {say_share(cost_ratio)} of the device's time",
         phase="h2d",
         cost_ns=round(cost_ratio * rank.step_ns),
         time_ns={"exposed_mem": round(cost_ratio * rank.step_ns)},
@@ -58,18 +58,18 @@ def pageable_transfer(analysis: Analysis) -> Skipped:
     Finds copies of batches to the device that start from ordinary (pageable) host memory.
 
     ## Why it costs
-    The driver copies pageable memory in pieces through a buffer of its own: half the speed of a copy from pinned
-    memory, and the host waits for it, so it cannot run beside the computation.
+    The driver copies pageable memory in pieces through its own buffer, at half the speed of a copy from pinned memory.
+    The host waits for it, so the copy cannot overlap with computation.
 
     ## How to tell
-    The device timeline names each copy's kind. Pageable copies that no kernel hides are the cost.
+    The device timeline gives each copy's kind. The cost is the pageable copies that no kernel hides.
 
     ## What to do
     Set `pin_memory=True` on the DataLoader and copy with `batch.to(device, non_blocking=True)`.
 
     ## When it is wrong
-    Batches of a few kilobytes copy in microseconds either way. Pinned memory is taken from the host's memory for
-    good; too much of it slows the whole machine.
+    Batches of a few kilobytes copy in microseconds either way. Pinned memory cannot be paged out; too much of it slows
+    the whole machine.
     """
     if not analysis.accelerator:
         return Skipped(rule="pageable-transfer", reason="the training ran on the CPU: nothing is copied to a device")

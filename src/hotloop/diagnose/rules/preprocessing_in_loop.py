@@ -1,4 +1,4 @@
-"""preprocessing-in-loop: batches are prepared by Python code in the loop body, outside any loader."""
+"""preprocessing-in-loop: Python code in the loop body prepares batches, outside any DataLoader."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ AFTER_ACTING = "after_nograd_ns"
 """And after a forward without gradients, where a replay buffer is read once an agent has acted."""
 
 
-@rule("preprocessing-in-loop", "batches are prepared by Python code in the loop body, outside any loader")
+@rule("preprocessing-in-loop", "Python code in the loop body prepares batches, outside any DataLoader")
 def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
     Measures the Python work between the arrival of a batch and its forward pass: tokenising, padding, augmenting,
-    converting. In a loop without a DataLoader (`get_batch()`), it measures the lines that make the batch.
+    converting. In a loop without a DataLoader (`get_batch()`), measures the lines that make the batch.
 
     ## Why it costs
-    What runs in the loop body runs while no step computes. The same code inside a DataLoader's workers would prepare
-    the next batch during the present step.
+    Nothing trains while this code runs in the loop body. In DataLoader workers, the same code would prepare the next
+    batch during the current step.
 
     ## How to tell
-    The gap between the last batch and the forward is a good part of the step, and stack samples in that gap show the
-    user's own lines there (named below), which neither log nor handle weights.
+    The gap between the last batch and the forward is a substantial part of the step, and stack samples there show your
+    own lines (listed in the finding), which neither log nor handle weights.
 
     ## What to do
-    Move these lines into the data set's `__getitem__` or into `collate_fn` and give the DataLoader workers; or prepare
-    the samples once, ahead of the training. Work on whole tensors in place of single items where the lines loop.
-    A tokenizer written in Python is named as `slow_tokenizer`: `use_fast=True` takes the one in Rust.
+    Move these lines into the data set's `__getitem__` or into `collate_fn` and give the DataLoader workers, or prepare
+    the samples once, before training. Where the lines loop over items, work on whole tensors. A tokenizer written in
+    Python is reported as `slow_tokenizer`: `use_fast=True` selects the one in Rust.
 
     ## When it is wrong
-    Work that needs the model (hard-example mining, self-play) cannot move into a worker. An augmentation that runs
-    on the accelerator on purpose belongs in the loop. A forward written as plain functions, without any module call,
-    looks like a gap and is not judged. Where all samples of the gap lie on `optimizer.zero_grad()` or the like, Python
-    code of a few milliseconds before that line may be hidden behind it: told as info, with no saving to rely on.
+    Work that needs the model (hard-example mining, self-play) cannot move into a worker. Augmentation that runs on the
+    accelerator on purpose belongs in the loop. A forward written as plain functions, without any module call, looks
+    like a gap and is not judged. If all samples of the gap lie on `optimizer.zero_grad()` or the like, they may hide a
+    few milliseconds of Python code before that line: the severity is info, and the low forecast is zero.
     """
     rank = max(analysis.ranks, key=lambda one: _gap_ns(one) / max(1.0, one.step_mean_ns))
     if known_count(rank, "forwards") <= 0:
@@ -76,7 +76,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
         return Skipped(
             rule="preprocessing-in-loop",
             reason=f"{say_share(_gap_ns(rank) / rank.step_mean_ns)} of the step passes between batch and forward, "
-            "but there are too few stack samples to say in which lines",
+            "but there are too few stack samples to show in which lines",
         )
     work = _preparation(rank)
     cost_ratio = min(1.0, work.mean_ns / rank.step_mean_ns)
@@ -126,7 +126,7 @@ def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Findin
     return Finding(
         rule="preprocessing-in-loop",
         kind=Kind.FAULT,
-        title=f"{say_time(found.mean_ns)} ({say_share(cost_ratio)}) of every step pass between batch and forward, in "
+        title=f"{say_time(found.mean_ns)} ({say_share(cost_ratio)}) of every step passes between batch and forward, in "
         f"Python code before {what} or in that line: stack samples cannot tell which",
         phase="other",
         cost_ns=round(found.mean_ns),

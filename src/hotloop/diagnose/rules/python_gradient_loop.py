@@ -1,4 +1,4 @@
-"""python-gradient-loop: gradients or weights are handled one tensor at a time by a Python loop."""
+"""python-gradient-loop: a Python loop handles gradients or weights one tensor at a time."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ TENSOR_PASS_NS = 2_500.0
 """What a foreach form still spends on a tensor (its inner loop is C++ on a CPU)."""
 
 
-@rule("python-gradient-loop", "gradients or weights are handled one tensor at a time by a Python loop")
+@rule("python-gradient-loop", "a Python loop handles gradients or weights one tensor at a time")
 def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Measures Python loops over parameters between the backward pass and the next batch: hand-made clipping, weight
-    decay, gradient noise, averages of the weights.
+    Measures Python loops over parameters between the backward pass and the next batch: hand-written clipping, weight
+    decay, gradient noise, weight averages.
 
     ## Why it costs
-    Every tensor costs several operators, a trip through Python for each, and often an `.item()` that waits for the
-    device. The interpreter is the limit, not the memory.
+    Every tensor costs several operators, each with Python overhead, and often an `.item()` that waits for the device.
+    The interpreter is the limit, not memory.
 
     ## How to tell
     The gap after backward (or after the optimizer) is a material part of the step, and stack samples there show lines
     that touch `.grad` or loop over `parameters()`.
 
     ## What to do
-    `torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)`, the optimizer's own `weight_decay`, and
-    `torch._foreach_mul_`, `torch._foreach_lerp_` and their kin over lists for the rest. Keep norms as tensors.
+    Use `torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)` and the optimizer's own `weight_decay`; for
+    the rest, `torch._foreach_mul_`, `torch._foreach_lerp_` and similar functions over lists. Keep norms as tensors.
 
     ## When it is wrong
-    A loop over few large tensors is bound by memory and stays as slow in any form. Work that differs from tensor to
-    tensor (layer-wise rules with branches) may not fit a foreach form.
+    A loop over few large tensors is memory-bound and stays as slow in any form. Work that differs from tensor to tensor
+    (layer-wise rules with branches) may not fit a foreach form.
     """
     lead = analysis.lead
     threshold = threshold_ratio(lead, judged_fields=GAPS)

@@ -35,35 +35,35 @@ FEWEST_COMPARED_STEPS = 10
 """On either side of the limit."""
 
 
-@rule("recompilation", "torch.compile compiles again while training")
+@rule("recompilation", "torch.compile recompiles during training")
 def judge_recompilation(analysis: Analysis) -> Finding | None:
     """
     ## What it does
-    Finds steps in which torch.compile was at work again, and names the guard that failed. Where it reached its limit of
-    recompilations, says since when the function runs eagerly and, where enough compiled steps came before to compare
-    with, what a step has lost since.
+    Finds steps in which torch.compile recompiled, and reports the guard that failed. If a function reached the
+    recompile limit, reports the step since which it runs eagerly and, with enough compiled steps before to compare, how
+    much slower each step is since.
 
     ## Why it costs
-    Compiled code holds for the shapes, types and values that it was made for. When one of them changes, the step
-    stops and compiles, for seconds. After eight times (`torch._dynamo.config.recompile_limit`) torch gives up on the
-    function and runs what it has not compiled eagerly.
+    Compiled code is specialised for shapes, types and values. When one of them changes, the step stops and compiles,
+    for seconds. After eight times (`torch._dynamo.config.recompile_limit`) torch gives up on the function and runs
+    whatever it has not compiled eagerly.
 
     ## How to tell
-    The time that compiling takes within steady steps is measured, and forecast as lost in every step. Two or more
-    recompilations before the steps are steady count as a share of the whole run (5 % of it or more) and are paid once
+    The time that steady steps spend compiling is measured, and forecast as lost in every step. Two or more
+    recompilations before the steps are steady count as a share of the whole run (5 % of it or more). You pay them once
     per start: no saving is forecast, and the severity is one level below that of the same share lost in every step.
-    What the first step compiles is the price of compiling and does not count. The guard that failed says what changed:
+    What the first step compiles is the price of compiling and does not count. The failed guard shows what changed:
     nearly always the length or size of a batch, or a Python number.
 
     ## What to do
-    Keep shapes the same: `drop_last=True` for the last batch of an epoch, padding to a few bucket lengths. Or mark
-    what varies: `torch.compile(model, dynamic=True)`, `torch._dynamo.mark_dynamic(x, 1)`. Turn Python numbers that
-    change (a step counter, a schedule) into tensors.
+    Keep shapes constant: `drop_last=True` for the last batch of an epoch, padding to a few bucket lengths. Or mark what
+    varies: `torch.compile(model, dynamic=True)`, `torch._dynamo.mark_dynamic(x, 1)`. Turn Python numbers that change (a
+    step counter, a schedule) into tensors.
 
     ## When it is wrong
-    If the set of shapes is small and all have been seen, compiling stops by itself; the longer the training, the less
-    it matters. The evidence says whether it still went on in the second half. The whole run is that of this recording:
-    a demonstration of thirty steps shows a large share that a day of training makes small.
+    If the set of shapes is small, compiling stops once all have been seen; the longer the training, the less it
+    matters. The evidence shows whether it went on in the second half. The share is that of this recording: thirty steps
+    show a large one that a day of training makes small.
     """
     rank = analysis.lead
     if not rank.compile.used:
@@ -95,7 +95,7 @@ def _judge_steady(analysis: Analysis) -> Finding | None:
         "goes_on_in_second_half": goes_on,
     }
     return replace(
-        _finding(analysis, f"torch.compile compiles again while training: {cost_ratio:.0%} of the time", evidence),
+        _finding(analysis, f"torch.compile recompiles during training: {cost_ratio:.0%} of the time", evidence),
         cost_ns=round(compile_ns),
         time_ns=_by_phase(analysis, compile_ns),
         cost_ratio=cost_ratio,
@@ -112,8 +112,8 @@ def _judge_start(analysis: Analysis) -> Finding | None:
     if cost_ratio < MATERIAL_RUN_RATIO or count < FEWEST_RECOMPILES:
         return None
     title = (
-        f"torch.compile compiled again {count} times, in the first {rank.warmup_count} steps for "
-        f"{say_time(compile_ns)} ({say_share(cost_ratio)} of this run), paid once per start"
+        f"torch.compile recompiled {count} times: {say_time(compile_ns)} in the first {rank.warmup_count} steps "
+        f"({say_share(cost_ratio)} of this run), a cost you pay once per start"
     )
     evidence: dict[str, Value] = {
         "recompiles": count,
@@ -134,8 +134,8 @@ def _tell_limit(analysis: Analysis, found: Finding | None) -> Finding | None:
     facts = rank.compile
     if facts.limit_reason is None:
         return found
-    since = "" if facts.limit_step is None else f" since step {facts.limit_step:,} of {rank.steps:,}"
-    lost = f"at its limit of recompilations, new shapes or values run eagerly{since}"
+    since = "" if facts.limit_step is None else f" from step {facts.limit_step:,} of {rank.steps:,} on"
+    lost = f"past the recompile limit, new shapes or values run eagerly{since}"
     evidence: dict[str, Value] = {
         "eager_steps": None if facts.limit_step is None else rank.steps - facts.limit_step,
         "failed_guard": facts.limit_reason,
@@ -149,7 +149,7 @@ def _tell_limit(analysis: Analysis, found: Finding | None) -> Finding | None:
         cost_ratio = min(1.0, mid_ns / rank.step_mean_ns)
         if found is None and cost_ratio >= MATERIAL_RATIO and low_ns > 0:
             return replace(
-                _finding(analysis, f"torch.compile gave up: {lost}, {say_time(mid_ns)} a step slower", evidence),
+                _finding(analysis, f"torch.compile gave up: {lost}, {say_time(mid_ns)} slower per step", evidence),
                 cost_ns=round(mid_ns),
                 cost_ratio=cost_ratio,
                 saving=saving_within(

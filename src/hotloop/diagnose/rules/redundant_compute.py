@@ -35,31 +35,32 @@ BACKWARD_PER_FORWARD = 2.0
 def judge_redundant_compute(analysis: Analysis) -> Sequence[Finding]:
     """
     ## What it does
-    Finds several backwards through the same graph (`retain_graph=True`) and forwards that repeat an input which was
-    already computed in the same step.
+    Finds several backwards through the same graph (`retain_graph=True`), and forwards of an input that was already
+    computed in the same step.
 
     ## Why it costs
-    Each loss that is sent back alone walks the shared part of the model again. The gradients of the losses add up
-    anyway, so that one backward of their sum gives the same result. A second forward, often only to compute a metric,
-    costs as much as the first.
+    Each separate backward walks the shared part of the model again. The gradients of the losses add up anyway, so one
+    backward of their sum gives the same result. A second forward, often only for a metric, costs as much as the first.
 
     ## How to tell
-    More backwards than graphs: some were called with `retain_graph=True`. How much of each backward is the
-    shared part is read from the matrix products that were recorded, or else taken as a range. For forwards: the same
-    input tensor reached the model again before the next optimizer step. Of a frozen model (a teacher) that counts where
-    it takes one tensor only: a second input, a time or an action, may be another one each time.
+    There are more backwards than graphs, some of them with `retain_graph=True`. How much of each backward is shared is
+    read from the recorded matrix products, or else taken as a range. For forwards: the same input tensor reached the
+    model again before the next optimizer step. For a frozen model (a teacher), that counts only if it takes a single
+    tensor: a second input, such as a time or an action, may differ each time.
 
     ## What to do
-    `(loss_a + loss_b).backward()` in place of two. Keep the outputs of the first forward for metrics, detached.
+    Call `(loss_a + loss_b).backward()` instead of two backwards. Keep the outputs of the first forward, detached, for
+    metrics.
 
     ## When it is wrong
     Methods that need each loss's own gradient (gradient surgery, some multi-task weightings), second derivatives,
-    several optimizers with a loss each, and two passes with different dropout on purpose (R-Drop, SimCSE) are right
-    as they are. Two losses that each run the model on the same batch, with nothing random inside, need it once: sum
-    the losses of one output. A model that keeps state between calls (a memory, a running position) is an exception.
-    Gradients that no optimizer uses (a discriminator's step that goes back into the generator for lack of `detach()`,
-    a teacher's forward with gradients) are not seen: where one is cleared unused, it may have been read before, for
-    a norm, a penalty or gradient surgery, which leaves no trace, and what its part of a backward costs is not measured.
+    several optimizers with a loss each, and two passes with different dropout on purpose (R-Drop, SimCSE) are right as
+    they are. Two losses that each run the model on the same batch, with nothing random inside, need one run: sum the
+    losses of one output. A model that keeps state between calls (a memory, a running position) is an exception.
+
+    Gradients that no optimizer uses are not reported (a discriminator's step that reaches the generator for lack of
+    `detach()`, a teacher's forward with gradients): they may have been read before they were cleared, for a norm, a
+    penalty or gradient surgery, which leaves no trace, and their part of a backward is not measured.
     """
     found = (_judge_backwards(analysis), _judge_forwards(analysis))
     return tuple(finding for finding in found if finding is not None)
@@ -96,7 +97,7 @@ def _judge_backwards(analysis: Analysis) -> Finding | None:
     return Finding(
         rule="redundant-compute",
         kind=Kind.FAULT,
-        title=f"{repeats:.2g} backwards go through the same graph; one of the summed loss would do",
+        title=f"{repeats:.2g} backwards run through the same graph; one backward of the summed loss is enough",
         phase="backward",
         cost_ns=round(cost_ratio * analysis.step_ns),
         time_ns={"backward": round(cost_ratio * analysis.step_ns)},
@@ -192,7 +193,7 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
         "backward_fits_both": both_used,
         "repeated_backward_ns": round(sent_back),
     }
-    title = "a model computes the same batch more than once per step"
+    title = "a model runs on the same batch more than once per step"
     if sent_back > 0:
         title += ", forward and backward: the losses can share one output"
     return Finding(

@@ -19,24 +19,24 @@ REACHED_RATIO = 0.5
 def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Finds trainings whose gradients travel over a real network interface at a rate far below its nominal speed, or below
-    what two processes on one host reach, while all ranks wait for them.
+    Finds trainings in which all ranks wait for gradients that cross a real network interface far below its nominal
+    speed, or below what two processes on one host reach.
 
     ## Why it costs
-    In a ring, each rank sends and receives nearly twice the bytes of all gradients per exchange. Where that takes
-    longer than backward, every rank stands still for the rest.
+    In a ring, each rank sends and receives nearly twice the bytes of all gradients per exchange. If that takes longer
+    than backward, every rank waits for the rest.
 
     ## How to tell
-    Exposed communication is alike on all ranks, the interface's counters show the gradients' bytes, and bytes over
+    Exposed communication is similar on all ranks, the interface's counters show the gradients' bytes, and bytes over
     communication time give the rate. Loopback traffic is never a link.
 
     ## What to do
-    Far below the nominal speed: look which interface is used (`GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`), whether
-    InfiniBand is off (`NCCL_IB_DISABLE`), at errors and shared traffic. At its nominal speed: send less, with a
-    16-bit communication hook (half the bytes), gradient accumulation with `no_sync()`, or updates every N steps.
+    Far below the nominal speed: check which interface is used (`GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`), whether
+    InfiniBand is off (`NCCL_IB_DISABLE`), and look for errors and shared traffic. At the nominal speed: send less, with
+    a 16-bit communication hook (half the bytes), gradient accumulation with `no_sync()`, or updates every N steps.
 
     ## When it is wrong
-    Virtual interfaces report speeds that mean nothing. Compression costs computation: on a fast link it loses.
+    Virtual interfaces report meaningless speeds. Compression costs computation: on a fast link it is slower.
     """
     if not is_distributed(analysis):
         return None
@@ -45,7 +45,7 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
     rank = analysis.lead
     exposure = exposure_by_cause(analysis)
     if rank.ddp is None or rank.ddp.comm_ns is None or exposure is None:
-        return Skipped(rule="slow-link", reason="DDP gave no communication statistics")
+        return Skipped(rule="slow-link", reason="DDP reported no communication statistics")
     if not any(r.network_bytes_per_s for r in analysis.ranks):
         return Skipped(rule="slow-link", reason="no network counters were recorded")
     link = slow_link(analysis)

@@ -1,4 +1,4 @@
-"""slow-optimizer: the optimizer updates one tensor after another although one kernel could update all."""
+"""slow-optimizer: the optimizer updates one tensor at a time although one kernel could update all."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ UNPROVED_LOW_RATIO = 0.04
 """Without a probe an opportunity stays below the threshold of medium."""
 
 
-@rule("slow-optimizer", "the optimizer updates one tensor after another although one kernel could update all")
+@rule("slow-optimizer", "the optimizer updates one tensor at a time although one kernel could update all")
 def slow_optimizer(analysis: Analysis) -> Finding | None:
     """## What it does
-    Measures the time in `optimizer.step()` and, with a probe of this model's own tensors, what the fused or the
-    foreach form of the same optimizer would take.
+    Measures the time in `optimizer.step()` and, with a probe of this model's own tensors, how long the fused or foreach
+    form of the same optimizer would take.
 
     ## Why it costs
-    The plain form runs about ten operators for every parameter tensor, one after another: many small operators, and
-    every one reads and writes the whole tensor again. The fused form does one pass over all of them.
+    The plain form runs about ten small operators per parameter tensor, one after another, and each reads and writes the
+    whole tensor again. The fused form makes one pass over all of them.
 
     ## How to tell
-    The phase `optimizer` is a material part of the step, the optimizer is not fused, and the probe after the training
+    The phase `optimizer` is a material part of the step, the optimizer is not fused, and the probe after training
     measured a gain on tensors of the same shapes.
 
     ## What to do
-    `AdamW(..., fused=True)` (likewise Adam, SGD, Adagrad); where fused is not supported, `foreach=True`.
+    Use `AdamW(..., fused=True)` (also Adam, SGD, Adagrad); where fused is not supported, `foreach=True`.
 
-    For a class of that name that is your own, or another library's, what torch's takes is held against the recorded
-    steps: it pays where both compute the same. One that torch does not have (Lion, LAMB) is told where stack samples
-    show a loop over `.grad`; `torch._foreach_*` over lists does the same in a few calls.
+    For a class of that name from you or another library, torch's form is compared with the recorded steps: switch only
+    if both compute the same. An optimizer that torch does not have (Lion, LAMB) is reported if stack samples show a
+    loop over `.grad`; `torch._foreach_*` over lists does the same in a few calls.
 
     ## When it is wrong
-    Few large tensors leave little to win: their update is bound by memory either way. Fused updates round in another
+    Few large tensors leave little to save: their update is memory-bound either way. Fused updates round in another
     order, so the loss curve differs in the last digits. Tensor subclasses and sparse gradients may not be supported.
     """
     optimizer = slow_optimizer_of(analysis)
@@ -70,7 +70,7 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
     form = "fused" if technique == "fused-optimizer" else "foreach"
     other = f"torch.optim.{optimizer.name} in its {form} form" if optimizer.own_class else f"its {form} form"
     if technique == BY_LISTS:
-        other = "its loop over tensors, as torch._foreach_* over lists,"
+        other = "the same loop as torch._foreach_* calls over lists"
     tensors = f" over {optimizer.tensors} tensors" if optimizer.tensors else ""
     return Finding(
         rule="slow-optimizer",

@@ -19,7 +19,7 @@ DISPATCH_NS = 2_500.0
 LEAST_DISPATCH_RATIO = 0.3
 LOW_BUCKETS_RATIO = 0.4
 """Rule of thumb, as in small-buckets: the sure part of what larger buckets save where no probe timed them."""
-LINE_UNKNOWN = "unknown: the source does not tell which statement makes the batch"
+LINE_UNKNOWN = "unknown: the source does not show which statement makes the batch"
 SHARED_EXCHANGE_MID_RATIO = 0.5
 """Part of the exchange's time that the probe's expected saving takes as shared: the middle of none and all."""
 
@@ -28,31 +28,31 @@ SHARED_EXCHANGE_MID_RATIO = 0.5
 def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Forecasts what a larger batch would win per sample, from a replay of this model's own operators with both sizes. It
-    names the batch that pays most of those that were timed (up to 64 times the present one, as far as the host's memory
-    and the probe's time reach); of batches that pay within two hundredths of the step alike, the smallest.
+    Forecasts the time per sample that a larger batch would save, by replaying this model's own operators at both sizes.
+    It suggests the batch that saves most of those timed (up to 64 times the present one, as host memory and the probe's
+    time allow); if several save the same within two hundredths of the step, the smallest.
 
     ## Why it costs
     Every operator costs a few microseconds of host time and reads its weights once, whatever the batch. The optimizer
-    and the rest of the loop cost the same for one sample as for a thousand. With few samples a step, these fixed
-    costs are a large part of the time per sample.
+    and the rest of the loop cost the same for one sample as for a thousand. With few samples a step, these fixed costs
+    are a large part of the time per sample.
 
     ## How to tell
-    The replayed operators take less than twice as long on twice the batch. What a fused or foreach optimizer was
-    measured to save is left to slow-optimizer, what starting operators costs to uncompiled-model where that promises
-    something, and what larger buckets save of the exchange between ranks to small-buckets: all are won with the same
-    training, and no time is promised twice. Where loader workers make the batches, no more is promised than
-    their pace allows.
+    The replayed operators take less than twice as long on twice the batch. The forecast leaves out what a fused or
+    foreach optimizer was measured to save (slow-optimizer), what starting operators costs where uncompiled-model
+    forecasts a saving, and what larger buckets save between ranks (small-buckets), so no time is counted twice. If
+    loader workers make the batches, the forecast does not exceed their pace.
+
     Without a replay, the number of operators per step times the cost of starting one is compared with the time of
-    forward and backward; that alone never makes the finding more than low.
+    forward and backward; that alone never raises the finding above low.
 
     ## What to do
-    Raise the batch size while memory allows it. With gradient accumulation, take larger micro-batches and fewer of
-    them: the gradient stays the same up to rounding, and so does training.
+    Raise the batch size while memory allows it. With gradient accumulation, use fewer, larger micro-batches: the
+    gradient stays the same up to rounding, and so does training.
 
     ## When it is wrong
-    Without accumulation a larger batch is another training: fewer updates per epoch, and the learning rate has to be
-    tuned again. If steps wait for input, read more about that first: a larger batch waits longer.
+    Without accumulation, a larger batch is a different training: fewer updates per epoch, and the learning rate has to
+    be tuned again. If steps wait for input, read that finding first: a larger batch waits longer.
     """
     rank = analysis.lead
     accumulated = known_count(rank, "micro_batches") > 1.5
@@ -98,11 +98,11 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
         title = f"{times} the batch {'would' if sure else 'may'} take {saving.mid_ratio:.0%} less time per "
         title += _unit_of(analysis)
         won = ["torch.compile" if one.technique == "compile-model" else "a faster optimizer" for one in before]
-        won += ["fewer pieces in the exchange"] * (buckets is not None)
+        won += ["larger buckets"] * (buckets is not None)
         if won:
             title += f" beyond what {' and '.join(won)} save{'s' if len(won) == 1 and buckets is None else ''}"
         if not sure:
-            title += ", or no less"
+            title += ", or save nothing"
         if not accumulated:
             evidence["convergence"] = "may change: fewer and larger updates per epoch"
     else:
@@ -114,7 +114,7 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
             return None
         evidence["operators_per_step"] = round(count)
         settings = {"factor": 2}
-        title = f"starting operators takes about {cost_ratio:.0%} of a step; a larger batch would share that cost"
+        title = f"launching operators takes about {cost_ratio:.0%} of a step; a larger batch would spread that cost"
     where = batch_places(rank)
     if not where:
         evidence["line"] = LINE_UNKNOWN

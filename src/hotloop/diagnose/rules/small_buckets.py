@@ -10,27 +10,27 @@ from hotloop.diagnose.measured import known_places
 from hotloop.diagnose.noise import MATERIAL_RATIO
 
 
-@rule("small-buckets", "gradients are sent in many small pieces")
+@rule("small-buckets", "gradients are sent in many small buckets")
 def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
     Finds DistributedDataParallel trainings whose gradient buckets are far smaller than a mebibyte.
 
     ## Why it costs
-    Every all-reduce costs its latency, whatever it carries: tens of microseconds with NCCL on one host, a fraction of a
+    Every all-reduce costs its latency, whatever its size: tens of microseconds with NCCL on one host, a fraction of a
     millisecond with gloo or over a network.
 
     ## How to tell
-    Many buckets, nearly all below 1 MiB, and communication that backward does not hide. A probe of this model's buckets
-    measures the gain when there is one; otherwise the number of needless all-reduces times their usual latency is
-    taken, never more than what is exposed.
+    There are many buckets, nearly all below 1 MiB, and communication that backward does not hide. If a probe of this
+    model's buckets ran, it measured the gain; otherwise the cost is the number of unneeded all-reduces times their
+    usual latency, never more than what is exposed.
 
     ## What to do
-    Leave `bucket_cap_mb` at 25, or raise it. Very slow links may want larger ones, and a model with one huge last
+    Leave `bucket_cap_mb` at 25, or raise it. Very slow links may need larger buckets, and a model with one huge last
     layer smaller ones.
 
     ## When it is wrong
-    Small buckets start earlier: when communication is already hidden behind backward, larger ones win nothing.
+    Small buckets start earlier: if backward already hides communication, larger ones save nothing.
     """
     rank = analysis.lead
     ddp = rank.ddp
@@ -72,7 +72,7 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
     return Finding(
         rule="small-buckets",
         kind=Kind.FAULT,
-        title=f"gradients are sent in {len(sizes)} pieces of about {sorted(sizes)[len(sizes) // 2] / 1024:.0f} KiB",
+        title=f"gradients are sent in {len(sizes)} buckets of about {sorted(sizes)[len(sizes) // 2] / 1024:.0f} KiB",
         phase="backward",
         cost_ns=round(cost_ratio * analysis.step_ns),
         time_ns={"backward": round(cost_ratio * analysis.step_ns)},

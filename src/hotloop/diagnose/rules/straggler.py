@@ -41,7 +41,7 @@ WAITING_LOW_RATIO, WAITING_MID_RATIO = 0.4, 0.75
 MORE_WORK_RATIO = 1.05
 DESCHEDULED_RATIO = 0.5
 """From this part of its lateness on, a rank that had no core while it was ready is late for what else runs there."""
-DESCHEDULED_TEXT = ": for {longer_ms:.3g} ms more than the others it was ready but other threads had its core"
+DESCHEDULED_TEXT = ": it was ready {longer_ms:.3g} ms longer than the others while other threads had its core"
 MOSTLY_ONE_PHASE_RATIO = 1.25
 """Where all of its longer work is more than this times that of its longest phase, both are told."""
 BLOCKS_COUNT = 8
@@ -100,10 +100,10 @@ class Gap:
 def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     """The rank that waits least in the collectives that all ranks share, and how much longer the others wait."""
     if len(analysis.ranks) < 2:
-        return Skipped(rule="straggler", reason="a single rank's file was given")
+        return Skipped(rule="straggler", reason="the trace of only one rank was given")
     waits = sorted(analysis.waits, key=lambda one: one.wait_ns)
     if len(waits) < 2 or not analysis.span_ns:
-        return Skipped(rule="straggler", reason="no collective could be matched over the ranks")
+        return Skipped(rule="straggler", reason="no collective could be matched across ranks")
     slow, others = waits[0], waits[1:]
     gap_ratio = (others[0].wait_ns - slow.wait_ns) / analysis.span_ns
     mean_ratio = (sum(one.wait_ns for one in others) / len(others) - slow.wait_ns) / analysis.span_ns
@@ -113,7 +113,7 @@ def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     return Finding(
         rule="straggler",
         kind=Kind.FAULT,
-        title=f"all ranks wait for rank {slow.rank}: the others stand {mean_ratio:.0%} of the time in collectives "
+        title=f"all ranks wait for rank {slow.rank}: the others spend {mean_ratio:.0%} of the time in collectives "
         "that it has not reached",
         phase="communication",
         cost_ns=round(cost_ratio * analysis.step_ns),
@@ -133,34 +133,36 @@ def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     )
 
 
-@rule("straggler", "all ranks wait for one", on_trace=straggler_on_trace)
+@rule("straggler", "all ranks wait for one slow rank", on_trace=straggler_on_trace)
 def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Names the rank that the others wait for, the phase in which it takes longer, and the lines of that phase.
+    Reports the rank that the others wait for, the phase in which it takes longer, and the lines of that phase.
 
     ## Why it costs
-    Gradients are averaged over all ranks, so that every step takes as long as on the slowest. What the others spend
-    waiting is lost.
+    Gradients are averaged over all ranks, so every step takes as long as on the slowest one. The time that the others
+    wait is lost.
 
     ## How to tell
-    Step times say nothing: the exchange makes them equal. Each rank's exposed communication is transfer plus waiting;
-    the rank with clearly the least of it is the one that arrives last. Its own work must be longer too, by a good part
-    of what the others wait, or else nothing is said. Ranks that compute the same on the cores of one host may differ by
-    a fifth with nothing wrong: only what is longer than that, phase by phase, counts in the low forecast (and so in the
-    severity), unless the rank has more samples or tokens. A rank that was ready for most of that time while other
-    threads had its core (the kernel counts it) is told as info: what else runs on the host makes it late. What a rank
-    spends on writing checkpoints is left to blocking-checkpoint: only what it is late for besides counts. Where the
-    program gives the rank more samples or tokens than the others, the line that makes its batches comes first.
+    Step times show nothing: the exchange makes them equal. Each rank's exposed communication is transfer plus waiting;
+    the rank with clearly the least of it arrives last. Its own work must be longer too, by a good part of what the
+    others wait, or the rule reports nothing.
+
+    On the cores of one host, ranks that compute the same may differ by a fifth with nothing wrong: only what exceeds
+    that, phase by phase, counts in the low forecast (and so in the severity), unless the rank has more samples or
+    tokens. If the rank was ready for most of that time while other threads had its core (the kernel counts it), the
+    severity is info: whatever else runs on the host makes it late. Time spent writing checkpoints is left to
+    blocking-checkpoint; only the rest counts. If the program gives the rank more samples or tokens than the others, the
+    line that makes its batches comes first.
 
     ## What to do
-    Look at the phase that is named: an uneven share of the data or longer samples (balance them, or sort by length over
-    all ranks), work that only one rank does (logging, validation, checkpoints on rank 0), a slower disk or a busier
-    machine (move the rank).
+    Look at the reported phase: an uneven share of the data or longer samples (balance them, or sort by length over all
+    ranks), work that only one rank does (logging, validation, checkpoints on rank 0), a slower disk or a busier machine
+    (move the rank).
 
     ## When it is wrong
-    When ranks take turns at being last, the mean shows no straggler, although jitter costs time. A rank that runs on
-    slower hardware cannot be fixed in the code.
+    If ranks take turns at being last, the average shows no straggler, although jitter costs time. A rank on slower
+    hardware cannot be fixed in the code.
     """
     if not is_distributed(analysis):
         return None
@@ -247,7 +249,7 @@ def _describe_longer(gap: Gap, phase: str) -> str:
     if gap.more_work is None:
         return longer
     if gap.more_work.ratio is None:
-        return f"alone has {gap.more_work.name} and {longer}"
+        return f"is the only one with {gap.more_work.name} and {longer}"
     return f"has {gap.more_work.ratio:.3g} times the {gap.more_work.name} and {longer}"
 
 

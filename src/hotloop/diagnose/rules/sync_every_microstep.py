@@ -15,31 +15,31 @@ SPREAD_RATIO = 1 / 3
 """Part of FSDP2's bytes that spreads gradients: weights are gathered twice, and gradients are as many bytes."""
 
 
-@rule("sync-every-microstep", "gradients are averaged over ranks after every micro-batch")
+@rule("sync-every-microstep", "ranks synchronise gradients after every micro-batch")
 def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
     """
     ## What it does
-    Finds gradient accumulation under DistributedDataParallel or FSDP2 in which every micro-batch synchronises.
+    Finds gradient accumulation under DistributedDataParallel or FSDP2 that synchronises after every micro-batch.
 
     ## Why it costs
-    Each backward outside `no_sync()` sends all gradients to all ranks. With k micro-batches per step, k-1 of these
-    exchanges are thrown away: only the sum of the last one is used.
+    Each backward outside `no_sync()` exchanges all gradients between ranks. With k micro-batches per step, k-1 of these
+    exchanges are wasted: only the sum after the last one is used.
 
     ## How to tell
-    Several backwards per optimizer step, and as many DDP forwards that asked for synchronisation. The cost is the
-    communication that backward does not hide, per exchange, times k-1; on a CPU all of it, since the exchange works on
-    the cores that compute.
+    There are several backwards per optimizer step, and as many DDP forwards that requested synchronisation. The cost is
+    the communication that backward does not hide, per exchange, times k-1; on a CPU it is all of it, because the
+    exchange runs on the cores that compute.
 
     ## What to do
     Wrap forward and backward of all micro-batches but the last in `with model.no_sync():` (in Accelerate:
     `accelerator.accumulate(model)`). Under FSDP2 call `model.set_requires_gradient_sync(last)` before each micro-batch,
-    and `model.set_reshard_after_backward(last)`, which also gathers the weights once a step.
+    and `model.set_reshard_after_backward(last)`, which also all-gathers the weights only once a step.
 
     ## When it is wrong
-    Waiting for a slow rank is part of the exposed communication, and much of that comes back at the one exchange that
-    stays; the forecast is therefore a range. Under FSDP2, synchronising every time keeps gradients and weights in
-    parts, which may be wanted: whole ones need the memory that sharding saves. What its exchange takes is known on a
-    CPU only, where it runs on the thread that trains.
+    Exposed communication includes waiting for a slow rank, and much of that returns at the one exchange that stays, so
+    the forecast is a range. Under FSDP2, synchronising every time keeps gradients and weights sharded, which you may
+    want: whole ones need the memory that sharding saves. Its time is known only on a CPU, where it runs on the training
+    thread.
     """
     rank = analysis.lead
     extra = extra_syncs(analysis)
@@ -101,8 +101,8 @@ def _judge_sharded(analysis: Analysis) -> Finding | None:
     return Finding(
         rule="sync-every-microstep",
         kind=Kind.FAULT,
-        title=f"FSDP2 spreads gradients over ranks {syncs:.2g} times per step; once is enough where memory holds "
-        "whole ones",
+        title=f"FSDP2 reduce-scatters gradients {syncs:.2g} times per step; once is enough if unsharded gradients fit "
+        "in memory",
         phase="communication",
         cost_ns=round(cost_ns),
         time_ns={"communication": round(cost_ns)},

@@ -30,34 +30,34 @@ def fusable_share(ops: Mapping[str, Any]) -> float:
     return fusable / total if total > 0 else 0.0
 
 
-@rule("uncompiled-model", "an eager model whose operators torch.compile could fuse")
+@rule("uncompiled-model", "the model runs eagerly although torch.compile could fuse its operators")
 def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Names models that run eagerly although much of their time goes to operators that torch.compile merges.
+    Finds models that run eagerly although much of their time goes to operators that torch.compile fuses.
 
     ## Why it costs
     Run one by one, pointwise operators read and write all of their data each time, and each costs microseconds of
     Python, dispatch and autograd. A compiler makes one pass of many. Matrix products gain little.
 
     ## How to tell
-    torch.compile was not used, and the step computed from a probe is shorter. The probe times each mergeable operator
-    after the training, on a part of its recorded shapes that stays in the caches; how one step's operators hand data to
-    each other tells which of them make one pass and what that pass reads and writes. Nothing is compiled for it, so
+    torch.compile was not used, and the step computed from a probe is shorter. After training, the probe times each
+    fusable operator on a part of its recorded shapes that stays in the caches; the data flow between one step's
+    operators shows which of them fuse into one pass and what that pass reads and writes. Nothing is compiled for it, so
     the saving is `simulated`; docs/compile-forecast.md compares it with compiled trainings. Without a probe, at least a
-    quarter of the recorded operator time is mergeable; that alone never makes the finding more than low.
+    quarter of the recorded operator time is fusable; that alone never raises the finding above low.
 
     ## What to do
-    `model = torch.compile(model)` after the model is on its device (and after wrapping it in DDP). Measure over
-    enough steps to pay for compiling, which takes from seconds to minutes.
+    Call `model = torch.compile(model)` after the model is on its device (and after wrapping it in DDP). Measure over
+    enough steps to pay for compiling, which takes seconds to minutes.
 
     ## When it is wrong
     Shapes that change every batch recompile, code that prints or branches on tensor values breaks the graph, and short
-    runs never win back the compile time. LSTM, GRU and RNN layers of torch are left as they are (the graph breaks
-    there), and what they run cannot be told from the rest of the model, so that one with such layers is not judged.
-    Gradients of gradients do not work at all: where they, or batches of many lengths, may be there, the finding is only
-    information. On a CPU, models dominated by matrix products gain a few per cent at
-    best, and convolutions may gain or lose by another memory format, which is not forecast.
+    runs never recover the compile time. torch.compile leaves LSTM, GRU and RNN layers of torch as they are (with a
+    graph break), and their time cannot be separated from the rest, so a model with such layers is not judged. Compiled
+    models do not support gradients of gradients at all: where these, or batches of many lengths, may occur, the
+    severity is info. On a CPU, models dominated by matrix products gain a few percent at best, and convolutions may
+    gain or lose by another memory format, which is not forecast.
     """
     rank = analysis.lead
     if rank.compile.used:
@@ -81,9 +81,9 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
             return None
         evidence |= dict(forecast.evidence)
         sure = saving.low_ratio >= SURE_RATIO and not compiling_is_unsure(analysis)
-        title = f"torch.compile may save up to about {saving.high_ratio:.0%} (likely {saving.mid_ratio:.0%})"
+        title = f"torch.compile may save up to {saving.high_ratio:.0%} of the step (likely {saving.mid_ratio:.0%})"
         if sure:  # computed, not timed: the range is what can be said
-            title = f"torch.compile would take {saving.low_ratio:.0%} to {saving.high_ratio:.0%} off the step"
+            title = f"torch.compile would save {saving.low_ratio:.0%} to {saving.high_ratio:.0%} of the step"
     elif rank.ops is None:
         return Skipped(rule="uncompiled-model", reason="no operator times were recorded")
     else:

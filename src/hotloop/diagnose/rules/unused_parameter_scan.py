@@ -23,26 +23,26 @@ UNTIMED_COST_RATIO = 0.02
 """Rule of thumb for the walk's share of the step where it was not timed."""
 
 
-@rule("unused-parameter-scan", "DDP looks for unused parameters although all are used")
+@rule("unused-parameter-scan", "DDP searches for unused parameters although all are used")
 def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
     Finds `find_unused_parameters=True` in trainings whose parameters all receive gradients.
 
     ## Why it costs
-    After every forward DDP walks the whole autograd graph, on the host, before backward can begin. It then exchanges
-    a map of what was used, one more all-reduce that the last bucket waits for.
+    After every forward, DDP walks the whole autograd graph on the host before backward can begin. It then exchanges a
+    map of what was used, one more all-reduce that the last bucket waits for.
 
     ## How to tell
-    The setting is on, no parameter was without a gradient, and the walk was timed: that is the cost. The extra
-    all-reduce and the later start of backward are not timed and not counted.
+    The setting is on, and no parameter was without a gradient. The cost is the measured time of the walk; the extra
+    all-reduce and the later start of backward are neither timed nor counted.
 
     ## What to do
-    Leave `find_unused_parameters` at False. If the set of used parameters never changes, `static_graph=True` does
-    without the walk too.
+    Leave `find_unused_parameters` at False. If the set of used parameters never changes, `static_graph=True` avoids the
+    walk too.
 
     ## When it is wrong
-    A model with branches that are taken rarely needs it, though no unused parameter showed in this run.
+    A model with rarely taken branches needs it, even if no parameter was unused in this run.
     """
     rank = analysis.lead
     ddp = rank.ddp
@@ -69,7 +69,7 @@ def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
     return Finding(
         rule="unused-parameter-scan",
         kind=Kind.FAULT,
-        title="DDP looks for unused parameters in every step, and there are none",
+        title="DDP searches for unused parameters in every step, and there are none",
         phase="forward",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,

@@ -1,4 +1,4 @@
-"""worker-restart: loader workers are started anew for every pass over the data."""
+"""worker-restart: DataLoader workers restart for every pass over the data."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from hotloop.diagnose.noise import recurs_unevenly, steps_between
 from hotloop.diagnose.wording import say_every, say_share, say_time
 
 
-@rule("worker-restart", "loader workers are started anew for every pass over the data")
+@rule("worker-restart", "DataLoader workers restart for every pass over the data")
 def worker_restart(analysis: Analysis) -> Finding | None:
     """## What it does
-    Measures what each new iterator of a DataLoader with workers costs: starting the processes, the wait for the first
-    batches beyond a usual step's wait, and how much slower the step right after it computes.
+    Measures what each new iterator of a DataLoader with workers costs: starting the processes, waiting longer than
+    usual for the first batches, and computing more slowly in the step right after.
 
     ## Why it costs
     Without `persistent_workers` the workers end with the iterator. Each new pass forks or spawns them again, imports
-    what they need, copies the data set to them and starts with an empty queue, while the loop waits. After a fork the
-    training writes into pages that it now shares with the workers: each one is copied at the first touch.
+    what they need, copies the data set to them and starts with an empty queue, while the loop waits. After a fork,
+    training shares its pages with the workers: each one is copied at the first write.
 
     ## How to tell
-    Several iterators were created, `num_workers > 0`, `persistent_workers` is off, and the steps that begin a pass
-    take longer than the others by the time named here. Short epochs and the spawn start method make it worse.
+    Several iterators were created, `num_workers > 0`, `persistent_workers` is off, and the steps that begin a pass take
+    longer than the others by the reported time. Short epochs and the spawn start method make it worse.
 
     ## What to do
-    `DataLoader(..., persistent_workers=True)`. For very short epochs let one pass cover several of them (a sampler
+    Set `DataLoader(..., persistent_workers=True)`. For very short epochs, let one pass cover several of them (a sampler
     that repeats), which also saves the wait for the first batch.
 
     ## When it is wrong
-    Workers that persist keep the data set as it was when they started: code that changes the data set between epochs
-    (curriculum, changing augmentation) has to tell them in another way. They also keep their memory.
+    Persistent workers keep the data set as it was when they started: code that changes it between epochs (curriculum,
+    changing augmentation) has to pass the change on in another way. They also keep their memory.
     """
     rank = max(analysis.ranks, key=restart_ns)
     loader = main_loader(rank)
