@@ -12,22 +12,23 @@ from hotloop.core.techniques import Context, Effect, NotApplicable, Setting, Sta
 class Accumulation(Technique):
     """
     ## What it does
-    The Trainer splits each batch into `micro_batches` parts, adds up their gradients and steps once: the effective
-    batch stays what it was. Each part's loss counts by its share of the samples, so a smaller last part is right too.
-    Ranks exchange gradients once a step. In a loop of your own, `hotloop.train.accumulate.micro_batches` does this.
+    The Trainer splits each batch into `micro_batches` parts, adds up their gradients and steps once, so the effective
+    batch stays the same. Each part's loss is weighted by its share of the samples, so a smaller last part is right too.
+    Ranks exchange gradients once a step. In your own loop, use `hotloop.train.accumulate.micro_batches`.
 
     ## When it helps
-    When the whole batch's activations do not fit: their peak is that of one micro-batch. With 4 parts, 3 of 4 exchanges
-    between ranks are saved over four small steps; on two gloo ranks that share two cores each saved exchange of 3.2 MB
-    was worth 5.1 to 6.2 ms (3 to 5 interleaved pairs).
+    The whole batch's activations do not fit: their peak becomes that of one micro-batch. Compared with four small
+    steps, 4 parts save 3 of 4 exchanges between ranks; on two gloo ranks that share two cores, each saved exchange of
+    3.2 MB was worth 5.1 to 6.2 ms (3 to 5 interleaved pairs).
 
     ## When it does not
-    It is no remedy for low utilisation: smaller matrices compute less per second. It saves no parameters, gradients or
-    optimizer state. Losses that are no mean over samples, BatchNorm and contrastive losses see the part, not the batch.
+    It does not cure low utilisation: smaller matrices compute less per second. It saves no parameters, gradients or
+    optimizer state. Losses that are not a mean over samples, BatchNorm and contrastive losses see the part, not the
+    batch.
 
     ## Numerics
-    Reordered for a mean loss over samples: the same sum in another order. A mean over tokens with padding weighs
-    parts by samples, which is not the same.
+    Reordered for a mean loss over samples: the same sum in another order. A mean over tokens with padding is not the
+    same, because parts are weighted by samples.
     """
 
     id = "accumulation"

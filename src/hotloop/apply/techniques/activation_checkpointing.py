@@ -25,27 +25,27 @@ from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicabl
 class ActivationCheckpointing(Technique):
     """
     ## What it does
-    Keeps only the inputs of each repeated block and computes the rest again in backward (non-reentrant, random numbers
-    restored). `policy = "matmuls"` keeps the results of matrix products, convolutions and attention and recomputes the
-    cheap rest. `budget` is the share of the model's activations to keep at most at any time of a step, also while a
-    block is there again in backward: the first forward is measured, then as few blocks and parts of blocks as meet the
-    budget are recomputed, early ones first. Of a compiled model, the compiler chooses what to keep. A transformers
-    model gets its own switch where whole blocks are recomputed; `use_cache` is off while it trains in any case.
+    Keeps only the inputs of each repeated block and recomputes the rest in backward (non-reentrant, random numbers
+    restored). `policy = "matmuls"` keeps the results of matrix products, convolutions and attention, and recomputes the
+    cheap rest. `budget` is the largest share of the model's activations to keep at any time in a step, including while
+    a block is recomputed in backward: hotloop measures the first forward, then recomputes as few blocks and parts of
+    blocks as meet the budget, early ones first. In a compiled model, the compiler chooses what to keep. A transformers
+    model uses its own switch where whole blocks are recomputed; `use_cache` is always off while it trains.
 
     ## When it helps
-    When memory is full: a larger batch or model fits. For six blocks of a transformer 46 of 188 MB of activations were
-    left. Budgets of 0.75, 0.5 and 0.25 kept 76, 50 and 29 % of a transformer with four blocks; compiled, where torch
-    plans, 62, 51 and 26 % (torch 2.13, CPU).
+    Memory is full, and a larger batch or model has to fit. Six transformer blocks kept 46 of 188 MB of activations.
+    Budgets of 0.75, 0.5 and 0.25 kept 76, 50 and 29 % of a transformer with four blocks; compiled, where torch chooses,
+    62, 51 and 26 % (torch 2.13, CPU).
 
     ## When it does not
-    It never makes a step faster by itself: all blocks of a 10 million parameter transformer cost 25 % more time in
-    float32 (340 in place of 273 ms). Blocks that change buffers (batch norm) or their arguments, or draw from Python's
-    random numbers, would do so twice, so they are left alone, and so are a model that checkpoints itself and one in
-    nn.DataParallel on several GPUs. A budget below what the largest block takes is out of reach (the report says what
-    is reached); it does not count what the loss keeps.
+    It never makes a step faster by itself: recomputing all blocks of a 10 million parameter transformer took 25 % more
+    time in float32 (340 instead of 273 ms). Blocks that change buffers (batch norm) or their arguments, or draw Python
+    random numbers, would do so twice, so they are left alone. So are a model that checkpoints itself and one in
+    nn.DataParallel on several GPUs. A budget below what the largest block takes cannot be met (the report shows what is
+    reached); it does not count what the loss keeps.
 
     ## Numerics
-    Exact: the same operators run again with the same random numbers. A compiled model may be fused in another way.
+    Exact: the same operators run again with the same random numbers. A compiled model may be fused differently.
     """
 
     id = "activation-checkpointing"

@@ -14,17 +14,17 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Set
 class ActivationOffload(Technique):
     """
     ## What it does
-    Copies tensors that backward will need to the host while the forward runs, and back when backward asks for them.
-    Parameters and small tensors stay where they are.
+    Copies tensors that backward will need to the host during forward, and back when backward asks for them. Parameters
+    and small tensors stay where they are.
 
     ## When it helps
-    When memory of the GPU is full and recomputing would cost more than the copies: few operators on large tensors,
-    and a fast link to the host. No figure of our own yet: measure it.
+    GPU memory is full and recomputing would cost more than copying: few operators on large tensors, and a fast link to
+    the host. Not measured yet: measure it yourself.
 
     ## When it does not
-    On a CPU there is nothing to offload to. The copies are not hidden behind computing: at 25 GB/s a gigabyte costs 40
-    ms each way. Compiled models save their activations inside the graph, out of reach, and nn.DataParallel on
-    several GPUs saves them in threads of its own.
+    On a CPU there is nowhere to offload to. The copies do not overlap with computation: at 25 GB/s a gigabyte costs 40
+    ms each way. Compiled models save their activations inside the graph, out of reach, and nn.DataParallel on several
+    GPUs saves them in its own threads.
 
     ## Numerics
     Exact: the same bits come back.

@@ -19,28 +19,28 @@ class Bf16Autocast(Technique):
     """
     ## What it does
     Runs the model's forward under `torch.autocast(dtype=torch.bfloat16)`: matrix products and convolutions compute in
-    bfloat16, sums and normalisations stay in float32. Parameters, gradients, optimizer state and checkpoints stay
-    float32, and the model's outputs are given back as float32, so that a loss outside the model computes as before. A
-    copy or a pickle of the model does not carry it.
+    bfloat16, sums and normalisations in float32. Parameters, gradients, optimizer state and checkpoints stay float32.
+    The model returns float32 outputs, so a loss outside the model computes as before. A copy or pickle of the model
+    does not carry the change.
 
-    Every outermost module that is called with gradients is treated by itself. A forward that fails under autocast and
-    succeeds without is run again without, from the same random numbers, and from then on the model is left alone; the
-    report says so. So is a model with an `autograd.Function` of the script's own whose backward would be given tensors
-    of both dtypes: without `custom_bwd` it runs outside of autocast.
+    Every outermost module that is called with gradients is treated separately. A forward that fails under autocast and
+    succeeds without it is rerun without it, from the same random numbers, and the model is left alone from then on; the
+    report shows this. Also left alone is a model with an `autograd.Function` of the script's own whose backward would
+    get tensors of both dtypes: without `custom_bwd` it runs outside autocast.
 
     ## When it helps
     Matrix units compute bfloat16 several times faster. A 10 million parameter transformer went from 273 to 169 CPU-ms a
     step on a core with AMX, both with a fused optimizer, and from 328 with the default one (torch 2.13, n = 7,
-    interleaved; docs/claims.md has what was measured since).
+    interleaved; docs/claims.md has later measurements).
 
     ## When it does not
-    Small matrices: the casts cost more than they win (14 to 20 ms a step on a small model on a CPU). Hardware without
-    bfloat16 units: it is refused on such a GPU, and said on such a CPU. On a CPU, batches of many lengths: each makes
-    kernels of its own. Models that run under the script's own autocast, also one that it switched off, and models in
-    another dtype, with mixed precision of FSDP or in nn.DataParallel on several GPUs are left as they are.
+    Small matrices: the casts cost more than they save (14 to 20 ms a step on a small model on a CPU). Hardware without
+    bfloat16 units: hotloop refuses such a GPU, and reports such a CPU. On a CPU, batches of many lengths: each needs
+    its own kernels. Left as they are: models under the script's own autocast, even one that it switched off, models in
+    another dtype, with FSDP mixed precision, or in nn.DataParallel on several GPUs.
 
     ## Numerics
-    Lossy: eight bits of mantissa in matrix products. Compare the loss curve. `evaluation = false` leaves forwards
+    Lossy: eight bits of mantissa in matrix products. Compare the loss curve. `evaluation = false` keeps forwards
     without gradients in float32.
     """
 

@@ -17,44 +17,43 @@ class Bf16Parameters(Technique):
     """
     ## What it does
     Stores the weight matrices (parameters of two or more dimensions) in bfloat16 and runs the forward under bfloat16
-    autocast, with outputs in float32; a part of the model that is called outside of it (`model.decode(z)`) does the
-    same by itself. Their gradients and their optimizer state are bfloat16 too. Biases, normalisations, recurrent layers
-    and parametrised weights stay float32, and so do buffers.
+    autocast, with float32 outputs; a part of the model called outside that forward (`model.decode(z)`) does the same.
+    The gradients and optimizer state of these weights are bfloat16 too. Biases, normalisations, recurrent layers,
+    parametrised weights and buffers stay float32.
 
-    A bfloat16 cannot take a small update: below a 512th of the weight it is lost. `weights` says what becomes of it.
-    `compensated` keeps the lower half of every weight's float32 value beside it, in the optimizer's state, and loses
-    nothing. `stochastic` rounds up or down at random, right on average, from random bits of its own. `nearest` loses
-    it. With AdamW a weight takes 16 bytes in float32 (weight, gradient, two moments), 10 compensated, 8 stochastic or
-    nearest; `state = "float32"` adds 4. But for `nearest`, each step runs the optimizer's own code on float32 copies,
-    about 4 million weights at a time, and rounds bfloat16 state at random.
+    bfloat16 loses small updates: those below a 512th of the weight. `weights` chooses what happens to them.
+    `compensated` keeps the lower half of every weight's float32 value in the optimizer's state, and loses nothing.
+    `stochastic` rounds up or down at random, right on average, from random bits of its own. `nearest` loses them. With
+    AdamW a weight takes 16 bytes in float32 (weight, gradient, two moments), 10 compensated, 8 stochastic or nearest;
+    `state = "float32"` adds 4. Except with `nearest`, each step runs the optimizer's own code on float32 copies, about
+    4 million weights at a time, and rounds bfloat16 state at random.
 
     ## When it helps
     Memory is short, or weights are read more often than they are used: small batches, large embeddings, wide layers.
     Autocast keeps float32 weights and makes bfloat16 copies of them in every forward. A 10 million parameter
-    transformer wholly in bfloat16 took 133 CPU-ms a step where autocast took 169, on a core with AMX (torch 2.13, n =
-    7, interleaved; `nearest`); less is won here, where part of the model stays float32.
+    transformer wholly in bfloat16 took 133 CPU-ms a step, against 169 with autocast, on a core with AMX (torch 2.13, n
+    = 7, interleaved; `nearest`); this technique saves less, because part of the model stays float32.
 
-    The finer updates cost time, once a step, however large its batch: with fused AdamW on one core (avx512_bf16) and
-    512 tokens a step, which is little, that transformer took, over autocast, 0.97 [0.95, 0.99] as long with `nearest`,
-    1.17 [1.12, 1.23] compensated with float32 state, 1.60 [1.53, 1.66] compensated with bfloat16 state and 1.49 [1.46,
-    1.52] stochastic (n = 8). On a CPU take float32 state, and larger batches. Not measured on a GPU yet.
+    The finer updates cost time once a step, whatever the batch. With fused AdamW on one core (avx512_bf16) and 512
+    tokens a step, which is few, that transformer took, relative to autocast, 0.97 [0.95, 0.99] of the time with
+    `nearest`, 1.17 [1.12, 1.23] compensated with float32 state, 1.60 [1.53, 1.66] compensated with bfloat16 state and
+    1.49 [1.46, 1.52] stochastic (n = 8). On a CPU, use float32 state and larger batches. Not measured on a GPU yet.
 
     ## When it does not
-    Models that are wrapped in DistributedDataParallel or FSDP already (give the model before it is wrapped), LBFGS,
-    models in another dtype, the script's own autocast. But for `nearest`: optimizers other than torch's that update
-    each element by itself, and `capturable` ones; `nearest` needs an optimizer that holds no state yet. A model of
-    which an `AveragedModel`, or another module that holds a copy of it, was made before: an average of both dtypes is
-    an error in torch. What computes with a weight itself outside of the model (a loss that multiplies by
-    `model.head.weight`) meets bfloat16. The model's checkpoints hold bfloat16 weights from then on; what is kept
-    besides is in the optimizer's.
+    Models already wrapped in DistributedDataParallel or FSDP (pass the model before wrapping it), LBFGS, models in
+    another dtype, the script's own autocast. Except with `nearest`: optimizers other than torch's elementwise ones, and
+    `capturable` ones; `nearest` needs an optimizer without state. Models of which an `AveragedModel`, or another module
+    that holds a copy, was made before: torch cannot average both dtypes. Code outside the model that uses a weight (a
+    loss that multiplies by `model.head.weight`) gets bfloat16. The model's checkpoints hold bfloat16 weights from then
+    on, and the optimizer's any lower halves.
 
     ## Numerics
-    Lossy: operators compute in bfloat16, as under autocast, and gradients are summed in it over micro-batches. Of a
-    small language model trained for 1,000 steps with a falling learning rate, the mean loss of the last 100 steps was
-    0.2629 in float32 and under autocast, 0.2629 compensated, 0.2635 stochastic and 0.2967 nearest (2 seeds). Over 300
-    steps `nearest` leaves the range of 5 float32 seeds (1.806 in steps 50 to 100, range 1.768 to 1.793, the same seeds
-    in float32 1.788); compensated (1.788) and stochastic (1.788) stay in it. With `nearest` compare the loss curve over
-    the whole training, the end most of all.
+    Lossy: operators compute in bfloat16, as under autocast, and micro-batch gradients are summed in it. For a small
+    language model trained for 1,000 steps with a falling learning rate, the mean loss of the last 100 steps was 0.2629
+    in float32 and under autocast, 0.2629 compensated, 0.2635 stochastic and 0.2967 nearest (2 seeds). Over 300 steps
+    `nearest` leaves the range of 5 float32 seeds (1.806 in steps 50 to 100, range 1.768 to 1.793, the same seeds in
+    float32 1.788); compensated (1.788) and stochastic (1.788) stay in it. With `nearest`, compare the loss curve over
+    the whole training, above all at the end.
     """
 
     id = "bf16-parameters"

@@ -15,22 +15,22 @@ USUAL_INTERVAL = 2000
 class CalmerScaler(Technique):
     """
     ## What it does
-    Sets `growth_interval`, and `init_scale` where it is named, of the script's GradScaler when it is built. Without
-    settings, an interval below torch's own 2000 is raised to that. A number that the strategy names is set as it is,
-    and the report says what the script had chosen.
+    Sets `growth_interval`, and `init_scale` if you give it, of the script's GradScaler when it is built. Without
+    settings, an interval below torch's own 2000 is raised to that. A number in the strategy is set as it is, and the
+    report shows what the script had chosen.
 
     ## When it helps
-    A float16 training that loses steps again and again after its start: each time the scaler doubles its factor beyond
-    what the gradients bear, a whole step is computed and thrown away. With an interval of 2 that is up to every third
-    step, with 2000 one in 2001: the rule `loss-scaler-overhead` counts them.
+    A float16 training that keeps losing steps after its start: each time the scaler doubles its factor beyond what the
+    gradients allow, a whole step is computed and thrown away. With an interval of 2 that is up to every third step,
+    with 2000 one in 2001; the rule `loss-scaler-overhead` counts them.
 
     ## When it does not
-    bfloat16 and float32 need no scaler at all (`drop-scaler`). Skips of the first steps are how the scaler finds its
-    factor; a smaller `init_scale` spares a few of them, once. A checkpoint that is loaded brings the interval with
-    which it was saved. Overflows that come from the model itself stay.
+    bfloat16 and float32 need no scaler at all (`drop-scaler`). Skips in the first steps are how the scaler finds its
+    factor; a smaller `init_scale` avoids a few of them, once. A loaded checkpoint restores the interval with which it
+    was saved. Overflows that come from the model itself stay.
 
     ## Numerics
-    Lossy: steps that were skipped are made, so that the training takes another path. A smaller factor loses more of the
+    Lossy: steps that would be skipped are made, so training takes another path. A smaller factor loses more of the
     smallest gradients.
     """
 

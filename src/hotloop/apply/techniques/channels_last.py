@@ -15,27 +15,27 @@ LBFGS = "LBFGS wants contiguous gradients"
 class ChannelsLast(Technique):
     """
     ## What it does
-    Lays the 4-dimensional weights out as `torch.channels_last`, before DistributedDataParallel makes its buckets where
-    there is one, and gives the model its 4-dimensional inputs in that layout. Gradients and optimizer state of these
-    weights follow, also after a checkpoint was loaded. Outputs, gradients of inputs and the optimizer's `state_dict`
-    come back contiguous, and so does what a script gives to safetensors, so that code outside the model sees what it
-    saw. A forward that fails (a `view` that needs contiguous channels) is run again as it was, and the model is left
-    alone from then on.
+    Lays out the 4-dimensional weights as `torch.channels_last`, before DistributedDataParallel makes its buckets, and
+    passes 4-dimensional inputs to the model in that layout. Gradients and optimizer state of these weights follow, also
+    after a checkpoint is loaded. Outputs, input gradients and the optimizer's `state_dict` come back contiguous, as
+    does what a script gives to safetensors, so code outside the model sees no change. A forward that fails (a `view`
+    that needs contiguous channels) is rerun as it was, and the model is left alone from then on.
 
     ## When it helps
     Convolutional networks under bfloat16 or float16 autocast, or with TF32, on GPUs with tensor cores, whose
-    convolutions want this layout: without it every one of them transposes its input and output. oneDNN's kernels on a
-    CPU know it too.
+    convolutions need this layout: without it, each one transposes its input and output. oneDNN's CPU kernels support it
+    too.
 
     ## When it does not
-    Networks without 2-dimensional convolutions, or with few channels. On a CPU oneDNN chooses layouts by itself, and
-    little is left to win: a network of five convolutions and batch norms took 30.8 in place of 33.6 CPU-ms a forward
-    and backward in float32, 18.7 in place of 19.2 under bfloat16 autocast (one core of an AMD EPYC with avx512_bf16,
-    torch 2.13, least of 15 interleaved pairs). No figure of a GPU was measured here yet. A model that is in
-    DistributedDataParallel already when it is given by API, or in this layout already, is left alone. So is one whose
+    Networks without 2-dimensional convolutions, or with few channels. On a CPU oneDNN chooses layouts by itself and
+    leaves little to save: a network of five convolutions and batch norms took 30.8 instead of 33.6 CPU-ms per forward
+    and backward in float32, 18.7 instead of 19.2 under bfloat16 autocast (one core of an AMD EPYC with avx512_bf16,
+    torch 2.13, least of 15 interleaved pairs). Not measured on a GPU yet.
+
+    Left alone: a model that is in this layout already, or by API in DistributedDataParallel already; one whose
     optimizer is LBFGS, or whose script calls `view` on weights or gradients (`p.grad.view(-1)`) or
-    `parameters_to_vector`: they want contiguous tensors. The model's own `state_dict` holds the weights as they lie;
-    by API, give safetensors contiguous copies.
+    `parameters_to_vector`, which need contiguous tensors. The model's own `state_dict` keeps the weights' layout; by
+    API, give safetensors contiguous copies.
 
     ## Numerics
     Reordered: other kernels sum the same products in another order.

@@ -23,31 +23,31 @@ INTERFACES = re.compile(r"\^?=?[A-Za-z0-9_.:@-]+(,[A-Za-z0-9_.:@-]+)*")
 class CommVariables(Technique):
     """
     ## What it does
-    Sets these variables, and only those that the strategy names. None has a default: NCCL's own choice is right unless
-    a measurement says otherwise. A variable that is set in the environment stays.
+    Sets these variables, but only those that the strategy names. None has a default: NCCL's own choice is right unless
+    a measurement shows otherwise. A variable that is set in the environment stays.
 
-    - `debug` (NCCL_DEBUG): log lines about topology and errors. It acts always and costs little below TRACE.
-    - `ib_disable` (NCCL_IB_DISABLE): true sends traffic between hosts over TCP although there is InfiniBand or RoCE. It
-      acts only between hosts with such a device, where it is usually many times slower.
-    - `socket_ifname` (NCCL_SOCKET_IFNAME): the interfaces of NCCL's bootstrap, and of its data where there is no
-      InfiniBand: prefixes, `=` for exact names, `^` for all but these. It acts in jobs over several hosts.
+    - `debug` (NCCL_DEBUG): logs topology and errors. It always acts, and costs little below TRACE.
+    - `ib_disable` (NCCL_IB_DISABLE): true sends traffic between hosts over TCP despite InfiniBand or RoCE. It acts only
+      between hosts with such a device, where it is usually many times slower.
+    - `socket_ifname` (NCCL_SOCKET_IFNAME): the interfaces for NCCL's bootstrap, and for its data without InfiniBand:
+      prefixes, `=` for exact names, `^` for all but these. It acts in jobs over several hosts.
     - `gloo_socket_ifname` (GLOO_SOCKET_IFNAME): the same for gloo, exact names only.
-    - `p2p_level` (NCCL_P2P_LEVEL): up to which distance GPUs of one host copy directly. LOC switches it off.
-    - `net_gdr_level` (NCCL_NET_GDR_LEVEL): up to which distance a network card reads GPU memory directly. It acts only
-      between hosts with InfiniBand or RoCE and GPUDirect.
+    - `p2p_level` (NCCL_P2P_LEVEL): the largest distance at which GPUs of one host copy directly. LOC turns it off.
+    - `net_gdr_level` (NCCL_NET_GDR_LEVEL): the largest distance at which a network card reads GPU memory directly. It
+      acts only between hosts with InfiniBand or RoCE and GPUDirect.
 
     ## When it helps
-    A host with several interfaces whose first one is the slow one, or is not reachable from the others; a machine whose
-    direct copies between GPUs are broken. Measure before and after with the real job. `hotloop doctor` says which of
-    them are set, and harmful, now. No gain of any of them was measured here.
+    A host with several interfaces whose first one is slow, or unreachable from the others; a machine whose direct
+    copies between GPUs are broken. Measure the real job before and after. `hotloop doctor` shows which of them are set,
+    and harmful, now. None was measured here.
 
     ## When it does not
-    On a CPU with gloo only `gloo_socket_ifname` acts. On one host, `ib_disable`, `net_gdr_level` and usually
-    `socket_ifname` do nothing. Values that were copied from another cluster slow a training down more often than they
-    speed it up.
+    On a CPU with gloo, only `gloo_socket_ifname` acts. On one host, `ib_disable`, `net_gdr_level` and usually
+    `socket_ifname` do nothing. Values copied from another cluster slow a training down more often than they speed it
+    up.
 
     ## Numerics
-    Reordered: another path may bring another order of additions. `debug` changes nothing.
+    Reordered: another path may change the order of additions. `debug` changes nothing.
     """
 
     id = "comm-variables"

@@ -21,42 +21,42 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 class CompileModel(Technique):
     """
     ## What it does
-    Compiles the model in place (`Module.compile`), so that its class, its `state_dict` and its pickles stay as they
-    are. `regional` compiles every repeated block by itself: one compilation serves all blocks, which takes a fraction
-    of the time. Under DistributedDataParallel the module inside is compiled, and Dynamo splits its graph at DDP's
-    buckets, so that communication still overlaps with backward. Under FSDP2 the blocks are compiled inside their
-    sharding hooks. A model that the script compiles itself is left alone. Where compiling fails, that part runs as
-    before and torch prints why, unless `fullgraph` asks for an error. `backward(retain_graph=True)` works as before:
-    compiled backwards are told to leave what the forward saved (`donated_buffer = False`).
+    Compiles the model in place (`Module.compile`), so its class, `state_dict` and pickles stay as they are. `regional`
+    compiles every repeated block by itself: one compilation serves all blocks and takes a fraction of the time. Under
+    DistributedDataParallel the inner module is compiled, and Dynamo splits its graph at DDP's buckets, so communication
+    still overlaps with backward. Under FSDP2 the blocks are compiled inside their sharding hooks. A model that the
+    script compiles is left alone. Where compiling fails, that part runs as before and torch prints why, unless
+    `fullgraph` asks for an error. `backward(retain_graph=True)` works as before: compiled backwards keep what the
+    forward saved (`donated_buffer = False`).
 
     ## When it helps
-    Much of the time in pointwise operators, normalisations and softmax: eager runs them one by one. On a 10 million
-    parameter transformer on one CPU core compiling alone won 1.05x in float32 and 1.16x to 1.24x under bf16 (torch
-    2.13, CPU time, n = 7). Compiling took 24 to 40 s there: about 1,200 steps until it pays.
+    Much of the time is in pointwise operators, normalisations and softmax, which eager mode runs one by one. On a 10
+    million parameter transformer on one CPU core, compiling alone gave a speedup of 1.05x in float32 and 1.16x to 1.24x
+    under bf16 (torch 2.13, CPU time, n = 7). Compiling took 24 to 40 s: about 1,200 steps to break even.
 
     Which `mode`, by the documentation of `torch.compile` in torch 2.13 and `torch._inductor.list_mode_options()`:
 
     - `default`: start here. It fuses operators and compiles fastest.
     - `reduce-overhead`: the same code, launched as CUDA graphs. For a GPU that waits for the host: small batches, many
-      short kernels (rule `launch-bound`). It keeps more memory, since the graphs' workspace stays allocated, and has no
-      effect where a graph cannot be recorded: inputs that are changed in place, shapes that vary, work on the CPU.
-      `TORCH_LOGS=perf_hints` says why.
-    - `max-autotune`: also times several kernels (Triton or templates) for every matrix product and convolution and
-      takes the fastest, and turns CUDA graphs on. For long runs whose time is in matrix products and convolutions:
-      compiling takes much longer.
-    - `max-autotune-no-cudagraphs`: the same without CUDA graphs, where they do not fit in memory or cannot be recorded.
+      short kernels (rule `launch-bound`). It uses more memory, since the graphs' workspace stays allocated, and has no
+      effect where a graph cannot be recorded: inputs changed in place, shapes that vary, work on the CPU.
+      `TORCH_LOGS=perf_hints` shows why.
+    - `max-autotune`: also times several kernels (Triton or templates) for every matrix product and convolution, takes
+      the fastest, and turns on CUDA graphs. For long runs dominated by matrix products and convolutions: compiling
+      takes much longer.
+    - `max-autotune-no-cudagraphs`: the same without CUDA graphs, if they do not fit in memory or cannot be recorded.
 
     On a CPU there are no CUDA graphs: `reduce-overhead` does what `default` does.
 
     ## When it does not
-    Short runs. Shapes that change all the time (then `dynamic = true`). LSTM and GRU layers, prints and branches on
-    values of tensors, at which the graph breaks. Models of a script that differentiates gradients
-    (`create_graph=True`) are left alone: torch cannot do that with compiled code.
+    Short runs. Shapes that change all the time (then set `dynamic = true`). LSTM and GRU layers, prints and branches on
+    tensor values, which break the graph. Models whose script differentiates gradients (`create_graph=True`) are left
+    alone: torch cannot do that with compiled code.
 
     ## Numerics
-    Reordered: fused operators keep intermediate results and sum in another order. Resampled where the forward draws
-    random numbers (dropout): inductor's code draws others than eager mode from the same seed. That is seen at the first
-    forward, from the state of torch's generator.
+    Reordered: fused operators keep intermediate results and sum in another order. Resampled if the forward draws random
+    numbers (dropout): inductor's code draws others than eager mode from the same seed. hotloop detects this at the
+    first forward, from the state of torch's generator.
     """
 
     id = "compile-model"

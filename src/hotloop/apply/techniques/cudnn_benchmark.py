@@ -12,19 +12,18 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Set
 class CudnnBenchmark(Technique):
     """
     ## What it does
-    `torch.backends.cudnn.benchmark = True` at the first forward of a model with convolutions on a CUDA device. For each
-    new shape cuDNN then times several algorithms, and keeps the fastest for the rest of the process.
+    Sets `torch.backends.cudnn.benchmark = True` at the first forward of a model with convolutions on a CUDA device. For
+    each new shape cuDNN then times several algorithms, and keeps the fastest for the rest of the process.
 
     ## When it helps
-    Convolutional networks with inputs of one size, or a few. No figure of it was measured here yet.
+    Convolutional networks with inputs of one size, or a few. Not measured here yet.
 
     ## When it does not
-    Models on a CPU or without convolutions. Images of ever new sizes: each is timed anew, which takes longer than it
-    wins. Where the script asked for determinism (`torch.use_deterministic_algorithms`, `cudnn.deterministic`), it
-    stays off.
+    Models on a CPU or without convolutions. Images whose size keeps changing: timing each takes longer than it saves.
+    If the script asks for determinism (`torch.use_deterministic_algorithms`, `cudnn.deterministic`), it stays off.
 
     ## Numerics
-    Reordered, and not the same from run to run: which algorithm wins may change with the load of the GPU.
+    Reordered, and not the same from run to run: the fastest algorithm may change with the GPU's load.
     """
 
     id = "cudnn-benchmark"

@@ -12,20 +12,20 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Set
 class DdpBuckets(Technique):
     """
     ## What it does
-    Sets `bucket_cap_mb`, the size of the pieces in which DistributedDataParallel sends gradients.
+    Sets `bucket_cap_mb`, the size of the buckets in which DistributedDataParallel sends gradients.
 
     ## When it helps
-    Many small pieces: each all-reduce costs its latency, 0.04 ms with NCCL on one host and about 0.25 ms with gloo
-    (rules of thumb), whatever it carries. A smaller cap helps where one huge piece leaves nothing to hide behind: 25
-    million parameters over a link of 1 Gbit/s took 1857 ms a step with 1 MiB and 2701 ms with 200 MiB (two gloo ranks,
-    least of three to five, on a busy machine: only the direction is sure).
+    Many small buckets: each all-reduce costs its latency, 0.04 ms with NCCL on one host and about 0.25 ms with gloo
+    (rules of thumb), whatever its size. A smaller cap helps if one huge bucket leaves nothing to overlap: 25 million
+    parameters over a link of 1 Gbit/s took 1857 ms a step with 1 MiB and 2701 ms with 200 MiB (two gloo ranks, least of
+    three to five, on a busy machine: only the direction is sure).
 
     ## When it does not
-    With communication that backward hides already. With a list of sizes (`bucket_cap_mb_list`), which it leaves alone.
-    A size that the script chose stays, unless the strategy says `override = true`.
+    Communication that backward already hides. A list of sizes (`bucket_cap_mb_list`), which it leaves alone. A size
+    that the script chose stays, unless the strategy sets `override = true`.
 
     ## Numerics
-    Reordered: another layout of the pieces may add the ranks' gradients in another order. Two ranks give equal bits.
+    Reordered: other buckets may add the ranks' gradients in another order. Two ranks give equal bits.
     """
 
     id = "ddp-buckets"

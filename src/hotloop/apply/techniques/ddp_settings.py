@@ -17,24 +17,24 @@ OTHER_KEYS = ("gradient_as_bucket_view", "static_graph")
 class DdpSettings(Technique):
     """
     ## What it does
-    Switches off `find_unused_parameters` once it has watched that the scan finds nothing: for `watch_steps` backwards
-    every parameter gets its gradient on every rank, and no forward of the model holds a branch by which a part could be
-    left out later. Then, between two steps, DDP gets a new reducer without the scan. On request it sets
-    `gradient_as_bucket_view` (gradients live where they are sent from) and `static_graph`.
+    Turns off `find_unused_parameters` once it has seen that the scan finds nothing: for `watch_steps` backwards every
+    parameter gets its gradient on every rank, and no forward of the model has a branch that could skip a part later.
+    Then, between two steps, DDP gets a new reducer without the scan. On request it sets `gradient_as_bucket_view`
+    (gradients live where they are sent from) and `static_graph`.
 
     ## When it helps
-    The scan walks the autograd graph before every backward, on the host, and exchanges a map of what was used: it is
-    felt in models of many small operations. With `gradient_as_bucket_view` a copy of all gradients is saved, as much
-    memory as the gradients take. Set together at 25 million parameters over 1 Gbit/s, view and static graph made no
-    difference that could be told from noise (2117 against 2169 ms, two gloo ranks, on a busy machine).
+    The scan walks the autograd graph on the host before every backward, and exchanges a map of what was used, which
+    matters in models of many small operations. `gradient_as_bucket_view` saves a copy of all gradients, as much memory
+    as they take. Set together at 25 million parameters over 1 Gbit/s, view and static graph made no difference beyond
+    noise (2117 against 2169 ms, two gloo ranks, on a busy machine).
 
     ## When it does not
-    Models that do leave parts out, and models whose forward has branches: hotloop cannot tell that all are always
-    taken. Set `assume_all_used = true` if you know it; should a parameter be left out all the same, torch stops the
-    training or a rank waits in vain. `static_graph = true` promises torch that the graph never changes.
+    Models that do skip parts, and models whose forward has branches: hotloop cannot tell that all are always taken. Set
+    `assume_all_used = true` if you know it; if a parameter is skipped all the same, torch stops the training or a rank
+    hangs. `static_graph = true` promises torch that the graph never changes.
 
     ## Numerics
-    Reordered: without the scan DDP may group its buckets anew, and add the ranks' gradients in another order. Two ranks
+    Reordered: without the scan DDP may regroup its buckets, and add the ranks' gradients in another order. Two ranks
     give equal bits.
     """
 

@@ -16,20 +16,19 @@ DECOUPLED = ("AdamW",)
 class DecayInOptimizer(Technique):
     """
     ## What it does
-    By API and in the Trainer: sets `weight_decay` of an AdamW whose groups have none. Take the loop that decays the
-    weights out of the training: the two would decay twice. From outside it changes nothing, because that loop is the
-    script's own code.
+    By API and in the Trainer: sets `weight_decay` of an AdamW whose groups have none. Remove the loop that decays the
+    weights, or they decay twice. From outside it changes nothing, because that loop is the script's own code.
 
     ## When it helps
-    Many small tensors: a loop over them costs an operator and a trip through Python for each, in every step.
+    Many small tensors: a loop over them costs an operator and Python overhead for each, in every step.
 
     ## When it does not
-    Other optimizers than AdamW add the decay to the gradient, which under momentum or Adam's scaling trains another
-    way than a loop over the weights. Groups that decay already stay as they are.
+    Optimizers other than AdamW add the decay to the gradient, which with momentum or Adam's scaling trains differently
+    from a loop over the weights. Groups that decay already stay as they are.
 
     ## Numerics
-    Reordered: AdamW multiplies every weight by `1 - lr * weight_decay` before its update, which is what
-    `p -= lr * weight_decay * p` before the step does, with another rounding.
+    Reordered: AdamW multiplies every weight by `1 - lr * weight_decay` before its update, the same as `p -= lr *
+    weight_decay * p` before the step, with different rounding.
     """
 
     id = "decay-in-optimizer"

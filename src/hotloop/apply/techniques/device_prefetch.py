@@ -12,17 +12,17 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Sta
 class DevicePrefetch(Technique):
     """
     ## What it does
-    By API, gives back the loader inside a `hotloop.DevicePrefetcher`: batches arrive on the device, the next one copied
-    on a stream of its own. Works with any nesting of tuples, lists, mappings and dataclasses.
+    By API, wraps the loader in a `hotloop.DevicePrefetcher`: batches arrive on the device, and the next one is copied
+    on its own stream. Works with any nesting of tuples, lists, mappings and dataclasses.
 
     ## When it helps
-    When copies to the device are long and stand between the steps. No gain has been measured by this project yet: it
-    needs an accelerator.
+    Copies to the device are long and the steps wait for them. Not measured by this project yet: it needs an
+    accelerator.
 
     ## When it does not
-    Around an unmodified script: what the script does with a batch before it copies it cannot be known, so the loader
-    is left alone there (`pinned-memory` makes its copies wait for nothing). Without an accelerator. With batches of a
-    few kilobytes. It takes the memory of one more batch on the device.
+    An unmodified script: hotloop cannot know what it does with a batch before copying it, so the loader is left alone
+    (`pinned-memory` makes such copies asynchronous). No accelerator. Batches of a few kilobytes. It takes the memory of
+    one more batch on the device.
 
     ## Numerics
     Exact: the same bytes.

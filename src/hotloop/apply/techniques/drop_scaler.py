@@ -16,24 +16,24 @@ TORCHS_OWN = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler", "torch.cpu.
 class DropScaler(Technique):
     """
     ## What it does
-    Makes the script's GradScaler behave as if it had been built with `enabled=False`: `scale`, `unscale_` and `update`
-    do nothing, `step` steps. Its `state_dict()` stays that of an enabled scaler, so that checkpoints can be loaded by
-    the script without hotloop. It waits for the scaler's first update, and looks at what autocast computes in at every
-    forward until then: only where none was in float16 it acts, from the next scaled loss on.
+    Makes the script's GradScaler behave as if built with `enabled=False`: `scale`, `unscale_` and `update` do nothing,
+    `step` steps. Its `state_dict()` stays that of an enabled scaler, so the script can load checkpoints without
+    hotloop. Until the scaler's first update, hotloop checks at every forward what autocast computes in: it acts only if
+    none was in float16 on an accelerator, from the next scaled loss on.
 
     ## When it helps
-    A scaler beside bfloat16 or float32, which have the same range of exponents: it walks over all gradients, and waits
-    for the answer on the host before every step. The rule `loss-scaler-overhead` measures what it takes. On a CPU, a
+    A scaler with bfloat16 or float32, which have the same range of exponents: it walks over all gradients, and makes
+    the host wait for the answer before every step. The rule `loss-scaler-overhead` measures its cost. On a CPU, a
     float16 training whose scaler skips steps.
 
     ## When it does not
-    float16 on an accelerator needs its scaler: it is kept. It is kept too where the dtype cannot be seen (autocast
-    inside the model's own forward), and where it is not torch's own GradScaler (FSDP's sharded one). Where the script
-    passes the scaler to something that asks `is_enabled()`, the answer is no from then on.
+    float16 on an accelerator needs its scaler: it is kept. It is also kept if the dtype cannot be seen (autocast inside
+    the model's own forward), or if it is not torch's own GradScaler (FSDP's sharded one). If the script passes the
+    scaler to something that asks `is_enabled()`, the answer is no from then on.
 
     ## Numerics
-    Reordered beside bfloat16 and float32: the same gradients but for rounding where the scale is no power of two. Steps
-    that it skipped are made. Lossy beside float16 on a CPU: small gradients become zero.
+    Reordered with bfloat16 and float32: the same gradients but for rounding if the scale is no power of two. Steps that
+    it would skip are made. Lossy with float16 on a CPU: small gradients become zero.
     """
 
     id = "drop-scaler"

@@ -14,21 +14,20 @@ CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 class DynamicShapes(Technique):
     """
     ## What it does
-    Gives `dynamic=True` to the script's own calls of `torch.compile` and `Module.compile`: sizes of tensors become
+    Passes `dynamic=True` to the script's own calls of `torch.compile` and `Module.compile`: tensor sizes become
     variables of the compiled code.
 
     ## When it helps
-    Batches of ever new lengths, each of which compiles again, for seconds. The finding `recompilation` measures that
-    time in the run.
+    Batches whose length keeps changing: each recompiles, for seconds. The finding `recompilation` measures that time in
+    the run.
 
     ## When it does not
-    A handful of shapes that were all compiled in the first steps: code for one shape is faster than code for all.
-    Guards on other things than shapes (Python numbers, types). Modes that record CUDA graphs, which are of one shape
-    each: those calls stay as they are. So does `dynamic=False` of the script, unless the strategy says
-    `override = true`.
+    A handful of shapes, all compiled in the first steps: code for one shape is faster than code for all. Guards on
+    other things than shapes (Python numbers, types). Modes that record CUDA graphs, one per shape: those calls stay as
+    they are. So does the script's `dynamic=False`, unless the strategy sets `override = true`.
 
     ## Numerics
-    Reordered: other kernels may be chosen, which sum in another order.
+    Reordered: torch may choose other kernels, which sum in another order.
     """
 
     id = "dynamic-shapes"

@@ -16,19 +16,18 @@ OPTION = "expandable_segments"
 class ExpandableSegments(Technique):
     """
     ## What it does
-    Adds `expandable_segments:True` to PYTORCH_CUDA_ALLOC_CONF before the training starts (or to PYTORCH_ALLOC_CONF
-    where that is set): torch's CUDA allocator then grows a few large ranges of addresses in place of asking the driver
-    for a new segment whenever no free block is large enough. What else the variable holds stays.
+    Adds `expandable_segments:True` to PYTORCH_CUDA_ALLOC_CONF before the training starts (or to PYTORCH_ALLOC_CONF if
+    that is set): torch's CUDA allocator then grows a few large address ranges instead of asking the driver for a new
+    segment whenever no free block is large enough. The rest of the variable stays.
 
     ## When it helps
-    Batches of many sizes, where much memory is reserved and little allocated, allocations fail and are tried again
-    (`allocator-thrash`), or the training ends with an out-of-memory error although enough is free. No figure of it was
-    measured here yet.
+    Batches of many sizes, where much memory is reserved and little allocated, allocations fail and are retried
+    (`allocator-thrash`), or the training runs out of memory although enough is free. Not measured here yet.
 
     ## When it does not
-    Trainings on a CPU: nothing reads the variable. Shapes that repeat: there is nothing to gain. With
-    `backend:cudaMallocAsync` it is not known. Where the variable already says something about expandable segments, that
-    stays. By API it comes too late: the allocator reads it once.
+    CPU training: nothing reads the variable. Shapes that repeat: there is nothing to gain. `backend:cudaMallocAsync`
+    does not support it. If the variable already mentions expandable segments, that stays. By API it comes too late: the
+    allocator reads it once.
 
     ## Numerics
     Exact: other addresses, the same values.

@@ -22,16 +22,16 @@ class ForeachClipping(Technique):
     """
     ## What it does
     Calls `torch.nn.utils.clip_grad_norm_` and `clip_grad_value_` without the script's `foreach=False`: norms and
-    scaling of all gradients in a few calls, where torch has them for these tensors. A loop that the script writes
-    itself is its own code, which nothing outside can replace: there it says so, with the line. Write
-    `torch.nn.utils.clip_grad_norm_(parameters, max_norm)` in its place.
+    scaling of all gradients in a few calls, where torch has them for these tensors. A loop in the script is its own
+    code, which nothing outside can replace: the report then shows its line. Write
+    `torch.nn.utils.clip_grad_norm_(parameters, max_norm)` instead.
 
     ## When it helps
-    Many small gradients, each of which otherwise costs several operators and their way through Python. The probe after
-    a run measures it on the tensors of that run.
+    Many small gradients, each of which otherwise costs several operators and their Python overhead. The probe after a
+    run measures it on the tensors of that run.
 
     ## When it does not
-    Few large gradients are bound by memory either way. Calls that do not name `foreach` use lists already.
+    Few large gradients are memory-bound either way. Calls that do not pass `foreach` use lists already.
 
     ## Numerics
     Reordered: the same norms and the same factor; on a CPU the bits are the same.

@@ -15,19 +15,19 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Set
 class ForeachOptimizer(Technique):
     """
     ## What it does
-    Switches an optimizer of torch to its foreach form: each operator of the update is called once with the list of all
-    tensors, not once for every tensor. What `state_dict()` gives stays as if it had not been switched on.
+    Switches a torch optimizer to its foreach form: each operator of the update is called once with the list of all
+    tensors, not once per tensor. `state_dict()` stays as it would be without the switch.
 
     ## When it helps
-    Many small tensors, and an optimizer that has no fused form (NAdam, RAdam, Adadelta, RMSprop). On a CPU, where
-    torch does not choose it by itself, little: 52 ms in place of 58 ms for the AdamW step of a 10 million parameter
-    transformer (torch 2.13, one CPU core, medians of 7). On a GPU torch chooses it by itself, so it wins only where
-    the script switched it off, which takes `override = true`.
+    Many small tensors, and an optimizer without a fused form (NAdam, RAdam, Adadelta, RMSprop). On a CPU, where torch
+    does not choose it by itself, it saves little: 52 ms instead of 58 ms for the AdamW step of a 10 million parameter
+    transformer (torch 2.13, one CPU core, medians of 7). On a GPU torch chooses it by itself, so it helps only if the
+    script turned it off, which takes `override = true`.
 
     ## When it does not
-    Where the fused form exists it is faster. Temporary lists need memory for one more copy of the parameters. A
-    learning rate that is a tensor, sparse gradients and optimizers with a step of their own are left alone. So are
-    `foreach=False` and `fused=False` of the script, unless the strategy says `override = true`.
+    Where the fused form exists it is faster. Temporary lists need memory for one more copy of the parameters. A tensor
+    learning rate, sparse gradients and optimizers with their own step are left alone. So are the script's
+    `foreach=False` and `fused=False`, unless the strategy sets `override = true`.
 
     ## Numerics
     Reordered: the same formula, with factors combined in another order for some optimizers (NAdam).

@@ -14,20 +14,20 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Set
 class Fp16Autocast(Technique):
     """
     ## What it does
-    Runs the model's forward under `torch.autocast(dtype=torch.float16)`, with outputs in float32, and makes the
-    GradScaler that float16 needs: `hotloop.apply_strategy(...).scaler` by API; hotloop's Trainer uses it by itself.
-    The loop has to scale the loss, unscale before clipping, and step and update through the scaler.
+    Runs the model's forward under `torch.autocast(dtype=torch.float16)`, with float32 outputs, and makes the GradScaler
+    that float16 needs: `hotloop.apply_strategy(...).scaler` by API; hotloop's Trainer uses it by itself. Your loop has
+    to scale the loss, unscale before clipping, and step and update through the scaler.
 
     ## When it helps
-    GPUs with float16 units and without bfloat16 ones (V100, T4). Where both exist they are equally fast, and bfloat16
-    needs no scaler.
+    GPUs with float16 units but no bfloat16 ones (V100, T4). Where both exist they are equally fast, and bfloat16 needs
+    no scaler.
 
     ## When it does not
     On a CPU no gain was measured: 703 against 740 ms a step for a 10 million parameter transformer on two cores with
-    AMX, because float16 matrix products ran no faster than float32 ones there (torch 2.13). Such a model is left alone.
-    From outside a script, hotloop cannot put `scale`, `unscale_`, `step` and `update` into the loop. It acts there only
-    where the script has built one enabled GradScaler of its own and one optimizer, and calls its model without
-    autocast; and it begins when that scaler has scaled a first loss, because a script may build one and not use it.
+    AMX, because float16 matrix products ran no faster than float32 ones (torch 2.13). Such a model is left alone. From
+    outside a script, hotloop cannot put `scale`, `unscale_`, `step` and `update` into the loop. It acts there only if
+    the script built one enabled GradScaler and one optimizer, and calls its model without autocast; and only once that
+    scaler has scaled a first loss, because a script may build one and not use it.
 
     ## Numerics
     Lossy: ten bits of mantissa, five of exponent. The scaler skips a step whose gradients overflow; a few at the start

@@ -15,17 +15,17 @@ DTYPES = ("as-is", "bfloat16", "float16", "float32")
 class Fsdp2(Technique):
     """
     ## What it does
-    Calls torch's `fully_shard` on every block of the model (the members of its `ModuleList`s), then on the model.
-    Give the model first and build the optimizer over the sharded parameters then; the Trainer does so.
+    Calls torch's `fully_shard` on every block of the model (the members of its `ModuleList`s), then on the model. Pass
+    the model first, then build the optimizer over the sharded parameters; the Trainer does so.
 
     ## When it helps
-    Models whose parameters, gradients and optimizer state do not fit on one device. With 25 million parameters and
-    Adam on two gloo ranks: 101.2 MB of state a rank in place of 202.5, 50.6 MB of parameters in place of 101.2.
+    Models whose parameters, gradients and optimizer state do not fit on one device. With 25 million parameters and Adam
+    on two gloo ranks: 101.2 MB of state a rank instead of 202.5, 50.6 MB of parameters instead of 101.2.
 
     ## When it does not
-    Models that fit: gathering the parameters twice a step costs more than one all-reduce of gradients. The memory of
-    the process need not fall at once (the same test saw no smaller resident set). An unmodified script builds its
-    optimizer over whole parameters, and often wraps the model itself: from outside it is not applied.
+    Models that fit: all-gathering the parameters twice a step costs more than one all-reduce of gradients. Process
+    memory may not fall at once (the same test saw no smaller resident set). An unmodified script builds its optimizer
+    over whole parameters, and often wraps the model itself: it is not applied from outside.
 
     ## Numerics
     Reordered: gradients are reduced in other pieces. Lossy with `param_dtype` or `reduce_dtype` below float32.

@@ -18,16 +18,16 @@ YOUNG_GENERATION = 1
 class GcFreeze(Technique):
     """
     ## What it does
-    After `warmup_steps` steps it collects garbage once and calls `gc.freeze()`: what is alive then (data set, model,
-    libraries) is not visited by later collections. With `every`, automatic collections are switched off from then on,
-    and one is made after every so many steps, on every rank after the same one. With `remove_explicit`, `gc.collect()`
-    in the script collects young objects only, where it is called through the module.
+    After `warmup_steps` steps, collects garbage once and calls `gc.freeze()`: later collections skip what is alive then
+    (data set, model, libraries). With `every`, automatic collections are off from then on, and one runs after every so
+    many steps, the same one on every rank. With `remove_explicit`, `gc.collect()` in the script collects young objects
+    only, where it is called through the module.
 
     ## When it helps
     Data sets held as Python objects: a full collection visits each of them, again and again, and frees next to nothing.
     With 100,000 small objects in a list a full collection takes 85 ms, less than 0.1 ms once they are frozen (Python
-    3.11 on one core of an AMD EPYC, least of 7). In a training on several ranks each pauses at another moment and all
-    wait; `every` lets them pause together.
+    3.11 on one core of an AMD EPYC, least of 7). With several ranks, each pauses at a different moment and all wait;
+    `every` makes them pause together.
 
     ## When it does not
     Programs whose garbage is in the frozen part: cycles that die later are never freed. With `every`, a program that
@@ -35,7 +35,7 @@ class GcFreeze(Technique):
     collection themselves keep what they chose.
 
     ## Numerics
-    Exact: no number of the training is touched. Only what relies on finalisers being called early would see it.
+    Exact: no number of the training changes. Only code that relies on early finalisers would notice.
     """
 
     id = "gc-freeze"

@@ -16,21 +16,20 @@ ATTENTION = "_attn_implementation"
 class HfAttention(Technique):
     """
     ## What it does
-    Calls `set_attn_implementation` of a Hugging Face model before its first forward, where the model's class says that
-    it supports the implementation. What it was before is in the report.
+    Calls `set_attn_implementation` of a Hugging Face model before its first forward, if the model's class declares
+    support for the implementation. The report shows the previous one.
 
     ## When it helps
-    Models that were loaded with `attn_implementation="eager"`, or whose configuration says so: eager attention stores
-    the scores of every head, and reads them back; `scaled_dot_product_attention` does not. No figure of it was measured
-    here yet.
+    Models loaded with `attn_implementation="eager"`, or whose configuration sets it: eager attention stores the scores
+    of every head and reads them back; `scaled_dot_product_attention` does not. Not measured here yet.
 
     ## When it does not
-    Transformers takes 'sdpa' by itself where a class supports it. Models that give out attention weights
-    (`output_attentions`) need 'eager': the first call that asks for them puts the old one back. Models whose
-    configuration caps the scores (Gemma 2) are not given 'sdpa', which has no cap. Models that are compiled already,
-    and versions of Transformers whose models have no `set_attn_implementation`. What 'sdpa' needs of the GPU and of the
-    types to run as flash attention is in the manual of `sdpa-backend`; 'flash_attention_2' needs the `flash-attn`
-    package, float16 or bfloat16 weights, and a GPU that the package supports.
+    Transformers uses 'sdpa' by itself where a class supports it. Models that return attention weights
+    (`output_attentions`) need 'eager': the first call that asks for them restores the old one. Models whose
+    configuration caps the scores (Gemma 2) do not get 'sdpa', which has no cap. Models that are compiled already, and
+    versions of Transformers without `set_attn_implementation`. The manual of `sdpa-backend` lists the GPUs and types
+    with which 'sdpa' runs as flash attention; 'flash_attention_2' needs the `flash-attn` package, float16 or bfloat16
+    weights, and a GPU that the package supports.
 
     ## Numerics
     Reordered: the same formula with sums in another order.

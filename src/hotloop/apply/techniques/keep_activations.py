@@ -19,23 +19,23 @@ OWN_KEYS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_
 class KeepActivations(Technique):
     """
     ## What it does
-    Turns the script's calls `torch.utils.checkpoint.checkpoint(function, ...)` into `function(...)`, also those that
-    `checkpoint_sequential` and the models of transformers make. By API it switches off `gradient_checkpointing` of a
+    Turns the script's calls `torch.utils.checkpoint.checkpoint(function, ...)` into `function(...)`, including those
+    from `checkpoint_sequential` and the models of transformers. By API it turns off `gradient_checkpointing` of a
     transformers model.
 
     ## When it helps
-    Memory is far from full. Backward then leaves out one more forward of the checkpointed parts: with all blocks of a
-    10 million parameter transformer checkpointed the step took 340 in place of 273 ms in float32, 215 in place of
-    169 ms under bf16 (torch 2.13, one CPU core).
+    Memory is far from full. Backward then saves one more forward of the checkpointed parts: with all blocks of a 10
+    million parameter transformer checkpointed, the step took 340 instead of 273 ms in float32, 215 instead of 169 ms
+    under bf16 (torch 2.13, one CPU core).
 
     ## When it does not
-    Where memory would be full. Recomputing kept 46 of 188 MB of the activations of a transformer with six blocks, so
-    expect several times the activation memory. Calls inside compiled code are the compiler's to decide.
+    Memory would be full. Recomputing kept 46 of 188 MB of the activations of a transformer with six blocks, so expect
+    several times the activation memory. Inside compiled code, the compiler decides.
 
     ## Numerics
-    Exact. Resampled where the script passed `preserve_rng_state=False`: its recomputation drew other dropout masks
-    than its forward. A reentrant call none of whose inputs needs a gradient stays: its parameters are not trained.
-    Batch norm inside a checkpoint counted every batch twice in its running statistics, and now counts it once.
+    Exact. Resampled if the script passed `preserve_rng_state=False`: its recomputation drew other dropout masks than
+    its forward. A reentrant call none of whose inputs needs a gradient stays: its parameters are not trained. Batch
+    norm inside a checkpoint counted every batch twice in its running statistics, and now counts it once.
     """
 
     id = "keep-activations"

@@ -20,21 +20,21 @@ OTHER_ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 class KeepHeap(Technique):
     """
     ## What it does
-    Tells glibc's allocator to keep up to `keep_mib` of freed memory at the end of its heap (MALLOC_TRIM_THRESHOLD_) and
-    to take blocks of up to 32 MiB from the heap (MALLOC_MMAP_THRESHOLD_). By API and in the Trainer it calls `mallopt`,
-    which cannot be taken back.
+    Makes glibc's allocator keep up to `keep_mib` of freed memory at the end of its heap (MALLOC_TRIM_THRESHOLD_) and
+    take blocks of up to 32 MiB from the heap (MALLOC_MMAP_THRESHOLD_). By API and in the Trainer it calls `mallopt`,
+    which cannot be undone.
 
     ## When it helps
-    Trainings on a CPU whose gradients are freed in every step, as `zero_grad()` does. glibc gives that memory back
-    to the system, or not, by what happens to lie behind it: the same loop had 0 to 1,500 page faults a step. With a
-    multilayer perceptron of 1.6 million parameters at batch 128, one core, least of 7 rounds of 40 steps: a
-    hand-written loop 23.3 ms of CPU time and 1,002 faults a step, then 19.9 ms and none; the Trainer 24.1, then 20.3;
-    Lightning 21.5 and 47, then 20.9 (torch 2.13).
+    CPU training whose gradients are freed in every step, as `zero_grad()` does. Whether glibc returns that memory to
+    the system depends on what happens to lie behind it: the same loop had 0 to 1,500 page faults a step. With a
+    multilayer perceptron of 1.6 million parameters at batch 128, one core, least of 7 rounds of 40 steps, a
+    hand-written loop went from 23.3 ms of CPU time and 1,002 faults a step to 19.9 ms and none; the Trainer from 24.1
+    to 20.3; Lightning from 21.5 and 47 to 20.9 (torch 2.13).
 
     ## When it does not
-    On accelerators, whose memory torch keeps itself; where memory is short, since up to `keep_mib` stays with each
-    process; with another allocator (jemalloc, tcmalloc) or C library. Variables that are set already stay. Blocks above
-    32 MiB are given back as before.
+    Accelerators, whose memory torch keeps itself; too little memory, since up to `keep_mib` stays with each process;
+    another allocator (jemalloc, tcmalloc) or C library. Variables that are set already stay. Blocks above 32 MiB are
+    returned as before.
 
     ## Numerics
     Exact: other addresses, the same values.

@@ -23,44 +23,47 @@ LOW_PRIORITY = 19
 class LoaderWorkers(Technique):
     """
     ## What it does
-    Gives the DataLoader that feeds the training worker processes that live as long as the loader. The order of samples
-    stays, and so does every random draw of the main process: shuffling, dropout and the seeds of later passes are those
-    of the script without workers. Passes without gradients (validation) still load in the main process
-    (`passes = "all"` changes that), and so does a second iterator over the same loader while the first is under way.
+    Gives the training's DataLoader worker processes that live as long as the loader. The order of samples stays, and so
+    does every random draw of the main process: shuffling, dropout and the seeds of later passes match the script
+    without workers. Passes without gradients (validation) still load in the main process (`passes = "all"` changes
+    that), and so does a second iterator over the same loader while the first is active.
 
-    Where the training's threads and the workers are more than the cores, the workers run at a lower priority
-    (`niceness`): they then fill the gaps of the computation, and take all cores while it waits for them. That is done
-    for workers of the script's own too.
+    If the training's threads and the workers outnumber the cores, the workers run at a lower priority (`niceness`):
+    they fill the gaps of the computation, and take all cores while it waits for them. This applies to the script's own
+    workers too.
 
-    Before it acts it reads a few samples in a forked process that is thrown away (at most about 1 s, 10 s where a
-    single sample takes longer), and looks through the data set for what a fork must not share.
+    Before it acts, hotloop reads a few samples in a temporary forked process (at most about 1 s, 10 s if a single
+    sample takes longer), and searches the data set for what a fork must not share.
 
     ## When it helps
-    When the step waits for its batches and there are cores left, or the wait is for storage: 16 samples of 5 ms each
-    came at 74 to 89 a second without workers and at 378 with two (2 CPU cores, torch 2.13). On two cores that the
-    training's two threads fill (a transformer of 10 million parameters that tokenises as it goes), two workers won
-    nothing at the same priority (step 431 to 490 ms, 433 to 466 without workers) and at the lowest one 315 to 355 ms
-    (3 runs each).
+    The step waits for its batches while cores are free, or the wait is for storage: 16 samples of 5 ms each came at 74
+    to 89 a second without workers and at 378 with two (2 CPU cores, torch 2.13). On two cores that the training's two
+    threads fill (a transformer of 10 million parameters that tokenises as it goes), two workers saved nothing at the
+    same priority (step 431 to 490 ms, 433 to 466 without workers), but the step took 315 to 355 ms at the lowest one (3
+    runs each).
 
     ## When it does not
-    When all cores compute all the time: then the work itself has to become less. Where other programs want the cores,
-    workers of low priority come last (`niceness = 0` leaves them as they are). It is refused, with the reason, for
-    an IterableDataset that is to get several workers and does not split itself among them (each would repeat the data;
-    one worker is allowed), one whose position can be saved or whose iteration sets attributes, data pipes, open files,
-    databases, sockets and threads inside the data set, tensors of an accelerator in samples, batches that cannot be
-    sent between processes, a data set with a random generator of its own (every worker would repeat its draws) or one
-    whose reads set its attributes, a start method other than fork without a `__main__` guard, too little shared
-    memory, and a sampler whose position is saved in checkpoints. More
-    workers than the strategy asks for, chosen in the script, stay, unless the strategy says `override = true`.
+    All cores compute all the time: make the loading itself cheaper instead. If other programs want the cores, workers
+    of low priority come last (`niceness = 0` leaves them as they are). It refuses, with the reason:
 
-    A data set that the script changes between passes is handed to new workers, unless it has opened something since
-    that a fork must not share; in the midst of a pass the rest of it is loaded in the main process. Elements replaced
-    inside a list, or a numpy array written to, do not show. An IterableDataset gets new workers for every pass.
+    - an IterableDataset that would get several workers and does not split itself among them (each would repeat the
+      data; one worker is allowed), or one whose position can be saved or whose iteration sets attributes;
+    - data pipes, and open files, databases, sockets and threads inside the data set;
+    - accelerator tensors in samples, and batches that cannot be sent between processes;
+    - a data set with its own random generator (every worker would repeat its draws), or whose reads set its attributes;
+    - a start method other than fork without a `__main__` guard;
+    - too little shared memory, and a sampler whose position is saved in checkpoints.
+
+    If the script chose more workers than the strategy, they stay, unless the strategy sets `override = true`.
+
+    If the script changes the data set between passes, new workers get it, unless it has since opened something that a
+    fork must not share; within a pass, the main process loads the rest. Elements replaced inside a list, or writes to a
+    numpy array, go unnoticed. An IterableDataset gets new workers for every pass.
 
     ## Numerics
-    Exact where reading and collating draw no random numbers: seen on the states of torch, random and numpy around a
-    few samples. Reordered where samples are computed by operators that torch spreads over threads (a worker has one).
-    Resampled else: workers draw from seeds of their own.
+    Exact if reading and collating draw no random numbers, as seen from the states of torch, random and numpy around a
+    few samples. Reordered if samples are computed by operators that torch spreads over threads (a worker has one).
+    Otherwise resampled: workers draw from their own seeds.
     """
 
     id = "loader-workers"

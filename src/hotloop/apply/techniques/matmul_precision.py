@@ -16,19 +16,19 @@ FULL = "highest"
 class MatmulPrecision(Technique):
     """
     ## What it does
-    `torch.set_float32_matmul_precision(precision)` before the script's own code runs, for the whole process. On NVIDIA
-    GPUs from Ampere on, 'high' and 'medium' let float32 matrix products use TF32 units. On a CPU, 'medium' lets oneDNN
-    compute them in bfloat16. Without a `precision`, 'high' is set, and 'medium' as soon as the model turns out to live
-    on a CPU. A script that sets the precision itself keeps what it sets.
+    Calls `torch.set_float32_matmul_precision(precision)` before the script's own code runs, for the whole process. On
+    NVIDIA GPUs from Ampere on, 'high' and 'medium' let float32 matrix products use TF32 units. On a CPU, 'medium' lets
+    oneDNN compute them in bfloat16. Without a `precision`, hotloop sets 'high', and 'medium' once it sees the model on
+    a CPU. A script that sets the precision itself keeps it.
 
     ## When it helps
-    float32 models whose time goes into matrix products. A 10 million parameter transformer went from 273 to 197 CPU-ms
-    a step on a core with AMX, with nothing else changed (torch 2.13, n = 7, interleaved).
+    float32 models dominated by matrix products. A 10 million parameter transformer went from 273 to 197 CPU-ms a step
+    on a core with AMX, with nothing else changed (torch 2.13, n = 7, interleaved).
 
     ## When it does not
     Under autocast the products are bfloat16 or float16 anyway. GPUs before Ampere and CPUs without bfloat16 units
     compute as before. Convolutions on CUDA already use TF32 (`torch.backends.cudnn.allow_tf32`). Matrix products
-    outside the model, such as a decomposition of the data before the training, lose bits too.
+    outside the model, such as a decomposition of the data before training, lose bits too.
 
     ## Numerics
     Lossy: inputs of products are rounded to 10 bits of mantissa (TF32) or 7 (bfloat16); sums stay float32.

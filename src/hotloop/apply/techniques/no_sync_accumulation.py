@@ -14,22 +14,22 @@ from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicabl
 class NoSyncAccumulation(Technique):
     """
     ## What it does
-    Lets DistributedDataParallel keep gradients local for all micro-batches of a step but the last. How many there are
-    is learned from the first steps, by all ranks together. A step that comes earlier (the last, shorter one of an
-    epoch) finds its gradients averaged too: they are exchanged before clipping, unscaling or the step uses them.
+    Lets DistributedDataParallel keep gradients local for all micro-batches of a step but the last. All ranks together
+    learn the number of micro-batches from the first steps. A step that comes early (the last, shorter one of an epoch)
+    finds its gradients averaged too: they are exchanged before clipping, unscaling or the step uses them.
 
     ## When it helps
-    Accumulation without `no_sync()`: with k micro-batches k-1 exchanges of all gradients are saved. On two gloo ranks
-    that share two cores each saved exchange of 3.2 MB was worth 5.1 to 6.2 ms (3 to 5 interleaved pairs).
+    Accumulation without `no_sync()`: with k micro-batches, k-1 exchanges of all gradients are saved. On two gloo ranks
+    that share two cores, each saved exchange of 3.2 MB was worth 5.1 to 6.2 ms (3 to 5 interleaved pairs).
 
     ## When it does not
     One backward per step. Scripts that read or change gradients by hand (`.grad`), or clip after every micro-batch:
     they would see one rank's gradients. Communication hooks, hooks on parameters, sparse gradients, `join()`, and
-    `find_unused_parameters` (unless ddp-settings switches it off). A part of the script that is imported later and
-    works on gradients between the micro-batches would see local ones.
+    `find_unused_parameters` (unless ddp-settings turns it off). Code that is imported later and uses gradients between
+    micro-batches would see local ones.
 
     ## Numerics
-    Reordered: the same sum of gradients, over micro-batches first and over ranks then.
+    Reordered: the same sum of gradients, first over micro-batches, then over ranks.
     """
 
     id = "no-sync-accumulation"

@@ -17,8 +17,8 @@ NEEDS_ALL = ("LBFGS", "SparseAdam", "Muon")
 class OptimizerInBackward(Technique):
     """
     ## What it does
-    By API and in the Trainer: updates every parameter inside backward, when its gradient is complete, and gives the
-    gradient up at once. `optimizer.step()` finds nothing left to do, and schedulers go on as before.
+    By API and in the Trainer: updates every parameter inside backward, when its gradient is complete, and frees the
+    gradient at once. `optimizer.step()` finds nothing left to do, and schedulers work as before.
 
     ## When it helps
     Memory: the gradients of the whole model never exist at the same time. For AdamW in float32 they are a quarter of
@@ -26,14 +26,14 @@ class OptimizerInBackward(Technique):
     of backward.
 
     ## When it does not
-    Clipping by the total norm, a GradScaler, accumulation, gradients averaged over ranks, closures, and loops that
-    read gradients all need them after backward. From outside none of this can be ruled out, so it is left alone there.
-    A second backward before `optimizer.step()` is an error that says so. Many small tensors: an update for each costs
-    more than one for all.
+    Clipping by the total norm, a GradScaler, accumulation, gradients averaged over ranks, closures, and loops that read
+    gradients all need them after backward. hotloop cannot rule these out from outside, so it leaves scripts alone. A
+    second backward before `optimizer.step()` raises a clear error. Many small tensors: one update for each costs more
+    than one for all.
 
     ## Numerics
     Reordered: the same formula for each parameter; the form for single tensors may round in another order than the
-    foreach form. Where the optimizer loops over tensors anyway, the bits are the same.
+    foreach form. If the optimizer loops over tensors anyway, the bits are the same.
     """
 
     id = "optimizer-in-backward"

@@ -13,17 +13,17 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Sta
 class OptimizerStateOffload(Technique):
     """
     ## What it does
-    Moves the optimizer's state to pinned host memory after every step and back to the accelerator before the next one:
-    forward and backward have its memory to themselves. Parameters and gradients stay where they are.
+    Moves the optimizer's state to pinned host memory after every step and back to the accelerator before the next one,
+    so that forward and backward can use its memory. Parameters and gradients stay where they are.
 
     ## When it helps
-    When the peak lies in forward or backward and the state is large beside it: Adam's takes 8 bytes per float32
-    parameter (202.5 MB at 25 million parameters).
+    Memory peaks in forward or backward and the state is large in comparison: Adam's takes 8 bytes per float32 parameter
+    (202.5 MB at 25 million parameters).
 
     ## When it does not
     The state crosses the bus twice a step and is back whole during the step. Guides say 20 to 30 % slower for offload
-    in general; hotloop has not measured it on a GPU. Several ranks: zero-optimizer saves more, for less. On a CPU there
-    is nothing to move.
+    in general; hotloop has not measured it on a GPU. With several ranks, zero-optimizer saves more, for less. On a CPU
+    there is nothing to move.
 
     ## Numerics
     Exact: bytes are copied there and back.

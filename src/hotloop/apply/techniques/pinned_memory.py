@@ -14,24 +14,23 @@ from hotloop.core.techniques import Applied, Context, CopyChange, Effect, NotApp
 class PinnedMemory(Technique):
     """
     ## What it does
-    Sets `pin_memory=True` on the DataLoader: a batch is put into page-locked memory before the loop gets it. A loader
-    without workers gets it with its first batch, where that can be pinned. The script's `.to(device)` and `.cuda()` of
-    such a batch then copies at full speed, and with `non_blocking` the host goes on at once: the device does the copy
-    before the work that needs it.
+    Sets `pin_memory=True` on the DataLoader: batches reach the loop in page-locked memory. A loader without workers
+    gets it with its first batch, if that can be pinned. The script's `.to(device)` and `.cuda()` of such a batch then
+    copy at full speed, and with `non_blocking` the host continues at once: the device does the copy before the work
+    that needs it.
 
     ## When it helps
-    When the device's timeline shows copies from pageable memory that no kernel hides. No gain has been measured by this
-    project yet: it needs an accelerator.
+    The device timeline shows copies from pageable memory that no kernel hides. Not measured by this project yet: it
+    needs an accelerator.
 
     ## When it does not
     Without an accelerator there is nothing to copy to: not applicable. Batches that are on the accelerator already
     cannot be pinned, and workers that are not forked may send such. Batches of a few kilobytes copy in microseconds
-    either way. Without workers the pinning itself happens in the main process and costs a copy there. Pinned memory is
-    taken from the host for good.
+    either way. Without workers, pinning runs in the main process and costs a copy there. The host cannot page pinned
+    memory out.
 
-    `non_blocking` acts on the script's own copies from pinned batches and needs hotloop around the script; it is left
-    out by API, where the loop may say it itself. A script that overwrites a batch on the host right after copying it
-    must not use it.
+    `non_blocking` acts on the script's own copies from pinned batches and needs `hotloop run`; by API your loop can set
+    it itself. Do not use it with a script that overwrites a batch on the host right after copying it.
 
     ## Numerics
     Exact: the same bytes.

@@ -22,26 +22,26 @@ SET: dict[str, bool] = {}
 class SdpaBackend(Technique):
     """
     ## What it does
-    Switches the other backends off for the whole process (`torch.backends.cuda.enable_flash_sdp(False)` and the like,
-    which on a CPU mean the same), but for 'math', which can do everything: calls that the named one cannot do still
-    work, and what is computed again in backward takes the same backend. A model whose attention seems to be written
-    by hand (a softmax and two matrix products in one function) is left alone, and the report names its place: torch's
-    `scaled_dot_product_attention` would compute it without storing the scores, but whether it is the same formula, only
-    the author can say.
+    Turns the other backends off for the whole process (`torch.backends.cuda.enable_flash_sdp(False)` and the like,
+    which apply on a CPU too), except 'math', which can do everything: calls that the chosen one cannot do still work,
+    and recomputation in backward uses the same backend. A model whose attention seems hand-written (a softmax and two
+    matrix products in one function) is left alone, and the report shows where it is: torch's
+    `scaled_dot_product_attention` would compute it without storing the scores, but only the author can say whether the
+    formula is the same.
 
     ## When it helps
-    torch's own order is usually right; a GPU on which another backend is faster for this model's head size and sequence
-    length, or 'math' to compare numerics. Measure it: no figure of it was measured here yet.
+    torch's own order is usually right. Exceptions are a GPU on which another backend is faster for this model's head
+    size and sequence length, or 'math' to compare numerics. Not measured yet: measure it yourself.
 
     ## When it does not
     Models that do not call scaled_dot_product_attention, or call flash_attn themselves; a script that chose a backend
     itself. On a CPU there are 'flash' and 'math' only.
 
-    Where a kernel cannot run, 'math' does the call without a word. What torch asks for (`sdp_utils.cpp` in
+    If a kernel cannot run, 'math' silently does the call. torch requires (`sdp_utils.cpp` in
     `aten/src/ATen/native/transformers/cuda`, read on 2026-11-22):
 
     - 'flash' on NVIDIA: compute capability 8.0 (A100, RTX 30) up to 12.1, not V100 and T4; float16 or bfloat16, so
-      autocast or half-precision weights; no `attn_mask` (`is_causal=True` is allowed where queries and keys are equally
+      autocast or half-precision weights; no `attn_mask` (`is_causal=True` is allowed if queries and keys are equally
       long); the same head size of at most 256 for query, key and value. With gradients, head sizes above 192 are
       limited on 8.6 to 8.9 and 12.x. On AMD: a GPU for which torch's AOTriton kernels were built.
     - 'efficient' on NVIDIA: compute capability 5.0 up to 12.1; float32 too, bfloat16 from 8.0; masks are allowed.

@@ -16,20 +16,20 @@ VARIABLE = "OMP_NUM_THREADS"
 class ThreadCount(Technique):
     """
     ## What it does
-    `torch.set_num_threads(torch_threads)` before the script's own code, and OMP_NUM_THREADS for the other libraries of
-    the process, where it is not set. A number that the strategy names wins over OMP_NUM_THREADS. Without a number,
-    hotloop takes the cores of the process (the smaller of affinity and the container's quota) over the ranks of the
-    host, and leaves what OMP_NUM_THREADS chose.
+    Calls `torch.set_num_threads(torch_threads)` before the script's own code, and sets OMP_NUM_THREADS for the other
+    libraries of the process, unless it is set. A number in the strategy overrides OMP_NUM_THREADS. Without one, hotloop
+    divides the cores of the process (the smaller of affinity and the container's quota) by the ranks of the host, and
+    leaves what OMP_NUM_THREADS chose.
 
-    `torch.set_num_threads` in the script stays, and the report says so. With `override = true` it sets the strategy's
-    number instead, whenever it is called; in a DataLoader's worker (its `worker_init_fn`) it leaves the one thread that
-    torch gives a worker.
+    `torch.set_num_threads` in the script stays, and the report shows it. With `override = true`, every such call sets
+    the strategy's number instead; in a DataLoader worker (its `worker_init_fn`) it leaves the one thread that torch
+    gives a worker.
 
     ## When it helps
-    More compute threads than cores: the threads of an operator meet at a barrier, and some of them wait for a core
-    while the others spin. The rule `oversubscription` has a probe that times this model's own operators with both
-    numbers. In containers torch counts the cores of the host, not those of the quota. torchrun sets one thread per rank
-    where nothing is set, which leaves cores idle in a training on CPUs.
+    More compute threads than cores: the threads of an operator meet at a barrier, and some wait for a core while the
+    others spin. The rule `oversubscription` has a probe that times this model's own operators with both numbers. In
+    containers, torch counts the cores of the host, not those of the quota. torchrun sets one thread per rank if nothing
+    is set, which leaves cores idle in CPU training.
 
     ## When it does not
     Trainings on an accelerator hardly use these threads. Small operators run on one thread whatever the number.

@@ -16,17 +16,17 @@ WATCHED = 3
 class ZeroGradToNone(Technique):
     """
     ## What it does
-    Where the script calls `zero_grad(set_to_none=False)`, the gradients of parameters that got one in each of the
-    first three steps are set to None. Backward then writes them in place of adding to zeros. A parameter that for
-    once gets none is given zeros before the optimizer steps, which is what the script asked for.
+    Where the script calls `zero_grad(set_to_none=False)`, sets to None the gradients of parameters that got one in each
+    of the first three steps. Backward then writes them instead of adding to zeros. If such a parameter gets none in a
+    step, it gets zeros before the optimizer steps, as the script asked.
 
     ## When it helps
-    It leaves out one pass that writes all gradients and one that reads them, and their memory between steps.
+    It saves one pass that writes all gradients, one that reads them, and their memory between steps.
 
     ## When it does not
     A call without `set_to_none=False` does it already. Gradients that are parts of a larger buffer (apex, DeepSpeed,
-    DDP with `gradient_as_bucket_view`) and CUDA graphs need them to stay where they are. A script that reads
-    `p.grad` before the backward finds None: look for that first.
+    DDP with `gradient_as_bucket_view`) and CUDA graphs need them to stay where they are. A script that reads `p.grad`
+    before backward finds None: check that first.
 
     ## Numerics
     Exact: zero plus a gradient is that gradient.

@@ -12,20 +12,20 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Sta
 class ZeroOptimizer(Technique):
     """
     ## What it does
-    Cuts the parameters into as many equal shares of bytes as there are ranks, through tensors where need be. A rank
-    updates its share and sends it to the others; only its share has optimizer state there. To save,
-    call `gather_state()` of the optimizer on all ranks, then `state_dict()`: the whole, ordinary state. Without that
+    Splits the parameters into as many equal shares of bytes as there are ranks, through tensors if need be. Each rank
+    updates its share and sends it to the others; it holds optimizer state for its share only. To save, call the
+    optimizer's `gather_state()` on all ranks, then `state_dict()`: the whole, ordinary state. Without that
     `state_dict()` refuses. A whole state of the same optimizer loads on any number of ranks.
 
     ## When it helps
-    Adam's state takes 8 bytes per float32 parameter; with N ranks a rank keeps 8/N. With 25 million parameters on two
-    ranks: 202.5 MB became 101.7 MB a rank. The step itself costs 1/N as well.
+    Adam's state takes 8 bytes per float32 parameter; with N ranks each keeps 8/N. With 25 million parameters on two
+    ranks, 202.5 MB became 101.7 MB a rank. The step itself costs 1/N as well.
 
     ## When it does not
-    It saves neither parameters, gradients nor activations, and adds an exchange of all parameters to every step. It is
-    not for optimizers that look at whole tensors or norms, closures that differ between ranks, or gradients that are
-    not the same on all ranks. An unmodified script saves its optimizer on one rank, which holds only a share:
-    from outside it is therefore not applied.
+    It saves neither parameters, gradients nor activations, and adds an exchange of all parameters to every step. It
+    does not fit optimizers that look at whole tensors or norms, closures that differ between ranks, or gradients that
+    differ between ranks. An unmodified script saves its optimizer on one rank, which holds only a share: it is not
+    applied from outside.
 
     ## Numerics
     Reordered: elements near a cut may be updated by another path of a vector kernel. The formula is the same.
