@@ -85,7 +85,7 @@ def test_a_process_that_only_replays_a_graph_is_not_silence() -> None:
 
 def test_a_process_that_replays_a_graph_after_its_warm_up_says_that_the_figures_are_of_the_warm_up() -> None:
     text = render_terminal(report_of(4, tail_ns=5_000 * MS), width=200, color=False)
-    assert "warning: the figures are of the first 0.04 s of 5.04 s recorded: after them" in text
+    assert "warning: the figures cover the first 0.04 s of 5.04 s recorded: after that" in text
 
 
 def test_the_report_says_what_the_model_computes_in() -> None:
@@ -177,7 +177,7 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_with_what_it_held()
     )
     finding = report_run(killed, folder=Path("r")).findings[0]
     assert (finding.rule, finding.severity.value) == ("out-of-memory", "high")
-    assert "the kernel killed it, with 7.0 GiB in use of 8.0 GiB" in finding.title
+    assert "the kernel killed it, with 7.0 GiB of 8.0 GiB in use" in finding.title
     assert finding.evidence["activations_and_rest_bytes"] == 3 << 30
     elsewhere = report_run(replace(killed, outcome={"signal": 9, "oom_kills": 0}), folder=Path("r"))
     assert "out-of-memory" not in {one.rule for one in elsewhere.findings}

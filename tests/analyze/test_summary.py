@@ -108,7 +108,7 @@ def test_ranks_that_nearly_fill_their_host_together_are_told():
     full = ranks_with_memory(8 << 30, 7 << 30, hosts=("a", "a"))
     assert [h.message for h in full.health if "memory" in h.message] == [
         "the processes on a may together need 94% of its memory: the sum of their peaks, "
-        "in which pages that they share count for each"
+        "which counts shared pages once per process"
     ]
     assert full.analysis.ranks[0].memory_peak_bytes == 8 << 30
     apart = ranks_with_memory(15 << 30, 7 << 30, hosts=("a", "b"))
@@ -236,7 +236,7 @@ def test_a_warning_tells_of_what_is_left_out_from_a_tenth_of_the_run_on():
     (warning,) = warn_of_excluded(slow_start(10))
     assert warning.level == "warning"
     assert warning.message == (
-        "shares, costs and savings are of the steady steps, 47% of the run: the other 1 s are left out; most of those "
+        "shares, costs and savings cover the steady steps, 47% of the run: the other 1 s are left out; most of those "
         "steps is compilation"
     )
     assert warn_of_excluded(slow_start(1)) == ()

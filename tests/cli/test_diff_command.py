@@ -356,7 +356,7 @@ def test_one_program_over_more_steps_of_a_drifting_run_has_no_interval_per_sampl
     assert main(["check", str(sides[0]), "--baseline", str(sides[1]), "--json", str(tmp_path / "check.json")]) != 1
     judged = {one["id"]: one for one in json.loads((tmp_path / "check.json").read_text())["judged"]}
     assert judged["samples_per_s"]["verdict"] == "inconclusive"
-    assert "train as many steps on both sides" in judged["samples_per_s"]["reason"]
+    assert "train the same number of steps on both sides" in judged["samples_per_s"]["reason"]
 
 
 def test_other_batches_are_said_first_and_counted_per_sample(

@@ -70,7 +70,7 @@ def test_why_it_was_refused_reaches_the_report(tmp_path: Path) -> None:
     merged = add_outside_samples(recording(own(3)), beside(tmp_path, refused))
     told = describe_inside_samples(merged.facts)
     assert told is not None
-    assert told.startswith("the stack was sampled inside the training process (Operation not permitted):")
+    assert told.startswith("stacks were sampled inside the training process (Operation not permitted):")
 
 
 def test_samples_that_name_no_time_belong_to_no_row(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ FEW_LAUNCHES = 5
 """Fewer launches of a baseline leave an interval so wide that little can be told."""
 SAME_UNITS_RATIO = 0.01
 DRIFTS = (
-    "cannot tell: the {unit}s of a step drift over the run, and the sides measured other steps, which cost another time"
-    " per {unit}; train as many steps on both sides"
+    "cannot tell: {unit}s per step drift over the run, and the two sides measured different steps, which take a"
+    " different time per {unit}; train the same number of steps on both sides"
 )
 """A step costs time that does not grow with its work, so large steps are cheaper per unit, whatever the code."""
 RATES = ("samples_per_s", "tokens_per_s", "batches_per_s")
@@ -80,7 +80,7 @@ def judge(
         same = pick_same_machine(runs, baseline)
         if same and len(same) < len(baseline):
             left_out = f"{len(baseline) - len(same)} of {len(baseline)} baseline launches"
-            warnings.append(f"{left_out} ran on another machine: they are not compared with")
+            warnings.append(f"{left_out} ran on another machine and are left out")
             baseline = same
         noise = _tell_noise(runs, baseline, limits)
         other = _tell_other_machine(runs, baseline)
@@ -135,7 +135,7 @@ def _judge_against(
     rates = (f"{runs[0].unit}s_per_s", *RATES)
     rate = next((name for name in rates if _known(name, runs) and _known(name, baseline)), None)
     if reason is not None and rate is None:
-        skipped.append(("throughput", "neither samples nor tokens nor batches per second are known on both sides"))
+        skipped.append(("throughput", "no rate (samples, tokens or batches per second) is known on both sides"))
     elif rate is not None:
         one = _judge_measure(rate, rate, runs, baseline, limits.step_ratio, limits)
         if reason is not None and any(launch.unit_drifts for launch in (*runs, *baseline)):
@@ -226,7 +226,7 @@ def _decide(
         tolerance, QUIET_NOISE_RATIO if name in QUIET else UNKNOWN_NOISE_RATIO
     ):
         verdict = Verdict.REGRESSION
-        reason = f"worse by {say_change(change)}: more than noise between launches was ever seen to make"
+        reason = f"worse by {say_change(change)}: more than noise between launches has ever caused"
     elif (high if high is not None else change) <= tolerance:
         verdict = Verdict.PASS
         reason = f"within the tolerance of {tolerance:.0%} in these two launches"
@@ -344,7 +344,7 @@ def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged | st
     """
     budget = BUDGETS[key]
     if not _known(budget.measure, runs):
-        return f"{budget.measure} is not known of this run"
+        return f"{budget.measure} is not known for this run"
     measures = [launch.measures[budget.measure] for launch in runs]
     value = _mean([one.value for one in measures]) / budget.scale
     errors = [one.error for one in measures]
@@ -412,7 +412,7 @@ def _tell_noise(runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limi
             f"{count}: the noise between launches is not known, only that between the steps of a launch; record"
             f" {FEW_LAUNCHES - 1} more baseline launches (hotloop check RUN --baseline FILE --add-to-baseline)"
         )
-    text = f"{count} tell the noise between launches"
+    text = f"{count} show the noise between launches"
     if len(baseline) < FEW_LAUNCHES:
         text += f"; with fewer than {FEW_LAUNCHES} baseline launches the intervals are wide"
     return text
@@ -433,7 +433,7 @@ def _tell_other_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) -> s
             differing.append(f"{name} {_list(theirs)} -> {_list(ours)}")
     if not differing:
         return None
-    return f"the baseline is of another machine ({', '.join(differing)}): a difference is not the code's alone"
+    return f"the baseline is from another machine ({', '.join(differing)}): a difference may not come from the code"
 
 
 def _rounded(value: object) -> object:
@@ -458,8 +458,8 @@ def _tell_other_work(runs: Sequence[Launch], baseline: Sequence[Launch]) -> str 
     if max(known) - min(known) <= SAME_UNITS_RATIO * max(known):
         return None
     return (
-        f"a step has {min(known):,.6g} to {max(known):,.6g} {runs[0].unit}s: steps of different work do not compare;"
-        " the time per unit is judged"
+        f"a step has {min(known):,.6g} to {max(known):,.6g} {runs[0].unit}s: steps with different work are not"
+        " comparable, so the time per unit is judged"
     )
 
 

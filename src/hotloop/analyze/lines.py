@@ -74,7 +74,7 @@ def describe_inside_samples(facts: Sequence[Fact]) -> str | None:
     reasons = [fact.get("reason") for fact in of_kind(facts, "sampling")]
     reason = next((f" ({one})" for one in reversed(reasons) if isinstance(one, str)), "")
     return (
-        f"the stack was sampled inside the training process{reason}: such samples wait for the interpreter's lock, so "
+        f"stacks were sampled inside the training process{reason}: such samples wait for the interpreter's lock, so "
         "a line may stand for Python code that ran just before it"
     )
 

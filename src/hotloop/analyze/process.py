@@ -419,13 +419,15 @@ def _health(
     found = [Health(level="warning", message=message) for message in steady.messages]
     if steps.broken_count:
         found.append(
-            Health(level="warning", message=f"{_were(steps.broken_count)} left out because rows in them were lost")
+            Health(
+                level="warning", message=f"{_were(steps.broken_count)} left out because some of their rows were lost"
+            )
         )
     if steady.deep_count:
         found.append(
             Health(
                 level="info",
-                message=f"{_were(steady.deep_count)} left out: a profiler was on, or hotloop noted the operators",
+                message=f"{_were(steady.deep_count)} left out: a profiler was running, or hotloop recorded operators",
             )
         )
     if steps.anchor_index is None:
@@ -433,7 +435,7 @@ def _health(
     elif len(steps.optimizer_steps) > 1 and anchor is not None and steps.anchor_count == 1:
         place = f" ({os.path.basename(anchor.where.file)}:{anchor.where.line})" if anchor.where else ""
         message = (
-            f"{len(steps.optimizer_steps)} optimizers step: a step of the training ends with optimizer "
+            f"{len(steps.optimizer_steps)} optimizers step: a training step ends with optimizer "
             f"{anchor.index + 1}, {anchor.name}{place}, the one that steps most regularly"
         )
         found.append(Health(level="info", message=message))
@@ -465,8 +467,8 @@ def _describe_tail(steps: Steps, rank: RankAnalysis) -> str | None:
     if rank.device_type == "cpu" or tail_ns < LONG_TAIL_RATIO * all_ns or unseen_ns < LONG_TAIL_RATIO * tail_ns:
         return None
     return (
-        f"the figures are of the first {(all_ns - tail_ns) * 1e-9:.3g} s of {all_ns * 1e-9:.3g} s recorded: after them "
-        "neither a backward nor an optimizer step was seen; steps that replay a CUDA graph would be missing here"
+        f"the figures cover the first {(all_ns - tail_ns) * 1e-9:.3g} s of {all_ns * 1e-9:.3g} s recorded: after that, "
+        "neither a backward nor an optimizer step was seen; steps that replay a CUDA graph would not be seen"
     )
 
 
@@ -481,6 +483,6 @@ def _describe_unrest(steps: Steps, steady: Steady, rank: RankAnalysis) -> str | 
     if unrest is None:
         return None
     return (
-        f"the steps' computation varies by {unrest.variation_ratio:.0%}, and for most of what slow steps took longer "
-        "the process was not running: other programs may share these cores; shares are means"
+        f"the steps' computation varies by {unrest.variation_ratio:.0%}, and for most of the extra time of slow "
+        "steps the process was not running: other programs may share these cores; shares are means"
     )

@@ -46,14 +46,14 @@ def find_steady(steps: Steps) -> Steady:
 
     if entry_count == 1:
         if count == 1:
-            messages.append("only one step was recorded: its start-up costs are part of every figure")
+            messages.append("only one step was recorded: every figure includes its start-up costs")
         return _steady(steps, np.ones(1, dtype=np.bool_), 0, messages)
 
     reach = np.cumsum(weight)
     first_is_long = int(weight[0]) > 1 and int(weight[0]) > MAX_WARMUP_RATIO * count
     least = 0 if first_is_long else 1
     if first_is_long:
-        messages.append("the first steps were recorded as one block: warm-up could not be told apart")
+        messages.append("the first steps were recorded as one block: warm-up could not be separated")
     limit_count = min(max(MAX_WARMUP_RATIO * count, MAX_WARMUP_COUNT), count - MIN_STEADY_COUNT)
     limit = int(np.searchsorted(reach, limit_count, side="right"))
     if limit <= least:
@@ -69,10 +69,10 @@ def find_steady(steps: Steps) -> Steady:
     behind = np.arange(entry_count) >= prefix
     base = behind & ~profiled
     if int(weight[base].sum()) < MIN_STEADY_COUNT and (profiled & ~ours).any():
-        messages.append("another profiler was on in most steps: its cost is part of every figure")
+        messages.append("another profiler ran in most steps: every figure includes its cost")
         base = behind & ~ours
     if not base.any():
-        messages.append("a profiler was on, or operators were noted, in every step: their cost is part of every figure")
+        messages.append("a profiler ran, or operators were recorded, in every step: every figure includes that cost")
         base = behind
     steady_count = int(weight[base].sum())
     if steady_count < MIN_STEADY_COUNT:

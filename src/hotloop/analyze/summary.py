@@ -60,7 +60,7 @@ def warn_of_excluded(training: Training) -> tuple[Health, ...]:
     if left_out is None or left_out.ratio < LOUD_EXCLUDED_RATIO:
         return ()
     message = (
-        f"shares, costs and savings are of the steady steps, {1 - left_out.ratio:.0%} of the run: the other "
+        f"shares, costs and savings cover the steady steps, {1 - left_out.ratio:.0%} of the run: the other "
         f"{left_out.total_ns * 1e-9:.3g} s are left out"
     )
     if left_out.main_part is not None:

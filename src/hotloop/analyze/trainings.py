@@ -175,7 +175,7 @@ def _build_training(group: _Group) -> Training:
         told = "1 earlier attempt" if attempts == 1 else f"{attempts} earlier attempts"
         most = f"up to {steps} step{'' if steps == 1 else 's'} a process"
         is_or_are = "is" if attempts == 1 else "are"
-        message = f"the training was restarted: {told} ({most}) {is_or_are} not part of the figures"
+        message = f"the training was restarted: {told} ({most}) {is_or_are} not included in the figures"
         health.append(Health(level="warning", message=message))
     world_size = max(r.world_size for r in ranks)
     if ranks[0].rank is not None and len(ranks) < world_size:
@@ -188,7 +188,7 @@ def _build_training(group: _Group) -> Training:
         first, last = drift
         message = (
             f"work per step drifts: {first:,.0f} {unit}s in the first third of the steady steps, {last:,.0f} in the "
-            f"last; rates and times per {unit} are means over all of them, and other steps have others"
+            f"last; rates and times per {unit} are means over all of them, and differ over other steps"
         )
         health.append(Health(level="warning", message=message))
     return Training(
@@ -223,7 +223,7 @@ def _describe_full_hosts(processes: Sequence[ProcessAnalysis]) -> list[Health]:
         Health(
             level="warning",
             message=f"the processes on {host} may together need {memory.peak_ratio:.0%} of its memory: the sum of "
-            "their peaks, in which pages that they share count for each",
+            "their peaks, which counts shared pages once per process",
         )
         for host, memory in measure_hosts(processes).items()
         if memory.peak_ratio is not None

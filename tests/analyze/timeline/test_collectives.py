@@ -439,7 +439,7 @@ def test_no_collectives_at_all() -> None:
     report = compare_ranks([found, found])
     assert report is not None
     assert (report.matched_count, report.cause) == (0, "unknown")
-    assert report.cause_reason == "no collective could be matched over the ranks"
+    assert report.cause_reason == "no collective could be matched across ranks"
     assert list_rank_waits(report) == ()
 
 

@@ -120,7 +120,7 @@ def test_work_without_its_like_is_not_judged() -> None:
 def test_without_its_partners_wait_is_not_told_from_transfer() -> None:
     found, why = split_growth(side([ALONE], 600), SideWork(side([FAST], 1000).work, side([FAST], 1000).collectives))
     assert found is None
-    assert why == "after: 6 of 6 collectives could not be matched over the ranks; only one rank is there"
+    assert why == "after: 6 of 6 collectives could not be matched across ranks; there is only one rank"
 
 
 def test_a_few_unmatched_collectives_stand_in_the_rest() -> None:

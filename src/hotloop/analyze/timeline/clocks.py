@@ -112,7 +112,7 @@ def _decide(ranks: Sequence[RankCollectives], measured: list[tuple[int, int, int
         elif one.host is not None and one.host == reference:
             reason = "one host, one clock: not applied"
         elif value is None:
-            reason = "no common collectives: clocks are taken as they are"
+            reason = "no common collectives: clocks are used as they are"
         elif one.host is not None and reference is not None:
             on_host = sorted(by_host[one.host])
             applied = (on_host[(len(on_host) - 1) // 2] + on_host[len(on_host) // 2]) // 2

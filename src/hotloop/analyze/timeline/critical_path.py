@@ -66,7 +66,7 @@ class _Walk:
 def choose_step(steps: Steps) -> int:
     """Place of the step to look at: the complete one of median length; the first of several."""
     if len(steps) == 0:
-        raise UsageError("the trace shows nothing that a path could lead through")
+        raise UsageError("the trace shows nothing that a critical path could pass through")
     length = steps.end_ns - steps.start_ns
     pool = np.flatnonzero(steps.is_complete)
     pool = pool if len(pool) else np.arange(len(steps))
@@ -106,7 +106,7 @@ def find_critical_path(
     at = choose_step(steps) if place is None else place
     rows = count_rows(trace, steps, at, at)
     if rows > MAX_GRAPH_ROWS:
-        raise UsageError(f"the step has {rows} events; a path is searched through at most {MAX_GRAPH_ROWS}")
+        raise UsageError(f"the step has {rows} events; the critical path is computed over at most {MAX_GRAPH_ROWS}")
 
     def open_at(first: int) -> StepWindowGraph:
         if window is not None and window.first <= first and at <= window.last:
@@ -210,7 +210,7 @@ def _write_notes(trace: Trace, graph: StepGraph, unexplained: int, paced_by: str
             TimelineNote(
                 level="warning",
                 code="no-sync-events",
-                message="the trace has no cuda_sync events: which work a wait is for was inferred"
+                message="the trace has no cuda_sync events: the work that each wait is for was inferred"
                 f" ({graph.edges.inferred_syncs} times), so the critical path is a guess where the host or a stream"
                 " waits. Record with torch.profiler's experimental_config=_ExperimentalConfig("
                 "enable_cuda_sync_events=True)",

@@ -73,8 +73,8 @@ def _write_notes(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) 
                 TimelineNote(
                     level="info",
                     code="rows-left-out",
-                    message=f"{which}: only the largest kernels and operators are compared; what is not among them"
-                    " shows as not listed",
+                    message=f"{which}: only the largest kernels and operators are compared; the others"
+                    " show as not listed",
                 )
             )
     sources = [sorted({one.step_source for one in ranks}) for ranks in (before, after)]

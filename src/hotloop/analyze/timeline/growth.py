@@ -186,8 +186,8 @@ def split_growth(before: SideWork, after: SideWork) -> tuple[GrowthSplit | None,
         totals = dict(zip(LEAVES, joined.parts_ns.sum(axis=0).tolist(), strict=True))
         exposed = totals["wait"] + totals["transfer"] + totals["unmatched_comm"]
         if totals["unmatched_comm"] > MAX_UNMATCHED_RATIO * exposed:
-            why = f"{which}: {unmatched} of {matched + unmatched} collectives could not be matched over the ranks"
-            return None, f"{why}{'; only one rank is there' if joined.ranks_count == 1 else ''}"
+            why = f"{which}: {unmatched} of {matched + unmatched} collectives could not be matched across ranks"
+            return None, f"{why}{'; there is only one rank' if joined.ranks_count == 1 else ''}"
     first, second = sides
     leaves = sum_terms(every[0].window, LEAVES, first, second)
     change, rest = _fold_rest(leaves, first, second)
@@ -230,19 +230,19 @@ def _write_notes(
     ):
         if unmatched:
             notes.append(
-                f"{which}: {unmatched} of {matched + unmatched} collectives could not be matched over the ranks: their"
-                " exposed time may be wait or transfer, and stands in the rest"
+                f"{which}: {unmatched} of {matched + unmatched} collectives could not be matched across ranks: their"
+                " exposed time may be wait or transfer, and counts in the rest"
             )
         if steps.alignment == "lead":
-            notes.append(f"{which}: the steps of the ranks do not belong together; only the first rank counts here")
+            notes.append(f"{which}: the steps of the ranks do not match; only the first rank counts here")
         left_out = sum(one.pieces_left_out_count for one in side.work)
         if left_out:
-            notes.append(f"{which}: {left_out} pieces of work are left out of the slow-down: there are too many")
+            notes.append(f"{which}: {left_out} pieces of work are left out of the slowdown: there are too many")
     overlapped, judged = judging
     if overlapped and judged < overlapped:
         notes.append(
-            f"the slow-down is told for {judged * 100 // overlapped} % of the work that communication ran beside: the"
-            " rest has no like in the other side (another name, or another number of calls in a step)"
+            f"the slowdown is known for {judged * 100 // overlapped} % of the work that overlaps with communication:"
+            " the rest has no counterpart on the other side (another name, or another number of calls per step)"
         )
     return notes
 

@@ -121,7 +121,7 @@ def measure_loading(trace: Trace, graph: StepGraph, workers_count: int, cores_co
     doubts = []
     if not len(graph.work):
         if not cores:
-            doubts.append("nor how many cores there are (loader-workers=COUNT:CORES says that)")
+            doubts.append("how many cores there are (give it as loader-workers=COUNT:CORES)")
         if high - low > 0.25:
             doubts.insert(0, "whether making a batch computes or waits")
         if busy is None:
@@ -148,8 +148,8 @@ def measure_loading(trace: Trace, graph: StepGraph, workers_count: int, cores_co
 def _say_doubts(doubts: Sequence[str], told: bool) -> str:
     if not doubts:
         return ""
-    said = f"the trace does not tell {', '.join(doubts)}"
-    return said if told else f"{said}; one of hotloop run --trace does"
+    said = f"the trace does not show {', '.join(doubts)}"
+    return said if told else f"{said}; one from hotloop run --trace does"
 
 
 def _find_computing(trace: Trace, graph: StepGraph, demand: TraceDemand | None) -> tuple[float, float, float]:

@@ -229,8 +229,8 @@ def compare_ranks(
             TimelineNote(
                 level="warning",
                 code="doubtful-collectives",
-                message=f"{int(np.count_nonzero(doubtful))} collectives end on a rank before the last rank came:"
-                " wrongly matched, or clocks that differ by more than is known; they are left out",
+                message=f"{int(np.count_nonzero(doubtful))} collectives end on a rank before the last rank arrived:"
+                " they are matched wrongly, or clocks differ by more than is known; they are left out",
                 count=int(np.count_nonzero(doubtful)),
             )
         )
@@ -495,7 +495,7 @@ def _judge_links(
     uneven = [k for k in large if k.count >= 8 and k.median_transfer_ns * SLOW_LINK_RATIO > k.min_transfer_ns]
     if uneven:
         return True, "the same transfer takes more than twice as long as at best: the links are shared or unsteady"
-    return None, f"bus bandwidth is {best / 1e9:.2f} GB/s at best; what the links can do is not known"
+    return None, f"bus bandwidth is {best / 1e9:.2f} GB/s at best; the capacity of the links is not known"
 
 
 def _name_cause(
@@ -509,7 +509,7 @@ def _name_cause(
 ) -> tuple[str, str]:
     slow, why = link
     if span == 0:
-        return "unknown", "no collective could be matched over the ranks"
+        return "unknown", "no collective could be matched across ranks"
     if straggler is None:
         if slow:
             return "slow-link", why
@@ -523,14 +523,14 @@ def _name_cause(
     rank = shares[straggler].rank
     who = f"rank {rank}" if rank is not None else f"file {straggler}"
     if compute_excess and own_excess and compute_excess * 2 > own_excess:
-        reason = f"{who} comes last: its device computes {compute_excess} ns longer than the others'"
+        reason = f"{who} arrives last: its device computes {compute_excess} ns longer than the others'"
     else:
-        reason = f"{who} comes last; its device does not compute longer, so its host or its input is late"
+        reason = f"{who} arrives last; its device does not compute longer, so its host or its input is late"
     waited, before = sum(s.wait_ns for s in shares), sum(s.first_wait_ns for s in shares)
     if before * 2 > waited:
         reason += (
-            f"; {before * 100 // waited} % of the wait is in the first recorded collective, and why ranks came late to"
-            " that one lies before the recording"
+            f"; {before * 100 // waited} % of the wait is in the first recorded collective, and the reason for that"
+            " lies before the recording"
         )
     return ("both", f"{reason}; {why}") if slow else ("slow-rank", reason)
 

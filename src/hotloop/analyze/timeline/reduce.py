@@ -214,7 +214,7 @@ def _write_notes(
     elif steps.source != "ProfilerStep":
         note("info", "no-steps", f"the steps were found by {steps.source}: the trace has no ProfilerStep")
     if not covers:
-        note("info", "no-device-events", "the trace shows no device work: nothing is said about a device")
+        note("info", "no-device-events", "the trace shows no device work: there are no device figures")
     unlinked = int(np.count_nonzero(links.launch_row < 0))
     if unlinked:
         note(
@@ -246,9 +246,9 @@ def _write_notes(
                 before,
             )
     if phases.main_thread is None and len(trace.start_ns):
-        note("info", "no-host", "the trace shows no host ranges: nothing is said about phases")
+        note("info", "no-host", "the trace shows no host ranges: there are no phases")
     if links.work_count and not np.any(trace.category == Category.PYTHON):
-        note("info", "no-stacks", "no Python stacks were recorded: idle time is blamed on operators, not on lines")
+        note("info", "no-stacks", "no Python stacks were recorded: idle time is attributed to operators, not to lines")
     return tuple(notes)
 
 

@@ -52,9 +52,7 @@ FEW_STEPS = 3
 """What every report re-times: the median step and its neighbours, of which the first one only leads in."""
 TYPICAL_RATIO = 0.1
 """Costs are of the mean step. Where every fifth step waits for its batch, those around the median do not."""
-UNLIKE = (
-    "the steps differ much in length, and those around the median one are not like the mean: savings are rules of thumb"
-)
+UNLIKE = "the steps vary a lot in length, and those around the median differ from the mean: savings are rules of thumb"
 MAX_UNTOLD_RATIO = 0.03
 """Share of the steps that may be in work of unknown speed."""
 _SINGLE_PROCESS = re.compile(r"SingleProcess")
@@ -96,12 +94,12 @@ def _read_value(kind: str, value: str) -> Change:
     if kind == "faster":
         factor, _, pattern = value.partition(":")
         if not pattern:
-            raise ValueError("which names is missing")
+            raise ValueError("the pattern for the names is missing")
         return Change(kind=kind, factor=float(factor), pattern=pattern)
     if kind == "bf16-autocast":
         products, _, attention = value.partition(":")
         if not products:
-            raise ValueError("how much faster bfloat16 is on that machine is not in a trace")
+            raise ValueError("a trace does not show how much faster bfloat16 is on that machine")
         return Change(kind=kind, factor=float(products), attention_factor=float(attention) if attention else None)
     if kind in ("faster-matmuls", "fused-launches"):
         return Change(kind=kind, factor=float(value) if value else DEFAULT_FACTOR)
@@ -327,7 +325,7 @@ def _forecast_one(at: Situation, steps: Steps, changes: tuple[Change, ...], base
     basis = "simulated" if miss <= MAX_REPLAY_MISS_RATIO else "rule-of-thumb"
     reason = f"replayed unchanged, the graph gives {1 + (replayed - period) / period:.4f} of the measured step"
     if basis == "rule-of-thumb":
-        reason += ": the steps wait for what the trace does not show"
+        reason += ": the steps wait for something that the trace does not show"
     doubt = loader.doubts(after.period("host"), period) if loader is not None else ""
     if doubt and basis == "simulated":
         basis, reason = "rule-of-thumb", doubt
@@ -512,16 +510,16 @@ def _doubt_autocast(at: Situation, change: Change, found: Autocast) -> list[Time
     share = found.attention_ns / max(1, at.graph.high_ns - at.graph.low_ns)
     if change.attention_factor is None and share > MAX_UNTOLD_RATIO:
         doubts.append(
-            f"attention takes {share:.0%} of the steps and nothing tells how fast it is in bfloat16"
-            " (bf16-autocast=FACTOR:ATTENTION says that)"
+            f"attention takes {share:.0%} of the steps and its speed in bfloat16 is unknown"
+            " (give it as bf16-autocast=FACTOR:ATTENTION)"
         )
     elif share > MAX_UNTOLD_RATIO and not len(at.graph.work):
         doubts.append(
-            f"attention takes {share:.0%} of the steps on the host, where a factor that was measured apart from the"
-            " training does not hold: half to twice it is assumed"
+            f"attention takes {share:.0%} of the steps on the host, where a factor measured outside the training"
+            " does not hold: half to twice it is assumed"
         )
     if not found.is_measured:
-        doubts.append("the trace holds no operator that shows how fast memory is")
+        doubts.append("the trace has no operator that shows the memory bandwidth")
     return [TimelineNote(level="warning", code="autocast", message=text) for text in doubts]
 
 
