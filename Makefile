@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check evidence-check test browser golden docs zoo fresh told-won treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks pythons numerics \
+.PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks pythons numerics \
   techniques compile-forecast gpu clean
 
 setup: $(VENV)/.ready
@@ -52,6 +52,32 @@ golden: setup
 
 docs: setup
 	$(BIN)/python scripts/generate_docs.py
+
+# A new rule or technique: one file in src/, one in tests/. What is to be filled in is marked (CONTRIBUTING.md).
+new-rule: setup
+	$(BIN)/python scripts/new_extension.py rule "$(ID)"
+	$(BIN)/python scripts/generate_docs.py
+
+new-technique: setup
+	$(BIN)/python scripts/new_extension.py technique "$(ID)"
+	$(BIN)/python scripts/generate_docs.py
+
+# CHANGELOG.md from the fragments in changes/; with RELEASE=YYYY-MM-DD they are dated and deleted.
+changelog: setup
+	$(BIN)/python scripts/changelog.py $(if $(RELEASE),--release $(RELEASE))
+
+# The documentation as a site in site/, which opens from the disk. Its environment is its own: .venv-site.
+site: $(VENV)-site/.ready
+	$(VENV)-site/bin/zensical build --clean --strict
+
+# The same, opened in headless Chromium.
+site-check: setup site browser
+	$(BIN)/python scripts/run_tests.py tests/house/test_site.py
+
+$(VENV)-site/.ready: requirements-site.txt
+	test -x $(VENV)-site/bin/python || $(PYTHON) -m venv $(VENV)-site
+	$(VENV)-site/bin/python -m pip --disable-pip-version-check -q install -r requirements-site.txt
+	touch $@
 
 # Slow proofs: resumable (rows under .passes/ while a pass runs), one table a pass in benchmarks/results/, pages in docs/.
 zoo: setup
@@ -144,4 +170,4 @@ gpu:
 	bash scripts/gpu.sh
 
 clean:
-	rm -rf $(VENV) $(VENV)-* build dist
+	rm -rf $(VENV) $(VENV)-* build dist site

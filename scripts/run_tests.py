@@ -53,6 +53,10 @@ def lacks_chromium() -> bool:
     return not Path("/usr/bin/chromium").exists()
 
 
+def lacks_site() -> bool:
+    return not (ROOT / "site" / "index.html").exists()
+
+
 def lacks_gpu() -> bool:
     import torch
 
@@ -105,6 +109,7 @@ def lacks_two_cores() -> bool:
 
 CONDITIONS: Mapping[str, Callable[[], bool]] = {
     "no-chromium": lacks_chromium,
+    "no-site": lacks_site,
     "no-gpu": lacks_gpu,
     "no-shared-folder": lacks_shared_folder,
     "no-second-environment": lacks_second_environment,
