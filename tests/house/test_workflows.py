@@ -134,3 +134,16 @@ def test_the_section_of_unreleased_changes_is_replaced_and_no_other() -> None:
     changelog = load_script("changelog")
     page = "# Changelog\n\n## 2.0 (unreleased)\n\n- new\n\n## 1.0 (2026-01-01)\n\n- old\n"
     assert changelog.cut_unreleased(page) == "# Changelog\n\n## 1.0 (2026-01-01)\n\n- old\n"
+
+
+def named_paths(text: str) -> set[str]:
+    """Files and folders of the repository that a page names in backticks."""
+    return set(re.findall(r"`((?:src|tests|docs|scripts|benchmarks|changes)/[\w./-]+)`", text))
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/dev/architecture.md"])
+def test_a_contributors_page_names_only_files_that_exist(name: str) -> None:
+    examples = {"slow_link.py", "test_slow_link.py", "my_technique.py", "test_my_technique.py"}
+    paths = named_paths((ROOT / name).read_text(encoding="utf-8"))
+    assert len(paths) > 10
+    assert [path for path in sorted(paths) if not (ROOT / path).exists() and Path(path).name not in examples] == []
