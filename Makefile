@@ -56,11 +56,9 @@ docs: setup
 # A new rule or technique: one file in src/, one in tests/. What is to be filled in is marked (CONTRIBUTING.md).
 new-rule: setup
 	$(BIN)/python scripts/new_extension.py rule "$(ID)"
-	$(BIN)/python scripts/generate_docs.py
 
 new-technique: setup
 	$(BIN)/python scripts/new_extension.py technique "$(ID)"
-	$(BIN)/python scripts/generate_docs.py
 
 # CHANGELOG.md from the fragments in changes/; with RELEASE=YYYY-MM-DD they are dated and deleted.
 changelog: setup

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -175,7 +176,7 @@ KINDS: Mapping[str, tuple[tuple[str, str], ...]] = {
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Write the two files of a new rule or technique.")
     parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("id", help="such as slow-link: words in lower case, joined by hyphens")
+    parser.add_argument("id", help="such as slow-collate: words in lower case, joined by hyphens")
     chosen = parser.parse_args(arguments)
     try:
         paths = write_extension(chosen.kind, chosen.id, ROOT)
@@ -184,16 +185,17 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     for path in paths:
         print(f"wrote {path.relative_to(ROOT)}")
+    subprocess.run([sys.executable, ROOT / "scripts" / "generate_docs.py"], check=True)
     print(f"Next: replace what is marked {MARK}, then run")
-    print(f"  .venv/bin/python -m pytest -q {paths[-1].relative_to(ROOT)} tests/house")
     print("  make docs check")
+    print(f"  .venv/bin/python -m pytest -q {paths[-1].relative_to(ROOT)} tests/house")
     return 0
 
 
 def write_extension(kind: str, extension_id: str, root: Path) -> tuple[Path, ...]:
     """The files of the new extension, written below ``root``; raises ValueError where the id cannot be used."""
     if not ID.fullmatch(extension_id):
-        raise ValueError(f"ID={extension_id!r}: give words in lower case, joined by hyphens, such as ID=slow-link")
+        raise ValueError(f"ID={extension_id!r}: give words in lower case, joined by hyphens, such as ID=slow-collate")
     name = extension_id.replace("-", "_")
     class_name = "".join(word.capitalize() for word in extension_id.split("-"))
     texts = {root / path.format(name=name): text for path, text in KINDS[kind]}

@@ -23,7 +23,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_nothing_is_left_to_be_filled_in() -> None:
-    assert new_extension.find_marks(ROOT) == [], "replace what is marked FILL IN"
+    marks = new_extension.find_marks(ROOT)
+    assert not marks, "\n".join(["still to be filled in:", *marks])
 
 
 @pytest.mark.parametrize("kind", ["rule", "technique"])
@@ -48,7 +49,7 @@ def test_a_new_extension_passes_its_own_test_and_is_formatted(kind: str, root: P
 
 
 def test_a_wrong_id_is_refused_with_an_example(root: Path) -> None:
-    with pytest.raises(ValueError, match="slow-link"):
+    with pytest.raises(ValueError, match="slow-collate"):
         new_extension.write_extension("rule", "Slow_Link", root)
 
 
