@@ -18,6 +18,8 @@ else:
     import tomli as tomllib
 
 SITE = ROOT / "site"
+LONGEST_CELL = 170
+"""Characters of prose: about two lines of a page."""
 
 
 def load_chromium_page() -> Any:
@@ -75,6 +77,22 @@ def test_every_page_is_in_the_navigation_once() -> None:
     written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     listed = read_nav()
     assert sorted(listed) == sorted(written), "add the page to nav in zensical.toml"
+
+
+def long_cells(page: str) -> list[str]:
+    """Cells of tables that are paragraphs; names and code in backticks do not count."""
+    page = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    return [cell for row in rows for cell in row.split("|") if len(re.sub(r"`[^`]*`", "", cell)) > LONGEST_CELL]
+
+
+def test_no_table_of_the_guide_or_the_reference_has_a_paragraph_in_a_cell() -> None:
+    _, guide, reference, *_ = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+    names = pages_of([guide, reference])
+    assert {"tune.md", "formats.md"} <= set(names)
+    found = {name: long_cells((ROOT / "docs" / name).read_text(encoding="utf-8")) for name in names}
+    assert {name: cells for name, cells in found.items() if cells} == {}
+    assert long_cells(f"| a | {'word ' * 50} |\n") != []
 
 
 @needs_site
