@@ -441,6 +441,8 @@ def _judge_steps(
     if all(phase_of(path) is None for step in steps for path in step.own_ns):
         return (), (), "no suggestions: name phases data, forward, backward, optimizer, checkpoint or validation"
     try:
+        from hotloop.apply import ACTS
+        from hotloop.core.acts import fill_fixes
         from hotloop.diagnose import find_problems
         from hotloop.prescribe import rank_findings
     except ImportError as error:
@@ -464,4 +466,4 @@ def _judge_steps(
             memory_peak_bytes=memory.peak_rss_bytes if device is None else memory.device_peak_bytes,
         )
     )
-    return rank_findings(found), skipped, None
+    return fill_fixes(rank_findings(found), ACTS), skipped, None

@@ -22,7 +22,7 @@ class Late(Technique):
 
     def change_model(self, model: Any, settings: Any, context: Any) -> Applied:
         self.calls.append(f"late {settings['n']}")
-        return Applied(detail="late", undo=lambda: self.calls.append("undone"))
+        return Applied(text="late", undo=lambda: self.calls.append("undone"))
 
 
 class Early(Late):

@@ -26,13 +26,13 @@ def rate(factor):
     def change(optimizer):
         for group in optimizer.param_groups:
             group["lr"] *= factor
-        return Applied(detail="lr")
+        return Applied(text="lr")
     return change
 
 def fused(optimizer):
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, False
-    return Applied(detail="fused")
+    return Applied(text="fused")
 
 def secretly(optimizer):
     rate(1.01)(optimizer)
@@ -43,10 +43,10 @@ def broken(optimizer):
 
 def dtype(model):
     model.double().float()
-    return Applied(detail="there and back")
+    return Applied(text="there and back")
 
 E, R, L = Numerics.EXACT, Numerics.REORDERED, Numerics.LOSSY
-several = [technique("idle", E, lambda one: Applied(detail="nothing")), technique("faster-rate", R, rate(1.01)),
+several = [technique("idle", E, lambda one: Applied(text="nothing")), technique("faster-rate", R, rate(1.01)),
            technique("called-exact", E, fused), technique("called-reordered", R, fused),
            technique("secretly", L, secretly), technique("broken", L, broken),
            technique("nan", L, rate(float("nan"))), technique("casts", E, dtype, "change_model")]

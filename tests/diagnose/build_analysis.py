@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hotloop.apply import ACTS
+from hotloop.core.acts import fill_fixes
 from hotloop.core.analysis import Analysis, CompileFacts, Forecast, Line, LoaderFacts, OptimizerFacts, RankAnalysis
-from hotloop.core.findings import Where
+from hotloop.core.findings import Finding, Fix, Where
 from hotloop.core.phases import PHASES, Breakdown, Excluded, PhaseStats
 from hotloop.core.recording import GAP_FIELDS, STEP_FIELDS, TIME_FIELDS
 
@@ -308,3 +310,10 @@ def _stats(mean_ns: int, share_ratio: float, count: int) -> PhaseStats:
         p99_ns=mean_ns,
         max_ns=mean_ns,
     )
+
+
+def fix_of(finding: Finding) -> Fix:
+    """The finding's fix with what its rule leaves to the act."""
+    (filled,) = fill_fixes([finding], ACTS)
+    assert filled.fix is not None
+    return filled.fix

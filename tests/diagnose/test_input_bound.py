@@ -7,7 +7,7 @@ from hotloop.core.analysis import Analysis, Line
 from hotloop.core.findings import Basis, Finding, Kind, Severity, Where
 from hotloop.diagnose.rules.input_bound import input_bound
 
-from .build_analysis import make_analysis, make_excluded, make_line, make_loader, make_rank
+from .build_analysis import fix_of, make_analysis, make_excluded, make_line, make_loader, make_rank
 
 
 def found(analysis: Analysis) -> Finding:
@@ -270,7 +270,7 @@ def test_samples_that_draw_random_numbers_are_never_prepared_with_the_same_numbe
     loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=9e6, draws_random=draws)
     one = found(make_analysis(input_wait=0.46, cores=1, loaders=(loader,)))
     assert one.fix is not None
-    assert (one.fix.technique, one.fix.numerics.value) == ("precompute-samples", numerics)
+    assert (one.fix.technique, getattr(fix_of(one).numerics, "value", None)) == ("precompute-samples", numerics)
     assert ("only the work before that can be prepared" in one.title) is (draws is True)
     assert str(one.evidence["workers"]).startswith("no core is free for them")
 

@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.findings import Basis, Finding, Numerics, Severity, Skipped, Where
 from hotloop.diagnose.rules.padding_waste import judge_padding_waste
-from tests.diagnose.build_analysis import make_analysis, make_loader
+from tests.diagnose.build_analysis import fix_of, make_analysis, make_loader
 
 COLLATE = Where(file="data.py", line=40, function="collate")
 
@@ -22,7 +22,7 @@ def test_padding_to_a_fixed_length_is_forecast_from_the_batches() -> None:
     # 40% real tokens against 44.4% of the positions: 55.6% fewer, of the whole step where no operators were counted.
     assert found.saving.mid_ratio == pytest.approx(0.556, abs=0.001)
     assert found.fix is not None
-    assert (found.fix.technique, found.fix.numerics) == ("pad-to-longest", Numerics.REORDERED)
+    assert (found.fix.technique, fix_of(found).numerics) == ("pad-to-longest", Numerics.REORDERED)
     assert found.where[0] == COLLATE
 
 
@@ -30,7 +30,7 @@ def test_batches_that_mix_lengths_want_bucketing() -> None:
     found = judge_padding_waste.judge(make_analysis(padding_ratio=0.45, padding_to_longest_ratio=0.45))
     assert isinstance(found, Finding)
     assert found.fix is not None
-    assert (found.fix.technique, found.fix.numerics) == ("length-bucketing", Numerics.RESAMPLED)
+    assert (found.fix.technique, fix_of(found).numerics) == ("length-bucketing", Numerics.RESAMPLED)
 
 
 def test_an_unknown_longest_length_makes_it_a_rule_of_thumb() -> None:

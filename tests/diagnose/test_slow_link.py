@@ -4,6 +4,7 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Numerics, Severity, Skipped
 from hotloop.diagnose.rules.exposed_communication import judge_exposed_communication
 from hotloop.diagnose.rules.slow_link import judge_slow_link
+from tests.diagnose.build_analysis import fix_of
 from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
 
 STEP_NS = 4e9
@@ -35,7 +36,7 @@ def test_a_slow_link_at_its_nominal_speed_wants_compression() -> None:
     found = judge_slow_link.judge(crossing("eth0", 20e6, 2.3e9))
     assert isinstance(found, Finding)
     assert found.fix is not None
-    assert (found.fix.technique, found.fix.numerics) == ("compress-gradients", Numerics.LOSSY)
+    assert (found.fix.technique, fix_of(found).numerics) == ("compress-gradients", Numerics.LOSSY)
 
 
 def test_what_the_link_explains_is_not_exposed_communication_as_well() -> None:

@@ -8,7 +8,7 @@ from hotloop.core.findings import Basis, Finding, Kind, Numerics, Severity, Skip
 from hotloop.diagnose.rules.slow_optimizer import slow_optimizer
 from hotloop.diagnose.rules.small_batch import judge_small_batch
 from hotloop.prescribe import rank_findings
-from tests.diagnose.build_analysis import make_analysis, make_forecast, make_line, make_loader, make_optimizer
+from tests.diagnose.build_analysis import fix_of, make_analysis, make_forecast, make_line, make_loader, make_optimizer
 from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
 
 
@@ -24,7 +24,7 @@ def test_a_measured_gain_is_an_opportunity_that_earns_its_severity() -> None:
     assert found.kind is Kind.OPPORTUNITY
     assert found.severity is Severity.HIGH
     assert found.fix is not None
-    assert (found.fix.technique, found.fix.numerics) == ("larger-batch", Numerics.LOSSY)
+    assert (found.fix.technique, fix_of(found).numerics) == ("larger-batch", Numerics.LOSSY)
     assert found.where[0].line == 20
 
 
@@ -51,7 +51,7 @@ def test_under_accumulation_larger_micro_batches_leave_the_gradient_alone() -> N
     found = judge_small_batch.judge(make_analysis(forecasts=forecasts, fields={"micro_batches": 4}))
     assert isinstance(found, Finding)
     assert found.fix is not None
-    assert (found.fix.technique, found.fix.numerics) == ("larger-micro-batch", Numerics.REORDERED)
+    assert (found.fix.technique, fix_of(found).numerics) == ("larger-micro-batch", Numerics.REORDERED)
 
 
 def test_a_gain_that_may_be_none_is_not_told_as_sure() -> None:

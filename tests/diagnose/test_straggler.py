@@ -4,7 +4,7 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Numerics, Severity, Skipped, Where
 from hotloop.diagnose.rules.blocking_checkpoint import blocking_checkpoint
 from hotloop.diagnose.rules.straggler import judge_straggler
-from tests.diagnose.build_analysis import make_analysis, make_line, make_loader, make_rank
+from tests.diagnose.build_analysis import fix_of, make_analysis, make_line, make_loader, make_rank
 from tests.diagnose.build_ranks import make_ddp, make_ranks
 
 
@@ -298,7 +298,7 @@ def test_a_rank_with_longer_sequences_is_told_with_its_loader_and_the_dealing_ch
     assert [where.line for where in found.where] == [20, 63]
     assert (found.evidence["more_of"], found.evidence["times_the_others"]) == ("tokens", 2.25)
     assert found.fix is not None
-    assert found.fix.numerics is Numerics.RESAMPLED
+    assert fix_of(found).numerics is Numerics.RESAMPLED
 
 
 def test_longer_work_in_several_phases_is_told_beside_that_of_the_longest() -> None:

@@ -6,28 +6,53 @@ import ast
 import difflib
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hotloop.apply import TECHNIQUES
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Value, Where
-from hotloop.tune.patch import Patch, apply_patch, make_patch, patch_source
+from hotloop.core.report import AppliedTechnique
+from hotloop.tune import patch as patches
+from hotloop.tune.patch import Patch, apply_patch
 
 ZOO = Path(__file__).resolve().parents[1] / "zoo" / "scripts"
 
 
-@dataclass(frozen=True)
-class Record:
-    technique: str
-    where: Where | None = None
-    target: str | None = None
-    detail: str = ""
-    settings: Mapping[str, Value] = field(default_factory=dict)
-    status: str = "applied"
-    explicit: str | None = None
+def Record(
+    technique: str,
+    where: Where | None = None,
+    target: str | None = None,
+    values: Mapping[str, Value] | None = None,
+    *,
+    detail: str = "",
+    status: str = "applied",
+    explicit: str | None = None,
+) -> AppliedTechnique:
+    return AppliedTechnique(
+        technique=technique,
+        settings={},
+        status=status,
+        detail=detail,
+        target=target,
+        where=where,
+        numerics=None,
+        explicit=explicit,
+        values=values or {},
+    )
+
+
+def make_patch(records: list[AppliedTechnique], root: Path, *, script: Path | None = None) -> Patch:
+    return patches.make_patch(records, root, TECHNIQUES, script=script)
+
+
+def patch_source(
+    text: str, records: list[AppliedTechnique]
+) -> tuple[str, tuple[patches.LeftOut, ...], tuple[str, ...]]:
+    return patches.patch_source(text, records, TECHNIQUES)
 
 
 def at(path: Path, text: str, nth: int = 0) -> Where:
@@ -53,30 +78,31 @@ def check_applies(patch: Patch, root: Path, tool: str) -> None:
         ast.parse(change.after)
 
 
-AUTOCAST = "forward under autocast('cpu', bfloat16), outputs in float32"
-THREADS = "2 threads in place of 8 of OMP_NUM_THREADS, on 2 cores for 1 ranks"
-LOADER = "num_workers=2, prefetch_factor=4, persistent_workers=True"
+AUTOCAST: dict[str, Value] = {"device": "cpu"}
+THREADS: dict[str, Value] = {"torch_threads": 2}
+LOADER: dict[str, Value] = {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True}
+FUSED: dict[str, Value] = {"fused": True}
 
 
-def zoo_lm(folder: Path) -> tuple[Path, list[Record]]:
+def zoo_lm(folder: Path) -> tuple[Path, list[AppliedTechnique]]:
     path = write(folder, (ZOO / "lm_float32.py").read_text())
     forward = at(path, "F.cross_entropy")
     return path, [
         Record("loader-workers", at(path, "loader = DataLoader("), "DataLoader", LOADER),
-        Record("pinned-memory", at(path, "loader = DataLoader("), "DataLoader", "pin_memory=True"),
+        Record("pinned-memory", at(path, "loader = DataLoader("), "DataLoader", {"pin_memory": True}),
         Record("bf16-autocast", forward, "Tagger", AUTOCAST),
-        Record("compile-model", forward, "Tagger", "compiled"),
-        Record("matmul-precision", None, "the process", "set_float32_matmul_precision('high') in place of 'highest'"),
-        Record("thread-count", None, "the process", THREADS, {"torch_threads": None}),
+        Record("compile-model", forward, "Tagger"),
+        Record("matmul-precision", None, "the process", {"precision": "high"}),
+        Record("thread-count", None, "the process", THREADS),
     ]
 
 
-def zoo_ddp(folder: Path) -> tuple[Path, list[Record]]:
+def zoo_ddp(folder: Path) -> tuple[Path, list[AppliedTechnique]]:
     path = write(folder, (ZOO / "ddp_plain.py").read_text(), "with space.py")
     ddp = at(path, "model = DistributedDataParallel(")
     return path, [
-        Record("ddp-buckets", ddp, "DistributedDataParallel", "", {"bucket_cap_mb": 50}),
-        Record("ddp-settings", ddp, "DistributedDataParallel", "static_graph=True, gradient_as_bucket_view=True"),
+        Record("ddp-buckets", ddp, "DistributedDataParallel", {"bucket_cap_mb": 50.0}),
+        Record("ddp-settings", ddp, "DistributedDataParallel", {"static_graph": True, "gradient_as_bucket_view": True}),
         Record("bf16-autocast", at(path, "loss = F.mse_loss(model(a), b)"), "DistributedDataParallel", AUTOCAST),
     ]
 
@@ -110,24 +136,24 @@ for it, (X, Y) in enumerate(loader):
 """
 
 
-def nano(folder: Path) -> tuple[Path, list[Record]]:
+def nano(folder: Path) -> tuple[Path, list[AppliedTechnique]]:
     path = write(folder, NANO)
     return path, [
-        Record("fused-optimizer", at(path, "AdamW("), "AdamW", "fused=True for 3 parameters"),
+        Record("fused-optimizer", at(path, "AdamW("), "AdamW", FUSED),
         Record("loader-workers", at(path, "Loader("), "DataLoader", LOADER),
         Record("bf16-autocast", at(path, "model(X, Y)"), "GPT", AUTOCAST),
-        Record("zero-grad-to-none", at(path, "zero_grad"), "AdamW", "set_to_none=True for 3 of 3 parameters"),
-        Record("compile-model", at(path, "model(X, Y)"), "GPT", "", {"mode": "default"}),
+        Record("zero-grad-to-none", at(path, "zero_grad"), "AdamW", {"always": 3, "parameters": 3}),
+        Record("compile-model", at(path, "model(X, Y)"), "GPT", {"mode": "default"}),
     ]
 
 
-def crlf(folder: Path) -> tuple[Path, list[Record]]:
+def crlf(folder: Path) -> tuple[Path, list[AppliedTechnique]]:
     text = (ZOO / "lm_float32.py").read_text().replace("fused=True", "").replace("\n", "\r\n").removesuffix("\r\n")
     path = write(folder, text, "crlf.py")
     return path, [
-        Record("fused-optimizer", at(path, "AdamW("), "AdamW"),
+        Record("fused-optimizer", at(path, "AdamW("), "AdamW", FUSED),
         Record("bf16-autocast", at(path, "F.cross_entropy"), "Tagger", AUTOCAST),
-        Record("matmul-precision", None, "the process", "", {"precision": "high"}),
+        Record("matmul-precision", None, "the process", {"precision": "high"}),
     ]
 
 
@@ -147,10 +173,10 @@ class Trainer:
 Trainer().fit()"""
 
 
-def tabs(folder: Path) -> tuple[Path, list[Record]]:
+def tabs(folder: Path) -> tuple[Path, list[AppliedTechnique]]:
     path = write(folder, TABS)
     return path, [
-        Record("fused-optimizer", at(path, "SGD("), "SGD"),
+        Record("fused-optimizer", at(path, "SGD("), "SGD", FUSED),
         Record("bf16-autocast", at(path, "out = self.net("), "Net", AUTOCAST),
     ]
 
@@ -158,10 +184,8 @@ def tabs(folder: Path) -> tuple[Path, list[Record]]:
 def test_an_overridden_call_gets_the_number_and_no_line_is_added(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import torch\nTHREADS = 16\ntorch.set_num_threads(THREADS)\n")
-    over = Record(
-        "thread-count", at(path, "set_num"), "set_num_threads", "2 threads in place of 16 that the script sets"
-    )
-    records = [Record("thread-count", None, "the process", "2 threads in place of 4"), replace(over, explicit="s(16)")]
+    over = Record("thread-count", at(path, "set_num"), "set_num_threads", THREADS)
+    records = [Record("thread-count", None, "the process", THREADS), replace(over, explicit="s(16)")]
     patch = make_patch(records, tmp_path, script=path)
     assert patch.files[0].after == b"import torch\nTHREADS = 16\ntorch.set_num_threads(2)\n"
     path.write_text(path.read_text() + "def init(worker):\n    torch.set_num_threads(THREADS)\n")
@@ -219,7 +243,7 @@ def test_a_call_inside_a_statement_is_hoisted(tmp_path: Path) -> None:
     )
 
 
-def refused(text: str, record: Record) -> str:
+def refused(text: str, record: AppliedTechnique) -> str:
     """Why the record is left out of a file that stays as it is."""
     changed, left_out, used = patch_source(text, [record])
     assert (changed, used) == (text, ())
@@ -258,10 +282,10 @@ def line(number: int) -> Where:
     ],
 )
 def test_what_is_not_understood_is_left_out(text: str, technique: str, target: str, why: str) -> None:
-    detail = AUTOCAST if technique == "bf16-autocast" else LOADER
+    values = {"bf16-autocast": AUTOCAST, "fused-optimizer": FUSED}.get(technique, LOADER)
     for ending in ("\n", ""):
         whole = f"import torch; import torch.nn.functional as F\n{text}{ending}"
-        assert why in refused(whole, Record(technique, line(2), target, detail))
+        assert why in refused(whole, Record(technique, line(2), target, values))
 
 
 HEAD = """import torch
@@ -328,7 +352,7 @@ NET = "class Net(nn.Module):\n    def forward(self, x):\n        return x\n"
         ("class Deep(nn.Sequential):\n    pass\nmodel = Deep()\nmodel(x)", "Deep", {}, "torch's own"),
         (NET + "if a:\n    model = Net()\nelse:\n    model = Other()\nmodel(x)", "Net", {}, "another block"),
         (NET + "model = Net()\nif a:\n    model = wrap(model)\nmodel = model.to(d)\nmodel(x)", "Net", {}, "block"),
-        (NET + "model = Net()\nmodel(x)", "Net", {"regional": True}, "one by one"),
+        (NET + "model = Net()\nmodel(x)", "Net", {"blocks": 3}, "one by one"),
     ],
 )
 def test_a_model_that_would_not_be_compiled_as_it_was_is_left(
@@ -336,44 +360,42 @@ def test_a_model_that_would_not_be_compiled_as_it_was_is_left(
 ) -> None:
     whole = f"import torch\nfrom torch import nn\n{text}\n"
     place = line(whole.count("\n"))
-    assert why in refused(whole, Record("compile-model", place, target, "compiled", settings))
+    assert why in refused(whole, Record("compile-model", place, target, settings))
 
 
 def test_a_setting_that_was_refused_is_not_in_the_patch() -> None:
     text = "import torch\nm = DistributedDataParallel(net, find_unused_parameters=True)\n"
-    settings: dict[str, Value] = {"find_unused_parameters": False, "static_graph": None}
-    told = Record("ddp-settings", line(2), "DistributedDataParallel", "gradient_as_bucket_view=True", settings)
+    told = Record("ddp-settings", line(2), "DistributedDataParallel", {"gradient_as_bucket_view": True})
     changed, _, _ = patch_source(text, [told])
     assert "(net, find_unused_parameters=True, gradient_as_bucket_view=True)" in changed
 
 
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        (THREADS, "set_num_threads(2)"),
-        ("1 thread, as OMP_NUM_THREADS says", "set_num_threads(1)"),
-        ("OMP_NUM_THREADS=3", "set_num_threads(3)"),
-    ],
-)
-def test_the_number_of_threads_is_that_of_the_record(tmp_path: Path, told: str, said: str) -> None:
+def test_the_number_of_threads_is_that_of_the_record(tmp_path: Path) -> None:
     path = write(tmp_path, "import torch\n")
-    patch = make_patch([Record("thread-count", None, "the process", told, {"torch_threads": 3})], tmp_path, script=path)
-    assert f"+torch.{said}\n" in patch.diff
+    patch = make_patch([Record("thread-count", None, "the process", THREADS)], tmp_path, script=path)
+    assert "+torch.set_num_threads(2)\n" in patch.diff
+
+
+def test_a_record_from_before_values_were_kept_is_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path, "import torch\nopt = torch.optim.AdamW(p)\n")
+    old = [
+        Record("thread-count", None, "the process", detail="2 threads in place of 8"),
+        Record("fused-optimizer", at(path, "AdamW"), "AdamW", detail="fused=True for 3 parameters"),
+    ]
+    patch = make_patch(old, tmp_path, script=path)
+    assert patch.files == ()
+    assert ["does not say which" in one.why for one in patch.left_out] == [True, True]
 
 
 def test_what_was_done_to_the_process_last_holds(tmp_path: Path) -> None:
     path = write(tmp_path, "import torch\n")
-    first = Record(
-        "matmul-precision", None, "the process", "set_float32_matmul_precision('high') in place of 'highest'"
-    )
-    second = Record(
-        "matmul-precision", line(9), "Net", "set_float32_matmul_precision('medium'): the model is on the CPU"
-    )
+    first = Record("matmul-precision", None, "the process", {"precision": "high"})
+    second = Record("matmul-precision", line(9), "Net", {"precision": "medium"})
     patch = make_patch([first, second], tmp_path, script=path)
     assert "medium" in patch.diff
     assert "'high'" not in patch.diff
     assert '"high"' not in patch.diff
-    back = Record("matmul-precision", line(9), "Net", "no TF32 units; taken back", status="not applicable")
+    back = Record("matmul-precision", line(9), "Net", detail="no TF32 units; taken back", status="not applicable")
     patch = make_patch([first, back], tmp_path, script=path)
     assert (patch.files, [one.why for one in patch.left_out]) == ((), ["no TF32 units; taken back"])
 
@@ -389,7 +411,10 @@ def test_what_was_done_to_the_process_last_holds(tmp_path: Path) -> None:
     ],
 )
 def test_torch_takes_one_form_of_an_optimizer(technique: str, call: str, after: str | None) -> None:
-    text, record = f"import torch\no = {call}\n", Record(technique, line(2), "Adam")
+    text, record = (
+        f"import torch\no = {call}\n",
+        Record(technique, line(2), "Adam", {technique.partition("-")[0]: True}),
+    )
     if after is None:
         assert "chosen stands in the script" in refused(text, record)
     else:
@@ -398,7 +423,7 @@ def test_torch_takes_one_form_of_an_optimizer(technique: str, call: str, after: 
 
 def test_two_objects_of_one_line_that_were_changed_unlike_leave_it() -> None:
     text = "import torch\nl = DataLoader(d)\n"
-    records = [Record("loader-workers", line(2), "DataLoader", f"num_workers={count}") for count in (2, 3, 2)]
+    records = [Record("loader-workers", line(2), "DataLoader", {"num_workers": count}) for count in (2, 3, 2)]
     changed, left_out, used = patch_source(text, records)
     assert (changed, used) == (text, ())
     assert [one.why for one in left_out] == ["the line is to get two values for num_workers"] * 3
@@ -406,15 +431,15 @@ def test_two_objects_of_one_line_that_were_changed_unlike_leave_it() -> None:
 
 def test_a_line_that_also_made_what_was_left_alone_stays() -> None:
     text = "import torch\nl = DataLoader(d)\n"
-    other = Record("loader-workers", line(2), "DataLoader", "an iterable data set", status="not applicable")
+    other = Record("loader-workers", line(2), "DataLoader", detail="an iterable data set", status="not applicable")
     changed, left_out, _ = patch_source(text, [Record("loader-workers", line(2), "DataLoader", LOADER), other])
     assert changed == text
     assert "left alone (an iterable data set)" in left_out[0].why
 
 
 def test_lower_priority_is_a_line_of_the_workers() -> None:
-    detail = f"{LOADER}, fork, at a lower priority (nice 19); reading and collating draw no random numbers"
-    record = Record("loader-workers", line(2), "DataLoader", detail)
+    values = {**LOADER, "start_method": "fork", "niceness": 19}
+    record = Record("loader-workers", line(2), "DataLoader", values)
     changed, _, used = patch_source("import os\nl = DataLoader(d)\n", [record])
     assert used == ("loader-workers",)
     assert changed.splitlines()[1] == (
@@ -425,26 +450,18 @@ def test_lower_priority_is_a_line_of_the_workers() -> None:
         assert "worker_init_fn" in refused(text, record)
     taken = "import os\nl = DataLoader(d, worker_init_fn=seed)\n"
     assert "worker_init_fn=seed stands in the script" in refused(taken, record)
-    spawned = Record("loader-workers", line(2), "DataLoader", detail.replace("fork", "spawn"))
+    spawned = Record("loader-workers", line(2), "DataLoader", {**values, "start_method": "spawn"})
     assert "worker_init_fn" in refused("import os\nl = DataLoader(d)\n", spawned)
 
 
 def test_gradients_that_are_not_always_there_are_given_up_by_the_strategy_alone() -> None:
     text = "import torch\nopt.zero_grad(set_to_none=False)\n"
-    part = Record("zero-grad-to-none", line(2), "AdamW", "set_to_none=True for 2 of 3 parameters")
+    part = Record("zero-grad-to-none", line(2), "AdamW", {"always": 2, "parameters": 3})
     assert "not every parameter" in refused(text, part)
 
 
-def test_every_form_names_a_technique_that_exists_or_is_announced() -> None:
-    from hotloop.apply import TECHNIQUES
-    from hotloop.tune import patch
-
-    planned = {"loader-prefetch", "persistent-workers"}
-    assert {*patch._PLANS, *patch._FORMS, *patch._LINES} - set(TECHNIQUES) == planned
-
-
 def test_settings_made_by_hand_stay() -> None:
-    record = Record("thread-count", None, "the process", "set_num_threads(4)")
+    record = Record("thread-count", None, "the process", {"torch_threads": 4})
     assert "itself (line 2)" in refused("import torch\ntorch.set_num_threads(2)\n", record)
 
 
@@ -455,7 +472,7 @@ def test_libraries_and_files_elsewhere_are_never_changed(tmp_path: Path) -> None
     text = "import torch\nopt = torch.optim.AdamW(p)\n"
     paths = [write(inside, text), write(tmp_path, text, "other.py")]
     (root / "link.py").symlink_to(paths[1])
-    records = [Record("fused-optimizer", at(path, "AdamW"), "AdamW") for path in [*paths, root / "link.py"]]
+    records = [Record("fused-optimizer", at(path, "AdamW"), "AdamW", FUSED) for path in [*paths, root / "link.py"]]
     patch = make_patch(records, root)
     assert (patch.diff, patch.files) == ("", ())
     assert [("library" in one.why, "not below" in one.why) for one in patch.left_out].count((False, False)) == 0

@@ -165,7 +165,7 @@ def test_a_patch_that_was_never_run_says_so(tmp_path: Path) -> None:
     path.write_text("import torch\no = torch.optim.AdamW(p)\n")
     record = {
         "technique": "fused-optimizer", "settings": {}, "status": "applied", "detail": "fused=True",
-        "numerics": "reordered", "target": "AdamW", "where": [str(path), 2, "main"],
+        "values": {"fused": True}, "numerics": "reordered", "target": "AdamW", "where": [str(path), 2, "main"],
     }  # fmt: skip
     arm.own[-1] = replace(arm.own[-1], applied=(record,))
     request = Request(

@@ -364,7 +364,7 @@ def read_applied(facts: Sequence[Fact]) -> tuple[AppliedTechnique, ...]:
         technique, status = read_text(fact, "technique"), read_text(fact, "status")
         if technique is None or status is None:
             continue
-        settings = fact.get("settings")
+        settings, values = fact.get("settings"), fact.get("values")
         found.append(
             AppliedTechnique(
                 technique=technique,
@@ -375,6 +375,7 @@ def read_applied(facts: Sequence[Fact]) -> tuple[AppliedTechnique, ...]:
                 where=read_where(fact.get("where")),
                 numerics=read_text(fact, "numerics"),
                 explicit=read_text(fact, "explicit"),
+                values=dict(values) if isinstance(values, Mapping) else {},
             )
         )
     return tuple(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -43,6 +43,8 @@ class Record:
     where: Where | None
     numerics: str | None
     explicit: str | None = None
+    values: Mapping[str, Value] = field(default_factory=dict)
+    """What was set, by name: ``detail`` says the same in words."""
 
     def as_fact(self) -> dict[str, Any]:
         where = None if self.where is None else [self.where.file, self.where.line, self.where.function]
@@ -280,7 +282,8 @@ class Applier:
             self._record(technique, settings, NOT_APPLICABLE, effect.why, name, where, None, effect.explicit)
         elif isinstance(effect, Applied):
             numerics = (effect.numerics or technique.numerics).value
-            self._record(technique, settings, APPLIED, effect.detail, name, where, numerics, effect.explicit)
+            values = dict(effect.values)
+            self._record(technique, settings, APPLIED, effect.detail, name, where, numerics, effect.explicit, values)
             if effect.undo is not None:
                 self._undo.append(effect.undo)
 
@@ -294,6 +297,7 @@ class Applier:
         where: Where | None,
         numerics: str | None,
         explicit: str | None = None,
+        values: Mapping[str, Value] | None = None,
     ) -> None:
         record = Record(
             technique=technique.id,
@@ -304,6 +308,7 @@ class Applier:
             where=where,
             numerics=numerics,
             explicit=explicit,
+            values=values or {},
         )
         if record not in self.records:
             self.records.append(record)

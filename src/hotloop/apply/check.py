@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hotloop.core.acts import BY_HAND
+from hotloop.apply.acts import BY_HAND
 from hotloop.core.findings import Value
 from hotloop.core.spelling import say_meant
 from hotloop.core.strategy import Choice, Strategy, StrategyError
@@ -18,7 +18,7 @@ def check_strategy(strategy: Strategy, techniques: Mapping[str, Technique], *, s
     """
     chosen = {choice.technique for choice in strategy.choices}
     for choice in strategy.choices:
-        if choice.technique not in set(techniques):
+        if choice.technique not in techniques:
             if choice.technique in BY_HAND:
                 raise StrategyError(
                     f"{source}: {choice.technique} is a change of the training itself, which no strategy can make; "

@@ -35,6 +35,7 @@ def set_variables(strategy: Strategy, environment: Mapping[str, str]) -> tuple[d
             target="the environment",
             where=None,
             numerics=technique.numerics.value if applied else None,
+            values=dict(effect.values) if isinstance(effect, Applied) else {},
         )
         facts.append(record.as_fact())
     return changed, facts

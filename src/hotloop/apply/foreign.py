@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotloop.core.findings import Value
+from hotloop.core.sources import Arguments
+
+DDP = "DistributedDataParallel"
 
 
 @dataclass(slots=True)
@@ -19,6 +22,8 @@ class Chosen:
     """
 
     waiting: dict[str, dict[str, Any]]
+    sources: Mapping[str, Arguments] = field(default_factory=dict)
+    """Of techniques that are arguments of what the user's code builds, in the order in which they act."""
     taken: dict[str, dict[str, Any]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
@@ -91,40 +96,31 @@ class Format:
 
 def take_code_arguments(chosen: Chosen) -> dict[str, dict[str, Any]]:
     """What goes to objects that the user's own code builds, whatever the library: taken out of ``chosen``."""
-    arguments: dict[str, dict[str, Any]] = {}
-    if chosen.look("loader-workers").get("num_workers") is not None:
-        workers = chosen.take("loader-workers") or {}
-        names = ("num_workers", "prefetch_factor", "persistent_workers")
-        arguments["DataLoader"] = {key: workers.pop(key) for key in names if key in workers}
-        if "start_method" in workers:
-            arguments["DataLoader"]["multiprocessing_context"] = workers.pop("start_method")
-    elif "loader-workers" in chosen:
-        chosen.refuse(
-            "loader-workers", "num_workers is not set, so that hotloop would choose it when the training runs"
-        )
-    if chosen.look("pinned-memory").get("pin_memory", True):
-        pinned = chosen.take("pinned-memory")
-        if pinned is not None:
-            pinned.pop("pin_memory", None)
-            arguments.setdefault("DataLoader", {})["pin_memory"] = True
-    for technique in ("fused-optimizer", "foreach-optimizer"):
-        settings = chosen.take(technique)
-        if settings is not None:
-            key = technique.partition("-")[0]
-            arguments["optimizer"] = {key: settings.pop(key, True)}
-    return arguments
+    found: dict[str, dict[str, Any]] = {}
+    for technique, source in chosen.sources.items():
+        if source.of != DDP and (taken := _take(chosen, technique, source)):
+            found.setdefault(source.of, {}).update(taken)
+    return found
 
 
 def ddp_arguments(chosen: Chosen) -> dict[str, Any]:
     """Keyword arguments of DistributedDataParallel; its techniques are taken out of ``chosen``."""
     found: dict[str, Any] = {}
-    names = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
-    if any(key in chosen.look("ddp-settings") for key in names):
-        settings = chosen.take("ddp-settings") or {}
-        found |= {key: settings.pop(key) for key in names if key in settings}
-    if "bucket_cap_mb" in chosen.look("ddp-buckets"):
-        found["bucket_cap_mb"] = (chosen.take("ddp-buckets") or {}).pop("bucket_cap_mb")
+    for technique, source in chosen.sources.items():
+        if source.of == DDP:
+            found |= _take(chosen, technique, source)
     return found
+
+
+def _take(chosen: Chosen, technique: str, source: Arguments) -> dict[str, Any]:
+    names = {name: name for name in source.names} | dict(source.elsewhere)
+    if source.needs is not None and technique in chosen and source.needs not in chosen.look(technique):
+        chosen.refuse(technique, f"{source.needs} is not set, so that hotloop would choose it when the training runs")
+        return {}
+    if not names.keys() & chosen.look(technique).keys():
+        return {}
+    settings = chosen.take(technique) or {}
+    return {argument: settings.pop(name) for name, argument in names.items() if name in settings}
 
 
 def is_plain_bf16(chosen: Chosen) -> bool:

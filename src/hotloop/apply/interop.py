@@ -11,6 +11,7 @@ from typing import Any
 from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.apply.foreign import Chosen, Exported, Format, Proposal, show
 from hotloop.core.catalogue import Catalogue
+from hotloop.core.sources import Arguments
 from hotloop.core.strategy import Choice, Strategy, StrategyError
 from hotloop.core.techniques import Technique
 
@@ -40,10 +41,11 @@ def export_strategy(
 ) -> Exported:
     """The strategy as ``accelerate``, ``deepspeed``, ``lightning``, ``torchtitan`` or ``training`` says it.
 
-    >>> from hotloop.core.strategy import Choice, Strategy
-    >>> exported = export_strategy(Strategy(choices=(Choice(technique="bf16-autocast"),)), "lightning")
-    >>> dict(exported.arguments["Trainer"])
-    {'precision': 'bf16-mixed'}
+        >>> from hotloop.core.sources import Arguments
+    from hotloop.core.strategy import Choice, Strategy
+        >>> exported = export_strategy(Strategy(choices=(Choice(technique="bf16-autocast"),)), "lightning")
+        >>> dict(exported.arguments["Trainer"])
+        {'precision': 'bf16-mixed'}
     """
     return export_with(strategy, FORMATS[format], TECHNIQUES, batch_size=batch_size, accumulate=accumulate)
 
@@ -71,7 +73,8 @@ def export_with(
         default_of[choice.technique] = {one.name: one.default for one in defaults}
         settings = default_of[choice.technique] | dict(choice.settings)
         asked[choice.technique] = {key: value for key, value in settings.items() if value is not None}
-    chosen = Chosen(asked)
+    by_stage = sorted(techniques.values(), key=lambda one: (one.stage, one.id))
+    chosen = Chosen(asked, {one.id: one.source for one in by_stage if isinstance(one.source, Arguments)})
     exported = format.write(chosen, batch_size, accumulate)
     warnings += [
         f"{technique}: {chosen.reasons.get(technique, f'{format.id} has no key for it')}; {INSTEAD}"
@@ -125,7 +128,7 @@ def import_with(text: str, format: Format, techniques: Mapping[str, Technique], 
 
 def choice_of(proposal: Proposal, techniques: Mapping[str, Technique], warnings: list[str]) -> Choice | None:
     """The proposal as far as hotloop's techniques can say it; the rest becomes a warning."""
-    if proposal.technique not in set(techniques):
+    if proposal.technique not in techniques:
         warnings.append(f"{proposal.key}: hotloop has no technique {proposal.technique}; left out")
         return None
     known = {setting.name for setting in techniques[proposal.technique].settings}

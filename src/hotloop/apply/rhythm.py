@@ -8,13 +8,14 @@ wrong, and one too few is made up for before torch's own functions use the gradi
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from hotloop.apply.ddp import agree, average_gradients, reduced_parameters, why_special
 from hotloop.apply.forward import wrap_forward
 from hotloop.apply.gradient_use import GradientReads, find_gradient_use
+from hotloop.core.findings import Value
 
 FIRST_DECISION = 8
 LAST_DECISION = 1024
@@ -24,11 +25,12 @@ LAST_DECISION = 1024
 class Rhythm:
     """Learns how many backwards a step has, then lets all but the last one of them keep its gradients local.
 
-    ``say(text, applied)`` is called once, when it is decided. All that changes the exchange is decided from what
-    happens on every rank alike: backwards through DDP and uses of its gradients.
+    ``say(text, values)`` is called once, when it is decided: with the values of an Applied, or None where the exchange
+    stays as it was. All that changes the exchange is decided from what happens on every rank alike: backwards through
+    DDP and uses of its gradients.
     """
 
-    def __init__(self, ddp: Any, windows: int, say: Callable[[str, bool], None]) -> None:
+    def __init__(self, ddp: Any, windows: int, say: Callable[[str, Mapping[str, Value] | None], None]) -> None:
         self._ddp = weakref.ref(ddp)
         self._say = say
         self._enough = windows
@@ -146,7 +148,7 @@ class Rhythm:
 
     def _decide(self, ddp: Any) -> None:
         if ddp._join_config.enable:
-            self._end("the script joins ranks with uneven inputs", False)
+            self._end("the script joins ranks with uneven inputs")
             return
         most = max(self._windows, key=self._windows.count, default=0)
         clear = len(self._windows) >= self._enough and 2 * self._windows.count(most) >= len(self._windows)
@@ -158,18 +160,18 @@ class Rhythm:
             ddp, [int(self._problem is not None), int(clear), most, self._position]
         )
         if bad:
-            self._end(self._problem or "another rank says that it cannot", False)
+            self._end(self._problem or "another rank says that it cannot")
         elif all_clear and greatest == 1:
-            self._end("each step has one backward", False)
+            self._end("each step has one backward")
         elif all_clear and least == greatest and first == last:
             self._micro_batches = most
             self._end(
-                f"gradients exchanged once per {most} backwards, from backward {self._count + 1} on "
-                f"(learned from {len(self._windows)} steps on all ranks)",
-                True,
+                "gradients exchanged once per {backwards} backwards, from backward {first} on "
+                "(learned from {steps} steps on all ranks)",
+                {"backwards": most, "first": self._count + 1, "steps": len(self._windows)},
             )
         elif self._count >= LAST_DECISION:
-            self._end(self._why_undecided(ddp, least, greatest), False)
+            self._end(self._why_undecided(ddp, least, greatest))
         else:
             self._next_decision *= 2
 
@@ -201,13 +203,13 @@ class Rhythm:
             return f"the ranks have {least} to {greatest} backwards a step"
         return f"the backwards a step vary: {', '.join(map(str, self._windows[-8:])) or 'no step was seen'}"
 
-    def _end(self, text: str, applied: bool) -> None:
+    def _end(self, text: str, values: Mapping[str, Value] | None = None) -> None:
         self._learning = False
         self._reads.remove()
-        if not applied:
+        if values is None:
             for hook in self._hooks:
                 hook.remove()
-        self._say(text, applied)
+        self._say(text, values)
 
 
 def _before_step(rhythm: Rhythm, optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -40,15 +40,15 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _describe_fix(fix_id: str) -> str:
     """The page of a technique, or of an act for the reader, in Markdown. Raises UsageError for an unknown id."""
-    from hotloop.apply import TECHNIQUES
-    from hotloop.core.acts import ACTS, BY_HAND
+    from hotloop.apply import BY_HAND, TECHNIQUES
     from hotloop.core.errors import UsageError
     from hotloop.core.spelling import say_meant
     from hotloop.diagnose import RULES
 
     if fix_id in BY_HAND:
-        return f"# {fix_id}: {ACTS[fix_id]} (by hand)\n\n## What to do\n{BY_HAND[fix_id]}"
-    if fix_id not in set(TECHNIQUES):
+        act = BY_HAND[fix_id]
+        return f"# {fix_id}: {act.summary} (by hand)\n\n## What to do\n{act.manual}"
+    if fix_id not in TECHNIQUES:
         raise UsageError(f"unknown id {fix_id!r}{say_meant(fix_id, [*RULES, *TECHNIQUES, *BY_HAND])}")
     technique = TECHNIQUES[fix_id]
     page = f"# {technique.id}: {technique.title} ({technique.numerics.value})\n\n{technique.manual}"

@@ -20,27 +20,27 @@ T = TypeVar("T", bound=Named)
 
 
 class Catalogue(Mapping[str, T], Generic[T]):
-    """Every value of ``kind`` that the modules of ``package`` define, sorted by id.
+    """Every value of ``kind`` that the modules of ``packages`` define, sorted by id.
 
     An unknown id is answered with the known ones; two values of one id are refused.
     """
 
-    def __init__(self, kind: type[T], package: str) -> None:
+    def __init__(self, kind: type[T], *packages: str) -> None:
         self._kind = kind
-        self._package = package
+        self._packages = packages
         self._found: dict[str, T] | None = None
 
     def _load(self) -> dict[str, T]:
         if self._found is None:
             found: dict[str, T] = {}
-            package = importlib.import_module(self._package)
-            for info in pkgutil.iter_modules(package.__path__):
-                module = importlib.import_module(f"{self._package}.{info.name}")
-                for value in vars(module).values():
-                    if not isinstance(value, self._kind):
-                        continue
-                    if found.setdefault(value.id, value) is not value:
-                        raise InvariantError(f"{self._package} defines {value.id!r} twice")
+            for package in self._packages:
+                for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+                    module = importlib.import_module(f"{package}.{info.name}")
+                    for value in vars(module).values():
+                        if not isinstance(value, self._kind):
+                            continue
+                        if found.setdefault(value.id, value) is not value:
+                            raise InvariantError(f"{package} defines {value.id!r} twice")
             self._found = dict(sorted(found.items()))
         return self._found
 
@@ -49,6 +49,9 @@ class Catalogue(Mapping[str, T], Generic[T]):
             return self._load()[key]
         except KeyError:
             raise UsageError(f"unknown id {key!r}{say_meant(key, self._load())}") from None
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._load()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._load())

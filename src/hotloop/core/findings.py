@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from .errors import InvariantError
 
@@ -50,9 +51,9 @@ class Numerics(str, Enum):
     LOSSY = "lossy"
 
 
-OPPORTUNITY_RULES = frozenset(
-    {"small-batch", "full-precision", "uncompiled-model", "slow-optimizer", "memory-headroom"}
-)
+Effort = Literal["easy", "medium", "hard"]
+"""Of editing the program, not of tuning it afterwards. easy: an option, a variable or a line; medium: lines in several
+places, or a new function or class; hard: another structure of the program, its data or its machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,18 +84,30 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """The act that treats a finding: a technique id (docs/vocabulary.md lists them) and its settings."""
+    """The act that treats a finding (docs/vocabulary.md lists them) and its settings.
+
+    A rule names these two. The rest is the act's own and comes from its file (``fill_fixes`` in core/acts.py), except
+    what the rule knows of this very case: another class of numerics, or SHOW where the technique cannot reach. None and
+    empty where the act is not known.
+    """
 
     technique: str
-    settings: Mapping[str, Value]
-    safety: Safety
-    numerics: Numerics
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    safety: Safety | None = None
+    numerics: Numerics | None = None
+    effort: str | None = None
+    """An Effort; of a report that was read, whatever it says."""
+    act: str = ""
+    """What the act does in one line of Markdown."""
+    by_hand: str = ""
+    """How the reader does it, in Markdown; empty for what hotloop applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One fault or opportunity. ``cost_*`` is what is lost, ``saving`` what the fix is forecast to win back.
 
+    ``rule``, ``kind``, ``unit`` and ``next`` are filled in by the rule's decorator (core/rules.py).
     ``cost_ns`` is per step; ``cost_ratio`` and the saving are fractions of the time per ``unit``.
     With ``base`` "run" it is about what the steady steps leave out (compilation, a cold cache), paid once per start:
     ``cost_ns`` is of this whole run and ``cost_ratio`` its share of the run, from the first step to the end; a saving
@@ -103,18 +116,18 @@ class Finding:
     paid once); otherwise the severity follows from ``saving.low_ratio``.
     """
 
-    rule: str
-    kind: Kind
+    rule: str = ""
+    kind: Kind = Kind.FAULT
     title: str
-    phase: str | None
-    cost_ns: int | None
-    cost_ratio: float | None
-    saving: Saving | None
+    phase: str | None = None
+    cost_ns: int | None = None
+    cost_ratio: float | None = None
+    saving: Saving | None = None
     evidence: Mapping[str, Value]
     where: tuple[Where, ...] = ()
     fix: Fix | None = None
     ranks: tuple[int, ...] = ()
-    unit: str = "step"
+    unit: str = ""
     next: str | None = None
     base: str = "steady"
     severity_override: Severity | None = field(default=None)
@@ -126,8 +139,6 @@ class Finding:
     """What the fixes of all findings of this rule save together; None for a rule with one finding."""
 
     def __post_init__(self) -> None:
-        if (self.kind is Kind.OPPORTUNITY) != (self.rule in OPPORTUNITY_RULES):
-            raise InvariantError(f"rule {self.rule} may not be of kind {self.kind.value}")
         if self.base not in ("steady", "run") or (self.base == "run" and self.saving is not None):
             raise InvariantError(f"{self.rule}: base {self.base} is not known or does not go with a saving")
         if self.saving and self.cost_ratio is not None and self.saving.mid_ratio > self.cost_ratio + 1e-9:
@@ -179,9 +190,9 @@ def saving_within(cost_ratio: float, low_ratio: float, mid_ratio: float, high_ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A rule or measurement that could not be judged, and why."""
+    """A rule or measurement that could not be judged, and why. The rule's decorator fills in ``rule``."""
 
-    rule: str
+    rule: str = ""
     reason: str
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .acts import EFFORTS
 from .findings import Finding, Skipped, Value, Where
 from .memory_snapshot import MemoryFile
 from .phases import PHASES, Breakdown, Excluded
@@ -196,6 +195,8 @@ class AppliedTechnique:
     explicit: str | None = None
     """The script's own setting that was overridden; where nothing was changed, the one that stood in the way."""
     ranks: tuple[int, ...] = ()
+    values: Mapping[str, Value] = field(default_factory=dict)
+    """What was set, by name; empty where nothing was, and in reports from before it was recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +294,7 @@ def _finding_to_json(finding: Finding) -> dict[str, Any]:
     del out["severity_override"]
     out["severity"] = finding.severity.value
     if finding.fix is not None:
-        out["fix"]["effort"] = EFFORTS.get(finding.fix.technique)
+        del out["fix"]["act"], out["fix"]["by_hand"]
     return out
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from .analysis import Analysis
-from .findings import Finding, Skipped
+from .findings import Finding, Kind, Skipped
 from .trace_analysis import TraceAnalysis
 
 Judgement = Finding | Sequence[Finding] | Skipped | None
 """Findings, or None when there is nothing to say, or Skipped when the evidence is missing."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,7 @@ class Rule:
     summary: str
     manual: str
     judge: Callable[[Analysis], Judgement]
+    kind: Kind = Kind.FAULT
     judge_trace: Callable[[TraceAnalysis], Judgement] | None = None
     """The same fault in files that a profiler wrote; None when such a file cannot show it."""
     asks: tuple[str, ...] = ()
@@ -32,14 +36,49 @@ def rule(
     rule_id: str,
     summary: str,
     *,
+    kind: Kind = Kind.FAULT,
     on_trace: Callable[[TraceAnalysis], Judgement] | None = None,
     asks: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Analysis], Judgement]], Rule]:
     """Make a Rule of a function; its docstring is the manual. ``on_trace`` judges a profiler's files, and ``asks`` for
-    those forecasts."""
+    those forecasts.
+
+    What either of them answers gets the rule's id and kind, the command that explains it and, where the function says
+    no other, the analysis' unit of work.
+    """
 
     def make(judge: Callable[[Analysis], Judgement]) -> Rule:
-        manual = inspect.cleandoc(judge.__doc__ or "")
-        return Rule(id=rule_id, summary=summary, manual=manual, judge=judge, judge_trace=on_trace, asks=asks)
+        return Rule(
+            id=rule_id,
+            summary=summary,
+            manual=inspect.cleandoc(judge.__doc__ or ""),
+            judge=_signing(judge, rule_id, kind, lambda analysis: analysis.unit),
+            kind=kind,
+            judge_trace=None if on_trace is None else _signing(on_trace, rule_id, kind, lambda _: "step"),
+            asks=asks,
+        )
 
     return make
+
+
+def sign(finding: Finding, rule_id: str, kind: Kind = Kind.FAULT, unit: str = "step") -> Finding:
+    """The finding with what its rule says of all of them; ``unit`` is for one that names none."""
+    return replace(finding, rule=rule_id, kind=kind, unit=finding.unit or unit, next=f"hotloop rule {rule_id}")
+
+
+def _signing(
+    judge: Callable[[T], Judgement], rule_id: str, kind: Kind, unit_of: Callable[[T], str]
+) -> Callable[[T], Judgement]:
+    @functools.wraps(judge)
+    def judge_and_sign(analysis: T) -> Judgement:
+        answer = judge(analysis)
+        if answer is None:
+            return None
+        if isinstance(answer, Skipped):
+            return replace(answer, rule=rule_id)
+        unit = unit_of(analysis)
+        if isinstance(answer, Finding):
+            return sign(answer, rule_id, kind, unit)
+        return tuple(sign(one, rule_id, kind, unit) for one in answer)
+
+    return judge_and_sign

@@ -6,14 +6,15 @@ must not import torch: hooks do that themselves, because the command line knows 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
+from .acts import Act
 from .analysis import Analysis
-from .findings import Numerics, Safety, Saving, Value
+from .findings import Numerics, Saving, Value
+from .sources import NoSource, Source
 from .strategy import Strategy
 
 
@@ -51,18 +52,29 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """The technique changed its object. ``detail`` says what, in a few words with values; ``undo`` takes it back.
+    """The technique changed its object: ``values`` are what it set, by name; ``undo`` takes it back.
 
+    ``text`` says it in a few words, with the name of a value in braces where it stands: 'num_workers={num_workers}'.
     ``numerics`` is set where the change is better than the technique's own class (no random draw in the data set).
     ``replacement`` is the new object where it could not be changed in place (by API and in the Trainer only).
     ``explicit`` is what the script says there itself and this overrides, as source: 'fused=False'.
     """
 
-    detail: str
+    text: str
+    values: Mapping[str, Value] = field(default_factory=dict)
     numerics: Numerics | None = None
     undo: Callable[[], None] | None = None
     replacement: Any = None
     explicit: str | None = None
+
+    @property
+    def detail(self) -> str:
+        """The text with its values, as a report shows it; the bare text where they do not fit, since nothing here may
+        raise into a training."""
+        try:
+            return self.text.format_map(self.values)
+        except (LookupError, ValueError, TypeError, AttributeError):
+            return self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +139,26 @@ class Context(Protocol):
         ...
 
 
-class Technique:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryForm:
+    """A form of a technique that saves memory, as a tuning tries it: ``label`` tells it from the others."""
+
+    label: str = ""
+    settings: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySaving:
+    """That a technique saves memory. ``what`` is saved, in a few words; ``needs`` is what the training must have."""
+
+    what: str
+    forms: tuple[MemoryForm, ...] = (MemoryForm(),)
+    needs: Literal["ranks", "an accelerator"] | None = None
+    turn: int = 9
+    """Lower ones are tried first."""
+
+
+class Technique(Act):
     """One optimisation. The class docstring is its manual, with the headings of ``MANUAL_HEADINGS``.
 
     A hook answers an Effect. It checks first and changes last; what it raises is recorded, and the training goes on.
@@ -136,21 +167,22 @@ class Technique:
 
     MANUAL_HEADINGS: ClassVar[tuple[str, ...]] = ("What it does", "When it helps", "When it does not", "Numerics")
 
-    id: ClassVar[str]
+    is_technique: ClassVar[bool] = True
     title: ClassVar[str]
-    """The act in a few words, as a report shows it."""
-    numerics: ClassVar[Numerics]
-    safety: ClassVar[Safety]
+    """The act in a few words, as docs/techniques.md lists it."""
     stage: ClassVar[Stage]
     treats: ClassVar[tuple[str, ...]] = ()
     """Rule ids whose fault it treats."""
     settings: ClassVar[tuple[Setting, ...]] = ()
     conflicts: ClassVar[tuple[str, ...]] = ()
     """Technique ids that must not be chosen beside it."""
+    source: ClassVar[Source] = NoSource()
+    """What stands in a script that does the same: patches write it, other libraries' configurations take it over."""
+    memory: ClassVar[MemorySaving | None] = None
 
-    @property
-    def manual(self) -> str:
-        return inspect.cleandoc(type(self).__doc__ or "")
+    def why_no_source(self, values: Mapping[str, Value]) -> str | None:
+        """Why ``source`` cannot say what was done with these values of Applied; None where it can."""
+        return None
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         """What is wrong with settings whose types and ranges are right, naming the key; None when nothing."""

@@ -25,10 +25,13 @@ from hotloop.analyze.summary import (
     warn_of_excluded,
 )
 from hotloop.analyze.trainings import Training, analyze_run
+from hotloop.apply import ACTS
+from hotloop.core.acts import fill_fixes
 from hotloop.core.analysis import Analysis, Forecast
 from hotloop.core.findings import Finding
 from hotloop.core.redact import redact_command, redact_text
 from hotloop.core.report import Health, Outcome, Report
+from hotloop.core.rules import sign
 from hotloop.diagnose import find_problems
 from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_verdict, first_serious
@@ -93,7 +96,7 @@ def _report_training(
     found, skipped = add_findings(*find_problems(analysis), timelines)
     breakdown = summarize_breakdown(training)
     ranked = state_rule_savings(rank_findings(found), breakdown)
-    findings = tuple(replace(f, next=f"hotloop rule {f.rule}") for f in ranked)
+    findings = fill_fixes(ranked, ACTS)
     return Report(
         tool_version=__version__,
         command=redact_command(manifest.get("command", training.lead.argv)),
@@ -129,7 +132,8 @@ def _report_training(
 
 def _report_nothing(run: RunRecording, manifest: Mapping[str, Any], health: tuple[Health, ...], folder: Path) -> Report:
     outcome = _outcome(run, None)
-    findings = describe_failures(find_memory_failures(run.processes)) if outcome.ended == "oom" else ()
+    failures = find_memory_failures(run.processes) if outcome.ended == "oom" else ()
+    findings = fill_fixes((sign(one, "out-of-memory") for one in describe_failures(failures)), ACTS)
     notes = tuple(Health(level="warning", message=str(n)) for n in manifest.get("notes", ()))
     unattached = (run.outcome or {}).get("unattached")
     if isinstance(unattached, str) and not notes:
@@ -149,7 +153,7 @@ def _report_nothing(run: RunRecording, manifest: Mapping[str, Any], health: tupl
         device=None,
         memory=None,
         ranks=(),
-        findings=tuple(replace(f, next=f"hotloop rule {f.rule}") for f in findings),
+        findings=findings,
         combined_saving=None,
         forecast_history=read_history(folder.parent / HISTORY),
         skipped=(),

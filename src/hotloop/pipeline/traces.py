@@ -22,6 +22,8 @@ from hotloop.analyze.timeline.summary import (
     summarize_trace_steps,
 )
 from hotloop.analyze.timeline.what_if import answer_asked, can_replay, forecast_for_rules, open_typical_window
+from hotloop.apply import ACTS
+from hotloop.core.acts import fill_fixes
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import RankCollectives, RankSegments
 from hotloop.core.redact import redact_text
@@ -185,7 +187,7 @@ def report_trace_analysis(
 ) -> Report:
     """Judge and prescribe."""
     found, skipped = find_problems_in_trace(analysis)
-    findings = tuple(replace(f, next=f"hotloop rule {f.rule}") for f in rank_findings(found))
+    findings = fill_fixes(rank_findings(found), ACTS)
     breakdown, device = summarize_trace_breakdown(analysis), summarize_trace_device(analysis)
     in_steps = any(rank.timeline.in_steps is not None for rank in analysis.ranks)
     return Report(

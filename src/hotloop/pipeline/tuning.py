@@ -530,6 +530,7 @@ def measure_run(folder: Path) -> Measurement | None:
                 "detail": one.detail,
                 "numerics": one.numerics,
                 "explicit": one.explicit,
+                "values": dict(one.values),
                 "target": one.target,
                 "where": None if one.where is None else [one.where.file, one.where.line, one.where.function],
             }
@@ -757,10 +758,10 @@ def make_patch_of(applied: Sequence[Mapping[str, Any]], request: Request) -> Pat
         place = None if where is None else Where(file=where[0], line=where[1], function=where[2])
         settings = one.get("settings") or {}
         known = {key: one[key] for key in ("technique", "status", "detail", "target", "numerics")}
-        explicit = one.get("explicit")
-        records.append(AppliedTechnique(**known, settings=settings, where=place, explicit=explicit))
+        explicit, values = one.get("explicit"), one.get("values") or {}
+        records.append(AppliedTechnique(**known, settings=settings, where=place, explicit=explicit, values=values))
     script = next((request.cwd / word for word in request.command if word.endswith(".py")), None)
-    return make_source_patch(records, request.cwd, script=script)
+    return make_source_patch(records, request.cwd, TECHNIQUES, script=script)
 
 
 __all__: Sequence[str] = [

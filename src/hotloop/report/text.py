@@ -5,7 +5,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-from hotloop.core.acts import ACTS, EFFORTS
 from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Saving, Severity, Skipped, Value, Where
 from hotloop.core.phases import Excluded
 from hotloop.core.report import Outcome, Report, ScorecardRow
@@ -405,14 +404,14 @@ def format_fix(fix: Fix) -> str:
     """A fix in one line: what to set, by which technique, the effort of it, what it does to the numbers.
 
     >>> format_fix(Fix(technique="loader-workers", settings={"num_workers": 2}, safety=Safety.ASK,
-    ...                numerics=Numerics.RESAMPLED))
+    ...                numerics=Numerics.RESAMPLED, effort="easy"))
     'loader-workers: num_workers=2 (effort: easy; random draws or data order may differ)'
     """
     settings = ", ".join(f"{clean(name)}={_format_setting(value)}" for name, value in fix.settings.items())
-    effort = EFFORTS.get(fix.technique)
-    notes = f"effort: {effort}; " if effort is not None else ""
-    notes += NUMERICS_TEXT[fix.numerics] + ("; you do this yourself" if fix.safety is Safety.SHOW else "")
-    return f"{clean(fix.technique)}{': ' if settings else ''}{settings} ({notes})"
+    notes = [f"effort: {fix.effort}"] if fix.effort is not None else []
+    notes += [NUMERICS_TEXT[fix.numerics]] if fix.numerics is not None else []
+    notes += ["you do this yourself"] if fix.safety is Safety.SHOW else []
+    return f"{clean(fix.technique)}{': ' if settings else ''}{settings}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def format_outcome(outcome: Outcome) -> str:
@@ -523,8 +522,8 @@ def describe_skipped(skipped: Sequence[Skipped]) -> list[tuple[str, str]]:
 
 def describe_act(finding: Finding, manuals: Mapping[str, str]) -> str | None:
     """What the fix of this very finding asks for; without one, the first advice of the rule's manual."""
-    if finding.fix is not None and finding.fix.technique in ACTS:
-        return ACTS[finding.fix.technique].replace("`", "")
+    if finding.fix is not None and finding.fix.act:
+        return finding.fix.act.replace("`", "")
     return first_advice(manuals.get(finding.rule, ""))
 
 

@@ -741,7 +741,7 @@ def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | N
     chosen = Strategy() if strategy is None else strategy if isinstance(strategy, Strategy) else load_strategy(strategy)
     if precision != "fp32":
         technique = _PRECISIONS[precision]
-        if technique not in set(TECHNIQUES):
+        if technique not in TECHNIQUES:
             raise UsageError(f"precision={precision!r} needs the technique {technique}; known: {', '.join(TECHNIQUES)}")
         chosen = chain(chosen, Strategy(choices=(Choice(technique=technique),)), name=chosen.name)
     check_strategy(chosen, TECHNIQUES, source=source)

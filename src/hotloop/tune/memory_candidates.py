@@ -13,17 +13,6 @@ from .goals import MEMORY
 from .search import Candidate, Check
 
 RULE = "memory-pressure"
-VARIANTS: tuple[tuple[str, str, Mapping[str, Value]], ...] = (
-    ("activation-checkpointing", "activation-checkpointing", {}),
-    ("activation-checkpointing (keeps matmuls)", "activation-checkpointing", {"policy": "matmuls"}),
-    ("activation-checkpointing (half)", "activation-checkpointing", {"budget": 0.5}),
-    ("accumulation", "accumulation", {"micro_batches": 2}),
-)
-"""Id, technique and settings. A batch in parts keeps the effective batch: what it does to memory is what is asked."""
-ALSO = ("optimizer-in-backward", "zero-grad-to-none", "bf16-autocast")
-"""They treat other faults, and save memory besides: gradients that are freed early, activations of half the size."""
-NEEDS_RANKS = ("fsdp2", "zero-optimizer")
-NEEDS_ACCELERATOR = ("activation-offload", "expandable-segments", "optimizer-state-offload")
 FOR_SPEED = "not tried: it is for speed, and the goal is memory"
 
 
@@ -41,23 +30,19 @@ def add_memory_candidates(
     Forecasts are of time: under the goal memory none prunes. What can change nothing here is told without a process.
     """
     given = tuple(candidates)
-    varied = {technique for _, technique, _ in VARIANTS}
-    rows = [row for row in VARIANTS if row[1] in set(techniques)]
-    rows += [
-        (one.id, one.id, {})
-        for one in techniques.values()
-        if (RULE in one.treats or one.id in ALSO) and one.id not in varied
-    ]
+    saving = [(one, one.memory) for one in techniques.values() if one.memory is not None]
     found = []
-    for name, technique, settings in rows:
-        if goal != MEMORY and any(one.id == name for one in given):
-            continue
-        one = _make(name, techniques[technique], settings, check)
-        if technique in NEEDS_RANKS and rank_count == 1:
-            one = replace(one, why_not="not applicable: there is one rank")
-        elif technique in NEEDS_ACCELERATOR and not has_accelerator:
-            one = replace(one, why_not="not applicable: the training ran on the CPU")
-        found.append(one)
+    for technique, memory in sorted(saving, key=lambda pair: pair[1].turn):
+        for form in memory.forms:
+            name = f"{technique.id} ({form.label})" if form.label else technique.id
+            if goal != MEMORY and any(one.id == name for one in given):
+                continue
+            one = _make(name, technique, form.settings, check)
+            if memory.needs == "ranks" and rank_count == 1:
+                one = replace(one, why_not="not applicable: there is one rank")
+            elif memory.needs == "an accelerator" and not has_accelerator:
+                one = replace(one, why_not="not applicable: the training ran on the CPU")
+            found.append(one)
     if goal != MEMORY:
         return (*given, *found)
     taken = {one.id for one in found}

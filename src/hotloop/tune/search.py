@@ -97,7 +97,7 @@ def _is_at(place: str, where: Sequence[Any] | None) -> bool:
 
 
 def _rivals(named: Sequence[str], techniques: Mapping[str, Technique]) -> set[str]:
-    mine = {other for one in named if one in set(techniques) for other in techniques[one].conflicts}
+    mine = {other for one in named if one in techniques for other in techniques[one].conflicts}
     return mine | {one.id for one in techniques.values() if set(one.conflicts) & set(named)}
 
 

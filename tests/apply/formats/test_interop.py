@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import hotloop
+from hotloop.apply import TECHNIQUES
 from hotloop.apply.foreign import to_yaml
 from hotloop.apply.interop import FORMATS, export_with, import_with
 from hotloop.core.errors import UsageError
@@ -38,7 +39,10 @@ KINDS: dict[str, type] = {
 
 def technique(name: str) -> Technique:
     settings = tuple(Setting(name=key, kind=kind, default=None, help="") for key, kind in KINDS.items())
+    if name == "fused-optimizer":
+        settings += (Setting(name="fused", kind=bool, default=True, help=""),)
     members = {"id": name, "title": name, "numerics": Numerics.EXACT, "safety": Safety.AUTO, "stage": Stage.LOOP}
+    members["source"] = TECHNIQUES[name].source
     made: Technique = type(name, (Technique,), {**members, "settings": settings})()
     return made
 

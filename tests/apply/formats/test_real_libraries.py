@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from hotloop.apply import TECHNIQUES
 from hotloop.apply.interop import FORMATS, export_with
 from hotloop.core.strategy import Choice, Strategy
 
+DECLARED = {name: TECHNIQUES[name] for name in ("fused-optimizer", "loader-workers")}
 PYTHON = Path(__file__).parents[3] / ".venv-frameworks" / "bin" / "python"
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-frameworks (make frameworks creates it)")
@@ -69,7 +71,7 @@ answer(dtype=config.training.mixed_precision_param, implementation=config.optimi
 
 def understood(tmp_path: Path, name: str, *choices: Choice) -> dict[str, Any]:
     """What the library read from the export of these choices, at batch size 8 and two micro-batches."""
-    exported = export_with(Strategy(choices=choices), FORMATS[name], {}, batch_size=8, accumulate=2)
+    exported = export_with(Strategy(choices=choices), FORMATS[name], DECLARED, batch_size=8, accumulate=2)
     given = tmp_path / "given.json"
     given.write_text(json.dumps({"text": exported.text, "arguments": exported.arguments}))
     (tmp_path / "program.py").write_text(HEAD + PROGRAMS[name])

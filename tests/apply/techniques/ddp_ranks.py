@@ -48,7 +48,11 @@ def accumulate(windows, *, learned, clip=None, norm=False, carry=False, drop=Fal
     make = torch.optim.SGD if norm else torch.optim.AdamW
     optimizer = make(model.parameters(), lr=1e-2)
     said, local = [], [0]
-    watch = Rhythm(model, 4, lambda text, applied: said.append((text, applied))) if learned else None
+    watch = (
+        Rhythm(model, 4, lambda text, values: said.append((text.format_map(values or {}), values is not None)))
+        if learned
+        else None
+    )
     if watch is not None:
         watch.watch_optimizer(optimizer)
 

@@ -72,7 +72,9 @@ def prescribed(path: Path) -> list[tuple[str, dict[str, Any]]]:
         if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Fix":
             given = {one.arg: one.value for one in call.keywords}
             names = [one.value for one in branches(given["technique"], tree) if isinstance(one, ast.Constant)]
-            tables = [one for one in branches(given["settings"], tree) if isinstance(one, ast.Dict)]
+            tables = [
+                one for one in branches(given.get("settings", ast.Dict([], [])), tree) if isinstance(one, ast.Dict)
+            ]
             names = names * len(tables) if len(names) == 1 else names
             for name, table in zip(names, tables, strict=True):
                 keys = [key.value for key in table.keys if isinstance(key, ast.Constant)]

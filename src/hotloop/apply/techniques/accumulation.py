@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
-from hotloop.core.techniques import Context, Effect, NotApplicable, Setting, Stage, Technique
+from hotloop.core.techniques import Context, Effect, MemoryForm, MemorySaving, NotApplicable, Setting, Stage, Technique
 
 
 class Accumulation(Technique):
@@ -33,9 +33,14 @@ class Accumulation(Technique):
 
     id = "accumulation"
     title = "a batch in micro-batches"
+    summary = "smaller micro-batches, of which the gradients add up to one step"
+    effort = "medium"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.LOOP
+    memory = MemorySaving(
+        what="activations of the rest of the batch", forms=(MemoryForm(settings={"micro_batches": 2}),), turn=1
+    )
     needs_library = True
     settings = (
         Setting(

@@ -19,7 +19,18 @@ from hotloop.apply.modules import (
 from hotloop.apply.recompute import Recomputation
 from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.strategy import Strategy
-from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Setting, Stage, Technique
+from hotloop.core.techniques import (
+    Applied,
+    Call,
+    Context,
+    Effect,
+    MemoryForm,
+    MemorySaving,
+    NotApplicable,
+    Setting,
+    Stage,
+    Technique,
+)
 
 
 class ActivationCheckpointing(Technique):
@@ -50,9 +61,20 @@ class ActivationCheckpointing(Technique):
 
     id = "activation-checkpointing"
     title = "compute activations again in backward"
+    summary = "keep fewer activations and compute them again in backward"
+    effort = "medium"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.ACTIVATIONS
+    memory = MemorySaving(
+        what="activations, but for the inputs of blocks",
+        forms=(
+            MemoryForm(),
+            MemoryForm(label="keeps matmuls", settings={"policy": "matmuls"}),
+            MemoryForm(label="half", settings={"budget": 0.5}),
+        ),
+        turn=0,
+    )
     treats = ("memory-pressure",)
     conflicts = ("keep-activations",)
     settings = (
@@ -111,23 +133,28 @@ class ActivationCheckpointing(Technique):
             restore_caches()
 
         recomputation: BudgetedRecomputation | Recomputation
+        values: dict[str, Value]
         if measures:
             recomputation = BudgetedRecomputation(
                 inner,
                 blocks,
                 budget,
-                done=lambda plan, said: context.report(self.id, Applied(detail=said)),
+                done=lambda plan, said: context.report(
+                    self.id, Applied(text=said, values={"kept_ratio": plan.peak_ratio})
+                ),
                 refuse=refuse,
             )
-            detail = f"the first forward shows what {len(blocks)} blocks keep; then {budget:.0%} of it is kept{also}"
+            values = {"blocks": len(blocks), "budget": budget}
+            text = f"the first forward shows what {{blocks}} blocks keep; then {{budget:.0%}} of it is kept{also}"
         else:
             count = max(1, math.ceil((1.0 - budget) * len(blocks)))
             chosen = [blocks[i * len(blocks) // count] for i in range(count)]
             recomputation = Recomputation(chosen, policy, refuse)
             kept = "all but their inputs" if policy == "all" else "all but matrix products and attention"
-            detail = f"{count} of {len(blocks)} blocks of {type(chosen[0]).__name__} forget {kept}{also}"
+            values = {"recomputed": count, "blocks": len(blocks)}
+            text = f"{{recomputed}} of {{blocks}} blocks of {type(chosen[0]).__name__} forget {kept}{also}"
         memory["recomputation"], memory["take_back"] = recomputation, take_back
-        return Applied(detail=detail, undo=take_back)
+        return Applied(text=text, values=values, undo=take_back)
 
     def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
         """A checkpoint of the script's own: two of them nested would compute everything three times."""
@@ -157,7 +184,8 @@ def _set_compiler_budget(budget: float) -> Effect:
         config.activation_memory_budget = before
 
     return Applied(
-        detail=f"the compiler keeps {budget:.0%} of the activations (activation_memory_budget)",
+        text="the compiler keeps {budget:.0%} of the activations (activation_memory_budget)",
+        values={"budget": budget},
         numerics=Numerics.REORDERED,
         undo=undo,
     )
@@ -178,7 +206,7 @@ def _switch_transformers(model: Any) -> Effect:
             config.use_cache = before
 
     said = ", use_cache=False" if before else ""
-    return Applied(detail=f"gradient_checkpointing_enable(use_reentrant=False){said}", undo=undo)
+    return Applied(text=f"gradient_checkpointing_enable(use_reentrant=False){said}", undo=undo)
 
 
 def _switch_caches_off(model: Any) -> tuple[Callable[[], None], str]:

@@ -8,7 +8,7 @@ from typing import Any
 from hotloop.apply.forward import wrap_forward
 from hotloop.apply.modules import find_compilation, find_replication, is_inside_compiled_function
 from hotloop.core.findings import Numerics, Safety, Value
-from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Setting, Stage, Technique
 
 
 class ActivationOffload(Technique):
@@ -32,9 +32,12 @@ class ActivationOffload(Technique):
 
     id = "activation-offload"
     title = "keep activations in the host's memory"
+    summary = "keep activations in the host's memory until backward needs them"
+    effort = "easy"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.ACTIVATIONS
+    memory = MemorySaving(what="activations, which wait on the host", needs="an accelerator")
     treats = ("memory-pressure",)
     conflicts = ("compile-model",)
     settings = (
@@ -52,7 +55,8 @@ class ActivationOffload(Technique):
         if replicated is not None:
             return NotApplicable(why=replicated)
         undo = offload(model, int(settings["least_bytes"]), bool(settings["pin_memory"]))  # type: ignore[arg-type]
-        return Applied(detail=f"activations of {settings['least_bytes']} bytes and more wait on the host", undo=undo)
+        text = "activations of {least_bytes} bytes and more wait on the host"
+        return Applied(text=text, values={"least_bytes": settings["least_bytes"]}, undo=undo)
 
 
 def offload(model: Any, least_bytes: int, pin_memory: bool) -> Any:

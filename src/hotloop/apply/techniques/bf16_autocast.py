@@ -9,7 +9,8 @@ from typing import Any
 from hotloop.apply.forecasts import measured_forecast
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
-from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+from hotloop.core.sources import ModelContext
+from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Setting, Stage, Technique
 
 MANY_LENGTHS_RATIO = 0.3
 FEWEST_BATCHES, MOST_BATCHES = 5, 32
@@ -46,9 +47,13 @@ class Bf16Autocast(Technique):
 
     id = "bf16-autocast"
     title = "forward in bfloat16 (autocast)"
+    summary = "run forward and loss under `torch.autocast(dtype=torch.bfloat16)`"
+    effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.ASK
     stage = Stage.PRECISION
+    source = ModelContext(context='torch.autocast("{device}", dtype=torch.bfloat16)', value="device")
+    memory = MemorySaving(what="half of the activations that autocast casts")
     treats = ("full-precision",)
     conflicts = ("fp16-autocast", "bf16-parameters")
     settings = (
@@ -76,7 +81,8 @@ class Bf16Autocast(Technique):
 
         undo = autocast_forward(model, torch.bfloat16, give_up, evaluation=bool(settings["evaluation"]))
         slow = "; this CPU has no bfloat16 units: expect no gain" if device == "cpu" and not _has_units() else ""
-        return Applied(detail=f"forward under autocast({device!r}, bfloat16), outputs in float32{slow}", undo=undo)
+        text = "forward under autocast({device!r}, bfloat16), outputs in float32" + slow
+        return Applied(text=text, values={"device": device}, undo=undo)
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         saving = measured_forecast(analysis, self.id)

@@ -10,7 +10,7 @@ from hotloop.apply.forecasts import measured_forecast
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
 from hotloop.core.strategy import Strategy
-from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Setting, Stage, Technique
 
 
 class Bf16Parameters(Technique):
@@ -58,9 +58,11 @@ class Bf16Parameters(Technique):
 
     id = "bf16-parameters"
     title = "weights, gradients and optimizer state in bfloat16"
+    effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.SHOW
     stage = Stage.PRECISION
+    memory = MemorySaving(what="half of weights, gradients and optimizer state")
     treats = ("full-precision", "memory-pressure")
     conflicts = ("bf16-autocast", "fp16-autocast")
     settings = (
@@ -149,8 +151,9 @@ class Bf16Parameters(Technique):
                 context.report(self.id, self._attach(optimizer, settings, context))
         bytes_count = sum(p.numel() for p in chosen) * _saved_bytes(settings)
         return Applied(
-            detail=f"{len(chosen)} weight matrices in bfloat16 ({bytes_count / 2**20:.1f} MiB less with gradients), "
-            f"forward under autocast({device!r}, bfloat16), outputs in float32",
+            text="{matrices} weight matrices in bfloat16 ({saved_mib:.1f} MiB less with gradients), "
+            "forward under autocast({device!r}, bfloat16), outputs in float32",
+            values={"matrices": len(chosen), "saved_mib": bytes_count / 2**20, "device": device},
             undo=lambda: back(""),
         )
 
@@ -193,8 +196,9 @@ class Bf16Parameters(Technique):
                 one.rests.update({id(p): left[id(p)] for p in one.parameters if id(p) in left})
             taken.difference_update(id(p) for p in mine)
 
-        kept = f"weights kept {_KEPT[settings['weights']]}, state in {settings['state']}"
-        return Applied(detail=f"updates of {len(mine)} weight matrices in float32, {kept}", undo=undo)
+        kept = f"weights kept {_KEPT[settings['weights']]}, state in {{state}}"
+        text = f"updates of {{matrices}} weight matrices in float32, {kept}"
+        return Applied(text=text, values={"matrices": len(mine), "state": settings["state"]}, undo=undo)
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)

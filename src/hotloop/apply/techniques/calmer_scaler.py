@@ -36,6 +36,8 @@ class CalmerScaler(Technique):
 
     id = "calmer-scaler"
     title = "a loss scaler that skips fewer steps"
+    summary = "set the GradScaler so that it skips fewer steps"
+    effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.ASK
     stage = Stage.LOOP
@@ -69,11 +71,11 @@ class CalmerScaler(Technique):
         wanted_scale = scale if settings["init_scale"] is None else float(settings["init_scale"])
         if scaler._scale is not None and wanted_scale != scale:
             return NotApplicable(why="the scaler has scaled already: its first factor is past")
-        changes = []
+        changes, values = [], {"growth_interval": wanted, "init_scale": wanted_scale}
         if wanted != interval:
-            changes.append(f"growth_interval={wanted} in place of {interval}")
+            changes.append(f"growth_interval={{growth_interval}} in place of {interval}")
         if wanted_scale != scale:
-            changes.append(f"init_scale={wanted_scale:g} in place of {scale:g}")
+            changes.append(f"init_scale={{init_scale:g}} in place of {scale:g}")
         if not changes:
             return NotApplicable(
                 why=f"growth_interval is {interval} and init_scale {scale:g} already; name smaller or larger ones"
@@ -85,7 +87,7 @@ class CalmerScaler(Technique):
             scaler.set_growth_interval(interval)
             scaler._init_scale = scale
 
-        return Applied(detail=", ".join(changes), undo=undo)
+        return Applied(text=", ".join(changes), values=values, undo=undo)
 
 
 TECHNIQUE = CalmerScaler()

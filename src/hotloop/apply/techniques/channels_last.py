@@ -43,6 +43,7 @@ class ChannelsLast(Technique):
 
     id = "channels-last"
     title = "convolutions with channels side by side in memory"
+    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.LAYOUT
@@ -58,7 +59,8 @@ class ChannelsLast(Technique):
             return NotApplicable(why=why)
         count, undo = _lay_out(module, context.memory(self.id))
         context.memory(self.id).setdefault("laid", []).append(module)
-        return Applied(detail=f"{count} weights as channels_last before DistributedDataParallel", undo=undo)
+        text = "{weights} weights as channels_last before DistributedDataParallel"
+        return Applied(text=text, values={"weights": count}, undo=undo)
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         from torch.nn.parallel import DistributedDataParallel
@@ -96,8 +98,8 @@ class ChannelsLast(Technique):
             undo_forward()
             undo_weights()
 
-        weights = "inputs" if is_laid else f"{count} weights and the inputs"
-        return Applied(detail=f"{weights} as channels_last", undo=undo)
+        text = "inputs as channels_last" if is_laid else "{weights} weights and the inputs as channels_last"
+        return Applied(text=text, values={} if is_laid else {"weights": count}, undo=undo)
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         """One that was built after the model's first forward, or by API after the model was changed."""

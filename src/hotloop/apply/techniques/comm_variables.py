@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.strategy import Strategy
@@ -52,6 +53,7 @@ class CommVariables(Technique):
 
     id = "comm-variables"
     title = "variables of NCCL and gloo"
+    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.SHOW
     stage = Stage.RUNTIME
@@ -94,10 +96,11 @@ class CommVariables(Technique):
         wanted = _wanted(settings)
         kept = {name: environment[name] for name in wanted if name in environment}
         new = {name: value for name, value in wanted.items() if name not in kept}
-        said = "; ".join(f"{name}={value} was set already and stays" for name, value in kept.items())
+        said = "; ".join(f"{name}={{{name}}} was set already and stays" for name in kept)
         if not new:
-            return {}, NotApplicable(why=said)
-        return new, Applied(detail=" ".join(f"{n}={v}" for n, v in new.items()) + (f" ({said})" if said else ""))
+            return {}, NotApplicable(why=said.format_map(kept))
+        text = " ".join(f"{name}={{{name}}}" for name in new) + (f" ({said})" if said else "")
+        return new, Applied(text=text, values={**kept, **new})
 
     def start(self, settings: Mapping[str, Value], context: Context) -> Effect:
         import os
@@ -117,7 +120,7 @@ class CommVariables(Technique):
             for name in new:
                 os.environ.pop(name, None)
 
-        return Applied(detail=effect.detail, undo=undo)
+        return replace(effect, undo=undo)
 
 
 def _wanted(settings: Mapping[str, Value]) -> dict[str, str]:

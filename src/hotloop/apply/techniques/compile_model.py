@@ -12,9 +12,11 @@ from hotloop.apply.gradient_use import find_second_derivative
 from hotloop.apply.modules import find_blocks, find_compilation, is_inside_compiled_function, is_sharded, unwrap
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.sources import ModelCompile
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
+SOURCE_NAMES = ("mode", "dynamic", "fullgraph", "backend")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -61,9 +63,12 @@ class CompileModel(Technique):
 
     id = "compile-model"
     title = "compile the model"
+    summary = "`torch.compile`"
+    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.COMPILE
+    source = ModelCompile(names=SOURCE_NAMES)
     treats = ("uncompiled-model",)
     settings = (
         Setting(name="mode", kind=str, default="default", choices=MODES, help="torch.compile's mode"),
@@ -97,12 +102,16 @@ class CompileModel(Technique):
                 return NotApplicable(why=f"the model has {named}, so there are no blocks to compile")
         undos = [allow_failures(bool(settings["fullgraph"])), allow_kept_graphs()]
         device, told = next(inner.parameters()).device, [False]
+        values: dict[str, Value] = {key: settings[key] for key in SOURCE_NAMES}
+        what = type(inner).__name__
+        if parts != [inner]:
+            what, values["blocks"] = f"{{blocks}} blocks of {type(parts[0]).__name__}", len(parts)
 
         def tell_draws() -> None:
             if not told[0]:
                 told[0] = True
-                detail = "its forward draws random numbers, which compiled code draws anew"
-                context.report(self.id, Applied(detail=detail, numerics=Numerics.RESAMPLED))
+                text = "its forward draws random numbers, which compiled code draws anew"
+                context.report(self.id, Applied(text=text, values=values, numerics=Numerics.RESAMPLED))
 
         for part in parts:
             undos.append(_compile_forward(part, options) if sharded else _compile_in_place(part, options))
@@ -113,9 +122,11 @@ class CompileModel(Technique):
             for take_back in reversed(undos):
                 take_back()
 
-        what = type(inner).__name__ if parts == [inner] else f"{len(parts)} blocks of {type(parts[0]).__name__}"
-        said = ", ".join(f"{key}={value}" for key, value in options.items() if value not in (None, False))
-        return Applied(detail=f"compiled {what} ({said})", undo=undo)
+        said = ", ".join(f"{key}={{{key}}}" for key, value in options.items() if value not in (None, False))
+        return Applied(text=f"compiled {what} ({said})", values=values, undo=undo)
+
+    def why_no_source(self, values: Mapping[str, Value]) -> str | None:
+        return "its blocks were compiled one by one, which has no form in the source" if "blocks" in values else None
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)

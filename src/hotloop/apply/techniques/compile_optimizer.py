@@ -41,6 +41,8 @@ class CompileOptimizer(Technique):
 
     id = "compile-optimizer"
     title = "compile the optimizer's step"
+    summary = "compile the optimizer's step"
+    effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.ASK
     stage = Stage.OPTIMIZER
@@ -94,7 +96,8 @@ class CompileOptimizer(Technique):
                 optimizer.step = before
 
         numerics = Numerics.REORDERED if kind in WITHOUT_COUNT else None
-        return Applied(detail=f"compiled {kind}.step (backend={backend})", numerics=numerics, undo=undo)
+        text = "compiled {optimizer}.step (backend={backend})"
+        return Applied(text=text, values={"optimizer": kind, "backend": backend}, numerics=numerics, undo=undo)
 
 
 TECHNIQUE = CompileOptimizer()

@@ -28,6 +28,7 @@ class CudnnBenchmark(Technique):
 
     id = "cudnn-benchmark"
     title = "the fastest convolution for each shape (cuDNN benchmark)"
+    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.RUNTIME
@@ -68,7 +69,7 @@ class CudnnBenchmark(Technique):
             if settings["limit"] is not None:
                 cudnn.benchmark_limit = limit
 
-        return Applied(detail="cudnn.benchmark=True", undo=undo)
+        return Applied(text="cudnn.benchmark=True", undo=undo)
 
 
 TECHNIQUE = CudnnBenchmark()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.sources import Arguments
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 
@@ -30,9 +31,12 @@ class DdpBuckets(Technique):
 
     id = "ddp-buckets"
     title = "gradients in pieces of another size"
+    summary = "send gradients in buckets of another size"
+    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.PARALLEL
+    source = Arguments(of="DistributedDataParallel", names=("bucket_cap_mb",), needs="bucket_cap_mb")
     treats = ("small-buckets", "exposed-communication")
     settings = (
         Setting(
@@ -62,9 +66,13 @@ class DdpBuckets(Technique):
             return NotApplicable(why=f"{explicit} was chosen in the script", explicit=explicit)
         # torch's own default also sends a small first piece early; that is lost with any explicit size, 25 included.
         arguments["bucket_cap_mb"] = None if wanted == 25 else wanted
-        was = "torch's 25" if explicit is None else f"the script's {before:g}"
-        detail = f"bucket_cap_mb {wanted:g} in place of {was}"
-        return Applied(detail=detail, numerics=two_ranks(arguments), explicit=explicit)
+        was = "torch's" if explicit is None else "the script's"
+        return Applied(
+            text=f"bucket_cap_mb {{bucket_cap_mb:g}} in place of {was} {{before:g}}",
+            values={"bucket_cap_mb": wanted, "before": 25 if explicit is None else before},
+            numerics=two_ranks(arguments),
+            explicit=explicit,
+        )
 
 
 def two_ranks(arguments: Mapping[str, Any]) -> Numerics | None:

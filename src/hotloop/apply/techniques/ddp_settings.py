@@ -9,6 +9,7 @@ from typing import Any
 from hotloop.apply.forecasts import forecast_removal
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.sources import Arguments
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 OTHER_KEYS = ("gradient_as_bucket_view", "static_graph")
@@ -40,9 +41,15 @@ class DdpSettings(Technique):
 
     id = "ddp-settings"
     title = "DDP without needless work"
+    summary = "other options of DistributedDataParallel"
+    effort = "easy"
     numerics = Numerics.REORDERED
+    numerics_note = ", often exact"
     safety = Safety.ASK
     stage = Stage.PARALLEL
+    source = Arguments(
+        of="DistributedDataParallel", names=("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
+    )
     treats = ("unused-parameter-scan",)
     watch_steps = True
     settings = (
@@ -82,7 +89,7 @@ class DdpSettings(Technique):
         return forecast_removal(analysis, ddp.scan_ns * rank.mean["forwards"], is_hidden=analysis.accelerator)
 
     def change_ddp(self, arguments: dict[str, Any], settings: Mapping[str, Value], context: Context) -> Effect:
-        said = []
+        values: dict[str, Value] = {}
         for key in OTHER_KEYS:
             wanted = settings[key]
             if wanted is None:
@@ -91,8 +98,9 @@ class DdpSettings(Technique):
                 return NotApplicable(why=f"{key}={arguments[key]} was chosen in the script")
             if arguments.get(key, False) != wanted:
                 arguments[key] = wanted
-                said.append(f"{key}={wanted}")
-        return Applied(detail=", ".join(said)) if said else None
+                values[key] = wanted
+        text = ", ".join(f"{key}={{{key}}}" for key in values)
+        return Applied(text=text, values=values) if values else None
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         from hotloop.apply.branches import find_branch
@@ -189,14 +197,15 @@ class _Watch:
             return
         ddp.find_unused_parameters = False
         rebuild_reducer(ddp)
-        detail = (
-            f"find_unused_parameters off from backward {self._count + 1} on: each of "
-            f"{len(self._parameters)} parameters got its gradient in the {self._count} before, on all ranks"
+        text = (
+            "find_unused_parameters off from backward {backward} on: each of "
+            "{parameters} parameters got its gradient in the {watched} before, on all ranks"
         )
+        values = {"backward": self._count + 1, "parameters": len(self._parameters), "watched": self._count}
         import torch.distributed as dist
 
         two = dist.get_world_size(ddp.process_group) <= 2
-        self._tell(Applied(detail=detail, numerics=Numerics.EXACT if two else None))
+        self._tell(Applied(text=text, values=values, numerics=Numerics.EXACT if two else None))
 
     def _is_missing(self, parameter: Any) -> bool:
         return self._missing is not None and parameter is self._parameters[self._missing]

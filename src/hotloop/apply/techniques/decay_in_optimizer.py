@@ -33,6 +33,8 @@ class DecayInOptimizer(Technique):
 
     id = "decay-in-optimizer"
     title = "weight decay by the optimizer"
+    summary = "weight decay by the optimizer, not by a loop over the weights"
+    effort = "medium"
     numerics = Numerics.REORDERED
     safety = Safety.SHOW
     stage = Stage.OPTIMIZER
@@ -64,7 +66,8 @@ class DecayInOptimizer(Technique):
             for group, value in zip(groups, before, strict=False):
                 group["weight_decay"] = value
 
-        return Applied(detail=f"weight_decay={settings['weight_decay']} for {len(before)} groups", undo=undo)
+        values: dict[str, Value] = {"weight_decay": settings["weight_decay"], "groups": len(before)}
+        return Applied(text="weight_decay={weight_decay} for {groups} groups", values=values, undo=undo)
 
 
 TECHNIQUE = DecayInOptimizer()

@@ -30,6 +30,8 @@ class DevicePrefetch(Technique):
 
     id = "device-prefetch"
     title = "next batch copied beside the computation"
+    summary = "copy the next batch to the device while the current one is computed on"
+    effort = "medium"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.LOADER
@@ -48,7 +50,11 @@ class DevicePrefetch(Technique):
         from hotloop.apply.device_batches import DevicePrefetcher
 
         prefetcher = DevicePrefetcher(loader)
-        return Applied(detail=f"batches arrive on {prefetcher.device}, one ahead", replacement=prefetcher)
+        return Applied(
+            text="batches arrive on {device}, one ahead",
+            values={"device": str(prefetcher.device)},
+            replacement=prefetcher,
+        )
 
 
 TECHNIQUE = DevicePrefetch()

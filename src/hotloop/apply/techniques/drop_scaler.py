@@ -38,7 +38,10 @@ class DropScaler(Technique):
 
     id = "drop-scaler"
     title = "no loss scaler"
+    summary = "train without the GradScaler"
+    effort = "medium"
     numerics = Numerics.REORDERED
+    numerics_note = ", or lossy where float16 was used"
     safety = Safety.ASK
     stage = Stage.LOOP
     treats = ("loss-scaler-overhead",)
@@ -82,7 +85,7 @@ class DropScaler(Technique):
         if context.from_outside:
             memory["why_not"] = "the scaler made no update, before which nobody can tell whether it is needed"
             return None
-        return Applied(detail="decided after the scaler's first update, when autocast's dtypes were seen", undo=undo)
+        return Applied(text="decided after the scaler's first update, when autocast's dtypes were seen", undo=undo)
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         import torch
@@ -152,8 +155,9 @@ def _drop(scaler: Any, dtype: Any, device: str) -> Effect:
 
     is_half = dtype == torch.float16
     return Applied(
-        detail=f"enabled=False: {str(dtype).removeprefix('torch.')} "
+        text="enabled=False: {dtype} "
         + ("on a CPU goes without it, small gradients become zero" if is_half else "needs no scaler"),
+        values={"dtype": str(dtype).removeprefix("torch.")},
         numerics=Numerics.LOSSY if is_half else Numerics.REORDERED,
         undo=undo,
     )

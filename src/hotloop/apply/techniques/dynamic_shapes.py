@@ -32,6 +32,8 @@ class DynamicShapes(Technique):
 
     id = "dynamic-shapes"
     title = "compile once for all shapes"
+    summary = "compile once for all shapes"
+    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.COMPILE
@@ -53,7 +55,9 @@ class DynamicShapes(Technique):
             return NotApplicable(why=f"{explicit} was chosen in the script", explicit=explicit)
         call.kwargs["dynamic"] = True
         replaced = "" if explicit is None else f", in place of the script's {explicit}"
-        return Applied(detail=f"torch.compile(dynamic=True){replaced}", explicit=explicit)
+        return Applied(
+            text=f"torch.compile(dynamic={{dynamic}}){replaced}", values={"dynamic": True}, explicit=explicit
+        )
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         if context.from_outside:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from hotloop.core.findings import Numerics, Safety, Value
-from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Stage, Technique
+from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Stage, Technique
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """torch 2.13 knows both names; older ones know the second only, which is therefore set where neither is."""
@@ -35,9 +35,12 @@ class ExpandableSegments(Technique):
 
     id = "expandable-segments"
     title = "device memory in ranges that grow"
+    summary = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, so that blocks of other sizes need no new segments"
+    effort = "easy"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.RUNTIME
+    memory = MemorySaving(what="memory that is reserved in blocks which fit nothing", needs="an accelerator")
     treats = ("allocator-thrash", "memory-pressure")
 
     def set_environment(
@@ -50,7 +53,7 @@ class ExpandableSegments(Technique):
         if "cudaMallocAsync" in present:
             return {}, NotApplicable(why=f"{name}={present}: cudaMallocAsync has no expandable segments")
         value = f"{present},{OPTION}:True" if present else f"{OPTION}:True"
-        return {name: value}, Applied(detail=f"{name}={value}")
+        return {name: value}, Applied(text="{name}={value}", values={"name": name, "value": value})
 
     def start(self, settings: Mapping[str, Value], context: Context) -> Effect:
         import torch

@@ -39,6 +39,8 @@ class ForeachClipping(Technique):
 
     id = "foreach-clipping"
     title = "clip all gradients in a few calls"
+    summary = "handle all tensors in one call (`torch._foreach_*`), not one by one"
+    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
     stage = Stage.LOOP
@@ -58,7 +60,7 @@ class ForeachClipping(Technique):
             call.args = (*call.args[:place], None, *call.args[place + 1 :])
         else:
             call.kwargs["foreach"] = None
-        return Applied(detail=f"{name} over lists, in place of the script's foreach=False")
+        return Applied(text="{function} over lists, in place of the script's foreach=False", values={"function": name})
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         """Nothing of the optimizer: by its first use it is known which script trains, and what it loops over."""

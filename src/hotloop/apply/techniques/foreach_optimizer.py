@@ -9,6 +9,7 @@ from hotloop.apply.forecasts import measured_forecast
 from hotloop.apply.optimizer_form import find_choice, find_hindrance, switch_form
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.sources import Arguments
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 
@@ -35,9 +36,12 @@ class ForeachOptimizer(Technique):
 
     id = "foreach-optimizer"
     title = "the optimizer's operators over lists of all tensors"
+    summary = "one update for all tensors (`foreach=True`)"
+    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
     stage = Stage.OPTIMIZER
+    source = Arguments(of="optimizer", names=("foreach",), most_positional=99, excludes="fused")
     treats = ("slow-optimizer",)
     conflicts = ("fused-optimizer",)
     settings = (
@@ -58,8 +62,10 @@ class ForeachOptimizer(Technique):
             return NotApplicable(why=f"{explicit} was chosen in the script", explicit=explicit)
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         undo = switch_form(optimizer, "foreach")
-        replaced = "" if explicit is None else f", in place of the script's {explicit}"
-        return Applied(detail=f"foreach=True for {count} parameters{replaced}", undo=undo, explicit=explicit)
+        text = "foreach={foreach} for {parameters} parameters"
+        if explicit is not None:
+            text += f", in place of the script's {explicit}"
+        return Applied(text=text, values={"foreach": True, "parameters": count}, undo=undo, explicit=explicit)
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)

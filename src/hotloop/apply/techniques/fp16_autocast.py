@@ -36,6 +36,7 @@ class Fp16Autocast(Technique):
 
     id = "fp16-autocast"
     title = "forward in float16 (autocast and a GradScaler)"
+    effort = "medium"
     numerics = Numerics.LOSSY
     safety = Safety.ASK
     stage = Stage.PRECISION
@@ -87,12 +88,14 @@ class Fp16Autocast(Technique):
             undo()
             context.report(self.id, NotApplicable(why=f"taken back, the forward failed under autocast: {why}"))
 
-        done = f"forward under autocast({device!r}, float16), outputs in float32"
+        done = "forward under autocast({device!r}, float16), outputs in float32"
+        values: dict[str, Value] = {"device": device}
         if context.from_outside:
             memory["why_not"] = "the script's own GradScaler scaled no loss"
 
             def begin() -> bool:
-                context.report(self.id, Applied(detail=f"{done}; the script's own GradScaler scales"))
+                text = f"{done}; the script's own GradScaler scales"
+                context.report(self.id, Applied(text=text, values=values))
                 return True
 
             watch_scale(own[0], begin)
@@ -106,9 +109,10 @@ class Fp16Autocast(Technique):
                 init_scale=float(settings["init_scale"]),
                 growth_interval=int(settings["growth_interval"]),
             )
-            detail = f"scale with the GradScaler that was made (init_scale={made._init_scale:g})"
+            values["init_scale"] = made._init_scale
+            detail = "scale with the GradScaler that was made (init_scale={init_scale:g})"
         undo = autocast_forward(model, torch.float16, give_up)
-        return Applied(detail=f"{done}; {detail}", undo=undo)
+        return Applied(text=f"{done}; {detail}", values=values, undo=undo)
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)

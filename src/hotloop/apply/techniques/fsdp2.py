@@ -7,7 +7,7 @@ from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.strategy import Strategy
-from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Setting, Stage, Technique
 
 DTYPES = ("as-is", "bfloat16", "float16", "float32")
 
@@ -33,9 +33,12 @@ class Fsdp2(Technique):
 
     id = "fsdp2"
     title = "model cut over the ranks (FSDP2)"
+    summary = "every rank keeps a part of the parameters, gradients and optimizer state (`fully_shard`)"
+    effort = "hard"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.PARALLEL
+    memory = MemorySaving(what="parameters, gradients and optimizer state of the other ranks", needs="ranks")
     needs_library = True
     treats = ("memory-pressure",)
     conflicts = ("zero-optimizer", "ddp-buckets", "ddp-settings", "no-sync-accumulation")
@@ -104,7 +107,8 @@ class Fsdp2(Technique):
         fully_shard(model, **options)
         low = any(settings[key] in ("bfloat16", "float16") for key in ("param_dtype", "reduce_dtype"))
         return Applied(
-            detail=f"{len(blocks)} blocks and the model cut over {dist.get_world_size()} ranks",
+            text="{blocks} blocks and the model cut over {ranks} ranks",
+            values={"blocks": len(blocks), "ranks": dist.get_world_size()},
             numerics=Numerics.LOSSY if low else None,
         )
 

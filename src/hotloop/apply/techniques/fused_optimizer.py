@@ -9,6 +9,7 @@ from hotloop.apply.forecasts import measured_forecast
 from hotloop.apply.optimizer_form import find_choice, find_hindrance, switch_form, watch_gradients
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.sources import Arguments
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 
@@ -34,9 +35,12 @@ class FusedOptimizer(Technique):
 
     id = "fused-optimizer"
     title = "one fused kernel for the optimizer's step"
+    summary = "one kernel for all tensors (`fused=True`)"
+    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
     stage = Stage.OPTIMIZER
+    source = Arguments(of="optimizer", names=("fused",), most_positional=99, excludes="foreach")
     treats = ("slow-optimizer",)
     conflicts = ("foreach-optimizer",)
     settings = (
@@ -72,9 +76,11 @@ class FusedOptimizer(Technique):
 
         if isinstance(optimizer, (torch.optim.SGD, torch.optim.Adagrad)):  # the others refuse them in every form
             undo.append(watch_gradients(optimizer, give_up))
-        replaced = "" if explicit is None else f", in place of the script's {explicit}"
-        detail = f"fused=True for {len(parameters)} parameters{replaced}"
-        return Applied(detail=detail, undo=take_back, explicit=explicit)
+        text = "fused={fused} for {parameters} parameters"
+        if explicit is not None:
+            text += f", in place of the script's {explicit}"
+        values: dict[str, Value] = {"fused": True, "parameters": len(parameters)}
+        return Applied(text=text, values=values, undo=take_back, explicit=explicit)
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)

@@ -40,6 +40,8 @@ class GcFreeze(Technique):
 
     id = "gc-freeze"
     title = "garbage collection that skips long-lived objects"
+    summary = "keep Python's garbage collector from visiting long-lived objects"
+    effort = "easy"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.LOOP
@@ -101,12 +103,12 @@ def _begin(memory: dict[str, Any], settings: Mapping[str, Any]) -> Effect:
     if settings["freeze"] and not was_frozen:
         collect()
         gc.freeze()
-        done.append(f"{gc.get_freeze_count()} objects frozen")
+        done.append("{frozen} objects frozen")
         undone.append(gc.unfreeze)
     if settings["every"] is not None and gc.isenabled():
         gc.disable()
         memory["is_scheduled"] = True
-        done.append(f"a collection after every {settings['every']} steps, none in between")
+        done.append("a collection after every {every} steps, none in between")
         undone.append(gc.enable)
     if settings["remove_explicit"]:
 
@@ -125,7 +127,11 @@ def _begin(memory: dict[str, Any], settings: Mapping[str, Any]) -> Effect:
         for one in undone:
             one()
 
-    return Applied(detail=f"after {settings['warmup_steps']} steps: " + ", ".join(done), undo=undo)
+    return Applied(
+        text="after {warmup_steps} steps: " + ", ".join(done),
+        values={"warmup_steps": settings["warmup_steps"], "frozen": gc.get_freeze_count(), "every": settings["every"]},
+        undo=undo,
+    )
 
 
 TECHNIQUE = GcFreeze()

@@ -37,6 +37,7 @@ class HfAttention(Technique):
 
     id = "hf-attention"
     title = "attention implementation of a Hugging Face model"
+    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.ATTENTION
@@ -98,7 +99,8 @@ class HfAttention(Technique):
                 unwrap()
             found.set_attn_implementation(before)
 
-        return Applied(detail=f"attn_implementation={wanted!r} in place of {before!r}", undo=undo)
+        text = "attn_implementation={implementation!r} in place of {before!r}"
+        return Applied(text=text, values={"implementation": wanted, "before": before}, undo=undo)
 
 
 def _unwrapped(model: Any) -> list[Any]:

@@ -40,6 +40,8 @@ class KeepActivations(Technique):
 
     id = "keep-activations"
     title = "keep activations, do not recompute them"
+    summary = "do not recompute activations that fit in memory"
+    effort = "easy"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.ACTIVATIONS
@@ -64,10 +66,10 @@ class KeepActivations(Technique):
         call.kwargs = {key: value for key, value in kwargs.items() if key not in OWN_KEYS}
         if kwargs.get("preserve_rng_state") is False:
             return Applied(
-                detail="checkpoint() calls its function plainly; preserve_rng_state=False drew other masks before",
+                text="checkpoint() calls its function plainly; preserve_rng_state=False drew other masks before",
                 numerics=Numerics.RESAMPLED,
             )
-        return Applied(detail="checkpoint() calls its function plainly")
+        return Applied(text="checkpoint() calls its function plainly")
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         if context.from_outside:
@@ -78,7 +80,8 @@ class KeepActivations(Technique):
         use_cache = getattr(getattr(inner, "config", None), "use_cache", None)
         inner.gradient_checkpointing_disable()
         return Applied(
-            detail=f"gradient_checkpointing_disable(); config.use_cache stays {use_cache}",
+            text="gradient_checkpointing_disable(); config.use_cache stays {use_cache}",
+            values={"use_cache": use_cache},
             undo=lambda: inner.gradient_checkpointing_enable({"use_reentrant": False}),
         )
 

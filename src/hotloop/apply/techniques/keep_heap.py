@@ -42,6 +42,7 @@ class KeepHeap(Technique):
 
     id = "keep-heap"
     title = "freed memory kept by the process"
+    effort = "easy"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.RUNTIME
@@ -56,7 +57,7 @@ class KeepHeap(Technique):
         if why is not None:
             return {}, NotApplicable(why=why)
         chosen = {TRIM: str(int(settings["keep_mib"]) * 2**20), MMAP: str(MMAP_BYTES)}  # type: ignore[arg-type]
-        return chosen, Applied(detail=" ".join(f"{name}={value}" for name, value in chosen.items()))
+        return chosen, Applied(text=" ".join(f"{name}={{{name}}}" for name in chosen), values=chosen)
 
     def start(self, settings: Mapping[str, Value], context: Context) -> Effect:
         if context.from_outside:
@@ -74,7 +75,9 @@ class KeepHeap(Technique):
             return NotApplicable(why=f"mallopt cannot be had: {error}")
         if not (mallopt(MMAP_PARAMETER, MMAP_BYTES) and mallopt(TRIM_PARAMETER, keep_bytes)):
             return NotApplicable(why="glibc refused the values")
-        return Applied(detail=f"mallopt: up to {settings['keep_mib']} MiB of freed memory is kept")
+        return Applied(
+            text="mallopt: up to {keep_mib} MiB of freed memory is kept", values={"keep_mib": settings["keep_mib"]}
+        )
 
 
 def _find_reason(environment: Mapping[str, str]) -> str | None:

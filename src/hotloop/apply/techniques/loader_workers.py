@@ -11,6 +11,7 @@ from typing import Any
 from hotloop.apply.forecasts import forecast_workers
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.sources import Arguments, WrittenArgument
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -18,6 +19,9 @@ MOST_WORKERS = 8
 """What hotloop chooses by itself at most: more rarely help, and every one holds a copy of what it touches."""
 LOW_PRIORITY = 19
 """The niceness that gives way most; at 10 a third of the gain was seen that 19 gave."""
+
+_LOWER = "at a lower priority (nice {niceness})"
+UNWRITTEN = "the workers' lower priority is a worker_init_fn of forked workers in a file that imports os"
 
 
 class LoaderWorkers(Technique):
@@ -68,9 +72,22 @@ class LoaderWorkers(Technique):
 
     id = "loader-workers"
     title = "batches made in worker processes"
+    summary = "load in other processes, or in more: `num_workers`, `persistent_workers`, `prefetch_factor`"
+    effort = "easy"
     numerics = Numerics.RESAMPLED
     safety = Safety.ASK
     stage = Stage.LOADER
+    source = Arguments(
+        of="DataLoader",
+        names=("num_workers", "prefetch_factor", "persistent_workers"),
+        written={
+            "niceness": WrittenArgument(
+                name="worker_init_fn", code="lambda _: os.nice({})", module="os", why_not=UNWRITTEN
+            )
+        },
+        elsewhere={"start_method": "multiprocessing_context"},
+        needs="num_workers",
+    )
     treats = ("input-bound", "worker-restart")
     settings = (
         Setting(
@@ -110,6 +127,10 @@ class LoaderWorkers(Technique):
             choices=("training", "all"),
         ),
     )
+
+    def why_no_source(self, values: Mapping[str, Value]) -> str | None:
+        # What a worker runs first must be sent to it where it is spawned, which a lambda cannot be.
+        return UNWRITTEN if "niceness" in values and values.get("start_method") != "fork" else None
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         if sys.platform != "linux" and settings["start_method"] in ("fork", "forkserver"):
@@ -197,14 +218,11 @@ def _lower(loader: Any, niceness: int) -> Effect:
 
     object.__setattr__(loader, "_get_iterator", LowPriority(loader, niceness))
     return Applied(
-        detail=f"num_workers={loader.num_workers} as in the script, {_priority(niceness)}",
+        text=f"num_workers={{num_workers}} as in the script, {_LOWER}",
+        values={"num_workers": loader.num_workers, "niceness": niceness},
         numerics=Numerics.EXACT,
         undo=undo,
     )
-
-
-def _priority(niceness: int) -> str:
-    return f"at a lower priority (nice {niceness})"
 
 
 def _chosen_by_hand(loader: Any, settings: Mapping[str, Value], workers: int) -> str | None:
@@ -350,9 +368,18 @@ def _give(
         loader.num_workers, loader.prefetch_factor = before[0], before[1]
         object.__setattr__(loader, "_DataLoader__multiprocessing_context", before[2])
 
-    lower = f", {_priority(niceness)}" if niceness else ""
+    values: dict[str, Value] = {
+        "num_workers": workers,
+        "prefetch_factor": prefetch,
+        "persistent_workers": bool(settings["persistent_workers"]),
+        "start_method": method,
+        "because": because,
+    }
+    lower = _add_niceness(values, niceness)
     return Applied(
-        detail=f"num_workers={workers}{was}, prefetch_factor={prefetch}, {kept}, {method}{lower}; {because}",
+        text=f"num_workers={{num_workers}}{was}, prefetch_factor={{prefetch_factor}}, {kept}, {{start_method}}{lower}; "
+        "{because}",
+        values=values,
         numerics=numerics,
         undo=undo,
     )
@@ -456,8 +483,21 @@ def _change_iterable(loader: Any, settings: Mapping[str, Value], workers: int, n
     loader.multiprocessing_context = method
     if niceness:
         object.__setattr__(loader, "_get_iterator", LowPriority(loader, niceness))
-    lower = f", {_priority(niceness)}" if niceness else ""
-    return Applied(detail=f"num_workers={count} for an IterableDataset, {method}{lower}", numerics=Numerics.RESAMPLED)
+    values: dict[str, Value] = {
+        "num_workers": count,
+        "prefetch_factor": loader.prefetch_factor,
+        "start_method": method,
+    }
+    lower = _add_niceness(values, niceness)
+    text = f"num_workers={{num_workers}} for an IterableDataset, {{start_method}}{lower}"
+    return Applied(text=text, values=values, numerics=Numerics.RESAMPLED)
+
+
+def _add_niceness(values: dict[str, Value], niceness: int) -> str:
+    """What to say of the workers' priority, empty where it is the usual one."""
+    if niceness:
+        values["niceness"] = niceness
+    return f", {_LOWER}" if niceness else ""
 
 
 TECHNIQUE = LoaderWorkers()

@@ -8,6 +8,7 @@ from typing import Any
 from hotloop.apply.forecasts import measured_forecast
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.sources import TorchCall
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 FULL = "highest"
@@ -36,9 +37,11 @@ class MatmulPrecision(Technique):
 
     id = "matmul-precision"
     title = "float32 matrix products with fewer bits (TF32 or bfloat16)"
+    effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.ASK
     stage = Stage.RUNTIME
+    source = TorchCall(function="set_float32_matmul_precision", value="precision")
     treats = ("full-precision",)
     settings = (
         Setting(
@@ -64,7 +67,9 @@ class MatmulPrecision(Technique):
             if torch.get_float32_matmul_precision() == context.memory(self.id)["set"]:
                 torch.set_float32_matmul_precision(before)
 
-        return Applied(detail=f"set_float32_matmul_precision({wanted!r}) in place of {before!r}", undo=undo)
+        values: dict[str, Value] = {"precision": wanted, "before": before}
+        text = "set_float32_matmul_precision({precision!r}) in place of {before!r}"
+        return Applied(text=text, values=values, undo=undo)
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         import torch
@@ -83,7 +88,8 @@ class MatmulPrecision(Technique):
         if device.type == "cpu" and settings["precision"] is None:
             memory["set"] = "medium"
             torch.set_float32_matmul_precision("medium")
-            return Applied(detail="set_float32_matmul_precision('medium'): the model is on the CPU")
+            text = "set_float32_matmul_precision({precision!r}): the model is on the CPU"
+            return Applied(text=text, values={"precision": "medium"})
         return None
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:

@@ -8,6 +8,7 @@ from typing import Any
 from hotloop.apply.forecasts import forecast_removal
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value, saving_within
+from hotloop.core.sources import NoSource
 from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 
@@ -34,9 +35,12 @@ class NoSyncAccumulation(Technique):
 
     id = "no-sync-accumulation"
     title = "gradients averaged once a step"
+    summary = "average gradients once a step, not after every micro-batch"
+    effort = "medium"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.LOOP
+    source = NoSource(why="it changes the shape of the loop, which the observed lines do not prove")
     treats = ("sync-every-microstep",)
     watch_steps = True
     functions = (
@@ -79,8 +83,8 @@ class NoSyncAccumulation(Technique):
         steps = settings["learn_steps"]
         assert isinstance(steps, int)
 
-        def say(text: str, applied: bool) -> None:
-            context.report(self.id, Applied(detail=text) if applied else NotApplicable(why=text))
+        def say(text: str, values: Mapping[str, Value] | None) -> None:
+            context.report(self.id, NotApplicable(why=text) if values is None else Applied(text=text, values=values))
 
         rhythm_memory["rhythm"] = Rhythm(model, steps, say)
         return None

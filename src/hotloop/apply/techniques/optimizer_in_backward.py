@@ -8,7 +8,7 @@ from typing import Any
 from hotloop.apply.optimizer_form import find_own_step
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics, Safety, Value
-from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Stage, Technique
+from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Stage, Technique
 
 NEEDS_ALL = ("LBFGS", "SparseAdam", "Muon")
 """Optimizers that look at all gradients at once, or at sparse or grouped ones."""
@@ -38,9 +38,12 @@ class OptimizerInBackward(Technique):
 
     id = "optimizer-in-backward"
     title = "update each parameter inside backward"
+    summary = "update each parameter inside backward, then free its gradient"
+    effort = "hard"
     numerics = Numerics.REORDERED
     safety = Safety.SHOW
     stage = Stage.OPTIMIZER
+    memory = MemorySaving(what="gradients, freed as soon as they are used")
     conflicts = ("compile-optimizer", "foreach-optimizer", "fp16-autocast", "zero-grad-to-none")
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -68,7 +71,8 @@ class OptimizerInBackward(Technique):
             for handle in handles:
                 handle.remove()
 
-        return Applied(detail=f"{len(parameters)} parameters are updated inside backward", undo=undo)
+        text = "{parameters} parameters are updated inside backward"
+        return Applied(text=text, values={"parameters": len(parameters)}, undo=undo)
 
 
 def _update(optimizer: Any, index: int, stepped: set[int]) -> Callable[[Any], None]:

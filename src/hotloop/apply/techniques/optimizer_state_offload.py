@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
-from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Stage, Technique
+from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Stage, Technique
 
 
 class OptimizerStateOffload(Technique):
@@ -31,9 +31,12 @@ class OptimizerStateOffload(Technique):
 
     id = "optimizer-state-offload"
     title = "optimizer state in host memory"
+    summary = "keep the optimizer's state in the host's memory"
+    effort = "hard"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.OPTIMIZER
+    memory = MemorySaving(what="optimizer state, which waits on the host", needs="an accelerator")
     treats = ("memory-pressure",)
     conflicts = ("zero-optimizer",)
 
@@ -63,7 +66,8 @@ class OptimizerStateOffload(Technique):
                 handle.remove()
             to_device(optimizer)
 
-        return Applied(detail=f"state of {len(parameters)} parameters in host memory between steps", undo=undo)
+        text = "state of {parameters} parameters in host memory between steps"
+        return Applied(text=text, values={"parameters": len(parameters)}, undo=undo)
 
 
 def to_device(optimizer: Any, *_: Any) -> None:

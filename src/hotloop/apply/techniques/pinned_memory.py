@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.sources import Arguments
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, CopyChange, Effect, NotApplicable, Setting, Stage, Technique
+
+PINNED = "pin_memory={pin_memory}"
 
 
 class PinnedMemory(Technique):
@@ -38,9 +41,12 @@ class PinnedMemory(Technique):
 
     id = "pinned-memory"
     title = "batches in pinned memory, copied without waiting"
+    summary = "copy batches to the device from pinned memory, without waiting for the copy"
+    effort = "medium"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.LOADER
+    source = Arguments(of="DataLoader", names=("pin_memory",))
     treats = ("pageable-transfer",)
     settings = (
         Setting(name="pin_memory", kind=bool, default=True, help="put batches into page-locked memory"),
@@ -75,7 +81,7 @@ class PinnedMemory(Technique):
             if _start_method(loader) != "fork":  # a forked worker cannot use the accelerator of its parent
                 return NotApplicable(why="workers that are not forked may send batches on the accelerator")
             loader.pin_memory = True
-            return Applied(detail="pin_memory=True", undo=lambda: setattr(loader, "pin_memory", False))
+            return Applied(text=PINNED, values={"pin_memory": True}, undo=lambda: setattr(loader, "pin_memory", False))
 
         def look(batch: Any) -> Any:
             try:
@@ -91,7 +97,7 @@ class PinnedMemory(Technique):
             first.end()
 
         first = _FirstBatch(loader, look)
-        return Applied(detail="pin_memory=True", undo=undo)
+        return Applied(text=PINNED, values={"pin_memory": True}, undo=undo)
 
     def change_copies(self, settings: Mapping[str, Value], context: Context) -> CopyChange | None:
         return wait_for_no_copy if settings["non_blocking"] and context.from_outside else None

@@ -56,6 +56,7 @@ class SdpaBackend(Technique):
 
     id = "sdpa-backend"
     title = "the kernel of scaled_dot_product_attention"
+    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.ATTENTION
@@ -97,7 +98,8 @@ class SdpaBackend(Technique):
         behind = "" if name == "math" else ", 'math' where it cannot"
         by_hand = [one for one in attentions if one.kind == "by-hand"]
         beside = f"; {by_hand[0].module} seems to compute attention by hand and stays" if by_hand else ""
-        return Applied(detail=f"scaled_dot_product_attention by {name!r}{behind}{beside}", undo=undo)
+        text = f"scaled_dot_product_attention by {{backend!r}}{behind}{beside}"
+        return Applied(text=text, values={"backend": name}, undo=undo)
 
 
 def _say_none(attentions: tuple[Any, ...]) -> str:

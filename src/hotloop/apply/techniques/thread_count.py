@@ -8,6 +8,7 @@ from typing import Any
 from hotloop.apply.forecasts import measured_forecast
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.sources import TorchCall
 from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 VARIABLE = "OMP_NUM_THREADS"
@@ -40,9 +41,12 @@ class ThreadCount(Technique):
 
     id = "thread-count"
     title = "as many compute threads as cores"
+    summary = "use as many compute threads as this process has cores"
+    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
     stage = Stage.RUNTIME
+    source = TorchCall(function="set_num_threads", value="torch_threads")
     treats = ("oversubscription",)
     functions = ("torch:set_num_threads",)
     settings = (
@@ -62,7 +66,7 @@ class ThreadCount(Technique):
         named = settings["torch_threads"]
         if named is None or VARIABLE in environment:  # the ranks of each host are known to the processes only
             return {}, None
-        return {VARIABLE: str(named)}, Applied(detail=f"{VARIABLE}={named}")
+        return {VARIABLE: str(named)}, Applied(text=f"{VARIABLE}={{torch_threads}}", values={"torch_threads": named})
 
     def start(self, settings: Mapping[str, Any], context: Context) -> Effect:
         import os
@@ -78,15 +82,20 @@ class ThreadCount(Technique):
         memory = context.memory(self.id)
         memory["wanted"] = wanted
         if before == wanted and chosen == str(wanted):
-            return Applied(detail=f"{_threads(wanted)}, as {VARIABLE} says")
+            return Applied(text=f"{_threads(wanted)}, as {VARIABLE} says", values={"torch_threads": wanted})
         if before == wanted:
             memory["as_it_was"] = True
             return None
         torch.set_num_threads(wanted)
         source = f" of {VARIABLE}" if chosen == str(before) else ""
         return Applied(
-            detail=f"{_threads(wanted)} in place of {before}{source}, on {context.cores} cores for "
-            f"{context.local_world_size} ranks",
+            text=f"{_threads(wanted)} in place of {{before}}{source}, on {{cores}} cores for {{ranks}} ranks",
+            values={
+                "torch_threads": wanted,
+                "before": before,
+                "cores": context.cores,
+                "ranks": context.local_world_size,
+            },
             undo=lambda: torch.set_num_threads(before),
         )
 
@@ -105,7 +114,8 @@ class ThreadCount(Technique):
             why = f"{_threads(asked)} were chosen in the script (override = true replaces them)"
             return NotApplicable(why=why, explicit=explicit)
         call.args = (wanted,)
-        return Applied(detail=f"{_threads(wanted)} in place of {asked} that the script sets", explicit=explicit)
+        text = f"{_threads(wanted)} in place of {{before}} that the script sets"
+        return Applied(text=text, values={"torch_threads": wanted, "before": asked}, explicit=explicit)
 
     def change_model(self, model: Any, settings: Mapping[str, Any], context: Context) -> Effect:
         import torch

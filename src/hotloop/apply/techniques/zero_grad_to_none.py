@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
-from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Stage, Technique
+from hotloop.core.sources import OtherLiteral
+from hotloop.core.techniques import Applied, Call, Context, Effect, MemorySaving, NotApplicable, Stage, Technique
 
 WATCHED = 3
 """Windows between two calls in which it is seen which parameters get a gradient."""
@@ -34,10 +35,19 @@ class ZeroGradToNone(Technique):
 
     id = "zero-grad-to-none"
     title = "free gradients between steps"
+    summary = "free gradients between steps (`set_to_none=True`)"
+    effort = "easy"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.LOOP
+    memory = MemorySaving(what="gradients between two steps")
     functions = ("torch.optim.optimizer:Optimizer.zero_grad", "torch.nn.modules.module:Module.zero_grad")
+    source = OtherLiteral(function="zero_grad", argument="set_to_none", before=False, after=True)
+
+    def why_no_source(self, values: Mapping[str, Value]) -> str | None:
+        if values.get("always") is not None and values.get("always") == values.get("parameters"):
+            return None
+        return "not every parameter is known to get a gradient in every step, as the argument would need"
 
     def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
         target = call.args[0]
@@ -80,7 +90,10 @@ class ZeroGradToNone(Technique):
                 grad.zero_()
 
         call.function = release
-        return Applied(detail=f"set_to_none=True for {len(always)} of {len(parameters)} parameters")
+        return Applied(
+            text="set_to_none=True for {always} of {parameters} parameters",
+            values={"always": len(always), "parameters": len(parameters)},
+        )
 
 
 class Watch:

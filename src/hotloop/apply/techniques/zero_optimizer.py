@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
-from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Stage, Technique
+from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Stage, Technique
 
 
 class ZeroOptimizer(Technique):
@@ -33,9 +33,12 @@ class ZeroOptimizer(Technique):
 
     id = "zero-optimizer"
     title = "optimizer state shared out over ranks"
+    summary = "every rank keeps a part of the optimizer's state (`ZeroRedundancyOptimizer`)"
+    effort = "medium"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.OPTIMIZER
+    memory = MemorySaving(what="optimizer state of the other ranks", needs="ranks")
     needs_library = True
     treats = ("memory-pressure",)
     conflicts = ("fsdp2", "optimizer-state-offload")
@@ -72,7 +75,8 @@ class ZeroOptimizer(Technique):
             return NotApplicable(why="the model is not a DistributedDataParallel: gradients may differ between ranks")
         sharded = ShardedOptimizer(optimizer, models[0].process_group)
         return Applied(
-            detail=f"state of {len(parameters)} parameters shared out over {sharded._ranks} ranks by bytes",
+            text="state of {parameters} parameters shared out over {ranks} ranks by bytes",
+            values={"parameters": len(parameters), "ranks": sharded._ranks},
             replacement=sharded,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Skipped
+from hotloop.core.findings import Finding, Fix, Skipped
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.on_trace import MATERIAL_RATIO, device_ranks, named_ranks, saving_from, window_ns
@@ -18,22 +18,19 @@ def allocator_thrash_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | No
     ranks = [one for one in device_ranks(analysis) if one.complete_steps_count >= FEWEST_STEPS_COUNT]
     if not ranks:
         reason = f"the trace shows no device work over at least {FEWEST_STEPS_COUNT} complete steps"
-        return Skipped(rule="allocator-thrash", reason=reason)
+        return Skipped(reason=reason)
     ratios = [(one.judged_idle.late_allocator_ns if one.judged_idle else 0) / window_ns(one) for one in ranks]
     cost_ratio = max(ratios)
     rank = ranks[ratios.index(cost_ratio)]
     if cost_ratio < MATERIAL_RATIO:
         return None
     return Finding(
-        rule="allocator-thrash",
-        kind=Kind.FAULT,
         title=f"the device idles {say_share(cost_ratio)} of the time while the host allocates or frees memory",
-        phase=None,
         cost_ns=round(cost_ratio * rank.step_ns),
         cost_ratio=cost_ratio,
         saving=saving_from(None, cost_ratio, 0.2, 0.6, 1.0),
         evidence={"steps": rank.complete_steps_count},
-        fix=Fix(technique="expandable-segments", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        fix=Fix(technique="expandable-segments"),
         ranks=named_ranks(tuple(r for r, x in zip(ranks, ratios, strict=True) if x >= 0.6 * cost_ratio), len(ranks)),
     )
 
@@ -62,5 +59,5 @@ def allocator_thrash(analysis: Analysis) -> Skipped:
     In the first steps the allocator has to request memory. Run a batch of the largest shape first.
     """
     if not analysis.accelerator:
-        return Skipped(rule="allocator-thrash", reason="the training ran on the CPU, without a caching allocator")
-    return Skipped(rule="allocator-thrash", reason="no device timeline was recorded")
+        return Skipped(reason="the training ran on the CPU, without a caching allocator")
+    return Skipped(reason="no device timeline was recorded")

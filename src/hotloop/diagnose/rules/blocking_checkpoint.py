@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, saving_of_removal
+from hotloop.core.findings import Finding, Fix, saving_of_removal
 from hotloop.core.rules import rule
 from hotloop.diagnose.aftermath import aftermath_ns
 from hotloop.diagnose.checkpoints import saving_rank
@@ -57,8 +57,6 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
     certainty = seen / (seen + 1.0)
     every = steps_between(rank.columns["checkpoints"]) or (1.0 / per_step if per_step > 0 else None)
     return Finding(
-        rule="blocking-checkpoint",
-        kind=Kind.FAULT,
         title=f"saving a checkpoint stops the loop for {say_time(each_ns)} "
         f"{say_every(every, recurs_unevenly(rank.columns['checkpoints'])) if every else ''}: "
         f"{say_share(stopped_ratio)} of the run"
@@ -78,8 +76,7 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
             "around_the_save_ns": round(beside.mean_ns / per_step) if per_step > 0 and beside.mean_ns > 0 else None,
         },
         where=places(rank.lines.get("checkpoint_ns", ())),
-        fix=Fix(technique="async-checkpoint", settings={}, safety=Safety.ASK, numerics=Numerics.EXACT),
-        unit=analysis.unit,
+        fix=Fix(technique="async-checkpoint"),
     )
 
 

@@ -5,18 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hotloop.core.analysis import Analysis, DdpFacts, RankAnalysis
-from hotloop.core.findings import (
-    Basis,
-    Finding,
-    Fix,
-    Kind,
-    Numerics,
-    Safety,
-    Skipped,
-    Value,
-    saving_of_removal,
-    saving_within,
-)
+from hotloop.core.findings import Basis, Finding, Fix, Numerics, Saving, Skipped, saving_of_removal, saving_within
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.comm import (
@@ -54,7 +43,7 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
     """Communication on the device while nothing computes, on the rank with the least of it."""
     ranks = device_ranks(analysis)
     if not ranks:
-        return Skipped(rule="exposed-communication", reason=NO_DEVICE)
+        return Skipped(reason=NO_DEVICE)
     parts = [rank.judged for rank in ranks if rank.judged is not None]
     ratios = [part.exposed_comm_ns / max(1, part.window_ns) for part in parts]
     least = min(range(len(ranks)), key=lambda i: ratios[i])
@@ -64,8 +53,6 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
     overlap = part.overlap_ratio or 0.0
     whose = f" on rank {rank.facts.rank}, which has the least of it," if len(ranks) > 1 else ""
     return Finding(
-        rule="exposed-communication",
-        kind=Kind.FAULT,
         title=f"{say_share(cost_ratio)} of the device's time{whose} is communication that no computation hides "
         f"({say_share(overlap)} of the communication is hidden)",
         phase="communication",
@@ -85,8 +72,8 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
     )
 
 
-FIX_TRAINING = Fix(technique="fewer-synchronisations", settings={}, safety=Safety.SHOW, numerics=Numerics.REORDERED)
-FIX_INFERENCE = Fix(technique="overlap-own-collectives", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT)
+FIX_TRAINING = Fix(technique="fewer-synchronisations")
+FIX_INFERENCE = Fix(technique="overlap-own-collectives", numerics=Numerics.EXACT)
 """Without a backward there are no gradients to exchange less often."""
 
 
@@ -125,71 +112,61 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     if not is_distributed(analysis):
         return None
     if len(analysis.ranks) < 2:
-        return Skipped(rule="exposed-communication", reason="only one of the ranks was recorded")
+        return Skipped(reason="only one of the ranks was recorded")
     rank = analysis.lead
     exposure = exposure_by_cause(analysis)
     if exposure is None:
         if rank.ddp is None:
             return None
-        return Skipped(rule="exposed-communication", reason="DDP reported no communication statistics")
+        return Skipped(reason="DDP reported no communication statistics")
     cost_ns = exposure.explicit_ns + exposure.rest_ns
     cost_ratio = min(1.0, cost_ns / analysis.step_ns)
     if not is_material(analysis, cost_ratio, own_fields=("backward_ns", "communication_ns")):
         return None
     own_ratio = min(1.0, exposure.explicit_ns / analysis.step_ns)
     rest_ratio = cost_ratio - own_ratio
-    collectives = known_count(rank, "collectives")
-    unsplit = rank.ddp is not None and _is_unsplit(rank.ddp)
-    own = _saving_of_own(rank, collectives)
-    hideable = unsplit and not shares_its_cores(rank)
-    rest = HIDEABLE_SAVING if hideable else SHARDED_SAVING
-    low, mid, high = (own_ratio * a + rest_ratio * b for a, b in zip(own, rest, strict=True))
     mostly_own = own_ratio >= rest_ratio
-    saving = saving_within(cost_ratio, low, mid, high, Basis.RULE_OF_THUMB)
-    merged_ratio = None if rank.model_is_sharded else _merged_ratio(rank, collectives)
-    if mostly_own and merged_ratio is not None:
-        saving = saving_of_removal(cost_ratio, merged_ratio * own_ratio)
-    unnamed = (not mostly_own and not hideable) or (mostly_own and rank.model_is_sharded is True)
-    if unnamed:
-        # Nothing is set wrong that could be named: never more than low.
-        saving = replace(saving, low_ratio=min(low, LEAST_NAMED_RATIO))
-    evidence: dict[str, Value] = {
-        "own_collectives_ratio": round(own_ratio, 4),
-        "gradient_exchange_ratio": round(rest_ratio, 4),
-        "collectives_per_step": round(collectives, 2),
-        "buckets": len(bucket_bytes(rank.ddp)) if rank.ddp is not None else None,
-        "least_over_ranks": True,
-    }
-    technique = "overlap-own-collectives" if mostly_own else "ddp-buckets"
-    if unnamed:
-        technique = "fewer-synchronisations"
-    settings: dict[str, Value] = {"bucket_cap_mb": 25} if technique == "ddp-buckets" else {}
-    where = (
-        line_places(rank.lines.get("communication_ns", ()), 0.1, 3)
-        if mostly_own
-        else known_places(rank.ddp.where if rank.ddp else None)
-    )
+    saving, fix = _forecast(rank, cost_ratio, own_ratio)
     return Finding(
-        rule="exposed-communication",
-        kind=Kind.FAULT,
         title=f"{cost_ratio:.0%} of the step is communication between ranks that no computation hides",
         phase="communication" if mostly_own else "backward",
         cost_ns=round(cost_ns),
         time_ns={"communication": round(exposure.explicit_ns), "backward": round(exposure.rest_ns)},
         cost_ratio=cost_ratio,
         saving=saving,
-        evidence=evidence,
-        where=where,
-        fix=Fix(
-            technique=technique,
-            settings=settings,
-            safety=Safety.ASK if technique == "ddp-buckets" else Safety.SHOW,
-            numerics=Numerics.REORDERED,
-        ),
+        evidence={
+            "own_collectives_ratio": round(own_ratio, 4),
+            "gradient_exchange_ratio": round(rest_ratio, 4),
+            "collectives_per_step": round(known_count(rank, "collectives"), 2),
+            "buckets": len(bucket_bytes(rank.ddp)) if rank.ddp is not None else None,
+            "least_over_ranks": True,
+        },
+        where=line_places(rank.lines.get("communication_ns", ()), 0.1, 3)
+        if mostly_own
+        else known_places(rank.ddp.where if rank.ddp else None),
+        fix=fix,
         ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),
-        unit=analysis.unit,
-        next="hotloop rule exposed-communication",
     )
+
+
+def _forecast(rank: RankAnalysis, cost_ratio: float, own_ratio: float) -> tuple[Saving, Fix]:
+    """What a change wins where so much of the step is exchange and so much of that the training's own; and which."""
+    rest_ratio = cost_ratio - own_ratio
+    mostly_own = own_ratio >= rest_ratio
+    collectives = known_count(rank, "collectives")
+    hideable = rank.ddp is not None and _is_unsplit(rank.ddp) and not shares_its_cores(rank)
+    own, rest = _saving_of_own(rank, collectives), HIDEABLE_SAVING if hideable else SHARDED_SAVING
+    low, mid, high = (own_ratio * a + rest_ratio * b for a, b in zip(own, rest, strict=True))
+    saving = saving_within(cost_ratio, low, mid, high, Basis.RULE_OF_THUMB)
+    merged_ratio = None if rank.model_is_sharded else _merged_ratio(rank, collectives)
+    if mostly_own and merged_ratio is not None:
+        saving = saving_of_removal(cost_ratio, merged_ratio * own_ratio)
+    if (not mostly_own and not hideable) or (mostly_own and rank.model_is_sharded is True):
+        # Nothing is set wrong that could be named: never more than low.
+        return replace(saving, low_ratio=min(low, LEAST_NAMED_RATIO)), FIX_TRAINING
+    if mostly_own:
+        return saving, Fix(technique="overlap-own-collectives")
+    return saving, Fix(technique="ddp-buckets", settings={"bucket_cap_mb": 25})
 
 
 def _saving_of_own(rank: RankAnalysis, collectives: float) -> tuple[float, float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Skipped, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import VALIDATING, places_in_loop, time_between_phases
 from hotloop.diagnose.measured import known_count
@@ -53,10 +53,7 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     per_step = known_count(rank, "validations")
     seen = per_step * rank.steady_count
     if seen < 2:
-        return Skipped(
-            rule="frequent-validation",
-            reason=f"validation took {say_share(cost_ratio)} of the run, but ran fewer than twice in it",
-        )
+        return Skipped(reason=f"validation took {say_share(cost_ratio)} of the run, but ran fewer than twice in it")
     training = 1.0 - cost_ratio
     times_rarer = MOST_TIMES_RARER
     if training > 0:
@@ -66,8 +63,6 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     how_often = say_every(every, recurs_unevenly(rank.columns["validations"]))
     saved = cost_ratio * (1.0 - 1.0 / times_rarer)
     return Finding(
-        rule="frequent-validation",
-        kind=Kind.FAULT,
         title=f"validation takes {say_share(cost_ratio)} of the run: {say_time(mean_ns / per_step)} {how_often}",
         phase="validation",
         cost_ns=round(mean_ns),
@@ -82,11 +77,5 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
             "behind_its_forwards_ns": round(beside.mean_ns / per_step) if beside.mean_ns > 0 else None,
         },
         where=places_in_loop(rank, "nograd_ns", beside="forward_ns")[:2],
-        fix=Fix(
-            technique="validate-less-often",
-            settings={"every": times_rarer},
-            safety=Safety.ASK,
-            numerics=Numerics.EXACT,
-        ),
-        unit=analysis.unit,
+        fix=Fix(technique="validate-less-often", settings={"every": times_rarer}),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.loading import most_saved_ratio
 from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, known_places, train_share
@@ -13,7 +13,7 @@ from hotloop.diagnose.wording import SURE_RATIO
 LARGE_MODEL_PARAMETERS = 10_000_000
 
 
-@rule("full-precision", "the model computes in float32 where bfloat16 would be faster")
+@rule("full-precision", "the model computes in float32 where bfloat16 would be faster", kind=Kind.OPPORTUNITY)
 def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
@@ -39,7 +39,7 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
     """
     rank = analysis.lead
     if rank.autocast_dtype is None and rank.model_dtype is None:
-        return Skipped(rule="full-precision", reason="the precision of the model was not seen")
+        return Skipped(reason="the precision of the model was not seen")
     if rank.autocast_dtype is not None or rank.model_dtype not in ("float32", "torch.float32"):
         return None
     evidence: dict[str, Value] = {"model_dtype": "float32", "parameters_count": rank.model_parameters}
@@ -68,10 +68,8 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
         saving = saving_within(share, 0.02, 0.2 * share, 0.5 * share, Basis.RULE_OF_THUMB)
         title = "a large model computes in float32"
     else:
-        return Skipped(rule="full-precision", reason="bfloat16 was not probed on this model's operators")
+        return Skipped(reason="bfloat16 was not probed on this model's operators")
     return Finding(
-        rule="full-precision",
-        kind=Kind.OPPORTUNITY,
         title=title,
         phase="forward",
         cost_ns=round(saving.high_ratio * analysis.step_ns),
@@ -79,12 +77,5 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
         saving=saving,
         evidence=evidence,
         where=known_places(*(line.where for line in rank.lines.get("forward_ns", ())[:1])),
-        fix=Fix(
-            technique="bf16-autocast",
-            settings={"dtype": "bfloat16", "device_type": rank.device_type},
-            safety=Safety.ASK,
-            numerics=Numerics.LOSSY,
-        ),
-        unit=analysis.unit,
-        next="hotloop rule full-precision",
+        fix=Fix(technique="bf16-autocast", settings={"dtype": "bfloat16", "device_type": rank.device_type}),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Value, saving_of_removal
+from hotloop.core.findings import Finding, Fix, Value, saving_of_removal
 from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import COLLECTING, field_lines, places
@@ -53,11 +53,8 @@ def gc_pause(analysis: Analysis) -> Finding | None:
     how = "gc.collect() runs" if explicit else "garbage collection pauses the loop"
     settings: dict[str, Value] = {"remove_explicit": True} if explicit else {"freeze": True}
     return Finding(
-        rule="gc-pause",
-        kind=Kind.FAULT,
         title=f"{how} {say_every(1.0 / count) if count > 0 else ''}: {say_time(each_ns)} each, "
         f"{say_share(cost_ratio)} of the run",
-        phase=None,
         cost_ns=round(pause_ns),
         cost_ratio=cost_ratio,
         saving=saving_of_removal(cost_ratio),
@@ -67,6 +64,5 @@ def gc_pause(analysis: Analysis) -> Finding | None:
             "explicit": bool(explicit),
         },
         where=places(explicit),
-        fix=Fix(technique="gc-freeze", settings=settings, safety=Safety.ASK, numerics=Numerics.EXACT),
-        unit=analysis.unit,
+        fix=Fix(technique="gc-freeze", settings=settings),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Value, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_count, known_places, train_share
 
@@ -67,8 +67,6 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
         "reasons": [reason for reason, _ in reasons[:5]],
     }
     return Finding(
-        rule="graph-break",
-        kind=Kind.FAULT,
         title=f"torch.compile breaks the graph at {breaks} place{'s' if breaks > 1 else ''} in the model",
         phase="forward",
         cost_ns=round(cost_ratio * analysis.step_ns),
@@ -76,9 +74,7 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
         saving=saving_within(cost_ratio, low_ratio, (low_ratio + cost_ratio) / 2, cost_ratio, Basis.RULE_OF_THUMB),
         evidence=evidence,
         where=known_places(*(place for _, place in reasons))[:3],
-        fix=Fix(technique="whole-graph", settings={}, safety=Safety.SHOW, numerics=Numerics.REORDERED),
-        unit=analysis.unit,
-        next="hotloop rule graph-break",
+        fix=Fix(technique="whole-graph"),
     )
 
 

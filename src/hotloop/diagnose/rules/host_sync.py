@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Skipped
+from hotloop.core.findings import Finding, Fix, Skipped
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.on_trace import (
@@ -26,7 +26,7 @@ def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     """Idle time of the device that follows a wait of the host for it."""
     ranks = device_ranks(analysis)
     if not ranks:
-        return Skipped(rule="host-sync", reason=NO_DEVICE)
+        return Skipped(reason=NO_DEVICE)
     ratios = [(r.judged_idle.sync_drained_ns if r.judged_idle else 0) / window_ns(r) for r in ranks]
     worst = max(range(len(ranks)), key=lambda i: ratios[i])
     rank, cost_ratio = ranks[worst], ratios[worst]
@@ -39,10 +39,7 @@ def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     callers = [row for row in idle.syncs if row.total_ns > 0]
     named = f", mostly after {callers[0].name}" if callers else ""
     return Finding(
-        rule="host-sync",
-        kind=Kind.FAULT,
         title=f"the device{whose} idles {say_share(cost_ratio)} of the time after the host waited for it{named}",
-        phase=None,
         cost_ns=round(cost_ratio * rank.step_ns),
         time_ns={"idle": round(cost_ratio * rank.step_ns)},
         cost_ratio=cost_ratio,
@@ -51,7 +48,7 @@ def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
             "waits_per_step": round(idle.sync_drained_count / steps_in(rank), 2),
             "after": [say_blame(row) for row in callers[:3]],
         },
-        fix=Fix(technique="fewer-host-syncs", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        fix=Fix(technique="fewer-host-syncs"),
         ranks=named_ranks(tuple(r for r, x in zip(ranks, ratios, strict=True) if x >= 0.6 * cost_ratio), len(ranks)),
     )
 
@@ -81,5 +78,5 @@ def host_sync(analysis: Analysis) -> Skipped:
     A wait at the end of a step costs nothing while the device stays busy. On a CPU these calls cost nothing either.
     """
     if not analysis.accelerator:
-        return Skipped(rule="host-sync", reason="the training ran on the CPU, where nothing runs ahead of the host")
-    return Skipped(rule="host-sync", reason="no device timeline was recorded")
+        return Skipped(reason="the training ran on the CPU, where nothing runs ahead of the host")
+    return Skipped(reason="no device timeline was recorded")

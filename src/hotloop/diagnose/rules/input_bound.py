@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
-from hotloop.core.findings import (
-    Basis,
-    Finding,
-    Fix,
-    Kind,
-    Numerics,
-    Safety,
-    Saving,
-    Skipped,
-    Value,
-    Where,
-    saving_within,
-)
+from hotloop.core.findings import Basis, Finding, Fix, Numerics, Saving, Skipped, Value, Where, saving_within
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose.cold_start import ColdStart, batches_of_an_epoch, find_cold_start
@@ -81,7 +70,7 @@ def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     """From a profiler's file: the share of the steps that the main thread stands in its DataLoader."""
     known = [rank for rank in analysis.ranks if rank.share("input_wait") is not None]
     if not known:
-        return Skipped(rule="input-bound", reason="the trace shows no steps of the host to judge")
+        return Skipped(reason="the trace shows no steps of the host to judge")
     rank = max(known, key=lambda one: one.share("input_wait") or 0.0)
     cost_ratio = rank.share("input_wait") or 0.0
     if cost_ratio < FLOOR_RATIO:
@@ -95,8 +84,6 @@ def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     alike = all((one.share("input_wait") or 0.0) >= 0.6 * cost_ratio for one in known)
     workers = "" if in_main is None else " (num_workers=0)" if in_main else " despite its workers"
     return Finding(
-        rule="input-bound",
-        kind=Kind.FAULT,
         title=f"every step waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch{workers}",
         phase="input_wait",
         cost_ns=round(wait_ns),
@@ -109,7 +96,7 @@ def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
             "device_idle_meanwhile_ratio": None if idle_ratio is None else round(idle_ratio, 4),
             "steps": rank.complete_steps_count,
         },
-        fix=Fix(technique="loader-workers", settings={}, safety=Safety.ASK, numerics=Numerics.RESAMPLED),
+        fix=Fix(technique="loader-workers"),
         ranks=() if alike or rank.facts.rank is None else (rank.facts.rank,),
     )
 
@@ -176,15 +163,12 @@ def _tell_cold_start(analysis: Analysis, rank: RankAnalysis, start: ColdStart) -
     """Something fills at the start: what its steps wait for batches beyond the later ones."""
     loader = main_loader(rank)
     return Finding(
-        rule="input-bound",
-        kind=Kind.FAULT,
         title=f"batches arrive more slowly {'in the first epoch' if start.is_epoch else 'at the start'}: the first "
         f"{start.steps_count} steps wait {say_time(start.beyond_ns)} ({say_share(start.run_ratio)} of this run) longer "
         "than later steps; you pay for filling a cache once per start",
         phase="input_wait",
         cost_ns=round(start.beyond_ns),
         cost_ratio=start.run_ratio,
-        saving=None,
         evidence={
             "cause": "cold-cache",
             "steps": start.steps_count,
@@ -194,8 +178,7 @@ def _tell_cold_start(analysis: Analysis, rank: RankAnalysis, start: ColdStart) -
             "num_workers": None if loader is None else loader.num_workers,
         },
         where=known_places(None if loader is None else loader.fetch_where or loader.where),
-        fix=Fix(technique="precompute-samples", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
-        unit=analysis.unit,
+        fix=Fix(technique="precompute-samples", numerics=Numerics.EXACT),
         base="run",
         severity_override=severity_once(start.run_ratio),
     )
@@ -215,8 +198,6 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
     work = None if loader is None else loading_work(rank, loader, wait_ns)
     if loader is None or work is None:
         return Finding(
-            rule="input-bound",
-            kind=Kind.FAULT,
             title=f"{who} waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch",
             phase="input_wait",
             cost_ns=round(wait_ns),
@@ -228,21 +209,13 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
             evidence={"cause": "unknown", "workers": "not judged: no DataLoader was seen making these batches"},
             where=places(rank.lines.get("input_wait_ns", ())),
             ranks=ranks,
-            unit=analysis.unit,
         )
-    workers = loader.num_workers or 0
     batches = max(1.0, known_mean(rank, "micro_batches") or 1.0)
     compute_ns = max(1.0, rank.step_mean_ns - wait_ns)
-    cores = cores_per_rank(rank) or float(max(1, workers) + 1)
-    own_busy = min(cores, busy_cores(rank, wait_ns, 0.0 if workers else work.cpu_ns))
-    taken = taken_cores(rank)
-    # A quota below the number of cores leaves room for other programs on those that it does not give.
-    beyond_quota = 0.0 if rank.idle_cores is None else rank.idle_cores[1] - cores
-    busy = min(cores, own_busy + max(0.0, taken - max(0.0, beyond_quota)))
-    needs_core_ns = fetch_work_ns(rank, loader, wait_ns)
-    cause = _cause_of(loader, work, compute_ns, needs_core_ns)
-    overlap = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores, busy=busy)
-    lacks_cores = (cores - own_busy) * compute_ns < 0.5 * work.cpu_ns
+    cores = _count_cores(rank, loader, work, wait_ns)
+    cause = _cause_of(loader, work, compute_ns, fetch_work_ns(rank, loader, wait_ns))
+    overlap = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores.all, busy=cores.busy)
+    lacks_cores = (cores.all - cores.own) * compute_ns < 0.5 * work.cpu_ns
     draws = draws_random(rank, loader)
     same = before_draws_ratio(rank) if draws else 1.0
     saving, fix = _forecast(rank, loader, work, overlap, cost_ratio, cause, lacks_cores, draws, same)
@@ -252,52 +225,79 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
     title += ": " + _say_cause(cause, loader, work, compute_ns, batches)
     # Workers that wait for storage need no core of their own.
     needs_core = work.cpu_ns >= LATENCY_CPU_RATIO * work.wall_ns
-    if fix.technique == "loader-workers" and needs_core and (cores - busy) * compute_ns < 0.5 * work.cpu_ns:
-        alone = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores, busy=own_busy)
+    if fix.technique == "loader-workers" and needs_core and (cores.all - cores.busy) * compute_ns < 0.5 * work.cpu_ns:
+        alone = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores.all, busy=cores.own)
         saving = _without_a_free_core(saving, rank, alone, cost_ratio)
-        title += OTHERS_HAVE_CORES if taken >= LEAST_TAKEN_CORES and not lacks_cores else NO_FREE_CORE
+        title += OTHERS_HAVE_CORES if cores.taken >= LEAST_TAKEN_CORES and not lacks_cores else NO_FREE_CORE
     is_preparation = fix.technique == "precompute-samples"
     if is_preparation and draws:
         part = f" ({say_share(same)} of the wait)" if same else ""
         title += f"; samples draw random numbers, so only the work before that{part} can be prepared"
-    evidence: dict[str, Value] = {
-        "cause": cause,
-        "workers": _say_workers(fix, overlap, rank.step_mean_ns),
-        "to_prepare": describe_preparation(rank) if is_preparation else None,
-        "draws_random": draws,
-        "before_draws_ratio": round(same, 2) if draws and same is not None else None,
-        "slow_tokenizer": slow_tokenizer(sample_lines(rank)),
-        "num_workers": loader.num_workers,
-        "wait_ns": round(wait_ns),
-        "restarts_ns": round(restarts_ns) if restarts_ns > 0 else None,
-        "compute_ns": round(compute_ns),
-        "loading_ns_per_step": round(work.wall_ns),
-        "loading_cpu_ns_per_step": round(work.cpu_ns),
-        "fetch_ns": None if loader.fetch_ns is None else round(loader.fetch_ns),
-        "fetch_cpu_ns": None if loader.fetch_cpu_ns is None else round(loader.fetch_cpu_ns),
-        "collate_ns": None if loader.collate_ns is None else round(loader.collate_ns),
-        "cores": rank.cores,
-        "busy_cores": round(own_busy, 2),
-        "cores_of_other_programs": None if rank.idle_cores is None else round(taken, 2),
-        "simulated_workers": overlap.workers,
-        "simulated_step_ns": round(overlap.mid_ns),
-        "iterable": loader.iterable,
-    }
     return Finding(
-        rule="input-bound",
-        kind=Kind.FAULT,
         title=title,
         phase="input_wait",
         cost_ns=round(wait_ns),
         time_ns={"input_wait": round(wait_ns)},
         cost_ratio=cost_ratio,
         saving=saving,
-        evidence=evidence,
+        evidence={
+            "cause": cause,
+            "workers": _say_workers(fix, overlap, rank.step_mean_ns),
+            "to_prepare": describe_preparation(rank) if is_preparation else None,
+            "draws_random": draws,
+            "before_draws_ratio": round(same, 2) if draws and same is not None else None,
+            "slow_tokenizer": slow_tokenizer(sample_lines(rank)),
+            "num_workers": loader.num_workers,
+            "wait_ns": round(wait_ns),
+            "restarts_ns": round(restarts_ns) if restarts_ns > 0 else None,
+            "compute_ns": round(compute_ns),
+            **_describe_loading(rank, loader, work, cores),
+            "simulated_workers": overlap.workers,
+            "simulated_step_ns": round(overlap.mid_ns),
+            "iterable": loader.iterable,
+        },
         where=_where(rank, loader, cause),
         fix=fix,
         ranks=ranks,
-        unit=analysis.unit,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cores:
+    """The cores of one rank: all that it may use, and how many of them are busy while it computes."""
+
+    all: float
+    own: float
+    """By this training."""
+    taken: float
+    """By other programs of the host."""
+    busy: float
+    """By both."""
+
+
+def _count_cores(rank: RankAnalysis, loader: LoaderFacts, work: LoadingWork, wait_ns: float) -> _Cores:
+    workers = loader.num_workers or 0
+    cores = cores_per_rank(rank) or float(max(1, workers) + 1)
+    own = min(cores, busy_cores(rank, wait_ns, 0.0 if workers else work.cpu_ns))
+    taken = taken_cores(rank)
+    # A quota below the number of cores leaves room for other programs on those that it does not give.
+    beyond_quota = 0.0 if rank.idle_cores is None else rank.idle_cores[1] - cores
+    busy = min(cores, own + max(0.0, taken - max(0.0, beyond_quota)))
+    return _Cores(all=cores, own=own, taken=taken, busy=busy)
+
+
+def _describe_loading(rank: RankAnalysis, loader: LoaderFacts, work: LoadingWork, cores: _Cores) -> dict[str, Value]:
+    """Evidence: what making the batches takes, and the cores for it."""
+    return {
+        "loading_ns_per_step": round(work.wall_ns),
+        "loading_cpu_ns_per_step": round(work.cpu_ns),
+        "fetch_ns": None if loader.fetch_ns is None else round(loader.fetch_ns),
+        "fetch_cpu_ns": None if loader.fetch_cpu_ns is None else round(loader.fetch_cpu_ns),
+        "collate_ns": None if loader.collate_ns is None else round(loader.collate_ns),
+        "cores": rank.cores,
+        "busy_cores": round(cores.own, 2),
+        "cores_of_other_programs": None if rank.idle_cores is None else round(cores.taken, 2),
+    }
 
 
 def _say_workers(fix: Fix, overlap: Overlap, step_ns: float) -> str:
@@ -384,19 +384,12 @@ def _forecast(
                     "persistent_workers": True,
                     "prefetch_factor": factor,
                 },
-                safety=Safety.ASK,
-                numerics=Numerics.RESAMPLED,
             ),
         )
     if mid < 0.4 * cost_ratio and lacks_cores and not _is_prepared(rank, work):
         # No free core would do the work beside the computation: it has to become less. What is left of a sample that
         # was prepared ahead is a copy; augmentation at random cannot be prepared.
-        fix = Fix(
-            technique="precompute-samples",
-            settings={},
-            safety=Safety.SHOW,
-            numerics=Numerics.EXACT if draws is False else Numerics.RESAMPLED,
-        )
+        fix = Fix(technique="precompute-samples", numerics=Numerics.EXACT if draws is False else None)
         if not same:  # not known which part of a sample comes before its random part
             return saving_within(cost_ratio, low, max(low, 0.4 * cost_ratio), cost_ratio, Basis.RULE_OF_THUMB), fix
         sure, likely = (max(low, part * same * cost_ratio) for part in (PREPARED_LOW_RATIO, PREPARED_MID_RATIO))
@@ -406,8 +399,6 @@ def _forecast(
         Fix(
             technique="loader-workers",
             settings={"num_workers": overlap.workers, "persistent_workers": True, "prefetch_factor": 2},
-            safety=Safety.ASK,
-            numerics=Numerics.RESAMPLED,
         ),
     )
 

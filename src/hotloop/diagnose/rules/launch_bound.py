@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, Value, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose.on_trace import (
@@ -31,7 +31,7 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     pauses of the host explain."""
     ranks = device_ranks(analysis)
     if not ranks:
-        return Skipped(rule="launch-bound", reason=NO_DEVICE)
+        return Skipped(reason=NO_DEVICE)
     late = []
     for rank in ranks:
         idle = rank.judged_idle
@@ -70,17 +70,14 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
         "host": late_calls[:3],
     }
     return Finding(
-        rule="launch-bound",
-        kind=Kind.FAULT,
         title=f"the device{whose} idles {say_share(cost_ratio)} of the time because the host launches kernels too "
         f"late; {why}",
-        phase=None,
         cost_ns=round(cost_ns),
         time_ns={"idle": round(cost_ns)},
         cost_ratio=cost_ratio,
         saving=_forecast_saving(rank, cost_ratio, sure),
         evidence=evidence,
-        fix=Fix(technique="cuda-graphs", settings={}, safety=Safety.ASK, numerics=Numerics.EXACT),
+        fix=Fix(technique="cuda-graphs"),
         ranks=named_ranks(tuple(r for r, x in zip(ranks, ratios, strict=True) if x >= 0.6 * cost_ratio), len(ranks)),
     )
 
@@ -122,5 +119,5 @@ def launch_bound(analysis: Analysis) -> Skipped:
     timeline.
     """
     if not analysis.accelerator:
-        return Skipped(rule="launch-bound", reason="the training ran on the CPU: no device timeline was recorded")
-    return Skipped(rule="launch-bound", reason="no device timeline was recorded")
+        return Skipped(reason="the training ran on the CPU: no device timeline was recorded")
+    return Skipped(reason="no device timeline was recorded")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Skipped, saving_of_removal
+from hotloop.core.findings import Finding, Fix, Skipped, saving_of_removal
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import LOGGING, own_ns, places, time_between_phases
@@ -47,10 +47,7 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     if lead.step_mean_ns <= 0 or gaps_ns / lead.step_mean_ns < threshold:
         return None
     if not any(lead.lines.get(name) for name in GAP_FIELDS):
-        return Skipped(
-            rule="logging-overhead",
-            reason=f"too few stack samples to explain {say_share(gaps_ns / lead.step_mean_ns)} of the step",
-        )
+        return Skipped(reason=f"too few stack samples to explain {say_share(gaps_ns / lead.step_mean_ns)} of the step")
     part = time_between_phases(lead, LOGGING)
     cost_ratio = min(1.0, part.mean_ns / lead.step_mean_ns)
     if cost_ratio < threshold or not part.lines:
@@ -65,8 +62,6 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     shown = f" ({shorten_code(line.text)})" if line.text.strip() else ""
     gone = 1.0 - 1.0 / TIMES_RARER
     return Finding(
-        rule="logging-overhead",
-        kind=Kind.FAULT,
         title=f"logging takes {say_time(part.mean_ns)} ({say_share(cost_ratio)}) {often}, "
         f"most of it in {line.where.function}{shown}",
         phase="other",
@@ -76,13 +71,7 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
         saving=saving_of_removal(cost_ratio, gone * cost_ratio, gone * part.low_ns / lead.step_mean_ns),
         evidence={"samples": part.samples_count, "low_ns": round(part.low_ns), "high_ns": round(part.high_ns)},
         where=places(part.lines),
-        fix=Fix(
-            technique="log-less-often",
-            settings={"every": TIMES_RARER * interval},
-            safety=Safety.ASK,
-            numerics=Numerics.EXACT,
-        ),
-        unit=analysis.unit,
+        fix=Fix(technique="log-less-often", settings={"every": TIMES_RARER * interval}),
     )
 
 

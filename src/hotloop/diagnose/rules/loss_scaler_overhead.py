@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import (
-    Basis,
-    Finding,
-    Fix,
-    Kind,
-    Numerics,
-    Safety,
-    Value,
-    saving_of_removal,
-    saving_within,
-)
+from hotloop.core.findings import Basis, Finding, Fix, Numerics, Value, saving_of_removal, saving_within
 from hotloop.core.recording import CLOSED_BY_SCALER_SKIP
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_mean, known_places
@@ -84,8 +74,6 @@ def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
         "needed": needed,
     }
     return Finding(
-        rule="loss-scaler-overhead",
-        kind=Kind.FAULT,
         title=title,
         phase="optimizer",
         cost_ns=round(cost_ratio * analysis.step_ns),
@@ -96,12 +84,10 @@ def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
         fix=Fix(
             technique="calmer-scaler" if needed else "drop-scaler",
             settings={} if needed else {"enabled": False},
-            safety=Safety.ASK,
-            numerics=Numerics.LOSSY if needed or what in HALF or skip_ratio else Numerics.REORDERED,
+            numerics=Numerics.LOSSY if what in HALF or skip_ratio else None,
         ),
         # A skipped step has done its samples; only steps that count show the loss.
-        unit="step" if skip_ratio > own else analysis.unit,
-        next="hotloop rule loss-scaler-overhead",
+        unit="step" if skip_ratio > own else "",
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Severity, Skipped
+from hotloop.core.findings import Finding, Fix, Severity, Skipped
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose.wording import say_bytes
@@ -43,7 +43,7 @@ def memory_growth_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
         if one.device_type != "cpu" and one.growth_bytes_per_step is not None
     ]
     if not known:
-        return Skipped(rule="memory-growth", reason="the trace has no accelerator memory events over at least 8 steps")
+        return Skipped(reason="the trace has no accelerator memory events over at least 8 steps")
     rank, worst = max(known, key=lambda pair: pair[1].growth_bytes_per_step or 0.0)
     slope, noise = worst.growth_bytes_per_step or 0.0, worst.growth_noise_bytes_per_step or 0.0
     steps = rank.complete_steps_count
@@ -54,13 +54,7 @@ def memory_growth_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     left = None if total is None or not worst.is_absolute else max(0.0, (total - worst.last_allocated_bytes) / slope)
     then = "" if left is None else f"; {say_bytes(total or 0)} will be full in about {_say_count(left)} steps"
     return Finding(
-        rule="memory-growth",
-        kind=Kind.FAULT,
         title=f"device memory grows by {say_bytes(slope)} per step over {steps} recorded steps{then}",
-        phase=None,
-        cost_ns=None,
-        cost_ratio=None,
-        saving=None,
         evidence={
             "growth_bytes_per_step": round(slope),
             "noise_bytes_per_step": round(noise),
@@ -68,7 +62,7 @@ def memory_growth_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
             "total_bytes": total,
             "steps_left": None if left is None else round(left),
         },
-        fix=Fix(technique="detach-kept-tensors", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        fix=Fix(technique="detach-kept-tensors"),
         ranks=() if len(analysis.ranks) == 1 or rank.facts.rank is None else (rank.facts.rank,),
         severity_override=_severity_of(left),
     )
@@ -103,7 +97,7 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
     """
     judged = [rank for rank in analysis.ranks if rank.memory_growth_bytes_per_step is not None]
     if not judged:
-        return Skipped(rule="memory-growth", reason="memory was not measured often enough to fit a slope")
+        return Skipped(reason="memory was not measured often enough to fit a slope")
     growing = [(slope, rank) for rank in judged if (slope := _lasting_slope(rank)) is not None]
     if not growing:
         return None
@@ -118,13 +112,7 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
     slow_ranks = tuple(one.rank for _, one in growing if one.rank is not None)
     then = "" if left is None else f"; {say_bytes(total or 0)} will be full in about {_say_count(left)} steps"
     return Finding(
-        rule="memory-growth",
-        kind=Kind.FAULT,
         title=f"memory grows by {say_bytes(slope)} per step{then}",
-        phase=None,
-        cost_ns=None,
-        cost_ratio=None,
-        saving=None,
         evidence={
             "growth_bytes_per_step": round(slope),
             "noise_bytes_per_step": None
@@ -135,8 +123,7 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
             "steps_left": None if left is None else round(left),
         },
         ranks=slow_ranks if len(analysis.ranks) > 1 and len(slow_ranks) < len(analysis.ranks) else (),
-        fix=Fix(technique="detach-kept-tensors", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
-        unit=analysis.unit,
+        fix=Fix(technique="detach-kept-tensors"),
         severity_override=severity,
     )
 

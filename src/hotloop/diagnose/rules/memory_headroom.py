@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Skipped
+from hotloop.core.findings import Finding, Fix, Kind, Skipped
 from hotloop.core.rules import rule
 from hotloop.diagnose.wording import say_bytes, say_share
 
 USED_RATIO = 0.5
 
 
-@rule("memory-headroom", "more than half of the device memory is never used")
+@rule("memory-headroom", "more than half of the device memory is never used", kind=Kind.OPPORTUNITY)
 def memory_headroom(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
     Compares peak device memory with what the device has, and reports what stays free on every rank.
@@ -30,23 +30,16 @@ def memory_headroom(analysis: Analysis) -> Finding | Skipped | None:
     device is not counted.
     """
     if not analysis.accelerator:
-        return Skipped(rule="memory-headroom", reason="the training ran on the CPU: there is no device memory")
+        return Skipped(reason="the training ran on the CPU: there is no device memory")
     known = [rank for rank in analysis.ranks if rank.memory_peak_bytes is not None and rank.memory_total_bytes]
     if not known:
-        return Skipped(rule="memory-headroom", reason="device memory was not measured")
+        return Skipped(reason="device memory was not measured")
     fullest = max(known, key=lambda rank: (rank.memory_peak_bytes or 0) / (rank.memory_total_bytes or 1))
     peak, total = fullest.memory_peak_bytes or 0, fullest.memory_total_bytes or 1
     if peak / total >= USED_RATIO:
         return None
     return Finding(
-        rule="memory-headroom",
-        kind=Kind.OPPORTUNITY,
         title=f"{say_bytes(total - peak)} of device memory is never used (peak {say_share(peak / total)})",
-        phase=None,
-        cost_ns=None,
-        cost_ratio=None,
-        saving=None,
         evidence={"peak_bytes": peak, "total_bytes": total},
-        fix=Fix(technique="batch-size", settings={}, safety=Safety.ASK, numerics=Numerics.LOSSY),
-        unit=analysis.unit,
+        fix=Fix(technique="batch-size"),
     )

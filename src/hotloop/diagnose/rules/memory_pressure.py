@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Severity, Skipped
+from hotloop.core.findings import Finding, Fix, Severity, Skipped
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.wording import say_bytes, say_share
@@ -23,7 +23,6 @@ def memory_pressure_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | Non
                 known.append((one.peak_allocated_bytes / total, rank, one.peak_allocated_bytes, total))
     if not known:
         return Skipped(
-            rule="memory-pressure",
             reason="the trace lacks memory events with totals (profile_memory=True), or the size of the device",
         )
     peak_ratio, rank, peak_bytes, total_bytes = max(known, key=lambda one: one[0])
@@ -31,15 +30,9 @@ def memory_pressure_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | Non
         return None
     where = f" on rank {rank.facts.rank}" if len(analysis.ranks) > 1 else ""
     return Finding(
-        rule="memory-pressure",
-        kind=Kind.FAULT,
         title=f"device memory peaks at {say_share(peak_ratio)} of {say_bytes(total_bytes)}{where}",
-        phase=None,
-        cost_ns=None,
-        cost_ratio=None,
-        saving=None,
         evidence={"peak_bytes": peak_bytes, "total_bytes": total_bytes},
-        fix=Fix(technique="activation-checkpointing", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        fix=Fix(technique="activation-checkpointing"),
         ranks=() if rank.facts.rank is None or len(analysis.ranks) == 1 else (rank.facts.rank,),
         severity_override=Severity.MEDIUM if peak_ratio >= NEARLY_FULL_RATIO else Severity.LOW,
     )
@@ -65,10 +58,10 @@ def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
     A program that reserves all memory at its start on purpose is not under pressure: look at allocated, not reserved.
     """
     if not analysis.accelerator:
-        return Skipped(rule="memory-pressure", reason="the training ran on the CPU: there is no device memory")
+        return Skipped(reason="the training ran on the CPU: there is no device memory")
     known = [rank for rank in analysis.ranks if rank.memory_peak_bytes is not None and rank.memory_total_bytes]
     if not known:
-        return Skipped(rule="memory-pressure", reason="device memory was not measured")
+        return Skipped(reason="device memory was not measured")
     ratios = [(rank.memory_peak_bytes or 0) / (rank.memory_total_bytes or 1) for rank in known]
     peak_ratio = max(ratios)
     if peak_ratio <= FULL_RATIO:
@@ -76,17 +69,10 @@ def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
     worst = known[ratios.index(peak_ratio)]
     where = f" on rank {worst.rank}" if len(analysis.ranks) > 1 else ""
     return Finding(
-        rule="memory-pressure",
-        kind=Kind.FAULT,
         title=f"device memory peaks at {say_share(peak_ratio)} of {say_bytes(worst.memory_total_bytes or 0)}{where}",
-        phase=None,
-        cost_ns=None,
-        cost_ratio=None,
-        saving=None,
         evidence={"peak_bytes": worst.memory_peak_bytes, "total_bytes": worst.memory_total_bytes},
-        fix=Fix(technique="activation-checkpointing", settings={}, safety=Safety.SHOW, numerics=Numerics.EXACT),
+        fix=Fix(technique="activation-checkpointing"),
         ranks=() if worst.rank is None or len(analysis.ranks) == 1 else (worst.rank,),
-        unit=analysis.unit,
         # Full memory is a risk from one step to the next, not a growth with a date.
         severity_override=Severity.MEDIUM if peak_ratio >= NEARLY_FULL_RATIO else Severity.LOW,
     )

@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import (
-    Basis,
-    Finding,
-    Fix,
-    Kind,
-    Numerics,
-    Safety,
-    Skipped,
-    Value,
-    saving_of_removal,
-    saving_within,
-)
+from hotloop.core.findings import Basis, Finding, Fix, Skipped, Value, saving_of_removal, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_mean, known_places
 from hotloop.diagnose.noise import is_material, is_material_span
@@ -58,7 +47,7 @@ def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
         return None
     peak, total = rank.memory_peak_bytes, rank.memory_total_bytes
     if peak is None or not total:
-        return Skipped(rule="needless-recompute", reason="the peak or the size of memory is unknown")
+        return Skipped(reason="the peak or the size of memory is unknown")
     shared = max(1, rank.local_world_size or 1) if rank.device_type == "cpu" else 1
     usable = total / shared
     estimate = _peak_without_checkpointing(rank, peak)
@@ -84,8 +73,6 @@ def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
         "estimated_peak_without_bytes": round(estimate),
     }
     return Finding(
-        rule="needless-recompute",
-        kind=Kind.FAULT,
         title=f"activations are recomputed although memory is only {peak / usable:.0%} full",
         phase="backward",
         cost_ns=round(cost_ratio * analysis.step_ns),
@@ -94,9 +81,7 @@ def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
         saving=saving,
         evidence=evidence,
         where=known_places(rank.checkpointing_where),
-        fix=Fix(technique="keep-activations", settings={}, safety=Safety.ASK, numerics=Numerics.EXACT),
-        unit=analysis.unit,
-        next="hotloop rule needless-recompute",
+        fix=Fix(technique="keep-activations"),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotloop.core.analysis import Analysis, MemoryFailure, RankAnalysis
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Severity, Value
+from hotloop.core.findings import Finding, Fix, Severity, Value
 from hotloop.core.rules import rule
 from hotloop.diagnose.loading import main_loader
 from hotloop.diagnose.wording import say_bytes
@@ -92,18 +92,11 @@ def describe_failures(failures: Sequence[MemoryFailure], analysis: Analysis | No
         "steps": None if rank is None else rank.steps,
     }
     finding = Finding(
-        rule="out-of-memory",
-        kind=Kind.FAULT,
         title=_title(worst, is_too_large, rank, len(failures)),
-        phase=None,
-        cost_ns=None,
-        cost_ratio=None,
-        saving=None,
         evidence=evidence,
         where=() if worst.where is None else (worst.where,),
         fix=remedies[0].fix if remedies else None,
         ranks=named if worst.world_size > 1 else (),
-        unit="step" if analysis is None else analysis.unit,
         severity_override=Severity.HIGH,
     )
     return (finding,)
@@ -144,36 +137,35 @@ def _remedies(failure: MemoryFailure, rank: RankAnalysis | None, rest: float | N
     """What applies to this process, in the order of preference where nothing else tells them apart."""
     found = []
 
-    def offer(technique: str, saved: float | None, cost: float | None, numerics: Numerics, safety: Safety) -> None:
-        fix = Fix(technique=technique, settings={}, safety=safety, numerics=numerics)
-        found.append(_Remedy(fix, saved, cost))
+    def offer(technique: str, saved: float | None, cost: float | None = None) -> None:
+        found.append(_Remedy(Fix(technique=technique), saved, cost))
 
     state, gradients = failure.optimizer_state_bytes, failure.gradient_bytes
     growth = None if rank is None else _growth(rank)
     if rank is not None and growth is not None:
-        offer("detach-kept-tensors", float(growth * rank.steps), 0.0, Numerics.EXACT, Safety.SHOW)
+        offer("detach-kept-tensors", float(growth * rank.steps), 0.0)
     unallocated = failure.unallocated_bytes
     if unallocated is not None and unallocated >= (failure.asked_bytes or 0):
-        offer("expandable-segments", unallocated, 0.0, Numerics.EXACT, Safety.ASK)
+        offer("expandable-segments", unallocated, 0.0)
     samples = None if rank is None else _micro_batch_samples(rank)
     if samples is None or samples > 1:
         smallest = 0.5 if samples is None else 1.0 / samples
-        offer("accumulation", None if rest is None else rest * (1.0 - smallest), None, Numerics.REORDERED, Safety.SHOW)
+        offer("accumulation", None if rest is None else rest * (1.0 - smallest))
     if rank is None or not rank.checkpointing:
         # Backward computes the forward again.
         again = None if rank is None else rank.breakdown.share("forward")
-        offer("activation-checkpointing", rest, again, Numerics.EXACT, Safety.ASK)
+        offer("activation-checkpointing", rest, again)
     if rank is None or (rank.autocast_dtype is None and rank.model_dtype in (None, "float32")):
-        offer("bf16-autocast", None if rest is None else 0.5 * rest, None, Numerics.LOSSY, Safety.ASK)
+        offer("bf16-autocast", None if rest is None else 0.5 * rest)
     if failure.world_size > 1 and not (rank is not None and rank.model_is_sharded):
         others = 1.0 - 1.0 / failure.world_size
-        offer("zero-optimizer", None if state is None else state * others, None, Numerics.REORDERED, Safety.ASK)
+        offer("zero-optimizer", None if state is None else state * others)
         parts = (failure.parameter_bytes, gradients, state)
         whole = None if None in parts else sum(part or 0 for part in parts) * others
-        offer("fsdp2", whole, None, Numerics.REORDERED, Safety.ASK)
+        offer("fsdp2", whole)
     if failure.device != "cpu":
-        offer("activation-offload", rest, None, Numerics.EXACT, Safety.ASK)
-        offer("optimizer-state-offload", state, None, Numerics.EXACT, Safety.ASK)
+        offer("activation-offload", rest)
+        offer("optimizer-state-offload", state)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, Forecast, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.loading import main_loader
 from hotloop.diagnose.measured import evidence_of, say_probed
@@ -47,7 +47,7 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
     lead = analysis.lead
     threads, cores = lead.torch_threads, lead.cores
     if threads is None or cores is None:
-        return Skipped(rule="oversubscription", reason="the number of threads or of cores is unknown")
+        return Skipped(reason="the number of threads or of cores is unknown")
     same_host = [rank for rank in analysis.ranks if rank.host == lead.host]
     ranks = max(lead.local_world_size or 1, len(same_host))
     total = threads * ranks
@@ -80,10 +80,7 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
     across = f" of {ranks} ranks" if ranks > 1 else ""
     measured = f"; {wanted} per process {say_probed(probed, saving.mid_ratio, 'were')}" if probed and saving else ""
     return Finding(
-        rule="oversubscription",
-        kind=Kind.FAULT,
         title=f"{total} compute threads{across} share {cores} core{'s' * (cores != 1)}{measured}",
-        phase=None,
         cost_ns=None if cost_ratio is None else round(cost_ratio * lead.step_mean_ns),
         cost_ratio=cost_ratio,
         saving=saving,
@@ -94,8 +91,7 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
             "cores": cores,
             **({} if probed is None else evidence_of(probed)),
         },
-        fix=Fix(technique="thread-count", settings=settings, safety=Safety.AUTO, numerics=Numerics.REORDERED),
-        unit=analysis.unit,
+        fix=Fix(technique="thread-count", settings=settings),
     )
 
 

@@ -3,19 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
-from hotloop.core.findings import (
-    REMOVED_LOW_RATIO,
-    Basis,
-    Finding,
-    Fix,
-    Kind,
-    Numerics,
-    Safety,
-    Skipped,
-    Value,
-    Where,
-    saving_within,
-)
+from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Skipped, Value, Where, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_places, train_share
 from hotloop.diagnose.noise import is_material
@@ -54,7 +42,7 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
     rank = analysis.lead
     padding = rank.padding_ratio
     if padding is None:
-        return Skipped(rule="padding-waste", reason="no integer batches with a padding value were sampled")
+        return Skipped(reason="no integer batches with a padding value were sampled")
     longest = rank.padding_to_longest_ratio
     share = train_share(analysis)
     scaling = share * _scaling_share(rank)
@@ -79,8 +67,6 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
         "fewer_tokens_by_bucketing_ratio": round(by_bucketing, 4),
     }
     return Finding(
-        rule="padding-waste",
-        kind=Kind.FAULT,
         title=f"{padding:.0%} of every batch is padding",
         phase="forward",
         cost_ns=round(cost_ratio * analysis.step_ns),
@@ -88,14 +74,7 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
         saving=saving,
         evidence=evidence,
         where=_where(loader),
-        fix=Fix(
-            technique="pad-to-longest" if use_longest else "length-bucketing",
-            settings={},
-            safety=Safety.ASK,
-            numerics=Numerics.REORDERED if use_longest else Numerics.RESAMPLED,
-        ),
-        unit=analysis.unit,
-        next="hotloop rule padding-waste",
+        fix=Fix(technique="pad-to-longest" if use_longest else "length-bucketing"),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Skipped, saving_within
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, window_ns
@@ -14,9 +14,9 @@ def pageable_transfer_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | N
     """Copies from pageable memory that neither computation nor communication hides."""
     ranks = device_ranks(analysis)
     if not ranks:
-        return Skipped(rule="pageable-transfer", reason=NO_DEVICE)
+        return Skipped(reason=NO_DEVICE)
     if all(r.timeline.ratios.pageable_copies_ns is None for r in ranks):
-        return Skipped(rule="pageable-transfer", reason="the names of the copies do not show whether memory is pinned")
+        return Skipped(reason="the names of the copies do not show whether memory is pinned")
     exposed = []
     for rank in ranks:
         assert rank.judged is not None
@@ -28,8 +28,6 @@ def pageable_transfer_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | N
         return None
     rank = ranks[worst]
     return Finding(
-        rule="pageable-transfer",
-        kind=Kind.FAULT,
         title=f"copies from pageable memory that nothing hides take {say_share(cost_ratio)} of the device's time",
         phase="h2d",
         cost_ns=round(cost_ratio * rank.step_ns),
@@ -38,12 +36,7 @@ def pageable_transfer_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | N
         # Pinned memory copies at about twice the rate; beside the computation the copy costs nothing.
         saving=saving_within(cost_ratio, 0.4 * cost_ratio, 0.7 * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
         evidence={"pageable_copies_ns": rank.judged_pageable_ns, "exposed_ns": exposed[worst]},
-        fix=Fix(
-            technique="pinned-memory",
-            settings={"pin_memory": True, "non_blocking": True},
-            safety=Safety.ASK,
-            numerics=Numerics.EXACT,
-        ),
+        fix=Fix(technique="pinned-memory", settings={"pin_memory": True, "non_blocking": True}),
         ranks=() if rank.facts.rank is None or len(analysis.ranks) == 1 else (rank.facts.rank,),
     )
 
@@ -72,5 +65,5 @@ def pageable_transfer(analysis: Analysis) -> Skipped:
     the whole machine.
     """
     if not analysis.accelerator:
-        return Skipped(rule="pageable-transfer", reason="the training ran on the CPU: nothing is copied to a device")
-    return Skipped(rule="pageable-transfer", reason="no device timeline was recorded")
+        return Skipped(reason="the training ran on the CPU: nothing is copied to a device")
+    return Skipped(reason="no device timeline was recorded")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import (
     BATCH,
@@ -66,7 +66,6 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     rank = max(analysis.ranks, key=lambda one: _gap_ns(one) / max(1.0, one.step_mean_ns))
     if known_count(rank, "forwards") <= 0:
         return Skipped(
-            rule="preprocessing-in-loop",
             reason="no module was called in a step, so preparing a batch cannot be told from computing with it",
         )
     threshold = threshold_ratio(rank, floor_ratio=FLOOR_RATIO, judged_fields=("after_input_ns", "other_ns"))
@@ -74,7 +73,6 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
         return None
     if not any(rank.lines.get(name) for name in ("after_input_ns", *GAPS_WITHOUT_LOADER, AFTER_ACTING)):
         return Skipped(
-            rule="preprocessing-in-loop",
             reason=f"{say_share(_gap_ns(rank) / rank.step_mean_ns)} of the step passes between batch and forward, "
             "but there are too few stack samples to show in which lines",
         )
@@ -84,8 +82,6 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
         return _hidden_behind_bookkeeping(analysis, rank)
     line = work.lines[0]
     return Finding(
-        rule="preprocessing-in-loop",
-        kind=Kind.FAULT,
         title=f"preparing the batch in the loop body takes {say_time(work.mean_ns)} ({say_share(cost_ratio)}) of every "
         f"step: {_say_line(line.where.function, line.text)}",
         phase="other",
@@ -102,8 +98,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
             "slow_tokenizer": slow_tokenizer(work.lines),
         },
         where=places(work.lines),
-        fix=Fix(technique="preprocess-in-workers", settings={}, safety=Safety.SHOW, numerics=Numerics.RESAMPLED),
-        unit=analysis.unit,
+        fix=Fix(technique="preprocess-in-workers"),
     )
 
 
@@ -124,8 +119,6 @@ def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Findin
     line = found.lines[0]
     what = _say_line(line.where.function, line.text)
     return Finding(
-        rule="preprocessing-in-loop",
-        kind=Kind.FAULT,
         title=f"{say_time(found.mean_ns)} ({say_share(cost_ratio)}) of every step passes between batch and forward, in "
         f"Python code before {what} or in that line: stack samples cannot tell which",
         phase="other",
@@ -140,8 +133,7 @@ def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Findin
             "cores": rank.cores,
         },
         where=places(found.lines),
-        fix=Fix(technique="preprocess-in-workers", settings={}, safety=Safety.SHOW, numerics=Numerics.RESAMPLED),
-        unit=analysis.unit,
+        fix=Fix(technique="preprocess-in-workers"),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import IN_PLACE, WEIGHTS, add_shares, own_ns, places, time_of_kinds
 from hotloop.diagnose.noise import threshold_ratio
@@ -50,7 +50,6 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
         return None
     if not any(lead.lines.get(name) for name in GAPS):
         return Skipped(
-            rule="python-gradient-loop",
             reason=f"too few stack samples to explain {say_share(gaps_ns / lead.step_mean_ns)} of the step, "
             "around the optimizer",
         )
@@ -63,8 +62,6 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
     shown = f" (`{shorten_code(line.text)}`)" if line.text.strip() else ""
     over = f" over {tensors} tensors" if tensors else ""
     return Finding(
-        rule="python-gradient-loop",
-        kind=Kind.FAULT,
         title=f"a Python loop{over} in {line.where.function}{shown} takes {say_time(part.mean_ns)} "
         f"({say_share(cost_ratio)}) of every step",
         phase="other",
@@ -79,8 +76,7 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
             "high_ns": round(part.high_ns),
         },
         where=places(part.lines),
-        fix=Fix(technique="foreach-clipping", settings={}, safety=Safety.SHOW, numerics=Numerics.REORDERED),
-        unit=analysis.unit,
+        fix=Fix(technique="foreach-clipping"),
     )
 
 

@@ -8,18 +8,7 @@ from dataclasses import replace
 from statistics import fmean, variance
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import (
-    Basis,
-    Finding,
-    Fix,
-    Kind,
-    Numerics,
-    Safety,
-    Severity,
-    Value,
-    saving_of_removal,
-    saving_within,
-)
+from hotloop.core.findings import Basis, Finding, Fix, Severity, Value, saving_of_removal, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_mean, known_places
 from hotloop.diagnose.noise import MATERIAL_RATIO, NOISE_MULTIPLE, is_material
@@ -197,23 +186,14 @@ def _finding(analysis: Analysis, title: str, evidence: Mapping[str, Value]) -> F
     reasons = facts.recompile_reasons
     by_shape = any(word in reason.lower() for reason, _ in reasons for word in SHAPE_WORDS)
     return Finding(
-        rule="recompilation",
-        kind=Kind.FAULT,
         title=title,
         phase="forward",
-        cost_ns=None,
-        cost_ratio=None,
-        saving=None,
         evidence=evidence,
         where=known_places(*(place for _, place in reasons[:3]), facts.where)[:2],
         fix=Fix(
             technique="dynamic-shapes" if by_shape or not reasons else "stable-guards",
             settings={"dynamic": True} if by_shape or not reasons else {},
-            safety=Safety.ASK,
-            numerics=Numerics.REORDERED,
         ),
-        unit=analysis.unit,
-        next="hotloop rule recompilation",
     )
 
 

@@ -7,18 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import (
-    Basis,
-    Finding,
-    Fix,
-    Kind,
-    Numerics,
-    Safety,
-    Value,
-    Where,
-    saving_of_removal,
-    saving_within,
-)
+from hotloop.core.findings import Basis, Finding, Fix, Numerics, Value, Where, saving_of_removal, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import later_places_in_loop, places_in_loop
 from hotloop.diagnose.measured import known_count, known_mean, line_places, steps_per_anchor_step
@@ -95,8 +84,6 @@ def _judge_backwards(analysis: Analysis) -> Finding | None:
         "shared_ratio": None if shared is None else round(shared, 3),
     }
     return Finding(
-        rule="redundant-compute",
-        kind=Kind.FAULT,
         title=f"{repeats:.2g} backwards run through the same graph; one backward of the summed loss is enough",
         phase="backward",
         cost_ns=round(cost_ratio * analysis.step_ns),
@@ -105,9 +92,7 @@ def _judge_backwards(analysis: Analysis) -> Finding | None:
         saving=saving,
         evidence=evidence,
         where=line_places(rank.lines.get("backward_ns", ())),
-        fix=Fix(technique="sum-losses", settings={}, safety=Safety.SHOW, numerics=Numerics.REORDERED),
-        unit=analysis.unit,
-        next="hotloop rule redundant-compute",
+        fix=Fix(technique="sum-losses"),
     )
 
 
@@ -197,8 +182,6 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
     if sent_back > 0:
         title += ", forward and backward: the losses can share one output"
     return Finding(
-        rule="redundant-compute",
-        kind=Kind.FAULT,
         title=title,
         phase="forward",
         cost_ns=round(repeated_ns + sent_back),
@@ -207,14 +190,7 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
         saving=saving_of_removal(cost_ratio, removed_ratio),
         evidence=evidence,
         where=_places_of_repeats(rank, without_gradients),
-        fix=Fix(
-            technique="reuse-outputs",
-            settings={},
-            safety=Safety.SHOW,
-            numerics=Numerics.REORDERED if sent_back > 0 else Numerics.EXACT,
-        ),
-        unit=analysis.unit,
-        next="hotloop rule redundant-compute",
+        fix=Fix(technique="reuse-outputs", numerics=None if sent_back > 0 else Numerics.EXACT),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_of_removal
+from hotloop.core.findings import Finding, Fix, Skipped, Value, saving_of_removal
 from hotloop.core.rules import rule
 from hotloop.diagnose.comm import exposure_by_cause, is_distributed, slow_link
 from hotloop.diagnose.measured import known_places
@@ -41,13 +41,13 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
     if not is_distributed(analysis):
         return None
     if len(analysis.ranks) < 2:
-        return Skipped(rule="slow-link", reason="only one of the ranks was recorded")
+        return Skipped(reason="only one of the ranks was recorded")
     rank = analysis.lead
     exposure = exposure_by_cause(analysis)
     if rank.ddp is None or rank.ddp.comm_ns is None or exposure is None:
-        return Skipped(rule="slow-link", reason="DDP reported no communication statistics")
+        return Skipped(reason="DDP reported no communication statistics")
     if not any(r.network_bytes_per_s for r in analysis.ranks):
-        return Skipped(rule="slow-link", reason="no network counters were recorded")
+        return Skipped(reason="no network counters were recorded")
     link = slow_link(analysis)
     if link is None:
         return None
@@ -71,8 +71,6 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
         "saving_with_half_the_bytes_ratio": round(halved, 4),
     }
     return Finding(
-        rule="slow-link",
-        kind=Kind.FAULT,
         title=f"gradients cross {link.interface} at {link.rate_bytes_per_s / 1e6:.3g} MB/s, and all ranks wait",
         phase="backward",
         cost_ns=round(cost_ratio * analysis.step_ns),
@@ -84,10 +82,6 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
         fix=Fix(
             technique="repair-link" if link.below_nominal else "compress-gradients",
             settings={"interface": link.interface} if link.below_nominal else {"hook": "fp16"},
-            safety=Safety.SHOW if link.below_nominal else Safety.ASK,
-            numerics=Numerics.EXACT if link.below_nominal else Numerics.LOSSY,
         ),
         ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),
-        unit=analysis.unit,
-        next="hotloop rule slow-link",
     )

@@ -20,7 +20,11 @@ UNPROVED_LOW_RATIO = 0.04
 """Without a probe an opportunity stays below the threshold of medium."""
 
 
-@rule("slow-optimizer", "the optimizer updates one tensor at a time although one kernel could update all")
+@rule(
+    "slow-optimizer",
+    "the optimizer updates one tensor at a time although one kernel could update all",
+    kind=Kind.OPPORTUNITY,
+)
 def slow_optimizer(analysis: Analysis) -> Finding | None:
     """## What it does
     Measures the time in `optimizer.step()` and, with a probe of this model's own tensors, how long the fused or foreach
@@ -73,8 +77,6 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
         other = "the same loop as torch._foreach_* calls over lists"
     tensors = f" over {optimizer.tensors} tensors" if optimizer.tensors else ""
     return Finding(
-        rule="slow-optimizer",
-        kind=Kind.OPPORTUNITY,
         title=f"{optimizer.name}.step(){tensors} takes {say_time(step_ns)} ({say_share(cost_ratio)}) of every step; "
         f"{other} " + (say_probed(forecast, saving.mid_ratio) if forecast else "was not measured here"),
         phase="optimizer",
@@ -95,10 +97,10 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
         fix=Fix(
             technique=technique,
             settings=settings,
-            safety=Safety.SHOW if optimizer.own_class else Safety.AUTO,
-            numerics=Numerics.LOSSY if optimizer.own_class and technique != BY_LISTS else Numerics.REORDERED,
+            # A class that is not torch's own has no other form, and torch's may compute another formula.
+            safety=Safety.SHOW if optimizer.own_class else None,
+            numerics=Numerics.LOSSY if optimizer.own_class and technique != BY_LISTS else None,
         ),
-        unit=analysis.unit,
     )
 
 

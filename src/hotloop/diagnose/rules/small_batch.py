@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, Value, saving_within
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hotloop.core.analysis import Analysis, Forecast
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Saving, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.batch_lines import batch_places
 from hotloop.diagnose.comm import exposure_by_cause, needless_buckets
@@ -24,7 +27,7 @@ SHARED_EXCHANGE_MID_RATIO = 0.5
 """Part of the exchange's time that the probe's expected saving takes as shared: the middle of none and all."""
 
 
-@rule("small-batch", "the batch is too small to keep the machine busy")
+@rule("small-batch", "the batch is too small to keep the machine busy", kind=Kind.OPPORTUNITY)
 def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
@@ -57,85 +60,91 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
     rank = analysis.lead
     accumulated = known_count(rank, "micro_batches") > 1.5
     forecast = rank.forecasts.get("larger-batch")
-    evidence: dict[str, Value] = {
-        "samples_per_step": rank.samples_per_step,
-        "micro_batches_per_step": known_count(rank, "micro_batches") or None,
-    }
-    if forecast is not None:
-        low, mid, high = forecast.saving_low_ratio, forecast.saving_mid_ratio, forecast.saving_high_ratio
-        factor = int(forecast.settings.get("factor") or 2)
-        # Part of a step's fixed time that so many times the batch save per sample.
-        shared_ratio = 1.0 - 1.0 / factor
-        faster = None if accumulated else forecast_of_faster_optimizer(analysis)
-        if faster is not None:
-            # What a faster form takes off the optimizer's time is no longer there to share.
-            low -= faster.saving_high_ratio * shared_ratio
-            mid -= faster.saving_mid_ratio * shared_ratio
-            high -= faster.saving_low_ratio * shared_ratio
-        compiled = forecast_of_compiled_model(analysis)
-        if compiled is not None:
-            # Nor is what starting operators costs, once one call runs many of them. The computing is left.
-            shared = float(compiled.evidence.get("per_call_ratio") or 0.0) * shared_ratio
-            low, mid = low - shared, mid - shared
-        before = [one for one in (faster, compiled) if one is not None]
-        if before:
-            evidence["alone_saving_ratio"] = round(forecast.saving_mid_ratio, 4)
-            evidence["after_technique"] = " + ".join(one.technique for one in before)
-        buckets = None if accumulated else _saved_by_buckets(analysis)
-        if buckets is not None:
-            low_buckets_ratio, mid_buckets_ratio = buckets
-            evidence.setdefault("alone_saving_ratio", round(forecast.saving_mid_ratio, 4))
-            mid -= mid_buckets_ratio * SHARED_EXCHANGE_MID_RATIO * shared_ratio
-            high -= low_buckets_ratio * shared_ratio
-        saving = saving_within(most_saved_ratio(rank), low, mid, high, basis_of_replay(low, mid))
-        if not is_material(analysis, saving.mid_ratio):
-            return None
-        evidence |= dict(forecast.evidence)
-        settings = dict(forecast.settings)
-        cost_ratio = saving.high_ratio
-        sure = saving.low_ratio >= SURE_RATIO
-        times = "twice" if factor == 2 else f"{factor} times"
-        title = f"{times} the batch {'would' if sure else 'may'} take {saving.mid_ratio:.0%} less time per "
-        title += _unit_of(analysis)
-        won = ["torch.compile" if one.technique == "compile-model" else "a faster optimizer" for one in before]
-        won += ["larger buckets"] * (buckets is not None)
-        if won:
-            title += f" beyond what {' and '.join(won)} save{'s' if len(won) == 1 and buckets is None else ''}"
-        if not sure:
-            title += ", or save nothing"
-        if not accumulated:
-            evidence["convergence"] = "may change: fewer and larger updates per epoch"
+    if forecast is None:
+        judged = _judge_counts(analysis)
+        if judged is None:
+            return Skipped(reason="no probe of a larger batch and no operator counts were recorded")
+        is_worth = judged.cost_ratio >= LEAST_DISPATCH_RATIO
     else:
-        estimate = _estimate(rank, train_share(analysis))
-        if estimate is None:
-            return Skipped(rule="small-batch", reason="no probe of a larger batch and no operator counts were recorded")
-        cost_ratio, saving, count = estimate
-        if cost_ratio < LEAST_DISPATCH_RATIO:
-            return None
-        evidence["operators_per_step"] = round(count)
-        settings = {"factor": 2}
-        title = f"launching operators takes about {cost_ratio:.0%} of a step; a larger batch would spread that cost"
+        judged = _judge_probe(analysis, forecast, accumulated)
+        is_worth = is_material(analysis, judged.saving.mid_ratio)
+    if not is_worth:
+        return None
     where = batch_places(rank)
-    if not where:
-        evidence["line"] = LINE_UNKNOWN
     return Finding(
-        rule="small-batch",
-        kind=Kind.OPPORTUNITY,
-        title=title,
+        title=judged.title,
         phase="forward",
-        cost_ns=round(cost_ratio * analysis.step_ns),
-        cost_ratio=cost_ratio,
-        saving=saving,
-        evidence=evidence,
+        cost_ns=round(judged.cost_ratio * analysis.step_ns),
+        cost_ratio=judged.cost_ratio,
+        saving=judged.saving,
+        evidence={
+            "samples_per_step": rank.samples_per_step,
+            "micro_batches_per_step": known_count(rank, "micro_batches") or None,
+            **judged.evidence,
+            **({} if where else {"line": LINE_UNKNOWN}),
+        },
         where=where,
-        fix=Fix(
-            technique="larger-micro-batch" if accumulated else "larger-batch",
-            settings=settings,
-            safety=Safety.ASK,
-            numerics=Numerics.REORDERED if accumulated else Numerics.LOSSY,
-        ),
+        fix=Fix(technique="larger-micro-batch" if accumulated else "larger-batch", settings=judged.settings),
         unit=_unit_of(analysis),
-        next="hotloop rule small-batch",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """What a larger batch would win per sample, and how that is known."""
+
+    title: str
+    cost_ratio: float
+    saving: Saving
+    evidence: Mapping[str, Value]
+    settings: Mapping[str, Value]
+
+
+def _judge_probe(analysis: Analysis, forecast: Forecast, accumulated: bool) -> _Judged:
+    """From a replay of both sizes, less what other findings promise of the same time."""
+    rank = analysis.lead
+    low, mid, high = forecast.saving_low_ratio, forecast.saving_mid_ratio, forecast.saving_high_ratio
+    factor = int(forecast.settings.get("factor") or 2)
+    # Part of a step's fixed time that so many times the batch save per sample.
+    shared_ratio = 1.0 - 1.0 / factor
+    faster = None if accumulated else forecast_of_faster_optimizer(analysis)
+    if faster is not None:
+        # What a faster form takes off the optimizer's time is no longer there to share.
+        low -= faster.saving_high_ratio * shared_ratio
+        mid -= faster.saving_mid_ratio * shared_ratio
+        high -= faster.saving_low_ratio * shared_ratio
+    compiled = forecast_of_compiled_model(analysis)
+    if compiled is not None:
+        # Nor is what starting operators costs, once one call runs many of them. The computing is left.
+        shared = float(compiled.evidence.get("per_call_ratio") or 0.0) * shared_ratio
+        low, mid = low - shared, mid - shared
+    before = [one for one in (faster, compiled) if one is not None]
+    evidence: dict[str, Value] = {}
+    if before:
+        evidence["alone_saving_ratio"] = round(forecast.saving_mid_ratio, 4)
+        evidence["after_technique"] = " + ".join(one.technique for one in before)
+    buckets = None if accumulated else _saved_by_buckets(analysis)
+    if buckets is not None:
+        low_buckets_ratio, mid_buckets_ratio = buckets
+        evidence.setdefault("alone_saving_ratio", round(forecast.saving_mid_ratio, 4))
+        mid -= mid_buckets_ratio * SHARED_EXCHANGE_MID_RATIO * shared_ratio
+        high -= low_buckets_ratio * shared_ratio
+    saving = saving_within(most_saved_ratio(rank), low, mid, high, basis_of_replay(low, mid))
+    evidence |= dict(forecast.evidence)
+    won = ["torch.compile" if one.technique == "compile-model" else "a faster optimizer" for one in before]
+    won += ["larger buckets"] * (buckets is not None)
+    if not accumulated:
+        evidence["convergence"] = "may change: fewer and larger updates per epoch"
+    sure = saving.low_ratio >= SURE_RATIO
+    times = "twice" if factor == 2 else f"{factor} times"
+    title = f"{times} the batch {'would' if sure else 'may'} take {saving.mid_ratio:.0%} less time per "
+    title += _unit_of(analysis)
+    if won:
+        title += f" beyond what {' and '.join(won)} save{'s' if len(won) == 1 and buckets is None else ''}"
+    if not sure:
+        title += ", or save nothing"
+    return _Judged(
+        title=title, cost_ratio=saving.high_ratio, saving=saving, evidence=evidence, settings=dict(forecast.settings)
     )
 
 
@@ -159,15 +168,18 @@ def _unit_of(analysis: Analysis) -> str:
     return "sample" if analysis.unit == "step" else analysis.unit
 
 
-def _estimate(rank: RankAnalysis, train_ratio: float) -> tuple[float, Saving, float] | None:
-    """Share of the step that starts operators, what half of it would save, and the number of operators."""
+def _judge_counts(analysis: Analysis) -> _Judged | None:
+    """From the share of the step that starts operators; None where they were not counted."""
+    rank = analysis.lead
     if rank.ops is None or not rank.ops.get("ops"):
         return None
     count = sum(float(op["count"]) for op in rank.ops["ops"])
-    cost_ratio = min(train_ratio, count * DISPATCH_NS / rank.step_mean_ns)
-    # Never above low: this says nothing of how the computing itself grows with the batch.
-    saving = saving_within(cost_ratio, min(0.04, 0.1 * cost_ratio), 0.25 * cost_ratio, 0.5 * cost_ratio, _THUMB)
-    return cost_ratio, saving, count
-
-
-_THUMB = Basis.RULE_OF_THUMB
+    cost = min(train_share(analysis), count * DISPATCH_NS / rank.step_mean_ns)
+    return _Judged(
+        title=f"launching operators takes about {cost:.0%} of a step; a larger batch would spread that cost",
+        cost_ratio=cost,
+        # Never above low: this says nothing of how the computing itself grows with the batch.
+        saving=saving_within(cost, min(0.04, 0.1 * cost), 0.25 * cost, 0.5 * cost, Basis.RULE_OF_THUMB),
+        evidence={"operators_per_step": round(count)},
+        settings={"factor": 2},
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, Value, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.comm import bucket_bytes, exposure_by_cause, is_distributed, needless_buckets
 from hotloop.diagnose.measured import known_places
@@ -38,7 +38,7 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
         return None
     sizes = bucket_bytes(ddp)
     if not sizes:
-        return Skipped(rule="small-buckets", reason="the sizes of DDP's buckets are unknown")
+        return Skipped(reason="the sizes of DDP's buckets are unknown")
     needless = needless_buckets(ddp)
     if needless == 0:
         return None
@@ -58,7 +58,7 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
         cost_ratio = min(1.0, exposure.buckets_ns / analysis.step_ns)
         saving = saving_within(cost_ratio, 0.4 * cost_ratio, cost_ratio, cost_ratio, Basis.RULE_OF_THUMB)
     else:
-        return Skipped(rule="small-buckets", reason="exposed communication is unknown")
+        return Skipped(reason="exposed communication is unknown")
     if saving.mid_ratio < MATERIAL_RATIO:
         return None
     evidence: dict[str, Value] = {
@@ -70,8 +70,6 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
         **({"doubt": forecast.doubt} if forecast is not None and forecast.doubt else {}),
     }
     return Finding(
-        rule="small-buckets",
-        kind=Kind.FAULT,
         title=f"gradients are sent in {len(sizes)} buckets of about {sorted(sizes)[len(sizes) // 2] / 1024:.0f} KiB",
         phase="backward",
         cost_ns=round(cost_ratio * analysis.step_ns),
@@ -80,12 +78,5 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
         saving=saving,
         evidence=evidence,
         where=known_places(ddp.where),
-        fix=Fix(
-            technique="ddp-buckets",
-            settings={"bucket_cap_mb": 25},
-            safety=Safety.ASK,
-            numerics=Numerics.REORDERED,
-        ),
-        unit=analysis.unit,
-        next="hotloop rule small-buckets",
+        fix=Fix(technique="ddp-buckets", settings={"bucket_cap_mb": 25}),
     )

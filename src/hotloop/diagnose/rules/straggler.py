@@ -13,9 +13,8 @@ from hotloop.core.findings import (
     Basis,
     Finding,
     Fix,
-    Kind,
     Numerics,
-    Safety,
+    Saving,
     Skipped,
     Value,
     Where,
@@ -100,10 +99,10 @@ class Gap:
 def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     """The rank that waits least in the collectives that all ranks share, and how much longer the others wait."""
     if len(analysis.ranks) < 2:
-        return Skipped(rule="straggler", reason="the trace of only one rank was given")
+        return Skipped(reason="the trace of only one rank was given")
     waits = sorted(analysis.waits, key=lambda one: one.wait_ns)
     if len(waits) < 2 or not analysis.span_ns:
-        return Skipped(rule="straggler", reason="no collective could be matched across ranks")
+        return Skipped(reason="no collective could be matched across ranks")
     slow, others = waits[0], waits[1:]
     gap_ratio = (others[0].wait_ns - slow.wait_ns) / analysis.span_ns
     mean_ratio = (sum(one.wait_ns for one in others) / len(others) - slow.wait_ns) / analysis.span_ns
@@ -111,8 +110,6 @@ def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
         return None
     cost_ratio = min(1.0, max(gap_ratio, mean_ratio))
     return Finding(
-        rule="straggler",
-        kind=Kind.FAULT,
         title=f"all ranks wait for rank {slow.rank}: the others spend {mean_ratio:.0%} of the time in collectives "
         "that it has not reached",
         phase="communication",
@@ -126,9 +123,7 @@ def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
             "collectives": analysis.matched_count,
             "others_wait_ns": [one.wait_ns for one in others[:8]],
         },
-        fix=Fix(
-            technique="balance-ranks", settings={"rank": slow.rank}, safety=Safety.SHOW, numerics=Numerics.RESAMPLED
-        ),
+        fix=Fix(technique="balance-ranks", settings={"rank": slow.rank}),
         ranks=() if slow.rank is None else (slow.rank,),
     )
 
@@ -167,9 +162,9 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     if not is_distributed(analysis):
         return None
     if len(analysis.ranks) < 2:
-        return Skipped(rule="straggler", reason="only one of the ranks was recorded")
+        return Skipped(reason="only one of the ranks was recorded")
     if all(r.ddp is None and r.mean.get("communication_ns", 0.0) <= 0 for r in analysis.ranks):
-        return Skipped(rule="straggler", reason="no communication between the ranks was seen")
+        return Skipped(reason="no communication between the ranks was seen")
     gap = find_gap(analysis)
     # With every outlier: one long step of one rank is no straggler.
     noise = max(_noise_ratio(r, gap.saves) for r in analysis.ranks)
@@ -181,29 +176,7 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         # The others wait, but this rank does not work longer: ranks that measure differently, not a straggler.
         return None
     cost_ratio = min(1.0, max(gap.mean_ns, gap.by_waiting_ns) / analysis.step_ns)
-    if work_ns is None:
-        low_ns, mid_ns = WAITING_LOW_RATIO * gap.by_waiting_ns, WAITING_MID_RATIO * gap.by_waiting_ns
-        basis = Basis.RULE_OF_THUMB
-    elif gap.before_sync_ns >= 0.5 * gap.by_waiting_ns:
-        # What the others wait also holds the late rank's slower backward while transfers run; its work before does not.
-        mid_ns, basis = min(gap.before_sync_ns, gap.by_waiting_ns), Basis.SIMULATED
-        low_ns = REMOVED_LOW_RATIO * mid_ns
-    else:
-        # No more is won than it works longer, nor than the next rank waits for it.
-        mid_ns, basis = min(work_ns, gap.by_waiting_ns), Basis.SIMULATED
-        low_ns = REMOVED_LOW_RATIO * mid_ns
-    more = gap.more_work
-    if more is not None:
-        # Evened out, the others get what this rank loses.
-        share = 1.0 - 1.0 / len(analysis.ranks)
-        low_ns, mid_ns = share * low_ns, share * mid_ns
-    low_ns = min(low_ns, gap.sure_ns)
-    descheduled = (gap.without_core_ns or 0.0) >= DESCHEDULED_RATIO * min(
-        gap.by_waiting_ns, gap.by_waiting_ns if work_ns is None else work_ns
-    )
-    if descheduled:
-        low_ns = 0.0
-    slow = gap.slow
+    slow, more = gap.slow, gap.more_work
     phase = PHASE_OF_FIELD.get(gap.field, "other")
     evidence: dict[str, Value] = {
         "rank": slow.rank,
@@ -218,27 +191,49 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
         evidence["more_of"] = more.name
         evidence["times_the_others"] = None if more.ratio is None else round(more.ratio, 2)
     name = "a rank" if slow.rank is None else f"rank {slow.rank}"
+    longer_ms = (gap.without_core_ns or 0.0) * 1e-6
     return Finding(
-        rule="straggler",
-        kind=Kind.FAULT,
         title=f"all ranks wait for {name}, which {_describe_longer(gap, phase)}"
-        + (DESCHEDULED_TEXT.format(longer_ms=(gap.without_core_ns or 0.0) * 1e-6) if descheduled else ""),
+        + (DESCHEDULED_TEXT.format(longer_ms=longer_ms) if _is_descheduled(gap) else ""),
         phase=phase,
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, low_ns / analysis.step_ns, mid_ns / analysis.step_ns, cost_ratio, basis),
+        saving=_forecast(analysis, gap, cost_ratio),
         evidence=evidence,
         where=_where(gap),
         fix=Fix(
             technique="balance-ranks",
             settings={"rank": slow.rank, "phase": phase},
-            safety=Safety.SHOW,
-            numerics=Numerics.RESAMPLED if phase == "input_wait" or (more and more.is_data) else Numerics.EXACT,
+            numerics=None if phase == "input_wait" or (more and more.is_data) else Numerics.EXACT,
         ),
         ranks=() if slow.rank is None else (slow.rank,),
-        unit=analysis.unit,
-        next="hotloop rule straggler",
     )
+
+
+def _forecast(analysis: Analysis, gap: Gap, cost_ratio: float) -> Saving:
+    """What the other ranks wait less once this one is as fast as they are."""
+    basis = Basis.SIMULATED
+    if gap.by_work_ns is None:
+        low_ns, mid_ns = WAITING_LOW_RATIO * gap.by_waiting_ns, WAITING_MID_RATIO * gap.by_waiting_ns
+        basis = Basis.RULE_OF_THUMB
+    else:
+        # What the others wait also holds the late rank's slower backward while transfers run; its work before does not.
+        # Else no more is won than it works longer, nor than the next rank waits for it.
+        is_before = gap.before_sync_ns >= 0.5 * gap.by_waiting_ns
+        mid_ns = min(gap.before_sync_ns if is_before else gap.by_work_ns, gap.by_waiting_ns)
+        low_ns = REMOVED_LOW_RATIO * mid_ns
+    if gap.more_work is not None:
+        # Evened out, the others get what this rank loses.
+        share = 1.0 - 1.0 / len(analysis.ranks)
+        low_ns, mid_ns = share * low_ns, share * mid_ns
+    low_ns = 0.0 if _is_descheduled(gap) else min(low_ns, gap.sure_ns)
+    return saving_within(cost_ratio, low_ns / analysis.step_ns, mid_ns / analysis.step_ns, cost_ratio, basis)
+
+
+def _is_descheduled(gap: Gap) -> bool:
+    """Whether the slow rank was ready for most of its lateness, while other threads had its core."""
+    late_ns = gap.by_waiting_ns if gap.by_work_ns is None else min(gap.by_waiting_ns, gap.by_work_ns)
+    return (gap.without_core_ns or 0.0) >= DESCHEDULED_RATIO * late_ns
 
 
 def _describe_longer(gap: Gap, phase: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Kind, Numerics, Safety, Value, saving_within
+from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Safety, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.comm import extra_syncs, is_distributed, sharded_extra_ns, sync_count, sync_saving_ns
 from hotloop.diagnose.measured import known_count, known_places, line_places
@@ -72,8 +72,6 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
         "exposed_ns_per_sync": None if rank.ddp.exposed_comm_ns is None else round(rank.ddp.exposed_comm_ns),
     }
     return Finding(
-        rule="sync-every-microstep",
-        kind=Kind.FAULT,
         title=f"gradients are averaged over ranks {syncs:.2g} times per step; once is enough",
         phase="backward",
         cost_ns=round(cost_ratio * analysis.step_ns),
@@ -82,10 +80,8 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
         saving=saving_within(cost_ratio, low_ns / analysis.step_ns, mid_ns / analysis.step_ns, cost_ratio, basis),
         evidence=evidence,
         where=known_places(*line_places(rank.lines.get("backward_ns", ()), most=1), rank.ddp.where),
-        fix=Fix(technique="no-sync-accumulation", settings={}, safety=Safety.ASK, numerics=Numerics.REORDERED),
+        fix=Fix(technique="no-sync-accumulation"),
         ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),
-        unit=analysis.unit,
-        next="hotloop rule sync-every-microstep",
     )
 
 
@@ -99,8 +95,6 @@ def _judge_sharded(analysis: Analysis) -> Finding | None:
         return None
     low, mid = REMOVED_LOW_RATIO * SPREAD_RATIO, (1 + SPREAD_RATIO) / 2
     return Finding(
-        rule="sync-every-microstep",
-        kind=Kind.FAULT,
         title=f"FSDP2 reduce-scatters gradients {syncs:.2g} times per step; once is enough if unsharded gradients fit "
         "in memory",
         phase="communication",
@@ -114,8 +108,6 @@ def _judge_sharded(analysis: Analysis) -> Finding | None:
             "gradients_alone_ratio": round(SPREAD_RATIO * cost_ratio, 4),
         },
         where=line_places(rank.lines.get("backward_ns", ()), most=1),
-        fix=Fix(technique="no-sync-accumulation", settings={}, safety=Safety.SHOW, numerics=Numerics.REORDERED),
+        fix=Fix(technique="no-sync-accumulation", safety=Safety.SHOW),
         ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),
-        unit=analysis.unit,
-        next="hotloop rule sync-every-microstep",
     )

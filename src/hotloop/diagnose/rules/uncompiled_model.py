@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Skipped, Value, saving_within
+from hotloop.core.analysis import Analysis, Forecast
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Saving, Skipped, Value, saving_within
 from hotloop.core.operators import is_fusable
 from hotloop.core.rules import rule
 from hotloop.diagnose.compiled import compiling_is_unsure
@@ -30,7 +30,9 @@ def fusable_share(ops: Mapping[str, Any]) -> float:
     return fusable / total if total > 0 else 0.0
 
 
-@rule("uncompiled-model", "the model runs eagerly although torch.compile could fuse its operators")
+@rule(
+    "uncompiled-model", "the model runs eagerly although torch.compile could fuse its operators", kind=Kind.OPPORTUNITY
+)
 def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
@@ -63,41 +65,14 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     if rank.compile.used:
         return None
     if rank.model_is_recurrent:
-        reason = "the model has LSTM, GRU or RNN layers of torch, which torch.compile leaves as they are"
-        return Skipped(rule="uncompiled-model", reason=reason)
-    share = train_share(analysis)
+        return Skipped(reason="the model has LSTM, GRU or RNN layers of torch, which torch.compile leaves as they are")
     forecast = rank.forecasts.get("compile-model")
-    evidence: dict[str, Value] = {}
-    if forecast is not None:
-        low_ratio = 0.0 if compiling_is_unsure(analysis) else forecast.saving_low_ratio
-        saving = saving_within(
-            min(max(share, forecast.saving_mid_ratio), most_saved_ratio(rank)),
-            low_ratio,
-            forecast.saving_mid_ratio,
-            forecast.saving_high_ratio,
-            basis_of_replay(low_ratio, forecast.saving_mid_ratio),
-        )
-        if not is_material(analysis, saving.mid_ratio):
-            return None
-        evidence |= dict(forecast.evidence)
-        sure = saving.low_ratio >= SURE_RATIO and not compiling_is_unsure(analysis)
-        title = f"torch.compile may save up to {saving.high_ratio:.0%} of the step (likely {saving.mid_ratio:.0%})"
-        if sure:  # computed, not timed: the range is what can be said
-            title = f"torch.compile would save {saving.low_ratio:.0%} to {saving.high_ratio:.0%} of the step"
-    elif rank.ops is None:
-        return Skipped(rule="uncompiled-model", reason="no operator times were recorded")
-    else:
-        fusable = fusable_share(rank.ops)
-        if fusable < LEAST_FUSABLE_RATIO:
-            return None
-        cost_ratio = fusable * share
-        saving = saving_within(
-            cost_ratio, min(0.04, 0.1 * cost_ratio), 0.25 * cost_ratio, 0.6 * cost_ratio, Basis.RULE_OF_THUMB
-        )
-        if not is_material(analysis, saving.mid_ratio):
-            return None
-        evidence["fusable_ratio"] = round(fusable, 3)
-        title = f"{fusable:.0%} of the operator time is in operators that torch.compile could fuse"
+    if forecast is None and rank.ops is None:
+        return Skipped(reason="no operator times were recorded")
+    judged = _judge_counts(analysis) if forecast is None else _judge_probe(analysis, forecast)
+    if judged is None or not is_material(analysis, judged[1].mid_ratio):
+        return None
+    title, saving, evidence = judged
     if compiling_is_unsure(analysis):
         # Gradients on in backward: a checkpoint that computes again, or gradients of gradients, which cannot be told
         # apart; at the latter a compiled model fails.
@@ -105,8 +80,6 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
         evidence["batches_vary_in_length"] = batches_vary_in_length(rank)
         evidence["backward_with_gradients_on"] = bool(rank.ops is not None and rank.ops.get("graded_backward"))
     return Finding(
-        rule="uncompiled-model",
-        kind=Kind.OPPORTUNITY,
         title=title,
         phase="forward",
         cost_ns=round(saving.high_ratio * analysis.step_ns),
@@ -114,7 +87,33 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
         saving=saving,
         evidence=evidence,
         where=known_places(*(line.where for line in rank.lines.get("forward_ns", ())[:1])),
-        fix=Fix(technique="compile-model", settings={}, safety=Safety.ASK, numerics=Numerics.REORDERED),
-        unit=analysis.unit,
-        next="hotloop rule uncompiled-model",
+        fix=Fix(technique="compile-model"),
     )
+
+
+_Judged = tuple[str, Saving, dict[str, Value]]
+"""Title, saving and evidence."""
+
+
+def _judge_probe(analysis: Analysis, forecast: Forecast) -> _Judged:
+    """From the operators that a probe timed."""
+    is_unsure, mid_ratio = compiling_is_unsure(analysis), forecast.saving_mid_ratio
+    low_ratio = 0.0 if is_unsure else forecast.saving_low_ratio
+    most_ratio = min(max(train_share(analysis), mid_ratio), most_saved_ratio(analysis.lead))
+    basis = basis_of_replay(low_ratio, mid_ratio)
+    saving = saving_within(most_ratio, low_ratio, mid_ratio, forecast.saving_high_ratio, basis)
+    title = f"torch.compile may save up to {saving.high_ratio:.0%} of the step (likely {saving.mid_ratio:.0%})"
+    if saving.low_ratio >= SURE_RATIO and not is_unsure:  # computed, not timed: the range is what can be said
+        title = f"torch.compile would save {saving.low_ratio:.0%} to {saving.high_ratio:.0%} of the step"
+    return title, saving, dict(forecast.evidence)
+
+
+def _judge_counts(analysis: Analysis) -> _Judged | None:
+    """From the share of the recorded operator time that could be fused, by rule of thumb; None where it is small."""
+    fusable = fusable_share(analysis.lead.ops or {})
+    if fusable < LEAST_FUSABLE_RATIO:
+        return None
+    cost = fusable * train_share(analysis)
+    saving = saving_within(cost, min(0.04, 0.1 * cost), 0.25 * cost, 0.6 * cost, Basis.RULE_OF_THUMB)
+    title = f"{fusable:.0%} of the operator time is in operators that torch.compile could fuse"
+    return title, saving, {"fusable_ratio": round(fusable, 3)}

@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import (
-    Basis,
-    Finding,
-    Fix,
-    Kind,
-    Numerics,
-    Safety,
-    Skipped,
-    Value,
-    saving_of_removal,
-    saving_within,
-)
+from hotloop.core.findings import Basis, Finding, Fix, Skipped, Value, saving_of_removal, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.comm import is_distributed
 from hotloop.diagnose.measured import known_count, known_places
@@ -49,7 +38,7 @@ def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
     if not is_distributed(analysis) or ddp is None or not ddp.find_unused_parameters or ddp.static_graph:
         return None
     if ddp.unused_tensors is None:
-        return Skipped(rule="unused-parameter-scan", reason="it is unknown whether parameters were unused")
+        return Skipped(reason="it is unknown whether parameters were unused")
     if ddp.unused_tensors > 0:
         return None
     forwards = max(1.0, known_count(rank, "forwards"))
@@ -67,8 +56,6 @@ def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
         "unused_tensors": ddp.unused_tensors,
     }
     return Finding(
-        rule="unused-parameter-scan",
-        kind=Kind.FAULT,
         title="DDP searches for unused parameters in every step, and there are none",
         phase="forward",
         cost_ns=round(cost_ratio * analysis.step_ns),
@@ -76,12 +63,5 @@ def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
         saving=saving,
         evidence=evidence,
         where=known_places(ddp.where),
-        fix=Fix(
-            technique="ddp-settings",
-            settings={"find_unused_parameters": False},
-            safety=Safety.ASK,
-            numerics=Numerics.EXACT,
-        ),
-        unit=analysis.unit,
-        next="hotloop rule unused-parameter-scan",
+        fix=Fix(technique="ddp-settings", settings={"find_unused_parameters": False}),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, saving_of_removal
+from hotloop.core.findings import Finding, Fix, saving_of_removal
 from hotloop.core.rules import rule
 from hotloop.diagnose.loading import has_costly_restarts, main_loader, restart_ns, restart_slowdown_ns
 from hotloop.diagnose.measured import known_count, known_mean, known_places
@@ -52,8 +52,6 @@ def worker_restart(analysis: Analysis) -> Finding | None:
     every = steps_between(rank.columns["iterators"]) or 1.0 / iterators
     how_often = say_every(every, recurs_unevenly(rank.columns["iterators"]))
     return Finding(
-        rule="worker-restart",
-        kind=Kind.FAULT,
         title=f"{loader.num_workers} loader worker{'s' * (loader.num_workers != 1)} restart "
         f"{how_often}: {say_time(each_ns)} each time, {say_share(cost_ratio)} of the run",
         phase="input_wait",
@@ -77,9 +75,5 @@ def worker_restart(analysis: Analysis) -> Finding | None:
             technique="loader-workers",
             # How many there are is no part of this fault: where it is one too, input-bound says so.
             settings={"persistent_workers": True},
-            safety=Safety.ASK,
-            # A worker that lives on is not seeded again, so random augmentation draws other numbers.
-            numerics=Numerics.RESAMPLED,
         ),
-        unit=analysis.unit,
     )

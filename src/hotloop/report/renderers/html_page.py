@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hotloop.core.acts import BY_HAND
 from hotloop.core.errors import InvariantError
 from hotloop.core.findings import Finding, Kind
 from hotloop.core.phases import PHASES, Excluded
@@ -217,8 +216,8 @@ def _describe_act(finding: Finding) -> Any:
     """What a reader does for the finding's fix, where it is done by hand."""
     from markupsafe import Markup
 
-    act = None if finding.fix is None else BY_HAND.get(finding.fix.technique)
-    return None if act is None else Markup(manual_to_html(act))
+    by_hand = "" if finding.fix is None else finding.fix.by_hand
+    return Markup(manual_to_html(by_hand)) if by_hand else None
 
 
 def _describe_steps(step: StepSummary | None) -> list[tuple[str, str, str]]:

@@ -1,0 +1,1 @@
+"""Acts that no strategy can apply: one file each, with how to do it as its manual."""

@@ -1,0 +1,20 @@
+"""async-checkpoint: copy the state inside the step and write it from a thread or process."""
+
+from hotloop.core.acts import Act
+from hotloop.core.findings import Numerics
+
+
+class AsyncCheckpoint(Act):
+    """
+    Save with `torch.distributed.checkpoint.async_save`, or copy the state to host memory inside the step and let a
+    thread write it. It needs memory for one more copy of the state. Where that is too much, save less often. Advised by
+    `blocking-checkpoint`. The numbers of the training stay the same.
+    """
+
+    id = "async-checkpoint"
+    summary = "copy the state inside the step and write it from a thread or process"
+    effort = "medium"
+    numerics = Numerics.EXACT
+
+
+ACT = AsyncCheckpoint()

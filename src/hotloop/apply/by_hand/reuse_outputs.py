@@ -1,0 +1,21 @@
+"""reuse-outputs: reuse the outputs of the forward pass instead of running it again."""
+
+from hotloop.core.acts import Act
+from hotloop.core.findings import Numerics
+
+
+class ReuseOutputs(Act):
+    """
+    Keep the outputs of the training forward, detached, and compute the metrics from them; a second forward on the same
+    batch is not needed. Dropout and batch statistics of a pass in evaluation mode differ. Advised by
+    `redundant-compute`.
+    """
+
+    id = "reuse-outputs"
+    summary = "reuse the outputs of the forward pass instead of running it again"
+    effort = "medium"
+    numerics = Numerics.REORDERED
+    numerics_note = ", or exact where only forwards repeat"
+
+
+ACT = ReuseOutputs()

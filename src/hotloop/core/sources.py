@@ -1,0 +1,88 @@
+"""Source: what stands in a training script that does the same as a technique, declared in the technique's file.
+
+``names`` and ``value`` are names of ``Applied.values``, which hold what was set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenArgument:
+    """An argument that holds code, not a value. ``code`` has a ``{}`` where the value stands."""
+
+    name: str
+    code: str
+    module: str
+    """Module that the script must import for it."""
+    why_not: str
+    """What to say where it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """Keyword arguments of the call that builds the object, named like the values."""
+
+    of: str
+    """What is called: ``DataLoader``, ``DistributedDataParallel`` or ``optimizer``."""
+    names: tuple[str, ...]
+    most_positional: int = 5
+    """More positional arguments than this may already hold one of the names."""
+    excludes: str | None = None
+    """The argument that torch refuses beside these."""
+    written: Mapping[str, WrittenArgument] = field(default_factory=dict)
+    """By the value's name."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Settings that other libraries' configurations take as an argument of another name, and that name."""
+    needs: str | None = None
+    """The setting without which hotloop chooses when the training runs, so that a configuration cannot say it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchCall:
+    """One call on torch with one value for the whole process: ``torch.set_num_threads(2)``."""
+
+    function: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCompile:
+    """``model.compile(mode='default')`` after the line that builds the model."""
+
+    names: tuple[str, ...]
+    """Values that become keyword arguments; those that are None are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelContext:
+    """A context around the model's call: ``with torch.autocast("cpu", dtype=torch.bfloat16):``. What the model answers
+    is cast to float32 behind it."""
+
+    context: str
+    """As code, with the values in braces."""
+    value: str
+    """The value that must be known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherLiteral:
+    """Another literal for an argument that stands in the script already."""
+
+    function: str
+    argument: str
+    before: bool
+    after: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSource:
+    """Nothing that could be written at a line that was observed."""
+
+    why: str = ""
+    """Empty where nothing of its kind is written."""
+
+
+Source = Arguments | TorchCall | ModelCompile | ModelContext | OtherLiteral | NoSource

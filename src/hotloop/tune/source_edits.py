@@ -1,0 +1,386 @@
+"""What a technique applied, and its form in the source -> edits of the script that do the same, or why not."""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from collections.abc import Iterator, Mapping
+
+from hotloop.core.findings import Value
+from hotloop.core.report import AppliedTechnique
+from hotloop.core.sources import (
+    Arguments,
+    ModelCompile,
+    ModelContext,
+    NoSource,
+    OtherLiteral,
+    Source,
+    TorchCall,
+)
+
+from .script import Edit, Refusal, Script, insert_after, stands_alone
+from .tensor_use import BUILTINS, MOVES, Use, doubt_of, find_other_use, read_use
+
+NO_FORM = "it has no form in the source; the strategy file holds it"
+
+
+def plan_arguments(
+    script: Script, record: AppliedTechnique, source: Arguments
+) -> tuple[ast.Call, dict[str, str]] | Refusal:
+    """The call that builds the record's object, and the arguments that it is to get, as source text."""
+    call = _find_call(script, record)
+    if isinstance(call, Refusal):
+        return call
+    arguments = {name: _literal(record.values[name]) for name in source.names if name in record.values}
+    if not arguments:
+        return Refusal(f"the record does not say which {' or '.join(source.names)} was chosen")
+    for name, written in source.written.items():
+        if name in record.values:
+            if not script.imports(written.module):
+                return Refusal(written.why_not)
+            arguments[written.name] = written.code.format(_literal(record.values[name]))
+    for argument in call.args:
+        if isinstance(argument, ast.Starred):
+            return Refusal(f"the call has *{ast.unparse(argument.value)}, which may hold the argument already")
+    if len(call.args) > source.most_positional:
+        return Refusal("the call has so many positional arguments that one of them may be meant")
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            return Refusal(f"the call has **{ast.unparse(keyword.value)}, which may hold {source.names[0]} already")
+        is_off = isinstance(keyword.value, ast.Constant) and not keyword.value.value
+        if keyword.arg == source.excludes and not is_off:
+            arguments[keyword.arg] = "False"
+        if keyword.arg in arguments and not isinstance(keyword.value, ast.Constant):
+            return Refusal(f"{keyword.arg}={ast.unparse(keyword.value)} stands in the script")
+    return call, arguments
+
+
+def _literal(value: Value) -> str:
+    """
+    >>> _literal(25.0), _literal(True), _literal("high")
+    ('25', 'True', '"high"')
+    """
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _find_call(script: Script, record: AppliedTechnique) -> ast.Call | Refusal:
+    """The one call at the record's line that names its target."""
+    assert record.where is not None
+    line = record.where.line
+    calls = [
+        node
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.Call)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+        and script.last_name(node) == record.target
+    ]
+    exact = [node for node in calls if node.lineno == line]
+    found = exact or calls
+    if not found:
+        return Refusal(f"line {line} holds no call of {record.target} by its name")
+    if len(found) > 1:
+        return Refusal(f"line {line} holds {len(found)} calls of {record.target}")
+    return found[0]
+
+
+def edit_arguments(script: Script, call: ast.Call, arguments: Mapping[str, str]) -> list[Edit] | Refusal:
+    """The call with these arguments, each in place of the one of its name."""
+    edits = []
+    missing = dict(arguments)
+    for keyword in call.keywords:
+        if keyword.arg in missing:
+            start, end = script.span(keyword.value)
+            value = missing.pop(keyword.arg)
+            if script.text[start:end] != value:
+                edits.append(Edit(start, end, value))
+    if not missing:
+        return edits
+    end = script.span(call)[1] - 1
+    if script.text[end] != ")":
+        return Refusal("the end of the call was not found")
+    within = [t for t in script.tokens if t.type not in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)]
+    last = max(
+        (t for t in within if script.offset(t.end) <= end and t.string),
+        key=lambda t: script.offset(t.end),
+        default=None,
+    )
+    if last is None:
+        return Refusal("the end of the call was not found")
+    added = [f"{name}={value}" for name, value in missing.items()]
+    after = script.offset(last.end)
+    closing_line = call.end_lineno or call.lineno
+    if last.string == "(":
+        return [*edits, Edit(after, after, ", ".join(added))]
+    if last.end[0] == closing_line or not (call.args or call.keywords):
+        lead = " " if last.string == "," else ", "
+        return [*edits, Edit(after, after, lead + ", ".join(added))]
+    # The closing bracket has a line of its own: each argument gets one, too.
+    first = min(
+        [*(node for node in call.args), *(keyword.value for keyword in call.keywords)], key=lambda node: node.lineno
+    )
+    row = script.lines[first.lineno - 1] if first.lineno > call.lineno else script.lines[last.start[0] - 1]
+    indent = row[: len(row) - len(row.lstrip())]
+    if last.string != ",":
+        edits.append(Edit(after, after, ","))
+    start = script.starts[closing_line - 1]
+    return [*edits, Edit(start, start, "".join(f"{indent}{one},{script.newline}" for one in added))]
+
+
+def plan_edits(script: Script, record: AppliedTechnique, source: Source) -> list[Edit] | Refusal:
+    """The edits for every form but arguments, which several records may want of one call."""
+    if isinstance(source, NoSource | Arguments):
+        return Refusal(getattr(source, "why", "") or NO_FORM)
+    if not script.has_torch:
+        return Refusal("the file does not `import torch`")
+    if isinstance(source, TorchCall):
+        return _plan_torch_call(script, record, source)
+    if isinstance(source, ModelCompile):
+        return _plan_compile(script, record, source)
+    if isinstance(source, ModelContext):
+        return _plan_context(script, record, source)
+    return _plan_literal(script, record, source)
+
+
+def _plan_torch_call(script: Script, record: AppliedTechnique, source: TorchCall) -> list[Edit] | Refusal:
+    """A call on torch after the imports; where the script's own call was overridden, that call with another value."""
+    function = source.function
+    line = record.where.line if record.explicit and record.where is not None else None
+    calls = [n for n in ast.walk(script.tree) if isinstance(n, ast.Call) and script.last_name(n) == function]
+    for node in calls:
+        if node.lineno != line:
+            return Refusal(f"the script calls {function} itself (line {node.lineno})")
+    value = record.values.get(source.value)
+    if value is None:
+        return Refusal(f"the record does not say which {source.value} was chosen")
+    text = _literal(value)
+    if line is not None:
+        if len(calls) != 1 or len(calls[0].args) != 1 or isinstance(calls[0].args[0], ast.Starred):
+            return Refusal(f"line {line} holds no call of {function} with one argument")
+        return [Edit(*script.span(calls[0].args[0]), text)]
+    last: ast.stmt | None = None
+    seen = False
+    for statement in script.tree.body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            last = statement
+            seen = seen or (isinstance(statement, ast.Import) and any(a.name == "torch" for a in statement.names))
+        elif seen:
+            break
+    if last is None or not seen:
+        return Refusal("the file does not import torch at its top")
+    return insert_after(script, last, f"torch.{function}({text})", blank=True)
+
+
+def _plan_compile(script: Script, record: AppliedTechnique, source: ModelCompile) -> list[Edit] | Refusal:
+    """``model.compile()`` after the last assignment of the one name that was called and built as this class."""
+    found = _find_forward(script, record)
+    if isinstance(found, Refusal):
+        return found
+    call, _ = found
+    if not isinstance(call.func, ast.Name):
+        return Refusal(f"{ast.unparse(call.func)} is not a plain name: where it was built is not proven")
+    name, scope = call.func.id, script.scope(call)
+    assigned = [
+        node
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr | ast.For | ast.withitem)
+        and script.scope(node) is scope
+        and name in _names_set(node)
+    ]
+    plain = [
+        node
+        for node in assigned
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+    ]
+    built = [node for node in plain if _builds(script, node.value, record.target)]
+    if len(built) != 1 or len(plain) != len(assigned):
+        return Refusal(f"{name} is not built as {record.target} in one place of the function that calls it")
+    if any("compile" in ast.unparse(node.value) for node in plain):
+        return Refusal(f"{name} is compiled in the script")
+    if _inherits_forward(script, built[0].value, record.target):
+        return Refusal(f"{record.target} runs a forward of torch's own, of which Module.compile compiles nothing")
+    last = max(plain, key=lambda node: node.lineno)
+    block = script.block(built[0])
+    if any(script.block(node) is not block for node in plain) or last.lineno >= call.lineno:
+        return Refusal(f"{name} is assigned again in another block")
+    given = {key: record.values[key] for key in source.names if record.values.get(key) is not None}
+    keywords = ", ".join(f"{key}={value!r}" for key, value in given.items())
+    return insert_after(script, last, f"{name}.compile({keywords})")
+
+
+def _names_set(node: ast.AST) -> set[str]:
+    targets: list[ast.AST] = list(getattr(node, "targets", ()))
+    targets += [t for t in (getattr(node, "target", None), getattr(node, "optional_vars", None)) if t is not None]
+    return {
+        one.id
+        for target in targets
+        for one in ast.walk(target)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    }
+
+
+def _builds(script: Script, value: ast.expr, target: str | None) -> bool:
+    """``Net(...)``, also as ``Net(...).to(device)``."""
+    while isinstance(value, ast.Call):
+        if script.last_name(value) == target:
+            return True
+        if not isinstance(value.func, ast.Attribute):
+            return False
+        value = value.func.value
+    return False
+
+
+def _inherits_forward(script: Script, value: ast.expr, target: str | None) -> bool:
+    """Whether the class is torch's own, or one of this file that leaves the forward to what it inherits from."""
+    calls = [node for node in ast.walk(value) if isinstance(node, ast.Call) and script.last_name(node) == target]
+    if any((script.dotted(call.func) or "").startswith("torch.") for call in calls):
+        return True
+    classes = [node for node in ast.walk(script.tree) if isinstance(node, ast.ClassDef) and node.name == target]
+    return any(
+        not any(isinstance(one, ast.FunctionDef) and one.name == "forward" for one in node.body) for node in classes
+    )
+
+
+def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext) -> list[Edit] | Refusal:
+    """The model's call at the line inside the context, what it answers in float32."""
+    if record.values.get(source.value) is None:
+        return Refusal(f"the record does not say for which {source.value}")
+    found = _find_forward(script, record)
+    if isinstance(found, Refusal):
+        return found
+    call, statement = found
+    for node in ast.walk(call):
+        moves = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MOVES
+        if isinstance(node, ast.Call) and node is not call and not moves:
+            return Refusal(f"{ast.unparse(node.func)}() in the arguments would run under autocast, too")
+    if not stands_alone(script, statement) or _spans_string(script, statement):
+        return Refusal(f"line {statement.lineno} is not a simple statement")
+    row = script.lines[statement.lineno - 1]
+    indent = row[: len(row) - len(row.lstrip())]
+    unit = "\t" if "\t" in indent else "    "
+    head = f"{indent}with {source.context.format_map(record.values)}:{script.newline}"
+    begin = script.starts[statement.lineno - 1]
+    end_line = statement.end_lineno or statement.lineno
+    if isinstance(statement, ast.Assign) and statement.value is call and len(statement.targets) == 1:
+        names = _plain_names(statement.targets[0])
+        if names is None:
+            return Refusal("the call's outcome is not assigned to plain names")
+        for one in names:
+            odd = find_other_use(script, call, one)
+            if odd is not None:
+                return Refusal(odd)
+        lines = [Edit(script.starts[at], script.starts[at], unit) for at in range(statement.lineno - 1, end_line)]
+        told = ", ".join(names) + " = " + ", ".join(f"{name}.float()" for name in names)
+        tail = insert_after(script, statement, told)
+        if isinstance(tail, Refusal):
+            return tail
+        return [Edit(begin, begin, head + unit), *lines[1:], *tail]
+    before = _find_evaluated_before(statement, call)
+    if before is not None:
+        return Refusal(f"{before} is evaluated before the model is called: the line is not a simple statement")
+    use = read_use(script, call, call)
+    if use is not Use.TENSOR:
+        return Refusal(doubt_of(ast.unparse(script.parents[call]), ast.unparse(call), use))
+    used = {node.id for node in ast.walk(script.tree) if isinstance(node, ast.Name)}
+    name = next((one for one in ("output", "model_output", "autocast_output") if one not in used), None)
+    if name is None:
+        return Refusal("no free name for the model's output")
+    if call.lineno != call.end_lineno:
+        return Refusal("the call of the model has several lines inside a larger statement")
+    start, end = script.span(call)
+    hoisted = f"{head}{indent}{unit}{name} = {script.text[start:end]}{script.newline}"
+    return [Edit(begin, begin, hoisted), Edit(start, end, f"{name}.float()")]
+
+
+def _find_forward(script: Script, record: AppliedTechnique) -> tuple[ast.Call, ast.stmt] | Refusal:
+    """The one call at the line that can be the model's: of a local name or of an attribute of self."""
+    assert record.where is not None
+    line = record.where.line
+    functions = {n.name for n in ast.walk(script.tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    calls = []
+    for node in ast.walk(script.tree):
+        if not isinstance(node, ast.Call) or not node.lineno <= line <= (node.end_lineno or node.lineno):
+            continue
+        function = node.func
+        if isinstance(function, ast.Name):
+            if function.id not in script.imported and function.id not in functions and function.id not in BUILTINS:
+                calls.append(node)
+        elif (
+            isinstance(function, ast.Attribute)
+            and isinstance(function.value, ast.Name)
+            and function.value.id == "self"
+            and function.attr not in functions
+        ):
+            calls.append(node)
+    exact = [node for node in calls if node.lineno == line] or calls
+    if len(exact) != 1:
+        count = "no call" if not exact else f"{len(exact)} calls"
+        return Refusal(f"line {line} holds {count} that may be the model's: which one is not proven")
+    statement = script.statement(exact[0])
+    if not isinstance(statement, ast.Assign | ast.Expr | ast.Return | ast.AnnAssign | ast.AugAssign):
+        return Refusal(f"line {line} is not a simple statement")
+    for outer in _enclosing(script, exact[0]):
+        if isinstance(outer, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.IfExp):
+            return Refusal(f"line {line} calls the model inside a comprehension, lambda or condition")
+        if isinstance(outer, ast.BoolOp | ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr):
+            return Refusal(f"line {line} is not a simple statement")
+    return exact[0], statement
+
+
+def _enclosing(script: Script, node: ast.AST) -> Iterator[ast.AST]:
+    while not isinstance(node, ast.stmt):
+        yield node
+        node = script.parents[node]
+
+
+def _find_evaluated_before(statement: ast.stmt, call: ast.Call) -> str | None:
+    """A call that Python makes before this one's: the statement must not be taken apart then."""
+    for node in ast.walk(statement):
+        if not isinstance(node, ast.Call) or node is call:
+            continue
+        around = any(child is call for child in ast.walk(node))
+        inside = any(child is node for child in ast.walk(call))
+        if not around and not inside and (node.lineno, node.col_offset) < (call.lineno, call.col_offset):
+            return f"{ast.unparse(node.func)}()"
+        # A call around the model's evaluates what it calls first, unless the model's own answer is what is called on.
+        below = list(ast.walk(node.func))
+        if around and call not in below and any(isinstance(child, ast.Call) for child in below):
+            return f"{ast.unparse(node.func)}()"
+    if isinstance(statement, ast.AugAssign):
+        return f"the old value of {ast.unparse(statement.target)}"
+    return None
+
+
+def _plain_names(target: ast.expr) -> list[str] | None:
+    if isinstance(target, ast.Name):
+        return [target.id]
+    if isinstance(target, ast.Tuple | ast.List) and all(isinstance(one, ast.Name) for one in target.elts):
+        return [one.id for one in target.elts if isinstance(one, ast.Name)]
+    return None
+
+
+def _spans_string(script: Script, statement: ast.stmt) -> bool:
+    """A string over several lines, which an indent would change."""
+    start, end = script.span(statement)
+    return any(
+        node.lineno != node.end_lineno
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Constant | ast.JoinedStr) and start <= script.span(node)[0] < end
+    )
+
+
+def _plan_literal(script: Script, record: AppliedTechnique, source: OtherLiteral) -> list[Edit] | Refusal:
+    assert record.where is not None
+    calls = [
+        node
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.Call) and node.lineno == record.where.line and script.last_name(node) == source.function
+    ]
+    if len(calls) != 1:
+        return Refusal(f"line {record.where.line} holds {len(calls)} calls of {source.function}")
+    for keyword in calls[0].keywords:
+        value = keyword.value
+        if keyword.arg == source.argument and isinstance(value, ast.Constant) and value.value is source.before:
+            return [Edit(*script.span(value), str(source.after))]
+    return Refusal(f"{source.argument}={source.before} does not stand there")
