@@ -21,7 +21,7 @@ RULE = '''"""{id}: FILL IN the fault in one line."""
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Kind, saving_of_removal
+from hotloop.core.findings import Finding, saving_of_removal
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_mean
 from hotloop.diagnose.noise import threshold_ratio
@@ -53,15 +53,12 @@ def {name}(analysis: Analysis) -> Finding | None:
     if cost_ratio < threshold_ratio(rank, judged_fields=("gc_ns",)):  # FILL IN the same field
         return None
     return Finding(
-        rule="{id}",
-        kind=Kind.FAULT,
         title=f"FILL IN what happens: {{say_time(lost_ns)}} ({{say_share(cost_ratio)}}) of every step",
         phase=None,
         cost_ns=round(lost_ns),
         cost_ratio=cost_ratio,
         saving=saving_of_removal(cost_ratio),
         evidence={{"lost_ns": round(lost_ns)}},
-        unit=analysis.unit,
     )
 '''
 
@@ -116,6 +113,8 @@ class {class_name}(Technique):
 
     id = "{id}"
     title = "FILL IN the act in a few words"
+    summary = "FILL IN what a report says beside the fix, in one line"
+    effort = "medium"  # FILL IN what it takes to edit the program by hand: easy, medium or hard
     numerics = Numerics.LOSSY  # FILL IN the class: EXACT, REORDERED, RESAMPLED or LOSSY
     safety = Safety.ASK
     stage = Stage.RUNTIME  # FILL IN when it acts: see Stage
@@ -128,7 +127,7 @@ class {class_name}(Technique):
         changed = [one for one in model.modules() if one.__class__.__name__ == "FillIn"]  # FILL IN
         if not changed:
             return NotApplicable(why="FILL IN the fact that is in the way, with its value")
-        return Applied(detail=f"FILL IN what was changed: {{len(changed)}} modules")
+        return Applied(text="FILL IN what was changed: {{modules}} modules", values={{"modules": len(changed)}})
 
 
 TECHNIQUE = {class_name}()
