@@ -121,7 +121,7 @@ def describe_techniques(techniques: Mapping[str, Technique]) -> str:
         manual = re.sub(r"^## ", "### ", one.manual, flags=re.MULTILINE)
         lines += ["", f"## {one.id}", "", f"{one.title[0].upper()}{one.title[1:]}. Numerics: {one.numerics.value}."]
         if one.conflicts:
-            lines.append(f"Not beside {', '.join(f'`{other}`' for other in one.conflicts)}.")
+            lines.append(f"Cannot be combined with {', '.join(f'`{other}`' for other in one.conflicts)}.")
         lines += ["", manual]
         if one.settings:
             lines += [

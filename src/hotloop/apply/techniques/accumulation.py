@@ -32,7 +32,7 @@ class Accumulation(Technique):
     """
 
     id = "accumulation"
-    title = "a batch in micro-batches"
+    title = "split each batch into micro-batches"
     summary = "smaller micro-batches, of which the gradients add up to one step"
     effort = "medium"
     numerics = Numerics.REORDERED

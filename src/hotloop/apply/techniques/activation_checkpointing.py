@@ -60,7 +60,7 @@ class ActivationCheckpointing(Technique):
     """
 
     id = "activation-checkpointing"
-    title = "compute activations again in backward"
+    title = "recompute activations in backward"
     summary = "keep fewer activations and compute them again in backward"
     effort = "medium"
     numerics = Numerics.EXACT
@@ -80,7 +80,7 @@ class ActivationCheckpointing(Technique):
     settings = (
         Setting(name="policy", kind=str, default="all", choices=("all", "matmuls"), help="what a block recomputes"),
         Setting(name="budget", kind=float, default=0.0, least=0.0, most=1.0, help="share of activations to keep"),
-        Setting(name="block", kind=str, default=None, help="class of the blocks; the repeated class when left out"),
+        Setting(name="block", kind=str, default=None, help="class of the blocks (default: the repeated class)"),
     )
     functions = ("torch.utils.checkpoint:checkpoint",)
 

@@ -31,7 +31,7 @@ class ActivationOffload(Technique):
     """
 
     id = "activation-offload"
-    title = "keep activations in the host's memory"
+    title = "keep activations in host memory"
     summary = "keep activations in the host's memory until backward needs them"
     effort = "easy"
     numerics = Numerics.EXACT

@@ -46,7 +46,7 @@ class Bf16Autocast(Technique):
     """
 
     id = "bf16-autocast"
-    title = "forward in bfloat16 (autocast)"
+    title = "run the forward in bfloat16 (autocast)"
     summary = "run forward and loss under `torch.autocast(dtype=torch.bfloat16)`"
     effort = "easy"
     numerics = Numerics.LOSSY

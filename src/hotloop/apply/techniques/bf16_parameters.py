@@ -57,7 +57,7 @@ class Bf16Parameters(Technique):
     """
 
     id = "bf16-parameters"
-    title = "weights, gradients and optimizer state in bfloat16"
+    title = "store weights, gradients and optimizer state in bfloat16"
     effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.SHOW
@@ -79,7 +79,7 @@ class Bf16Parameters(Technique):
             kind=str,
             default="compensated",
             choices=("compensated", "stochastic", "nearest"),
-            help="what becomes of an update's lower half: kept beside the weight, rounded at random, or lost",
+            help="what happens to an update's lower half: kept beside the weight, rounded at random, or lost",
         ),
         Setting(
             name="state",

@@ -35,7 +35,7 @@ class CalmerScaler(Technique):
     """
 
     id = "calmer-scaler"
-    title = "a loss scaler that skips fewer steps"
+    title = "make the GradScaler skip fewer steps"
     summary = "set the GradScaler so that it skips fewer steps"
     effort = "easy"
     numerics = Numerics.LOSSY

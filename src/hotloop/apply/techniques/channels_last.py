@@ -42,7 +42,7 @@ class ChannelsLast(Technique):
     """
 
     id = "channels-last"
-    title = "convolutions with channels side by side in memory"
+    title = "run convolutions in the channels-last memory format"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK

@@ -52,7 +52,7 @@ class CommVariables(Technique):
     """
 
     id = "comm-variables"
-    title = "variables of NCCL and gloo"
+    title = "set environment variables of NCCL and gloo"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.SHOW

@@ -72,10 +72,10 @@ class CompileModel(Technique):
     treats = ("uncompiled-model",)
     settings = (
         Setting(name="mode", kind=str, default="default", choices=MODES, help="torch.compile's mode"),
-        Setting(name="dynamic", kind=bool, default=None, help="symbolic shapes; torch finds out when it is left out"),
-        Setting(name="fullgraph", kind=bool, default=False, help="an error where the graph would break"),
-        Setting(name="regional", kind=bool, default=False, help="compile each repeated block by itself"),
-        Setting(name="block", kind=str, default=None, help="class of the blocks; the repeated class when left out"),
+        Setting(name="dynamic", kind=bool, default=None, help="symbolic shapes (default: torch decides)"),
+        Setting(name="fullgraph", kind=bool, default=False, help="raise an error at a graph break"),
+        Setting(name="regional", kind=bool, default=False, help="compile each repeated block separately"),
+        Setting(name="block", kind=str, default=None, help="class of the blocks (default: the repeated class)"),
         Setting(name="backend", kind=str, default="inductor", help="torch.compile's backend"),
     )
 

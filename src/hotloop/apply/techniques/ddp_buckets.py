@@ -30,7 +30,7 @@ class DdpBuckets(Technique):
     """
 
     id = "ddp-buckets"
-    title = "gradients in pieces of another size"
+    title = "change the size of DDP's gradient buckets"
     summary = "send gradients in buckets of another size"
     effort = "easy"
     numerics = Numerics.REORDERED
@@ -43,7 +43,7 @@ class DdpBuckets(Technique):
             name="bucket_cap_mb",
             kind=float,
             default=25.0,
-            help="size of a piece in MiB; 25 is torch's default",
+            help="bucket size in MiB; 25 is torch's default",
             least=0.1,
             most=4096,
         ),

@@ -40,7 +40,7 @@ class DdpSettings(Technique):
     """
 
     id = "ddp-settings"
-    title = "DDP without needless work"
+    title = "turn off DDP work that is not needed"
     summary = "other options of DistributedDataParallel"
     effort = "easy"
     numerics = Numerics.REORDERED
@@ -57,7 +57,7 @@ class DdpSettings(Technique):
             name="find_unused_parameters",
             kind=bool,
             default=False,
-            help="false: switched off where no parameter is unused; true: left as the script has it",
+            help="false: turned off if no parameter is unused; true: left as in the script",
         ),
         Setting(
             name="watch_steps",
@@ -71,12 +71,10 @@ class DdpSettings(Technique):
             name="assume_all_used",
             kind=bool,
             default=False,
-            help="you know that no branch of the model leaves a parameter out",
+            help="you know that no branch of the model skips a parameter",
         ),
-        Setting(
-            name="gradient_as_bucket_view", kind=bool, default=None, help="as the script has it when it is not set"
-        ),
-        Setting(name="static_graph", kind=bool, default=None, help="as the script has it when it is not set"),
+        Setting(name="gradient_as_bucket_view", kind=bool, default=None, help="default: as in the script"),
+        Setting(name="static_graph", kind=bool, default=None, help="default: as in the script"),
     )
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:

@@ -32,16 +32,14 @@ class DecayInOptimizer(Technique):
     """
 
     id = "decay-in-optimizer"
-    title = "weight decay by the optimizer"
+    title = "let the optimizer apply weight decay"
     summary = "weight decay by the optimizer, not by a loop over the weights"
     effort = "medium"
     numerics = Numerics.REORDERED
     safety = Safety.SHOW
     stage = Stage.OPTIMIZER
     treats = ()
-    settings = (
-        Setting(name="weight_decay", kind=float, default=None, least=0.0, most=1.0, help="must be given; per step"),
-    )
+    settings = (Setting(name="weight_decay", kind=float, default=None, least=0.0, most=1.0, help="required; per step"),)
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         if settings["weight_decay"] is None:

@@ -29,7 +29,7 @@ class DevicePrefetch(Technique):
     """
 
     id = "device-prefetch"
-    title = "next batch copied beside the computation"
+    title = "copy the next batch during computation"
     summary = "copy the next batch to the device while the current one is computed on"
     effort = "medium"
     numerics = Numerics.EXACT

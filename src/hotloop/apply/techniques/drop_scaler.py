@@ -37,7 +37,7 @@ class DropScaler(Technique):
     """
 
     id = "drop-scaler"
-    title = "no loss scaler"
+    title = "turn off the GradScaler"
     summary = "train without the GradScaler"
     effort = "medium"
     numerics = Numerics.REORDERED

@@ -34,7 +34,7 @@ class ExpandableSegments(Technique):
     """
 
     id = "expandable-segments"
-    title = "device memory in ranges that grow"
+    title = "let device memory segments grow"
     summary = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, so that blocks of other sizes need no new segments"
     effort = "easy"
     numerics = Numerics.EXACT

@@ -45,7 +45,7 @@ class ForeachClipping(Technique):
     safety = Safety.AUTO
     stage = Stage.LOOP
     treats = ("python-gradient-loop",)
-    settings = (Setting(name="foreach", kind=bool, default=True, choices=(True,), help="lists instead of a loop"),)
+    settings = (Setting(name="foreach", kind=bool, default=True, choices=(True,), help="use lists instead of a loop"),)
     functions = ("torch.nn.utils.clip_grad:clip_grad_norm_", "torch.nn.utils.clip_grad:clip_grad_value_")
 
     def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:

@@ -35,7 +35,7 @@ class ForeachOptimizer(Technique):
     """
 
     id = "foreach-optimizer"
-    title = "the optimizer's operators over lists of all tensors"
+    title = "update all tensors with foreach operators"
     summary = "one update for all tensors (`foreach=True`)"
     effort = "easy"
     numerics = Numerics.REORDERED

@@ -35,7 +35,7 @@ class Fp16Autocast(Technique):
     """
 
     id = "fp16-autocast"
-    title = "forward in float16 (autocast and a GradScaler)"
+    title = "run the forward in float16 (autocast and a GradScaler)"
     effort = "medium"
     numerics = Numerics.LOSSY
     safety = Safety.ASK

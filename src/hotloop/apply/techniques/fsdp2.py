@@ -32,7 +32,7 @@ class Fsdp2(Technique):
     """
 
     id = "fsdp2"
-    title = "model cut over the ranks (FSDP2)"
+    title = "shard the model over the ranks (FSDP2)"
     summary = "every rank keeps a part of the parameters, gradients and optimizer state (`fully_shard`)"
     effort = "hard"
     numerics = Numerics.REORDERED
@@ -47,12 +47,12 @@ class Fsdp2(Technique):
             name="reshard_after_forward",
             kind=bool,
             default=True,
-            help="free the gathered parameters between forward and backward: less memory, one more gathering",
+            help="free the gathered parameters between forward and backward: less memory, one more all-gather",
         ),
+        Setting(name="param_dtype", kind=str, default="as-is", choices=DTYPES, help="dtype of gathered parameters"),
         Setting(
-            name="param_dtype", kind=str, default="as-is", choices=DTYPES, help="parameters are gathered and used as"
+            name="reduce_dtype", kind=str, default="as-is", choices=DTYPES, help="dtype in which gradients are reduced"
         ),
-        Setting(name="reduce_dtype", kind=str, default="as-is", choices=DTYPES, help="gradients are reduced as"),
         Setting(
             name="cpu_offload", kind=bool, default=False, help="parameters and optimizer state live in host memory"
         ),

@@ -34,7 +34,7 @@ class FusedOptimizer(Technique):
     """
 
     id = "fused-optimizer"
-    title = "one fused kernel for the optimizer's step"
+    title = "update all parameters with one fused kernel"
     summary = "one kernel for all tensors (`fused=True`)"
     effort = "easy"
     numerics = Numerics.REORDERED

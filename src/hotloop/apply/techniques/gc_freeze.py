@@ -39,7 +39,7 @@ class GcFreeze(Technique):
     """
 
     id = "gc-freeze"
-    title = "garbage collection that skips long-lived objects"
+    title = "keep garbage collection from visiting long-lived objects"
     summary = "keep Python's garbage collector from visiting long-lived objects"
     effort = "easy"
     numerics = Numerics.EXACT
@@ -49,14 +49,14 @@ class GcFreeze(Technique):
     watch_steps = True
     settings = (
         Setting(name="freeze", kind=bool, default=True, help="gc.freeze() after the warm-up"),
-        Setting(name="warmup_steps", kind=int, default=3, least=1, most=1_000_000, help="steps before it"),
+        Setting(name="warmup_steps", kind=int, default=3, least=1, most=1_000_000, help="steps before freezing"),
         Setting(
             name="every",
             kind=int,
             default=None,
             least=1,
             most=1_000_000,
-            help="collect after every so many steps and not in between (default: leave automatic collection on)",
+            help="collect every so many steps and not in between (default: keep automatic collection)",
         ),
         Setting(
             name="remove_explicit",

@@ -41,13 +41,13 @@ class KeepHeap(Technique):
     """
 
     id = "keep-heap"
-    title = "freed memory kept by the process"
+    title = "keep freed memory in the process"
     effort = "easy"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.RUNTIME
     settings = (
-        Setting(name="keep_mib", kind=int, default=1024, least=1, most=2047, help="most freed memory kept, in MiB"),
+        Setting(name="keep_mib", kind=int, default=1024, least=1, most=2047, help="most freed memory to keep, in MiB"),
     )
 
     def set_environment(

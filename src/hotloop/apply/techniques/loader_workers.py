@@ -71,7 +71,7 @@ class LoaderWorkers(Technique):
     """
 
     id = "loader-workers"
-    title = "batches made in worker processes"
+    title = "load batches in worker processes"
     summary = "load in other processes, or in more: `num_workers`, `persistent_workers`, `prefetch_factor`"
     effort = "easy"
     numerics = Numerics.RESAMPLED
@@ -100,22 +100,22 @@ class LoaderWorkers(Technique):
             most=256,
         ),
         Setting(
-            name="prefetch_factor", kind=int, default=2, help="batches that a worker makes ahead", least=1, most=1024
+            name="prefetch_factor", kind=int, default=2, help="batches that a worker loads ahead", least=1, most=1024
         ),
-        Setting(name="persistent_workers", kind=bool, default=True, help="keep the workers from one pass to the next"),
+        Setting(name="persistent_workers", kind=bool, default=True, help="keep the workers between passes"),
         Setting(
             name="start_method",
             kind=str,
             default=None,
-            help="how workers are started; by default fork on Linux, unless the script has chosen",
+            help="how workers are started; by default fork on Linux, unless the script chose a method",
             choices=("fork", "spawn", "forkserver"),
         ),
         Setting(
             name="niceness",
             kind=int,
             default=None,
-            help=f"how far the workers stand back for the computation; by default {LOW_PRIORITY} where its threads and "
-            "the workers are more than the cores, else 0",
+            help=f"how far to lower the workers' priority; by default {LOW_PRIORITY} if the training's threads and "
+            "the workers outnumber the cores, else 0",
             least=0,
             most=19,
         ),

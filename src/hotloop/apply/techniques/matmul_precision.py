@@ -36,7 +36,7 @@ class MatmulPrecision(Technique):
     """
 
     id = "matmul-precision"
-    title = "float32 matrix products with fewer bits (TF32 or bfloat16)"
+    title = "compute float32 matrix products with fewer bits (TF32 or bfloat16)"
     effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.ASK

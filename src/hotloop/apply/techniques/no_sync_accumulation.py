@@ -34,7 +34,7 @@ class NoSyncAccumulation(Technique):
     """
 
     id = "no-sync-accumulation"
-    title = "gradients averaged once a step"
+    title = "synchronise gradients once per step"
     summary = "average gradients once a step, not after every micro-batch"
     effort = "medium"
     numerics = Numerics.REORDERED

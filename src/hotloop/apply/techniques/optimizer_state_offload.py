@@ -30,7 +30,7 @@ class OptimizerStateOffload(Technique):
     """
 
     id = "optimizer-state-offload"
-    title = "optimizer state in host memory"
+    title = "keep optimizer state in host memory"
     summary = "keep the optimizer's state in the host's memory"
     effort = "hard"
     numerics = Numerics.EXACT

@@ -40,7 +40,7 @@ class PinnedMemory(Technique):
     """
 
     id = "pinned-memory"
-    title = "batches in pinned memory, copied without waiting"
+    title = "pin batches and copy them asynchronously"
     summary = "copy batches to the device from pinned memory, without waiting for the copy"
     effort = "medium"
     numerics = Numerics.EXACT
@@ -54,7 +54,7 @@ class PinnedMemory(Technique):
             name="non_blocking",
             kind=bool,
             default=True,
-            help="copy the script's pinned batches to the device without the host's waiting (with `hotloop run`)",
+            help="copy the script's pinned batches to the device without making the host wait (with `hotloop run`)",
         ),
     )
 

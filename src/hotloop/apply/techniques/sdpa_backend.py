@@ -55,13 +55,13 @@ class SdpaBackend(Technique):
     """
 
     id = "sdpa-backend"
-    title = "the kernel of scaled_dot_product_attention"
+    title = "choose the kernel of scaled_dot_product_attention"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.ATTENTION
     settings = (
-        Setting(name="backend", kind=str, default="flash", choices=tuple(MEMBERS), help="the one that is tried first"),
+        Setting(name="backend", kind=str, default="flash", choices=tuple(MEMBERS), help="the backend to try first"),
     )
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:

@@ -40,7 +40,7 @@ class ThreadCount(Technique):
     """
 
     id = "thread-count"
-    title = "as many compute threads as cores"
+    title = "use as many compute threads as cores"
     summary = "use as many compute threads as this process has cores"
     effort = "easy"
     numerics = Numerics.REORDERED

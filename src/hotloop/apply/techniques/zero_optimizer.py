@@ -32,7 +32,7 @@ class ZeroOptimizer(Technique):
     """
 
     id = "zero-optimizer"
-    title = "optimizer state shared out over ranks"
+    title = "shard the optimizer state over the ranks"
     summary = "every rank keeps a part of the optimizer's state (`ZeroRedundancyOptimizer`)"
     effort = "medium"
     numerics = Numerics.REORDERED
