@@ -54,6 +54,22 @@ def test_the_causes_are_told_apart(loader: object, cause: str) -> None:
     assert found(make_analysis(input_wait=0.46, cores=8, loaders=(loader,))).evidence["cause"] == cause
 
 
+@pytest.mark.parametrize(
+    ("cores", "wanted", "why"),
+    [
+        (2, 2, "4 share 2 cores with the training: fewer leave it more of them"),
+        (8, 5, "they are quick enough on average: a longer queue bridges late batches"),
+    ],
+)
+def test_uneven_batches_say_why_more_or_fewer_workers_are_the_fix(cores: int, wanted: int, why: str) -> None:
+    loader = make_loader(num_workers=4, fetch_ns=4e6, fetch_cpu_ns=4e6)
+    one = found(make_analysis(input_wait=0.46, cores=cores, loaders=(loader,)))
+    assert one.fix is not None
+    assert one.fix.settings["num_workers"] == wanted
+    assert one.evidence["workers"] == why
+    assert "workers may save nothing" not in one.title
+
+
 def test_an_iterable_data_set_is_told_by_the_function_that_it_has() -> None:
     loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=8.5e6, iterable=True)
     one = found(make_analysis(input_wait=0.46, cores=8, loaders=(loader,)))

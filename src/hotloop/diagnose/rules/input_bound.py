@@ -228,7 +228,8 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
     if fix.technique == "loader-workers" and needs_core and (cores.all - cores.busy) * compute_ns < 0.5 * work.cpu_ns:
         alone = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores.all, busy=cores.own)
         saving = _without_a_free_core(saving, rank, alone, cost_ratio)
-        title += OTHERS_HAVE_CORES if cores.taken >= LEAST_TAKEN_CORES and not lacks_cores else NO_FREE_CORE
+        if not _has_fewer_workers(fix, loader):
+            title += OTHERS_HAVE_CORES if cores.taken >= LEAST_TAKEN_CORES and not lacks_cores else NO_FREE_CORE
     is_preparation = fix.technique == "precompute-samples"
     if is_preparation and draws:
         part = f" ({say_share(same)} of the wait)" if same else ""
@@ -242,7 +243,7 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
         saving=saving,
         evidence={
             "cause": cause,
-            "workers": _say_workers(fix, overlap, rank.step_mean_ns),
+            "workers": _say_workers(fix, loader, cause, overlap, rank),
             "to_prepare": describe_preparation(rank) if is_preparation else None,
             "draws_random": draws,
             "before_draws_ratio": round(same, 2) if draws and same is not None else None,
@@ -300,10 +301,19 @@ def _describe_loading(rank: RankAnalysis, loader: LoaderFacts, work: LoadingWork
     }
 
 
-def _say_workers(fix: Fix, overlap: Overlap, step_ns: float) -> str:
+def _has_fewer_workers(fix: Fix, loader: LoaderFacts) -> bool:
+    wanted = fix.settings.get("num_workers")
+    return isinstance(wanted, int) and wanted < (loader.num_workers or 0)
+
+
+def _say_workers(fix: Fix, loader: LoaderFacts, cause: str, overlap: Overlap, rank: RankAnalysis) -> str:
     """Why loader workers are the fix, or are not."""
+    if _has_fewer_workers(fix, loader):
+        return f"{loader.num_workers} share {rank.cores} cores with the training: fewer leave it more of them"
+    if cause == "uneven-batches":
+        return "they are quick enough on average: a longer queue bridges late batches"
     hands = f"{overlap.workers} worker{'s' * (overlap.workers != 1)}"
-    forecast = f"{say_time(overlap.mid_ns)} a step with {hands}, {say_time(step_ns)} now"
+    forecast = f"{say_time(overlap.mid_ns)} a step with {hands}, {say_time(rank.step_mean_ns)} now"
     if fix.technique == "precompute-samples":
         return f"no core is free for them: {forecast}"
     return f"they load in parallel with the computation: {forecast}"
