@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from hotloop.apply import handed
 from hotloop.apply.applier import Record
-from hotloop.apply.handed import Offer, offer_choices, withdraw_choices
+from hotloop.apply.handed import Offer, offer_choices
 from hotloop.core.strategy import Choice, Strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -35,7 +36,7 @@ class Outside:
 def _clean() -> Iterator[None]:
     kept, python = torch.get_rng_state(), random.getstate()
     yield
-    withdraw_choices()
+    handed._offers.clear()
     torch.set_rng_state(kept)
     random.setstate(python)
 

@@ -29,7 +29,6 @@ def test_kept_bytes_are_those_that_the_operators_need() -> None:
     # At the end the square keeps its input, the last of these.
     assert compared.plain.saved_bytes == (2 * BLOCKS + 1) * TENSOR_BYTES
     assert compared.recomputed.saved_bytes == (BLOCKS + 1) * TENSOR_BYTES
-    assert compared.saved_ratio == pytest.approx(3 / 7)
     assert compared.plain.loss == compared.recomputed.loss
     assert compared.plain.peak_bytes is None
 

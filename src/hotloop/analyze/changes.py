@@ -55,10 +55,6 @@ class SideSteps:
     def steps_count(self) -> int:
         return int(self.weight.sum())
 
-    def pick(self, parts: Sequence[int]) -> SideSteps:
-        """The same steps with some of the parts."""
-        return SideSteps(self.weight, self.parts_ns[:, list(parts)], self.ranks_count, self.alignment)
-
 
 def join_ranks(ranks: Sequence[RankSteps]) -> SideSteps:
     """The steps that all ranks have, each summed over the ranks: what slows all ranks in one step is one draw."""

@@ -37,8 +37,3 @@ def offer_choices(offer: Offer) -> None:
 def offered_choices() -> Offer | None:
     """The offer of this process; None where the command was started without one."""
     return _offers[-1] if _offers else None
-
-
-def withdraw_choices() -> None:
-    """Take the offer back: what is built from now on is the script's own."""
-    _offers.clear()

@@ -79,15 +79,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._share([_Piece(p, p.grad is not None) for p in self._parameters])
         return loss
 
-    def state_bytes(self) -> int:
-        """Bytes of optimizer state that this rank holds."""
-        return sum(
-            value.numel() * value.element_size()
-            for state in self._inner.state.values()
-            for value in state.values()
-            if isinstance(value, torch.Tensor)
-        )
-
     @torch.no_grad()
     def gather_state(self) -> None:
         """Bring the whole state to every rank's host memory for ``state_dict()``. All ranks must call this."""

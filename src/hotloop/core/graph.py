@@ -105,11 +105,6 @@ class Clocks:
     base_ns: tuple[int, ...]
     """Per rank: add it to an instant of that rank's trace to get the aligned instant."""
 
-    @property
-    def is_corrected(self) -> bool:
-        """Whether any clock was moved."""
-        return any(offset.applied_ns for offset in self.offsets)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedCollective:

@@ -115,33 +115,3 @@ FLAG_DEEP = 1
 FLAG_WATCHED_ALL = 2
 """Nested modules were watched during the whole row, so recompute_ns is known."""
 FLAG_FOREIGN_PROFILER = 4
-
-FACT_KINDS = (
-    "process",
-    "loader",
-    "optimizer",
-    "ddp",
-    "fsdp",
-    "compile",
-    "scaler",
-    "autocast",
-    "checkpointing",
-    "model",
-    "samples",
-    "memory",
-    "gc",
-    "ddp_stats",
-    "device_times",
-    "network",
-    "loader_stats",
-    "ops",
-    "flow",
-    "deep",
-    "end",
-    "health",
-    "overhead",
-    "metric",
-    "trace",
-    "applied",
-)
-"""Kinds of facts; docs/formats.md says what each holds. A reader ignores kinds that it does not know."""

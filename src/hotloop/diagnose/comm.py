@@ -206,10 +206,6 @@ class Link:
     overlap_ns: float
 
     @property
-    def nominal_is_real(self) -> bool:
-        return self.nominal_bytes_per_s is not None and self.nominal_bytes_per_s > 0
-
-    @property
     def below_nominal(self) -> bool:
         """The interface could do much more than it did: another route, a shared or shaped link, a wrong setting."""
         nominal = self.nominal_bytes_per_s

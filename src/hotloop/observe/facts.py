@@ -97,12 +97,6 @@ def accelerator_type() -> str | None:
     return None
 
 
-def may_have_accelerator() -> bool:
-    """Whether this machine has a driver that an accelerator would need; asks no driver."""
-    devices = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg", "/dev/dri/renderD128")
-    return sys.platform == "darwin" or any(os.path.exists(path) for path in devices)
-
-
 def process_start_wall_s() -> float | None:
     """Wall time at which the kernel started this process; None where /proc does not tell."""
     try:

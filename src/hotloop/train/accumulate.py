@@ -52,16 +52,6 @@ def micro_batches(model: Any, batch: Any, count: int) -> Iterator[MicroBatch]:
         start = stop
 
 
-def window_weights(sizes: list[int]) -> list[float]:
-    """Weights of the losses of loader batches that make one step together, the last window's fewer ones included.
-
-    >>> window_weights([8, 8, 4])
-    [0.4, 0.4, 0.2]
-    """
-    total = sum(sizes)
-    return [size / total for size in sizes]
-
-
 @contextlib.contextmanager
 def without_exchange(model: Any) -> Iterator[None]:
     """Backwards in here leave gradients on their rank: DDP's no_sync, FSDP2's switch, nothing for a plain module.

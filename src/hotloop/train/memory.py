@@ -35,11 +35,6 @@ class MemoryComparison:
     recomputed: ActivationMemory
     blocks_count: int
 
-    @property
-    def saved_ratio(self) -> float:
-        """Part of the kept activations that recomputation does without, 0..1 (below zero where it keeps more)."""
-        return 1.0 - self.recomputed.saved_bytes / self.plain.saved_bytes if self.plain.saved_bytes else 0.0
-
 
 def compare_memory(
     build: Callable[[], nn.Module],

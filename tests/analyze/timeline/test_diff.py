@@ -6,8 +6,9 @@ from functools import cache
 
 import pytest
 
-from hotloop.analyze.timeline.diff import diff_ranks, diff_timelines, normalize_name
+from hotloop.analyze.timeline.diff import diff_ranks, normalize_name
 from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
+from hotloop.core.comparison import TimelineDiff
 from hotloop.core.timeline import RankTimeline
 from hotloop.trace.inputs import find_traces, read_trace_file
 
@@ -31,6 +32,10 @@ def timeline(kernels: list[tuple[str, int]], loader_us: int = 20, steps: int = 3
             at += 5 + length
         rows.append(mark(f"ProfilerStep#{i}", begin, at - begin))
     return reduce_trace(PlainTrace(rows), ReduceOptions(top=top))
+
+
+def diff_timelines(before: RankTimeline, after: RankTimeline) -> TimelineDiff:
+    return diff_ranks((before,), (after,))
 
 
 def test_terms_sum_to_the_change() -> None:

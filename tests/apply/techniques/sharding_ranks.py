@@ -81,7 +81,7 @@ def zero(build, kind, **options):
     again = apply_strategy(strategy("zero-optimizer"), model=treated, optimizer=loaded).optimizer
     result = {
         "records": [f"{r.status}: {r.detail}" for r in applied.records],
-        "bytes": b.state_bytes(),
+        "bytes": state_bytes(b._inner),
         "whole_bytes": state_bytes(a),
         "refused": refused,
         "lr": [group["lr"] for group in again.param_groups] == [group["lr"] for group in a.param_groups],

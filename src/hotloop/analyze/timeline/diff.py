@@ -38,11 +38,6 @@ def normalize_name(name: str) -> str:
     return (triton.group(1) or triton.group(2)) if triton else short
 
 
-def diff_timelines(before: RankTimeline, after: RankTimeline) -> TimelineDiff:
-    """Why the step of ``after`` takes longer or shorter than that of ``before``; one rank each."""
-    return diff_ranks((before,), (after,))
-
-
 def diff_ranks(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) -> TimelineDiff:
     """Why the mean step of the ranks ``after`` takes longer or shorter than that of the ranks ``before``."""
     host, device = (host_steps(before), host_steps(after)), (device_steps(before), device_steps(after))

@@ -94,8 +94,6 @@ _MTIA_NAMES = {
 _ANNOTATION_NAMES = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
 """Ranges that files without user_annotation call operators."""
 
-_ON_DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.SYNC, Category.DEVICE_ANNOTATION)
-
 Integer: TypeAlias = int | str | None
 Number: TypeAlias = float | str | None
 
