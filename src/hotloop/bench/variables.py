@@ -1,7 +1,7 @@
 """Environment variables -> what they do to a training here: harm, cost, or nothing at all.
 
-A variable is judged by its value and by whether anything on this machine reads it. One entry of VARIABLES is one
-variable; a new one is one more entry.
+A variable is judged by its value and by whether anything on this machine reads it. variables.toml describes each
+variable; a new one is one more table there.
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from hotloop.core.toml import parse_toml
 
 from .host import Host
 
 Level = Literal["warning", "harmful"]
+DESCRIPTIONS = Path(__file__).with_name("variables.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +47,40 @@ class Effect:
     fix: str
 
 
+@cache
+def read_variables() -> tuple[Variable, ...]:
+    """The variables that variables.toml describes."""
+    described = parse_toml(DESCRIPTIONS.read_text(encoding="utf-8"))
+    unread = described["unread"]
+    return tuple(_variable(name, one, unread) for one in described["variable"] for name in one["names"])
+
+
+def _variable(name: str, described: dict[str, Any], unread: dict[str, str]) -> Variable:
+    reader = described.get("read_by", "nothing")
+    return Variable(
+        name=name,
+        is_bad=_condition(described.get("bad", "any")),
+        level=described.get("level", "warning"),
+        why=described.get("why", "").replace("{name}", name),
+        fix=described.get("fix", "unset {name}").replace("{name}", name),
+        is_read=READERS[reader],
+        unread=described.get("unread", unread.get(reader, "")),
+    )
+
+
+def _condition(bad: str | list[str] | dict[str, int]) -> Callable[[str, Host], bool]:
+    if isinstance(bad, str):
+        return CONDITIONS[bad]
+    if isinstance(bad, list):
+        return lambda value, host: value.strip().lower() in bad
+    limit = bad["below"]
+    return lambda value, host: 0 < (integer(value) or 0) < limit
+
+
 def judge_variables(host: Host) -> tuple[Effect, ...]:
     """The effects worth telling, harmful first; variables that do what they should are left out."""
     effects = []
-    for one in VARIABLES:
+    for one in read_variables():
         value = host.environment.get(one.name)
         if value is None:
             continue
@@ -82,34 +117,7 @@ def is_set(value: str, host: Host) -> bool:
     return value.strip() != ""
 
 
-def is_any(value: str, host: Host) -> bool:
-    return True
-
-
-def is_fine(value: str, host: Host) -> bool:
-    """No value is bad: the variable is known only because it may have no effect."""
-    return False
-
-
-def is_one_of(*words: str) -> Callable[[str, Host], bool]:
-    """The value is one of these words, in any case."""
-    return lambda value, host: value.strip().lower() in words
-
-
-def is_below(limit: int) -> Callable[[str, Host], bool]:
-    """The value is a positive number below ``limit``."""
-    return lambda value, host: 0 < (integer(value) or 0) < limit
-
-
 # Who reads a variable here.
-
-
-def always(host: Host) -> bool | None:
-    return True
-
-
-def never(host: Host) -> bool | None:
-    return False
 
 
 def with_torch(host: Host) -> bool | None:
@@ -157,14 +165,10 @@ def with_onednn(host: Host) -> bool | None:
     return None if not host.has_torch else bool(host.fact("torch", "onednn"))
 
 
-def with_openmp(*names: str) -> Callable[[Host], bool | None]:
+def with_openmp(host: Host, *names: str) -> bool | None:
     """One of these OpenMP runtimes was loaded by torch."""
-
-    def is_read(host: Host) -> bool | None:
-        loaded = host.fact("openmp")
-        return None if not isinstance(loaded, list) or not loaded else any(name in loaded for name in names)
-
-    return is_read
+    loaded = host.fact("openmp")
+    return None if not isinstance(loaded, list) or not loaded else any(name in loaded for name in names)
 
 
 # What makes a value bad.
@@ -233,431 +237,36 @@ def splits_blocks_small(value: str, host: Host) -> bool:
     return found is not None and int(found.group(1)) < 128
 
 
-NO_NCCL = "torch here has no NCCL with a GPU to use it"
-ONE_GPU = "it acts between GPUs, and NCCL has fewer than two here"
-NO_CUDA = "torch uses no CUDA device here"
-GONE = "nothing reads it any more"
-NO_KMP = "only Intel's and LLVM's OpenMP read it, and torch here has loaded neither"
-NOT_READ = "torch does not read it"
+CONDITIONS: dict[str, Callable[[str, Host], bool]] = {
+    "any": lambda value, host: True,
+    "never": lambda value, host: False,
+    "set": is_set,
+    "on": is_on,
+    "off": is_off,
+    "names-no-interface": names_no_interface,
+    "matches-no-interface": matches_no_interface,
+    "hides-all-gpus": hides_all_gpus,
+    "has-missing-library": has_missing_library,
+    "limits-vector-units": limits_vector_units,
+    "keeps-scalar-kernels": keeps_scalar_kernels,
+    "spins-while-crowded": spins_while_crowded,
+    "splits-blocks-small": splits_blocks_small,
+}
+"""What ``bad`` may name: whether a value is bad on this machine."""
 
-
-def _nccl_renamed(old: str) -> Variable:
-    return Variable(
-        name=old,
-        is_bad=is_on if "BLOCKING" in old else is_any,
-        level="harmful" if "BLOCKING" in old else "warning",
-        why=BLOCKING if "BLOCKING" in old else f"since torch 2.2 its name is TORCH_{old}; the old one only warns",
-        fix=f"unset {old}" if "BLOCKING" in old else f"export TORCH_{old}, unset {old}",
-        is_read=with_nccl,
-        unread=NO_NCCL,
-    )
-
-
-BLOCKING = "the host waits for every collective to end, so nothing of it is hidden behind computation"
-
-VARIABLES: tuple[Variable, ...] = (
-    # CUDA
-    Variable(
-        name="CUDA_LAUNCH_BLOCKING",
-        is_bad=is_on,
-        level="harmful",
-        why="the host waits for every kernel to end; it is meant for finding the kernel that fails",
-        fix="unset CUDA_LAUNCH_BLOCKING",
-        is_read=with_cuda,
-        unread=NO_CUDA,
-    ),
-    Variable(
-        name="CUDA_VISIBLE_DEVICES",
-        is_bad=hides_all_gpus,
-        level="warning",
-        why="it hides every GPU of this machine: the training would run on the CPU",
-        fix="unset CUDA_VISIBLE_DEVICES, or name the GPUs, such as 0,1",
-        is_read=always,
-        unread="",
-    ),
-    Variable(
-        name="CUDA_CACHE_DISABLE",
-        is_bad=is_on,
-        level="warning",
-        why="kernels that the driver compiles at start are compiled again in every process",
-        fix="unset CUDA_CACHE_DISABLE",
-        is_read=with_cuda,
-        unread=NO_CUDA,
-    ),
-    Variable(
-        name="NVIDIA_TF32_OVERRIDE",
-        is_bad=is_off,
-        level="warning",
-        why="TF32 is off for every library, whatever the program sets: float32 matrix products run on slow units",
-        fix="unset NVIDIA_TF32_OVERRIDE, unless full float32 precision is wanted",
-        is_read=with_cuda,
-        unread=NO_CUDA,
-    ),
-    # Allocators
-    Variable(
-        name="PYTORCH_NO_CUDA_MEMORY_CACHING",
-        is_bad=is_set,
-        level="harmful",
-        why="every tensor is a cudaMalloc and a cudaFree, and each of them may wait for the device",
-        fix="unset PYTORCH_NO_CUDA_MEMORY_CACHING",
-        is_read=with_cuda,
-        unread=NO_CUDA,
-    ),
-    *(
-        Variable(
-            name=name,
-            is_bad=splits_blocks_small,
-            level="warning",
-            why="a small max_split_size_mb keeps large blocks whole: fewer of them are reused, more are allocated anew",
-            fix=f"export {name}=expandable_segments:True, and drop max_split_size_mb",
-            is_read=with_cuda,
-            unread=NO_CUDA,
-        )
-        for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-    ),
-    Variable(
-        name="PYTORCH_HIP_ALLOC_CONF",
-        is_bad=splits_blocks_small,
-        level="warning",
-        why="a small max_split_size_mb keeps large blocks whole: fewer of them are reused, more are allocated anew",
-        fix="drop max_split_size_mb",
-        is_read=with_hip,
-        unread="torch here is not built for ROCm",
-    ),
-    Variable(
-        name="LD_PRELOAD",
-        is_bad=has_missing_library,
-        level="warning",
-        why="a library that it names is not there: the allocator or profiler that it should bring is not used",
-        fix="correct the path in LD_PRELOAD",
-        is_read=always,
-        unread="",
-    ),
-    *(
-        Variable(
-            name=name,
-            is_bad=is_on,
-            level="warning",
-            why="the C library checks or fills memory at every allocation",
-            fix=f"unset {name}",
-            is_read=always,
-            unread="",
-        )
-        for name in ("MALLOC_CHECK_", "MALLOC_PERTURB_")
-    ),
-    # NCCL
-    Variable(
-        name="NCCL_P2P_DISABLE",
-        is_bad=is_on,
-        level="harmful",
-        why="GPUs of one host exchange data through the host's memory instead of NVLink or PCIe",
-        fix="unset NCCL_P2P_DISABLE",
-        is_read=with_several_gpus,
-        unread=ONE_GPU,
-    ),
-    Variable(
-        name="NCCL_P2P_LEVEL",
-        is_bad=is_one_of("loc", "0"),
-        level="harmful",
-        why="direct exchange between GPUs is off at this level",
-        fix="unset NCCL_P2P_LEVEL",
-        is_read=with_several_gpus,
-        unread=ONE_GPU,
-    ),
-    Variable(
-        name="NCCL_SHM_DISABLE",
-        is_bad=is_on,
-        level="harmful",
-        why="GPUs without a direct path go over the network even inside one host",
-        fix="unset NCCL_SHM_DISABLE",
-        is_read=with_several_gpus,
-        unread=ONE_GPU,
-    ),
-    Variable(
-        name="NCCL_IB_DISABLE",
-        is_bad=is_on,
-        level="harmful",
-        why="several hosts talk over TCP although there is an InfiniBand or RoCE device",
-        fix="unset NCCL_IB_DISABLE",
-        is_read=with_infiniband,
-        unread="there is no InfiniBand device that NCCL could use",
-    ),
-    Variable(
-        name="NCCL_NET_GDR_LEVEL",
-        is_bad=is_one_of("loc", "0"),
-        level="warning",
-        why="the network card never reads GPU memory directly: everything between hosts passes through host memory",
-        fix="unset NCCL_NET_GDR_LEVEL",
-        is_read=with_infiniband,
-        unread="there is no InfiniBand device that NCCL could use",
-    ),
-    *(
-        Variable(
-            name=name,
-            is_bad=is_set,
-            level="warning",
-            why="it fixes one choice for all sizes; NCCL picks the faster one for each",
-            fix=f"unset {name}, or measure with and without",
-            is_read=with_several_gpus,
-            unread=ONE_GPU,
-        )
-        for name in ("NCCL_ALGO", "NCCL_PROTO")
-    ),
-    Variable(
-        name="NCCL_MAX_NCHANNELS",
-        is_bad=is_below(4),
-        level="warning",
-        why="so few channels cannot fill fast links",
-        fix="unset NCCL_MAX_NCHANNELS",
-        is_read=with_several_gpus,
-        unread=ONE_GPU,
-    ),
-    Variable(
-        name="NCCL_BUFFSIZE",
-        is_bad=is_below(1 << 20),
-        level="warning",
-        why="buffers below 1 MiB (the default is 4 MiB) cut messages into many small pieces",
-        fix="unset NCCL_BUFFSIZE",
-        is_read=with_several_gpus,
-        unread=ONE_GPU,
-    ),
-    Variable(
-        name="NCCL_DEBUG",
-        is_bad=is_one_of("info", "trace"),
-        level="warning",
-        why="every rank writes its log; TRACE writes one line per call",
-        fix="export NCCL_DEBUG=WARN",
-        is_read=with_nccl,
-        unread=NO_NCCL,
-    ),
-    Variable(
-        name="TORCH_NCCL_BLOCKING_WAIT",
-        is_bad=is_on,
-        level="harmful",
-        why=BLOCKING,
-        fix="unset TORCH_NCCL_BLOCKING_WAIT",
-        is_read=with_nccl,
-        unread=NO_NCCL,
-    ),
-    _nccl_renamed("NCCL_BLOCKING_WAIT"),
-    _nccl_renamed("NCCL_ASYNC_ERROR_HANDLING"),
-    Variable(
-        name="NCCL_SOCKET_IFNAME",
-        is_bad=matches_no_interface,
-        level="harmful",
-        why="no network interface here fits it: NCCL fails when several hosts start",
-        fix="name one of the interfaces of: ls /sys/class/net",
-        is_read=with_nccl,
-        unread=NO_NCCL,
-    ),
-    *(
-        Variable(
-            name=name, is_bad=is_any, level="warning", why="", fix="", is_read=never, unread=f"NCCL: {GONE}{instead}"
-        )
-        for name, instead in (
-            ("NCCL_TREE_THRESHOLD", " since 2.5 (NCCL_ALGO took its place)"),
-            ("NCCL_LL_THRESHOLD", " since 2.5 (NCCL_PROTO took its place)"),
-            ("NCCL_SINGLE_RING_THRESHOLD", " since 2.3"),
-            ("NCCL_IB_CUDA_SUPPORT", " since 2.4 (NCCL_NET_GDR_LEVEL took its place)"),
-        )
-    ),
-    Variable(
-        name="NCCL_TIMEOUT",
-        is_bad=is_any,
-        level="warning",
-        why="",
-        fix="",
-        is_read=never,
-        unread="neither NCCL nor torch reads it; the timeout is an argument of init_process_group",
-    ),
-    # gloo and torch.distributed
-    Variable(
-        name="GLOO_SOCKET_IFNAME",
-        is_bad=names_no_interface,
-        level="harmful",
-        why="an interface that it names does not exist here: init_process_group with gloo fails",
-        fix="name one of the interfaces of: ls /sys/class/net",
-        is_read=with_gloo,
-        unread="torch here has no gloo",
-    ),
-    Variable(
-        name="GLOO_DEVICE_TRANSPORT",
-        is_bad=is_one_of("tcp_tls"),
-        level="warning",
-        why="every byte between ranks is encrypted on the CPU",
-        fix="unset GLOO_DEVICE_TRANSPORT, where the network may be trusted",
-        is_read=with_gloo,
-        unread="torch here has no gloo",
-    ),
-    Variable(
-        name="TORCH_DISTRIBUTED_DEBUG",
-        is_bad=is_one_of("detail"),
-        level="harmful",
-        why="before every collective of several ranks all of them compare what they are about to do",
-        fix="unset TORCH_DISTRIBUTED_DEBUG",
-        is_read=with_torch,
-        unread="",
-    ),
-    # Threads
-    Variable(
-        name="OMP_WAIT_POLICY",
-        is_bad=spins_while_crowded,
-        level="harmful",
-        why="threads that wait keep their core busy, and there are more threads than cores",
-        fix="unset OMP_WAIT_POLICY",
-        is_read=with_torch,
-        unread="",
-    ),
-    Variable(
-        name="KMP_BLOCKTIME",
-        is_bad=spins_while_crowded,
-        level="harmful",
-        why="threads that wait keep their core busy, and there are more threads than cores",
-        fix="unset KMP_BLOCKTIME",
-        is_read=with_openmp("libiomp5", "libomp"),
-        unread=NO_KMP,
-    ),
-    Variable(
-        name="KMP_AFFINITY",
-        is_bad=is_fine,
-        level="warning",
-        why="",
-        fix="",
-        is_read=with_openmp("libiomp5", "libomp"),
-        unread=NO_KMP,
-    ),
-    *(
-        Variable(
-            name=name,
-            is_bad=is_fine,
-            level="warning",
-            why="",
-            fix="",
-            is_read=with_openmp("libgomp"),
-            unread="only GNU's OpenMP reads it, and torch here has not loaded that",
-        )
-        for name in ("GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT")
-    ),
-    *(
-        Variable(name=name, is_bad=is_any, level="warning", why="", fix="", is_read=never, unread=unread)
-        for name, unread in (
-            ("TORCH_NUM_THREADS", f"{NOT_READ}; OMP_NUM_THREADS or torch.set_num_threads sets the threads"),
-            ("PYTORCH_NUM_THREADS", f"{NOT_READ}; OMP_NUM_THREADS or torch.set_num_threads sets the threads"),
-            ("MKL_DEBUG_CPU_TYPE", f"MKL: {GONE} since 2020.1"),
-            ("TORCH_ALLOW_TF32", f"{NOT_READ}; torch.set_float32_matmul_precision('high') allows TF32"),
-            ("CUDNN_BENCHMARK", f"{NOT_READ}; torch.backends.cudnn.benchmark = True is the switch"),
-            ("TORCH_CUDNN_BENCHMARK", f"{NOT_READ}; torch.backends.cudnn.benchmark = True is the switch"),
-        )
-    ),
-    # CPU libraries
-    Variable(
-        name="ATEN_CPU_CAPABILITY",
-        is_bad=keeps_scalar_kernels,
-        level="harmful",
-        why="torch's own kernels leave this CPU's vector units unused",
-        fix="unset ATEN_CPU_CAPABILITY",
-        is_read=with_torch,
-        unread="",
-    ),
-    *(
-        Variable(
-            name=name,
-            is_bad=limits_vector_units,
-            level="harmful",
-            why="matrix products and convolutions use an older instruction set than this CPU has",
-            fix=f"unset {name}",
-            is_read=with_onednn,
-            unread="torch here is built without oneDNN",
-        )
-        for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-    ),
-    *(
-        Variable(
-            name=name,
-            is_bad=is_on,
-            level="harmful",
-            why="one line is printed for every operator",
-            fix=f"unset {name}",
-            is_read=with_mkl if name.startswith("MKL") else with_onednn,
-            unread="torch here is built without the library that reads it",
-        )
-        for name in ("ONEDNN_VERBOSE", "DNNL_VERBOSE", "MKL_VERBOSE")
-    ),
-    # Compiler
-    *(
-        Variable(
-            name=name,
-            is_bad=is_on,
-            level="warning",
-            why="torch.compile does nothing: the model runs eagerly, without a word",
-            fix=f"unset {name}",
-            is_read=with_torch,
-            unread="",
-        )
-        for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
-    ),
-    Variable(
-        name="TORCHINDUCTOR_FORCE_DISABLE_CACHES",
-        is_bad=is_on,
-        level="warning",
-        why="every start compiles everything again",
-        fix="unset TORCHINDUCTOR_FORCE_DISABLE_CACHES",
-        is_read=with_torch,
-        unread="",
-    ),
-    Variable(
-        name="TORCHINDUCTOR_FX_GRAPH_CACHE",
-        is_bad=is_off,
-        level="warning",
-        why="every start compiles every graph again",
-        fix="unset TORCHINDUCTOR_FX_GRAPH_CACHE",
-        is_read=with_torch,
-        unread="",
-    ),
-    Variable(
-        name="TORCH_COMPILE_DEBUG",
-        is_bad=is_on,
-        level="warning",
-        why="every compiled graph is written out to files",
-        fix="unset TORCH_COMPILE_DEBUG",
-        is_read=with_torch,
-        unread="",
-    ),
-    # Python and tokenizers
-    Variable(
-        name="PYTHONTRACEMALLOC",
-        is_bad=is_on,
-        level="harmful",
-        why="Python keeps the stack of every allocation: all Python code runs at a fraction of its speed",
-        fix="unset PYTHONTRACEMALLOC",
-        is_read=always,
-        unread="",
-    ),
-    *(
-        Variable(
-            name=name,
-            is_bad=is_bad,
-            level="warning",
-            why="Python checks every allocation: all Python code is slower",
-            fix=f"unset {name}",
-            is_read=always,
-            unread="",
-        )
-        for name, is_bad in (
-            ("PYTHONDEVMODE", is_set),
-            ("PYTHONMALLOC", is_one_of("debug", "malloc_debug", "pymalloc_debug")),
-        )
-    ),
-    Variable(
-        name="TOKENIZERS_PARALLELISM",
-        is_bad=is_on,
-        level="warning",
-        why="tokenisers in DataLoader workers each start a thread per core, and one that was used before the workers "
-        "were forked may hang in them; it acts only where Hugging Face tokenizers are used",
-        fix="export TOKENIZERS_PARALLELISM=false, when batches are tokenised in workers",
-        is_read=always,
-        unread="",
-    ),
-)
-"""Known variables. NCCL's names and defaults: NVIDIA's list of environment variables (2.23); torch's: the sources of
-2.13, where each name marked as unread was searched for and not found."""
+READERS: dict[str, Callable[[Host], bool | None]] = {
+    "always": lambda host: True,
+    "nothing": lambda host: False,
+    "torch": with_torch,
+    "cuda": with_cuda,
+    "hip": with_hip,
+    "nccl": with_nccl,
+    "several-gpus": with_several_gpus,
+    "infiniband": with_infiniband,
+    "gloo": with_gloo,
+    "mkl": with_mkl,
+    "onednn": with_onednn,
+    "intel-openmp": lambda host: with_openmp(host, "libiomp5", "libomp"),
+    "gnu-openmp": lambda host: with_openmp(host, "libgomp"),
+}
+"""What ``read_by`` may name: whether something on this machine reads the variable; None when that is unknown."""

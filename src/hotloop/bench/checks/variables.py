@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotloop.bench.host import Host, listed
 from hotloop.bench.question import Answer, Check, question
-from hotloop.bench.variables import VARIABLES, judge_variables
+from hotloop.bench.variables import judge_variables, read_variables
 from hotloop.core.redact import redact_text
 
 
@@ -35,6 +35,7 @@ def check_variables(host: Host, answer: Answer) -> tuple[Check, ...]:
         )
     if checks:
         return tuple(checks)
-    known = sum(1 for one in VARIABLES if one.name in host.environment)
-    text = f"{len(VARIABLES)} looked for, {known} set" + (", none harmful" if known else "")
+    variables = read_variables()
+    known = sum(1 for one in variables if one.name in host.environment)
+    text = f"{len(variables)} looked for, {known} set" + (", none harmful" if known else "")
     return (answer.good(text, set_count=known),)
