@@ -1,12 +1,20 @@
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from hotloop.probe import opportunities as probe
+from hotloop.probe.measuring import main, measure
+from hotloop.probe.operators import NotReplayable, Operator, find_overload, scale_batch
+from hotloop.probe.optimizers import make_parameters
+from hotloop.probe.parts.buckets import time_buckets
+from hotloop.probe.parts.fusion import shrink_shapes, time_chunk, time_formats, time_fusion
+from hotloop.probe.parts.optimizer import time_optimizer
+from hotloop.probe.parts.passes import time_passes
+from hotloop.probe.parts.replay import needs_no_input_gradient, replay_op
+from hotloop.probe.request import BucketFacts, OptimizerFacts, Request
+from hotloop.probe.whole_pass import Pass, order_calls
 
 
 def op(name: str, shapes: list[Any], dtypes: list[str], inputs: list[Any], **more: Any) -> dict[str, Any]:
@@ -32,6 +40,10 @@ CAT = op("aten::cat", [[[4, 2], [4, 3]], []], ["TensorList", "Scalar"], ["", 1])
 BACKWARD = op("aten::mm", [[16, 4], [4, 8]], ["float", "float"], ["", ""], backward=True)
 
 
+def read(recorded: dict[str, Any]) -> Operator:
+    return Operator.from_dict(recorded)
+
+
 def request(*ops: dict[str, Any], **more: Any) -> dict[str, Any]:
     base = {"ops": {"ops": list(ops)}, "arms": ["base", "double", "bf16"], "batch_size": 4, "threads": 1, "cores": 2}
     return base | {"budget_s": 0.5, "memory_bytes": 1 << 28} | more
@@ -46,13 +58,13 @@ def same_threads() -> Any:
 
 @pytest.mark.parametrize("recorded", [LINEAR, RELU_IN_PLACE, LOSS, NORM, CAT], ids=lambda one: str(one["name"]))
 def test_recorded_operators_run_with_their_backward(recorded: dict[str, Any]) -> None:
-    times = probe.replay_op(recorded, ("base",), None, True, 0.01)
-    assert times["base"] > 0
-    assert times["rounds"] >= 2
+    times = replay_op(read(recorded), ("base",), None, True, 0.01)
+    assert times.arms_ns["base"] > 0
+    assert times.rounds >= 2
 
 
-def make_op(name: str, shapes: list[list[int]], backward: bool = False) -> dict[str, Any]:
-    return {"name": name, "shapes": shapes, "backward": backward}
+def make_op(name: str, shapes: list[list[int]], backward: bool = False) -> Operator:
+    return Operator(name=name, shapes=shapes, dtypes=(), inputs=(), backward=backward)
 
 
 def test_a_first_layer_is_known_by_the_gradient_that_nobody_made() -> None:
@@ -65,35 +77,35 @@ def test_a_first_layer_is_known_by_the_gradient_that_nobody_made() -> None:
         make_op("aten::mm", [[7, 2708], [2708, 16]], backward=True),  # the second weight, transposed
         make_op("aten::mm", [[2708, 7], [7, 16]], backward=True),  # the second layer's input
     ]
-    assert probe.needs_no_input_gradient(first, recorded)
-    assert not probe.needs_no_input_gradient(second, recorded)
-    assert not probe.needs_no_input_gradient(first, [first])  # no backward was recorded: it cannot be told
-    assert not probe.needs_no_input_gradient(make_op("aten::relu", [[4, 4]]), recorded)
+    assert needs_no_input_gradient(first, recorded)
+    assert not needs_no_input_gradient(second, recorded)
+    assert not needs_no_input_gradient(first, [first])  # no backward was recorded: it cannot be told
+    assert not needs_no_input_gradient(make_op("aten::relu", [[4, 4]]), recorded)
 
 
 def test_a_concrete_scalar_chooses_the_overload() -> None:
     scaled = op("aten::mul", [[4, 4], []], ["float", "Scalar"], ["", 2])
     product = op("aten::mul", [[4, 4], [4, 4]], ["float", "float"], ["", ""])
-    assert probe.find_overload(scaled)._schema.overload_name == "Scalar"
-    assert probe.find_overload(product)._schema.overload_name == "Tensor"
+    assert find_overload(read(scaled))._schema.overload_name == "Scalar"
+    assert find_overload(read(product))._schema.overload_name == "Tensor"
 
 
 def test_an_unknown_operator_is_not_replayable() -> None:
-    with pytest.raises(probe.NotReplayable, match="no_such_thing"):
-        probe.find_overload(op("aten::no_such_thing", [[1]], ["float"], [""]))
+    with pytest.raises(NotReplayable, match="no_such_thing"):
+        find_overload(read(op("aten::no_such_thing", [[1]], ["float"], [""])))
 
 
 def test_doubling_the_batch_leaves_weights_alone() -> None:
-    assert probe.scale_batch(LINEAR, 4) == [[8, 8], [16, 8], [16]]
+    assert scale_batch(read(LINEAR), 4) == [[8, 8], [16, 8], [16]]
 
 
 def test_doubling_the_batch_leaves_broadcast_operands_alone() -> None:
     position = op("aten::add", [[4, 6, 8], [1, 6, 8], []], ["float", "float", "Scalar"], ["", "", 1])
-    assert probe.scale_batch(position, 4) == [[8, 6, 8], [1, 6, 8], []]
+    assert scale_batch(read(position), 4) == [[8, 6, 8], [1, 6, 8], []]
 
 
 def test_doubling_the_batch_reaches_the_targets_of_a_loss() -> None:
-    shapes = probe.scale_batch(LOSS, 4)
+    shapes = scale_batch(read(LOSS), 4)
     assert shapes is not None
     assert shapes[:2] == [[8, 16], [8]]
 
@@ -104,18 +116,18 @@ def test_a_loss_by_the_name_that_the_profiler_sees_grows_with_its_targets(name: 
     shapes = [[4, 2], [4], [], [], []] if name.endswith("loss_forward") else [[4, 2, 5, 5], [4, 5, 5], [], [], []]
     dtypes = ["float", "long int", "", "Scalar", "Scalar"]
     loss = {"name": name, "shapes": shapes, "dtypes": dtypes, "inputs": ["", "", "", 1, -100], "count": 1}
-    grown = probe.Pass([loss | {"cpu_ns": 1000, "backward": False}], 4, 2)
+    grown = Pass([read(loss)], 4, 2)
     assert grown.calls_count == 1
 
 
 def test_a_first_dimension_that_holds_no_batch_is_not_doubled() -> None:
-    assert probe.scale_batch(LINEAR, 3) is None
+    assert scale_batch(read(LINEAR), 3) is None
 
 
 def test_a_replay_times_every_arm_and_names_what_it_left_out() -> None:
     view = op("aten::view", [[4, 8], []], ["float", "ScalarList"], ["", [8, 4]])
     strange = op("aten::no_such_thing", [[1]], ["float"], [""])
-    result = probe.measure(request(LINEAR, view, strange, BACKWARD))
+    result = measure(request(LINEAR, view, strange, BACKWARD))
     [linear] = result["replay"]["ops"]
     assert {"base", "bf16_cast", "bf16_flow", "double"} <= set(linear)
     assert [one["index"] for one in result["replay"]["skipped"]] == [1, 2]
@@ -123,7 +135,7 @@ def test_a_replay_times_every_arm_and_names_what_it_left_out() -> None:
 
 
 def test_operators_beyond_the_memory_allowed_are_left_out() -> None:
-    result = probe.measure(request(LINEAR, BACKWARD, memory_bytes=1000))
+    result = measure(request(LINEAR, BACKWARD, memory_bytes=1000))
     assert result["replay"]["ops"] == []
     assert "too large" in result["replay"]["skipped"][0]["reason"]
 
@@ -131,22 +143,22 @@ def test_operators_beyond_the_memory_allowed_are_left_out() -> None:
 def test_threads_are_compared_for_the_optimizer_too() -> None:
     adam = {"class": "Adam", "numels": [[128, 1], [16, 1]], "settings": {}}
     asked = request(LINEAR, BACKWARD, threads=2, cores=1, arms=["base", "threads"], optimizer=adam)
-    found = probe.measure(asked)["threads"]
+    found = measure(asked)["threads"]
     assert found["optimizer_present_ns"] > 0
     assert found["optimizer_cores_ns"] > 0
 
 
 def test_larger_batches_are_timed_as_far_as_memory_reaches() -> None:
-    found = probe.measure(request(LINEAR, BACKWARD))["passes"]["larger"]
+    found = measure(request(LINEAR, BACKWARD))["passes"]["larger"]
     assert [factor for factor, _ in found] == [4, 8, 16, 32, 64]
     assert all(ns > 0 for _, ns in found)
     # LINEAR reads 4 x 8 and 16 x 8 and 16 floats: a pass of 8 times the batch is larger than what is allowed here.
-    short = request(LINEAR, BACKWARD, memory_bytes=probe.size_bytes(LINEAR) * LINEAR["count"] * 3 * 7)
-    assert [factor for factor, _ in probe.measure(short)["passes"]["larger"]] == [4]
+    short = request(LINEAR, BACKWARD, memory_bytes=read(LINEAR).size_bytes * LINEAR["count"] * 3 * 7)
+    assert [factor for factor, _ in measure(short)["passes"]["larger"]] == [4]
 
 
 def test_threads_are_compared_only_when_asked_for() -> None:
-    result = probe.measure(request(LINEAR, BACKWARD, threads=2, cores=1, arms=["base", "threads"]))
+    result = measure(request(LINEAR, BACKWARD, threads=2, cores=1, arms=["base", "threads"]))
     assert result["threads"]["present_threads"] == 2
     assert result["threads"]["cores_ns"] > 0
     assert result["threads"]["whole_passes"] is True
@@ -166,14 +178,15 @@ def test_threads_are_compared_only_when_asked_for() -> None:
 )
 def test_a_part_of_the_shapes_is_cut_from_the_front(shapes: list[Any], most: int, expected: list[Any]) -> None:
     cut = op("aten::mul", shapes, ["float"] * len(shapes), [""] * len(shapes))
-    assert probe.shrink_shapes(cut, most) == expected
+    assert shrink_shapes(read(cut), most) == expected
 
 
 def test_operators_to_be_merged_are_timed_on_a_part_of_their_shapes() -> None:
     tanh = op("aten::tanh", [[64, 1024]], ["float"], [""])
     strange = op("aten::no_such_thing", [[1]], ["float"], [""])
     torch.set_num_threads(2)
-    fusion = probe.time_fusion(request(tanh, strange, BACKWARD, fusable=[0, 1]), time.perf_counter() + 60.0)
+    asked = Request.from_dict(request(tanh, strange, BACKWARD, fusable=[0, 1]))
+    fusion = time_fusion(asked, 60.0).to_dict()
     assert [one["index"] for one in fusion["chunks"]] == [0]
     [one] = fusion["chunks"]
     assert (one["elements"], one["chunk_elements"], one["least_elements"]) == (65_536, 8_192, 1_024)
@@ -187,57 +200,57 @@ def test_operators_to_be_merged_are_timed_on_a_part_of_their_shapes() -> None:
 
 
 def test_an_operator_that_cannot_be_cut_is_not_timed() -> None:
-    with pytest.raises(probe.NotReplayable, match="part of its input"):
-        probe.time_chunk(op("aten::tanh", [[2, 1_000_000]], ["float"], [""]))
+    with pytest.raises(NotReplayable, match="part of its input"):
+        time_chunk(read(op("aten::tanh", [[2, 1_000_000]], ["float"], [""])))
 
 
 def test_the_optimizer_is_rebuilt_in_the_recorded_sizes() -> None:
-    facts = {"class": "AdamW", "foreach": None, "fused": None, "groups": 2, "numels": [[64, 3], [16, 2]]}
-    times = probe.time_optimizer(facts, 1 << 24, 0.05)
+    facts = OptimizerFacts(class_name="AdamW", groups=2, numels=[[64, 3], [16, 2]], settings={})
+    times = time_optimizer(facts, 1 << 24, 0.05).to_dict()
     assert times["tensors"] == 5
     assert times["share_ratio"] == 1.0
     assert min(times[f"{arm}_ns"] for arm in ("present", "fused", "foreach", "clip_by_hand", "clip_foreach")) > 0
 
 
 def test_a_huge_optimizer_is_scaled_down() -> None:
-    parameters, share = probe.make_parameters([[1000, 100]], 20_000)
+    parameters, share = make_parameters([[1000, 100]], 20_000)
     assert sum(p.numel() for p in parameters) <= 40_000
     assert share < 0.5
 
 
 def test_a_foreign_optimizer_fails_alone() -> None:
-    result = probe.measure(request(LINEAR, BACKWARD, optimizer={"class": "Lion", "numels": [[4, 1]]}))
+    result = measure(request(LINEAR, BACKWARD, optimizer={"class": "Lion", "numels": [[4, 1]]}))
     assert "Lion" in result["failed"]["optimizer"]
     assert result["replay"]["ops"]
 
 
 def test_buckets_are_measured_between_processes() -> None:
-    times = probe.time_buckets({"bucket_sizes": [4096] * 16}, 2, 60.0)
-    assert times["buckets"] == 16
-    assert times["large_buckets"] == 1
-    assert min(times["present_ns"], times["large_ns"]) > 0
+    times = time_buckets(BucketFacts(bucket_sizes=[4096] * 16, ranks=2), 60.0)
+    assert times.buckets == 16
+    assert times.large_buckets == 1
+    assert min(times.present_ns, times.large_ns) > 0
 
 
 def test_the_program_reads_and_writes_json(tmp_path: Path) -> None:
     given, result = tmp_path / "in.json", tmp_path / "out.json"
     given.write_text(json.dumps(request(LINEAR, BACKWARD)))
-    assert probe.main([str(given), str(result)]) == 0
+    assert main([str(given), str(result)]) == 0
     assert json.loads(result.read_text())["schema"] == "hotloop.probe-result/1"
 
 
 def test_wrong_arguments_are_answered_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert probe.main([]) == 2
+    assert main([]) == 2
     assert "usage" in capsys.readouterr().err
 
 
 def test_calls_come_in_turn_as_layers_make_them() -> None:
-    calls = probe.order_calls([LINEAR | {"count": 2, "first": 1}, NORM | {"count": 2, "first": 0}])
-    assert [one["name"] for one in calls] == ["aten::batch_norm", "aten::linear"] * 2
+    calls = order_calls([read(LINEAR | {"count": 2, "first": 1}), read(NORM | {"count": 2, "first": 0})])
+    assert [one.name for one in calls] == ["aten::batch_norm", "aten::linear"] * 2
 
 
 def test_a_pass_hands_on_what_its_calls_make_and_differentiates_it() -> None:
     square = op("aten::linear", [[4, 8], [8, 8], [8]], ["float"] * 3, ["", "", ""], count=3)
-    step = probe.Pass(probe.order_calls([square]), 4)
+    step = Pass(order_calls([read(square)]), 4)
     seen: list[int] = []
     weights = [leaf for leaf in step.leaves if leaf.dim() == 2 and leaf.shape[0] == 8]
     for weight in weights:
@@ -250,18 +263,18 @@ def test_a_pass_hands_on_what_its_calls_make_and_differentiates_it() -> None:
 
 def test_whole_passes_are_timed_at_both_sizes() -> None:
     asked = request(LINEAR, BACKWARD | {"count": 1}, op("profiler::_record_function_exit", [[]], [""], [""]))
-    times = probe.time_passes(asked, time.perf_counter() + 60.0)
+    times = time_passes(Request.from_dict(asked), 60.0)
     assert times is not None
-    assert times["base_ns"] > 0
-    assert times["double_ns"] > 0
-    assert (times["calls"], times["calls_left_out"]) == (1, 0)
+    assert times.base_ns > 0
+    assert times.double_ns > 0
+    assert (times.calls, times.calls_left_out) == (1, 0)
 
 
 @pytest.mark.parametrize(
     "changes", [{"batch_size": None}, {"memory_bytes": 1000}, {"ops": {"ops": [LINEAR | {"count": 10_000}, BACKWARD]}}]
 )
 def test_passes_that_cannot_stand_for_the_step_are_not_timed(changes: dict[str, Any]) -> None:
-    assert probe.time_passes(request(LINEAR, BACKWARD) | changes, time.perf_counter() + 60.0) is None
+    assert time_passes(Request.from_dict(request(LINEAR, BACKWARD) | changes), 60.0) is None
 
 
 def test_convolutions_are_timed_in_both_memory_formats() -> None:
@@ -272,5 +285,5 @@ def test_convolutions_are_timed_in_both_memory_formats() -> None:
         ["float", "float", "", *pair, "Scalar", "ScalarList", "Scalar"],
         ["", "", "", [1, 1], [1, 1], [1, 1], False, [0, 0], 1],
     )
-    times = probe.time_formats(convolution)
-    assert min(times["contiguous_ns"], times["channels_last_ns"]) > 0
+    times = time_formats(read(convolution))
+    assert min(times.contiguous_ns, times.channels_last_ns) > 0

@@ -1,0 +1,1 @@
+"""What a probe of opportunities can measure; one part per file, found by name."""

@@ -1,0 +1,105 @@
+"""What a probe of opportunities is asked for, and the form of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hotloop.probe.operators import Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerFacts:
+    """The recorded optimizer. ``foreach`` and ``fused`` are None where the training left them to torch."""
+
+    class_name: str
+    numels: Sequence[Sequence[int]]
+    """[elements of a parameter, number of such parameters], for every size."""
+    groups: int = 1
+    foreach: bool | None = None
+    fused: bool | None = None
+    settings: Mapping[str, Any]
+    """Arguments of the constructor; empty where they were not recorded."""
+
+    @property
+    def present(self) -> dict[str, bool]:
+        """The implementation that the training chose, as arguments of the constructor."""
+        return {k: v for k, v in (("foreach", self.foreach), ("fused", self.fused)) if v is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketFacts:
+    """The gradient buckets of DistributedDataParallel, in bytes, and how many ranks of one host exchange them."""
+
+    bucket_sizes: Sequence[int]
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to measure. ``ops`` is empty, ``optimizer`` and ``ddp`` None, where that was not recorded."""
+
+    budget_s: float
+    memory_bytes: int
+    threads: int = 0
+    """As many as the training has; 0 leaves torch's number."""
+    cores: int = 1
+    batch_size: int | None = None
+    arms: Sequence[str] = ()
+    ops: Sequence[Operator] = ()
+    fusable: Sequence[int] = ()
+    """Places in ``ops`` of the operators that a compiler would merge."""
+    convolutions: Sequence[int] = ()
+    optimizer: OptimizerFacts | None = None
+    ddp: BucketFacts | None = None
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Request:
+        """A request as JSON holds it."""
+        optimizer, ddp = given.get("optimizer"), given.get("ddp")
+        return cls(
+            budget_s=float(given["budget_s"]),
+            memory_bytes=int(given["memory_bytes"]),
+            threads=int(given.get("threads") or 0),
+            cores=int(given.get("cores") or 1),
+            batch_size=given.get("batch_size"),
+            arms=tuple(given.get("arms") or ()),
+            ops=tuple(Operator.from_dict(one) for one in (given.get("ops") or {}).get("ops") or ()),
+            fusable=tuple(given.get("fusable") or ()),
+            convolutions=tuple(given.get("convolutions") or ()),
+            optimizer=None
+            if not optimizer
+            else OptimizerFacts(
+                class_name=optimizer["class"],
+                numels=optimizer["numels"],
+                groups=int(optimizer.get("groups") or 1),
+                foreach=optimizer.get("foreach"),
+                fused=optimizer.get("fused"),
+                settings=optimizer.get("settings") or {},
+            ),
+            ddp=None if not ddp else BucketFacts(bucket_sizes=ddp["bucket_sizes"], ranks=int(ddp["ranks"])),
+        )
+
+
+class Times(Protocol):
+    """What a part measured."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; times in ns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One kind of measurement; ``id`` is its key in the result. Parts run one after the other, by ``order``.
+
+    ``budget_ratio``: its own share of the budget; a part that starts late (imports, first calls) takes nothing from the
+    others.
+    """
+
+    id: str
+    order: int
+    budget_ratio: float
+    is_wanted: Callable[[Request], bool]
+    measure: Callable[[Request, float], Times | None]
+    """(request, seconds that it may take) -> its times; None where the request holds nothing that can be measured."""
