@@ -1,8 +1,6 @@
 """A memory snapshot or a raw memory timeline of PyTorch -> MemorySnapshot or MemoryTimeline; no code can run.
 
-A snapshot is a pickle. It is read by an interpreter of its own that knows only the opcodes which build numbers, text,
-lists, tuples and dicts: there is no opcode here that imports, calls or builds anything else, so there is nothing to
-switch off. Size, memory, time and nesting are bounded, because a pickle of a few bytes can ask for any amount of each.
+A snapshot is a pickle; hotloop.trace.plain_pickle reads it, with bounds on size, memory, time and nesting.
 """
 
 from __future__ import annotations
@@ -13,8 +11,6 @@ import json
 import mmap
 import os
 import re
-import struct
-import time
 import zlib
 from array import array
 from collections import Counter, defaultdict
@@ -48,6 +44,7 @@ from hotloop.core.memory_snapshot import (
 )
 from hotloop.core.trace import TraceNote
 from hotloop.trace.memory_origins import UNTOLD, StackOrigin, tell_origin
+from hotloop.trace.plain_pickle import PickleLimits, load_plain
 
 SNAPSHOT_SUFFIXES = (".pickle", ".pkl")
 TIMELINE_SUFFIXES = (".raw.json.gz", ".raw.gz", ".raw.json")
@@ -62,20 +59,12 @@ _MIN_UNIX_NS = 10**17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotLimits:
+class SnapshotLimits(PickleLimits):
     """What a file may cost to read. The defaults fit every snapshot that fits the memory of a laptop."""
 
     file_bytes: int = 2 << 30
     unpacked_bytes: int = 2 << 30
     """Of a compressed timeline."""
-    memory_bytes: int = 8 << 30
-    """Estimated size of the objects that a pickle builds."""
-    stack: int = 1 << 20
-    marks: int = 200
-    """Containers that may be open at once; a snapshot needs 10."""
-    integer_bytes: int = 16
-    """A longer integer is no size and no address."""
-    seconds: float = 600.0
     visits: int = 200_000_000
     """Segments, blocks, events and frames that are looked at. Shared objects cost the file almost nothing."""
 
@@ -99,7 +88,7 @@ def read_plain_pickle(path: Path, limits: SnapshotLimits = DEFAULT_LIMITS) -> ob
         raise RecordingError(f"{path} is empty, not a memory snapshot.")
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _interpret(data, path, limits)
+            return load_plain(data, str(path), limits)
     except (OSError, ValueError) as error:
         raise RecordingError(f"{path} cannot be read: {error}.") from error
 
@@ -115,245 +104,6 @@ def read_memory_timeline(path: Path, limits: SnapshotLimits = DEFAULT_LIMITS) ->
             'export_memory_timeline("NAME.raw.json.gz").'
         ) from error
     return _timeline(rows, path)
-
-
-# The pickle machine
-
-
-class _Refused(Exception):
-    """Why a pickle is not read."""
-
-
-_CODE_OPCODES = {
-    0x63: "GLOBAL",
-    0x93: "STACK_GLOBAL",
-    0x52: "REDUCE",
-    0x62: "BUILD",
-    0x69: "INST",
-    0x6F: "OBJ",
-    0x81: "NEWOBJ",
-    0x92: "NEWOBJ_EX",
-    0x82: "EXT1",
-    0x83: "EXT2",
-    0x84: "EXT4",
-    0x50: "PERSID",
-    0x51: "BINPERSID",
-}
-"""Opcodes that name, call or fill an object of a class. Numbers as in Python's pickletools."""
-
-_SHORT_GETS = re.compile(rb"(?:h.){2,4096}", re.DOTALL)
-_LONG_GETS = re.compile(rb"(?:j....){2,4096}", re.DOTALL)
-_GET_INDEX = np.dtype([("opcode", "u1"), ("index", "<u4")])
-_CHECK_EVERY = 1 << 16
-_CONTAINER_BYTES = 64
-_ITEM_BYTES = 8
-_ENTRY_BYTES = 60
-_OBJECT_BYTES = 40
-
-
-def _interpret(data: mmap.mmap, path: Path, limits: SnapshotLimits) -> object:
-    try:
-        return _run_pickle(data, limits)
-    except _Refused as refusal:
-        raise RecordingError(f"{path} is not read: {refusal}.") from None
-    except (IndexError, KeyError, struct.error):
-        raise RecordingError(
-            f"{path} is not a whole pickle: it is damaged or was cut off while it was written."
-        ) from None
-    except (UnicodeDecodeError, TypeError, ValueError) as error:
-        raise RecordingError(f"{path} is not a pickle of plain values: {_first_line(error)}.") from None
-
-
-def _run_pickle(data: mmap.mmap, limits: SnapshotLimits) -> object:
-    """The one value on the stack at STOP. The loop is ordered by how often a snapshot has each opcode."""
-    size = len(data)
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[int, Any] = {}
-    unpack_u32 = struct.Struct("<I").unpack_from
-    unpack_i32 = struct.Struct("<i").unpack_from
-    unpack_u64 = struct.Struct("<Q").unpack_from
-    deadline = time.monotonic() + limits.seconds
-    cost_bytes = 0
-    countdown = _CHECK_EVERY
-    at = 0
-
-    def take(length: int) -> bytes:
-        nonlocal at, cost_bytes
-        if length > size - at:
-            raise _Refused(f"at byte {at} it announces {length} bytes, but only {size - at} follow")
-        value = data[at : at + length]
-        at += length
-        cost_bytes += length + _OBJECT_BYTES
-        return value
-
-    def remember(index: int) -> None:
-        nonlocal cost_bytes
-        memo[index] = stack[-1]
-        cost_bytes += _ENTRY_BYTES
-
-    def pop_mark() -> list[Any]:
-        start = marks.pop()
-        if start > len(stack):
-            raise _Refused("its marks and its stack contradict each other")
-        items = stack[start:]
-        del stack[start:]
-        return items
-
-    def fill(target: Any, keys_and_values: list[Any]) -> None:
-        nonlocal cost_bytes
-        if type(target) is not dict or len(keys_and_values) % 2:
-            raise _Refused("it adds keys to something that is not a dict")
-        keys = keys_and_values[::2]
-        # Text hashes differ from run to run; numbers and tuples could be chosen to collide, which makes a dict slow.
-        if not all(type(key) is str for key in keys):
-            raise _Refused("it has a dict key that is not text, which no memory snapshot has")
-        target.update(zip(keys, keys_and_values[1::2], strict=True))
-        cost_bytes += len(keys) * _ENTRY_BYTES
-
-    def extend(target: Any, items: list[Any]) -> None:
-        nonlocal cost_bytes
-        if type(target) is not list:
-            raise _Refused("it appends to something that is not a list")
-        target.extend(items)
-        cost_bytes += len(items) * _ITEM_BYTES
-
-    while True:
-        countdown -= 1
-        if countdown <= 0:
-            countdown = _CHECK_EVERY
-            if time.monotonic() > deadline:
-                raise _Refused(f"reading it took longer than {limits.seconds:g} s")
-            if len(memo) > size:
-                raise _Refused("it remembers more values than it has bytes")
-        if cost_bytes > limits.memory_bytes:
-            raise _Refused(f"it needs more than {limits.memory_bytes >> 20} MiB of memory")
-        if len(stack) > limits.stack:
-            raise _Refused(f"it piles up more than {limits.stack} values")
-        opcode = data[at]
-        at += 1
-        if opcode == 0x68:  # BINGET
-            run = _SHORT_GETS.match(data, at - 1)
-            if run is None:
-                stack.append(memo[data[at]])
-                at += 1
-            else:
-                stack.extend(map(memo.__getitem__, run.group()[1::2]))
-                at = run.end()
-                countdown -= (run.end() - run.start()) >> 1
-        elif opcode == 0x6A:  # LONG_BINGET
-            run = _LONG_GETS.match(data, at - 1)
-            if run is None:
-                stack.append(memo[unpack_u32(data, at)[0]])
-                at += 4
-            else:
-                indices = np.frombuffer(run.group(), dtype=_GET_INDEX)["index"].tolist()
-                stack.extend(map(memo.__getitem__, indices))
-                at = run.end()
-                countdown -= len(indices)
-        elif opcode == 0x94:  # MEMOIZE
-            remember(len(memo))
-        elif opcode == 0x4B:  # BININT1
-            stack.append(data[at])
-            at += 1
-        elif opcode == 0x8A:  # LONG1
-            length = data[at]
-            at += 1
-            if length > limits.integer_bytes:
-                raise _Refused(f"it has an integer of {length} bytes, which is neither a size nor an address")
-            stack.append(int.from_bytes(take(length), "little", signed=True))
-        elif opcode == 0x28:  # MARK
-            if len(marks) >= limits.marks:
-                raise _Refused(f"it opens more than {limits.marks} containers inside each other")
-            marks.append(len(stack))
-        elif opcode == 0x7D:  # EMPTY_DICT
-            stack.append({})
-            cost_bytes += _CONTAINER_BYTES
-        elif opcode == 0x75:  # SETITEMS
-            keys_and_values = pop_mark()
-            fill(stack[-1], keys_and_values)
-        elif opcode == 0x4A:  # BININT
-            stack.append(unpack_i32(data, at)[0])
-            at += 4
-            cost_bytes += _OBJECT_BYTES
-        elif opcode == 0x8C:  # SHORT_BINUNICODE
-            at += 1
-            stack.append(str(take(data[at - 1]), "utf-8", "surrogatepass"))
-        elif opcode == 0x5D:  # EMPTY_LIST
-            stack.append([])
-            cost_bytes += _CONTAINER_BYTES
-        elif opcode == 0x65:  # APPENDS
-            items = pop_mark()
-            extend(stack[-1], items)
-        elif opcode == 0x4D:  # BININT2
-            stack.append(data[at] | data[at + 1] << 8)
-            at += 2
-        elif opcode == 0x86:  # TUPLE2
-            second, first = stack.pop(), stack.pop()
-            stack.append((first, second))
-            cost_bytes += _CONTAINER_BYTES
-        elif opcode == 0x89:  # NEWFALSE
-            stack.append(False)
-        elif opcode == 0x88:  # NEWTRUE
-            stack.append(True)
-        elif opcode == 0x4E:  # NONE
-            stack.append(None)
-        elif opcode == 0x95:  # FRAME
-            at += 8
-        elif opcode == 0x58:  # BINUNICODE
-            at += 4
-            stack.append(str(take(unpack_u32(data, at - 4)[0]), "utf-8", "surrogatepass"))
-        elif opcode == 0x8D:  # BINUNICODE8
-            at += 8
-            stack.append(str(take(unpack_u64(data, at - 8)[0]), "utf-8", "surrogatepass"))
-        elif opcode == 0x61:  # APPEND
-            item = stack.pop()
-            extend(stack[-1], [item])
-        elif opcode == 0x73:  # SETITEM
-            value, key = stack.pop(), stack.pop()
-            fill(stack[-1], [key, value])
-        elif opcode == 0x47:  # BINFLOAT
-            stack.append(struct.unpack(">d", take(8))[0])
-        elif opcode == 0x71:  # BINPUT
-            remember(data[at])
-            at += 1
-        elif opcode == 0x72:  # LONG_BINPUT
-            remember(unpack_u32(data, at)[0])
-            at += 4
-        elif opcode == 0x85:  # TUPLE1
-            stack.append((stack.pop(),))
-            cost_bytes += _CONTAINER_BYTES
-        elif opcode == 0x87:  # TUPLE3
-            third, second, first = stack.pop(), stack.pop(), stack.pop()
-            stack.append((first, second, third))
-            cost_bytes += _CONTAINER_BYTES
-        elif opcode == 0x29:  # EMPTY_TUPLE
-            stack.append(())
-        elif opcode == 0x74:  # TUPLE
-            items = pop_mark()
-            stack.append(tuple(items))
-            cost_bytes += _CONTAINER_BYTES + len(items) * _ITEM_BYTES
-        elif opcode == 0x43:  # SHORT_BINBYTES
-            at += 1
-            stack.append(take(data[at - 1]))
-        elif opcode == 0x42:  # BINBYTES
-            at += 4
-            stack.append(take(unpack_u32(data, at - 4)[0]))
-        elif opcode == 0x80:  # PROTO
-            if data[at] > 5:
-                raise _Refused(f"it is a pickle of protocol {data[at]}, and 5 is the newest known")
-            at += 1
-        elif opcode == 0x2E:  # STOP
-            if len(stack) != 1 or marks:
-                raise _Refused("it ends in the middle of a value")
-            return stack[0]
-        elif opcode in _CODE_OPCODES:
-            raise _Refused(
-                f"at byte {at - 1} it holds an instruction that can run code ({_CODE_OPCODES[opcode]}). A memory "
-                "snapshot never does; do not load this file with pickle"
-            )
-        else:
-            raise _Refused(f"at byte {at - 1} it holds the opcode 0x{opcode:02x}, which no memory snapshot has")
 
 
 # From plain values to a snapshot
