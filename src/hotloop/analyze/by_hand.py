@@ -87,23 +87,8 @@ def analyze_marked_steps(
     """``steps`` are steady and in order; at least FEWEST_STEPS of them."""
     count = len(steps)
     parts = [_split(step) for step in steps]
-    columns: dict[str, list[int]] = {name: [UNKNOWN] * count for name in STEP_FIELDS}
-    columns["index"] = list(range(count))
-    columns["rows_merged"] = [1] * count
-    for name in TIME_FIELDS:
-        columns[name] = [0] * count
-    for phase, field in _FIELD.items():
-        columns[field] = [part[phase] for part in parts]
     durations = [sum(part.values()) for part in parts]
-    columns["end_ns"] = _running(durations)
-    columns["start_ns"] = [end - span for end, span in zip(columns["end_ns"], durations, strict=True)]
-    columns["checkpoints"] = [_entries(step, "checkpoint") for step in steps]
-    columns["validations"] = [min(1, _entries(step, "validation")) for step in steps]
-    columns["backwards"] = [_entries(step, "backward") or UNKNOWN for step in steps]
-    columns["rss_bytes"] = [UNKNOWN if s.rss_bytes is None else s.rss_bytes for s in steps]
-    columns["device_allocated_bytes"] = [
-        UNKNOWN if s.device_allocated_bytes is None else s.device_allocated_bytes for s in steps
-    ]
+    columns = _make_columns(steps, parts, durations)
     total_ns = sum(durations)
     breakdown = Breakdown({phase: _describe([part[phase] for part in parts], total_ns) for phase in PHASES})
     memory = columns["rss_bytes" if device_type == "cpu" else "device_allocated_bytes"]
@@ -155,6 +140,30 @@ def analyze_marked_steps(
         memory_growth_noise_bytes_per_step=growth_noise,
     )
     return Analysis(ranks=(one,), unit="step", units_per_step=1.0, accelerator=device_type != "cpu")
+
+
+def _make_columns(
+    steps: Sequence[MarkedStep], parts: Sequence[Mapping[str, int]], durations: Sequence[int]
+) -> dict[str, list[int]]:
+    """Every field of a recorded row, one entry a step."""
+    count = len(steps)
+    columns: dict[str, list[int]] = {name: [UNKNOWN] * count for name in STEP_FIELDS}
+    columns["index"] = list(range(count))
+    columns["rows_merged"] = [1] * count
+    for name in TIME_FIELDS:
+        columns[name] = [0] * count
+    for phase, field in _FIELD.items():
+        columns[field] = [part[phase] for part in parts]
+    columns["end_ns"] = _running(durations)
+    columns["start_ns"] = [end - span for end, span in zip(columns["end_ns"], durations, strict=True)]
+    columns["checkpoints"] = [_entries(step, "checkpoint") for step in steps]
+    columns["validations"] = [min(1, _entries(step, "validation")) for step in steps]
+    columns["backwards"] = [_entries(step, "backward") or UNKNOWN for step in steps]
+    columns["rss_bytes"] = [UNKNOWN if s.rss_bytes is None else s.rss_bytes for s in steps]
+    columns["device_allocated_bytes"] = [
+        UNKNOWN if s.device_allocated_bytes is None else s.device_allocated_bytes for s in steps
+    ]
+    return columns
 
 
 def _phase_named(name: str) -> str | None:

@@ -41,7 +41,7 @@ from .facts import (
     read_text,
     read_where,
 )
-from .lines import collect_lines, describe_inside_samples
+from .lines import SampledLines, collect_lines, describe_inside_samples
 from .memory import measure_memory
 from .partition import build_breakdown, split_phases
 from .segments import (
@@ -55,12 +55,12 @@ from .segments import (
     build_steps,
 )
 from .source import SourceFiles
-from .stats import per_step_values, weighted_mean_std, weighted_quantiles
+from .stats import FloatColumn, Slope, per_step_values, weighted_mean_std, weighted_quantiles
 from .steady import Steady, find_steady
 from .tail import Tail, find_tail
 from .units import Units, measure_units
 from .unrest import find_unrest
-from .validation import find_validation, validation_in_gaps
+from .validation import ValidationTime, find_validation, validation_in_gaps
 
 MAX_COLUMN_LENGTH = 100_000
 """Columns of longer runs are a fair draw of this many steps, in order; means and shares always use all steps."""
@@ -127,6 +127,38 @@ class ProcessAnalysis:
     """The steady steps by PHASES; their means are those of the breakdown."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The steps of one process and what both its analysis and that of its rank are made from."""
+
+    process: Fact
+    facts: Sequence[Fact]
+    steps: Steps
+    steady: Steady
+    validation: ValidationTime
+    phases: Mapping[str, IntColumn]
+    means: Mapping[str, float]
+    """Per steady step, by field."""
+    step_ns: FloatColumn
+    anchor: OptimizerFacts | None
+    optimizers: tuple[OptimizerFacts, ...]
+    units: Units
+    memory: MemorySummary
+    memory_slope: Slope | None
+    tail: Tail
+    lines: SampledLines
+    files: SourceFiles
+    anchor_wall_s: float | None
+
+    @property
+    def base(self) -> BoolColumn:
+        return self.steady.mask
+
+    @property
+    def weight(self) -> IntColumn:
+        return self.steps.weight[self.base]
+
+
 def analyze_process(recording: Recording, files: SourceFiles | None = None) -> ProcessAnalysis | None:
     """What one process did; None when it never completed a step.
 
@@ -135,43 +167,91 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
     steps = build_steps(recording.rows, closed=recording.closed)
     if not steps.count:
         return None
+    work = _read_work(recording, steps, files or SourceFiles())
+    process, facts, steady, base, weight = work.process, work.facts, work.steady, work.base, work.weight
+    rank = _analyze_rank(work)
+    step_mean_ns, step_std_ns = weighted_mean_std(work.step_ns, weight)
+    _, step_p95_ns = weighted_quantiles(work.step_ns, weight, (0.5, 0.95))
+    batches, anchor_wall_s = work.means["micro_batches"], work.anchor_wall_s
+    trained_ns = int(steps.step_ns.sum())
+    return ProcessAnalysis(
+        rank=rank,
+        ended=read_text(last_of_kind(facts, "end"), "ended"),
+        closed=recording.closed,
+        lost_rows=recording.lost_rows,
+        tail_ns=work.tail.ns,
+        time_to_first_step_ns=_time_to_first_step(process, steps),
+        step_p95_ns=round(step_p95_ns),
+        step_cv_ratio=step_std_ns / step_mean_ns if step_mean_ns > 0 and steady.steady_count > 1 else None,
+        batches_per_step=batches if batches > 0 else None,
+        units=work.units,
+        memory=work.memory,
+        timeline=_build_timeline(read_int(process, "rank"), steps, base, work.phases),
+        line_samples=work.lines.samples,
+        overhead=read_overhead(facts, trained_ns),
+        device_phases=_device_phases(steps, base),
+        health=_health(steps, steady, work.anchor, rank, facts),
+        applied=read_applied(facts),
+        begin_wall_s=None if anchor_wall_s is None else anchor_wall_s + int(steps.columns["start_ns"][0]) * 1e-9,
+        end_wall_s=None if anchor_wall_s is None else anchor_wall_s + int(steps.columns["end_ns"][-1]) * 1e-9,
+        parent_pid=read_int(process, "ppid"),
+        argv=tuple(a for a in read_items(process, "argv") if isinstance(a, str)),
+        trained_ns=trained_ns,
+        phase_steps=RankSteps(
+            index=steps.first_row[base],
+            weight=weight,
+            parts_ns=np.stack([work.phases[name][base] for name in PHASES], axis=1),
+        ),
+    )
+
+
+def _read_work(recording: Recording, steps: Steps, files: SourceFiles) -> _Work:
     process, facts = recording.process, [f for f in recording.facts if isinstance(f, Mapping)]
     steady = find_steady(steps)
     base = steady.mask
-    weight = steps.weight[base]
-    step_ns = per_step_values(steps.step_ns[base], weight)
-    step_mean_ns, step_std_ns = weighted_mean_std(step_ns, weight)
-    step_median_ns, step_p95_ns = weighted_quantiles(step_ns, weight, (0.5, 0.95))
     validation = find_validation(steps)
-    phases = split_phases(steps, validation)
-    means = {name: _mean_per_step(steps, name, base) for name in STEP_FIELDS}
-    first_row, last_row = int(steps.first_row[base].min()), int(steps.last_row[base].max())
-    start_ns, end_ns = int(steps.columns["start_ns"][base].min()), int(steps.columns["end_ns"][base].max())
-    base_folder = read_text(process, "cwd") or ""
-    files = files or SourceFiles()
-    lines = collect_lines(facts, first_row, last_row, files, base_folder)
-    loaders = build_loaders(facts)
     optimizers = build_optimizers(facts, steps.optimizer_steps)
-    anchor = next((o for o in optimizers if o.index == steps.anchor_index), None)
-    model = find_main_model(facts)
     memory, slope = measure_memory(steps, base, facts, read_count(process, "memory_total_bytes"))
+    first_row, last_row = int(steps.first_row[base].min()), int(steps.last_row[base].max())
+    return _Work(
+        process=process,
+        facts=facts,
+        steps=steps,
+        steady=steady,
+        validation=validation,
+        phases=split_phases(steps, validation),
+        means={name: _mean_per_step(steps, name, base) for name in STEP_FIELDS},
+        step_ns=per_step_values(steps.step_ns[base], steps.weight[base]),
+        anchor=next((o for o in optimizers if o.index == steps.anchor_index), None),
+        optimizers=optimizers,
+        units=measure_units(steps, base, validation.is_validating),
+        memory=memory,
+        memory_slope=slope,
+        tail=find_tail(steps, facts),
+        lines=collect_lines(facts, first_row, last_row, files, read_text(process, "cwd") or ""),
+        files=files,
+        anchor_wall_s=read_float(process, "anchor_wall_s"),
+    )
+
+
+def _analyze_rank(work: _Work) -> RankAnalysis:
+    steps, steady, base, weight, facts = work.steps, work.steady, work.base, work.weight, work.facts
+    anchor, slope = work.anchor, work.memory_slope
+    start_ns, end_ns = int(steps.columns["start_ns"][base].min()), int(steps.columns["end_ns"][base].max())
+    step_mean_ns, _ = weighted_mean_std(work.step_ns, weight)
+    step_median_ns, _ = weighted_quantiles(work.step_ns, weight, (0.5, 0.95))
+    model = find_main_model(facts)
     network_rates, network_speeds = read_network(facts, start_ns, end_ns)
-    run_delay_ratio = read_run_delay_ratio(facts, start_ns, end_ns)
-    tail = find_tail(steps, facts)
-    units = measure_units(steps, base, validation.is_validating)
-    trained_ns = int(steps.step_ns.sum())
     scaler, autocast = last_of_kind(facts, "scaler"), last_of_kind(facts, "autocast")
     checkpointing = last_of_kind(facts, "checkpointing")
-    anchor_wall_s = read_float(process, "anchor_wall_s")
-
-    rank = RankAnalysis(
-        rank=read_int(process, "rank"),
-        local_rank=read_int(process, "local_rank"),
-        host=read_text(process, "host") or "?",
-        pid=read_int(process, "pid") or 0,
-        restart=read_count(process, "restart") or 0,
-        world_size=max(1, read_count(process, "world_size") or 1),
-        local_world_size=read_count(process, "local_world_size"),
+    return RankAnalysis(
+        rank=read_int(work.process, "rank"),
+        local_rank=read_int(work.process, "local_rank"),
+        host=read_text(work.process, "host") or "?",
+        pid=read_int(work.process, "pid") or 0,
+        restart=read_count(work.process, "restart") or 0,
+        world_size=max(1, read_count(work.process, "world_size") or 1),
+        local_world_size=read_count(work.process, "local_world_size"),
         anchor="backward" if steps.anchor_index is None else (anchor.name if anchor else "optimizer"),
         anchor_where=anchor.where if anchor else None,
         steps=steps.count,
@@ -180,22 +260,24 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         warmup_count=steady.warmup_count,
         step_mean_ns=step_mean_ns,
         step_median_ns=step_median_ns,
-        step_noise_ratio=noise_of_mean_ratio(step_ns.tolist(), weight.tolist()),
-        breakdown=build_breakdown(phases, steps.weight, base),
-        mean=means,
-        columns=StepColumns(replace(steps, columns={**steps.columns, "validations": validation.passes}), base),
-        excluded=_find_excluded(process, steps, steady, phases, tail),
+        step_noise_ratio=noise_of_mean_ratio(work.step_ns.tolist(), weight.tolist()),
+        breakdown=build_breakdown(work.phases, steps.weight, base),
+        mean=work.means,
+        columns=StepColumns(replace(steps, columns={**steps.columns, "validations": work.validation.passes}), base),
+        excluded=_find_excluded(work.process, steps, steady, work.phases, work.tail),
         warmup_columns=StepColumns(steps, steady.warmup_mask),
-        samples_per_step=units.samples_per_step,
-        tokens_per_step=units.tokens_per_step,
-        padding_ratio=units.padding_ratio,
-        padding_to_longest_ratio=units.padding_to_longest_ratio,
-        lines=lines.by_field,
-        validation_ns=validation_in_gaps(validation, steps.weight, base),
-        loaders=loaders,
-        optimizers=optimizers,
+        samples_per_step=work.units.samples_per_step,
+        tokens_per_step=work.units.tokens_per_step,
+        padding_ratio=work.units.padding_ratio,
+        padding_to_longest_ratio=work.units.padding_to_longest_ratio,
+        lines=work.lines.by_field,
+        validation_ns=validation_in_gaps(work.validation, steps.weight, base),
+        loaders=build_loaders(facts),
+        optimizers=work.optimizers,
         ddp=build_ddp(facts, lambda row: bool(_row_mask(np.array([row], dtype=np.int64), steps, base)[0])),
-        compile=build_compile(facts, max(0.0, means["compile_ns"]), partial(_steps_before, steps, anchor_wall_s)),
+        compile=build_compile(
+            facts, max(0.0, work.means["compile_ns"]), partial(_steps_before, steps, work.anchor_wall_s)
+        ),
         autocast_dtype=read_text(autocast, "dtype"),
         scaler_where=read_where(scaler.get("where")),
         scaler_enabled=read_bool(scaler, "enabled"),
@@ -206,50 +288,20 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         model_parameters=read_count(model, "parameters"),
         model_is_recurrent=read_bool(model, "recurrent"),
         model_is_sharded=read_bool(model, "sharded"),
-        device_type=_device_type(read_text(model, "device"), anchor, read_text(process, "accelerator")),
-        cores=read_count(process, "cores"),
-        torch_threads=read_count(process, "torch_threads"),
-        interop_threads=read_count(process, "interop_threads"),
-        memory_total_bytes=memory.total_bytes,
-        memory_peak_bytes=memory.peak_bytes,
+        device_type=_device_type(read_text(model, "device"), anchor, read_text(work.process, "accelerator")),
+        cores=read_count(work.process, "cores"),
+        torch_threads=read_count(work.process, "torch_threads"),
+        interop_threads=read_count(work.process, "interop_threads"),
+        memory_total_bytes=work.memory.total_bytes,
+        memory_peak_bytes=work.memory.peak_bytes,
         memory_growth_bytes_per_step=None if slope is None else slope.per_x,
         memory_growth_noise_bytes_per_step=None if slope is None else slope.noise_per_x,
         network_bytes_per_s=network_rates,
         network_speed_bytes_per_s=network_speeds,
-        batch_where=find_batch_statement(lines.by_field, files),
-        run_delay_ratio=run_delay_ratio,
+        batch_where=find_batch_statement(work.lines.by_field, work.files),
+        run_delay_ratio=read_run_delay_ratio(facts, start_ns, end_ns),
         idle_cores=read_idle_cores(facts, start_ns, end_ns),
         ops=_ops(facts),
-    )
-    batches = means["micro_batches"]
-    return ProcessAnalysis(
-        rank=rank,
-        ended=read_text(last_of_kind(facts, "end"), "ended"),
-        closed=recording.closed,
-        lost_rows=recording.lost_rows,
-        tail_ns=tail.ns,
-        time_to_first_step_ns=_time_to_first_step(process, steps),
-        step_p95_ns=round(step_p95_ns),
-        step_cv_ratio=step_std_ns / step_mean_ns if step_mean_ns > 0 and steady.steady_count > 1 else None,
-        batches_per_step=batches if batches > 0 else None,
-        units=units,
-        memory=memory,
-        timeline=_build_timeline(read_int(process, "rank"), steps, base, phases),
-        line_samples=lines.samples,
-        overhead=read_overhead(facts, trained_ns),
-        device_phases=_device_phases(steps, base),
-        health=_health(steps, steady, anchor, rank, facts),
-        applied=read_applied(facts),
-        begin_wall_s=None if anchor_wall_s is None else anchor_wall_s + int(steps.columns["start_ns"][0]) * 1e-9,
-        end_wall_s=None if anchor_wall_s is None else anchor_wall_s + int(steps.columns["end_ns"][-1]) * 1e-9,
-        parent_pid=read_int(process, "ppid"),
-        argv=tuple(a for a in read_items(process, "argv") if isinstance(a, str)),
-        trained_ns=trained_ns,
-        phase_steps=RankSteps(
-            index=steps.first_row[base],
-            weight=weight,
-            parts_ns=np.stack([phases[name][base] for name in PHASES], axis=1),
-        ),
     )
 
 

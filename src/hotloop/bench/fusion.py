@@ -113,76 +113,17 @@ def estimate_fused(
     if known is None:
         return None
     calls, sizes = known
-    by_first = {op["first"]: index for index, op in enumerate(ops) if isinstance(op.get("first"), int)}
     if not any(not op.get("outside", True) and not op["backward"] for op in ops):
         return None  # no module was seen to be called: there is no model to compile
-    replays = {int(one["index"]): one for one in measured["chunks"]}
-    chunks = {index: one for index, one in replays.items() if "chunk_ns" in one}
-    formats = {
-        int(one["index"]): max(0.0, 1.0 - float(one["channels_last_ns"]) / max(1.0, float(one["contiguous_ns"])))
-        for one in measured.get("convolutions") or ()
-    }
-    copy_ns = _slope_ns(measured["copy_in_cache"]) or 0.0
-    each_ns = [float(op["cpu_ns"]) / max(1, op["count"]) for op in ops]
-
-    passes: list[_Pass] = []
-    made_by: dict[int, tuple[str, int]] = {}  # buffer -> ("pass" | "kept" | "outside", its number or call)
-    current: dict[bool, _Pass] = {}
-    read_by: dict[int, set[int]] = {}
-    read_outside: set[int] = set()
-    kept_ns = convolutions_ns = outside_ns = timed_ns = 0.0
-    kept_count = 0
-    moved_bytes = [0]
+    merger = _Merger(ops, sizes, measured)
     for at, (first, reads, writes) in enumerate(calls):
-        moved_bytes.append(moved_bytes[-1] + sum(sizes[one] for one in writes))
-        index = by_first.get(first)
-        op: Mapping[str, Any] = ops[index] if index is not None else {"name": "", "backward": False}
-        backward = bool(op["backward"])
-        is_outside = bool(op.get("outside"))
-        if backward:
-            # The backward of what is done with the model's output, such as the loss, starts from what that made.
-            is_outside = any(made_by.get(one, ("", 0))[0] == "outside" for one in reads)
-        ns = _call_ns(each_ns[index], replays.get(index)) if index is not None else 0.0
-        if is_outside:
-            outside_ns += ns if backward else 0.0
-            read_outside.update(reads)
-            made_by.update((one, ("outside" if not backward else "kept", at)) for one in writes)
-            continue
-        if index is None or not is_fusable(str(op["name"])):
-            kept_ns += ns
-            convolutions_ns += ns * formats.get(index, 0.0) if index is not None else 0.0
-            kept_count += 1
-            read_outside.update(reads)
-            made_by.update((one, ("kept", at)) for one in writes)
-            continue
-        one = current.get(backward)
-        if one is None or any(_comes_between(made_by.get(buffer), one) for buffer in reads):
-            one = current[backward] = _Pass(number=len(passes), backward=backward, first_call=at)
-            passes.append(one)
-        one.calls.append(at)
-        one.eager_ns += ns
-        one.starting_ns += min(ns, float(chunks[index]["least_ns"])) if index in chunks else 0.0
-        compute_ns, elements = _compute_ns(op, chunks.get(index), copy_ns, sum(sizes[b] for b in writes))
-        timed_ns += ns if index in chunks else 0.0
-        if bare_name(str(op["name"])) in RANDOM:
-            one.random_ns += compute_ns
-        else:
-            one.compute_ns += compute_ns * COMPILED_RATIO.get(bare_name(str(op["name"])), 1.0)
-        one.elements = max(one.elements, elements)
-        for buffer in reads:
-            if made_by.get(buffer) == ("pass", one.number):
-                read_by.setdefault(buffer, set())
-            else:
-                one.reads.setdefault(buffer, at)
-                read_by.setdefault(buffer, set()).add(one.number)
-                if bare_name(str(op["name"])) in REDUCED_THEN_USED:
-                    one.again.add(buffer)
-        made_by.update((buffer, ("pass", one.number)) for buffer in writes)
+        merger.add(at, first, reads, writes)
 
-    recomputed = _place_writes(passes, made_by, read_by, read_outside, sizes)
+    passes = merger.passes
+    recomputed = _place_writes(passes, merger.made_by, merger.read_by, merger.read_outside, sizes)
     eager_ns = sum(one.eager_ns for one in passes)
     written_at = {buffer: at for at, (_, _, writes) in enumerate(calls) for buffer in writes}
-    speed = _Speed(measured["streams_ns_per_byte"], moved_bytes, written_at, sizes)
+    speed = _Speed(measured["streams_ns_per_byte"], merger.moved_bytes, written_at, sizes)
     threads = max(1, int(measured["threads"]))
     costs = [_cost_ns(one, speed, threads) for one in passes]
     # Only random numbers are known to be slower when compiled: anything else above the present time is the estimate's.
@@ -196,15 +137,93 @@ def estimate_fused(
         least_ns=sum(min(cost.least, one.eager_ns) for one, cost in zip(passes, costs, strict=True)),
         most_ns=sum(cost.most for cost in costs),
         starting_ns=sum(one.starting_ns for one in passes),
-        kept_ns=kept_ns,
-        convolutions_ns=convolutions_ns,
-        outside_ns=outside_ns,
-        calls_count=kept_count + sum(len(one.calls) for one in passes),
-        kept_count=kept_count,
+        kept_ns=merger.kept_ns,
+        convolutions_ns=merger.convolutions_ns,
+        outside_ns=merger.outside_ns,
+        calls_count=merger.kept_count + sum(len(one.calls) for one in passes),
+        kept_count=merger.kept_count,
         passes_count=len(passes),
         recomputed_count=recomputed,
-        timed_ratio=timed_ns / eager_ns if eager_ns > 0 else 0.0,
+        timed_ratio=merger.timed_ns / eager_ns if eager_ns > 0 else 0.0,
     )
+
+
+class _Merger:
+    """Puts the calls of a step, in their order, into passes; counts what is kept as it is, and what is not compiled."""
+
+    def __init__(self, ops: Sequence[Mapping[str, Any]], sizes: Sequence[int], measured: Mapping[str, Any]) -> None:
+        self._ops = ops
+        self._sizes = sizes
+        self._by_first = {op["first"]: index for index, op in enumerate(ops) if isinstance(op.get("first"), int)}
+        self._replays = {int(one["index"]): one for one in measured["chunks"]}
+        self._chunks = {index: one for index, one in self._replays.items() if "chunk_ns" in one}
+        self._formats = {
+            int(one["index"]): max(0.0, 1.0 - float(one["channels_last_ns"]) / max(1.0, float(one["contiguous_ns"])))
+            for one in measured.get("convolutions") or ()
+        }
+        self._copy_ns = _slope_ns(measured["copy_in_cache"]) or 0.0
+        self._each_ns = [float(op["cpu_ns"]) / max(1, op["count"]) for op in ops]
+        self._current: dict[bool, _Pass] = {}
+        self.passes: list[_Pass] = []
+        self.made_by: dict[int, tuple[str, int]] = {}
+        """Buffer -> ("pass" | "kept" | "outside", its number or call)."""
+        self.read_by: dict[int, set[int]] = {}
+        self.read_outside: set[int] = set()
+        self.moved_bytes = [0]
+        self.kept_ns = self.convolutions_ns = self.outside_ns = self.timed_ns = 0.0
+        self.kept_count = 0
+
+    def add(self, at: int, first: int, reads: Sequence[int], writes: Sequence[int]) -> None:
+        """The call number ``at``, of the operator that was first called as number ``first``."""
+        self.moved_bytes.append(self.moved_bytes[-1] + sum(self._sizes[one] for one in writes))
+        index = self._by_first.get(first)
+        op: Mapping[str, Any] = self._ops[index] if index is not None else {"name": "", "backward": False}
+        backward = bool(op["backward"])
+        is_outside = bool(op.get("outside"))
+        if backward:
+            # The backward of what is done with the model's output, such as the loss, starts from what that made.
+            is_outside = any(self.made_by.get(one, ("", 0))[0] == "outside" for one in reads)
+        ns = _call_ns(self._each_ns[index], self._replays.get(index)) if index is not None else 0.0
+        if is_outside:
+            self.outside_ns += ns if backward else 0.0
+            self.read_outside.update(reads)
+            self.made_by.update((one, ("outside" if not backward else "kept", at)) for one in writes)
+        elif index is None or not is_fusable(str(op["name"])):
+            self.kept_ns += ns
+            self.convolutions_ns += ns * self._formats.get(index, 0.0) if index is not None else 0.0
+            self.kept_count += 1
+            self.read_outside.update(reads)
+            self.made_by.update((one, ("kept", at)) for one in writes)
+        else:
+            self._merge(at, index, ns, reads, writes)
+
+    def _merge(self, at: int, index: int, ns: float, reads: Sequence[int], writes: Sequence[int]) -> None:
+        """The call joins the current pass, or begins one where something foreign comes between."""
+        op, chunk = self._ops[index], self._chunks.get(index)
+        backward, name = bool(op["backward"]), bare_name(str(op["name"]))
+        one = self._current.get(backward)
+        if one is None or any(_comes_between(self.made_by.get(buffer), one) for buffer in reads):
+            one = self._current[backward] = _Pass(number=len(self.passes), backward=backward, first_call=at)
+            self.passes.append(one)
+        one.calls.append(at)
+        one.eager_ns += ns
+        one.starting_ns += min(ns, float(chunk["least_ns"])) if chunk is not None else 0.0
+        compute_ns, elements = _compute_ns(op, chunk, self._copy_ns, sum(self._sizes[b] for b in writes))
+        self.timed_ns += ns if chunk is not None else 0.0
+        if name in RANDOM:
+            one.random_ns += compute_ns
+        else:
+            one.compute_ns += compute_ns * COMPILED_RATIO.get(name, 1.0)
+        one.elements = max(one.elements, elements)
+        for buffer in reads:
+            if self.made_by.get(buffer) == ("pass", one.number):
+                self.read_by.setdefault(buffer, set())
+            else:
+                one.reads.setdefault(buffer, at)
+                self.read_by.setdefault(buffer, set()).add(one.number)
+                if name in REDUCED_THEN_USED:
+                    one.again.add(buffer)
+        self.made_by.update((buffer, ("pass", one.number)) for buffer in writes)
 
 
 def _comes_between(maker: tuple[str, int] | None, one: _Pass) -> bool:

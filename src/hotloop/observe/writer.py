@@ -167,46 +167,10 @@ class FrameWriter:
         self._view = memoryview(b"")
         self._at = 0
         self._sequence = 1
-        self._places: list[_RowPlace] = []
-        """Places for rows that are the training thread's own, the next one last."""
-        self._row_target: Any = None
-        self._row_words = self._view.cast("q")
-        self._claimed: tuple[_RowPlace, ...] = ()
-        """All places that were claimed last, in the order of the file."""
-        self._claimed_rows = 0
-        """Index after that of the row which the last of these is for."""
         self._reserve_at = RESERVE_OFFSET
-
-        self._raw_left = raw_rows
-        self._block: list[int] | None = None
-        self._block_rows = 2
-        self._blocks_left = level_blocks
-        self._newest: Slot | None = None
-        self._other: Slot | None = None
-        self._spare: Slot | None = None
-
-        self._fact_bytes = 0
-        self._fact_count = 0
-        self._fact_slots: dict[tuple[str, str], list[Slot]] = {}
-        self._many_seen: dict[str, int] = {}
-
-        self._pending_rows: deque[bytes] = deque()
-        self._pending_facts: deque[tuple[tuple[str, str], bytes]] = deque()
-        self._pending_fact_bytes = 0
-        self._pending_rows_max = max(16, memory_limit_bytes * 3 // 4 // (_ROW_BYTES + 64))
-        self._pending_facts_max_bytes = memory_limit_bytes // 4
-
-        self._settled_rows = 0
-        self._lost_rows = 0
-        self._lost_facts = 0
-        self._thinned_facts = 0
-        self._reason: str | None = None  # why nothing can be written now
-        self._loss_reason: str | None = None  # the newest one there ever was
-        self._generation = 0
-        self._reported: tuple[int, int, str | None] = (0, 0, None)
-        self._retry_at_ns = _LONG_AGO_NS
-        self._retry_ns = _RETRY_NS
-        self._check_at_ns = _LONG_AGO_NS
+        self._prepare_rows(raw_rows, level_blocks, memory_limit_bytes)
+        self._prepare_facts(memory_limit_bytes)
+        self._prepare_losses()
 
         self_ref = weakref.ref(self)
 
@@ -220,6 +184,52 @@ class FrameWriter:
         else:
             os.register_at_fork(after_in_child=disown_in_child)
             self._open()
+
+    def _prepare_rows(self, raw_rows: int, level_blocks: int, memory_limit_bytes: int) -> None:
+        """Where the next rows go: into claimed places, then into blocks of several; and those that wait for room."""
+        self._places: list[_RowPlace] = []
+        """Places for rows that are the training thread's own, the next one last."""
+        self._row_target: Any = None
+        self._row_words = self._view.cast("q")
+        self._claimed: tuple[_RowPlace, ...] = ()
+        """All places that were claimed last, in the order of the file."""
+        self._claimed_rows = 0
+        """Index after that of the row which the last of these is for."""
+        self._settled_rows = 0
+
+        self._raw_left = raw_rows
+        self._block: list[int] | None = None
+        self._block_rows = 2
+        self._blocks_left = level_blocks
+        self._newest: Slot | None = None
+        self._other: Slot | None = None
+        self._spare: Slot | None = None
+
+        self._pending_rows: deque[bytes] = deque()
+        self._pending_rows_max = max(16, memory_limit_bytes * 3 // 4 // (_ROW_BYTES + 64))
+
+    def _prepare_facts(self, memory_limit_bytes: int) -> None:
+        self._fact_bytes = 0
+        self._fact_count = 0
+        self._fact_slots: dict[tuple[str, str], list[Slot]] = {}
+        self._many_seen: dict[str, int] = {}
+
+        self._pending_facts: deque[tuple[tuple[str, str], bytes]] = deque()
+        self._pending_fact_bytes = 0
+        self._pending_facts_max_bytes = memory_limit_bytes // 4
+
+    def _prepare_losses(self) -> None:
+        """What could not be written, why, and when the file is looked at again."""
+        self._lost_rows = 0
+        self._lost_facts = 0
+        self._thinned_facts = 0
+        self._reason: str | None = None  # why nothing can be written now
+        self._loss_reason: str | None = None  # the newest one there ever was
+        self._generation = 0
+        self._reported: tuple[int, int, str | None] = (0, 0, None)
+        self._retry_at_ns = _LONG_AGO_NS
+        self._retry_ns = _RETRY_NS
+        self._check_at_ns = _LONG_AGO_NS
 
     @property
     def path(self) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -110,16 +111,47 @@ def _measure(
 ) -> TrainingBenchmark:
     data = _Batches(loader)
     raw = [data.take() for _ in range(KEPT_BATCHES)]
-    batches = [_to(batch, device) for batch in raw]
-    turn = 0
-
-    def batch() -> Any:
-        nonlocal turn
-        turn += 1
-        return batches[turn % len(batches)]
+    batches = itertools.cycle([_to(batch, device) for batch in raw])
 
     def compute_loss() -> Any:
-        return _loss_of(model, batch(), loss)
+        return _loss_of(model, next(batches), loss)
+
+    is_parallel = hasattr(model, "no_sync") and hasattr(model, "require_backward_grad_sync")
+    parts = _list_parts(model, data, raw[0], batches, device, optimizer, loss, is_parallel)
+    memory = _measure_memory(model, optimizer, parameters, compute_loss, device)
+    seen, blocks = _time_parts(parts, data, budget_s, is_parallel)
+    if data.restarts:
+        notes.append(f"the loader was started {data.restarts + 1} times; its start is in no figure")
+    if data.queue:
+        notes.append(f"data: {data.queue} batches that workers had prepared were drawn before each block")
+    return TrainingBenchmark(
+        device=str(device),
+        batch_size=_batch_size(raw[0]),
+        optimizer=type(optimizer).__name__,
+        parts=tuple(
+            PartTime(part=name, min_ns=min(values), median_ns=round(statistics.median(values)), n=len(values),
+                     blocks=blocks)
+            for name, values in seen.items()
+        ),
+        memory=memory,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _list_parts(
+    model: Any,
+    data: _Batches,
+    first: Any,
+    batches: Iterator[Any],
+    device: Any,
+    optimizer: Any,
+    loss: Callable[[Any, Any], Any] | None,
+    is_parallel: bool,
+) -> dict[str, Callable[[], int]]:
+    """Each part of a step as a call that runs it once and returns its ns."""
+
+    def compute_loss() -> Any:
+        return _loss_of(model, next(batches), loss)
 
     def train_on(value: Any) -> None:
         _loss_of(model, value, loss).backward()
@@ -144,25 +176,29 @@ def _measure(
         return spent
 
     def time_compute() -> int:
-        return clock.time(lambda: train_on(batch()))
+        return clock.time(lambda: train_on(next(batches)))
 
     def time_without_sync() -> int:
         with model.no_sync():
-            return clock.time(lambda: train_on(batch()))
+            return clock.time(lambda: train_on(next(batches)))
 
     def time_step() -> int:
         return clock.time(lambda: train_on(_to(data.take(), device)))
 
     parts: dict[str, Callable[[], int]] = {"data": lambda: clock.time(data.take)}
     if device.type != "cpu":
-        parts["copy to device"] = lambda: clock.time(lambda: _to(raw[0], device))
+        parts["copy to device"] = lambda: clock.time(lambda: _to(first, device))
     parts |= {"forward": time_forward, "backward": time_backward, "optimizer": time_optimizer, "compute": time_compute}
-    is_parallel = hasattr(model, "no_sync") and hasattr(model, "require_backward_grad_sync")
     if is_parallel:
         parts["compute without sync"] = time_without_sync
     parts["whole step"] = time_step
+    return parts
 
-    memory = _measure_memory(model, optimizer, parameters, compute_loss, device)
+
+def _time_parts(
+    parts: Mapping[str, Callable[[], int]], data: _Batches, budget_s: float, is_parallel: bool
+) -> tuple[dict[str, list[int]], int]:
+    """All timings of every part, in ns, and the number of blocks in which the parts took turns."""
     for part in parts.values():  # what happens only once: buffers, autotuning, compilation
         part()
         part()
@@ -180,22 +216,7 @@ def _measure(
             if name in ("data", "whole step"):
                 data.drain()
             seen[name] += [part() for _ in range(each)]
-    if data.restarts:
-        notes.append(f"the loader was started {data.restarts + 1} times; its start is in no figure")
-    if data.queue:
-        notes.append(f"data: {data.queue} batches that workers had prepared were drawn before each block")
-    return TrainingBenchmark(
-        device=str(device),
-        batch_size=_batch_size(raw[0]),
-        optimizer=type(optimizer).__name__,
-        parts=tuple(
-            PartTime(part=name, min_ns=min(values), median_ns=round(statistics.median(values)), n=len(values),
-                     blocks=blocks)
-            for name, values in seen.items()
-        ),
-        memory=memory,
-        notes=tuple(notes),
-    )  # fmt: skip
+    return seen, blocks
 
 
 class _Clock:

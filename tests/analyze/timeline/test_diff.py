@@ -8,7 +8,7 @@ import pytest
 
 from hotloop.analyze.timeline.diff import diff_ranks, normalize_name
 from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
-from hotloop.core.comparison import TimelineDiff
+from hotloop.core.graph import TimelineDiff
 from hotloop.core.timeline import RankTimeline
 from hotloop.trace.inputs import find_traces, read_trace_file
 

@@ -106,25 +106,17 @@ def explain_idle(
     python = _blame_python(trace, late_gaps, thread, main_thread, drained, top, by_step[1])
     slow = _time_inside_call(trace, late_gaps, call[late])
 
-    def total(kind: int) -> int:
-        return int(length[dependent][queued[dependent] == kind].sum())
-
     causes = IdleCauses(
         idle_ns=gaps.total_ns,
         gaps_count=len(gaps),
         longest_ns=int(length.max()) if len(length) else 0,
         sync_drained_ns=int((late_length - held)[drained].sum()),
         launch_late_ns=int(held.sum()),
-        queue_dependent_ns=int(length[dependent].sum()),
-        queue_comm_ns=total(_COMM),
-        queue_event_ns=total(_EVENT),
-        queue_graph_ns=total(_GRAPH),
-        queue_untold_ns=total(_UNTOLD),
+        **_sum_queued(length[dependent], queued[dependent]),
         launch_latency_ns=int(length[cause == _LATENCY].sum()),
         unknown_ns=int(length[cause == _UNKNOWN].sum()),
         sync_drained_count=int(np.count_nonzero(drained)),
         launch_late_count=int(np.count_nonzero(~drained)),
-        queue_dependent_count=len(dependent),
         launch_latency_count=int(np.count_nonzero(cause == _LATENCY)),
         unknown_count=int(np.count_nonzero(cause == _UNKNOWN)),
         late_data_wait_ns=wait_times[0],
@@ -146,6 +138,15 @@ def explain_idle(
     data_ns[late_pieces] = data_waits
     rows = [_blame_rows(trace, one) for one in by_step]
     return causes, _sum_steps(seen, step, kind, size, drained_ns, data_ns, rows)
+
+
+def _sum_queued(length: Int64s, kind: NDArray[np.int8]) -> dict[str, int]:
+    """Fields of IdleCauses about gaps whose next work was queued in time, by what it waited for."""
+    kinds = {"comm": _COMM, "event": _EVENT, "graph": _GRAPH, "untold": _UNTOLD}
+    return {f"queue_{name}_ns": int(length[kind == one].sum()) for name, one in kinds.items()} | {
+        "queue_dependent_ns": int(length.sum()),
+        "queue_dependent_count": len(length),
+    }
 
 
 def _cut_at_steps(gaps: Intervals, seen: DeviceSteps) -> tuple[Intervals, Int64s, Int64s]:

@@ -164,12 +164,7 @@ def summarize_snapshot(value: object, *, source: str, limits: SnapshotLimits = D
             blocks.extend(of_segment)
     if raw_segments and not segments:
         raise RecordingError(f"{source} is a pickle, but not a memory snapshot: no segment of it can be read.")
-    events: dict[int, list[dict[str, Any]]] = {}
-    for device, raw_events in enumerate(traces[:_MAX_DEVICES]):
-        of_device = _list(raw_events)
-        visits.spend(len(of_device))
-        events[device] = [event for event in of_device if isinstance(event, dict)]
-        dropped["event"] += len(of_device) - len(events[device])
+    events = _read_events(traces, visits, dropped)
     notes: list[TraceNote] = []
     devices: list[DeviceMemory] = []
     failures: list[OutOfMemory] = []
@@ -184,25 +179,7 @@ def summarize_snapshot(value: object, *, source: str, limits: SnapshotLimits = D
         )
         devices.append(summary)
         failures.extend(failed)
-    if not any(events.values()):
-        notes.append(
-            TraceNote(
-                level="info",
-                code="no-memory-history",
-                message="The snapshot has no recorded events, so there is no peak and no history: call "
-                "torch.cuda.memory._record_memory_history() before the part to look at.",
-            )
-        )
-    for kind, count in sorted(dropped.items()):
-        if count:
-            notes.append(
-                TraceNote(
-                    level="warning",
-                    code=f"unreadable-{kind}",
-                    message=f"{count} {kind} records of the snapshot lack what they must have and were left out.",
-                    count=count,
-                )
-            )
+    _note_gaps(events, dropped, notes)
     active = [block for block in blocks if block.state != INACTIVE]
     active.sort(key=lambda block: (-block.bytes, block.device, block.address))
     return MemorySnapshot(
@@ -228,6 +205,40 @@ def summarize_snapshot(value: object, *, source: str, limits: SnapshotLimits = D
         },
         notes=tuple(notes),
     )
+
+
+def _read_events(traces: list[Any], visits: _Visits, dropped: Counter[str]) -> dict[int, list[dict[str, Any]]]:
+    """The recorded events of each device, in their order."""
+    events: dict[int, list[dict[str, Any]]] = {}
+    for device, raw_events in enumerate(traces[:_MAX_DEVICES]):
+        of_device = _list(raw_events)
+        visits.spend(len(of_device))
+        events[device] = [event for event in of_device if isinstance(event, dict)]
+        dropped["event"] += len(of_device) - len(events[device])
+    return events
+
+
+def _note_gaps(events: dict[int, list[dict[str, Any]]], dropped: Counter[str], notes: list[TraceNote]) -> None:
+    """Say that there is no history, and what could not be read."""
+    if not any(events.values()):
+        notes.append(
+            TraceNote(
+                level="info",
+                code="no-memory-history",
+                message="The snapshot has no recorded events, so there is no peak and no history: call "
+                "torch.cuda.memory._record_memory_history() before the part to look at.",
+            )
+        )
+    for kind, count in sorted(dropped.items()):
+        if count:
+            notes.append(
+                TraceNote(
+                    level="warning",
+                    code=f"unreadable-{kind}",
+                    message=f"{count} {kind} records of the snapshot lack what they must have and were left out.",
+                    count=count,
+                )
+            )
 
 
 def _read_segment(
