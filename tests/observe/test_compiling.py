@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.observe.compiling import BACKWARD, FORWARD, FORWARDS, GraphCalls, compile_facts, wrap_graph_call
+from hotloop.observe.compiling import GraphCalls, compile_facts
+from hotloop.observe.graph_calls import BACKWARD, FORWARD, FORWARDS, wrap_graph_call
 
 
 def make_session(stack: list[int]) -> Any:

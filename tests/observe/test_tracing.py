@@ -10,8 +10,9 @@ import torch
 
 from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD
 from hotloop.core.trace_demand import read_demand
+from hotloop.observe.nvtx import NvtxRecorder, make_recorder
 from hotloop.observe.recorder import BACKWARD, FORWARD, TEMPLATE, Recorder
-from hotloop.observe.tracing import NvtxRecorder, make_recorder, make_tracing
+from hotloop.observe.tracing import make_tracing
 
 
 class FakeSession:

@@ -14,7 +14,7 @@ from hotloop.attach.imports import ImportWatch
 from hotloop.attach.narrowing import ModulePatch
 from hotloop.attach.sites import COPY_SITES, SITES, Site, Wrap, install
 from hotloop.attach.unsynced import FORWARD, wrap_forward
-from hotloop.observe import background, compiling, deep, distributed, tracing, wrappers
+from hotloop.observe import background, deep, distributed, graph_calls, tracing, wrappers
 from hotloop.observe.at_exit import run_at_exit
 from hotloop.observe.guard import GUARD
 from hotloop.observe.session import Session
@@ -54,7 +54,7 @@ def subscribers_of(session: Session) -> dict[str, Wrap]:
         "work-wait": wrappers.wrap_collective(session),
         "collective": wrappers.wrap_collective(session),
         "compile": wrappers.wrap_compile(session),
-        "graph-call": compiling.wrap_graph_call(session),
+        "graph-call": graph_calls.wrap_graph_call(session),
         "copy": wrappers.wrap_copy(session),
         "graph-begin": session.captures.wrap_begin,
         "graph-end": session.captures.wrap_end,
@@ -83,7 +83,7 @@ def arm_agent(options: dict[str, Any]) -> Session:
     session.patch_forward = ForwardPatches(session).patch
     _patch_optimizers(session, notes.get(_STEP))
     watch.after_import("torch._dynamo.eval_frame", _hide_from_dynamo)
-    watch.after_import("torch._dynamo.callback", lambda: compiling.watch_compilation(session))
+    watch.after_import("torch._dynamo.callback", lambda: graph_calls.watch_compilation(session))
     gc.callbacks.append(wrappers.gc_callback(session))
     session.subscribe(deep.DeepWindow())
     if options.get("trace"):

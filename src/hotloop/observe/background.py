@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotloop.core.recording import ACCESS_SUFFIX, STEP_FIELDS
 
@@ -19,13 +19,11 @@ from .guard import GUARD
 from .memory_end import held_bytes, peak_resident_bytes
 from .places import Place, user_stack
 from .recorder import DEVICE_ALLOCATED, DEVICE_RESERVED, RSS
+from .session import Session
 from .stack_access import current_thread_state, offer_access
 from .stacks import can_read_stacks, read_stack
 from .threads import run_delay_ns
 from .writer import FrameWriter
-
-if TYPE_CHECKING:
-    from .session import Session
 
 FAST_INTERVAL_S = 0.020
 SLOW_INTERVAL_S = 0.060

@@ -10,17 +10,15 @@ import random
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hotloop.core.recording import FIELD, UNKNOWN
 
 from . import batches
+from .loader_state import LoaderState
 from .recorder import OPTIMIZER, Recorder, Row
-
-if TYPE_CHECKING:
-    from .loading import LoaderState
 
 SAMPLES = FIELD["samples"]
 PADDED = FIELD["padded_tokens"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,9 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .facts import accelerator_type
 from .guard import guarded
 from .recorder import AFTER_FORWARD, AFTER_INPUT, BACKWARD, FORWARD, OTHER, Recorder
-
-if TYPE_CHECKING:
-    from .session import Session
+from .session import Session
 
 FIRST_ROW = 12
 LATEST_ROW = 400

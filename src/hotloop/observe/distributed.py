@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .guard import guarded
 from .places import Place
-
-if TYPE_CHECKING:
-    from .session import Session
+from .session import Session
 
 EVERY_ROWS = 3
 """On the CPU the reducer's times are read in every so many'th row (about 40 us each)."""

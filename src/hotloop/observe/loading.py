@@ -5,10 +5,9 @@ A loader whose batches a backward follows feeds the training; others (validation
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,11 +17,10 @@ from . import batches, facts
 from .counting import PADDED, SAMPLES, Counting, forget_tokens
 from .draws import has_drawn, random_states
 from .guard import GUARD, guarded
-from .recorder import AFTER_INPUT, AFTER_NOGRAD
+from .loader_state import LoaderState
+from .places import Place
+from .recorder import AFTER_INPUT, AFTER_NOGRAD, Recorder
 from .workers import Totals, WorkerTable
-
-if TYPE_CHECKING:
-    from .session import Session
 
 BATCHES = FIELD["batches"]
 MICRO_BATCHES = FIELD["micro_batches"]
@@ -45,61 +43,6 @@ FETCH_GAPS = (2, 4, 1, 5)
 """Batches that are left out between two timed ones: not evenly, because what a batch costs may have a period."""
 
 
-class LoaderState:
-    """What is known of one DataLoader object."""
-
-    __slots__ = (
-        "batch_size",
-        "batches",
-        "draws",
-        "facts",
-        "feeds_backward",
-        "first_wait_ns",
-        "first_waits",
-        "fresh",
-        "id",
-        "iterator_ns",
-        "iterators",
-        "last_padded",
-        "last_samples",
-        "last_shape",
-        "lists_samples",
-        "main",
-        "pending",
-        "pending_samples",
-        "sample_dim",
-        "sequence_key",
-        "wait_ns",
-        "whole_batch",
-        "worker_pids",
-    )
-
-    def __init__(self, loader_id: int, described: dict[str, Any] | None, batch_size: int | None) -> None:
-        self.id = loader_id
-        self.facts = described
-        self.batch_size = batch_size
-        """Samples of its first batch, where the loader makes the batches."""
-        self.sample_dim: int | None = None
-        self.whole_batch = 0
-        """Length of a leading dimension that needs no second look: the batch size, once it was seen there."""
-        self.last_samples = 0
-        self.last_padded = UNKNOWN
-        self.last_shape: tuple[int, ...] = ()
-        """That of the last batch, where another one of this shape holds as many samples and tokens; empty where not."""
-        self.sequence_key: str | None = None
-        """The name of what holds the sequences of its batches, once tokens were counted in one (batches.py)."""
-        self.lists_samples = False
-        """Whether its batches list their samples one by one, so that no dimension counts them."""
-        self.feeds_backward: bool | None = None
-        self.batches = self.iterators = self.pending = self.pending_samples = 0
-        self.iterator_ns = self.first_wait_ns = self.first_waits = self.wait_ns = 0
-        self.fresh = False
-        self.draws: bool | None = None
-        """Whether reading a batch moved a global random generator; None until the training process has read one."""
-        self.main = Totals()
-        self.worker_pids: set[int] = set()
-
-
 class Loading:
     """The loaders of a session. No method that a wrapper calls raises."""
 
@@ -116,10 +59,25 @@ class Loading:
         "unknown",
     )
 
-    def __init__(self, session: Session, counting: Counting) -> None:
-        self._session = session
-        self._recorder = session.recorder
+    def __init__(
+        self,
+        recorder: Recorder,
+        counting: Counting,
+        *,
+        tell: Callable[[dict[str, Any]], None],
+        place_of: Callable[[Any], Place | None],
+        is_owner: Callable[[], bool],
+        widen: Callable[[], bool],
+    ) -> None:
+        """``tell`` records a fact. ``is_owner``: whether the calling thread is the one that trains. ``widen``: have
+        nested modules watched again; True when they were not.
+        """
+        self._recorder = recorder
         self._counting = counting
+        self._tell = tell
+        self._place_of = place_of
+        self._is_owner = is_owner
+        self._widen = widen
         self._table: WorkerTable | None = None
         self.reset()
 
@@ -179,12 +137,12 @@ class Loading:
         reference = self._loader_refs.get(key)
         if reference is None or reference() is not loader:
             loader_id = len(self._loader_refs)
-            described = facts.loader_facts(loader, loader_id, self._session.place_of(loader))
+            described = facts.loader_facts(loader, loader_id, self._place_of(loader))
             self._loader_refs[key] = weakref.ref(loader)
             self.states[key] = LoaderState(loader_id, described, facts.first_batch_size(loader))
             self.unknown.append(self.states[key])
             self._recorder.quick = False  # the next backward says whether it is fed by this one
-            self._session.tell(described)
+            self._tell(described)
         return self.states[key]
 
     @guarded
@@ -239,9 +197,7 @@ class Loading:
             self._iterators[iterator] = state
         except TypeError:  # some loaders answer a generator: its batches are counted under the loader last iterated
             self.last_state = state
-        patch = self._session.module_patch
-        if patch is not None and not patch.is_wide and is_watched(state.iterators):
-            patch.widen()  # another loop may begin here, around another model
+        if is_watched(state.iterators) and self._widen():  # another loop may begin here, around another model
             self._recorder.due = 0
         state.iterators += 1
         state.iterator_ns += spent_ns
@@ -312,7 +268,7 @@ class Loading:
             if self._table is not None:
                 self._table.add(fetch_ns, fetch_cpu_ns, collate_ns)
             return
-        if threading.get_ident() != self._session.owner:
+        if not self._is_owner():
             return
         self._fetches += 1
         stands_for, self._fetch_gap = 1 + self._fetch_gap, 0
@@ -336,7 +292,7 @@ class Loading:
     @guarded
     def before_draws(self) -> tuple[Any, ...] | None:
         """The states of the random generators before one of the first batches is read here; None for later ones."""
-        is_watched_here = self._fetches < WATCHED_FETCHES and threading.get_ident() == self._session.owner
+        is_watched_here = self._fetches < WATCHED_FETCHES and self._is_owner()
         return random_states() if is_watched_here and torch.utils.data.get_worker_info() is None else None
 
     @guarded

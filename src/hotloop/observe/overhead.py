@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import wrappers
-from .loading import LoaderState
+from .loader_state import LoaderState
 from .recorder import FORWARD, Recorder
 from .session import Session
 

@@ -21,17 +21,17 @@ from hotloop.core.recording import FIELD
 
 from . import batches, facts
 from .at_exit import run_at_exit
-from .compiling import GraphCalls
+from .compiling import GraphCalls, compile_facts
 from .counting import Counting
 from .device_events import CaptureWatch, cuda_device_timer, time_device
 from .direct_forward import find_models_in_sight, find_running_forward
 from .guard import GUARD, guarded
 from .loading import Loading
 from .memory_end import describe_memory_end, is_out_of_memory, uncaught_error
+from .nvtx import make_recorder
 from .places import Place, caller_place, is_user_code, place_of
 from .recorder import AFTER_BACKWARD, AFTER_INPUT, COUNTED, END, OTHER, START, Recorder, Row
 from .repeats import Repeats
-from .tracing import make_recorder
 from .writer import FrameWriter
 
 BATCHES = FIELD["batches"]
@@ -102,7 +102,14 @@ class Session:
         self.anchor_wall_s = time.time()
         self.recorder.anchor_ns = self.anchor_ns
         self.counting = Counting(self.recorder)
-        self.loading = Loading(self, self.counting)
+        self.loading = Loading(
+            self.recorder,
+            self.counting,
+            tell=self.tell,
+            place_of=self.place_of,
+            is_owner=self._is_owner,
+            widen=self._widen_patch,
+        )
         self.repeats = Repeats(self.recorder, self._updates_of)
         self.missing_sites: list[str] = []
         self.module_patch: Any = None
@@ -204,6 +211,17 @@ class Session:
     def off(self, value: bool) -> None:
         self._off = value
         self.active = 0 if value else self._owner
+
+    def _is_owner(self) -> bool:
+        return threading.get_ident() == self._owner
+
+    def _widen_patch(self) -> bool:
+        """Have nested modules watched again; True when they were not."""
+        patch = self.module_patch
+        if patch is None or patch.is_wide:
+            return False
+        patch.widen()
+        return True
 
     def subscribe(self, subscriber: Any) -> None:
         """Have ``subscriber(session, row)`` called after every row, until it is taken from ``subscribers``."""
@@ -421,8 +439,6 @@ class Session:
                 }
             )
         if self.compile_used or "torch._dynamo.utils" in sys.modules:
-            from .compiling import compile_facts
-
             fact = compile_facts(self._compile_place, self.graph_calls)
             if fact is not None:
                 self.compile_used = True

@@ -15,13 +15,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD, STEP_FIELDS
+from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD
 from hotloop.core.trace_demand import TraceDemand, tell_demand
 from hotloop.core.trace_plan import SAVE, WAIT, TracePlan, parse_trace_plan, parse_trace_ranks
 
@@ -30,12 +30,7 @@ from .facts import available_cores
 from .guard import guarded
 from .profiling import quiet_profiler, supported_activities, torch_schedule, write_trace
 from .ranks import current_rank, worker_name
-from .recorder import Recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .session import Session
+from .session import Session
 
 FIRST_STEP = 2
 """The first step that can be recorded."""
@@ -64,13 +59,6 @@ def make_tracing(options: Mapping[str, Any]) -> Tracing | None:
     ranks = parse_trace_ranks(options.get("trace_ranks") or "all")
     folder = os.path.join(options["run"], "traces")
     return Tracing(parse_trace_plan(text), folder, ranks, options.get("affinity_cores"))
-
-
-def make_recorder(options: Mapping[str, Any]) -> Recorder:
-    """The recorder of a session: one that also marks NVTX ranges where that was asked for and CUDA exists."""
-    if options.get("nvtx") and torch.cuda.is_available():
-        return NvtxRecorder(torch.cuda.nvtx)
-    return Recorder()
 
 
 class Tracing:
@@ -376,47 +364,3 @@ def _watch_profilers(starts: Callable[[], None], ends: Callable[[], None]) -> Ca
                 setattr(module, name, originals[name])
 
     return undo
-
-
-_LABELS = {index: name.removesuffix("_ns") for index, name in enumerate(STEP_FIELDS)}
-
-
-class NvtxRecorder(Recorder):
-    """A recorder whose phases are NVTX ranges; steps are ranges that may overlap them."""
-
-    __slots__ = ("_nvtx", "_step_range")
-
-    def __init__(self, nvtx: Any, **clocks: Any) -> None:
-        self._nvtx = nvtx
-        self._step_range: Any = None
-        super().__init__(**clocks)
-
-    def reset(self) -> None:
-        for _ in range(len(getattr(self, "stack", ())) - 1):
-            self._nvtx.range_pop()
-        super().reset()
-
-    def enter(self, field: int) -> None:
-        if self._step_range is None:
-            self._step_range = self._nvtx.range_start(f"step {self.rows + 1}")
-        self._nvtx.range_push(_LABELS[field])
-        super().enter(field)
-
-    def leave(self) -> None:
-        was_open = len(self.stack) > 1
-        super().leave()
-        if was_open:
-            self._nvtx.range_pop()
-
-    def close_tail(self) -> None:
-        for _ in range(len(self.stack) - 1):
-            self._nvtx.range_pop()
-        super().close_tail()
-
-    def close(self, closed_by: int, optimizer_index: int) -> None:
-        super().close(closed_by, optimizer_index)
-        if self._step_range is not None:
-            self._nvtx.range_end(self._step_range)
-            self._step_range = None
-        if closed_by != CLOSED_BY_END:
-            self._step_range = self._nvtx.range_start(f"step {self.rows + 1}")

@@ -21,7 +21,7 @@ import torch
 from hotloop.core.recording import FIELD
 
 from .batches import first_shape
-from .loading import LoaderState
+from .loader_state import LoaderState
 from .recorder import (
     AFTER_BACKWARD,
     AFTER_FORWARD,
