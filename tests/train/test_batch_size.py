@@ -131,11 +131,12 @@ def test_every_gpu_that_holds_something_is_waited_for(monkeypatch: pytest.Monkey
     from hotloop.train import batch_size as module
 
     waited: list[int] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "memory_reserved", {0: 0, 1: 5, 2: 7}.__getitem__)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", {1: 9, 2: 8}.__getitem__)
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
     module._wait_for_device()
     assert waited == [1, 2]
     assert module._peak_bytes() == 9
@@ -145,7 +146,8 @@ def test_a_trial_uses_the_gpu_of_the_training(monkeypatch: pytest.MonkeyPatch) -
     from hotloop.train import batch_size as module
 
     assert module._device_index() is None
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert module._device_index() is None  # no ranks that share the machine

@@ -389,22 +389,25 @@ def _read_resident(statm: bytes) -> int | None:
 
 
 def device_memory(device_index: int | None = None) -> dict[str, int] | None:
-    """Bytes of a CUDA device's caching allocator; None without one. Never synchronises.
+    """Bytes of the caching allocator of a CUDA, ROCm or XPU device; None without one. Never synchronises.
 
     None as index means the current device. Which one is current is a property of each thread: another thread than the
     training's must name it.
     """
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    if torch is None:
+        return None
+    device = next((d for kind in ("cuda", "xpu") if (d := getattr(torch, kind, None)) and d.is_initialized()), None)
+    if device is None:
         return None
     if device_index is None:
-        device_index = torch.cuda.current_device()
-    stats = torch.cuda.memory_stats(device_index)
+        device_index = device.current_device()
+    stats = device.memory_stats(device_index)
     return {
         "allocated": stats.get("allocated_bytes.all.current", 0),
         "reserved": stats.get("reserved_bytes.all.current", 0),
         "peak": stats.get("allocated_bytes.all.peak", 0),
-        "total": torch.cuda.get_device_properties(device_index).total_memory,
+        "total": device.get_device_properties(device_index).total_memory,
         "retries": stats.get("num_alloc_retries", 0),
     }
 

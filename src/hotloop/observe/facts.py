@@ -69,7 +69,7 @@ def process_facts(anchor_wall_s: float, restart: int, affinity_cores: int | None
         "torch_threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "accelerator": accelerator,
-        "device_name": torch.cuda.get_device_name() if accelerator == "cuda" else None,
+        "device_name": _device_name(accelerator),
         "memory_total_bytes": memory_limit_bytes(),
         "environment": {k: redact_text(v[:1000]) for k, v in os.environ.items() if ENVIRONMENT.match(k)},
     }
@@ -86,15 +86,25 @@ def accelerator_type() -> str | None:
     Only what is initialised counts: asking whether CUDA is available may initialise its driver, after which a
     training that forks would fail.
     """
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return "cuda"
-    mps = getattr(torch.backends, "mps", None)
-    if mps is not None and mps.is_available():
-        return "mps"
-    xpu = getattr(torch, "xpu", None)
-    if xpu is not None and xpu.is_initialized():
-        return "xpu"
-    return None
+    kinds = ["cuda", "mps", "xpu"]
+    if hasattr(torch, "accelerator"):  # from torch 2.6 on; names the kind that torch was built for, and asks no driver
+        built_for = torch.accelerator.current_accelerator()
+        if built_for is not None and built_for.type not in kinds:
+            kinds.append(built_for.type)
+    return next((kind for kind in kinds if _is_in_use(kind)), None)
+
+
+def _is_in_use(kind: str) -> bool:
+    if kind == "mps":
+        mps = getattr(torch.backends, "mps", None)
+        return mps is not None and bool(mps.is_available())
+    is_initialized = getattr(getattr(torch, kind, None), "is_initialized", None)
+    return is_initialized is not None and bool(is_initialized())
+
+
+def _device_name(accelerator: str | None) -> str | None:
+    get_device_name = getattr(getattr(torch, accelerator or "cpu", None), "get_device_name", None)
+    return None if get_device_name is None else str(get_device_name())
 
 
 def process_start_wall_s() -> float | None:

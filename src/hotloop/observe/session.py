@@ -646,10 +646,12 @@ class Session:
             self._models_count += 1
 
     def _watch_device(self, root: Any) -> None:
-        """Phases are timed on the device of the first model that lives on one."""
+        """Memory is read of the first model's device; phases are timed where that is one of CUDA or ROCm."""
         parameter = next(root.parameters(), None)
-        if self.device_index is None and parameter is not None and parameter.device.type == "cuda":
-            self.device_index = parameter.device.index
+        if self.device_index is not None or parameter is None or parameter.device.type == "cpu":
+            return
+        self.device_index = parameter.device.index
+        if self.device_index is not None and parameter.device.type == "cuda":
             time_device(self.recorder, cuda_device_timer(self.device_index, self.tell, self.captures))
 
     # -- optimizers, scaler, DDP, compile, gc ---------------------------------------------------------------------

@@ -40,10 +40,23 @@ def main(given: str, result: str) -> int:
         "python": sys.version.split()[0],
         "threads": torch.get_num_threads(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "accelerator": _accelerator_name(),
     }
     Path(result).write_text(json.dumps(answer), encoding="utf-8")
     return 0
+
+
+def accelerator_kind() -> str | None:
+    """'cuda' (ROCm too), 'xpu', 'mps' and the like, where this torch can compute on one; else None."""
+    if not hasattr(torch, "accelerator"):  # before torch 2.6
+        return "cuda" if torch.cuda.is_available() else None
+    return str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else None
+
+
+def _accelerator_name() -> str:
+    kind = accelerator_kind()
+    get_device_name = getattr(getattr(torch, kind or "cpu"), "get_device_name", None)
+    return str(get_device_name()) if get_device_name is not None else kind or "none"
 
 
 def load_function(file: str, function: str) -> Callable[[], Any]:
@@ -133,8 +146,9 @@ def bench_loader(request: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(loader, torch.utils.data.DataLoader):
         raise BadRequest(f"{request['function']}() returned {_describe(loader)}; it must return a DataLoader")
     notes = []
-    pins = [False, True] if torch.cuda.is_available() else [bool(loader.pin_memory)]
-    if not torch.cuda.is_available():
+    can_pin = accelerator_kind() not in (None, "mps")
+    pins = [False, True] if can_pin else [bool(loader.pin_memory)]
+    if not can_pin:
         notes.append("no accelerator: pinning was not tried")
     arms: list[dict[str, Any]] = []
     for workers in request["workers"]:
@@ -230,7 +244,7 @@ def _rebuild(loader: Any, arm: dict[str, Any]) -> Any:
 
 def bench_gemm(request: dict[str, Any]) -> dict[str, Any]:
     """Matrix products of given sizes in several number formats."""
-    device = torch.device(request.get("device") or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = torch.device(request.get("device") or accelerator_kind() or "cpu")
     notes = []
     arms: list[tuple[int, str, Callable[[], Any]]] = []
     for number, shape in enumerate(request["shapes"]):
@@ -302,7 +316,7 @@ def _loops(call: Callable[[], Any], device: Any) -> int:
 
 
 def _time(call: Callable[[], Any], loops: int, device: Any) -> float:
-    wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+    wait: Callable[[], Any] = (lambda: None) if device.type == "cpu" else getattr(torch, device.type).synchronize
     wait()
     begin = time.perf_counter_ns()
     for _ in range(loops):

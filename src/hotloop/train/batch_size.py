@@ -191,10 +191,11 @@ def _device_index() -> int | None:
     """The GPU that this process trains on, for its trials; None where there is none or nothing tells which."""
     import torch.distributed as dist
 
-    if not torch.cuda.is_available():
+    module = _gpu_module()
+    if module is None:
         return None
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return torch.cuda.current_device()
+    if module.is_initialized():
+        return int(module.current_device())
     local_rank = os.environ.get("LOCAL_RANK", "")
     in_group = dist.is_available() and dist.is_initialized()
     return int(local_rank) if in_group and local_rank.isdigit() else None
@@ -203,8 +204,8 @@ def _device_index() -> int | None:
 def _run_child(sending: Any, functions: bytes, size: int, steps: int, device_index: int | None) -> None:
     sending.send("started")
     try:
-        if device_index is not None and device_index < torch.cuda.device_count():
-            torch.cuda.set_device(device_index)
+        if device_index is not None and device_index < torch.accelerator.device_count():
+            torch.accelerator.set_device_index(device_index)
         build, batch_of = pickle.loads(functions)  # our own parent wrote them
         sending.send(_time_steps(build, batch_of, size, steps))
     except Exception as error:
@@ -249,21 +250,28 @@ def _wait_for_device() -> None:
     """For every device that holds something of this process: ``build`` may have chosen another than the current one."""
     used = _used_gpus()
     for index in used:
-        torch.cuda.synchronize(index)
+        torch.accelerator.synchronize(index)
     if not used and torch.accelerator.is_available():
         torch.accelerator.synchronize()
 
 
+def _gpu_module() -> Any:
+    """``torch.cuda`` (ROCm too) or ``torch.xpu`` where there is such a device; else None. MPS counts no peak."""
+    kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    module = None if kind is None else torch.get_device_module(kind)
+    return module if hasattr(module, "max_memory_reserved") else None
+
+
 def _used_gpus() -> list[int]:
     """Indices of the GPUs on which this process holds memory; asking does not begin to use one."""
-    if not torch.cuda.is_available():
-        return []
-    return [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index) > 0]
+    module = _gpu_module()
+    return [] if module is None else [i for i in range(module.device_count()) if module.memory_reserved(i) > 0]
 
 
 def _peak_bytes() -> int | None:
-    if torch.cuda.is_available():
-        return max((torch.cuda.max_memory_reserved(index) for index in _used_gpus()), default=0)
+    module = _gpu_module()
+    if module is not None:
+        return max((int(module.max_memory_reserved(index)) for index in _used_gpus()), default=0)
     try:
         import resource
         import sys

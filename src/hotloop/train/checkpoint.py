@@ -255,13 +255,13 @@ class CheckpointWriter:
                 continue
             buffer = self._buffers.get(name)
             if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-                pinned = tensor.device.type == "cuda"
+                pinned = tensor.device.type not in ("cpu", "mps")
                 buffer = self._buffers[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
             buffer.copy_(tensor, non_blocking=True)
-            on_device = on_device or tensor.device.type == "cuda"
+            on_device = on_device or tensor.device.type != "cpu"
             copies[name] = buffer
         if on_device:
-            torch.cuda.synchronize()
+            torch.accelerator.synchronize()
         return copies
 
     def _write(self, name: str, step: int, tensors: dict[str, torch.Tensor], content: bytes, own: bytes) -> None:

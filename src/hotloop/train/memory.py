@@ -130,16 +130,20 @@ def _measure(
         saved_bytes = sum(storage.nbytes() for storage in kept.values())
         kept.clear()
         loss.backward()  # type: ignore[no-untyped-call]
-        peak_bytes = None if base_bytes is None else torch.cuda.max_memory_allocated(device) - base_bytes
+        peak_bytes = None
+        if base_bytes is not None:
+            peak_bytes = int(torch.get_device_module(device).max_memory_allocated(device)) - base_bytes
         return ActivationMemory(saved_bytes=saved_bytes, peak_bytes=peak_bytes, loss=loss.item()), blocks_count
 
 
 def _start_peak(device: torch.device) -> int | None:
-    if device.type != "cuda":
+    """Bytes in use now, with the peak set back to them; None where the device keeps no peak (the CPU, MPS)."""
+    module = torch.get_device_module(device)
+    if not hasattr(module, "max_memory_allocated"):
         return None
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.memory_allocated(device)
+    module.synchronize(device)
+    module.reset_peak_memory_stats(device)
+    return int(module.memory_allocated(device))
 
 
 def _mean_square(model: nn.Module, batch: Any) -> torch.Tensor:

@@ -13,6 +13,8 @@ import torch.distributed as dist
 
 from hotloop.core.errors import UsageError
 
+SINGLE_DEVICES = ("cpu", "mps")
+"""Kinds of which a host has one, whatever the local rank."""
 _LET_GO_S = 0.05
 
 
@@ -36,16 +38,16 @@ def join_ranks(*, backend: str | None, device: str | torch.device | None) -> Ran
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if device is None:
-        device = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
-    chosen = torch.device(device)
-    if chosen.type == "cuda" and chosen.index is None:
-        chosen = torch.device("cuda", local_rank)
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+    chosen = torch.device(device or "cpu")
+    if chosen.type not in SINGLE_DEVICES:
+        chosen = torch.device(chosen.type, local_rank) if chosen.index is None else chosen
+        torch.accelerator.set_device_index(chosen)
     if world_size > 1:
         atexit.register(_let_go)
     if world_size > 1 and not dist.is_initialized():
-        backend = backend or ("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo")
+        own = dist.get_default_backend_for_device(chosen)
+        backend = backend or ("gloo" if chosen.type == "cpu" else f"cpu:gloo,{chosen.type}:{own}")
         try:
             dist.init_process_group(backend)
         except (ValueError, RuntimeError) as error:

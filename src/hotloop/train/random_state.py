@@ -27,8 +27,9 @@ def read_generators() -> dict[str, Any]:
         "torch": _encode(torch.get_rng_state()),
         "python": [version, list(words), gauss],
     }
-    if torch.cuda.is_available():
-        found["cuda"] = _encode(torch.cuda.get_rng_state())
+    if torch.accelerator.is_available():
+        kind = str(torch.accelerator.current_accelerator())
+        found[kind] = _encode(torch.get_device_module(kind).get_rng_state())
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         kind, keys, position, has_gauss, cached = numpy.random.get_state()
@@ -41,8 +42,9 @@ def restore_generators(found: dict[str, Any]) -> None:
     torch.set_rng_state(_decode(found["torch"]))
     version, words, gauss = found["python"]
     random.setstate((version, tuple(words), gauss))
-    if "cuda" in found and torch.cuda.is_available():
-        torch.cuda.set_rng_state(_decode(found["cuda"]))
+    kind = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else ""
+    if kind in found:
+        torch.get_device_module(kind).set_rng_state(_decode(found[kind]))
     if "numpy" in found:
         try:
             numpy: Any = importlib.import_module("numpy")
