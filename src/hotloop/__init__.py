@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hotloop.monitor import profile as profile
     from hotloop.monitor import watch as watch
     from hotloop.pipeline import read_report as read_report
+    from hotloop.train.activation_memory import compare_memory as compare_memory
     from hotloop.train.batch_size import find_batch_size as find_batch_size
     from hotloop.train.benchmark import benchmark_training as benchmark_training
     from hotloop.train.checkpoint import CheckpointError as CheckpointError
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from hotloop.train.loader import DevicePrefetcher as DevicePrefetcher
     from hotloop.train.loader import make_loader as make_loader
     from hotloop.train.marker import read_marker as read_marker
-    from hotloop.train.memory import compare_memory as compare_memory
     from hotloop.train.trainer import Checkpoints as Checkpoints
     from hotloop.train.trainer import Preempted as Preempted
     from hotloop.train.trainer import Trainer as Trainer
@@ -48,7 +48,7 @@ _HOME = {
     "export_strategy": "hotloop.apply.interop",
     "import_strategy": "hotloop.apply.interop",
     "load_strategy": "hotloop.core.strategy",
-    "compare_memory": "hotloop.train.memory",
+    "compare_memory": "hotloop.train.activation_memory",
     "find_batch_size": "hotloop.train.batch_size",
     "make_loader": "hotloop.train.loader",
     "Trainer": "hotloop.train.trainer",

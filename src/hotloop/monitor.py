@@ -15,14 +15,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotloop.core.errors import HotloopError, UsageError
-from hotloop.observe.accounts import MetricAccount, StepAccount, device_own_ns, host_own_ns
 from hotloop.observe.events import EventPool, cuda_event_pool
 from hotloop.observe.profiling import profile as profile
 from hotloop.observe.ranks import current_rank
 from hotloop.observe.scalars import ScalarReader
 from hotloop.observe.series import Series
 from hotloop.observe.spans import Path, SpanStack, StepRecord, add_device_ns
-from hotloop.observe.summary import MemorySummary, MonitorSummary, ThreadPhase
+from hotloop.observe.step_totals import MetricTotals, StepTotals, device_own_ns, host_own_ns
+from hotloop.observe.summary import MonitoredMemory, MonitorSummary, ThreadPhase
 
 if TYPE_CHECKING:
     from hotloop.core.findings import Finding, Skipped
@@ -85,7 +85,7 @@ class Monitor:
         self._owner = threading.get_ident()
         self._steps_count = self._dropped_count = self._epoch = 0
         self._epoch_warmup = 0
-        self._in_epoch, self._in_all = (StepAccount(), MetricAccount()), (StepAccount(), MetricAccount())
+        self._in_epoch, self._in_all = (StepTotals(), MetricTotals()), (StepTotals(), MetricTotals())
         self._threads: dict[Path, Series] = {}
         self._scalars = ScalarReader()
         self._memory: Readings = {}
@@ -165,14 +165,14 @@ class Monitor:
         is_first = current_rank() == 0
         summary = self._summarize(self._in_epoch, self._epoch, self._epoch_warmup, judge=is_first)
         with self._lock:
-            self._in_epoch = (StepAccount(), MetricAccount())
+            self._in_epoch = (StepTotals(), MetricTotals())
             self._epoch_warmup = 0
         if is_first:
             self._write(summary.to_text())
         return summary
 
     def _summarize(
-        self, accounts: tuple[StepAccount, MetricAccount], epoch: int | None, warmup: int, *, judge: bool
+        self, accounts: tuple[StepTotals, MetricTotals], epoch: int | None, warmup: int, *, judge: bool
     ) -> MonitorSummary:
         steps, metrics = accounts
         with self._lock:
@@ -190,7 +190,9 @@ class Monitor:
                 phases=steps.phases(),
                 other_threads=tuple(ThreadPhase(path=p, time_ns=stats) for p, stats in threads if stats is not None),
                 metrics=metrics.summarize(),
-                memory=MemorySummary(**{name: self._memory.get(name) for name in MemorySummary.__dataclass_fields__}),
+                memory=MonitoredMemory(
+                    **{name: self._memory.get(name) for name in MonitoredMemory.__dataclass_fields__}
+                ),
                 device=self._device,
                 device_unknown_count=0 if self._pool is None else self._pool.unknown_count,
             )
@@ -270,7 +272,7 @@ class Monitor:
         agent = sys.modules.get("hotloop.attach.agent")
         session = None if agent is None else agent.current_session()
         if session is not None and value is not None:
-            session.tell({"kind": "metric", "name": name, "value": value, "row": session.recorder.rows})
+            session.record({"kind": "metric", "name": name, "value": value, "row": session.recorder.rows})
 
     def _book_metric(self, name: str, value: float | None) -> None:
         for _, metrics in (self._in_epoch, self._in_all):
@@ -402,8 +404,8 @@ def _complete(record: StepRecord) -> None:
 
 
 def _read_memory() -> Readings:
-    from hotloop.observe.background import device_memory, resident_bytes
     from hotloop.observe.memory_end import peak_resident_bytes
+    from hotloop.observe.readings import device_memory, resident_bytes
 
     device = device_memory() or {}
     rss_bytes, peak_bytes = resident_bytes(), peak_resident_bytes()

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from hotloop.bench.checklist import ITEMS, STAGES, Item, fill_checklist, items_to_json
-from hotloop.bench.question import Check
+from hotloop.bench.machine_check import Check
 from hotloop.core.findings import Basis, Finding, Kind, Saving, Skipped
 from hotloop.core.phases import PHASES, Breakdown, PhaseStats
 from hotloop.core.report import MemorySummary, Outcome, Overhead, RankSummary, Report, StepSummary

@@ -76,7 +76,7 @@ class Bench:
             self.device.make_event,
             lambda: self.device.capturing,
             pool_size,
-            tell=self.facts.append,
+            record=self.facts.append,
             stream=lambda: self.device.stream,
             clock=lambda: self.host_ns,
             min_interval_ns=min_interval_ns,

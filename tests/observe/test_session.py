@@ -25,7 +25,7 @@ from hotloop.observe.background import (
     Background,
     next_interval_s,
 )
-from hotloop.observe.loading import TIMED_FETCHES
+from hotloop.observe.loaders import TIMED_FETCHES
 from hotloop.observe.overhead import IN_PLACE_RATIO, hook_costs_ns
 from hotloop.observe.recorder import COUNTED
 from hotloop.observe.session import LEARNING_ROWS, LOOK_ROWS, MATCHED_ROWS, Session
@@ -304,13 +304,13 @@ def test_a_failure_in_every_step_is_counted_and_harms_nothing(
     monkeypatch.setattr(Counting, "settle_samples", broken)
     for state in training.session.loading.states.values():
         state.whole_batch = 0
-    monkeypatch.setattr(session.Session, "_tell_root", broken)
+    monkeypatch.setattr(session.Session, "_record_root", broken)
     monkeypatch.setattr(session.Session, "_meet", broken)
     training.session.learners.clear()
     for _ in range(6):
         training.step()
     assert training.column("forwards") == [2] * 6
-    assert GUARD.failures["Loading.after_batch: ZeroDivisionError: planted"] == 6
+    assert GUARD.failures["Loaders.after_batch: ZeroDivisionError: planted"] == 6
     assert GUARD.failures["Session.before_forward: ZeroDivisionError: planted"] == 6
 
 
@@ -422,7 +422,7 @@ def test_the_thread_samples_tells_memory_and_stops_at_once(training: Training) -
 
     told: list[dict[str, Any]] = []
     session: Any = training.session
-    session.tell = told.append
+    session.record = told.append
     sampler = Background(session, Writer())  # type: ignore[arg-type]
     sampler.start()
     deadline = threading.Event()
@@ -470,7 +470,7 @@ def test_the_agent_samples_until_its_offer_is_taken(training: Training, tmp_path
 
 def test_without_anybody_to_read_its_stack_the_agent_says_so(training: Training) -> None:
     told: list[dict[str, Any]] = []
-    training.session.tell = told.append  # type: ignore[method-assign]
+    training.session.record = told.append  # type: ignore[method-assign]
     sampler = Background(training.session, None)  # type: ignore[arg-type]
     sampler._offer_stacks()
     assert told == [{"kind": "sampling", "reason": "no `hotloop run` waits for it"}]

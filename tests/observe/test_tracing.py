@@ -22,7 +22,7 @@ class FakeSession:
         self.recorder = Recorder()
         self.facts: list[dict[str, Any]] = []
 
-    def tell(self, fact: dict[str, Any]) -> None:
+    def record(self, fact: dict[str, Any]) -> None:
         self.facts.append(fact)
 
 
@@ -267,7 +267,7 @@ from hotloop.observe.tracing import make_tracing
 
 class Session:
     recorder = Recorder()
-    def tell(self, fact):
+    def record(self, fact):
         print(fact.get("message", fact["kind"]) + "\\n", end="", flush=True)
 
 session, tracing = Session(), make_tracing({"run": sys.argv[1], "trace": "1:0:50", "trace_ranks": "all"})

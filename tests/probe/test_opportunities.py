@@ -13,8 +13,8 @@ from hotloop.probe.parts.fusion import shrink_shapes, time_chunk, time_formats, 
 from hotloop.probe.parts.optimizer import time_optimizer
 from hotloop.probe.parts.passes import time_passes
 from hotloop.probe.parts.replay import needs_no_input_gradient, replay_op
-from hotloop.probe.request import BucketFacts, OptimizerFacts, Request
-from hotloop.probe.whole_pass import Pass, order_calls
+from hotloop.probe.request import ProbeRequest, RecordedBuckets, RecordedOptimizer
+from hotloop.probe.whole_pass import WholePass, order_calls
 
 
 def op(name: str, shapes: list[Any], dtypes: list[str], inputs: list[Any], **more: Any) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def test_a_loss_by_the_name_that_the_profiler_sees_grows_with_its_targets(name: 
     shapes = [[4, 2], [4], [], [], []] if name.endswith("loss_forward") else [[4, 2, 5, 5], [4, 5, 5], [], [], []]
     dtypes = ["float", "long int", "", "Scalar", "Scalar"]
     loss = {"name": name, "shapes": shapes, "dtypes": dtypes, "inputs": ["", "", "", 1, -100], "count": 1}
-    grown = Pass([read(loss)], 4, 2)
+    grown = WholePass([read(loss)], 4, 2)
     assert grown.calls_count == 1
 
 
@@ -185,7 +185,7 @@ def test_operators_to_be_merged_are_timed_on_a_part_of_their_shapes() -> None:
     tanh = op("aten::tanh", [[64, 1024]], ["float"], [""])
     strange = op("aten::no_such_thing", [[1]], ["float"], [""])
     torch.set_num_threads(2)
-    asked = Request.from_dict(request(tanh, strange, BACKWARD, fusable=[0, 1]))
+    asked = ProbeRequest.from_dict(request(tanh, strange, BACKWARD, fusable=[0, 1]))
     fusion = time_fusion(asked, 60.0).to_dict()
     assert [one["index"] for one in fusion["chunks"]] == [0]
     [one] = fusion["chunks"]
@@ -205,7 +205,7 @@ def test_an_operator_that_cannot_be_cut_is_not_timed() -> None:
 
 
 def test_the_optimizer_is_rebuilt_in_the_recorded_sizes() -> None:
-    facts = OptimizerFacts(class_name="AdamW", groups=2, numels=[[64, 3], [16, 2]], settings={})
+    facts = RecordedOptimizer(class_name="AdamW", groups=2, numels=[[64, 3], [16, 2]], settings={})
     times = time_optimizer(facts, 1 << 24, 0.05).to_dict()
     assert times["tensors"] == 5
     assert times["share_ratio"] == 1.0
@@ -225,7 +225,7 @@ def test_a_foreign_optimizer_fails_alone() -> None:
 
 
 def test_buckets_are_measured_between_processes() -> None:
-    times = time_buckets(BucketFacts(bucket_sizes=[4096] * 16, ranks=2), 60.0)
+    times = time_buckets(RecordedBuckets(bucket_sizes=[4096] * 16, ranks=2), 60.0)
     assert times.buckets == 16
     assert times.large_buckets == 1
     assert min(times.present_ns, times.large_ns) > 0
@@ -250,7 +250,7 @@ def test_calls_come_in_turn_as_layers_make_them() -> None:
 
 def test_a_pass_hands_on_what_its_calls_make_and_differentiates_it() -> None:
     square = op("aten::linear", [[4, 8], [8, 8], [8]], ["float"] * 3, ["", "", ""], count=3)
-    step = Pass(order_calls([read(square)]), 4)
+    step = WholePass(order_calls([read(square)]), 4)
     seen: list[int] = []
     weights = [leaf for leaf in step.leaves if leaf.dim() == 2 and leaf.shape[0] == 8]
     for weight in weights:
@@ -263,7 +263,7 @@ def test_a_pass_hands_on_what_its_calls_make_and_differentiates_it() -> None:
 
 def test_whole_passes_are_timed_at_both_sizes() -> None:
     asked = request(LINEAR, BACKWARD | {"count": 1}, op("profiler::_record_function_exit", [[]], [""], [""]))
-    times = time_passes(Request.from_dict(asked), 60.0)
+    times = time_passes(ProbeRequest.from_dict(asked), 60.0)
     assert times is not None
     assert times.base_ns > 0
     assert times.double_ns > 0
@@ -274,7 +274,7 @@ def test_whole_passes_are_timed_at_both_sizes() -> None:
     "changes", [{"batch_size": None}, {"memory_bytes": 1000}, {"ops": {"ops": [LINEAR | {"count": 10_000}, BACKWARD]}}]
 )
 def test_passes_that_cannot_stand_for_the_step_are_not_timed(changes: dict[str, Any]) -> None:
-    assert time_passes(Request.from_dict(request(LINEAR, BACKWARD) | changes), 60.0) is None
+    assert time_passes(ProbeRequest.from_dict(request(LINEAR, BACKWARD) | changes), 60.0) is None
 
 
 def test_convolutions_are_timed_in_both_memory_formats() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hotloop.core.memory_categories import Origin
 from hotloop.trace.formats.memory_snapshot import summarize_snapshot
-from hotloop.trace.memory_origins import UNTOLD, tell_origin
+from hotloop.trace.memory_origins import UNTOLD, classify_origin
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 FORWARD = (f"{TORCH}/nn/modules/module.py", "_call_impl")
@@ -51,18 +51,18 @@ STEP = (f"{TORCH}/optim/optimizer.py", "Optimizer.profile_hook_step.<locals>.wra
     ],
 )  # fmt: skip
 def test_the_innermost_frame_that_is_known_says_it(frames: list[tuple[str, str]], origin: Origin, nested: bool) -> None:
-    found = tell_origin(frames)
+    found = classify_origin(frames)
     assert (found.origin, found.is_nested) == (origin, nested)
 
 
 def test_without_a_stack_nothing_is_told() -> None:
-    assert tell_origin([]) == UNTOLD
+    assert classify_origin([]) == UNTOLD
 
 
 def test_names_of_the_users_own_do_not_count() -> None:
     """A folder called torch/optim is not enough: its functions must be torch's too."""
-    assert tell_origin([("/home/me/torch/optim/mine.py", "helper")]).origin is Origin.ELSEWHERE
-    assert tell_origin([("/home/me/mytorch/optim/adam.py", "_init_group")]).origin is Origin.ELSEWHERE
+    assert classify_origin([("/home/me/torch/optim/mine.py", "helper")]).origin is Origin.ELSEWHERE
+    assert classify_origin([("/home/me/mytorch/optim/adam.py", "_init_group")]).origin is Origin.ELSEWHERE
 
 
 class Recorder:

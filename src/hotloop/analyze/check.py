@@ -82,8 +82,8 @@ def judge(
             left_out = f"{len(baseline) - len(same)} of {len(baseline)} baseline launches"
             warnings.append(f"{left_out} ran on another machine and are left out")
             baseline = same
-        noise = _tell_noise(runs, baseline, limits)
-        other = _tell_other_machine(runs, baseline)
+        noise = _describe_noise(runs, baseline, limits)
+        other = _describe_other_machine(runs, baseline)
         found, missing = _judge_against(runs, baseline, limits)
         if other is not None:
             warnings.append(other)
@@ -118,7 +118,7 @@ def _judge_against(
 ) -> tuple[list[Judged], list[tuple[str, str]]]:
     judged: list[Judged] = []
     skipped: list[tuple[str, str]] = []
-    reason = _tell_other_work(runs, baseline)
+    reason = _describe_other_work(runs, baseline)
     if reason is None:
         judged.append(_judge_measure("step_ns", "step_ns", runs, baseline, limits.step_ratio, limits))
         step_ns = _mean([launch.measures["step_ns"].value for launch in baseline])
@@ -402,7 +402,7 @@ def _unmeasured_budget(key: str, limit: float, reason: str) -> Judged:
 # ---- what to know beside the numbers
 
 
-def _tell_noise(runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limits) -> str:
+def _describe_noise(runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limits) -> str:
     freedom = len(runs) + len(baseline) - 2
     count = f"{len(baseline)} baseline launch{'es' if len(baseline) > 1 else ''} and {len(runs)} of this run"
     if freedom < 2 and limits.launch_noise_ratio is not None:
@@ -420,10 +420,10 @@ def _tell_noise(runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limi
 
 def pick_same_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) -> list[Launch]:
     """The launches of the baseline that nothing known sets apart from the machine of the runs."""
-    return [launch for launch in baseline if _tell_other_machine(runs, [launch]) is None]
+    return [launch for launch in baseline if _describe_other_machine(runs, [launch]) is None]
 
 
-def _tell_other_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) -> str | None:
+def _describe_other_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) -> str | None:
     """What differs between the machines, so that a difference in time is not the code's; None when nothing is known."""
     differing = []
     for name in ("device_name", "accelerator", "device", "cores", "memory_total_bytes", "world_size"):
@@ -450,7 +450,7 @@ def _doubt(one: Judged, reason: str) -> Judged:
     return replace(one, verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
-def _tell_other_work(runs: Sequence[Launch], baseline: Sequence[Launch]) -> str | None:
+def _describe_other_work(runs: Sequence[Launch], baseline: Sequence[Launch]) -> str | None:
     ours, theirs = [launch.units_per_step for launch in runs], [launch.units_per_step for launch in baseline]
     known = [value for value in (*ours, *theirs) if value is not None]
     if len({launch.unit for launch in (*runs, *baseline)}) > 1 or len(known) < len(ours) + len(theirs) or not known:

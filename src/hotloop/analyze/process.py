@@ -42,8 +42,8 @@ from .facts import (
     read_where,
 )
 from .lines import SampledLines, collect_lines, describe_inside_samples
-from .memory import measure_memory
 from .partition import build_breakdown, split_phases
+from .rank_memory import measure_memory
 from .segments import (
     IDENTITY_FIELDS,
     LEVEL_FIELDS,

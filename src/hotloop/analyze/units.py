@@ -56,7 +56,7 @@ class Units:
 
 def measure_units(steps: Steps, base: BoolColumn, is_validating: BoolColumn) -> Units:
     """What the steady steps hold: exactly those that times and shares are taken of."""
-    known, taken = _tell_work(steps, base, is_validating)
+    known, taken = _classify_work(steps, base, is_validating)
     samples_per_step, vary = _samples_per_step(steps, base, known, taken)
     samples = np.where(taken, steps.columns["samples"], 0)
     tokens = _Tokens(steps)
@@ -194,7 +194,7 @@ def _are_ambiguous(steps: Steps, base: BoolColumn, known: BoolColumn) -> bool:
     return batches > taken and 2 * int(weight[others].sum()) > count
 
 
-def _tell_work(steps: Steps, base: BoolColumn, is_validating: BoolColumn) -> tuple[BoolColumn, BoolColumn]:
+def _classify_work(steps: Steps, base: BoolColumn, is_validating: BoolColumn) -> tuple[BoolColumn, BoolColumn]:
     """Which steady entries tell their work, and whose samples and tokens are those of what is trained on.
 
     Steps with validation may hold its samples as well: where there are others, they count only with no more samples

@@ -125,16 +125,16 @@ def _numbers(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
         return {}
     from hotloop.observe.numbers import NumbersWatch
 
-    watch = NumbersWatch(session.tell)
+    watch = NumbersWatch(session.record)
     session.subscribe(watch)
     return _until_the_end(session, watch, watch.losses, watch.gradients)
 
 
 def _until_the_end(session: Session, watch: Any, losses: LossWatch, gradients: GradientWatch) -> dict[str, Wrap]:
-    say_at_end = session.before_end
+    report_at_end = session.before_end
 
     def before_end() -> None:
-        say_at_end()
+        report_at_end()
         watch.finish()
 
     session.before_end = before_end

@@ -33,16 +33,16 @@ def apply_to_process(options: dict[str, Any], session: Session) -> dict[Site, Wr
         strategy,
         TECHNIQUES,
         make_context(strategy, from_outside=True),
-        tell=lambda record: _tell(session, record),
+        tell=lambda record: _record(session, record),
         find_place=_find_place,
     )
     for fact in options.get("variables") or ():
-        session.tell_when_started(dict(fact))
+        session.record_when_started(dict(fact))
     applier.start()
     for_library = tuple(one for one in strategy.choices if TECHNIQUES[one.technique].needs_library)
     if for_library:
         chosen = Strategy(choices=for_library, name=strategy.name)
-        offer_choices(Offer(strategy=chosen, tell=functools.partial(_tell, session), give_up=applier.give_up))
+        offer_choices(Offer(strategy=chosen, tell=functools.partial(_record, session), give_up=applier.give_up))
     if applier.has("change_model"):
         session.meets_model = applier.model_met
     if applier.step_watchers:
@@ -69,8 +69,8 @@ def function_site(name: str) -> Site:
     return known or Site(id=f"function-{path}", module=module, path=path, aliases=ALIASES)
 
 
-def _tell(session: Session, record: Record) -> None:
-    session.tell_when_started(record.as_fact())
+def _record(session: Session, record: Record) -> None:
+    session.record_when_started(record.as_fact())
 
 
 def _find_place() -> Where | None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from hotloop.core.errors import CommandNotStarted
 
-from .witness import Witness
+from .signal_watch import SignalGroupWatch
 
 ATTACH_VARIABLE = "HOTLOOP_ATTACH"
 SOURCE = Path(__file__).resolve().parent.parent
@@ -100,7 +100,7 @@ def run_child(
     known = [getattr(signal, name) for name in FORWARDED if hasattr(signal, name)]
     numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
     can_wait = hasattr(signal, "sigtimedwait")
-    witness = Witness(numbers) if can_wait else None
+    watch = SignalGroupWatch(numbers) if can_wait else None
     seen: set[int] = set()
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -115,13 +115,13 @@ def run_child(
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             raise CommandNotStarted(f"{command[0]}: {error.strerror}", exit_code=code) from error
-        if witness is not None:
-            seen |= _wait_passing_signals(child, numbers, on_tick, witness)
+        if watch is not None:
+            seen |= _wait_passing_signals(child, numbers, on_tick, watch)
         else:
             child.wait()
     finally:
-        if witness is not None:
-            witness.end()
+        if watch is not None:
+            watch.end()
         for number, handler in before.items():
             signal.signal(number, handler)
     code = child.returncode
@@ -134,7 +134,7 @@ def run_child(
 
 
 def _wait_passing_signals(
-    child: subprocess.Popen[bytes], numbers: Sequence[int], on_tick: Callable[[], None] | None, witness: Witness
+    child: subprocess.Popen[bytes], numbers: Sequence[int], on_tick: Callable[[], None] | None, watch: SignalGroupWatch
 ) -> set[int]:
     """Wait for the child's end; answers the signals that came."""
     seen: set[int] = set()
@@ -148,7 +148,7 @@ def _wait_passing_signals(
                     on_tick()
             elif info.si_signo != signal.SIGCHLD:
                 seen.add(info.si_signo)
-                if info.si_code != _SI_KERNEL and not witness.saw(info.si_signo):
+                if info.si_code != _SI_KERNEL and not watch.saw(info.si_signo):
                     child.send_signal(info.si_signo)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)

@@ -50,7 +50,7 @@ def begin_watching(name: str | None, options: Mapping[str, Any]) -> str:
     os.environ[RUN_VARIABLE] = str(folder)
     session = arm_agent({"source": str(SOURCE), "run": str(folder), **options})
     if not _is_spawned() and current_rank() == 0:
-        atexit.register(_say_where, session, folder, os.getpid())
+        atexit.register(_write_where, session, folder, os.getpid())
     return str(folder)
 
 
@@ -64,7 +64,7 @@ def refresh() -> None:
         session.background.write_totals()
 
 
-def _say_where(session: Any, folder: Path, pid: int) -> None:
+def _write_where(session: Any, folder: Path, pid: int) -> None:
     if session.writer is not None and os.getpid() == pid:
         shown = os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else folder
         print(f"hotloop: recorded; see it with: hotloop report {shown}", file=sys.stderr)

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from hotloop.core.findings import Finding, Kind, Severity
 from hotloop.core.report import Report
 
-from .host import plural, say_bytes
-from .question import Check
+from .host import format_bytes, plural
+from .machine_check import Check
 
 Stage = Literal["before", "during", "after"]
 Tick = Literal["ticked", "unticked", "unknown", "not-applicable"]
@@ -55,7 +55,7 @@ Answer = tuple[Tick, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ChecklistEntry:
     """One line of the checklist and how it is answered."""
 
     id: str
@@ -247,8 +247,10 @@ def ask_headroom(scene: Scene) -> Answer:
     if memory is None or memory.peak_bytes is None:
         return "unknown", NO_RUN if scene.report is None else "memory was not measured"
     if memory.total_bytes is None or memory.peak_ratio is None:
-        return "unknown", f"the peak is {say_bytes(memory.peak_bytes)} of an unknown total"
-    text = f"the peak is {say_bytes(memory.peak_bytes)} of {say_bytes(memory.total_bytes)} ({memory.peak_ratio:.0%})"
+        return "unknown", f"the peak is {format_bytes(memory.peak_bytes)} of an unknown total"
+    text = (
+        f"the peak is {format_bytes(memory.peak_bytes)} of {format_bytes(memory.total_bytes)} ({memory.peak_ratio:.0%})"
+    )
     return ("ticked" if memory.peak_ratio <= FULL_RATIO else "unticked"), text
 
 
@@ -414,11 +416,11 @@ def _world_size(report: Report) -> int:
     return max((rank.world_size for rank in report.ranks), default=1)
 
 
-def _entry(entry_id: str, stage: Stage, title: str, ask: Callable[[Scene], Answer]) -> Entry:
-    return Entry(id=entry_id, stage=stage, title=title, ask=ask)
+def _entry(entry_id: str, stage: Stage, title: str, ask: Callable[[Scene], Answer]) -> ChecklistEntry:
+    return ChecklistEntry(id=entry_id, stage=stage, title=title, ask=ask)
 
 
-ITEMS: tuple[Entry, ...] = (
+ITEMS: tuple[ChecklistEntry, ...] = (
     _entry(
         "right-build",
         "before",

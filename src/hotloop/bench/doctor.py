@@ -1,7 +1,6 @@
 """Host -> Checks: is this machine set up well for training?
 
-The questions stand in ``checks``, one module per group. Adding a check is writing one more function with ``@question``
-there.
+The checks stand in ``checks``, one module per group. Adding one is writing a function with ``@machine_check`` there.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from .host import Host
-from .question import Answer, Check, Question, Status
+from .machine_check import Check, MachineCheck, ResultMaker, Status
 
 __all__ = ["CHECKS", "GROUPS", "ORDER", "SCHEMA", "Check", "checks_to_json", "has_harm", "run_checks"]
 
@@ -20,23 +19,23 @@ ORDER: tuple[Status, ...] = ("harmful", "warning", "good", "unknown")
 GROUPS = ("torch", "accelerator", "cpu", "memory", "data", "network", "variables")
 """Groups in the order in which they are shown; each has a module in ``checks``."""
 
-CHECKS: tuple[Question, ...] = tuple(
+CHECKS: tuple[MachineCheck, ...] = tuple(
     value
     for group in GROUPS
     for value in vars(import_module(f"hotloop.bench.checks.{group}")).values()
-    if isinstance(value, Question)
+    if isinstance(value, MachineCheck)
 )
 """Every question, group by group, in the order of its module."""
 
 
-def run_checks(host: Host, questions: Iterable[Question] | None = None) -> tuple[Check, ...]:
+def run_checks(host: Host, questions: Iterable[MachineCheck] | None = None) -> tuple[Check, ...]:
     """The checks of one host, worst first, then by group; ``questions`` defaults to all.
 
     A question that fails on an odd machine is answered with unknown.
     """
     checks: list[Check] = []
     for one in CHECKS if questions is None else questions:
-        answer = Answer(one.id, one.group, one.title)
+        answer = ResultMaker(one.id, one.group, one.title)
         try:
             given = one.ask(host, answer)
         except Exception as error:  # an odd file in /proc must not cost the other answers

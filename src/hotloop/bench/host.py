@@ -296,10 +296,10 @@ def file_system_of(host: Host, folder: str) -> str | None:
     return kind
 
 
-def say_bytes(value_bytes: float) -> str:
+def format_bytes(value_bytes: float) -> str:
     """Bytes in binary units.
 
-    >>> say_bytes(512), say_bytes(64 * 2**20), say_bytes(1.5 * 2**30)
+    >>> format_bytes(512), format_bytes(64 * 2**20), format_bytes(1.5 * 2**30)
     ('512 B', '64 MiB', '1.5 GiB')
     """
     size = float(value_bytes)

@@ -37,7 +37,7 @@ def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]],
     by_size = {size: [run for run in runs if run.ranks == size and run.is_synced] for size in sizes}
     unsynced = {size: [run for run in runs if run.ranks == size and not run.is_synced] for size in sizes}
     has_unsynced = any(unsynced.values())
-    kind, notes = _tell_kind(by_size), []
+    kind, notes = _find_kind(by_size), []
     rows: list[dict[str, Any]] = []
     base: float | None = None
     for size in sizes:
@@ -95,7 +95,7 @@ def _rate(run: ScalingRun, step_ns: float, kind: str) -> float:
     return units * 1e9 / step_ns
 
 
-def _tell_kind(by_size: dict[int, list[ScalingRun]]) -> str:
+def _find_kind(by_size: dict[int, list[ScalingRun]]) -> str:
     units = {size: held[0].units_per_step for size, held in by_size.items()}
     known = {size: value for size, value in units.items() if value}
     if len(known) < len(units):

@@ -18,6 +18,16 @@ from hotloop.core.recording import ACCESS_SUFFIX, STEP_FIELDS
 from .guard import GUARD
 from .memory_end import held_bytes, peak_resident_bytes
 from .places import Place, user_stack
+from .readings import (
+    MEMORY_PATH,
+    ProcFile,
+    allowed_cores,
+    device_memory,
+    idle_in,
+    network_counters,
+    read_resident,
+    run_delay_in,
+)
 from .recorder import DEVICE_ALLOCATED, DEVICE_RESERVED, RSS
 from .session import Session
 from .stack_access import current_thread_state, offer_access
@@ -68,16 +78,16 @@ class Background:
         self.cpu_ns = 0
         self._peak_rss_bytes = 0
         self._speeds: dict[str, int | None] = {}
-        self._memory_file = _ProcFile(_MEMORY_PATH)
-        self._network_file = _ProcFile("/proc/net/dev")
-        self._allowed_cores = _allowed_cores()
-        self._cores_file = _ProcFile("/proc/stat") if len(self._allowed_cores) <= MOST_CORES_COUNTED else None
+        self._memory_file = ProcFile(MEMORY_PATH)
+        self._network_file = ProcFile("/proc/net/dev")
+        self.allowed_cores = allowed_cores()
+        self._cores_file = ProcFile("/proc/stat") if len(self.allowed_cores) <= MOST_CORES_COUNTED else None
         self._held_told = False
         self._offered = ""
         self._is_read_outside = False
         # Made on the thread that trains.
         self._thread_state = current_thread_state()
-        self._delay_file = _ProcFile(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._delay_file = ProcFile(f"/proc/self/task/{threading.get_native_id()}/schedstat")
 
     def start(self) -> None:
         self._thread.start()
@@ -137,7 +147,7 @@ class Background:
                 why_not = offer_access(path, self._thread_state, self._session.recorder.stack, self._session.anchor_ns)
                 self._offered = "" if why_not else path
             if why_not:
-                self._session.tell({"kind": "sampling", "reason": why_not})
+                self._session.record({"kind": "sampling", "reason": why_not})
         except Exception as error:
             GUARD.record("Background.offer_stacks", error)
 
@@ -171,7 +181,7 @@ class Background:
 
     def keep_file(self) -> None:
         """Write what the training thread left, and keep the file ready for it."""
-        self._session.write_told()
+        self._session.write_waiting()
         self._writer.maintain()
         if self._offered and not os.path.exists(self._offered):  # somebody took it
             self._offered, self._is_read_outside = "", True
@@ -182,7 +192,7 @@ class Background:
         rows = self._session.recorder.rows
         if counts:
             kept = sorted(counts.items(), key=lambda item: -item[1][0])[:200]
-            self._session.tell(
+            self._session.record(
                 {
                     "kind": "samples",
                     "rows": [self._first_row, rows],
@@ -195,7 +205,7 @@ class Background:
 
     def read_memory(self) -> None:
         """Resident memory into the current row."""
-        rss_bytes = _read_resident(self._memory_file.read())
+        rss_bytes = read_resident(self._memory_file.read())
         if rss_bytes is not None:
             self._session.recorder.set_known(RSS, rss_bytes)
             self._peak_rss_bytes = max(self._peak_rss_bytes, rss_bytes)
@@ -207,14 +217,14 @@ class Background:
         if device is not None:
             recorder.set_known(DEVICE_ALLOCATED, device["allocated"])
             recorder.set_known(DEVICE_RESERVED, device["reserved"])
-        self._session.tell(
+        self._session.record(
             {
                 "kind": "memory",
                 "row": recorder.rows,
                 "rss_bytes": recorder.row[RSS],
                 "peak_rss_bytes": max(self._peak_rss_bytes, peak_resident_bytes() or 0),
                 "device": device,
-                "idle": None if self._cores_file is None else idle_in(self._cores_file.read(), self._allowed_cores),
+                "idle": None if self._cores_file is None else idle_in(self._cores_file.read(), self.allowed_cores),
             }
         )
         self._write_held()
@@ -230,14 +240,14 @@ class Background:
         except RuntimeError:  # the training adds to the state at this moment: next time
             return
         self._held_told = True
-        self._session.tell({"kind": "held", "device": device, **held})
+        self._session.record({"kind": "held", "device": device, **held})
 
     def write_network(self) -> None:
         """Only where ranks exchange anything: reading it costs as much as two samples."""
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             interfaces = network_counters(self._network_file.read(), self._speeds)
-            self._session.tell(
+            self._session.record(
                 {
                     "kind": "network",
                     "row": self._session.recorder.rows,
@@ -247,9 +257,9 @@ class Background:
             )
 
     def write_totals(self) -> None:
-        self._session.tell_totals()
+        self._session.record_totals()
         self._session.flush_pending()
-        self._session.tell(self.overhead_fact(None))
+        self._session.record(self.overhead_fact(None))
 
     def overhead_fact(self, hooks_ns: int | None) -> dict[str, Any]:
         """What the agent cost so far; the hooks' part is measured once, at the end (None before)."""
@@ -312,132 +322,3 @@ def idle_interval_s(rows_per_s: float) -> float:
     (0.5, 0.4, 0.2)
     """
     return min(IDLE_INTERVAL_S, max(READY_INTERVAL_S, MOST_ROWS_ASLEEP / max(rows_per_s, 1.0)))
-
-
-_MEMORY_PATH = "/proc/self/statm"
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-
-
-class _ProcFile:
-    """A small file of /proc, read again and again without opening it each time; it belongs to one process."""
-
-    def __init__(self, path: str) -> None:
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._descriptor = -1
-
-    def read(self) -> bytes:
-        """What it holds now; nothing where there is no such file."""
-        try:
-            return os.pread(self._descriptor, 16384, 0) if self._descriptor >= 0 else b""
-        except OSError:
-            return b""
-
-
-def run_delay_in(schedstat: bytes) -> int | None:
-    """Time on the run queue in ns, from a thread's schedstat: ready, but without a core. None where it does not tell.
-
-    >>> run_delay_in(b"5000 700 3\\n")
-    700
-    """
-    words = schedstat.split()
-    return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
-
-
-def _allowed_cores() -> frozenset[int]:
-    """Numbers of the cores that this process may run on."""
-    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-
-
-def idle_in(stat: bytes, cores: frozenset[int]) -> list[int] | None:
-    """[ns, cores]: how long some cores together did nothing so far, whoever else runs on them, and how many they are.
-
-    ``stat`` is the text of /proc/stat, in hundredths of a second. None where it does not tell of each of them.
-
-    >>> idle_in(b"cpu 9 9 9 9 9\\ncpu0 1 0 2 700 50 3\\ncpu1 1 0 2 900 0 3\\nintr 7", frozenset({0}))
-    [7500000000, 1]
-    """
-    tick_ns = 1_000_000_000 // (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
-    idle_ticks = {}
-    for line in stat.splitlines():
-        words = line.split(None, 6)
-        if len(words) > 5 and words[0].startswith(b"cpu") and words[0][3:].isdigit():
-            idle_ticks[int(words[0][3:])] = int(words[4]) + int(words[5])
-    if not cores or not cores <= idle_ticks.keys():
-        return None
-    return [sum(idle_ticks[core] for core in cores) * tick_ns, len(cores)]
-
-
-def resident_bytes() -> int | None:
-    """Resident memory of this process; None where /proc does not tell."""
-    try:
-        with open(_MEMORY_PATH, "rb") as file:
-            return _read_resident(file.read())
-    except OSError:
-        return None
-
-
-def _read_resident(statm: bytes) -> int | None:
-    """Bytes of resident memory in the text of /proc/self/statm.
-
-    >>> _read_resident(b"3 2 1 0 0 0 0") == 2 * _PAGE_BYTES, _read_resident(b"")
-    (True, None)
-    """
-    fields = statm.split(None, 2)
-    return int(fields[1]) * _PAGE_BYTES if len(fields) > 1 else None
-
-
-def device_memory(device_index: int | None = None) -> dict[str, int] | None:
-    """Bytes of the caching allocator of a CUDA, ROCm or XPU device; None without one. Never synchronises.
-
-    None as index means the current device. Which one is current is a property of each thread: another thread than the
-    training's must name it.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return None
-    device = next((d for kind in ("cuda", "xpu") if (d := getattr(torch, kind, None)) and d.is_initialized()), None)
-    if device is None:
-        return None
-    if device_index is None:
-        device_index = device.current_device()
-    stats = device.memory_stats(device_index)
-    return {
-        "allocated": stats.get("allocated_bytes.all.current", 0),
-        "reserved": stats.get("reserved_bytes.all.current", 0),
-        "peak": stats.get("allocated_bytes.all.peak", 0),
-        "total": device.get_device_properties(device_index).total_memory,
-        "retries": stats.get("num_alloc_retries", 0),
-    }
-
-
-def network_counters(device_table: bytes, speeds: dict[str, int | None]) -> dict[str, dict[str, int | None]]:
-    """Bytes received and sent by each network interface, and its nominal speed in bytes per second.
-
-    ``device_table`` is the text of /proc/net/dev; ``speeds`` remembers the speeds: asking a driver takes long.
-    """
-    found: dict[str, dict[str, int | None]] = {}
-    for line in device_table.decode("ascii", "replace").splitlines()[2:34]:
-        name, _, rest = line.partition(":")
-        fields = rest.split()
-        if len(fields) < 9:
-            continue
-        name = name.strip()
-        if name not in speeds:
-            speeds[name] = _interface_speed(name)
-        found[name] = {
-            "rx_bytes": int(fields[0]),
-            "tx_bytes": int(fields[8]),
-            "speed_bytes_per_s": speeds[name],
-        }
-    return found
-
-
-def _interface_speed(name: str) -> int | None:
-    try:
-        with open(f"/sys/class/net/{name}/speed") as file:
-            megabits_per_s = int(file.read())
-    except (OSError, ValueError):
-        return None
-    return megabits_per_s * 125_000 if megabits_per_s > 0 else None

@@ -228,7 +228,7 @@ class DeepWindow:
         reason = _reason_not_to(session)
         if reason is not None:
             self._done = True
-            session.tell({"kind": "deep", "steps": 0, "rows": [rows, rows], "cost_ns": 0, "reason": reason})
+            session.record({"kind": "deep", "steps": 0, "rows": [rows, rows], "cost_ns": 0, "reason": reason})
             return
         mode = OperatorMode(session.recorder)
         mode.__enter__()  # type: ignore[no-untyped-call]
@@ -254,7 +254,7 @@ class DeepWindow:
             "cost_ns": cost_ns,
             "threads": torch.get_num_threads(),
         }
-        session.tell(
+        session.record(
             {
                 "kind": "ops",
                 **facts,
@@ -268,8 +268,8 @@ class DeepWindow:
             }
         )
         if mode.flow.known:
-            session.tell({"kind": "flow", "calls": mode.flow.calls, "bytes": mode.flow.nbytes})
-        session.tell({"kind": "deep", **facts, "reason": "operators of one step, to forecast opportunities"})
+            session.record({"kind": "flow", "calls": mode.flow.calls, "bytes": mode.flow.nbytes})
+        session.record({"kind": "deep", **facts, "reason": "operators of one step, to forecast opportunities"})
 
 
 OPERATOR_COST_NS = 20_000

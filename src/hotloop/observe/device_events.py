@@ -26,7 +26,7 @@ POOL_PAIRS = 256
 MIN_INTERVAL_NS = 20_000_000
 """At most one row in so long is timed: about 10 us of recording a phase stay far below half a percent."""
 
-Tell = Callable[[dict[str, Any]], None]
+RecordFact = Callable[[dict[str, Any]], None]
 
 
 class CaptureWatch:
@@ -109,7 +109,7 @@ class _Phase:
 class DeviceTimer:
     """Pairs of events per phase, from a pool of ``pool_size``. Used by the training thread alone; nothing raises.
 
-    ``tell`` receives a fact for every timed row once all its pairs have completed. A phase that did not run in a row
+    ``record`` receives a fact for every timed row once all its pairs have completed. A phase that did not run in a row
     took 0 ns there; one that could not be measured (pool exhausted, a capture, another stream at its end, an error of
     the device) is None.
     """
@@ -120,14 +120,14 @@ class DeviceTimer:
         is_capturing: Callable[[], bool],
         pool_size: int = POOL_PAIRS,
         *,
-        tell: Tell,
+        record: RecordFact,
         stream: Callable[[], Hashable] = lambda: None,
         lock: Any = None,
         clock: Callable[[], int] = time.perf_counter_ns,
         min_interval_ns: int = MIN_INTERVAL_NS,
     ) -> None:
         self._pool = EventPool(make_event, pool_size, is_capturing=is_capturing, stream=stream)
-        self._tell = tell
+        self._record = record
         self._lock = lock if lock is not None else threading.RLock()
         self._clock = clock
         self._min_interval_ns = min_interval_ns
@@ -220,7 +220,7 @@ class DeviceTimer:
     def _finish(self, row: _Row) -> None:
         if row in self._waiting:
             self._waiting.discard(row)
-            self._tell(row.to_fact())
+            self._record(row.to_fact())
 
     def _abandon(self, reason: str) -> None:
         """The device answered with an error: what waits stays unknown, and nothing is timed any more."""
@@ -228,11 +228,11 @@ class DeviceTimer:
         if self._waiting:
             for row in sorted(self._waiting, key=lambda row: row.index):
                 row.known = [False] * len(row.known)
-                self._tell(row.to_fact())
+                self._record(row.to_fact())
             self._waiting.clear()
         if self._next_ns != _NEVER_NS:
             self._next_ns = _NEVER_NS
-            self._tell({"kind": "health", "level": "warning", "message": f"no device times any more: {reason}"})
+            self._record({"kind": "health", "level": "warning", "message": f"no device times any more: {reason}"})
 
 
 _NEVER_NS = 1 << 62
@@ -276,7 +276,7 @@ def _recorder_with(timer: DeviceTimer) -> type[Recorder]:
 
 
 def cuda_device_timer(
-    device_index: int, tell: Tell, captures: CaptureWatch, *, min_interval_ns: int = MIN_INTERVAL_NS
+    device_index: int, record: RecordFact, captures: CaptureWatch, *, min_interval_ns: int = MIN_INTERVAL_NS
 ) -> DeviceTimer:
     """A timer of the current stream of one CUDA device, also while another device is current."""
     import torch
@@ -315,7 +315,7 @@ def cuda_device_timer(
     return DeviceTimer(
         StreamEvent,
         lambda: captures.is_capturing() or is_current_capturing(),
-        tell=tell,
+        record=record,
         stream=lambda: raw_stream(device_index),
         lock=captures.lock,
         min_interval_ns=min_interval_ns,

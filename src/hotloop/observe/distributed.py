@@ -67,14 +67,14 @@ class DdpWatch:
             if self._on_cpu:
                 ddp._set_ddp_runtime_logging_sample_rate(1)
         if self._calls in SETTINGS_ROWS or self._calls % 500 == 0:
-            session.tell(self._settings(ddp))
+            session.record(self._settings(ddp))
         if self._on_cpu and self._calls % EVERY_ROWS == 0:
             data = ddp._get_ddp_logging_data()
             iteration = int(data.get("iteration", self._calls))
             if iteration == self._last_iteration:
                 return
             self._last_iteration = iteration
-            session.tell(
+            session.record(
                 {
                     "kind": "ddp_stats",
                     "row": row[0],

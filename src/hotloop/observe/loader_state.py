@@ -6,7 +6,7 @@ from typing import Any
 
 from hotloop.core.recording import UNKNOWN
 
-from .workers import Totals
+from .workers import FetchTotals
 
 
 class LoaderState:
@@ -60,5 +60,5 @@ class LoaderState:
         self.fresh = False
         self.draws: bool | None = None
         """Whether reading a batch moved a global random generator; None until the training process has read one."""
-        self.main = Totals()
+        self.main = FetchTotals()
         self.worker_pids: set[int] = set()

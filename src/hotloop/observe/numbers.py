@@ -106,8 +106,8 @@ class LateValues:
 class NumbersWatch:
     """Called after every row; ``finish`` says what there is to say, once."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
-        self._tell = tell
+    def __init__(self, record: Callable[[dict[str, Any]], None]) -> None:
+        self._record = record
         self._steps = 0
         self._held_rows = 0
         self._finished = False
@@ -145,7 +145,7 @@ class NumbersWatch:
             GUARD.record("reading the last numbers", error)
         rank = current_rank()
         if rank in (None, 0):
-            self._say("info", "numbers", self._describe())
+            self._record_health("info", "numbers", self._describe())
 
     def _loss_arrived(self, step: int, value: float) -> None:
         self.loss.add(step, value)
@@ -172,15 +172,15 @@ class NumbersWatch:
                 f"{where}{what} was not finite in at least {trend.bad_count} {steps}, first in optimizer step "
                 f"{trend.first_bad}"
             )
-        self._say("warning", name, message)
+        self._record_health("warning", name, message)
 
     def _describe(self) -> str:
         loss = _describe_loss(self.loss, self.losses.unseen)
         lost = f" ({self._late_losses.lost_count} more left out)" if self._late_losses.lost_count else ""
         return f"loss: {loss}{lost}; {_describe_norm(self.norm, self.gradients.unseen)}"
 
-    def _say(self, level: str, name: str, message: str) -> None:
-        self._tell({"kind": "health", "id": name, "level": level, "message": message})
+    def _record_health(self, level: str, name: str, message: str) -> None:
+        self._record({"kind": "health", "id": name, "level": level, "message": message})
 
 
 def _describe_loss(trend: Trend, unseen: str) -> str:

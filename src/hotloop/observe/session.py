@@ -26,7 +26,7 @@ from .counting import Counting
 from .device_events import CaptureWatch, cuda_device_timer, time_device
 from .direct_forward import find_models_in_sight, find_running_forward
 from .guard import GUARD, guarded
-from .loading import Loading
+from .loaders import Loaders
 from .memory_end import describe_memory_end, is_out_of_memory, uncaught_error
 from .nvtx import make_recorder
 from .places import Place, caller_place, is_user_code, place_of
@@ -90,9 +90,9 @@ class Session:
         "plain_forwards",
         "preparers",
         "preparing",
+        "recorded_root",
         "recorder",
         "repeats",
-        "told_root",
     )
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -102,10 +102,10 @@ class Session:
         self.anchor_wall_s = time.time()
         self.recorder.anchor_ns = self.anchor_ns
         self.counting = Counting(self.recorder)
-        self.loading = Loading(
+        self.loading = Loaders(
             self.recorder,
             self.counting,
-            tell=self.tell,
+            record=self.record,
             place_of=self.place_of,
             is_owner=self._is_owner,
             widen=self._widen_patch,
@@ -145,7 +145,7 @@ class Session:
         self._models_count = 0
         self.last_root: Callable[[], Any] = _nobody
         """The last outermost module with parameters."""
-        self.told_root: Callable[[], Any] = _nobody
+        self.recorded_root: Callable[[], Any] = _nobody
         """The one of the last backward, of which a fact was told."""
         self.learners: dict[int, type] = {}
         """Class of every outermost module with parameters, by identity."""
@@ -163,14 +163,14 @@ class Session:
         self._ddp_classes: set[type] = set()
         self._sharded_groups: dict[type, weakref.ref[Any]] = {}
         self._pending_facts: list[dict[str, Any]] = []
-        self._told: deque[dict[str, Any]] = deque()
+        self._waiting_facts: deque[dict[str, Any]] = deque()
         self._looks = 0
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self.optimizer_steps: defaultdict[int, int] = defaultdict(int)
         """Completed steps of every optimizer, by its number; not counted while forwards are plain."""
         self._owners: dict[int, int] = {}
         """The number of the optimizer that updates a weight, by the weight's identity."""
-        self._facts_told: set[str] = set()
+        self._recorded_once: set[str] = set()
         self._compile_place: Place | None = None
         self.compile_used = False
         self._gc_by_generation = [0, 0, 0]
@@ -252,15 +252,15 @@ class Session:
         folder = os.path.join(self.options["run"], "processes")
         writer = FrameWriter(os.path.join(folder, name), clock=self.now_ns)
         self.writer = writer
-        self.tell(described)
+        self.record(described)
         for state in self.loading.states.values():
             if state.facts is not None:
-                self.tell(state.facts)
+                self.record(state.facts)
         for missing in self.missing_sites:
-            self.tell({"kind": "health", "level": "warning", "message": f"not observed: {missing}"})
+            self.record({"kind": "health", "level": "warning", "message": f"not observed: {missing}"})
         error = os.environ.get("HOTLOOP_ATTACH_ERROR")
         if error:
-            self.tell({"kind": "health", "level": "warning", "message": f"attaching failed in part: {error}"})
+            self.record({"kind": "health", "level": "warning", "message": f"attaching failed in part: {error}"})
         if self.make_background is not None:
             self.background = self.make_background(self, writer)
             self.background.start()
@@ -272,7 +272,7 @@ class Session:
         return time.perf_counter_ns() - self.anchor_ns
 
     @guarded
-    def tell(self, fact: dict[str, Any]) -> None:
+    def record(self, fact: dict[str, Any]) -> None:
         """Have a fact written, stamped with the time; dropped while nothing is recorded.
 
         The training thread only leaves it for the background thread: encoding takes time, and inside a compiled
@@ -282,22 +282,22 @@ class Session:
             return
         fact["t"] = self.now_ns()
         if self.background is not None and not self.ended and threading.get_ident() == self.owner:
-            if len(self._told) < MOST_FACTS_WAITING:
-                self._told.append(fact)
+            if len(self._waiting_facts) < MOST_FACTS_WAITING:
+                self._waiting_facts.append(fact)
         else:
             self.writer.write_fact(fact)
 
-    def tell_when_started(self, fact: dict[str, Any]) -> None:
-        """As ``tell``, for facts that are known before anything is recorded."""
+    def record_when_started(self, fact: dict[str, Any]) -> None:
+        """As ``record``, for facts that are known before anything is recorded."""
         if self.writer is None:
             self._pending_facts.append(fact)
         else:
-            self.tell(fact)
+            self.record(fact)
 
-    def write_told(self) -> None:
+    def write_waiting(self) -> None:
         """Write the facts that the training thread left; on the background thread, and at the end."""
-        while self._told and self.writer is not None:
-            self.writer.write_fact(self._told.popleft())
+        while self._waiting_facts and self.writer is not None:
+            self.writer.write_fact(self._waiting_facts.popleft())
 
     @guarded
     def _after_row(self, row: Row[int]) -> None:
@@ -379,15 +379,15 @@ class Session:
         if background is not None:
             background.stop()
         self.before_end()
-        self.write_told()
+        self.write_waiting()
         if threading.get_ident() == self.owner:
             self.recorder.close_tail()
-        self.tell_totals()
+        self.record_totals()
         for fact in background.last_facts() if background is not None else ():
-            self.tell(fact)
-        self._tell_memory_end()
-        self.tell(_how_it_ended(self.recorder.rows))
-        self.tell_failures()
+            self.record(fact)
+        self._record_memory_end()
+        self.record(_how_it_ended(self.recorder.rows))
+        self.record_failures()
         self.writer.close()
 
     @guarded
@@ -401,25 +401,25 @@ class Session:
         self.end()
 
     @guarded
-    def _tell_memory_end(self) -> None:
+    def _record_memory_end(self) -> None:
         fact = describe_memory_end(*self.trained_objects())
         if fact is not None:
-            self.tell(fact)
+            self.record(fact)
 
     def trained_objects(self) -> tuple[list[Any], list[Any]]:
         """The optimizers and the models seen so far; None in the place of one that is gone."""
         models = [one() for one in list(self._models.values())]
         return [one() for one, _ in list(self._optimizers.values())], [*models, self.last_root()]
 
-    def tell_totals(self) -> None:
+    def record_totals(self) -> None:
         """The facts of which only the newest counts."""
         for fact in self.totals():
-            self.tell(fact)
+            self.record(fact)
 
-    def tell_failures(self) -> None:
+    def record_failures(self) -> None:
         """What went wrong in the agent itself, as health."""
         for failure, count in list(GUARD.failures.items()):
-            self.tell(
+            self.record(
                 {"kind": "health", "level": "warning", "message": f"hotloop's agent failed {count} times: {failure}"}
             )
 
@@ -581,7 +581,7 @@ class Session:
         self.nested_calls += 1
         if self.counting.time_first:
             self.counting.note_inner_batch(module, args)
-        if "autocast" not in self._facts_told:
+        if "autocast" not in self._recorded_once:
             self._look_for_autocast(module)
         if type(module) in self._ddp_classes:
             self._count_sync(module)
@@ -589,7 +589,7 @@ class Session:
     def _look_for_autocast(self, module: Any) -> None:
         for device in ("cuda", "cpu"):
             if torch.is_autocast_enabled(device):
-                self._facts_told.add("autocast")
+                self._recorded_once.add("autocast")
                 dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
                 self._pending_facts.append({"kind": "autocast", "dtype": dtype, "device": device})
                 self.flush_pending()
@@ -599,7 +599,7 @@ class Session:
         if self.writer is not None:
             pending = self._pending_facts
             while pending:
-                self.tell(pending.pop(0))
+                self.record(pending.pop(0))
 
     def before_backward(self) -> None:
         """The outermost backward begins: what fed it is known now."""
@@ -618,9 +618,9 @@ class Session:
                 loading.found_feeding(state)
             if loading.unknown:
                 loading.sort_out(state)
-            if self.last_root is not self.told_root:
-                self._tell_root()
-            if self.learning and "autocast" not in self._facts_told:
+            if self.last_root is not self.recorded_root:
+                self._record_root()
+            if self.learning and "autocast" not in self._recorded_once:
                 self._look_for_autocast(self.last_root())
             if self._pending_facts and self.writer is not None:
                 self.flush_pending()
@@ -634,9 +634,9 @@ class Session:
             for cls in find_models_in_sight(sys._getframe(3)):
                 self.patch_forward(cls)
 
-    def _tell_root(self) -> None:
+    def _record_root(self) -> None:
         """The last outermost module with parameters is another one than at the backward before."""
-        self.told_root = self.last_root
+        self.recorded_root = self.last_root
         root = self.last_root()
         known = self._models.get(id(root))
         if root is not None and (known is None or known() is not root):
@@ -652,7 +652,7 @@ class Session:
             return
         self.device_index = parameter.device.index
         if self.device_index is not None and parameter.device.type == "cuda":
-            time_device(self.recorder, cuda_device_timer(self.device_index, self.tell, self.captures))
+            time_device(self.recorder, cuda_device_timer(self.device_index, self.record, self.captures))
 
     # -- optimizers, scaler, DDP, compile, gc ---------------------------------------------------------------------
 
@@ -678,8 +678,8 @@ class Session:
 
     @guarded
     def checkpointing_seen(self) -> None:
-        if "checkpointing" not in self._facts_told:
-            self._facts_told.add("checkpointing")
+        if "checkpointing" not in self._recorded_once:
+            self._recorded_once.add("checkpointing")
             self._pending_facts.append({"kind": "checkpointing", "where": caller_place(3), "reentrant": None})
 
     @guarded

@@ -13,7 +13,7 @@ DeviceKey = tuple["StepRecord", Path, bool]
 """What a device time belongs to: record, path, and whether the phase lies between two steps."""
 
 
-class Totals:
+class PhaseTotals:
     """What the phase of one path took within one step. Times in ns; ``device_ns`` is known once ``waiting`` is 0."""
 
     __slots__ = ("calls", "device_known", "device_ns", "own_ns", "total_ns")
@@ -33,7 +33,7 @@ class StepRecord:
 
     def __init__(self) -> None:
         self.number = 0
-        self.phases: dict[Path, Totals] = {}
+        self.phases: dict[Path, PhaseTotals] = {}
         self.between_ns = 0
         """Time of phases between the last step and this one; part of the step's time."""
         self.waiting = 0
@@ -42,10 +42,10 @@ class StepRecord:
         self.memory: tuple[int | None, int | None] = (None, None)
         """Resident bytes, allocated device bytes."""
 
-    def totals(self, path: Path) -> Totals:
+    def totals(self, path: Path) -> PhaseTotals:
         found = self.phases.get(path)
         if found is None:
-            found = self.phases[path] = Totals()
+            found = self.phases[path] = PhaseTotals()
         return found
 
 

@@ -51,7 +51,7 @@ class MetricSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySummary:
+class MonitoredMemory:
     """Last and highest readings in bytes; None where they cannot be read. Device figures are the allocator's own."""
 
     rss_bytes: int | None
@@ -76,7 +76,7 @@ class MonitorSummary:
     phases: tuple[PhaseSummary, ...]
     other_threads: tuple[ThreadPhase, ...]
     metrics: tuple[MetricSummary, ...]
-    memory: MemorySummary
+    memory: MonitoredMemory
     device: str | None
     device_unknown_count: int
     findings: tuple[Finding, ...] = ()

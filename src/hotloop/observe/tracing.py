@@ -193,7 +193,7 @@ class Tracing:
                 with self._at_work():
                     self._save()
             elif self._session is not None and not self._over:
-                self._tell(self._session, "a trace was lost: the thread that it is of did not end before the process")
+                self._record(self._session, "a trace was lost: the thread that it is of did not end before the process")
         if not self._over:
             self._over = True
             self._restore()
@@ -204,7 +204,7 @@ class Tracing:
             return  # a cycle that another profiler interrupted: wait for the next one
         if self._foreign or session.recorder.foreign_profiler or torch._C._autograd._profiler_enabled():
             _, last = self.plan.recorded_steps((step - 1) // self.plan.cycle)
-            self._tell(session, f"no trace of the steps up to {last}: another profiler was running")
+            self._record(session, f"no trace of the steps up to {last}: another profiler was running")
             return
         self._session = session
         schedule = torch_schedule(self.plan)
@@ -242,7 +242,7 @@ class Tracing:
         start_ns = time.perf_counter_ns()
         path = write_trace(profiler, self._folder, self._worker)
         self._cost_ns += time.perf_counter_ns() - start_ns
-        session.tell(
+        session.record(
             {
                 "kind": "trace",
                 "path": os.path.join("traces", os.path.basename(path)),
@@ -283,7 +283,7 @@ class Tracing:
             finally:
                 self._broken_off.set()
             if session is not None:
-                self._tell(session, "a trace was broken off: another profiler started")
+                self._record(session, "a trace was broken off: another profiler started")
 
     def stop_in_child(self) -> None:
         """In a forked child (a loader's worker): the inherited profiler would note each operator and keep it for ever.
@@ -303,8 +303,8 @@ class Tracing:
         finally:
             self._busy_thread = 0
 
-    def _tell(self, session: Session, message: str) -> None:
-        session.tell({"kind": "health", "level": "info", "message": message})
+    def _record(self, session: Session, message: str) -> None:
+        session.record({"kind": "health", "level": "info", "message": message})
 
 
 def _nothing() -> None:

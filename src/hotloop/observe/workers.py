@@ -19,7 +19,7 @@ _SIZE = _SLOT.size * _SLOTS
 
 
 @dataclass(slots=True)
-class Totals:
+class FetchTotals:
     """Totals since the start, in ns, over ``batches`` batches."""
 
     batches: int = 0
@@ -40,7 +40,7 @@ class WorkerTable:
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
         self._offset: int | None = None
-        self._totals = Totals()
+        self._totals = FetchTotals()
 
     @classmethod
     def create(cls) -> WorkerTable | None:
@@ -90,11 +90,11 @@ class WorkerTable:
                 return offset
         return (pid % _SLOTS) * _SLOT.size  # more workers than slots: the oldest claim is overwritten
 
-    def read(self) -> dict[int, Totals]:
+    def read(self) -> dict[int, FetchTotals]:
         """Totals by worker pid."""
         found = {}
         for slot in range(_SLOTS):
             pid, *values = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
             if pid:
-                found[pid] = Totals(*values)
+                found[pid] = FetchTotals(*values)
         return found

@@ -422,7 +422,7 @@ def wrap_run_backward(session: Session) -> Callable[[Call], Call]:
             retain_graph = len(args) > 2 and bool(args[2]) and not (len(args) > 3 and args[3])
             if (
                 not recorder.quick
-                or session.last_root is not session.told_root
+                or session.last_root is not session.recorded_root
                 or counting.direct_samples
                 or retain_graph
             ):

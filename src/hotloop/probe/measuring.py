@@ -16,7 +16,7 @@ import torch
 
 from hotloop.core.catalogue import Catalogue
 from hotloop.probe.parts.buckets import run_buckets
-from hotloop.probe.request import Part, Request
+from hotloop.probe.request import Part, ProbeRequest
 
 PARTS = Catalogue(Part, "hotloop.probe.parts")
 
@@ -25,7 +25,7 @@ def measure(given: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that the request asks for; what fails says why and stops nothing else."""
     begin_s = time.perf_counter()
     torch.manual_seed(0)
-    request = Request.from_dict(given)
+    request = ProbeRequest.from_dict(given)
     if request.threads:
         torch.set_num_threads(request.threads)
     result: dict[str, Any] = {"schema": "hotloop.probe-result/1", "torch": torch.__version__, "failed": {}}

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from hotloop.probe.operators import NotReplayable
-from hotloop.probe.request import OptimizerFacts
+from hotloop.probe.request import RecordedOptimizer
 
 
-def find_optimizer(facts: OptimizerFacts) -> Any:
+def find_optimizer(facts: RecordedOptimizer) -> Any:
     """The class of torch.optim that was recorded. Raises NotReplayable when it is not one of torch's."""
     kind = getattr(torch.optim, facts.class_name, None)
     if kind is None:

@@ -10,7 +10,7 @@ from hotloop.probe.operators import Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerFacts:
+class RecordedOptimizer:
     """The recorded optimizer. ``foreach`` and ``fused`` are None where the training left them to torch."""
 
     class_name: str
@@ -29,7 +29,7 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketFacts:
+class RecordedBuckets:
     """The gradient buckets of DistributedDataParallel, in bytes, and how many ranks of one host exchange them."""
 
     bucket_sizes: Sequence[int]
@@ -37,7 +37,7 @@ class BucketFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ProbeRequest:
     """What to measure. ``ops`` is empty, ``optimizer`` and ``ddp`` None, where that was not recorded."""
 
     budget_s: float
@@ -51,11 +51,11 @@ class Request:
     fusable: Sequence[int] = ()
     """Places in ``ops`` of the operators that a compiler would merge."""
     convolutions: Sequence[int] = ()
-    optimizer: OptimizerFacts | None = None
-    ddp: BucketFacts | None = None
+    optimizer: RecordedOptimizer | None = None
+    ddp: RecordedBuckets | None = None
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Request:
+    def from_dict(cls, given: Mapping[str, Any]) -> ProbeRequest:
         """A request as JSON holds it."""
         optimizer, ddp = given.get("optimizer"), given.get("ddp")
         return cls(
@@ -70,7 +70,7 @@ class Request:
             convolutions=tuple(given.get("convolutions") or ()),
             optimizer=None
             if not optimizer
-            else OptimizerFacts(
+            else RecordedOptimizer(
                 class_name=optimizer["class"],
                 numels=optimizer["numels"],
                 groups=int(optimizer.get("groups") or 1),
@@ -78,11 +78,11 @@ class Request:
                 fused=optimizer.get("fused"),
                 settings=optimizer.get("settings") or {},
             ),
-            ddp=None if not ddp else BucketFacts(bucket_sizes=ddp["bucket_sizes"], ranks=int(ddp["ranks"])),
+            ddp=None if not ddp else RecordedBuckets(bucket_sizes=ddp["bucket_sizes"], ranks=int(ddp["ranks"])),
         )
 
 
-class Times(Protocol):
+class PartTimes(Protocol):
     """What a part measured."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,6 +100,6 @@ class Part:
     id: str
     order: int
     budget_ratio: float
-    is_wanted: Callable[[Request], bool]
-    measure: Callable[[Request, float], Times | None]
+    is_wanted: Callable[[ProbeRequest], bool]
+    measure: Callable[[ProbeRequest, float], PartTimes | None]
     """(request, seconds that it may take) -> its times; None where the request holds nothing that can be measured."""

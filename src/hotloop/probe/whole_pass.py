@@ -38,7 +38,7 @@ def order_calls(forward: Sequence[Operator]) -> list[Operator]:
     return calls
 
 
-class Pass:
+class WholePass:
     """All forward calls of a step, each fed with what an earlier one made where the sizes fit, and one backward.
 
     Operators timed alone find their tensors in the caches. In a step they find what the steps' other operators left

@@ -120,9 +120,9 @@ def write_chrome(
             if target.name.lower().endswith(".gz"):
                 # Without name and time the same trace gives the same file.
                 with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
-                    _write_parts(packed, _tell_file(trace, rows, tracks, links, about))
+                    _write_parts(packed, _format_file(trace, rows, tracks, links, about))
             else:
-                _write_parts(file, _tell_file(trace, rows, tracks, links, about))
+                _write_parts(file, _format_file(trace, rows, tracks, links, about))
         partial.replace(target)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
@@ -135,7 +135,7 @@ def _write_parts(file: Any, parts: Iterator[str]) -> None:
         file.write(part.encode("ascii"))
 
 
-def _tell_file(
+def _format_file(
     trace: Trace, rows: Int64s, tracks: Iterable[Track], links: tuple[Int64s, Int64s], about: str
 ) -> Iterator[str]:
     shift_ns = _choose_shift_ns(trace.facts.epoch_ns + (int(trace.start_ns[rows].min()) if len(rows) else 0))
@@ -146,14 +146,14 @@ def _tell_file(
     yield json.dumps(head)[:-1] + ',\n"traceEvents": ['
     separator = "\n"
     clock = _Clock(trace.facts.epoch_ns - shift_ns, trace.facts.time_unit_ns)
-    for block in _tell_events(trace, rows, tracks, links, clock):
+    for block in _format_events(trace, rows, tracks, links, clock):
         if block:
             yield separator + ",\n".join(block)
             separator = ",\n"
     yield "\n]}\n"
 
 
-def _tell_events(
+def _format_events(
     trace: Trace, rows: Int64s, tracks: Iterable[Track], links: tuple[Int64s, Int64s], clock: _Clock
 ) -> Iterator[list[str]]:
     own = _find_free_process(trace)
@@ -162,16 +162,16 @@ def _tell_events(
         yield [_name_it("thread_name", own, number, track.name), _sort_it(own, number)]
         block = []
         for one in track.slices:
-            block.append(_tell_slice(one, own, number, clock))
+            block.append(_format_slice(one, own, number, clock))
             if len(block) == BLOCK_ROWS:
                 yield block
                 block = []
         yield block
     for at in range(0, len(rows), BLOCK_ROWS):
-        yield _tell_rows(trace, rows[at : at + BLOCK_ROWS], clock)
-    yield from _tell_arrows(trace, links, clock)
+        yield _format_rows(trace, rows[at : at + BLOCK_ROWS], clock)
+    yield from _format_arrows(trace, links, clock)
     if trace.memory is not None and len(rows):
-        yield from _tell_memory(trace, trace.memory, rows, clock)
+        yield from _format_memory(trace, trace.memory, rows, clock)
 
 
 def _choose_shift_ns(first_ns: int) -> int:
@@ -206,7 +206,7 @@ class _Clock:
         return f"{'-' if duration_ns < 0 else ''}{whole}.{rest:03d}"
 
 
-def _tell_slice(one: Slice, process: int, thread: int, clock: _Clock) -> str:
+def _format_slice(one: Slice, process: int, thread: int, clock: _Clock) -> str:
     return (
         f'{{"ph": "X", "cat": "{OWN_CATEGORY}", "name": {json.dumps(one.name)}, "pid": {process}, "tid": {thread}, '
         f'"ts": {clock.at(one.start_ns)}, "dur": {clock.length(one.end_ns - one.start_ns)}, '
@@ -214,7 +214,7 @@ def _tell_slice(one: Slice, process: int, thread: int, clock: _Clock) -> str:
     )
 
 
-def _tell_rows(trace: Trace, rows: Int64s, clock: _Clock) -> list[str]:
+def _format_rows(trace: Trace, rows: Int64s, clock: _Clock) -> list[str]:
     args = _collect_args(trace, rows)
     columns = (trace.start_ns, trace.duration_ns, trace.name, trace.category, trace.thread, trace.process)
     told = []
@@ -267,7 +267,7 @@ def _find_facts(rows: Int64s, holders: Int64s, values: NDArray[Any]) -> Iterator
     yield from zip(place[held].tolist(), values[low:high][held].tolist(), strict=True)
 
 
-def _tell_arrows(trace: Trace, links: tuple[Int64s, Int64s], clock: _Clock) -> Iterator[list[str]]:
+def _format_arrows(trace: Trace, links: tuple[Int64s, Int64s], clock: _Clock) -> Iterator[list[str]]:
     """From each launching call to its work, as torch.profiler draws them."""
     calls, work = (part.tolist() for part in links)
     told = []
@@ -285,7 +285,7 @@ def _tell_arrows(trace: Trace, links: tuple[Int64s, Int64s], clock: _Clock) -> I
     yield told
 
 
-def _tell_memory(trace: Trace, memory: MemoryEvents, rows: Int64s, clock: _Clock) -> Iterator[list[str]]:
+def _format_memory(trace: Trace, memory: MemoryEvents, rows: Int64s, clock: _Clock) -> Iterator[list[str]]:
     """The instants of the allocators between the first and the last of the host's rows."""
     host = rows[~np.isin(trace.category[rows], [int(c) for c in DEVICE_WORK])]
     if not len(host):
@@ -342,26 +342,26 @@ def _name_processes(trace: Trace, own: int) -> list[str]:
     named = trace.facts.extra.get("process_names")
     for label, name in named.items() if isinstance(named, dict) else ():
         if label in trace.processes:
-            told.append(_tell_meta("process_name", _identify(label), "0", {"name": str(name)}))
+            told.append(_format_meta("process_name", _identify(label), "0", {"name": str(name)}))
     for thread, name in trace.facts.threads.items():
         rows = np.flatnonzero(trace.thread == thread)[:1]
         if len(rows) and trace.process[rows[0]] >= 0:
             pid = _identify(trace.processes[int(trace.process[rows[0]])])
-            told.append(_tell_meta("thread_name", pid, _identify(trace.thread_labels[thread]), {"name": name}))
+            told.append(_format_meta("thread_name", pid, _identify(trace.thread_labels[thread]), {"name": name}))
     return told
 
 
 def _name_it(kind: str, process: int, thread: int, name: str) -> str:
-    return _tell_meta(kind, str(process), str(thread), {"name": name})
+    return _format_meta(kind, str(process), str(thread), {"name": name})
 
 
 def _sort_it(process: int, thread: int | None) -> str:
     """Our process above all others, its tracks in their order."""
     kind = "process_sort_index" if thread is None else "thread_sort_index"
-    return _tell_meta(kind, str(process), str(thread or 0), {"sort_index": -1000 if thread is None else thread})
+    return _format_meta(kind, str(process), str(thread or 0), {"sort_index": -1000 if thread is None else thread})
 
 
-def _tell_meta(kind: str, pid: str, tid: str, args: Mapping[str, Any]) -> str:
+def _format_meta(kind: str, pid: str, tid: str, args: Mapping[str, Any]) -> str:
     return f'{{"ph": "M", "name": "{kind}", "pid": {pid}, "tid": {tid}, "ts": 0, "args": {json.dumps(dict(args))}}}'
 
 

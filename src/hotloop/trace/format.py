@@ -1,4 +1,4 @@
-"""Format: a kind of trace file, in one file of trace/formats."""
+"""A kind of trace file, in one file of trace/formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .source import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class TraceFormat:
     """``read`` gives one trace per process in the file, and raises TraceError or RecordingError in one line."""
 
     id: str

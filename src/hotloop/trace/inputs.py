@@ -26,12 +26,12 @@ from hotloop.core.trace import TraceFacts, TraceNote
 
 from .cache import MIN_TRACE_BYTES, cache_place, load_columns, make_key, store_columns, trim_folder
 from .columns import TraceColumns
-from .format import Format
+from .format import TraceFormat
 from .source import ByteSource, Progress
 
 R = TypeVar("R")
 
-FORMATS: Catalogue[Format] = Catalogue(Format, "hotloop.trace.formats")
+FORMATS: Catalogue[TraceFormat] = Catalogue(TraceFormat, "hotloop.trace.formats")
 
 _HEAD_BYTES = 1 << 16
 _MAX_FILES = 100_000
@@ -252,13 +252,13 @@ def fetch_remote(url: str, folder: Path, progress: Progress | None = None) -> Pa
     except ImportError as error:
         raise TraceError(f"{url} needs a driver that is not installed: {error}.") from None
     except Exception as error:  # every driver has its own errors, and none of them is ours
-        raise TraceError(_tell_remote_error(url, error)) from error
+        raise TraceError(_describe_remote_error(url, error)) from error
     if not chosen:
         raise TraceError(f"{redact_text(url)} holds no file that looks like a trace.")
     return folder if len(targets) > 1 else folder / chosen[0].rsplit("/", 1)[-1]
 
 
-def _tell_remote_error(url: str, error: Exception) -> str:
+def _describe_remote_error(url: str, error: Exception) -> str:
     """One line that says which of the three it is: nothing there, no leave to read it, or something else."""
     shown, words = redact_text(url), redact_text(" ".join(str(error).split())).rstrip(".")
     if isinstance(error, FileNotFoundError):

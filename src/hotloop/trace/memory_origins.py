@@ -73,7 +73,7 @@ class StackOrigin:
 UNTOLD = StackOrigin(origin=Origin.UNTOLD, is_nested=False, has_native=False)
 
 
-def tell_origin(frames: Sequence[Frame]) -> StackOrigin:
+def classify_origin(frames: Sequence[Frame]) -> StackOrigin:
     """Of a stack, the innermost frame first; UNTOLD without frames."""
     if not frames:
         return UNTOLD

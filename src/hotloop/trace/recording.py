@@ -130,7 +130,7 @@ def read_run(folder: Path) -> RunRecording:
         _read_json(folder / name, health) for name in ("run.json", "outcome.json", "probe.json")
     )
     outcome_lost = outcome is None and (folder / "outcome.json").exists()
-    if outcome is not None and not _says_how_it_ended(outcome):
+    if outcome is not None and not _states_its_end(outcome):
         health.append("outcome.json is damaged: it holds neither an exit code nor a signal")
         outcome, outcome_lost = None, True
     processes: list[ProcessRecording] = []
@@ -421,7 +421,7 @@ def _read_json(path: Path, health: list[str]) -> dict[str, Any] | None:
     return value
 
 
-def _says_how_it_ended(outcome: dict[str, Any]) -> bool:
+def _states_its_end(outcome: dict[str, Any]) -> bool:
     """One whole number: the exit code or the signal, and null for the other."""
     given = [outcome[name] for name in ("exit_code", "signal") if outcome.get(name) is not None]
     return len(given) == 1 and type(given[0]) is int

@@ -157,7 +157,7 @@ class Trainer:
         self._step = step
         self.keep_global_batch = keep_global_batch
         context = make_context(self.strategy, from_outside=False)
-        self._applier = Applier(self.strategy, TECHNIQUES, context, tell=self._tell_handed)
+        self._applier = Applier(self.strategy, TECHNIQUES, context, tell=self._report_choice)
         self._applier.start()
         self.model: Any = self._build_model(model)
         self.optimizer: Any = self._build_optimizer(optimizer)
@@ -263,7 +263,7 @@ class Trainer:
         whole, _, parts = _choose("fp32", 1, chain(self.strategy, Strategy(choices=tuple(taken))))
         self.strategy, self.split = replace(whole, name=self.strategy.name), max(self.split, parts)
 
-    def _tell_handed(self, record: Record) -> None:
+    def _report_choice(self, record: Record) -> None:
         if self._offer is not None and record.technique in self._handed:
             self._offer.tell(record)
 

@@ -75,7 +75,12 @@ def choose_step(steps: Steps) -> int:
 
 
 def summarize_path(
-    trace: Trace, links: Links, classes: Classes, steps: Steps, window: StepWindowGraph | None = None, top: int = 20
+    trace: Trace,
+    links: Links,
+    classes: Classes,
+    steps: Steps,
+    window: StepWindowGraph | None = None,
+    top: int = 20,
 ) -> StepPath | None:
     """The critical path of the usual step without its rows; None where there is none or it is too large.
 

@@ -141,11 +141,11 @@ def measure_loading(trace: Trace, graph: StepGraph, workers_count: int, cores_co
         best=Case(best_ratio, likely, HANDOVER_NS[0], 0.0, 0.0, 0.0, 0.0),
         middle=Case(middle, likely, HANDOVER_NS[1], 1.0, 1.0, 0.0, 0.5),
         worst=Case(high, most, HANDOVER_NS[2], 2.0, 1.0, GRACE_RATIO, 1.0),
-        doubt=_say_doubts(doubts, told=demand is not None),
+        doubt=_describe_doubts(doubts, told=demand is not None),
     )
 
 
-def _say_doubts(doubts: Sequence[str], told: bool) -> str:
+def _describe_doubts(doubts: Sequence[str], told: bool) -> str:
     if not doubts:
         return ""
     said = f"the trace does not show {', '.join(doubts)}"

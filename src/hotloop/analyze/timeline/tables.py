@@ -370,13 +370,13 @@ def _count_flops(
 ) -> tuple[list[int | None], list[str | None], list[int | None], int | None]:
     """Flops, their source and least bytes of every group, and the flops of the whole trace."""
     size = len(groups)
-    told_rows, told = trace.integers("flops")
+    known_rows, told = trace.integers("flops")
     from_file = np.zeros(size, dtype=np.int64)
     file_count = np.zeros(size, dtype=np.int64)
-    if len(told_rows):
+    if len(known_rows):
         group_of_row = np.full(len(trace.start_ns), NONE, dtype=np.int32)
         group_of_row[rows] = inverse
-        group = group_of_row[told_rows]
+        group = group_of_row[known_rows]
         np.add.at(from_file, group[group >= 0], told[group >= 0])
         np.add.at(file_count, group[group >= 0], 1)
     flops: list[int | None] = [None] * size

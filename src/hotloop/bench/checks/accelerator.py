@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from hotloop.bench.host import Host, listed, parse_links, plural, say_bytes
-from hotloop.bench.question import Answer, Check, question
+from hotloop.bench.host import Host, format_bytes, listed, parse_links, plural
+from hotloop.bench.machine_check import Check, ResultMaker, machine_check
 from hotloop.core.findings import Value
 
 
-@question("accelerator", "accelerator", "accelerator")
-def check_accelerator(host: Host, answer: Answer) -> Check:
+@machine_check("accelerator", "accelerator", "accelerator")
+def check_accelerator(host: Host, answer: ResultMaker) -> Check:
     device_files = [n for n in host.names("dev") if re.fullmatch(r"nvidia\d+", n)]
     nvidia = len(device_files) or len(host.gpus or ())
     amd = host.exists("dev/kfd")
@@ -22,7 +22,7 @@ def check_accelerator(host: Host, answer: Answer) -> Check:
     if kind is not None:
         names = sorted({str(d.get("name", kind)) for d in devices})
         sizes = [d["total_bytes"] for d in devices if isinstance(d.get("total_bytes"), int)]
-        memory = f", {say_bytes(min(sizes))} each" if sizes else ""
+        memory = f", {format_bytes(min(sizes))} each" if sizes else ""
         measured = f"{len(devices)} x {listed(names)}{memory}"
         hidden = nvidia - len(devices)
         if kind == "cuda" and hidden > 0 and "CUDA_VISIBLE_DEVICES" not in host.environment:
@@ -60,8 +60,8 @@ def check_accelerator(host: Host, answer: Answer) -> Check:
     )
 
 
-@question("architectures", "accelerator", "kernels for this GPU")
-def check_architectures(host: Host, answer: Answer) -> Check | tuple[Check, ...]:
+@machine_check("architectures", "accelerator", "kernels for this GPU")
+def check_architectures(host: Host, answer: ResultMaker) -> Check | tuple[Check, ...]:
     devices, built = host.fact("accelerator", "devices"), host.fact("accelerator", "architectures")
     if host.fact("accelerator", "kind") != "cuda" or host.fact("torch", "hip") is not None:
         return ()
@@ -89,15 +89,15 @@ def check_architectures(host: Host, answer: Answer) -> Check | tuple[Check, ...]
     return answer.good("built in", built=[str(text) for text in built])
 
 
-@question("gpu-memory", "accelerator", "GPU memory in use")
-def check_gpu_memory(host: Host, answer: Answer) -> Check | tuple[Check, ...]:
+@machine_check("gpu-memory", "accelerator", "GPU memory in use")
+def check_gpu_memory(host: Host, answer: ResultMaker) -> Check | tuple[Check, ...]:
     if not host.gpus:
         return ()
     used: list[tuple[float, str]] = []
     for gpu in host.gpus:
         total, taken = _mebibytes(gpu.get("memory.total")), _mebibytes(gpu.get("memory.used"))
         if total and taken is not None:
-            used.append((taken / total, f"GPU {gpu['index']}: {say_bytes(taken)} of {say_bytes(total)}"))
+            used.append((taken / total, f"GPU {gpu['index']}: {format_bytes(taken)} of {format_bytes(total)}"))
     if not used:
         return answer.unknown("nvidia-smi does not say")
     ratio, text = max(used)
@@ -111,8 +111,8 @@ def check_gpu_memory(host: Host, answer: Answer) -> Check | tuple[Check, ...]:
     return answer.good(f"at most {ratio * 100:.0f}%", used_ratio=round(ratio, 4))
 
 
-@question("gpu-links", "accelerator", "links between GPUs")
-def check_gpu_links(host: Host, answer: Answer) -> Check | tuple[Check, ...]:
+@machine_check("gpu-links", "accelerator", "links between GPUs")
+def check_gpu_links(host: Host, answer: ResultMaker) -> Check | tuple[Check, ...]:
     if (host.devices_count or 0) < 2 or host.fact("accelerator", "kind") != "cuda":
         return ()
     links = parse_links(host.gpu_links or "")
@@ -131,8 +131,8 @@ def check_gpu_links(host: Host, answer: Answer) -> Check | tuple[Check, ...]:
     return answer.good(f"{measured}, every pair directly" if isinstance(peer, list) else measured, links=[*kinds])
 
 
-@question("pcie-width", "accelerator", "PCIe width")
-def check_pcie_width(host: Host, answer: Answer) -> Check | tuple[Check, ...]:
+@machine_check("pcie-width", "accelerator", "PCIe width")
+def check_pcie_width(host: Host, answer: ResultMaker) -> Check | tuple[Check, ...]:
     if not host.gpus:
         return ()
     narrow = []

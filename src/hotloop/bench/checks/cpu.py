@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from hotloop.bench.host import Host, cgroup_folders, listed, plural
-from hotloop.bench.question import Answer, Check, question
+from hotloop.bench.machine_check import Check, ResultMaker, machine_check
 from hotloop.core.findings import Value
 
 FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "s390-tod", "timebase")
 
 
-@question("threads", "cpu", "threads against cores")
-def check_threads(host: Host, answer: Answer) -> Check:
+@machine_check("threads", "cpu", "threads against cores")
+def check_threads(host: Host, answer: ResultMaker) -> Check:
     cores = host.cores_count
     threads = host.number("torch", "threads")
     if cores is None:
@@ -42,8 +42,8 @@ def check_threads(host: Host, answer: Answer) -> Check:
     return answer.good(measured, **values)
 
 
-@question("thread-binding", "cpu", "cores of the workers")
-def check_thread_binding(host: Host, answer: Answer) -> Check:
+@machine_check("thread-binding", "cpu", "cores of the workers")
+def check_thread_binding(host: Host, answer: ResultMaker) -> Check:
     before, after = host.number("affinity_count"), host.number("affinity_after_torch_count")
     if before is None or after is None:
         return answer.unknown("torch gave no facts" if not host.has_torch else "the kernel does not tell")
@@ -61,8 +61,8 @@ def check_thread_binding(host: Host, answer: Answer) -> Check:
     return answer.good(f"all {int(after)}" if after > 1 else "1", **values)
 
 
-@question("quota", "cpu", "CPU quota")
-def check_quota(host: Host, answer: Answer) -> Check:
+@machine_check("quota", "cpu", "CPU quota")
+def check_quota(host: Host, answer: ResultMaker) -> Check:
     if host.affinity_count is None:
         return answer.unknown("the kernel does not tell")
     quota = host.quota_cores
@@ -86,8 +86,8 @@ def check_quota(host: Host, answer: Answer) -> Check:
     return answer.good(measured, quota_cores=quota)
 
 
-@question("load", "cpu", "load by others")
-def check_load(host: Host, answer: Answer) -> Check:
+@machine_check("load", "cpu", "load by others")
+def check_load(host: Host, answer: ResultMaker) -> Check:
     words = (host.read("proc/loadavg") or "").split()
     cores = host.affinity_count
     if not words or not re.fullmatch(r"\d+(\.\d+)?", words[0]) or not cores:
@@ -104,8 +104,8 @@ def check_load(host: Host, answer: Answer) -> Check:
     return answer.good(measured, load_ratio=round(load / cores, 3))
 
 
-@question("steal", "cpu", "time taken by the hypervisor")
-def check_steal(host: Host, answer: Answer) -> Check:
+@machine_check("steal", "cpu", "time taken by the hypervisor")
+def check_steal(host: Host, answer: ResultMaker) -> Check:
     found = re.match(r"cpu\s+([\d ]+)", host.read("proc/stat") or "")
     ticks = [int(t) for t in found.group(1).split()] if found else []
     if len(ticks) < 8 or sum(ticks[:8]) <= 0:
@@ -122,8 +122,8 @@ def check_steal(host: Host, answer: Answer) -> Check:
     return answer.good(measured, steal_ratio=round(ratio, 4))
 
 
-@question("frequency", "cpu", "CPU frequency")
-def check_frequency(host: Host, answer: Answer) -> Check:
+@machine_check("frequency", "cpu", "CPU frequency")
+def check_frequency(host: Host, answer: ResultMaker) -> Check:
     base = "sys/devices/system/cpu"
     found = (host.read(f"{base}/{name}/cpufreq/scaling_governor") for name in host.names(base) if name[3:].isdigit())
     governors = sorted({governor for governor in found if governor})
@@ -151,8 +151,8 @@ def check_frequency(host: Host, answer: Answer) -> Check:
     return answer.good(measured)
 
 
-@question("clock-source", "cpu", "clock source")
-def check_clock(host: Host, answer: Answer) -> Check:
+@machine_check("clock-source", "cpu", "clock source")
+def check_clock(host: Host, answer: ResultMaker) -> Check:
     source = host.read("sys/devices/system/clocksource/clocksource0/current_clocksource")
     cost = host.clock_read_ns
     if not source:

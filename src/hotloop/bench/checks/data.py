@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hotloop.bench.host import Host, Reading, file_system_of, plural, say_bytes
-from hotloop.bench.question import Answer, Check, question
+from hotloop.bench.host import Host, Reading, file_system_of, format_bytes, plural
+from hotloop.bench.machine_check import Check, ResultMaker, machine_check
 from hotloop.core.findings import Value
 
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "afs", "fuse.sshfs")
@@ -14,8 +14,8 @@ ENOUGH_BYTES = 4 << 20
 """Less than this says how long a file takes, not how fast the storage is."""
 
 
-@question("data-folder", "data", "data folder")
-def check_data_folder(host: Host, answer: Answer) -> Check:
+@machine_check("data-folder", "data", "data folder")
+def check_data_folder(host: Host, answer: ResultMaker) -> Check:
     if host.reading is None:
         return answer.unknown("no folder was named", fix="hotloop doctor --data FOLDER")
     kind = file_system_of(host, host.reading.folder)
@@ -40,8 +40,8 @@ def check_data_folder(host: Host, answer: Answer) -> Check:
     return answer.noted(measured, why=note, file_system=kind)
 
 
-@question("read-speed", "data", "data read speed")
-def check_read_speed(host: Host, answer: Answer) -> Check:
+@machine_check("read-speed", "data", "data read speed")
+def check_read_speed(host: Host, answer: ResultMaker) -> Check:
     reading = host.reading
     if reading is None:
         return answer.unknown("no folder was named", fix="hotloop doctor --data FOLDER")
@@ -58,8 +58,8 @@ def check_read_speed(host: Host, answer: Answer) -> Check:
     return _judge_speed(reading, answer)
 
 
-def _judge_speed(reading: Reading, answer: Answer) -> Check:
-    opened = f"opening a file takes {_say_time(reading.open_median_ns)}"
+def _judge_speed(reading: Reading, answer: ResultMaker) -> Check:
+    opened = f"opening a file takes {_format_time(reading.open_median_ns)}"
     values: dict[str, Value] = {
         "storage_bytes": reading.storage_bytes,
         "storage_ns": reading.storage_ns,
@@ -74,7 +74,9 @@ def _judge_speed(reading: Reading, answer: Answer) -> Check:
     files = plural(reading.sampled_count, "file")
     if reading.storage_bytes and reading.storage_ns:
         speed = reading.storage_bytes / (reading.storage_ns * 1e-9)
-        measured = f"{say_bytes(speed)}/s past the page cache ({say_bytes(reading.storage_bytes)} in {files}), {opened}"
+        measured = (
+            f"{format_bytes(speed)}/s past the page cache ({format_bytes(reading.storage_bytes)} in {files}), {opened}"
+        )
         if reading.cached_before_ratio is not None:
             measured += f"; {reading.cached_before_ratio * 100:.0f}% of the sample was in the page cache before"
         enough = reading.storage_bytes >= ENOUGH_BYTES
@@ -87,10 +89,10 @@ def _judge_speed(reading: Reading, answer: Answer) -> Check:
             )
     elif reading.cached_bytes and reading.cached_ns:
         speed = reading.cached_bytes / (reading.cached_ns * 1e-9)
-        measured = f"{say_bytes(speed)}/s from the page cache, which could not be dropped; {opened}"
+        measured = f"{format_bytes(speed)}/s from the page cache, which could not be dropped; {opened}"
     elif reading.unknown_bytes and reading.unknown_ns:
         speed = reading.unknown_bytes / (reading.unknown_ns * 1e-9)
-        measured = f"{say_bytes(speed)}/s, from the storage or the page cache: the kernel does not tell; {opened}"
+        measured = f"{format_bytes(speed)}/s, from the storage or the page cache: the kernel does not tell; {opened}"
     else:
         return answer.unknown(f"nothing could be read from {reading.folder}")
     if reading.open_median_ns is not None and reading.open_median_ns > SLOW_OPEN_NS:
@@ -103,10 +105,10 @@ def _judge_speed(reading: Reading, answer: Answer) -> Check:
     return answer.good(measured, **values)
 
 
-def _say_time(value_ns: float | None) -> str:
+def _format_time(value_ns: float | None) -> str:
     """A short duration.
 
-    >>> _say_time(8_500), _say_time(2_400_000)
+    >>> _format_time(8_500), _format_time(2_400_000)
     ('8.5 µs', '2.4 ms')
     """
     if value_ns is None:

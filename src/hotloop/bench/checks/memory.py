@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hotloop.bench.host import GIB, Host, cgroup_folders, say_bytes
-from hotloop.bench.question import Answer, Check, question
+from hotloop.bench.host import GIB, Host, cgroup_folders, format_bytes
+from hotloop.bench.machine_check import Check, ResultMaker, machine_check
 from hotloop.core.findings import Value
 
 DEFAULT_SHM_BYTES = 64 << 20
@@ -13,8 +13,8 @@ DEFAULT_SHM_BYTES = 64 << 20
 SMALL_SHM_BYTES = 1 * GIB
 
 
-@question("memory", "memory", "memory")
-def check_memory(host: Host, answer: Answer) -> Check:
+@machine_check("memory", "memory", "memory")
+def check_memory(host: Host, answer: ResultMaker) -> Check:
     pairs = re.findall(r"^(\w+):\s+(\d+) kB", host.read("proc/meminfo") or "", re.MULTILINE)
     info = {name: int(kib) << 10 for name, kib in pairs}
     total, free = info.get("MemTotal"), info.get("MemAvailable")
@@ -31,7 +31,7 @@ def check_memory(host: Host, answer: Answer) -> Check:
         cached = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
         left = limit - max(0, (used or 0) - (int(cached.group(1)) if cached else 0))
         total, free, limit_text = limit, min(free, max(0, left)), " (the container's limit)"
-    measured = f"{say_bytes(free)} free of {say_bytes(total)}{limit_text}"
+    measured = f"{format_bytes(free)} free of {format_bytes(total)}{limit_text}"
     values: dict[str, Value] = {"free_bytes": free, "total_bytes": total}
     if free < 0.02 * total:
         return answer.harmful(
@@ -50,8 +50,8 @@ def check_memory(host: Host, answer: Answer) -> Check:
     return answer.good(measured, **values)
 
 
-@question("swap", "memory", "swap")
-def check_swap(host: Host, answer: Answer) -> Check:
+@machine_check("swap", "memory", "swap")
+def check_swap(host: Host, answer: ResultMaker) -> Check:
     pairs = re.findall(r"^(\w+):\s+(\d+) kB", host.read("proc/meminfo") or "", re.MULTILINE)
     info = {name: int(kib) << 10 for name, kib in pairs}
     total, free = info.get("SwapTotal"), info.get("SwapFree")
@@ -61,7 +61,7 @@ def check_swap(host: Host, answer: Answer) -> Check:
         return answer.good("none")
     found = re.search(r"^some .*avg60=([\d.]+)", host.read("proc/pressure/memory") or "", re.MULTILINE)
     waiting = float(found.group(1)) / 100 if found else None
-    measured = f"{say_bytes(total - free)} of {say_bytes(total)} used"
+    measured = f"{format_bytes(total - free)} of {format_bytes(total)} used"
     if waiting is not None and waiting > 0.1:
         return answer.warning(
             f"{measured}; tasks waited for memory in {waiting * 100:.0f}% of the last minute",
@@ -73,12 +73,12 @@ def check_swap(host: Host, answer: Answer) -> Check:
     return answer.good(measured, used_bytes=total - free)
 
 
-@question("shared-memory", "memory", "shared memory (/dev/shm)")
-def check_shared_memory(host: Host, answer: Answer) -> Check:
+@machine_check("shared-memory", "memory", "shared memory (/dev/shm)")
+def check_shared_memory(host: Host, answer: ResultMaker) -> Check:
     total, free = host.shm_total_bytes, host.shm_free_bytes
     if total is None or free is None:
         return answer.unknown("/dev/shm is not there; DataLoader workers need it on Linux")
-    measured = f"{say_bytes(free)} free of {say_bytes(total)}"
+    measured = f"{format_bytes(free)} free of {format_bytes(total)}"
     values: dict[str, Value] = {"free_bytes": free, "total_bytes": total}
     fix = "docker run --shm-size=8g (or --ipc=host); in Kubernetes an emptyDir of medium Memory at /dev/shm"
     why = "DataLoader workers hand batches over here; when it is full they end with a bus error"
@@ -89,8 +89,8 @@ def check_shared_memory(host: Host, answer: Answer) -> Check:
     return answer.good(measured, **values)
 
 
-@question("huge-pages", "memory", "transparent huge pages")
-def check_huge_pages(host: Host, answer: Answer) -> Check:
+@machine_check("huge-pages", "memory", "transparent huge pages")
+def check_huge_pages(host: Host, answer: ResultMaker) -> Check:
     found = re.search(r"\[(\w+)\]", host.read("sys/kernel/mm/transparent_hugepage/enabled") or "")
     if found is None:
         return answer.unknown("the kernel does not tell")
@@ -104,8 +104,8 @@ def check_huge_pages(host: Host, answer: Answer) -> Check:
     return answer.good(setting)
 
 
-@question("file-descriptors", "memory", "file descriptors")
-def check_file_descriptors(host: Host, answer: Answer) -> Check:
+@machine_check("file-descriptors", "memory", "file descriptors")
+def check_file_descriptors(host: Host, answer: ResultMaker) -> Check:
     soft, hard = host.files_soft_count, host.files_hard_count
     if soft is None or hard is None:
         return answer.unknown("the system does not tell")

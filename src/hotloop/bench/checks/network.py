@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hotloop.bench.host import Host, listed, say_bytes
-from hotloop.bench.question import Answer, Check, question
+from hotloop.bench.host import Host, format_bytes, listed
+from hotloop.bench.machine_check import Check, ResultMaker, machine_check
 from hotloop.core.findings import Value
 
 
-@question("interfaces", "network", "network interfaces")
-def check_interfaces(host: Host, answer: Answer) -> Check:
+@machine_check("interfaces", "network", "network interfaces")
+def check_interfaces(host: Host, answer: ResultMaker) -> Check:
     base = "sys/class/net"
     found: list[str] = []
     speeds: list[int] = []
@@ -40,8 +40,8 @@ def check_interfaces(host: Host, answer: Answer) -> Check:
     return answer.good("; ".join(found[:4]), **values)
 
 
-@question("infiniband", "network", "InfiniBand")
-def check_infiniband(host: Host, answer: Answer) -> Check:
+@machine_check("infiniband", "network", "InfiniBand")
+def check_infiniband(host: Host, answer: ResultMaker) -> Check:
     base = "sys/class/infiniband"
     ports = [(d, p) for d in host.names(base) for p in host.names(f"{base}/{d}/ports")]
     if not ports:
@@ -63,7 +63,7 @@ def check_infiniband(host: Host, answer: Answer) -> Check:
         )
     if host.locked_soft_bytes is not None and 0 <= host.locked_soft_bytes < 64 << 20:
         return answer.warning(
-            f"{measured}; only {say_bytes(host.locked_soft_bytes)} of memory may be locked",
+            f"{measured}; only {format_bytes(host.locked_soft_bytes)} of memory may be locked",
             why="the card needs locked memory, and its start fails without it",
             fix="ulimit -l unlimited (docker run --ulimit memlock=-1)",
             **values,

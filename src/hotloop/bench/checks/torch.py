@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hotloop.bench.host import Host, listed
-from hotloop.bench.question import Answer, Check, question
+from hotloop.bench.machine_check import Check, ResultMaker, machine_check
 from hotloop.core.findings import Value
 from hotloop.core.redact import redact_text
 
 
-@question("torch", "torch", "torch")
-def check_torch(host: Host, answer: Answer) -> Check:
+@machine_check("torch", "torch", "torch")
+def check_torch(host: Host, answer: ResultMaker) -> Check:
     if not host.facts:
         return answer.unknown(
             redact_text(host.complaint or "the probe gave no facts"), fix="hotloop doctor --python PATH"
@@ -50,8 +50,8 @@ def check_torch(host: Host, answer: Answer) -> Check:
     return answer.good(measured, **values)
 
 
-@question("cpu-libraries", "torch", "CPU libraries")
-def check_cpu_libraries(host: Host, answer: Answer) -> Check:
+@machine_check("cpu-libraries", "torch", "CPU libraries")
+def check_cpu_libraries(host: Host, answer: ResultMaker) -> Check:
     if not host.has_torch:
         return answer.without_torch()
     blas, capability = host.fact("torch", "blas"), host.fact("torch", "cpu_capability")
@@ -73,8 +73,8 @@ def check_cpu_libraries(host: Host, answer: Answer) -> Check:
     return answer.good(measured, **values)
 
 
-@question("low-precision", "torch", "bf16 on the CPU")
-def check_low_precision(host: Host, answer: Answer) -> Check:
+@machine_check("low-precision", "torch", "bf16 on the CPU")
+def check_low_precision(host: Host, answer: ResultMaker) -> Check:
     flags = host.fact("cpu_flags")
     if not isinstance(flags, list):
         return answer.unknown("/proc/cpuinfo does not say what the CPU can do")
@@ -86,8 +86,8 @@ def check_low_precision(host: Host, answer: Answer) -> Check:
     return answer.noted("not in hardware", why="bfloat16 autocast on this CPU saves memory at most", **values)
 
 
-@question("openmp", "torch", "OpenMP runtime")
-def check_openmp(host: Host, answer: Answer) -> Check:
+@machine_check("openmp", "torch", "OpenMP runtime")
+def check_openmp(host: Host, answer: ResultMaker) -> Check:
     loaded = host.fact("openmp")
     if not host.has_torch or not isinstance(loaded, list):
         return answer.without_torch()
@@ -102,8 +102,8 @@ def check_openmp(host: Host, answer: Answer) -> Check:
     return answer.good(listed(names) or "none", runtimes=[*names])
 
 
-@question("start-method", "torch", "worker start method")
-def check_start_method(host: Host, answer: Answer) -> Check:
+@machine_check("start-method", "torch", "worker start method")
+def check_start_method(host: Host, answer: ResultMaker) -> Check:
     method = host.fact("start_method")
     if not isinstance(method, str):
         return answer.unknown("the training's python gave no facts")
@@ -111,8 +111,8 @@ def check_start_method(host: Host, answer: Answer) -> Check:
     return answer.noted(method, why=why, start_method=method)
 
 
-@question("backends", "torch", "distributed backends")
-def check_backends(host: Host, answer: Answer) -> Check:
+@machine_check("backends", "torch", "distributed backends")
+def check_backends(host: Host, answer: ResultMaker) -> Check:
     if not host.has_torch:
         return answer.without_torch()
     backends = host.fact("distributed", "backends")

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from hotloop.bench.host import Host, listed
-from hotloop.bench.question import Answer, Check, question
+from hotloop.bench.machine_check import Check, ResultMaker, machine_check
 from hotloop.bench.variables import judge_variables, read_variables
 from hotloop.core.redact import redact_text
 
 
-@question("variables", "variables", "environment variables")
-def check_variables(host: Host, answer: Answer) -> tuple[Check, ...]:
+@machine_check("variables", "variables", "environment variables")
+def check_variables(host: Host, answer: ResultMaker) -> tuple[Check, ...]:
     effects = judge_variables(host)
     checks = []
     for effect in effects:
         if effect.level is None:
             continue
-        one = Answer(f"variable-{effect.name.lower().replace('_', '-').strip('-')}", "variables", effect.name)
+        one = ResultMaker(f"variable-{effect.name.lower().replace('_', '-').strip('-')}", "variables", effect.name)
         measured = f"{effect.name}={redact_text(effect.value)}"[:120]
         make = one.harmful if effect.level == "harmful" else one.warning
         checks.append(make(measured, why=effect.why, fix=effect.fix, variable=effect.name))
     idle = [effect for effect in effects if effect.level is None]
     if idle:
-        one = Answer("variables-without-effect", "variables", "variables without effect")
+        one = ResultMaker("variables-without-effect", "variables", "variables without effect")
         reasons: dict[str, list[str]] = {}
         for effect in idle:
             reasons.setdefault(effect.why, []).append(effect.name)

@@ -17,7 +17,7 @@ import torch
 
 from hotloop.probe.clock import middle
 from hotloop.probe.operators import NotReplayable
-from hotloop.probe.request import BucketFacts, Part, Request
+from hotloop.probe.request import Part, ProbeRequest, RecordedBuckets
 
 PROGRAM = Path(__file__).resolve().parents[1] / "opportunities.py"
 LEAST_TIMEOUT_S = 20.0
@@ -37,7 +37,7 @@ class BucketTimes:
         return asdict(self)
 
 
-def time_buckets(ddp: BucketFacts, timeout_s: float) -> BucketTimes:
+def time_buckets(ddp: RecordedBuckets, timeout_s: float) -> BucketTimes:
     """Rank 0's times of both. Raises NotReplayable when a process fails, subprocess.TimeoutExpired."""
     with tempfile.TemporaryDirectory() as folder:
         plan = {"sizes": list(ddp.bucket_sizes), "ranks": ddp.ranks, "store": os.path.join(folder, "store")}
@@ -100,7 +100,7 @@ def run_buckets(plan: Mapping[str, Any]) -> BucketTimes:
     )
 
 
-def _measure(request: Request, budget_s: float) -> BucketTimes | None:
+def _measure(request: ProbeRequest, budget_s: float) -> BucketTimes | None:
     return time_buckets(request.ddp, max(LEAST_TIMEOUT_S, budget_s)) if request.ddp else None
 
 

@@ -15,7 +15,7 @@ import torch
 
 from hotloop.probe.clock import middle, time_arms, time_call
 from hotloop.probe.operators import DTYPES, NOT_TIMED, NotReplayable, Operator, find_overload, make_inputs
-from hotloop.probe.request import Part, Request
+from hotloop.probe.request import Part, ProbeRequest
 
 CHUNK_ELEMENTS = 8_192
 """Operands of so many float32 elements stay in the second-level cache of every current CPU core."""
@@ -90,7 +90,7 @@ class FusionTimes:
         }
 
 
-def time_fusion(request: Request, budget_s: float) -> FusionTimes:
+def time_fusion(request: ProbeRequest, budget_s: float) -> FusionTimes:
     """What the operators to be merged take for computing alone, and what a byte costs that goes through memory.
 
     A merged operator finds its operands in registers or in the nearest cache, and the call itself is gone. So each is
@@ -241,7 +241,7 @@ def _time_streams(memory_bytes: int) -> list[tuple[int, float]]:
     return found
 
 
-def _is_wanted(request: Request) -> bool:
+def _is_wanted(request: ProbeRequest) -> bool:
     return bool(request.ops) and bool(request.fusable)
 
 

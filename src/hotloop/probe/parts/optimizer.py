@@ -12,7 +12,7 @@ import torch
 from hotloop.probe.clock import middle, time_arms
 from hotloop.probe.operators import NotReplayable
 from hotloop.probe.optimizers import find_optimizer, make_parameters
-from hotloop.probe.request import OptimizerFacts, Part, Request
+from hotloop.probe.request import Part, ProbeRequest, RecordedOptimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class OptimizerTimes:
         }
 
 
-def time_optimizer(facts: OptimizerFacts, memory_bytes: int, budget_s: float) -> OptimizerTimes:
+def time_optimizer(facts: RecordedOptimizer, memory_bytes: int, budget_s: float) -> OptimizerTimes:
     """Times of every arm over parameters of the recorded sizes, or of a share of them. Raises NotReplayable."""
     kind = find_optimizer(facts)
     settings = dict(facts.settings)
@@ -80,7 +80,7 @@ def time_optimizer(facts: OptimizerFacts, memory_bytes: int, budget_s: float) ->
     )
 
 
-def _measure(request: Request, budget_s: float) -> OptimizerTimes | None:
+def _measure(request: ProbeRequest, budget_s: float) -> OptimizerTimes | None:
     return time_optimizer(request.optimizer, request.memory_bytes, budget_s) if request.optimizer else None
 
 

@@ -11,8 +11,8 @@ import torch
 
 from hotloop.probe.clock import middle, time_call
 from hotloop.probe.operators import Operator
-from hotloop.probe.request import Part, Request
-from hotloop.probe.whole_pass import LEAST_PASS_RATIO, MOST_CALLS, PASS_COPIES, Pass, order_calls
+from hotloop.probe.request import Part, ProbeRequest
+from hotloop.probe.whole_pass import LEAST_PASS_RATIO, MOST_CALLS, PASS_COPIES, WholePass, order_calls
 
 MOST_PASSES = 60
 LARGER_FACTORS = (4, 8, 16, 32, 64)
@@ -38,7 +38,7 @@ class PassTimes:
         return asdict(self)
 
 
-def time_passes(request: Request, budget_s: float) -> PassTimes | None:
+def time_passes(request: ProbeRequest, budget_s: float) -> PassTimes | None:
     """Whole steps' forwards and backwards as they are and with twice the batch, taking turns; then with larger ones.
 
     None where that cannot be: the batch is unknown, nothing is differentiated, too many calls, too much memory.
@@ -65,7 +65,7 @@ def time_passes(request: Request, budget_s: float) -> PassTimes | None:
 
 
 def _time_both(calls: Sequence[Operator], batch: int, deadline_s: float) -> PassTimes | None:
-    plain, doubled = Pass(calls, batch), Pass(calls, batch, 2)
+    plain, doubled = WholePass(calls, batch), WholePass(calls, batch, 2)
     if plain.calls_count != doubled.calls_count or plain.calls_count < LEAST_PASS_RATIO * len(calls):
         return None
 
@@ -98,7 +98,7 @@ def _time_larger(
         expected_s = last_ns * factor / last_factor * 1e-9
         if time.perf_counter() + LARGER_RUNS * expected_s > deadline_s:
             break
-        larger = Pass(calls, batch, factor)
+        larger = WholePass(calls, batch, factor)
         larger.run()
         last_factor, last_ns = factor, min(time_call(larger.run, 1) for _ in range(LARGER_RUNS - 2))
         found.append((factor, round(last_ns)))

@@ -27,7 +27,7 @@ from hotloop.probe.operators import (
     make_inputs,
     scale_batch,
 )
-from hotloop.probe.request import Part, Request
+from hotloop.probe.request import Part, ProbeRequest
 
 FRESH_BYTES = 48 << 20
 """More than any block that the allocator keeps."""
@@ -154,7 +154,7 @@ def replay_op(
     )
 
 
-def replay_ops(request: Request, budget_s: float) -> Replay:
+def replay_ops(request: ProbeRequest, budget_s: float) -> Replay:
     """Every forward operator that can be replayed, largest first, with its times; and what could not be."""
     recorded = request.ops
     forward = [op for op in recorded if not op.backward]

@@ -14,8 +14,8 @@ import torch
 from hotloop.probe.clock import time_call
 from hotloop.probe.operators import NOT_TIMED, NotReplayable, find_overload, make_call, make_inputs
 from hotloop.probe.optimizers import find_optimizer, make_parameters
-from hotloop.probe.request import OptimizerFacts, Part, Request
-from hotloop.probe.whole_pass import LEAST_PASS_RATIO, MOST_CALLS, PASS_COPIES, Pass, order_calls
+from hotloop.probe.request import Part, ProbeRequest, RecordedOptimizer
+from hotloop.probe.whole_pass import LEAST_PASS_RATIO, MOST_CALLS, PASS_COPIES, WholePass, order_calls
 
 THREAD_ROUNDS = 8
 
@@ -38,7 +38,7 @@ class ThreadTimes:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
-def time_threads(request: Request, budget_s: float) -> ThreadTimes | None:
+def time_threads(request: ProbeRequest, budget_s: float) -> ThreadTimes | None:
     """A step's passes and its optimizer with the present number of threads and with as many as there are cores.
 
     Whole passes, with Python between the operators: threads go to sleep there and are woken late. The mean of all
@@ -73,13 +73,13 @@ def time_threads(request: Request, budget_s: float) -> ThreadTimes | None:
     )
 
 
-def _pieces_for_threads(request: Request) -> tuple[dict[str, Callable[[], object]], bool]:
+def _pieces_for_threads(request: ProbeRequest) -> tuple[dict[str, Callable[[], object]], bool]:
     """What a step calls, by name; and whether ``train`` is a whole forward and backward, else its largest operators."""
     forward = [op for op in request.ops if not op.backward and op.computes]
     fits = sum(op.count * op.size_bytes for op in forward) * (PASS_COPIES // 2) <= request.memory_bytes
     pieces: dict[str, Callable[[], object]] = {}
     count = sum(op.count for op in forward)
-    passed = Pass(order_calls(forward), request.batch_size or 1) if fits and count <= MOST_CALLS else None
+    passed = WholePass(order_calls(forward), request.batch_size or 1) if fits and count <= MOST_CALLS else None
     whole = passed is not None and bool(passed.leaves) and passed.calls_count >= LEAST_PASS_RATIO * count
     if passed is not None and whole:
         pieces["train"] = passed.run
@@ -102,7 +102,7 @@ def _pieces_for_threads(request: Request) -> tuple[dict[str, Callable[[], object
     return pieces, whole
 
 
-def present_optimizer(facts: OptimizerFacts, memory_bytes: int) -> Callable[[], object]:
+def present_optimizer(facts: RecordedOptimizer, memory_bytes: int) -> Callable[[], object]:
     """A step of the recorded optimizer over parameters of the recorded sizes."""
     kind = find_optimizer(facts)
     parameters, share = make_parameters(facts.numels, memory_bytes // (4 * 8))
@@ -112,7 +112,7 @@ def present_optimizer(facts: OptimizerFacts, memory_bytes: int) -> Callable[[], 
     return step
 
 
-def _is_wanted(request: Request) -> bool:
+def _is_wanted(request: ProbeRequest) -> bool:
     return bool(request.ops) and "threads" in request.arms
 
 

@@ -29,7 +29,7 @@ from hotloop.trace.columns import COLUMN_TYPES, SparseColumn, TraceColumns, asse
 from hotloop.trace.decimals import MISSING as NO_TIME
 from hotloop.trace.decimals import OK, parse_microseconds, parse_one
 from hotloop.trace.events import ABSENT, DAMAGE, Event, decode_window, in_brackets
-from hotloop.trace.format import Format
+from hotloop.trace.format import TraceFormat
 from hotloop.trace.growing import GrowingArray
 from hotloop.trace.health import judge_columns
 from hotloop.trace.interning import Interner, merge_equal
@@ -944,7 +944,7 @@ def _sniff(head: bytes) -> bool:
     return text[:1] in (b"{", b"[") and _LOOKS_LIKE_TRACE.search(text) is not None
 
 
-KINETO = Format(
+KINETO = TraceFormat(
     id="kineto",
     suffixes=(".json", ".json.gz", ".trace", ".trace.gz"),
     sniff=_sniff,

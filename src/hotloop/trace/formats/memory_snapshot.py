@@ -43,7 +43,7 @@ from hotloop.core.memory_snapshot import (
     SiteMemory,
 )
 from hotloop.core.trace import TraceNote
-from hotloop.trace.memory_origins import UNTOLD, StackOrigin, tell_origin
+from hotloop.trace.memory_origins import UNTOLD, StackOrigin, classify_origin
 from hotloop.trace.plain_pickle import PickleLimits, load_plain
 
 SNAPSHOT_SUFFIXES = (".pickle", ".pkl")
@@ -537,7 +537,7 @@ def _list_allocations(
         if address in live:
             ends[live.pop(address)] = (index, len(events))
     mine = [i for i, action in enumerate(actions) if action == "alloc" and _size(events[i].get("addr")) is not None]
-    silent = _tell_silence([sites.find_origin(events[index].get("frames"))[0] for index in mine])
+    silent = _classify_silence([sites.find_origin(events[index].get("frames"))[0] for index in mine])
     for index in mine:
         stack, key = sites.find_origin(events[index].get("frames"))
         stack = stack if key else silent
@@ -576,7 +576,7 @@ def _list_allocations(
 _END_OF_RECORDING = b"end"
 
 
-def _tell_silence(stacks: list[StackOrigin]) -> StackOrigin:
+def _classify_silence(stacks: list[StackOrigin]) -> StackOrigin:
     """What an allocation without a stack is. Where only Python frames were recorded and the forward has some, it is
     the backward: autograd works for a device in a thread of its own, which has none."""
     python_only = not any(stack.has_native for stack in stacks)
@@ -640,7 +640,7 @@ class _Sites:
             self._visits.spend(len(frames))
             key = array("Q", map(id, frames)).tobytes()
             if key not in self._by_stack:
-                self._by_stack[key] = (self._search(frames), _tell_stack(frames))
+                self._by_stack[key] = (self._search(frames), _classify_stack(frames))
             self._by_list[id(frames)] = key
             self._keep.append(frames)
         where, origin = self._by_stack[key]
@@ -669,14 +669,14 @@ class _Sites:
         return self._lines[key]
 
 
-def _tell_stack(frames: list[Any]) -> StackOrigin:
+def _classify_stack(frames: list[Any]) -> StackOrigin:
     plain = []
     for frame in frames:
         values = _dict(frame)
         file, function = values.get("filename"), values.get("name")
         if isinstance(file, str) and isinstance(function, str):
             plain.append((file[:_LONGEST_NAME].replace("\\", "/"), function[:_LONGEST_NAME]))
-    return tell_origin(plain)
+    return classify_origin(plain)
 
 
 # The raw timeline

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from hotloop.core.errors import RecordingError
 from hotloop.core.trace import SPARSE_TEXTS, Category, DeviceFacts, MemoryEvents, TraceFacts, TraceNote
 from hotloop.trace.columns import SparseColumn, TraceColumns, assemble_trace
-from hotloop.trace.format import Format
+from hotloop.trace.format import TraceFormat
 
 SQLITE_SUFFIXES = (".sqlite", ".sqlite3", ".db")
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
@@ -1232,7 +1232,7 @@ def _build_memory(rows: Rows, pid: int, epoch_ns: int) -> MemoryEvents | None:
     )
 
 
-NSYS = Format(
+NSYS = TraceFormat(
     id="nsys",
     suffixes=(*SQLITE_SUFFIXES, *REPORT_SUFFIXES),
     sniff=is_sqlite,

@@ -1,4 +1,4 @@
-"""A function that looks at a Host -> a Question of the doctor, and the Check that answers it.
+"""A function that looks at a Host -> a MachineCheck of the doctor, and the Check that it results in.
 
 A check says ``harmful`` only for what is known to break or slow a training here, ``warning`` for what may, and
 ``unknown`` for what could not be found out.
@@ -19,7 +19,7 @@ Status = Literal["good", "warning", "harmful", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The answer to one question. ``measured`` carries its units; ``values`` holds the same figures for programs."""
+    """What a check of the machine found. ``measured`` carries units; ``values`` holds the same figures for programs."""
 
     id: str
     group: str
@@ -32,18 +32,18 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """``ask`` is pure but for files below the host's root. It answers with one check, or with several."""
+class MachineCheck:
+    """``ask`` is pure but for files below the host's root. It gives one result, or several."""
 
     id: str
     group: str
     title: str
-    ask: Callable[[Host, Answer], Check | tuple[Check, ...]]
+    ask: Callable[[Host, ResultMaker], Check | tuple[Check, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Makes the checks of one question."""
+class ResultMaker:
+    """Makes the results of one check of the machine."""
 
     id: str
     group: str
@@ -82,13 +82,13 @@ class Answer:
         )
 
 
-Ask = Callable[[Host, Answer], "Check | tuple[Check, ...]"]
+RunCheck = Callable[[Host, ResultMaker], "Check | tuple[Check, ...]"]
 
 
-def question(question_id: str, group: str, title: str) -> Callable[[Ask], Question]:
-    """Make a Question of a function."""
+def machine_check(check_id: str, group: str, title: str) -> Callable[[RunCheck], MachineCheck]:
+    """Make a MachineCheck of a function."""
 
-    def make(ask: Ask) -> Question:
-        return Question(id=question_id, group=group, title=title, ask=ask)
+    def make(ask: RunCheck) -> MachineCheck:
+        return MachineCheck(id=check_id, group=group, title=title, ask=ask)
 
     return make

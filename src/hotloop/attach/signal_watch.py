@@ -17,7 +17,7 @@ PATIENCE_S = 0.1
 LOOK_S = 0.5
 
 
-class Witness:
+class SignalGroupWatch:
     """Watches ``numbers`` from its start to ``end``; where a process cannot be had, it has seen nothing."""
 
     def __init__(self, numbers: Sequence[int]) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotloop.train.memory import MemoryComparisonError, compare_memory, recompute_blocks
+from hotloop.train.activation_memory import MemoryComparisonError, compare_memory, recompute_blocks
 
 ROWS, WIDTH, BLOCKS = 16, 32, 3
 TENSOR_BYTES = ROWS * WIDTH * 4

@@ -20,7 +20,7 @@ from .guard import GUARD, guarded
 from .loader_state import LoaderState
 from .places import Place
 from .recorder import AFTER_INPUT, AFTER_NOGRAD, Recorder
-from .workers import Totals, WorkerTable
+from .workers import FetchTotals, WorkerTable
 
 BATCHES = FIELD["batches"]
 MICRO_BATCHES = FIELD["micro_batches"]
@@ -43,7 +43,7 @@ FETCH_GAPS = (2, 4, 1, 5)
 """Batches that are left out between two timed ones: not evenly, because what a batch costs may have a period."""
 
 
-class Loading:
+class Loaders:
     """The loaders of a session. No method that a wrapper calls raises."""
 
     # What wrappers touch in every step lies side by side; everything else is in the dictionary.
@@ -64,17 +64,17 @@ class Loading:
         recorder: Recorder,
         counting: Counting,
         *,
-        tell: Callable[[dict[str, Any]], None],
+        record: Callable[[dict[str, Any]], None],
         place_of: Callable[[Any], Place | None],
         is_owner: Callable[[], bool],
         widen: Callable[[], bool],
     ) -> None:
-        """``tell`` records a fact. ``is_owner``: whether the calling thread is the one that trains. ``widen``: have
+        """``record`` writes a fact. ``is_owner``: whether the calling thread is the one that trains. ``widen``: have
         nested modules watched again; True when they were not.
         """
         self._recorder = recorder
         self._counting = counting
-        self._tell = tell
+        self._record = record
         self._place_of = place_of
         self._is_owner = is_owner
         self._widen = widen
@@ -105,7 +105,7 @@ class Loading:
         found: list[dict[str, Any]] = []
         by_pid = self._table.read() if self._table is not None else {}
         for state in list(self.states.values()):
-            workers = Totals()
+            workers = FetchTotals()
             for pid in state.worker_pids:
                 if pid in by_pid:
                     t = by_pid[pid]
@@ -142,7 +142,7 @@ class Loading:
             self.states[key] = LoaderState(loader_id, described, facts.first_batch_size(loader))
             self.unknown.append(self.states[key])
             self._recorder.quick = False  # the next backward says whether it is fed by this one
-            self._tell(described)
+            self._record(described)
         return self.states[key]
 
     @guarded
@@ -256,7 +256,7 @@ class Loading:
                 state.last_padded = padded
                 state.last_shape = (batches.first_shape(batch) if samples == state.whole_batch else None) or ()
         except Exception as error:
-            GUARD.record("Loading.after_batch", error)
+            GUARD.record("Loaders.after_batch", error)
 
     @guarded
     def batch_fetched(self, fetch_ns: int, fetch_cpu_ns: int, collate_ns: int) -> None:

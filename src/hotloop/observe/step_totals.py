@@ -6,14 +6,14 @@ import math
 from collections import deque
 
 from .series import Series
-from .spans import Path, StepRecord, Totals
+from .spans import Path, PhaseTotals, StepRecord
 from .summary import MetricSummary, PhaseSummary
 
 RECENT = 2048
 """So many of the newest steps are kept whole, for the rules."""
 
 
-class StepAccount:
+class StepTotals:
     """Steps added one by one. The host's times are complete at once, the device's when they arrive."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class StepAccount:
         )
 
 
-class MetricAccount:
+class MetricTotals:
     """Values of the metrics by name."""
 
     def __init__(self) -> None:
@@ -135,5 +135,5 @@ def host_own_ns(record: StepRecord) -> dict[Path, int]:
     return own
 
 
-def _own(totals: Totals) -> int:
+def _own(totals: PhaseTotals) -> int:
     return totals.own_ns
