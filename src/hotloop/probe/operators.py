@@ -24,76 +24,22 @@ DTYPES = {
     "unsigned char": torch.uint8,
     "bool": torch.bool,
 }
-LOWERED = frozenset(
-    (
-        "aten::linear",
-        "aten::addmm",
-        "aten::mm",
-        "aten::bmm",
-        "aten::baddbmm",
-        "aten::addbmm",
-        "aten::matmul",
-        "aten::conv1d",
-        "aten::conv2d",
-        "aten::conv3d",
-        "aten::convolution",
-        "aten::_convolution",
-        "aten::conv_transpose1d",
-        "aten::conv_transpose2d",
-        "aten::conv_transpose3d",
-        "aten::scaled_dot_product_attention",
-    )
-)
+LOWERED = frozenset(f"aten::{name}" for name in (
+    "linear", "addmm", "mm", "bmm", "baddbmm", "addbmm", "matmul", "conv1d", "conv2d", "conv3d", "convolution",
+    "_convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "scaled_dot_product_attention",
+))  # fmt: skip
 """Operators that autocast runs in the lower precision."""
-WEIGHTS_FROM = {
-    "aten::linear": 1,
-    "aten::conv1d": 1,
-    "aten::conv2d": 1,
-    "aten::conv3d": 1,
-    "aten::convolution": 1,
-    "aten::_convolution": 1,
-    "aten::layer_norm": 1,
-    "aten::group_norm": 1,
-    "aten::rms_norm": 1,
-    "aten::batch_norm": 1,
-    "aten::prelu": 1,
-}
+WEIGHTS_FROM = {f"aten::{name}": 1 for name in (
+    "linear", "conv1d", "conv2d", "conv3d", "convolution", "_convolution", "layer_norm", "group_norm", "rms_norm",
+    "batch_norm", "prelu",
+)}  # fmt: skip
 """Position of the first parameter among an operator's tensors: what follows does not grow with the batch."""
-NOT_REPLAYED = frozenset(
-    (
-        "aten::view",
-        "aten::reshape",
-        "aten::transpose",
-        "aten::t",
-        "aten::permute",
-        "aten::expand",
-        "aten::expand_as",
-        "aten::unsqueeze",
-        "aten::squeeze",
-        "aten::select",
-        "aten::slice",
-        "aten::detach",
-        "aten::detach_",
-        "aten::chunk",
-        "aten::split",
-        "aten::unbind",
-        "aten::as_strided",
-        "aten::flatten",
-        "aten::unflatten",
-        "aten::size",
-        "aten::contiguous",
-        "aten::item",
-        "aten::_local_scalar_dense",
-        "aten::is_nonzero",
-        "aten::view_as",
-        "aten::numpy_T",
-        "aten::alias",
-        "aten::empty",
-        "aten::empty_like",
-        "aten::broadcast_tensors",
-        "aten::result_type",
-    )
-)
+NOT_REPLAYED = frozenset(f"aten::{name}" for name in (
+    "view", "reshape", "transpose", "t", "permute", "expand", "expand_as", "unsqueeze", "squeeze", "select", "slice",
+    "detach", "detach_", "chunk", "split", "unbind", "as_strided", "flatten", "unflatten", "size", "contiguous", "item",
+    "_local_scalar_dense", "is_nonzero", "view_as", "numpy_T", "alias", "empty", "empty_like", "broadcast_tensors",
+    "result_type",
+))  # fmt: skip
 """Views cost their call only, and copies of views need strides that were not recorded."""
 STATISTICS = {"aten::batch_norm": (3, 4), "aten::instance_norm": (3, 4)}
 """Positions of running statistics, which have no gradient."""
