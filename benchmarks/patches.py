@@ -31,8 +31,9 @@ from raw import describe_commit, draw_raw
 
 import hotloop
 from hotloop.core.strategy import Choice, Strategy
-from hotloop.pipeline.tuning import Request, attach_trial, make_patch_of, measure_run
-from hotloop.tune.patch import Patch
+from hotloop.pipeline.tuning import attach_trial, measure_run
+from hotloop.tune.patch import Patch, make_patch
+from hotloop.tune.request import Request
 from hotloop.tune.statistics import compare
 from hotloop.tune.trials import Bench, Limits, Ran, run_trial
 from hotloop.tune.workspace import plan_workspace
@@ -262,7 +263,7 @@ def first_patch(script: Script, bench: Bench, request: Request, found: dict[str,
     """The patch, from a process under the strategy; what has to hold of it is in ``found``."""
     ran = need(run_trial(bench, script.strategy, LIMITS, f"records-{time.monotonic_ns()}"))
     assert ran.measured is not None
-    patch = make_patch_of(ran.measured.applied, request)
+    patch = make_patch(ran.measured.applied, request.cwd, script=request.cwd / "train.py")
     found["patch"] = describe_patch(patch, request.cwd)
     return patch
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hotloop.core.recording import CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKNOWN
 from hotloop.core.report import Report, report_to_json
-from hotloop.pipeline import report_run
+from hotloop.pipeline.runs import report_run
 from hotloop.report import render_terminal
 from hotloop.trace.recording import ProcessRecording, RunRecording, fill_device_times
 

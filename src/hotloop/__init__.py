@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hotloop.monitor import Monitor as Monitor
     from hotloop.monitor import profile as profile
     from hotloop.monitor import watch as watch
-    from hotloop.pipeline import read_report as read_report
+    from hotloop.pipeline.runs import read_report as read_report
     from hotloop.train.activation_memory import compare_memory as compare_memory
     from hotloop.train.batch_size import find_batch_size as find_batch_size
     from hotloop.train.benchmark import benchmark_training as benchmark_training
@@ -56,7 +56,7 @@ _HOME = {
     "load_checkpoint": "hotloop.train.checkpoint",
     "profile": "hotloop.monitor",
     "read_marker": "hotloop.train.marker",
-    "read_report": "hotloop.pipeline",
+    "read_report": "hotloop.pipeline.runs",
     "watch": "hotloop.monitor",
 }
 

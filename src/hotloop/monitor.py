@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hotloop.core.cores import count_cores
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.observe.events import EventPool, cuda_event_pool
 from hotloop.observe.profiling import profile as profile
@@ -354,7 +355,7 @@ class Watch:
 
         refresh()
         try:
-            from hotloop.pipeline import read_report
+            from hotloop.pipeline.runs import read_report
         except ImportError as error:
             raise HotloopError(
                 f"this Python lacks {error.name}, which reports need: use the Python that hotloop is installed in, "
@@ -451,9 +452,9 @@ def _judge_steps(
         return (), (), f"no suggestions: this Python lacks {error.name}"
     cores = total_bytes = None
     if "torch" in sys.modules:  # these facts are read by code that imports torch
-        from hotloop.observe.facts import available_cores, memory_limit_bytes
+        from hotloop.observe.facts import memory_limit_bytes
 
-        cores, total_bytes = available_cores(), memory_limit_bytes()
+        cores, total_bytes = count_cores(), memory_limit_bytes()
     memory = summary.memory
     found, skipped = find_problems(
         analyze_marked_steps(

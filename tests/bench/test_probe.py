@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.probe import ProbeError, StepTimes, make_forecasts, make_request, run_probe
+from hotloop.bench.probe import ProbeError, make_forecasts, make_request, run_probe
 from hotloop.core.findings import Basis
+from hotloop.core.step_times import StepTimes
 
 SOURCE = Path(__file__).parents[2] / "src"
 OPS = {

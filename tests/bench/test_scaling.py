@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hotloop.attach.unsynced import wrap_forward
-from hotloop.bench.scaling import ScalingRun, summarize_scaling
+from hotloop.bench.scaling import summarize_scaling
+from hotloop.core.benchmarks import ScalingRun
 
 
 def launch(ranks: int, step_ns: float, **changes: Any) -> ScalingRun:

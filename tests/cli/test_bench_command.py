@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from hotloop.bench.loading import wait_share
 from hotloop.cli import main
-from hotloop.cli.bench_command import _wait_share
 
 FACTORY = """
 import torch
@@ -69,10 +69,10 @@ def test_loader(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_share_of_a_step_that_waits() -> None:
-    assert _wait_share(30.0, 10.0, workers=0) == 0.75  # nothing overlaps in the main process
-    assert _wait_share(30.0, 10.0, workers=2) == pytest.approx(2 / 3)
-    assert _wait_share(5.0, 10.0, workers=2) == 0.0
-    assert _wait_share(None, 10.0, workers=2) is None
+    assert wait_share(30.0, 10.0, workers=0) == 0.75  # nothing overlaps in the main process
+    assert wait_share(30.0, 10.0, workers=2) == pytest.approx(2 / 3)
+    assert wait_share(5.0, 10.0, workers=2) == 0.0
+    assert wait_share(None, 10.0, workers=2) is None
 
 
 def test_gemm(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,13 +18,15 @@ import numpy as np
 import pytest
 from real_traces import TRACES
 
+from hotloop.analyze.timeline.classes import CLASS_NAMES
+from hotloop.analyze.timeline.event_tables import tabulate_events
 from hotloop.analyze.timeline.partition import cover_devices, partition_windows
 from hotloop.analyze.timeline.reduce import lay_groundwork, reduce_trace
 from hotloop.cli import main
 from hotloop.core.timeline import RankTimeline
 from hotloop.core.trace import Trace
-from hotloop.pipeline.query import query_traces
 from hotloop.trace.inputs import find_traces, read_trace_file
+from hotloop.trace.query import query_traces
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_traces = pytest.mark.skipif(
@@ -227,7 +229,7 @@ def test_the_documented_columns_are_the_ones_there_are(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", steps_trace(1))
     text = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
     for table in ("events", "files", "kernels", "steps"):
-        with query_traces([path], f"select * from {table}") as answer:
+        with query_traces([path], f"select * from {table}", tabulate_events, CLASS_NAMES) as answer:
             (line,) = [line for line in text.splitlines() if line.startswith(f"| `{table}` |")]
             assert [word.strip("` ") for word in line.split("|")[3].split(",")] == list(answer.columns)
 

@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.findings import Numerics
+from hotloop.core.measurement import Measurement
+from hotloop.core.report import AppliedTechnique
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import Trial
+from hotloop.tune.budget import Budget
 from hotloop.tune.search import Candidate
 from hotloop.tune.store import Store
-from hotloop.tune.trials import Bench, Limits, Measurement, Ran, run_trial
+from hotloop.tune.trials import Bench, Limits, Ran, run_trial
 from hotloop.tune.tuner import Campaign, strategy_key, tell_trials, tune_candidates
 from hotloop.tune.workspace import plan_workspace
 
@@ -76,7 +79,7 @@ def tune(project: Path, names: list[str]) -> tuple[Trial, ...]:
         check=lambda strategy: strategy,
         run=partial(run_stored, store, bench),
         clock_s=time.monotonic,
-        deadline_s=time.monotonic() + 60.0,
+        budget=Budget(whole_s=60.0, begun_s=time.monotonic()),
         tell=lambda text: None,
     )
     candidates = [
@@ -123,7 +126,10 @@ def measure_text(text: str, applied: tuple[str, ...]) -> Measurement:
         one_time_ns=None,
         losses=tuple(told["losses"]),
         applied=tuple(
-            {"technique": one, "status": "applied", "detail": "", "numerics": "reordered"} for one in applied
+            AppliedTechnique(
+                technique=one, settings={}, status="applied", detail="", target=None, where=None, numerics="reordered"
+            )
+            for one in applied
         ),
     )
 

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop.core.findings import Numerics
+from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import Trial, Verdict
+from hotloop.tune.budget import Budget
 from hotloop.tune.goals import (
     DOMINATED,
     FRONT,
@@ -27,15 +29,16 @@ from hotloop.tune.goals import (
 )
 from hotloop.tune.memory_candidates import add_memory_candidates
 from hotloop.tune.search import Candidate, combine
-from hotloop.tune.trials import OK, Measurement, Ran
+from hotloop.tune.trials import OK, Ran
 from hotloop.tune.tuner import Campaign, best_arm, choose_pareto, rank_arms, tell_trials, tune_candidates
+from tests.tune.records import applied as record_of
 
 LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
 MIB = 1 << 20
 
 
 def measurement(step_ns: float, peak_bytes: int | None = 1000 * MIB, names: tuple[str, ...] = ()) -> Measurement:
-    told = tuple({"technique": name, "status": "applied", "detail": "", "numerics": "exact"} for name in names)
+    told = tuple(record_of(name) for name in names)
     return Measurement(
         step_ns=step_ns,
         steady_count=30,
@@ -70,7 +73,7 @@ class TwoSided:
             check=lambda strategy: strategy,
             run=self.run,
             clock_s=lambda: self.now_s,
-            deadline_s=budget_s,
+            budget=Budget(whole_s=budget_s),
             tell=lambda text: None,
         )
 

@@ -12,13 +12,17 @@ import pytest
 from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
+from hotloop.core.measurement import Measurement
+from hotloop.core.report import AppliedTechnique
 from hotloop.core.strategy import Strategy
 from hotloop.core.tuning import Trial, Verdict
-from hotloop.pipeline.matrix import check_prices, find_interpreter, load_matrix
+from hotloop.tune.budget import Budget
 from hotloop.tune.declared import declare_candidates, measure_declared, price_ratios
 from hotloop.tune.grid import Configuration, GridError, change_command, load_grid, make_preset, parse_grid
-from hotloop.tune.trials import OK, OOM, Measurement, Ran
+from hotloop.tune.matrix import check_prices, find_interpreter, load_matrix
+from hotloop.tune.trials import OK, OOM, Ran
 from hotloop.tune.tuner import BaselineFailed, Campaign, best_arm, tell_reference, tell_trials
+from tests.tune.records import applied as record_of
 
 LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
 HEAD = 'schema = "hotloop.matrix/1"\n'
@@ -163,7 +167,7 @@ def test_an_interpreter_is_asked_for_deepspeed_and_a_foreign_program_is_not(tmp_
     assert find_interpreter((str(tmp_path / "torchrun"), "t.py")) == "/opt/x/bin/python3.11"
     assert find_interpreter((str(tmp_path / "launch.sh"),)) is None
     assert find_interpreter((str(tmp_path / "not-there"),)) is None
-    assert load_matrix("preset", (str(tmp_path / "launch.sh"),))[0].name == "baseline"
+    assert load_matrix("preset", (str(tmp_path / "launch.sh"),), check)[0].name == "baseline"
 
 
 def test_the_goal_cost_needs_a_price_for_every_configuration() -> None:
@@ -277,7 +281,7 @@ def measure(
         check=check,
         run=machine.run,
         clock_s=lambda: machine.now_s,
-        deadline_s=1e5,
+        budget=Budget(whole_s=1e5),
         tell=lambda said: None,
     )
     measure_declared(campaign, declare_candidates(rows, dict(TECHNIQUES.items())), rows, [observed or measurement(1e6)])
@@ -288,8 +292,8 @@ def rows_of(*rows: str) -> str:
     return HEAD + '[[configuration]]\nname = "first"\n' + "".join(f"[[configuration]]\n{row}\n" for row in rows)
 
 
-def applied(technique: str, status: str, detail: str = "", numerics: str = "lossy") -> tuple[Mapping[str, str], ...]:
-    return ({"technique": technique, "status": status, "detail": detail, "numerics": numerics},)
+def applied(technique: str, status: str, detail: str = "", numerics: str = "lossy") -> tuple[AppliedTechnique, ...]:
+    return (record_of(technique, status, detail, numerics),)
 
 
 def test_every_configuration_ends_with_a_verdict_of_its_own() -> None:

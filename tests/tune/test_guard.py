@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from hotloop.core.findings import Numerics
+from hotloop.core.measurement import Measurement
 from hotloop.tune.guard import MOST_POINTS, GuardBands, judge_measured
 from hotloop.tune.quality import half_widths, judge_norms, make_bands, make_norm_bands
-from hotloop.tune.trials import OK, Measurement, Ran, ran_from_json, ran_to_json
+from hotloop.tune.trials import OK, Ran, ran_from_json, ran_to_json
 
 LOSSES = tuple(2.0 * math.exp(-i / 50) for i in range(160))
 NORMS = tuple((row, 1.0 + 0.1 * math.sin(row)) for row in (*range(8), *range(16, 160, 16)))

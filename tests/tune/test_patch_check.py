@@ -8,18 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.findings import Numerics
+from hotloop.core.findings import Numerics, Where
+from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import PatchCheck, Tuning
-from hotloop.pipeline.tuning import Progress, Request, settle_patch
 from hotloop.report.tuning import describe_notes
+from hotloop.tune.attempt import settle_patch
+from hotloop.tune.budget import Budget
 from hotloop.tune.kept_patch import diff_text
 from hotloop.tune.patch import FileChange, LeftOut, Patch
 from hotloop.tune.patch_check import Wanted, check_patch, describe_unchecked, judge_gain
+from hotloop.tune.request import Progress, Request
 from hotloop.tune.search import Candidate
 from hotloop.tune.statistics import compare
-from hotloop.tune.trials import OK, OOM, Measurement, Ran, write_files
+from hotloop.tune.trials import OK, OOM, Ran, write_files
 from hotloop.tune.tuner import Arm, Campaign, best_arm, tune_candidates
+from tests.tune.records import applied as record_of
 
 PATCH = Patch(
     diff="d",
@@ -61,7 +65,7 @@ class FakeMachine:
             peak_bytes=1000,
             one_time_ns=50,
             losses=losses,
-            applied=tuple({"technique": t, "status": "applied", "detail": "", "numerics": "reordered"} for t in names),
+            applied=tuple(record_of(t, numerics="reordered") for t in names),
         )
         return Ran(ended=OK, reason="", duration_s=10.0, measured=measured)
 
@@ -73,7 +77,7 @@ def proven(machine: FakeMachine) -> tuple[Campaign, Arm]:
         check=lambda strategy: strategy,
         run=machine.run,
         clock_s=lambda: machine.now_s,
-        deadline_s=1e5,
+        budget=Budget(whole_s=1e5),
         tell=lambda text: None,
     )
     one = Candidate(
@@ -139,7 +143,7 @@ def test_without_time_it_is_not_checked_and_with_little_it_cannot_tell() -> None
     for pairs, status in ((0, "not checked"), (2, "cannot tell")):
         machine = FakeMachine()
         campaign, arm = proven(machine)
-        campaign.deadline_s = machine.now_s + 20.0 * pairs + 1
+        campaign.budget = Budget(whole_s=machine.now_s + 20.0 * pairs + 1)
         found = check_patch(campaign, arm, machine.run_patched, BEFORE)
         assert (found.status, machine.patched_numbers, found.n) == (status, list(range(pairs)), pairs)
 
@@ -163,10 +167,8 @@ def test_a_patch_that_was_never_run_says_so(tmp_path: Path) -> None:
     campaign, arm = proven(FakeMachine())
     path = tmp_path / "train.py"
     path.write_text("import torch\no = torch.optim.AdamW(p)\n")
-    record = {
-        "technique": "fused-optimizer", "settings": {}, "status": "applied", "detail": "fused=True",
-        "values": {"fused": True}, "numerics": "reordered", "target": "AdamW", "where": [str(path), 2, "main"],
-    }  # fmt: skip
+    place = Where(file=str(path), line=2, function="main")
+    record = replace(record_of("fused-optimizer", detail="fused=True", where=place), target="AdamW")
     arm.own[-1] = replace(arm.own[-1], applied=(record,))
     request = Request(
         command=("python", "train.py"),

@@ -11,12 +11,15 @@ import pytest
 
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
+from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy, StrategyError
 from hotloop.core.tuning import Verdict
+from hotloop.tune.budget import Budget
 from hotloop.tune.search import Candidate
 from hotloop.tune.suggested import LOOKED, OFF, group_candidates, make_optuna, tune_suggested
-from hotloop.tune.trials import OK, Measurement, Ran
+from hotloop.tune.trials import OK, Ran
 from hotloop.tune.tuner import Campaign, best_arm, go_on, tell_trials
+from tests.tune.records import applied as record_of
 
 
 class Listed:
@@ -47,7 +50,7 @@ def candidate(name: str, **settings: int) -> Candidate:
 
 
 def measurement(step_ns: float, names: Sequence[str] = ()) -> Measurement:
-    told = tuple({"technique": name, "status": "applied", "detail": "", "numerics": "exact"} for name in names)
+    told = tuple(record_of(name) for name in names)
     return Measurement(
         step_ns=step_ns,
         steady_count=30,
@@ -83,7 +86,7 @@ class Machine:
             check=lambda strategy: strategy,
             run=self.run,
             clock_s=lambda: self.now_s,
-            deadline_s=budget_s,
+            budget=Budget(whole_s=budget_s),
             tell=lambda text: None,
         )
 
@@ -115,10 +118,10 @@ def test_the_best_combinations_are_proven_with_fresh_processes() -> None:
 
 def test_a_look_is_never_added_to() -> None:
     campaign, machine = run(Listed("a", "slow"), names=("a", "slow"), budget_s=150.0)
-    campaign.deadline_s = 1e5
+    campaign.budget = Budget(whole_s=1e5)
     before = [len(arm.own) for arm in campaign.arms if arm.is_look]
     assert before
-    go_on(campaign)
+    go_on(campaign, campaign.budget.until_s)
     assert [len(arm.own) for arm in campaign.arms if arm.is_look] == before
     assert [name for name, _ in machine.numbers].count("slow") == 1
 

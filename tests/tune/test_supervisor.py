@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
 from hotloop.tune.supervisor import MARK
-from hotloop.tune.trials import CRASH, HANG, NO_TRAINING, OK, OOM, TIMEOUT, Bench, Limits, Measurement, Ran, run_trial
+from hotloop.tune.trials import CRASH, HANG, NO_TRAINING, OK, OOM, TIMEOUT, Bench, Limits, Ran, run_trial
 from hotloop.tune.workspace import plan_workspace
 
 LIMITS = Limits(steps=10, seconds=None, timeout_s=20.0, start_s=20.0, stall_s=20.0)

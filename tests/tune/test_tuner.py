@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Value
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Where
+from hotloop.core.measurement import Measurement
+from hotloop.core.report import AppliedTechnique
 from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_to_toml
 from hotloop.core.techniques import Setting, Stage, Technique
 from hotloop.core.tuning import Trial, Verdict
+from hotloop.tune.budget import Budget
 from hotloop.tune.goals import compare_speed
 from hotloop.tune.search import BASELINE, Candidate, find_candidates, schedule_round
 from hotloop.tune.store import Store
-from hotloop.tune.trials import CRASH, HANG, OK, OOM, Measurement, Ran, pick_unit, ran_together, time_per_unit
+from hotloop.tune.trials import CRASH, HANG, OK, OOM, Ran, pick_unit, ran_together, time_per_unit
 from hotloop.tune.tuner import (
     Arm,
     BaselineFailed,
@@ -30,12 +33,13 @@ from hotloop.tune.tuner import (
     tell_trials,
     tune_candidates,
 )
+from tests.tune.records import applied as record_of
 
 LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
 
 
 def measurement(step_ns: float, applied: tuple[str, ...], losses: tuple[float, ...] = LOSSES) -> Measurement:
-    told = tuple({"technique": t, "status": "applied", "detail": "", "numerics": "reordered"} for t in applied)
+    told = tuple(record_of(t, numerics="reordered") for t in applied)
     return Measurement(
         step_ns=step_ns,
         steady_count=30,
@@ -101,7 +105,7 @@ class FakeMachine:
             check=check,
             run=self.run,
             clock_s=lambda: self.now_s,
-            deadline_s=budget_s,
+            budget=Budget(whole_s=budget_s),
             tell=lambda text: None,
         )
 
@@ -200,9 +204,10 @@ def test_disturbed_processes_do_not_take_its_pairs_from_what_the_report_promises
     assert found["right"].n > found["third"].n
 
 
-def explicit(line: int, status: str = "not applicable") -> Mapping[str, Value]:
-    told = {"technique": "a", "status": status, "detail": "fused=False was chosen in the script"}
-    return {**told, "numerics": "reordered", "explicit": "fused=False", "where": ["/w/1/me/train.py", line, "main"]}
+def explicit(line: int, status: str = "not applicable") -> AppliedTechnique:
+    place = Where(file="/w/1/me/train.py", line=line, function="main")
+    why = "fused=False was chosen in the script"
+    return record_of("a", status, why, "reordered", explicit="fused=False", where=place)
 
 
 def override_machine(line: int) -> tuple[FakeMachine, Callable[[Strategy, int], Ran]]:
@@ -418,7 +423,7 @@ def test_a_lossy_winner_without_a_visible_loss_is_not_adopted() -> None:
 
     def run(strategy: Strategy, number: int) -> Ran:
         names = tuple(choice.technique for choice in strategy.choices)
-        told = tuple({"technique": n, "status": "applied", "detail": "", "numerics": "lossy"} for n in names)
+        told = tuple(record_of(n, numerics="lossy") for n in names)
         one = Measurement(
             step_ns=5e5 if names else 1e6,
             steady_count=9,

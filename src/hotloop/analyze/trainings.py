@@ -55,6 +55,11 @@ def analyze_run(recordings: Sequence[Recording], files: SourceFiles | None = Non
     return tuple(sorted(trainings, key=lambda t: -sum(p.trained_ns for p in t.processes)))
 
 
+def find_lead(recordings: Sequence[Recording], training: Training) -> Recording | None:
+    """The recording of the process that leads a training; None when it is not among them."""
+    return next((one for one in recordings if one.process.get("pid") == training.lead.rank.pid), None)
+
+
 def _split_hogwild(
     processes: Sequence[ProcessAnalysis],
 ) -> tuple[list[ProcessAnalysis], list[ProcessAnalysis]]:

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from hotloop.apply.check import settings_of
+from hotloop.core.cores import count_cores
 from hotloop.core.findings import Value, Where
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.techniques import Applied, Call, CopyChange, Effect, NotApplicable, Technique, has_hook
@@ -90,7 +91,7 @@ def make_context(
         rank=_integer(variables.get("RANK"), 0),
         world_size=_integer(variables.get("WORLD_SIZE"), 1),
         local_world_size=_integer(variables.get("LOCAL_WORLD_SIZE"), 1),
-        cores=_cores(),
+        cores=count_cores(),
         known_models=[],
         known_optimizers=[],
         _memories={},
@@ -328,14 +329,3 @@ def _is_meant(choice: Choice, where: Where | None) -> bool:
 
 def _integer(text: str | None, default: int) -> int:
     return int(text) if text is not None and text.isdigit() else default
-
-
-def _cores() -> int:
-    """min(affinity, cgroup quota), at least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import os
+import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from hotloop.core.benchmarks import ScalingRun
+from hotloop.core.errors import UsageError
 
 SAME_RATIO = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingRun:
-    """One launch. ``units_per_step`` is of all ranks together; None means unknown."""
+def under_torchrun(words: Sequence[str], size: int) -> list[str]:
+    """The words of a resolved command under torchrun of the Python that it names. Raises UsageError without Python."""
+    if not os.path.basename(words[0]).startswith("python"):
+        raise UsageError(f"{words[0]}: give the training without its launcher: hotloop bench scaling -- train.py")
+    return [words[0], "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size), *words[1:]]
 
-    ranks: int
-    step_ns: float
-    unit: str
-    units_per_step: float | None
-    exposed_ns: float | None
-    """Communication per step that no computation hides, mean over ranks."""
-    threads: int | None
-    is_synced: bool = True
-    """False: DDP reduced no gradients in this launch."""
-    has_ddp: bool = True
-    """Every rank built a DistributedDataParallel."""
+
+def fill_ranks(word: str, size: int) -> str:
+    """``{ranks}`` and ``{64/ranks}`` in a word as numbers. Raises UsageError for what cannot be split.
+
+    >>> fill_ranks("--batch={64/ranks}", 4)
+    '--batch=16'
+    """
+
+    def number(match: re.Match[str]) -> str:
+        if match.group(1) is None:
+            return str(size)
+        total = int(match.group(1))
+        if total % size:
+            raise UsageError(f"{match.group(0)}: {total} cannot be split over {size} ranks; choose other --ranks")
+        return str(total // size)
+
+    return re.sub(r"\{(?:(\d{1,12})/)?ranks\}", number, word)
 
 
 def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]], str, list[str]]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, TextIO
 
-    from hotloop.pipeline.query import Answer
+    from hotloop.trace.query import Answer
 
 TABLE_ROWS = 50
 """What a table shows without --sql-rows; CSV and JSON are for programs and hold every row."""

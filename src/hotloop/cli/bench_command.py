@@ -9,24 +9,28 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
     from typing import Any
 
-    from hotloop.core.benchmarks import BenchmarkResult
+    from hotloop.core.benchmarks import BenchmarkResult, ScalingRun
 
 SLACK_S = 300.0
 """What importing and building the user's objects may take beside the measuring."""
 
 
-def add_parser(subparsers: Any, summary: str) -> None:
+ORDER, SUMMARY = 7, "measure parts of a training alone, its loader, its scaling, its matrix products"
+
+
+def add_parser(subparsers: Any) -> None:
+    from hotloop.cli.show import add_output_options
+
     parser = subparsers.add_parser(
         "bench",
-        help=summary,
+        help=SUMMARY,
         description="Measure parts of a training alone. Arms take turns in blocks; minimum, median and n are shown. "
         "docs/bench.md says what each figure is.",
     )
     kinds = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
-    target = "Python file and a function in it without arguments that returns"
+    html, target = "with plots as one HTML file", "Python file and a function in it without arguments that returns"
 
     train = kinds.add_parser("train", help="data, forward, backward, optimizer and compute, each alone")
     train.add_argument("target", metavar="FILE:FUNCTION", help=f"{target} (model, loader[, optimizer[, loss]])")
@@ -51,9 +55,7 @@ def add_parser(subparsers: Any, summary: str) -> None:
         help="launch each number also with no gradients reduced by DDP, in a working copy of this folder: only its "
         "time means anything, and what it writes by absolute paths comes from ranks that trained apart",
     )
-    scaling.add_argument("--json", metavar="FILE", help="write the result as JSON to FILE")
-    scaling.add_argument("--html", metavar="FILE", help="write the result with plots as one HTML file")
-    scaling.add_argument("-q", "--quiet", action="store_true", help="print no table")
+    add_output_options(scaling, "result", to_stdout=False, html=html, quiet="no table")
     scaling.add_argument(
         "command",
         nargs="...",
@@ -76,9 +78,7 @@ def add_parser(subparsers: Any, summary: str) -> None:
     for one in (train, loader, gemm):
         one.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="time to measure (default: 10)")
         one.add_argument("--python", metavar="FILE", help="interpreter with torch (default: the run's, else PATH's)")
-        one.add_argument("--json", metavar="FILE", help="write the result as JSON to FILE, or - for standard output")
-        one.add_argument("--html", metavar="FILE", help="write the result with plots as one HTML file")
-        one.add_argument("-q", "--quiet", action="store_true", help="print no table")
+        add_output_options(one, "result", html=html, quiet="no table")
 
 
 def execute_train(arguments: argparse.Namespace) -> int:
@@ -90,20 +90,17 @@ def execute_train(arguments: argparse.Namespace) -> int:
 
 
 def execute_loader(arguments: argparse.Namespace) -> int:
+    from hotloop.analyze.scaling import measure_compute_ns
+    from hotloop.bench.loading import choose_workers
     from hotloop.bench.program import split_target
+    from hotloop.core.cores import count_cores
+    from hotloop.pipeline.launches import read_training
 
     file, function = split_target(arguments.target)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = [0, 1, 2, 4, 8, 16, 32]
-    workers = _integers("--workers", arguments.workers, 0) if arguments.workers else [n for n in most if n <= cores]
+    given = arguments.workers
+    workers = _integers("--workers", given, 0) if given else choose_workers(count_cores())
     prefetch = _integers("--prefetch", arguments.prefetch, 1)
-    compute_ns = None
-    if arguments.run is not None:
-        training, _ = _read_training(arguments.run)
-        step = training.lead.rank.breakdown
-        compute_ns = training.lead.rank.step_mean_ns - step.mean_ns("input_wait")
-        batches = max(1.0, training.lead.rank.mean["batches"])
-        compute_ns /= batches
+    compute_ns = None if arguments.run is None else measure_compute_ns(read_training(arguments.run)[0])
     request = {"what": "loader", "file": file, "function": function, "workers": workers, "prefetch": prefetch}
     return _measure(arguments, request, arguments.target, compute_ns=compute_ns)
 
@@ -111,6 +108,7 @@ def execute_loader(arguments: argparse.Namespace) -> int:
 def execute_gemm(arguments: argparse.Namespace) -> int:
     from hotloop.bench.products import find_products, parse_sizes
     from hotloop.core.errors import UsageError
+    from hotloop.pipeline.launches import read_training
 
     if (arguments.run is None) == (arguments.sizes is None):
         raise UsageError("give --run RUN for the shapes of a recorded model, or --sizes MxKxN,...")
@@ -122,7 +120,7 @@ def execute_gemm(arguments: argparse.Namespace) -> int:
     if arguments.sizes is not None:
         shapes, subject, python = parse_sizes(arguments.sizes), arguments.sizes, None
     else:
-        training, python = _read_training(arguments.run)
+        training, python = read_training(arguments.run)
         recorded = training.lead.rank.ops
         if not recorded or not recorded.get("ops"):
             raise UsageError(
@@ -151,6 +149,7 @@ def _measure(
 ) -> int:
     from hotloop import __version__
     from hotloop.attach.child import SOURCE
+    from hotloop.bench.loading import wait_share
     from hotloop.bench.program import find_python, run_program
     from hotloop.cli.show import check_outputs
     from hotloop.core.benchmarks import BenchmarkResult
@@ -166,7 +165,7 @@ def _measure(
     tables = [list(table) for table in answer["tables"]]
     if compute_ns is not None:
         for row in tables[0]:
-            row["wait_of_step_ratio"] = _wait_share(row["batch_ns"], compute_ns, workers=row["workers"])
+            row["wait_of_step_ratio"] = wait_share(row["batch_ns"], compute_ns, workers=row["workers"])
         notes = [*notes, "wait of step: of the recorded step, if workers have cores of their own"]
     result = BenchmarkResult(
         tool_version=__version__,
@@ -180,47 +179,34 @@ def _measure(
     return _show(arguments, result)
 
 
-def _wait_share(batch_ns: float | None, compute_ns: float, *, workers: int) -> float | None:
-    """Share of a step that waits when a batch takes ``batch_ns`` to come and everything else ``compute_ns``.
-
-    Workers load while the step computes; without them the step loads by itself.
-    """
-    if batch_ns is None:
-        return None
-    if workers == 0:
-        return batch_ns / (batch_ns + compute_ns)
-    return max(0.0, batch_ns - compute_ns) / max(batch_ns, compute_ns)
-
-
 def execute_scaling(arguments: argparse.Namespace) -> int:
     from hotloop import __version__
     from hotloop.bench.scaling import summarize_scaling
-    from hotloop.cli.show import check_outputs
+    from hotloop.cli.show import check_outputs, take_command, tell
     from hotloop.core.benchmarks import BenchmarkResult
     from hotloop.core.errors import HotloopError, UsageError
+    from hotloop.pipeline.launches import launch_ranks
 
-    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    if not command:
-        raise UsageError("no command to run; write: hotloop bench scaling -- train.py")
+    command = take_command(arguments, "run", "bench scaling -- train.py")
     if arguments.json == "-":
         raise UsageError("scaling writes its JSON to a file (standard output belongs to the training)")
     if arguments.repeats < 1:
         raise UsageError(f"--repeats {arguments.repeats}: give a number of at least 1")
     check_outputs(arguments.json, arguments.html)
     sizes = sorted(set(_integers("--ranks", arguments.ranks, 1)))
-    launches = {size: _launch_words(command, size) for size in sizes}
+    launches = {size: _resolve(command, size) for size in sizes}
     stem = f"scaling-{os.getpid()}"
     runs = []
     for repeat in range(arguments.repeats):
         for size in sizes if repeat % 2 == 0 else reversed(sizes):  # what drifts hits all sizes alike
             name = f"{stem}-{size}-{repeat + 1}"
-            print(f"hotloop: {size} rank{'s' if size > 1 else ''}, launch {repeat + 1}", file=sys.stderr)
-            runs.append(_launch(launches[size], size, name))
+            tell(f"{size} rank{'s' if size > 1 else ''}, launch {repeat + 1}")
+            runs.append(launch_ranks(launches[size], size, name))
             if arguments.without_sync and size > 1:
                 if not runs[-1].has_ddp:
-                    print("hotloop: no DistributedDataParallel was seen: nothing to leave out", file=sys.stderr)
+                    tell("no DistributedDataParallel was seen: nothing to leave out")
                     continue
-                print(f"hotloop: {size} ranks, launch {repeat + 1} without gradient sync", file=sys.stderr)
+                tell(f"{size} ranks, launch {repeat + 1} without gradient sync")
                 runs.append(_launch_unsynced(launches[size], size, f"{name}-unsynced"))
     try:
         rows, kind, notes = summarize_scaling(runs)
@@ -237,121 +223,35 @@ def execute_scaling(arguments: argparse.Namespace) -> int:
     return _show(arguments, result)
 
 
-def _launch_words(command: Sequence[str], size: int) -> list[str]:
+def _resolve(command: Sequence[str], size: int) -> list[str]:
     """The command under torchrun of the Python that it names."""
     from hotloop.attach.child import resolve_command
-    from hotloop.core.errors import UsageError
+    from hotloop.bench.scaling import fill_ranks, under_torchrun
 
-    words = resolve_command([_fill(word, size) for word in command], os.environ.get("PATH"))
-    name = os.path.basename(words[0])
-    if not name.startswith("python"):
-        raise UsageError(f"{words[0]}: give the training without its launcher: hotloop bench scaling -- train.py")
-    return [words[0], "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size), *words[1:]]
+    words = [fill_ranks(word, size) for word in command]
+    return under_torchrun(resolve_command(words, os.environ.get("PATH")), size)
 
 
-def _fill(word: str, size: int) -> str:
-    """``{ranks}`` and ``{64/ranks}`` as numbers."""
-    import re
-
-    from hotloop.core.errors import UsageError
-
-    def number(match: re.Match[str]) -> str:
-        if match.group(1) is None:
-            return str(size)
-        total = int(match.group(1))
-        if total % size:
-            raise UsageError(f"{match.group(0)}: {total} cannot be split over {size} ranks; choose other --ranks")
-        return str(total // size)
-
-    return re.sub(r"\{(?:(\d{1,12})/)?ranks\}", number, word)
-
-
-def _launch_unsynced(words: list[str], size: int, name: str) -> Any:
+def _launch_unsynced(words: list[str], size: int, name: str) -> ScalingRun:
     """One recorded launch in which DDP reduces no gradients: in a working copy, so that no checkpoint is spoiled."""
     import tempfile
     from pathlib import Path
 
+    from hotloop.cli.show import tell
+    from hotloop.pipeline.launches import launch_ranks
     from hotloop.tune.trials import protect_environment
     from hotloop.tune.workspace import make_workspace, plan_workspace, remove_workspace
 
     plan = plan_workspace(Path.cwd(), without=[Path.cwd() / ".hotloop"])
     for warning in plan.warnings:
-        print(f"hotloop: {warning}", file=sys.stderr)
+        tell(warning)
     with tempfile.TemporaryDirectory(prefix="hotloop-unsynced-") as folder:
         copy = make_workspace(plan, Path(folder) / "work")
         try:
             variables = protect_environment(os.environ)
-            return _launch(words, size, name, variables=variables, cwd=copy, unsynced=True)
+            return launch_ranks(words, size, name, variables=variables, cwd=copy, unsynced=True)
         finally:
             remove_workspace(copy)
-
-
-def _launch(
-    words: list[str],
-    size: int,
-    name: str,
-    *,
-    variables: Mapping[str, str] = os.environ,
-    cwd: Path | None = None,
-    unsynced: bool = False,
-) -> Any:
-    """One recorded launch. Raises HotloopError when the command fails or trains nothing."""
-    from hotloop.analyze.run_changes import count_units, join_training
-    from hotloop.attach import child
-    from hotloop.attach.run_folder import create_run_folder, write_manifest
-    from hotloop.bench.scaling import ScalingRun
-    from hotloop.core.errors import HotloopError
-
-    made, notes = create_run_folder(name, words)
-    write_manifest(made, words, notes)
-    options = {"deep": False, "unsynced": unsynced}
-    end = child.run_child(words, child.attach_environment(variables, made, options), cwd=cwd)
-    (made / "outcome.json").write_text(
-        f'{{"schema": "hotloop.outcome/1", "exit_code": {end.exit_code if end.exit_code is not None else "null"},'
-        f' "signal": {end.signal_number if end.signal_number is not None else "null"},'
-        f' "duration_s": {end.duration_s}, "oom_kills": null}}'
-    )
-    if end.shell_code:
-        raise HotloopError(f"the training with {size} ranks ended with {end.shell_code}; what it said stands above")
-    training, _ = _read_training(str(made))
-    joined = join_training(training)
-    ranks = training.analysis.ranks
-    if len(ranks) != size:
-        raise HotloopError(f"{len(ranks)} processes trained where {size} were started: does the script use torchrun?")
-    exposed = [
-        rank.ddp.exposed_comm_ns * max(1.0, rank.mean["backwards"])
-        for rank in ranks
-        if rank.ddp is not None and rank.ddp.exposed_comm_ns is not None
-    ]
-    unit = training.analysis.unit
-    return ScalingRun(
-        ranks=size,
-        step_ns=int(joined.parts_ns.sum()) / (joined.steps_count * joined.ranks_count),
-        unit=unit,
-        units_per_step=count_units(training, unit) if unit != "step" else None,
-        exposed_ns=sum(exposed) / len(exposed) if len(exposed) == size else None,
-        threads=training.lead.rank.torch_threads,
-        is_synced=not unsynced,
-        has_ddp=all(rank.ddp is not None for rank in ranks),
-    )
-
-
-def _read_training(run: str) -> tuple[Any, str | None]:
-    """The largest training of a recorded run, and its interpreter."""
-    from pathlib import Path
-
-    from hotloop.analyze.trainings import analyze_run
-    from hotloop.core.errors import RecordingError
-    from hotloop.trace.recording import find_run, read_run
-
-    recording = read_run(find_run(run, Path.cwd()))
-    trainings = analyze_run(recording.processes)
-    if not trainings:
-        raise RecordingError(f"{run} holds no step of a training; `hotloop report` says what was seen")
-    pid = trainings[0].lead.rank.pid
-    process = next((p.process for p in recording.processes if p.process.get("pid") == pid), {})
-    python = process.get("executable")
-    return trainings[0], python if isinstance(python, str) and os.access(python, os.X_OK) else None
 
 
 def _integers(option: str, text: str, least: int) -> list[int]:
@@ -364,20 +264,16 @@ def _integers(option: str, text: str, least: int) -> list[int]:
 
 
 def _show(arguments: argparse.Namespace, result: BenchmarkResult) -> int:
-    from hotloop.cli.show import choose_width, write_text
+    from hotloop.cli.show import look_at, write_json, write_text
     from hotloop.report.benchmark import render_benchmark, render_benchmark_json
     from hotloop.report.benchmark_page import render_benchmark_html
 
     if arguments.html is not None:
         write_text(arguments.html, render_benchmark_html(result))
     if arguments.json is not None:
-        text = render_benchmark_json(result) + "\n"
-        if arguments.json == "-":
-            sys.stdout.write(text)
-        else:
-            write_text(arguments.json, text)
+        write_json(arguments.json, render_benchmark_json(result))
     if not arguments.quiet and arguments.json != "-":
-        width = choose_width(sys.stdout)
+        width, _, _ = look_at(sys.stdout)
         sys.stdout.write(render_benchmark(result, width=width))
-    sys.stdout.flush()
+        sys.stdout.flush()
     return 0

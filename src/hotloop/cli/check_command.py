@@ -8,22 +8,27 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import Any
 
     from hotloop.core.check import Check, Launch
 
 
-def add_parser(subparsers: Any, summary: str) -> None:
+ORDER, SUMMARY = 6, "say whether a run became slower or larger than its baseline or limits allow"
+
+
+def add_parser(subparsers: Any) -> None:
+    from hotloop.cli.show import add_output_options
+
     parser = subparsers.add_parser(
         "check",
-        help=summary,
+        help=SUMMARY,
         description="Judge a recorded run against a baseline and against limits: pass, regression or inconclusive. "
         "Exits with 1 on a regression. Several baseline launches make the noise between launches known.",
     )
     side = "a run folder, its name under .hotloop/, 'last', or a report JSON"
-    parser.add_argument("runs", metavar="RUN", nargs="+", help=f"{side}; several launches of the same command may be")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=f"{side}; name several launches of one command")
     parser.add_argument(
         "--baseline",
         metavar="BASE",
@@ -45,11 +50,10 @@ def add_parser(subparsers: Any, summary: str) -> None:
         help="after judging, add RUN to the launches in the file BASE, unless it is a regression or ran on another "
         "machine",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the check as JSON to FILE, or - for standard output")
+    add_output_options(parser, "check", html=None, quiet="no table")
     parser.add_argument("--junit", metavar="FILE", help="write it as JUnit XML")
     parser.add_argument("--sarif", metavar="FILE", help="write it as SARIF 2.1.0")
     parser.add_argument("--github", action="store_true", help="print annotations of GitHub Actions")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no table")
     parser.set_defaults(execute=execute)
 
 
@@ -57,10 +61,11 @@ def execute(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
     from hotloop.analyze.check import Limits
-    from hotloop.cli.show import check_outputs, note_newer_run, write_text
+    from hotloop.analyze.limits import load_limits
+    from hotloop.cli.show import check_outputs, note_newer_run, tell, write_json, write_text
     from hotloop.core.check import Verdict
     from hotloop.core.errors import UsageError
-    from hotloop.pipeline.check import check_runs, load_limits
+    from hotloop.pipeline.comparisons import check_runs
 
     check_outputs(arguments.json, arguments.junit, arguments.sarif)
     if arguments.json == "-" and arguments.github:
@@ -75,25 +80,25 @@ def execute(arguments: argparse.Namespace) -> int:
     note_newer_run(*arguments.runs, *arguments.baseline)
     limits = load_limits(Path(arguments.limits)) if arguments.limits is not None else Limits()
     check, launches = check_runs(arguments.runs, [] if creates else arguments.baseline, limits)
-    surface = _surface(arguments.strict)
-    texts = _render(check, surface)
-    for option, renderer in (("json", "check-json"), ("junit", "junit"), ("sarif", "sarif")):
-        path = getattr(arguments, option)
-        if path is not None and path != "-":
-            write_text(path, texts(renderer) + ("\n" if option == "json" else ""))
+    draw = _make_drawer(check, arguments.strict)
+    if arguments.json not in (None, "-"):
+        write_json(arguments.json, draw("check-json"))
+    for renderer in ("junit", "sarif"):
+        if getattr(arguments, renderer) is not None:
+            write_text(getattr(arguments, renderer), draw(renderer))
     # The baseline is made before anything is printed: what cannot be written is one clear error and no verdict.
     note = None
     if target is not None:
         note = _write_target(target, check, launches, keep=arguments.add_to_baseline)
     if arguments.json == "-":
-        sys.stdout.write(texts("check-json") + "\n")
+        write_json("-", draw("check-json"))
     elif not arguments.quiet and not creates:
-        sys.stdout.write(texts("check-text"))
+        sys.stdout.write(draw("check-text"))
     if arguments.github:
-        sys.stdout.write(texts("github"))
+        sys.stdout.write(draw("github"))
     sys.stdout.flush()
     if note is not None:
-        print(f"hotloop: {note}", file=sys.stderr)
+        tell(note)
     if creates and arguments.limits is None:
         return 0
     if check.verdict is Verdict.REGRESSION:
@@ -129,9 +134,9 @@ def _find_target(arguments: argparse.Namespace) -> Path | None:
 
 
 def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, keep: bool) -> str:
+    from hotloop.analyze.baseline import find_stranger, write_baseline
     from hotloop.cli.show import write_text
     from hotloop.core.check import Verdict, say_change
-    from hotloop.pipeline.check import find_stranger, write_baseline
 
     if keep and check.verdict is Verdict.REGRESSION:
         return f"{target} was not changed: a regression is not added; --update-baseline would accept it"
@@ -148,20 +153,11 @@ def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, kee
     return f"{target} {record['what']}: {', '.join(record['launches'])}{moved}"
 
 
-def _surface(is_strict: bool) -> Any:
-    from hotloop.cli.show import choose_width
-    from hotloop.report.check_renderer import CheckSurface
+def _make_drawer(check: Check, is_strict: bool) -> Callable[[str], str]:
+    """The name of a renderer -> what it makes of the check."""
+    from hotloop.cli.show import look_at
+    from hotloop.report import CHECK_RENDERERS, CheckSurface
 
-    is_terminal = sys.stdout.isatty()
-    return CheckSurface(
-        width=choose_width(sys.stdout),
-        color=is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
-        root=os.getcwd(),
-        is_strict=is_strict,
-    )
-
-
-def _render(check: Check, surface: Any) -> Any:
-    from hotloop.report import CHECK_RENDERERS
-
+    width, color, _ = look_at(sys.stdout)
+    surface = CheckSurface(width=width, color=color, root=os.getcwd(), is_strict=is_strict)
     return lambda renderer: CHECK_RENDERERS[renderer].render(check, surface)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 TYPE_CHECKING = False
@@ -11,69 +10,49 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def add_parser(subparsers: Any, summary: str) -> None:
+ORDER, SUMMARY = 5, "say why a step takes longer or shorter than it did"
+
+
+def add_parser(subparsers: Any) -> None:
     from hotloop.cli.cache_options import add_cache_options
+    from hotloop.cli.show import add_output_options, add_worker_option
 
     parser = subparsers.add_parser(
         "diff",
-        help=summary,
+        help=SUMMARY,
         description="Compare the steps of two trainings: two recorded runs, or two traces of a profiler (a file, or a "
         "folder with a file for each rank). The terms sum to the change of the step.",
     )
     side = "a trace file, a folder of ranks, a run folder, a name under .hotloop/, or 'last'"
     parser.add_argument("before", metavar="A", help=side)
     parser.add_argument("after", metavar="B", help="the same, to compare with A")
-    parser.add_argument("--json", metavar="FILE", help="write the comparison as JSON to FILE, or - for standard output")
+    add_output_options(parser, "comparison", html=None)
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of kernels and operators (default: 10)")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no comparison")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes that read (default: one for each core)")
+    add_worker_option(parser)
     add_cache_options(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.cli.cache_options import choose_cache_folder
-    from hotloop.cli.show import check_outputs, note_newer_run, write_text
-    from hotloop.core.errors import UsageError
-    from hotloop.pipeline.diff import DiffOptions, compare
-    from hotloop.report.comparison import render_comparison_json
+    from hotloop.cli.show import check_counts, check_outputs, choose_workers, look_at, note_newer_run, write_json
+    from hotloop.pipeline.comparisons import compare
+    from hotloop.report.comparison import render_comparison, render_comparison_json
 
     check_outputs(arguments.json)
-    for name in ("top", "workers"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name} {value}: give a number of at least 1")
+    check_counts(arguments, "top", "workers")
     note_newer_run(arguments.before, arguments.after)
     comparison = compare(
         arguments.before,
         arguments.after,
-        options=DiffOptions(
-            workers=arguments.workers or _count_cores(),
-            cache_folder=choose_cache_folder(arguments),
-        ),
+        workers=choose_workers(arguments),
+        cache_folder=choose_cache_folder(arguments),
     )
     if arguments.json is not None:
-        text = render_comparison_json(comparison) + "\n"
-        if arguments.json == "-":
-            sys.stdout.write(text)
-        else:
-            write_text(arguments.json, text)
+        write_json(arguments.json, render_comparison_json(comparison))
     if not arguments.quiet and arguments.json != "-":
-        sys.stdout.write(_draw(comparison, arguments.top))
-    sys.stdout.flush()
+        width, color, unicode = look_at(sys.stdout)
+        text = render_comparison(comparison, width=width, color=color, unicode=unicode, top=arguments.top)
+        sys.stdout.write(text)
+        sys.stdout.flush()
     return 0
-
-
-def _draw(comparison: Any, top: int) -> str:
-    from hotloop.cli.show import choose_width
-    from hotloop.report.comparison import render_comparison
-
-    is_terminal = sys.stdout.isatty()
-    width = choose_width(sys.stdout)
-    color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
-    return render_comparison(comparison, width=width, color=color, unicode=encoding.startswith("utf"), top=top)
-
-
-def _count_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -22,10 +22,15 @@ MOST_WIDTH = 110
 LEAST_WIDTH = 40
 
 
-def add_parser(subparsers: Any, summary: str) -> None:
+ORDER, SUMMARY = 9, "check whether this machine is set up well for training"
+
+
+def add_parser(subparsers: Any) -> None:
+    from hotloop.cli.show import add_output_options
+
     parser = subparsers.add_parser(
         "doctor",
-        help=summary,
+        help=SUMMARY,
         description="Check this machine, the training's python and the environment for what slows or breaks "
         "a training. Exits with 1 when something is harmful.",
     )
@@ -38,8 +43,7 @@ def add_parser(subparsers: Any, summary: str) -> None:
     )
     parser.add_argument("--data", metavar="FOLDER", help="read from this folder for a second to see how fast that is")
     parser.add_argument("--python", metavar="PATH", help="the training's python (default: python on PATH)")
-    parser.add_argument("--json", metavar="FILE", help="write the checks as JSON to FILE, or - for standard output")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
+    add_output_options(parser, "checks", html=None, quiet="nothing")
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even when something is harmful")
     parser.set_defaults(execute=execute)
 
@@ -52,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.bench.doctor import has_harm, run_checks
     from hotloop.bench.host import examine_host
     from hotloop.bench.storage import read_folder
-    from hotloop.cli.show import check_outputs, write_text
+    from hotloop.cli.show import check_outputs, write_json
     from hotloop.core.errors import UsageError
 
     check_outputs(arguments.json)
@@ -68,11 +72,7 @@ def execute(arguments: argparse.Namespace) -> int:
     items = None if arguments.checklist is None else fill_checklist(checks, report)
     command = _next_command(checks, arguments)
     if arguments.json is not None:
-        text = json.dumps(_to_json(checks, items, report, interpreter, command), indent=1) + "\n"
-        if arguments.json == "-":
-            sys.stdout.write(text)
-        else:
-            write_text(arguments.json, text)
+        write_json(arguments.json, json.dumps(_to_json(checks, items, report, interpreter, command), indent=1))
     if not arguments.quiet and arguments.json != "-":
         _print(checks, items, command)
     return 1 if has_harm(checks) and not arguments.exit_zero else 0
@@ -82,8 +82,7 @@ def _read_run(run: str) -> tuple[Report, str | None]:
     """The report of a recorded run and the interpreter that it trained with."""
     from pathlib import Path
 
-    from hotloop.cli.probing import recorded_probe
-    from hotloop.pipeline import report_run
+    from hotloop.pipeline.runs import recorded_probe, report_run
     from hotloop.trace.recording import find_run, read_run
 
     folder = find_run(run, Path.cwd())
@@ -146,16 +145,13 @@ def _to_json(
 
 
 def _print(checks: Sequence[Check], items: Sequence[Item] | None, command: str) -> None:
-    from hotloop.cli.show import choose_width
+    from hotloop.cli.show import look_at
 
-    stream = sys.stdout
-    is_terminal = stream.isatty()
-    width = choose_width(sys.stdout)
-    color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    width, color, _ = look_at(sys.stdout)
     text = draw_doctor(checks, items, command, width=max(LEAST_WIDTH, min(width, MOST_WIDTH)), color=color)
-    encoding = getattr(stream, "encoding", None) or "ascii"
-    stream.write(text.encode(encoding, "replace").decode(encoding))
-    stream.flush()
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.flush()
 
 
 def draw_doctor(checks: Sequence[Check], items: Sequence[Item] | None, command: str, *, width: int, color: bool) -> str:

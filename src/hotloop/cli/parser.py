@@ -1,4 +1,4 @@
-"""Subcommands -> one argparse parser. Importing this loads no subcommand's work."""
+"""Subcommands -> one argparse parser. Each is a module here whose name ends in _command; none loads its work yet."""
 
 from __future__ import annotations
 
@@ -15,18 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-COMMANDS = {
-    "run": "run a training command and say what its steps wait for",
-    "tune": "try the fixes on the unmodified command, and prove them",
-    "report": "show the report of a recorded run again",
-    "trace": "diagnose a training from the files of a profiler",
-    "diff": "say why a step takes longer or shorter than it did",
-    "check": "say whether a run became slower or larger than its baseline or limits allow",
-    "bench": "measure parts of a training alone, its loader, its scaling, its matrix products",
-    "rule": "explain a rule, or list all rules",
-    "doctor": "check whether this machine is set up well for training",
-}
-"""Subcommands in the order of the help, and what it says of them; each is a module with a name ending in _command."""
+FOLDER = os.path.dirname(__file__)
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -97,10 +86,18 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     parser.set_defaults(execute=None)
     parser.options = parser.list_options()
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name, text in COMMANDS.items():
-        if words is None or name in words:
-            import_module(f"hotloop.cli.{name}_command").add_parser(subparsers, text)
+    found = list_commands()
+    first = words[0] if words and words[0] in found else None
+    commands = {name: import_module(f"hotloop.cli.{name}_command") for name in found if first in (None, name)}
+    for name in sorted(found, key=lambda one: commands[one].ORDER if one in commands else 0):
+        if name in commands and (words is None or name in words):
+            commands[name].add_parser(subparsers)
             parser.options += subparsers.choices[name].list_options()
         else:
-            subparsers.add_parser(name, help=text)
+            subparsers.add_parser(name, help=commands[name].SUMMARY if name in commands else None)
     return parser
+
+
+def list_commands() -> list[str]:
+    """The subcommands: each is a module with ORDER and SUMMARY for the help, add_parser and execute."""
+    return sorted(file.removesuffix("_command.py") for file in os.listdir(FOLDER) if file.endswith("_command.py"))

@@ -10,34 +10,31 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def add_parser(subparsers: Any, summary: str) -> None:
-    parser = subparsers.add_parser(
-        "report",
-        help=summary,
-        description="Show the report of a recorded run: also of one that still trains, or that was killed.",
-    )
+ORDER, SUMMARY = 3, "show the report of a recorded run again"
+
+
+def add_parser(subparsers: Any) -> None:
     from hotloop.cli.show import add_output_options
 
+    parser = subparsers.add_parser(
+        "report",
+        help=SUMMARY,
+        description="Show the report of a recorded run: also of one that still trains, or that was killed.",
+    )
     parser.add_argument(
         "run", nargs="?", default="last", help="a run folder, its name under .hotloop/, or 'last' (training)"
     )
-    add_output_options(parser, json_help="write the report as JSON to FILE, or - for standard output")
+    add_output_options(parser)
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even when a serious fault was found")
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from hotloop.cli.probing import recorded_probe
     from hotloop.cli.show import check_outputs, has_serious_fault, note_newer_run, show_report
-    from hotloop.pipeline import report_run
-    from hotloop.trace.recording import find_run, read_run
+    from hotloop.pipeline.runs import read_report, recorded_probe
 
     check_outputs(arguments.json, arguments.html)
-    folder = find_run(arguments.run, Path.cwd())
     note_newer_run(arguments.run)
-    report = report_run(read_run(folder), folder=folder, probe=recorded_probe)
-    quiet = arguments.quiet or arguments.json == "-"
-    show_report(report, json_path=arguments.json, html_path=arguments.html, quiet=quiet, stream=sys.stdout)
+    report = read_report(arguments.run, probe=recorded_probe)
+    show_report(report, arguments, sys.stdout)
     return 1 if has_serious_fault(report) and not arguments.exit_zero else 0

@@ -8,8 +8,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def add_parser(subparsers: Any, summary: str) -> None:
-    parser = subparsers.add_parser("rule", help=summary, description="Explain a rule or a fix.")
+ORDER, SUMMARY = 8, "explain a rule, or list all rules"
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("rule", help=SUMMARY, description="Explain a rule or a fix.")
     parser.add_argument(
         "id", nargs="?", help="id of a rule, such as input-bound, or of a fix; without it all rules are listed"
     )

@@ -10,22 +10,28 @@ from hotloop.core.errors import CommandNotStarted, HotloopError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
 
+    from hotloop.attach.child import ChildEnd
+    from hotloop.cli.live import LiveLine
     from hotloop.core.strategy import Strategy
 
 
-def add_parser(subparsers: Any, summary: str) -> None:
+ORDER, SUMMARY = 1, "run a training command and say what its steps wait for"
+
+
+def add_parser(subparsers: Any) -> None:
+    from hotloop.cli.show import add_output_options
+
     parser = subparsers.add_parser(
         "run",
-        help=summary,
+        help=SUMMARY,
         description="Run a training command unchanged, watch it from inside, and report what its steps wait for.",
         usage="hotloop run [options] -- COMMAND...   or   hotloop run [options] train.py [arguments]",
     )
-    from hotloop.cli.show import add_output_options
-
-    add_output_options(parser, json_help="write the report as JSON to FILE")
+    add_output_options(parser, to_stdout=False)
     parser.add_argument(
         "--name", metavar="NAME", help="name of the run folder under .hotloop/ (default: time and command)"
     )
@@ -55,24 +61,19 @@ def add_parser(subparsers: Any, summary: str) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.attach import child
+    from hotloop.attach.launching import prepare_environment
     from hotloop.attach.run_folder import create_run_folder, write_manifest
-    from hotloop.attach.sampling import StackSampling
-    from hotloop.attach.unattached import UnattachedWatch
-    from hotloop.cli.show import check_outputs
+    from hotloop.cli.show import check_outputs, take_command, tell
     from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
-    from hotloop.pipeline.telemetry import DeviceWatch
-    from hotloop.tune.supervisor import CORES_FILE, Cores
 
-    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    if not command:
-        raise UsageError("no command to run; write: hotloop run -- python train.py")
+    command = take_command(arguments, "run", "run -- python train.py")
     if arguments.json == "-":
         raise UsageError("run writes its JSON to a file (standard output belongs to the training): --json report.json")
     check_outputs(arguments.json, arguments.html)
     resolved = child.resolve_command(command, os.environ.get("PATH"))
     if arguments.trace is not None:
         parse_trace_ranks(arguments.trace_ranks)
-        print(f"hotloop: the profiler {parse_trace_plan(arguments.trace).describe()}", file=sys.stderr)
+        tell(f"the profiler {parse_trace_plan(arguments.trace).describe()}")
     strategy = _load_strategy(arguments.strategy) if arguments.strategy is not None else None
     folder, notes = create_run_folder(arguments.name, command)
     if child.ignores_pythonpath(resolved):
@@ -81,7 +82,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "environment has hotloop installed can be observed so"
         )
     write_manifest(folder, command, notes)
-    options: dict[str, Any] = {
+    options = {
         "deep": not arguments.no_deep,
         "outside": True,
         "trace": arguments.trace,
@@ -89,76 +90,85 @@ def execute(arguments: argparse.Namespace) -> int:
         "nvtx": arguments.nvtx,
         "numbers": arguments.watch_numbers,
     }
-    variables: dict[str, str] = dict(os.environ)
-    if strategy is not None:
-        from hotloop.apply.environment import set_variables
-        from hotloop.core.strategy import strategy_to_mapping
-
-        variables, options["variables"] = set_variables(strategy, variables)
-        options["strategy"] = strategy_to_mapping(strategy)
-    environment = child.attach_environment(variables, folder, options)
+    environment = prepare_environment(os.environ, folder, options, strategy)
     kills_before = child.oom_kills()
-    live = _live_line(folder) if arguments.live else None
-    watch = DeviceWatch(folder, environment)
-    cores = Cores()
-    cores.sample()
-    unattached = UnattachedWatch(folder / "processes")
-    stacks = StackSampling(folder / "processes")
-
-    def on_tick() -> None:
-        watch.tick()
-        cores.sample()
-        unattached.tick()
-        stacks.tick()
-        if live is not None:
-            live()
-
+    watches = _Watches(folder, environment, is_live=arguments.live)
     try:
-        end = child.run_child(resolved, environment, on_tick)
+        end = child.run_child(resolved, environment, watches.tick)
     except BaseException as error:
-        watch.stop()
-        stacks.stop()
+        watches.stop()
         if isinstance(error, CommandNotStarted):
             _remove_run_folder(folder)
         raise
     try:  # one more Ctrl-C, wherever it comes, ends the report and not the exit code
-        watch.stop()
-        stacks.stop()
-        kills_after = child.oom_kills()
-        cores.sample(now=True)
-        _write_json(folder / CORES_FILE, cores.tell())
-        if watch.failure is not None:
-            print(f"hotloop: the devices were not watched to the end: {watch.failure}", file=sys.stderr)
-        _write_json(
-            folder / "outcome.json",
-            {
-                "schema": "hotloop.outcome/1",
-                "exit_code": end.exit_code,
-                "signal": end.signal_number,
-                "duration_s": end.duration_s,
-                "oom_kills": None if kills_before is None or kills_after is None else kills_after - kills_before,
-                "unattached": unattached.reason,
-            },
-        )
+        watches.stop()
+        _write_end(folder, end, kills_before, watches)
         _report(arguments, folder, interrupted=end.interrupted)
     except HotloopError as error:
-        print(f"hotloop: {error}", file=sys.stderr)
+        tell(str(error))
     except KeyboardInterrupt:
-        print(f"hotloop: interrupted; the report is still there: hotloop report {folder.name}", file=sys.stderr)
+        tell(f"interrupted; the report is still there: hotloop report {folder.name}")
     except Exception as error:
         # The training's own exit code must reach the shell, whatever is wrong with our report.
         place = error.__traceback__
         while place is not None and place.tb_next is not None:
             place = place.tb_next
-        where = (
-            f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})" if place is not None else ""
-        )
-        print(
-            f"hotloop: a bug in hotloop lost the report: {type(error).__name__}: {error}{where}; "
-            f"the recording is in {folder}",
-            file=sys.stderr,
-        )
+        where = f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})" if place else ""
+        tell(f"a bug in hotloop lost the report: {type(error).__name__}: {error}{where}; the recording is in {folder}")
     return end.shell_code
+
+
+class _Watches:
+    """What looks at the training from outside while it runs, about once a second."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], *, is_live: bool) -> None:
+        from hotloop.attach.sampling import StackSampling
+        from hotloop.attach.unattached import UnattachedWatch
+        from hotloop.telemetry.devices import DeviceWatch
+        from hotloop.tune.supervisor import Cores
+
+        self.cores = Cores()
+        self.cores.sample()
+        self.devices = DeviceWatch(folder, environment)
+        self.unattached = UnattachedWatch(folder / "processes")
+        self._stacks = StackSampling(folder / "processes")
+        self._live = _make_live_line(folder) if is_live else None
+
+    def tick(self) -> None:
+        self.devices.tick()
+        self.cores.sample()
+        self.unattached.tick()
+        self._stacks.tick()
+        if self._live is not None:
+            self._live()
+
+    def stop(self) -> None:
+        self.devices.stop()
+        self._stacks.stop()
+
+
+def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _Watches) -> None:
+    """What the watches saw, and how the command ended."""
+    import json
+
+    from hotloop.attach.child import oom_kills
+    from hotloop.cli.show import tell
+    from hotloop.core.outcome_file import OUTCOME_FILE, outcome_to_json
+    from hotloop.tune.supervisor import CORES_FILE
+
+    kills_after = oom_kills()
+    watches.cores.sample(now=True)
+    _write_best(folder / CORES_FILE, json.dumps(watches.cores.tell()))
+    if watches.devices.failure is not None:
+        tell(f"the devices were not watched to the end: {watches.devices.failure}")
+    text = outcome_to_json(
+        exit_code=end.exit_code,
+        signal=end.signal_number,
+        duration_s=end.duration_s,
+        oom_kills=None if kills_before is None or kills_after is None else kills_after - kills_before,
+        unattached=watches.unattached.reason,
+    )
+    _write_best(folder / OUTCOME_FILE, text)
 
 
 def _load_strategy(path: str) -> Strategy:
@@ -170,17 +180,14 @@ def _load_strategy(path: str) -> Strategy:
 
 
 def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -> None:
-    from hotloop.cli.probing import probe_training
-    from hotloop.cli.show import show_report
-    from hotloop.pipeline import no_probe, report_run
-    from hotloop.trace.recording import read_run
+    from hotloop.cli.show import make_probe, show_report, tell
+    from hotloop.pipeline.runs import no_probe, read_report
 
     skips_probe = arguments.no_probe or (interrupted and not arguments.probe)
     if skips_probe and not arguments.no_probe:
-        print("hotloop: interrupted: opportunities are not measured (--probe measures them)", file=sys.stderr)
-    probe = no_probe if skips_probe else probe_training(folder)
-    report = report_run(read_run(folder), folder=folder, probe=probe)
-    show_report(report, json_path=arguments.json, html_path=arguments.html, quiet=arguments.quiet, stream=sys.stderr)
+        tell("interrupted: opportunities are not measured (--probe measures them)")
+    probe = no_probe if skips_probe else make_probe()
+    show_report(read_report(folder, probe=probe), arguments, sys.stderr)
 
 
 def _remove_run_folder(folder: Path) -> None:
@@ -189,19 +196,19 @@ def _remove_run_folder(folder: Path) -> None:
     folder.rmdir()
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
+def _write_best(path: Path, text: str) -> None:
     """Best effort: a full disk or a folder that was deleted must not hide the training's own exit code."""
-    import json
+    from hotloop.cli.show import tell
 
     try:
         partial = path.with_suffix(".part")
-        partial.write_text(json.dumps(value))
+        partial.write_text(text)
         partial.replace(path)
     except OSError as error:
-        print(f"hotloop: cannot write {path}: {error.strerror}", file=sys.stderr)
+        tell(f"cannot write {path}: {error.strerror}")
 
 
-def _live_line(folder: Path) -> Any:
+def _make_live_line(folder: Path) -> LiveLine:
     from hotloop.cli.live import LiveLine
 
     return LiveLine(folder, sys.stderr)

@@ -13,12 +13,61 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from hotloop.core.report import Report
+    from hotloop.pipeline.runs import Probe
 
 
-def add_output_options(parser: argparse.ArgumentParser, *, json_help: str) -> None:
-    parser.add_argument("--json", metavar="FILE", help=json_help)
-    parser.add_argument("--html", metavar="FILE", help="write the report as one HTML file")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no report")
+def look_at(stream: TextIO) -> tuple[int, bool, bool]:
+    """Of a stream: its columns; whether it shows colours (a terminal, unless NO_COLOR is set); whether all signs."""
+    color = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
+    return choose_width(stream), color, encoding.startswith("utf")
+
+
+def add_output_options(
+    parser: argparse.ArgumentParser,
+    what: str = "report",
+    *,
+    to_stdout: bool = True,
+    html: str | None = "as one HTML file",
+    quiet: str | None = None,
+) -> None:
+    """--json, --html (unless ``html`` is None) and -q for what a command shows."""
+    stdout = ", or - for standard output" if to_stdout else ""
+    parser.add_argument("--json", metavar="FILE", help=f"write the {what} as JSON to FILE{stdout}")
+    if html is not None:
+        parser.add_argument("--html", metavar="FILE", help=f"write the {what} {html}")
+    parser.add_argument("-q", "--quiet", action="store_true", help=f"print {quiet or f'no {what}'}")
+
+
+def add_worker_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=int, metavar="N", help="processes that read (default: one for each core)")
+
+
+def choose_workers(arguments: argparse.Namespace) -> int:
+    from hotloop.core.cores import count_cores
+
+    return arguments.workers or count_cores()
+
+
+def check_counts(arguments: argparse.Namespace, *names: str) -> None:
+    """Raises UsageError unless these options are at least 1, or not given."""
+    for name in names:
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} {value}: give a number of at least 1")
+
+
+def take_command(arguments: argparse.Namespace, purpose: str, example: str) -> list[str]:
+    """The words of the training command. Raises UsageError without any."""
+    command: list[str] = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        raise UsageError(f"no command to {purpose}; write: hotloop {example}")
+    return command
+
+
+def tell(text: str) -> None:
+    """A line on standard error."""
+    print(f"hotloop: {text}", file=sys.stderr, flush=True)
 
 
 def check_outputs(*paths: str | None) -> None:
@@ -45,34 +94,38 @@ def choose_width(stream: TextIO, piped: int = 100) -> int:
     return piped
 
 
-def show_report(
-    report: Report, *, json_path: str | None, html_path: str | None, quiet: bool, stream: TextIO, top: int = 10
-) -> None:
-    """Write the files that were asked for, then the text; ``-`` as JSON file is standard output."""
+def show_report(report: Report, arguments: argparse.Namespace, stream: TextIO) -> None:
+    """Write the files that were asked for, then the text; ``-`` as JSON file is standard output, and no text then."""
     from hotloop.diagnose import RULES
     from hotloop.report import render_html, render_json, render_terminal
 
-    if json_path is not None:
-        text = render_json(report) + "\n"
-        if json_path == "-":
-            sys.stdout.write(text)
-        else:
-            write_text(json_path, text)
+    if arguments.json is not None:
+        write_json(arguments.json, render_json(report))
     manuals = {rule_id: rule.manual for rule_id, rule in RULES.items()}
-    if html_path is not None:
-        write_text(html_path, render_html(report, manuals=manuals, folder=os.getcwd()))
-    if quiet:
-        return
-    is_terminal = stream.isatty()
-    width = choose_width(stream)
-    color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
-    unicode = encoding.startswith("utf")
-    text = render_terminal(
-        report, width=width, color=color, unicode=unicode, manuals=manuals, top=top, folder=os.getcwd()
-    )
-    stream.write(text)
-    stream.flush()
+    if arguments.html is not None:
+        write_text(arguments.html, render_html(report, manuals=manuals, folder=os.getcwd()))
+    if not arguments.quiet and arguments.json != "-":
+        width, color, unicode = look_at(stream)
+        top = getattr(arguments, "top", 10)
+        stream.write(
+            render_terminal(
+                report, width=width, color=color, unicode=unicode, manuals=manuals, top=top, folder=os.getcwd()
+            )
+        )
+        stream.flush()
+
+
+def make_probe() -> Probe:
+    """Measures opportunities, and says so on a terminal."""
+    from functools import partial
+
+    from hotloop.pipeline.runs import probe_training
+
+    def begin() -> None:
+        if sys.stderr.isatty():
+            tell("measuring what other settings would win (about 10 s; Ctrl-C skips it)")
+
+    return partial(probe_training, tell=tell, tell_begin=begin)
 
 
 def note_newer_run(*names: str) -> None:
@@ -90,10 +143,16 @@ def note_newer_run(*names: str) -> None:
         return  # the command says so itself
     newer = find_newer(run)
     if newer is not None:
-        print(
-            f"hotloop: the last training is {run.name}; no training was seen in the newer run {newer.name}",
-            file=sys.stderr,
-        )
+        tell(f"the last training is {run.name}; no training was seen in the newer run {newer.name}")
+
+
+def write_json(path: str, text: str) -> None:
+    """Write a JSON text and a line's end; ``-`` is standard output."""
+    if path == "-":
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    else:
+        write_text(path, text + "\n")
 
 
 def write_text(path: str, text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 TYPE_CHECKING = False
@@ -17,19 +16,22 @@ if TYPE_CHECKING:
 SORTS = ("device_time", "host_self", "self_memory", "flops", "count")
 
 
-def add_parser(subparsers: Any, text: str) -> None:
+ORDER, SUMMARY = 4, "diagnose a training from the files of a profiler"
+
+
+def add_parser(subparsers: Any) -> None:
+    from hotloop.cli.cache_options import add_cache_options
+    from hotloop.cli.show import add_output_options, add_worker_option
+    from hotloop.core.changes import list_forms
+
     parser = subparsers.add_parser(
         "trace",
-        help=text,
+        help=SUMMARY,
         description="Read the traces of one training: torch.profiler's Kineto JSON (plain or .gz) or the SQLite export "
         "of Nsight Systems, one file, several, or a folder with a file for each rank; or a memory snapshot (.pickle).",
     )
-    from hotloop.cli.cache_options import add_cache_options
-    from hotloop.cli.show import add_output_options
-    from hotloop.core.changes import list_forms
-
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, folders of them, or URLs (s3://...)")
-    add_output_options(parser, json_help="write the report as JSON to FILE, or - for standard output")
+    add_output_options(parser)
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the long tables (default: 10)")
     parser.add_argument(
         "--sort",
@@ -64,7 +66,7 @@ def add_parser(subparsers: Any, text: str) -> None:
     parser.add_argument(
         "--sql-rows", type=int, metavar="N", help="rows of the answer, 0 for all (default: 50 of a table, else all)"
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes that read (default: one for each core)")
+    add_worker_option(parser)
     add_cache_options(parser)
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even when a serious fault was found")
     parser.set_defaults(execute=execute)
@@ -85,15 +87,11 @@ class _AskChange(argparse.Action):
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.show import check_outputs
-    from hotloop.core.errors import UsageError
-    from hotloop.pipeline.memory import is_memory_file
+    from hotloop.cli.show import check_counts, check_outputs
+    from hotloop.trace.memory_files import is_memory_file
 
     check_outputs(arguments.json, arguments.html, arguments.export)
-    for name in ("top", "workers"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name} {value}: give a number of at least 1")
+    check_counts(arguments, "top", "workers")
     _check_export(arguments)
     _check_query(arguments)
     _check_changes(arguments)
@@ -113,7 +111,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
     from hotloop.analyze.timeline.reduce import ReduceOptions
     from hotloop.cli.cache_options import choose_cache_folder
-    from hotloop.cli.show import has_serious_fault, show_report
+    from hotloop.cli.show import choose_workers, has_serious_fault, show_report
     from hotloop.core.redact import redact_command
     from hotloop.pipeline.traces import report_traces
 
@@ -125,59 +123,54 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
             op_sort=arguments.sort,
             what_if=tuple(arguments.what_if),
         ),
-        workers=arguments.workers or _count_cores(),
+        workers=choose_workers(arguments),
         progress=progress,
         cache_folder=choose_cache_folder(arguments),
         command=redact_command(("hotloop", "trace", *arguments.paths)),
     )
-    quiet = arguments.quiet or arguments.json == "-"
-    show_report(
-        report,
-        json_path=arguments.json,
-        html_path=arguments.html,
-        quiet=quiet,
-        stream=sys.stdout,
-        top=arguments.top,
-    )
+    show_report(report, arguments, sys.stdout)
     if arguments.export is not None and report.trace is not None:
         _export(arguments, paths, report.trace.lead.facts)
     return 1 if has_serious_fault(report) and not arguments.exit_zero else 0
 
 
 def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceFacts) -> None:
+    from functools import partial
     from pathlib import Path
 
+    from hotloop.analyze.timeline.tracks import draw_steps
     from hotloop.cli.cache_options import choose_cache_folder
-    from hotloop.pipeline.export import export_steps
+    from hotloop.trace.export import export_steps
 
-    done = export_steps(
-        paths,
-        lead,
-        Path(arguments.export),
-        wanted=None if arguments.export_steps is None else _read_steps(arguments.export_steps),
-        definitions=arguments.definitions,
-        cache_folder=choose_cache_folder(arguments),
-    )
+    wanted = None if arguments.export_steps is None else _read_steps(arguments.export_steps)
+    draw = partial(draw_steps, definitions=arguments.definitions, wanted=wanted)
+    folder = choose_cache_folder(arguments)
+    source, done = export_steps(paths, lead, Path(arguments.export), draw, cache_folder=folder)
     if arguments.quiet:
         return
     which = "everything" if not done.steps else f"step {done.steps[0]}"
     if len(done.steps) > 1:
         which = f"steps {done.steps[0]} to {done.steps[-1]}"
-    line = f"{arguments.export}: {which} of {done.source}, {done.events_count:,} events; open it in ui.perfetto.dev"
+    line = f"{arguments.export}: {which} of {source}, {len(done.rows):,} events; open it in ui.perfetto.dev"
     if done.pathless is not None:
         line += f"; without a critical path for {done.pathless}"
     print(line, file=sys.stderr)
 
 
 def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
+    from functools import partial
+
+    from hotloop.analyze.timeline.classes import CLASS_NAMES
+    from hotloop.analyze.timeline.event_tables import tabulate_events
     from hotloop.cli.answer import print_answer
     from hotloop.cli.cache_options import choose_cache_folder
-    from hotloop.pipeline.query import query_traces
+    from hotloop.trace.query import query_traces
 
     with query_traces(
         paths,
         arguments.sql,
-        definitions=arguments.definitions,
+        partial(tabulate_events, definitions=arguments.definitions),
+        CLASS_NAMES,
         progress=progress,
         cache_folder=choose_cache_folder(arguments),
     ) as answer:
@@ -257,7 +250,8 @@ def _report_memory(arguments: argparse.Namespace) -> int:
     from hotloop.cli.show import show_report
     from hotloop.core.errors import UsageError
     from hotloop.core.redact import redact_command
-    from hotloop.pipeline.memory import is_memory_file, report_memory_files
+    from hotloop.pipeline.traces import report_memory_files
+    from hotloop.trace.memory_files import is_memory_file
 
     others = [path for path in arguments.paths if not is_memory_file(path)]
     if others:
@@ -268,14 +262,8 @@ def _report_memory(arguments: argparse.Namespace) -> int:
     for option in ("what_if", "sql", "export"):
         if getattr(arguments, option):
             raise UsageError(f"--{option.replace('_', '-')}: a memory file has no steps and no events of a trace")
-    show_report(
-        report_memory_files(list(map(Path, arguments.paths)), redact_command(("hotloop", "trace", *arguments.paths))),
-        json_path=arguments.json,
-        html_path=arguments.html,
-        quiet=arguments.quiet or arguments.json == "-",
-        stream=sys.stdout,
-        top=arguments.top,
-    )
+    command = redact_command(("hotloop", "trace", *arguments.paths))
+    show_report(report_memory_files([Path(path) for path in arguments.paths], command), arguments, sys.stdout)
     return 0
 
 
@@ -283,10 +271,6 @@ def _fetch(path: str, folder: Path, progress: Progress | None) -> str | Path:
     from hotloop.trace.inputs import fetch_remote, is_remote
 
     return fetch_remote(path, folder, progress) if is_remote(path) else path
-
-
-def _count_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _show_progress() -> Progress:

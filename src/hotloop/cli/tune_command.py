@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 
 from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
     from pathlib import Path
     from typing import Any
 
-    from hotloop.pipeline.tuning import Progress, Request
+    from hotloop.tune.request import Progress, Request
 
+ORDER, SUMMARY = 2, "try the fixes on the unmodified command, and prove them"
 GOALS = ("speed", "memory", "pareto", "cost")
+ASKED_AGAIN = ("--goal", "--matrix", "--search", "--price-per-hour")
+"""Options that change what is tuned: they belong into the command that goes on."""
 
 
-def add_parser(subparsers: Any, summary: str) -> None:
+def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "tune",
-        help=summary,
+        help=SUMMARY,
         description="Observe a training, try the fixes of its findings in fresh processes, and write the proven ones "
         "to fast.toml. The command and its files stay as they are.",
         usage="hotloop tune [options] -- COMMAND...\n       hotloop tune --apply DIR",
@@ -61,38 +64,38 @@ def add_parser(subparsers: Any, summary: str) -> None:
     parser.add_argument("--no-probe", action="store_true", help="measure no opportunities before the trials")
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress and no report")
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
-    parser.set_defaults(execute=execute)
+    names = [option[2:].replace("-", "_") for option in ASKED_AGAIN]
+    parser.set_defaults(execute=execute, defaults={name: parser.get_default(name) for name in names})
 
 
 def execute(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
     from hotloop.attach import child
-    from hotloop.cli.probing import probe_training
-    from hotloop.pipeline import no_probe
-    from hotloop.pipeline.tuning import Progress, Request, try_findings, try_suggestions, tune_command, with_patch
+    from hotloop.cli.show import make_probe, take_command, tell
+    from hotloop.pipeline.runs import no_probe
+    from hotloop.pipeline.tuning import check, measure_matrix, tune_command
+    from hotloop.tune.attempt import SEARCHES
+    from hotloop.tune.matrix import check_prices, load_matrix
+    from hotloop.tune.request import Progress, Request
 
-    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if arguments.apply:
-        if command:
+        if arguments.command not in ([], ["--"]):
             raise UsageError(
                 "--apply DIR takes no command; to tune and then apply write: hotloop tune --apply -- COMMAND"
             )
         apply_kept(find_tuning(arguments.apply), arguments.quiet)
         return 0
-    if not command:
-        raise UsageError("no command to tune; write: hotloop tune -- python train.py")
+    command = take_command(arguments, "tune", "tune -- python train.py")
     budget_s = parse_time_s(arguments.budget)
-    price_per_hour = check_price(arguments.price_per_hour, arguments.goal, is_declared=arguments.matrix is not None)
+    is_declared = arguments.matrix is not None
+    price_per_hour = check_price(arguments.price_per_hour, arguments.goal, is_declared=is_declared)
     resolved = child.resolve_command(command, os.environ.get("PATH"))
     if child.ignores_pythonpath(resolved):
         raise UsageError("Python was started with -I, -E or -S: hotloop cannot change a training that it cannot enter")
-    check_search(arguments.search, arguments.goal, is_declared=arguments.matrix is not None)
-    rows = None
-    if arguments.matrix is not None:
-        from hotloop.pipeline.matrix import check_prices, load_matrix
-
-        rows = load_matrix(arguments.matrix, resolved)
+    check_search(arguments.search, arguments.goal, is_declared=is_declared)
+    rows = load_matrix(arguments.matrix, resolved, check) if is_declared else ()
+    if rows:
         check_prices(rows, arguments.goal, price_per_hour)
     folder = make_folder(arguments.out)
     request = Request(
@@ -104,26 +107,23 @@ def execute(arguments: argparse.Namespace) -> int:
         budget_s=budget_s,
         goal=arguments.goal,
         price_per_hour=price_per_hour,
-        options=_asked_for(arguments),
+        options=_asked_again(arguments),
         typed=tuple(command),
-        make_probe=(lambda run_folder: no_probe) if arguments.no_probe else probe_training,
     )
     progress = Progress()
+    probe = no_probe if arguments.no_probe else make_probe()
     try:
-        if rows is None:
-            search = try_suggestions if arguments.search == "optuna" else try_findings
-            try_out = with_patch(search, request, progress)
-            tune_command(request, progress, _make_teller(arguments.quiet, budget_s), try_out=try_out)
+        if rows:
+            measure_matrix(rows, request, progress, _make_teller(arguments.quiet, budget_s), probe)
         else:
-            from hotloop.pipeline.matrix import measure_matrix
-
-            measure_matrix(rows, request, progress, _make_teller(arguments.quiet, budget_s))
+            search = SEARCHES[arguments.search]
+            tune_command(request, progress, _make_teller(arguments.quiet, budget_s), search, probe=probe)
     except KeyboardInterrupt:
         if progress.report is None:
-            print("hotloop: interrupted before the baseline was observed: there is nothing to write", file=sys.stderr)
+            tell("interrupted before the baseline was observed: there is nothing to write")
             return 0
-        print("hotloop: interrupted: what was found so far is written", file=sys.stderr)
-    _write(request, progress, folder, arguments.quiet, apply=arguments.apply is not None)
+        tell("interrupted: what was found so far is written")
+    _write(request, progress, arguments.quiet, apply=arguments.apply is not None)
     return 0
 
 
@@ -164,22 +164,24 @@ def apply_kept(folder: Path, quiet: bool) -> None:
 
 def _apply_new(progress: Progress, folder: Path, quiet: bool) -> None:
     """The patch of the tuning that was just run; what speaks against it is told, and is no error of the tuning."""
+    from hotloop.cli.show import tell
+
     if progress.check is None:
-        print("hotloop: nothing was applied: no change of the source was proven", file=sys.stderr)
+        tell("nothing was applied: no change of the source was proven")
         return
     try:
         apply_kept(folder, quiet)
     except UsageError as error:
-        print(f"hotloop: nothing was applied: {error}", file=sys.stderr)
+        tell(f"nothing was applied: {error}")
 
 
-def _asked_for(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """The options that change what is tuned, as they were given."""
+def _asked_again(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The options of ASKED_AGAIN that are not as they are without being given."""
     words: list[str] = []
-    for name, default in (("goal", "speed"), ("matrix", None), ("search", "greedy"), ("price_per_hour", None)):
-        value = getattr(arguments, name)
-        if value != default:
-            words += ["--" + name.replace("_", "-"), str(value)]
+    for option in ASKED_AGAIN:
+        name = option[2:].replace("-", "_")
+        if getattr(arguments, name) != arguments.defaults[name]:
+            words += [option, str(getattr(arguments, name))]
     return tuple(words)
 
 
@@ -257,36 +259,40 @@ def make_folder(out: str | None) -> Path:
     return folder
 
 
-def _make_teller(quiet: bool, budget_s: float | None = None) -> Any:
+def _make_teller(quiet: bool, budget_s: float | None = None) -> Callable[[str], None]:
     import time
 
-    began_s = time.monotonic()
+    from hotloop.cli.show import tell
+
+    begun_s = time.monotonic()
     of = "" if budget_s is None else f" of {budget_s:.0f}"
 
-    def tell(text: str) -> None:
+    def tell_time(text: str) -> None:
         if not quiet:
-            print(f"hotloop: {time.monotonic() - began_s:4.0f}{of} s: {text}", file=sys.stderr, flush=True)
+            tell(f"{time.monotonic() - begun_s:4.0f}{of} s: {text}")
 
-    return tell
+    return tell_time
 
 
-def _write(request: Request, progress: Progress, folder: Path, quiet: bool, *, apply: bool) -> None:
-    from hotloop.cli.show import show_report, write_text
-    from hotloop.pipeline.tuning import (
+def _write(request: Request, progress: Progress, quiet: bool, *, apply: bool) -> None:
+    import argparse
+
+    from hotloop.cli.show import show_report, tell, write_text
+    from hotloop.tune.attempt import settle_patch
+    from hotloop.tune.kept_patch import ABOUT, DIFF, about_text, diff_text
+    from hotloop.tune.outcome import (
         finish_report,
         front_strategies,
         keep_history,
         reveal_next,
-        settle_patch,
         strategy_text,
         tell_overrides,
     )
-    from hotloop.tune.kept_patch import ABOUT, DIFF, about_text, diff_text
 
+    folder = request.folder
     strategy_file = folder / "fast.toml"
-    shown = os.path.relpath(strategy_file)
     patch = settle_patch(progress, request)
-    report, strategy = finish_report(progress, request.goal, shown)
+    report, strategy = finish_report(request, progress, os.path.relpath(strategy_file))
     report = keep_history(report, request.store.parent)
     write_text(str(strategy_file), strategy_text(strategy, tell_overrides(progress)))
     for name, one in front_strategies(progress).items():
@@ -296,21 +302,12 @@ def _write(request: Request, progress: Progress, folder: Path, quiet: bool, *, a
     (folder / ABOUT).unlink(missing_ok=True)  # of an earlier tuning into the same folder
     if progress.check is not None:
         write_text(str(folder / ABOUT), about_text(patch, request.cwd, progress.check))
-    if report.tune is not None and patch.left_out:
-        left = tuple(f"not in patch.diff: {one.technique}: {one.why}" for one in patch.left_out)
-        report = replace(report, tune=replace(report.tune, warnings=(*report.tune.warnings, *left)))
     if not quiet:
-        names = "fast.toml, patch.diff, report.html and report.json"
-        print(f"hotloop: {names} are in {os.path.relpath(folder)}", file=sys.stderr)
+        tell(f"fast.toml, patch.diff, report.html and report.json are in {os.path.relpath(folder)}")
     if apply:
         _apply_new(progress, folder, quiet)
-    show_report(
-        report,
-        json_path=str(folder / "report.json"),
-        html_path=str(folder / "report.html"),
-        quiet=quiet,
-        stream=sys.stderr,
-    )
-    runnable = reveal_next(progress, report)
+    outputs = argparse.Namespace(json=str(folder / "report.json"), html=str(folder / "report.html"), quiet=quiet)
+    show_report(report, outputs, sys.stderr)
+    runnable = reveal_next(request, report)
     if runnable and not quiet:
         print(f"To run as it is (it holds what the report hides): {runnable}", file=sys.stderr)

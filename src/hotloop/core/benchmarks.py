@@ -40,3 +40,20 @@ def benchmark_to_json(result: BenchmarkResult) -> dict[str, Any]:
         "tables": [[dict(row) for row in table] for table in result.tables],
         "notes": list(result.notes),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRun:
+    """One launch. ``units_per_step`` is of all ranks together; None means unknown."""
+
+    ranks: int
+    step_ns: float
+    unit: str
+    units_per_step: float | None
+    exposed_ns: float | None
+    """Communication per step that no computation hides, mean over ranks."""
+    threads: int | None
+    is_synced: bool = True
+    """False: DDP reduced no gradients in this launch."""
+    has_ddp: bool = True
+    """Every rank built a DistributedDataParallel."""

@@ -198,26 +198,30 @@ class AppliedTechnique:
     values: Mapping[str, Value] = field(default_factory=dict)
     """What was set, by name; empty where nothing was, and in reports from before it was recorded."""
 
+    @property
+    def is_applied(self) -> bool:
+        return self.status == "applied"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     tool_version: str
     command: tuple[str, ...]
-    environment: Mapping[str, Value]
-    outcome: Outcome | None
     verdict: str
-    step: StepSummary | None
-    breakdown: Breakdown | None
-    device: Device | None
-    memory: MemorySummary | None
-    ranks: tuple[RankSummary, ...]
-    findings: tuple[Finding, ...]
-    combined_saving: CombinedSaving | None
-    forecast_history: Mapping[str, Value]
-    skipped: tuple[Skipped, ...]
-    health: tuple[Health, ...]
-    overhead: Overhead | None
-    next_command: str | None
+    environment: Mapping[str, Value] = field(default_factory=dict)
+    outcome: Outcome | None = None
+    step: StepSummary | None = None
+    breakdown: Breakdown | None = None
+    device: Device | None = None
+    memory: MemorySummary | None = None
+    ranks: tuple[RankSummary, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    combined_saving: CombinedSaving | None = None
+    forecast_history: Mapping[str, Value] = field(default_factory=lambda: {"n": 0, "median_abs_error": None})
+    skipped: tuple[Skipped, ...] = ()
+    health: tuple[Health, ...] = ()
+    overhead: Overhead | None = None
+    next_command: str | None = None
     timelines: tuple[Timeline, ...] = ()
     lines: tuple[LineShare, ...] = ()
     scorecard: tuple[ScorecardRow, ...] = ()

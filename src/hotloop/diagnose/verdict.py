@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hotloop.core.findings import Finding, Kind, Severity, severity_of
+from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.phases import Breakdown, Excluded
 from hotloop.core.report import Device, LineShare, StepSummary
 from hotloop.core.timeline import IdleCauses
-from hotloop.diagnose.wording import say_time
+from hotloop.diagnose.wording import say_bytes, say_time
 
 _SERIOUS = (Severity.HIGH, Severity.MEDIUM)
 
@@ -106,6 +107,29 @@ def describe_trace_verdict(
     if breakdown is not None:
         parts.append(f"the step: {_largest_phases(breakdown)}")
     return f"no serious fault found; {'; '.join(parts)}" if parts else "the trace shows no steps and no device work"
+
+
+def describe_unseen_verdict(findings: Sequence[Finding]) -> str:
+    """Of a command in which no training was seen: what ended it, where that is known."""
+    if findings:
+        return f"{findings[0].rule}: {findings[0].title}"
+    return "no training was seen in this command: no process completed a backward or an optimizer step"
+
+
+def describe_memory_verdict(file: MemoryFile) -> str:
+    """Of a memory snapshot or timeline: where the memory is."""
+    if file.kind == "timeline":
+        largest = f", most of it {file.categories[0].category}" if file.categories else ""
+        return f"memory peaks at {say_bytes(file.peak_bytes or 0)}{largest}"
+    if not file.devices:
+        return "the snapshot holds no device memory"
+    worst = max(file.devices, key=lambda one: one.reserved_bytes)
+    failures = len(file.out_of_memory)
+    failed = f"; {failures} allocation{'s' * (failures > 1)} failed" if failures else ""
+    return (
+        f"device {worst.device} has {say_bytes(worst.active_bytes)} in use of {say_bytes(worst.reserved_bytes)}"
+        f" reserved{failed}"
+    )
 
 
 def first_serious(findings: Sequence[Finding]) -> Finding | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hotloop.core.cores import count_cores, list_cgroup_files, read_system_file
 from hotloop.core.redact import redact_command, redact_text
 
 from .places import Place, place_of_callable, user_place_of_callable
@@ -65,7 +66,7 @@ def process_facts(anchor_wall_s: float, restart: int, affinity_cores: int | None
         "cwd": os.getcwd(),
         "anchor_wall_s": anchor_wall_s,
         "process_start_wall_s": process_start_wall_s(),
-        "cores": available_cores(affinity_cores),
+        "cores": count_cores(affinity_cores),
         "torch_threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "accelerator": accelerator,
@@ -119,58 +120,17 @@ def process_start_wall_s() -> float | None:
     return time.time() - uptime_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def available_cores(affinity_cores: int | None = None) -> int:
-    """min(affinity, cgroup quota) of this process, at least 1; a known earlier affinity counts when it was wider."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    cores = max(cores, affinity_cores or 0)
-    quota = cgroup_quota_cores()
-    return max(1, min(cores, int(quota + 0.5) if quota else cores))
-
-
-def cgroup_quota_cores() -> float | None:
-    """CPU quota of this process's cgroup (v2, else v1) in cores; None without one."""
-    for path in _cgroup_files("cpu.max"):
-        text = _read(path).split()
-        if len(text) == 2 and text[0] != "max":
-            return int(text[0]) / int(text[1])
-    quota, period = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-    if quota.strip().isdigit() and period.strip().isdigit():
-        return int(quota) / int(period)
-    return None
-
-
 def memory_limit_bytes() -> int | None:
     """The memory that this process may use: min(physical, cgroup limit)."""
     limits = []
-    for line in _read("/proc/meminfo").splitlines():
+    for line in read_system_file("/proc/meminfo").splitlines():
         if line.startswith("MemTotal:"):
             limits.append(int(line.split()[1]) * 1024)
-    for path in [*_cgroup_files("memory.max"), "/sys/fs/cgroup/memory/memory.limit_in_bytes"]:
-        text = _read(path).strip()
+    for path in [*list_cgroup_files("memory.max"), "/sys/fs/cgroup/memory/memory.limit_in_bytes"]:
+        text = read_system_file(path).strip()
         if text.isdigit() and int(text) < 1 << 60:
             limits.append(int(text))
     return min(limits) if limits else None
-
-
-def _cgroup_files(name: str) -> list[str]:
-    """The file of this process's own cgroup and of its parents, innermost first (cgroup v2)."""
-    for line in _read("/proc/self/cgroup").splitlines():
-        if line.startswith("0::"):
-            folder = "/sys/fs/cgroup" + line[3:].rstrip("/")
-            files = []
-            while folder.startswith("/sys/fs/cgroup"):
-                files.append(os.path.join(folder, name))
-                folder = os.path.dirname(folder)
-            return files
-    return []
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read(1 << 16)
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def first_batch_size(loader: Any) -> int | None:

@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
+from hotloop.core.cores import count_cores
 from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD
 from hotloop.core.trace_demand import TraceDemand, tell_demand
 from hotloop.core.trace_plan import SAVE, WAIT, TracePlan, parse_trace_plan, parse_trace_ranks
 
 from .at_exit import run_at_exit
-from .facts import available_cores
 from .guard import guarded
 from .profiling import quiet_profiler, supported_activities, torch_schedule, write_trace
 from .ranks import current_rank, worker_name
@@ -158,7 +158,7 @@ class Tracing:
         local_ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
         sharers = max(1, int(local_ranks)) if local_ranks.isdigit() else 1
         demand = TraceDemand(
-            cores_count=max(1, available_cores(self._affinity_cores) // sharers),
+            cores_count=max(1, count_cores(self._affinity_cores) // sharers),
             loading_ns=self._loading_ns,
             loading_busy_ns=self._loading_busy_ns,
             steps_ns=self._steps_ns,

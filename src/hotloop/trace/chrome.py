@@ -10,7 +10,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hotloop.core.errors import UsageError
 from hotloop.core.trace import DEVICE_WORK, Category, DeviceFacts, MemoryEvents, Trace, TraceFacts
+from hotloop.core.trace_results import Slice, Track
 
 Int64s = NDArray[np.int64]
 
@@ -86,24 +87,6 @@ _TEXT_NAMES: Mapping[str, str] = {
     "kernel_file": "kernel_file",
     "domain": "domain",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """One stretch of a track, on the trace's clock."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-    args: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Track:
-    """A line of slices that do not overlap."""
-
-    name: str
-    slices: Iterable[Slice]
 
 
 def write_chrome(

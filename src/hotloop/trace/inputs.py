@@ -23,6 +23,7 @@ from hotloop.core.catalogue import Catalogue
 from hotloop.core.errors import RecordingError, TraceError
 from hotloop.core.redact import redact_text
 from hotloop.core.trace import TraceFacts, TraceNote
+from hotloop.core.trace_results import ReducedTrace, ReducedTraces
 
 from .cache import MIN_TRACE_BYTES, cache_place, load_columns, make_key, store_columns, trim_folder
 from .columns import TraceColumns
@@ -63,24 +64,6 @@ class TraceFiles:
     """What the given paths mean."""
 
     files: tuple[TraceFile, ...]
-    notes: tuple[TraceNote, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReducedTrace(Generic[R]):
-    """One trace after ``reduce``: small enough to be sent between processes."""
-
-    facts: TraceFacts
-    notes: tuple[TraceNote, ...]
-    event_count: int
-    result: R
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReducedTraces(Generic[R]):
-    """All traces, in the order of their ranks; ``notes`` are about the set, each trace has its own."""
-
-    traces: tuple[ReducedTrace[R], ...]
     notes: tuple[TraceNote, ...]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hotloop.core.findings import Numerics
+from hotloop.core.measurement import Measurement
 from hotloop.core.techniques import Technique
 from hotloop.core.tuning import Verdict
 
@@ -17,7 +18,6 @@ from . import statistics
 from .grid import Configuration
 from .quality import ORDER
 from .search import Candidate
-from .trials import Measurement
 from .tuner import Arm, Campaign, end_arm, run_references, run_rounds
 
 NOT_APPLICABLE = "not applicable: "
@@ -73,7 +73,7 @@ def measure_declared(
         campaign.level = statistics.DECISION_LEVEL / len(active)
     run_references(campaign, observed)
     try:
-        run_rounds(campaign, active, campaign.deadline_s)
+        run_rounds(campaign, active, campaign.budget.search_until_s)
     finally:
         for arm in active:
             _have_last_word(campaign, arm, rows[arm.candidate.id])

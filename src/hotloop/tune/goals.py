@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotloop.core.findings import Value
+from hotloop.core.measurement import Measurement
 from hotloop.core.tuning import Verdict
 
 from . import statistics
-from .trials import Measurement, pick_unit, time_per_unit
+from .trials import pick_unit, time_per_unit
 
 SPEED, MEMORY, PARETO, COST = "speed", "memory", "pareto", "cost"
 GOALS = (SPEED, MEMORY, PARETO, COST)

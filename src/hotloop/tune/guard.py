@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hotloop.core.findings import Numerics, Value
+from hotloop.core.measurement import Measurement
 
 from .quality import LOSS, NORM, Bands, Quality, Watched, half_widths, judge_losses, judge_norms, window_slices
-from .trials import Measurement
 
 MOST_POINTS = 80
 """Points of a curve in the report; the step where a candidate left its band is always one of them."""

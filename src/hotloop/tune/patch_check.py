@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hotloop.core.findings import Numerics
+from hotloop.core.measurement import Measurement
 from hotloop.core.tuning import PatchCheck, Verdict
 
 from . import goals, statistics
 from .patch import Patch
-from .trials import LOST, Measurement, Ran, pick_unit, ran_together
+from .trials import LOST, Ran, pick_unit, ran_together
 from .tuner import Arm, BaselineFailed, Campaign, judge, judge_numbers, judge_pairs, numerics_of, run_baseline
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
@@ -51,7 +52,7 @@ def check_patch(campaign: Campaign, arm: Arm, run_patched: RunPatched, before: P
     numerics = numerics_of(arm.candidate, arm.own[-1])
     number = 0
     while len(own) < MOST_PAIRS:
-        if campaign.clock_s() + 2 * campaign.process_s > campaign.deadline_s:
+        if campaign.clock_s() + 2 * campaign.process_s > campaign.budget.until_s:
             break
         try:
             pair = _run_pair(campaign, run_patched, number)

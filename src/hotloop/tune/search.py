@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from hotloop.core.findings import Basis, Finding, Numerics, Safety, Saving, Severity, Value, Where, severity_of
+from hotloop.core.report import AppliedTechnique
 from hotloop.core.strategy import Choice, Strategy, StrategyError, chain
 from hotloop.core.techniques import Stage, Technique
 
@@ -75,7 +75,7 @@ def _name_line(place: Where, root: Path) -> str:
     return f"{path.relative_to(root) if path.is_relative_to(root) else path}:{place.line}"
 
 
-def override_explicit(candidate: Candidate, applied: Sequence[Mapping[str, Any]]) -> Candidate | None:
+def override_explicit(candidate: Candidate, applied: Sequence[AppliedTechnique]) -> Candidate | None:
     """The candidate with leave to replace a setting of the script's own that stood in its way in a process.
 
     None where nothing did, or where no rule has judged that very line.
@@ -83,17 +83,17 @@ def override_explicit(candidate: Candidate, applied: Sequence[Mapping[str, Any]]
     choice = candidate.strategy.choices[0] if len(candidate.strategy.choices) == 1 else None
     if choice is None or choice.override:
         return None
-    refused = [one for one in applied if one.get("explicit") and one.get("status") != "applied"]
-    places = tuple(place for place in candidate.judged if any(_is_at(place, one.get("where")) for one in refused))
+    refused = [one for one in applied if one.explicit and not one.is_applied]
+    places = tuple(place for place in candidate.judged if any(_is_at(place, one.where) for one in refused))
     if not refused or not (places or candidate.judges_process):
         return None
     where = () if candidate.judges_process else places
     return replace(candidate, strategy=Strategy(choices=(replace(choice, override=True, where=where),)))
 
 
-def _is_at(place: str, where: Sequence[Any] | None) -> bool:
+def _is_at(place: str, where: Where | None) -> bool:
     file, _, line = place.rpartition(":")
-    return where is not None and str(where[1]) == line and f"/{where[0]}".endswith(f"/{file}")
+    return where is not None and str(where.line) == line and f"/{where.file}".endswith(f"/{file}")
 
 
 def _rivals(named: Sequence[str], techniques: Mapping[str, Technique]) -> set[str]:

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from hotloop.core.errors import UsageError
+from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import StrategyError, chain
 from hotloop.core.tuning import Verdict
 
 from . import goals, statistics
 from .quality import ORDER
 from .search import Candidate, Check
-from .trials import Measurement
 from .tuner import (
     Arm,
     Campaign,
@@ -103,7 +103,7 @@ def tune_suggested(
     campaign.level = statistics.DECISION_LEVEL / PROVEN_COUNT
     run_references(campaign, observed)
     now_s = campaign.clock_s()
-    until_s = now_s + SEARCH_RATIO * (campaign.deadline_s - now_s)
+    until_s = now_s + SEARCH_RATIO * (campaign.budget.search_until_s - now_s)
     looked = _look(campaign, known, suggester, until_s)
     promising = sorted(
         (arm for arm in looked if arm.ended is None and _ratio(campaign, arm) > 1.0),
@@ -118,7 +118,7 @@ def tune_suggested(
     campaign.arms.extend(chosen)
     if chosen:
         campaign.tell("to be proven: " + "; ".join(arm.candidate.id for arm in chosen))
-        run_rounds(campaign, chosen, campaign.deadline_s)
+        run_rounds(campaign, chosen, campaign.budget.search_until_s)
 
 
 def _look(campaign: Campaign, known: dict[str, Candidate], suggester: Suggester, until_s: float) -> list[Arm]:

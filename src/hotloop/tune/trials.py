@@ -19,9 +19,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.findings import Where
+from hotloop.core.measurement import Measurement
+from hotloop.core.outcome_file import OUTCOME_FILE, outcome_to_json
+from hotloop.core.report import AppliedTechnique
 from hotloop.core.strategy import Strategy
 
 from .workspace import Plan, make_workspace, own_place, remove_workspace
+
+AttachTrial = Callable[[Strategy, Path, Mapping[str, Any]], Mapping[str, str]]
+"""Strategy, run folder and the agent's options for a trial -> the environment of its process."""
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
@@ -36,48 +43,6 @@ _MEMORY_WORDS = re.compile(
     r"out of memory|OutOfMemoryError|can't allocate memory|Cannot allocate memory|\bMemoryError\b|std::bad_alloc", re.I
 )
 _LOG_BYTES = 16_384
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What one process of a trial (all its ranks) measured over its steady steps. None where nothing was counted."""
-
-    step_ns: float
-    steady_count: int
-    samples_per_step: float | None
-    tokens_per_step: float | None
-    peak_bytes: int | None
-    one_time_ns: int | None
-    """From the first event to the first steady step, beyond as many steady steps."""
-    breakdown: Mapping[str, float] = field(default_factory=dict)
-    losses: tuple[float | None, ...] = ()
-    losses_per_row: float = 1.0
-    losses_unseen: str = ""
-    norms: tuple[tuple[int, float | None], ...] = ()
-    """Gradient norms of some steps: the row's number from 0, and the value; None where a GradScaler skipped it."""
-    norms_unseen: str = ""
-    applied: tuple[Mapping[str, Any], ...] = ()
-    """What the techniques did: technique, status, detail, numerics."""
-    rank_peak_bytes: int | None = None
-    """Peak memory of the rank that needs most; ``peak_bytes`` is of all ranks of a host together."""
-    rank_count: int | None = None
-    form: str = ""
-    """What the training was seen to be: its ranks, DistributedDataParallel, the dtype of parameters and of autocast."""
-    others_ratio: float | None = None
-    """Share of the cores' time that other programs used during its steady steps; None where that was not to be seen."""
-    pace_ns: float | None = None
-    """Mean time of a fixed piece of work between its steady steps; None where that was not timed, or where processes of
-    the training's own may slow it."""
-    threads_count: int | None = None
-    """Compute threads of a rank."""
-    exchanges: bool | None = None
-    """Whether the ranks were seen to exchange anything: DistributedDataParallel or collectives of the training."""
-    began_wall_s: float | None = None
-    """When its process began; None where that was not noted."""
-    work_drifts: bool = False
-    """Whether the tokens or samples of a step grow or shrink over its steady steps."""
-    duration_s: float = 0.0
-    """How long it took, from making its working copy to reading what it left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +74,10 @@ class Bench:
     command: tuple[str, ...]
     plan: Plan
     folder: Path
-    environment: Callable[[Strategy, Path, Mapping[str, Any]], Mapping[str, str]]
-    """Strategy, run folder and the agent's options for the trial -> the process's environment."""
+    environment: AttachTrial
     measure: Callable[[Path], Measurement | None]
     """Run folder -> what was measured; None when no training was seen."""
     least_memory_ratio: float = 0.03
-    observe: bool = False
-    """The first look: with everything that a report needs; else only what a comparison needs."""
     patched: Mapping[str, bytes] = field(default_factory=dict)
     """Files of the working copy that differ from the user's, by their path in it."""
 
@@ -161,10 +123,11 @@ def run_trial(bench: Bench, strategy: Strategy, limits: Limits, name: str) -> Ra
     return replace(ran, measured=replace(ran.measured, began_wall_s=began_wall_s, duration_s=took_s, applied=applied))
 
 
-def _restore_place(record: Mapping[str, Any], workspace: str, source: str) -> Mapping[str, Any]:
-    """A record whose place lies in the user's own file, not in the working copy."""
-    where = record.get("where")
-    return record if where is None else {**record, "where": [where[0].replace(workspace, source, 1), *where[1:]]}
+def _restore_place(one: AppliedTechnique, workspace: str, source: str) -> AppliedTechnique:
+    """What was applied, at its place in the user's own file, not in the working copy."""
+    if one.where is None:
+        return one
+    return replace(one, where=replace(one.where, file=one.where.file.replace(workspace, source, 1)))
 
 
 def ran_together(one: Measurement, other: Measurement) -> bool:
@@ -241,16 +204,11 @@ def free_port() -> int:
 
 
 def write_outcome(run_folder: Path, answer: Mapping[str, Any]) -> None:
-    """outcome.json, as `hotloop run` leaves it."""
-    content = {
-        "schema": "hotloop.outcome/1",
-        "exit_code": 0 if answer["how"] == "stopped" else answer.get("exit_code"),
-        "signal": answer.get("signal"),
-        "duration_s": answer["duration_s"],
-        "oom_kills": None,
-    }
-    if content["exit_code"] is not None or content["signal"] is not None:
-        (run_folder / "outcome.json").write_text(json.dumps(content))
+    """outcome.json, as `hotloop run` leaves it; none of a command that was ended before it could end itself."""
+    exit_code, number = 0 if answer["how"] == "stopped" else answer.get("exit_code"), answer.get("signal")
+    if exit_code is not None or number is not None:
+        text = outcome_to_json(exit_code=exit_code, signal=number, duration_s=answer["duration_s"])
+        (run_folder / OUTCOME_FILE).write_text(text)
 
 
 def _judge_end(answer: Mapping[str, Any], run_folder: Path, measure: Callable[[Path], Measurement | None]) -> Ran:
@@ -315,7 +273,7 @@ def ran_from_json(text: str) -> Ran:
                     **measured,
                     "losses": tuple(measured["losses"]),
                     "norms": tuple((int(row), value) for row, value in measured.get("norms", ())),
-                    "applied": tuple(measured["applied"]),
+                    "applied": tuple(_applied_from_json(one) for one in measured["applied"]),
                 }
             )
         return Ran(**{**content, "measured": measured})
@@ -323,8 +281,10 @@ def ran_from_json(text: str) -> Ran:
         raise ValueError(f"not a stored trial: {error}") from error
 
 
-def now_s() -> float:
-    return time.monotonic()
+def _applied_from_json(content: Mapping[str, Any]) -> AppliedTechnique:
+    where = content["where"]
+    kept = {**content, "where": None if where is None else Where(**where), "ranks": tuple(content["ranks"])}
+    return AppliedTechnique(**kept)
 
 
 def pick_unit(measured: Sequence[Measurement]) -> str:

@@ -10,10 +10,12 @@ from pathlib import PurePath
 from statistics import median
 
 from hotloop.core.findings import Numerics, Value
+from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy, strategy_to_toml
 from hotloop.core.tuning import Trial, Verdict, forecast_of
 
 from . import goals, statistics
+from .budget import Budget
 from .guard import GuardBands, Guarded, first_unseen, judge_measured
 from .quality import Bands, Quality, make_bands, make_norm_bands, repeats_bit_for_bit, widest_numerics
 from .search import (
@@ -29,7 +31,7 @@ from .search import (
     schedule_round,
     urgency,
 )
-from .trials import Measurement, Ran, pick_unit, ran_together, time_per_unit
+from .trials import Ran, pick_unit, ran_together, time_per_unit
 
 BASELINE_PROCESSES = 2
 """Before any candidate, at most: with the observed run they make the three that the quality guard needs. One is enough
@@ -91,7 +93,7 @@ class Campaign:
     check: Check
     run: RunArm
     clock_s: Callable[[], float]
-    deadline_s: float
+    budget: Budget
     tell: Callable[[str], None]
     baseline: list[Measurement] = field(default_factory=list)
     baseline_count: int = 0
@@ -141,21 +143,21 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     share_level(active)
     run_references(campaign, observed)
     begun_s = campaign.clock_s()
-    all_s = campaign.deadline_s - begun_s
-    singles_until_s = campaign.deadline_s if len(active) == 1 else begun_s + SINGLES_RATIO * all_s
+    until_s = campaign.budget.search_until_s
+    singles_until_s = until_s if len(active) == 1 else begun_s + SINGLES_RATIO * (until_s - begun_s)
     first, later = _take_turns(campaign, active, singles_until_s)
     run_rounds(campaign, first, singles_until_s, others_wait=bool(later))
     leave_out_lesser(campaign, later)
     run_rounds(campaign, [arm for arm in later if not arm.left_out], singles_until_s)
     if not any(is_proven(campaign, arm) for arm in campaign.arms):
-        go_on(campaign)  # nothing to combine
+        go_on(campaign, until_s)  # nothing to combine
     for _ in range(MOST_COMBINATIONS):
         together = _next_combination(campaign)
         if together is None:
             break
         campaign.arms.append(together)
         campaign.tell(f"together: {together.candidate.id}")
-        run_rounds(campaign, [together], campaign.deadline_s)
+        run_rounds(campaign, [together], until_s)
 
 
 def share_level(arms: Sequence[Arm]) -> None:
@@ -193,13 +195,13 @@ def run_references(campaign: Campaign, observed: Sequence[Measurement]) -> None:
     )
 
 
-def go_on(campaign: Campaign) -> None:
+def go_on(campaign: Campaign, until_s: float) -> None:
     """Spend what is left of the time on the open candidate that promises most."""
     arms = [arm for arm in campaign.arms if arm.ended is None and arm.own and not arm.is_look]
     open_arms = [arm for arm in arms if not judge(campaign, arm).decided]
     best = max(open_arms, key=lambda arm: _promise(campaign, arm), default=None)
     if best is not None:
-        run_rounds(campaign, [best], campaign.deadline_s)
+        run_rounds(campaign, [best], until_s)
 
 
 def _take_turns(campaign: Campaign, active: list[Arm], until_s: float) -> tuple[list[Arm], list[Arm]]:
@@ -242,7 +244,7 @@ def run_rounds(campaign: Campaign, active: list[Arm], until_s: float, *, others_
                 _pair(active, baselines, own, beside)
                 for arm in active:
                     arm.left_out, arm.is_out_of_time = BUDGET_USED_UP + _more_time(campaign, arm), True
-                if until_s >= campaign.deadline_s:
+                if until_s >= campaign.budget.search_until_s:
                     campaign.why_ended = BUDGET_USED_UP
                 return
             if name == BASELINE:
@@ -414,10 +416,10 @@ def _run(campaign: Campaign, strategy: Strategy, number: int) -> tuple[Ran, floa
 def _not_applied(candidate: Candidate, measured: Measurement) -> str:
     """Why a technique of the strategy changed nothing; empty when all did something."""
     for choice in candidate.strategy.choices:
-        records = [one for one in measured.applied if one.get("technique") == choice.technique]
-        if any(one.get("status") == "applied" for one in records):
+        records = [one for one in measured.applied if one.technique == choice.technique]
+        if any(one.is_applied for one in records):
             continue
-        told = next((f"{one.get('status')}: {one.get('detail')}" for one in records), "it met nothing to act on")
+        told = next((f"{one.status}: {one.detail}" for one in records), "it met nothing to act on")
         return f"{choice.technique}: {told}" if len(candidate.strategy.choices) > 1 else told
     return ""
 
@@ -427,9 +429,9 @@ def _tell_explicit(measured: Measurement, candidate: Candidate) -> tuple[str, ..
     found = []
     techniques = {choice.technique for choice in candidate.strategy.choices}
     for one in measured.applied:
-        if one.get("explicit") and one.get("technique") in techniques:
-            where = one.get("where")
-            found.append(one["explicit"] + ("" if where is None else f" at {PurePath(where[0]).name}:{where[1]}"))
+        if one.explicit and one.technique in techniques:
+            place = "" if one.where is None else f" at {PurePath(one.where.file).name}:{one.where.line}"
+            found.append(one.explicit + place)
     return tuple(dict.fromkeys(found))
 
 
@@ -439,8 +441,12 @@ def _judge_quality(campaign: Campaign, arm: Arm, measured: Measurement) -> Guard
 
 def numerics_of(candidate: Candidate, measured: Measurement) -> Numerics:
     """The class of what was really applied in a process of a candidate."""
-    told = [one.get("numerics") for one in measured.applied if one.get("status") == "applied"]
-    return widest_numerics([*told, candidate.least_numerics], candidate.numerics)
+    return _widest_applied(candidate, [measured])
+
+
+def _widest_applied(candidate: Candidate, measured: Sequence[Measurement]) -> Numerics:
+    applied = [one.numerics for process in measured for one in process.applied if one.is_applied]
+    return widest_numerics([*applied, candidate.least_numerics], candidate.numerics)
 
 
 def judge_numbers(campaign: Campaign, measured: Measurement, numerics: Numerics) -> Guarded:
@@ -550,13 +556,7 @@ def why_not_adopted(arm: Arm) -> str:
         return ""
     if arm.quality.status == "rejected":
         return arm.quality.reason
-    numerics = widest_numerics(
-        [
-            arm.candidate.least_numerics,
-            *(one.get("numerics") for m in arm.own for one in m.applied if one.get("status") == "applied"),
-        ],
-        arm.candidate.numerics,
-    )
+    numerics = _widest_applied(arm.candidate, arm.own)
     if numerics.value in ("exact", "reordered"):
         return ""
     return f"not adopted: it is {numerics.value}, and the loss cannot be judged ({arm.quality.reason})"

@@ -570,7 +570,7 @@ def test_workers_get_the_priority_that_was_asked_for(managed: Callable[..., Appl
 def test_priority_is_lowered_where_threads_and_workers_are_more_than_the_cores(
     managed: Callable[..., AppliedStrategy], monkeypatch: pytest.MonkeyPatch, threads: int, lowered: bool
 ) -> None:
-    monkeypatch.setattr("hotloop.apply.applier._cores", lambda: 8)
+    monkeypatch.setattr("hotloop.apply.applier.count_cores", lambda: 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     loader = make_loader(Niceness())
     applied = managed(loader, niceness=None)

@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 
 from hotloop.core.findings import Numerics
+from hotloop.core.measurement import Measurement
 from hotloop.core.report import Report
 from hotloop.core.strategy import Choice, Strategy
-from hotloop.pipeline import tuning
-from hotloop.pipeline.tuning import CodeChanged, Progress, Request, TuneError, choose_limits, run_stored
+from hotloop.tune import study
+from hotloop.tune.attempt import stop_early
+from hotloop.tune.budget import Budget
+from hotloop.tune.outcome import reveal_next
+from hotloop.tune.request import Progress, Request, TuneError
 from hotloop.tune.search import Candidate
 from hotloop.tune.store import Store
-from hotloop.tune.trials import CRASH, LOST, OK, OOM, Bench, Limits, Measurement, Ran
+from hotloop.tune.study import CodeChanged, Study, choose_limits, describe_study, drop_outputs
+from hotloop.tune.trials import CRASH, LOST, OK, OOM, Bench, Limits, Ran
 from hotloop.tune.tuner import Arm, BaselineFailed, Campaign
 from hotloop.tune.workspace import SMALL_BYTES, plan_workspace
 
@@ -47,15 +52,16 @@ class Tuning:
             environment=lambda strategy, run_folder, options: {},
             measure=lambda run_folder: None,
         )
-        monkeypatch.setattr(tuning, "run_trial", self._run_trial)
+        monkeypatch.setattr(study, "run_trial", self._run_trial)
         self.begin()
 
     def begin(self) -> None:
         """A new tuning with the same store."""
         self.store = Store(self.folder / "tune.sqlite")
+        self.study = Study(store=self.store, id="study", bench=self.bench, limits=LIMITS)
 
     def run(self, key: str, number: int, *, is_reference: bool = False) -> Ran:
-        return run_stored(self.store, "study", key, self.bench, LIMITS, Strategy(), number, is_reference=is_reference)
+        return self.study.run(key, self.bench, Strategy(), number, is_reference=is_reference)
 
     def _run_trial(self, *arguments: Any) -> Ran:
         self.count += 1
@@ -140,20 +146,20 @@ def request(folder: Path, *command: str, variables: dict[str, str] | None = None
 
 
 def test_a_study_is_the_training_and_not_the_login(tmp_path: Path) -> None:
-    def study(variables: dict[str, str], goal: str = "speed", **facts: Any) -> str:
+    def study_of(variables: dict[str, str], goal: str = "speed", **facts: Any) -> str:
         asked = request(tmp_path, variables=variables, goal=goal)
-        return tuning._describe_study(asked, "code", {**FACTS, **facts})
+        return describe_study(asked, "code", {**FACTS, **facts})
 
-    same = study({"BATCH": "64"})
+    same = study_of({"BATCH": "64"})
     login = {"SSH_TTY": "/dev/pts/3", "PWD": "/x", "SHLVL": "2", "_": "/bin/x", "TERM": "xterm", "TMUX": "1"}
-    assert study({"BATCH": "64", **login, "XDG_SESSION_ID": "4", "SLURM_JOB_ID": "9"}) == same
+    assert study_of({"BATCH": "64", **login, "XDG_SESSION_ID": "4", "SLURM_JOB_ID": "9"}) == same
     others = [
-        study({"BATCH": "256"}),
-        study({"BATCH": "64", "SLURM_NTASKS": "4"}),
-        study({"BATCH": "64"}, torch="2.14.0"),
-        study({"BATCH": "64"}, executable="/other/python"),
-        study({"BATCH": "64"}, device_name="H200"),
-        study({"BATCH": "64"}, goal="memory"),
+        study_of({"BATCH": "256"}),
+        study_of({"BATCH": "64", "SLURM_NTASKS": "4"}),
+        study_of({"BATCH": "64"}, torch="2.14.0"),
+        study_of({"BATCH": "64"}, executable="/other/python"),
+        study_of({"BATCH": "64"}, device_name="H200"),
+        study_of({"BATCH": "64"}, goal="memory"),
     ]
     assert len({same, *others}) == 1 + len(others)
 
@@ -164,7 +170,7 @@ def progress_of(arm: Arm) -> Progress:
         check=lambda strategy: strategy,
         run=lambda strategy, number: good(),
         clock_s=lambda: 0.0,
-        deadline_s=1e5,
+        budget=Budget(whole_s=1e5),
         tell=lambda text: None,
         baseline=[MEASURED],
         arms=[arm],
@@ -177,9 +183,9 @@ def test_a_baseline_that_fails_late_is_a_warning_beside_what_was_compared(tmp_pa
     candidate = Candidate(id="a", strategy=strategy, forecast=None, rules=(), numerics=Numerics.EXACT)
     nothing = progress_of(Arm(candidate=candidate))
     with pytest.raises(TuneError, match="crash: why; the outputs are in"):
-        tuning._end_early(request(tmp_path), nothing, BaselineFailed("crash: why"))
+        stop_early(request(tmp_path), nothing, BaselineFailed("crash: why"))
     compared = progress_of(Arm(candidate=candidate, baseline=[MEASURED], own=[MEASURED]))
-    tuning._end_early(request(tmp_path), compared, BaselineFailed("crash: why"))
+    stop_early(request(tmp_path), compared, BaselineFailed("crash: why"))
     assert compared.campaign is not None
     assert compared.campaign.why_ended == "crash: why"
     assert compared.campaign.arms[0].left_out == "left out: crash: why"
@@ -192,7 +198,7 @@ def test_results_that_the_command_writes_are_no_code_but_its_modules_are(tmp_pat
     plan = plan_workspace(tmp_path)
     for name in ("results.json", "large.py"):
         (tmp_path / name).write_bytes(b"\n" * (SMALL_BYTES + 1))
-    assert [one.path.name for one in tuning._without_outputs(plan).watched] == ["large.py"]
+    assert [one.path.name for one in drop_outputs(plan).watched] == ["large.py"]
 
 
 def test_a_trial_may_pause_as_long_as_the_observed_run_took() -> None:
@@ -205,18 +211,18 @@ def test_the_command_that_goes_on_is_the_one_that_was_typed(tmp_path: Path, monk
     typed = ("python", "train.py", "--api-key", "abc123", "--lr", "0.1")
     first = (*typed, "--batch", "8")  # with the arguments of a matrix's first configuration
     asked = request(tmp_path, *first, typed=typed, options=("--matrix", "my grid.toml"))
-    words = tuning._say_go_on(asked)
+    words = asked.next_command
     assert words == ("hotloop", "tune", "--budget", "3m", "--matrix", "my grid.toml", "-o", "out", "--", *typed)
-    assert tuning._say_go_on(request(tmp_path, "python", "x.py"))[-2:] == ("python", "x.py")
+    assert request(tmp_path, "python", "x.py").next_command[-2:] == ("python", "x.py")
 
 
-def test_a_secret_of_the_command_is_for_the_terminal_alone() -> None:
+def test_a_secret_of_the_command_is_for_the_terminal_alone(tmp_path: Path) -> None:
     nothing: dict[str, Any] = {one.name: None for one in fields(Report) if one.default is MISSING}
     report = Report(**nothing)
-    words = ("hotloop", "tune", "--budget", "3m", "--", "python", "train.py", "--api-key", "abc123")
-    progress = Progress(go_on=words)
+    command = ("python", "train.py", "--api-key", "abc123")
+    asked = request(tmp_path, *command, store=tmp_path / "tune.sqlite")
     hidden = "hotloop tune --budget 3m -- python train.py --api-key '***'"
-    assert tuning.reveal_next(progress, replace(report, next_command=hidden)).endswith("--api-key abc123")
-    assert tuning.reveal_next(progress, replace(report, next_command="hotloop rule straggler")) == ""
-    plain = Progress(go_on=words[:-2])
-    assert tuning.reveal_next(plain, replace(report, next_command="hotloop tune --budget 3m -- python train.py")) == ""
+    assert reveal_next(asked, replace(report, next_command=hidden)).endswith("--api-key abc123")
+    assert reveal_next(asked, replace(report, next_command="hotloop rule straggler")) == ""
+    plain = request(tmp_path, *command[:-2], store=tmp_path / "tune.sqlite")
+    assert reveal_next(plain, replace(report, next_command="hotloop tune --budget 3m -- python train.py")) == ""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hotloop.analyze.trainings import Training, analyze_run
-from hotloop.cli.probing import step_times
+from hotloop.analyze.usual_step import step_times
 from hotloop.core.analysis import RankAnalysis
 from tests.analyze.synthetic import MS, Rows, recording
 

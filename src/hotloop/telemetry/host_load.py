@@ -1,4 +1,4 @@
-"""A run folder's cores.json -> how much of the cores others used while its training was steady."""
+"""Samples of the cores' use (cores.json) -> how much of them others used while a training was steady."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hotloop.analyze.trainings import Training
-from hotloop.core.recording import FIELD
 from hotloop.core.report import Health
-from hotloop.trace.recording import RunRecording
-from hotloop.tune.supervisor import CORES_FILE
 
 CROWDED_RATIO = 0.10
 """From this share of the cores on, used by others, a result counts as disturbed, as in docs/accuracy.md."""
@@ -32,20 +28,12 @@ class HostLoad:
     cores_count: int | None
 
 
-def read_host_load(folder: Path, run: RunRecording, training: Training) -> HostLoad | None:
-    """Who used the cores beside the process that leads; None where nobody sampled it."""
-    lead = training.lead.rank
-    process = next((p for p in run.processes if p.process.get("pid") == lead.pid), None)
-    if process is None or lead.warmup_count >= len(process.rows):
+def read_host_load(path: Path, span_s: tuple[float, float] | None) -> HostLoad | None:
+    """Who used the cores from the first to the last steady step (Unix times in s); None where nobody sampled it."""
+    if span_s is None:
         return None
-    anchor_s = process.process.get("anchor_wall_s")
-    if not isinstance(anchor_s, float):
-        return None
-    start_s = anchor_s + int(process.rows[lead.warmup_count][FIELD["start_ns"]]) * 1e-9
-    end_s = anchor_s + int(process.rows[-1][FIELD["end_ns"]]) * 1e-9
     try:
-        samples = json.loads((folder / CORES_FILE).read_text())["samples"]
-        return load_between(samples, start_s, end_s)
+        return load_between(json.loads(path.read_text())["samples"], *span_s)
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
 

@@ -158,7 +158,7 @@ class _Use:
     slowed_by: list[int] = field(default_factory=list)
 
 
-def read_telemetry(folder: Path) -> tuple[Health, ...]:
+def describe_devices(folder: Path) -> tuple[Health, ...]:
     """A line for each device that was busy, and a warning for each that ran slower than it could. Lines of the file
     that make no sense are left out."""
     uses: dict[int, _Use] = {}

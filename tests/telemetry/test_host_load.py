@@ -10,8 +10,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from hotloop.analyze.measurement import steady_span_s
 from hotloop.core.recording import FIELD, STEP_FIELDS
-from hotloop.pipeline.host_load import HostLoad, describe_load, load_between, read_host_load
+from hotloop.telemetry.host_load import HostLoad, describe_load, load_between, read_host_load
 
 
 def load(others_ratio: float, idle_cores: float, stolen_ratio: float | None = 0.0) -> HostLoad:
@@ -47,21 +48,21 @@ def test_a_span_outside_the_samples_is_unknown() -> None:
 @pytest.mark.parametrize("text", ["{", "[]", '{"samples": [[1, 2], [3]]}', '{"samples": [["a", "b"], ["c", "d"]]}'])
 def test_a_file_that_makes_no_sense_is_unknown(tmp_path: Path, text: str) -> None:
     (tmp_path / "cores.json").write_text(text)
-    assert read_host_load(tmp_path, *_training()) is None
+    assert read_host_load(tmp_path / "cores.json", (10.0, 20.0)) is None
 
 
 def test_only_the_steady_steps_count(tmp_path: Path) -> None:
     samples = [[0.0, 0.0, 0.0, 0.0, 0.0], [5.0, 10.0, 10.0, 0.0, 0.0], [10.0, 15.0, 20.0, 5.0, 0.0]]
     (tmp_path / "cores.json").write_text(json.dumps({"samples": samples}))
-    found = read_host_load(tmp_path, *_training(start_s=5.0, end_s=10.0))
+    found = read_host_load(tmp_path / "cores.json", _steady_span_s(start_s=5.0, end_s=10.0))
     assert found is not None
     assert found.others_ratio == 0.0
 
 
-def _training(start_s: float = 1.0, end_s: float = 3.0) -> tuple[Any, Any]:
-    """A run whose only process has one warm-up row before ``start_s``."""
+def _steady_span_s(start_s: float, end_s: float) -> tuple[float, float] | None:
+    """Of a run whose only process has one warm-up row before ``start_s``."""
     rows = np.zeros((2, len(STEP_FIELDS)), dtype=np.int64)
     rows[1, FIELD["start_ns"]], rows[1, FIELD["end_ns"]] = int(start_s * 1e9), int(end_s * 1e9)
-    run = SimpleNamespace(processes=[SimpleNamespace(process={"pid": 7, "anchor_wall_s": 0.0}, rows=rows)])
+    process = SimpleNamespace(process={"pid": 7, "anchor_wall_s": 0.0}, rows=rows)
     lead = SimpleNamespace(rank=SimpleNamespace(pid=7, warmup_count=1))
-    return cast("Any", run), cast("Any", SimpleNamespace(lead=lead))
+    return steady_span_s(cast("Any", SimpleNamespace(lead=lead)), [cast("Any", process)])

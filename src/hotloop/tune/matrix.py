@@ -1,42 +1,38 @@
-"""A training command and a declared grid -> its first configuration's Report with the measurements of the others."""
+"""A declared grid and a command -> every configuration as a candidate that is measured against the first one."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.core.errors import UsageError
 from hotloop.core.strategy import Strategy
-from hotloop.tune.declared import declare_candidates, measure_declared, price_ratios
-from hotloop.tune.goals import COST
-from hotloop.tune.grid import (
-    PRESET,
-    Configuration,
-    change_command,
-    load_grid,
-    make_preset,
-)
-from hotloop.tune.trials import Bench, Ran
-from hotloop.tune.tuner import strategy_key
-from hotloop.tune.workspace import code_outside, watch
 
-from .tuning import Progress, Request, Trials, TuneError, attach_trial, run_stored, tune_command
+from .attempt import Attempt
+from .declared import declare_candidates, measure_declared, price_ratios
+from .goals import COST
+from .grid import PRESET, Configuration, change_command, load_grid, make_preset
+from .request import Progress, Request, TuneError
+from .search import Check
+from .study import Study
+from .trials import Bench, Ran
+from .tuner import strategy_key
+from .workspace import code_outside, watch
 
-Tell = Callable[[str], None]
 _ASK = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('deepspeed') else 1)"
 ASK_S = 20.0
 
 
-def load_matrix(name: str, command: Sequence[str]) -> tuple[Configuration, ...]:
+def load_matrix(name: str, command: Sequence[str], check: Check) -> tuple[Configuration, ...]:
     """The configurations of a file, or of the preset for this command. Raises GridError."""
     if name != PRESET:
-        return load_grid(name, lambda strategy: check_strategy(strategy, TECHNIQUES))
+        return load_grid(name, check)
     return make_preset(has_deepspeed=has_deepspeed(command))
 
 
@@ -57,8 +53,6 @@ def find_interpreter(command: Sequence[str]) -> str | None:
     >>> find_interpreter(("/usr/bin/python3", "train.py"))
     '/usr/bin/python3'
     """
-    import shutil
-
     first = command[0]
     if Path(first).name.startswith("python"):
         return first
@@ -81,54 +75,49 @@ def check_prices(rows: Sequence[Configuration], goal: str, price_per_hour: float
         )
 
 
-def measure_matrix(rows: tuple[Configuration, ...], request: Request, progress: Progress, tell: Tell) -> None:
-    """Observe the first configuration, measure the others against it. ``progress`` holds the outcome."""
+def begin_with_first(rows: Sequence[Configuration], request: Request, progress: Progress) -> Request:
+    """The request for the first configuration, which all others are held against. Raises TuneError."""
     first = rows[0]
     command, why_not = change_command(request.command, first)
     if why_not:
         raise TuneError(f"the first configuration ({first.name}) cannot be started: {why_not}")
-    began = replace(
+    progress.reference = first.name
+    progress.launches = {row.name: row.launch for row in rows if row.launch}
+    return replace(
         request,
         command=command,
         variables={**request.variables, **first.variables},
         price_per_hour=first.price_per_hour or request.price_per_hour,
     )
-    progress.reference = first.name
-    progress.launches = {row.name: row.launch for row in rows if row.launch}
-    tune_command(began, progress, tell, baseline=first.strategy, try_out=partial(_try_rows, rows, request, progress))
 
 
-def _try_rows(
-    rows: tuple[Configuration, ...], request: Request, progress: Progress, trials: Trials, tell: Tell
-) -> None:
-    campaign = trials.campaign
-    if trials.observed.form:
-        progress.reference = f"{rows[0].name} ({trials.observed.form})"
-    why_not = _not_applied(rows[0], trials)
+def try_rows(rows: tuple[Configuration, ...], request: Request, progress: Progress, attempt: Attempt) -> None:
+    """Measure the other configurations against the first one. Raises TuneError where that one does not apply."""
+    campaign, study, first = attempt.campaign, attempt.study, rows[0]
+    if attempt.observed.form:
+        progress.reference = f"{first.name} ({attempt.observed.form})"
+    why_not = _not_applied(first, attempt)
     if why_not:
         raise TuneError(
-            f"the first configuration ({rows[0].name}) does not apply, and all others "
-            f"would be held against it: {why_not}"
+            f"the first configuration ({first.name}) does not apply, and all others would be held against it: {why_not}"
         )
-    known = {row.name: row for row in rows}
+    known: dict[str, Configuration] = {}
     benches: dict[str, Bench] = {}
-    for name, row in known.items():
+    for row in rows:
         command, cannot = change_command(request.command, row)
-        if cannot:
-            known[name] = replace(row, why_not=row.why_not or cannot)
+        known[row.name] = replace(row, why_not=row.why_not or cannot)
         one = replace(request, command=command, variables={**request.variables, **row.variables})
-        benches[name] = replace(trials.bench, command=command, environment=partial(attach_trial, one, deep=False))
-    rows = tuple(known.values())
-    campaign.run = partial(_run_row, trials, known, benches, rows[0].name)
+        benches[row.name] = replace(study.bench, command=command, environment=attempt.attach(one))
+    campaign.run = partial(_run_row, study, known, benches, first.name)
     campaign.price_ratios = price_ratios(rows, request.price_per_hour)
-    candidates = declare_candidates(rows, dict(TECHNIQUES.items()))
+    candidates = declare_candidates(tuple(known.values()), attempt.techniques)
     count = sum(not one.why_not for one in candidates)
-    tell(f"{count} configurations beside {rows[0].name}, {trials.limits.steps} steps in each process")
-    measure_declared(campaign, candidates, rows, [trials.observed])
+    campaign.tell(f"{count} configurations beside {first.name}, {study.limits.steps} steps in each process")
+    measure_declared(campaign, candidates, tuple(known.values()), [attempt.observed])
 
 
 def _run_row(
-    trials: Trials,
+    study: Study,
     rows: Mapping[str, Configuration],
     benches: Mapping[str, Bench],
     first: str,
@@ -142,15 +131,12 @@ def _run_row(
     named = [(str(one.path), one.digest) for one in watch(code_outside(bench.command, bench.plan.source))]
     described = json.dumps([row.name, row.launch, named], sort_keys=True)
     key = hashlib.sha256(f"{strategy_key(row.strategy)} {described}".encode()).hexdigest()[:16]
-    is_reference = row.name == first
-    return run_stored(
-        trials.store, trials.study, key, bench, trials.limits, row.strategy, number, is_reference=is_reference
-    )
+    return study.run(key, bench, row.strategy, number, is_reference=row.name == first)
 
 
-def _not_applied(row: Configuration, trials: Trials) -> str:
+def _not_applied(row: Configuration, attempt: Attempt) -> str:
     for choice in row.strategy.choices:
-        told = [one for one in trials.observed.applied if one.get("technique") == choice.technique]
-        if not any(one.get("status") == "applied" for one in told):
-            return next((f"{choice.technique}: {one.get('detail')}" for one in told), f"{choice.technique} met nothing")
+        told = [one for one in attempt.observed.applied if one.technique == choice.technique]
+        if not any(one.is_applied for one in told):
+            return next((f"{choice.technique}: {one.detail}" for one in told), f"{choice.technique} met nothing")
     return ""

@@ -8,7 +8,7 @@ variables or to settings. So the memory that is needed is that of one trace, how
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.analyze.timeline.anatomy import find_host_phases, split_steps
-from hotloop.analyze.timeline.classes import CLASS_NAMES
-from hotloop.analyze.timeline.partition import DeviceCover, cover_devices
-from hotloop.analyze.timeline.reduce import Groundwork, describe_steps, lay_groundwork
-from hotloop.analyze.timeline.steps import DeviceSteps, assign_device_work
 from hotloop.core.errors import TraceError, UsageError
 from hotloop.core.phases import PHASES
 from hotloop.core.trace import Category, Trace
-from hotloop.trace.inputs import find_traces, read_trace_file
-from hotloop.trace.source import Progress
+from hotloop.core.trace_results import EventTables
+
+from .inputs import TraceFile, find_traces, read_trace_file
+from .source import Progress
 
 if TYPE_CHECKING:
     import duckdb
@@ -41,9 +38,6 @@ MEMORY_LIMIT = "2GiB"
 FETCH_ROWS = 10_000
 TEXTS_BATCH = 50_000
 
-ON_THE_DEVICE = (Category.SYNC, Category.DEVICE_ANNOTATION)
-"""Drawn on the device, launched by nothing: which step they belong to is not known."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -57,14 +51,16 @@ class Answer:
 def query_traces(
     paths: Sequence[str | Path],
     sql: str,
+    tabulate: Callable[[Trace], EventTables],
+    kinds: Sequence[str],
     *,
-    definitions: str = "default",
     progress: Progress | None = None,
     cache_folder: Path | None = None,
 ) -> Iterator[Answer]:
     """The answer to one SELECT over all traces that ``paths`` mean. The database is gone after the ``with`` block.
 
-    Raises UsageError for SQL that makes no sense or that does more than read, and TraceError for unreadable traces.
+    ``kinds`` are the names of the kinds of device work, by the numbers in EventTables. Raises UsageError for
+    SQL that makes no sense or that does more than read, and TraceError for unreadable traces.
     """
     duckdb = _import_duckdb()
     _check_query(sql)
@@ -72,7 +68,8 @@ def query_traces(
         place = str(Path(folder) / "traces.duckdb")
         connection = duckdb.connect(place, config={"memory_limit": MEMORY_LIMIT})
         try:
-            _store_traces(connection, paths, definitions, progress, cache_folder)
+            _store_traces(connection, tabulate, find_traces(paths).files, progress, cache_folder)
+            connection.execute(_VIEWS.format(kind=_name_numbers("w.kind", kinds)))
         finally:
             connection.close()
         connection = duckdb.connect(
@@ -149,27 +146,26 @@ def _fetch_rows(cursor: Any) -> Iterator[tuple[Any, ...]]:
 
 def _store_traces(
     connection: duckdb.DuckDBPyConnection,
-    paths: Sequence[str | Path],
-    definitions: str,
+    tabulate: Callable[[Trace], EventTables],
+    files: Sequence[TraceFile],
     progress: Progress | None,
     cache_folder: Path | None,
 ) -> None:
     connection.execute(_SCHEMA)
     store = _Store(connection)
     errors = []
-    for file in find_traces(paths).files:
+    for file in files:
         try:
             traces = read_trace_file(file, progress=progress, cache_folder=cache_folder)
         except TraceError as error:
             errors.append(error)
             continue
         for trace in traces:
-            store.add(trace, lay_groundwork(trace, definitions))
+            store.add(trace, tabulate(trace))
         del traces
     # An answer over some of the ranks would look like one over all of them, and there is no report to say it in.
     if errors:
         raise errors[0]
-    connection.execute(_VIEWS)
 
 
 class _Store:
@@ -180,36 +176,21 @@ class _Store:
         self._events_count = 0
         self._texts_count = 0
 
-    def add(self, trace: Trace, ground: Groundwork) -> None:
+    def add(self, trace: Trace, tables: EventTables) -> None:
         rank = trace.facts.rank
-        links, steps = ground.links, ground.steps
-        covers = cover_devices(trace, links, ground.classes)
-        has_steps = steps.source != "whole trace"
-        step = np.full(len(trace.start_ns), -1, dtype=np.int64)
-        seen: DeviceSteps | None = None
-        if has_steps:
-            numbers = np.array([*steps.index, -1], dtype=np.int64)
-            found = steps.find_step(trace.start_ns)
-            found[np.isin(trace.category, [int(c) for c in ON_THE_DEVICE])] = -1
-            step = numbers[found]
-            step[links.device_rows] = -1
-            for cover in covers:
-                assigned = assign_device_work(trace, links, cover.work, steps)
-                step[links.device_rows[cover.work]] = numbers[assigned.of_work]
-                seen = assigned if seen is None else seen
         first = self._events_count
         names = self._add_texts(trace.names)
         rows, shapes, table = trace.texts("shapes")
-        shape = _scatter(len(step), rows, shapes + self._add_texts(table))
+        shape = _scatter(len(trace), rows, shapes + self._add_texts(table))
         self._append(
             "stored.events",
             rank,
-            id=np.arange(first, first + len(step), dtype=np.int64),
+            id=np.arange(first, first + len(trace), dtype=np.int64),
             name=trace.name.astype(np.int64) + names,
             category=trace.category,
             start_ns=trace.start_ns,
             duration_ns=trace.duration_ns,
-            step=step,
+            step=tables.step,
             process=_offset(trace.process, self._add_texts(trace.processes)),
             thread=_offset(trace.thread, self._add_texts(trace.thread_labels)),
             device=trace.device,
@@ -218,9 +199,11 @@ class _Store:
             external_id=trace.external_id,
             shapes=shape,
         )
-        self._add_work(trace, ground, first)
-        if has_steps:
-            self._add_steps(trace, ground, covers[0] if covers else None, seen)
+        self._add_work(trace, tables, first)
+        if tables.steps:
+            marks = ", ".join("?" * (1 + len(tables.steps[0])))
+            rows_of_steps = [(rank, *row) for row in tables.steps]
+            self._connection.executemany(f"INSERT INTO steps VALUES ({marks})", rows_of_steps)
         facts = trace.facts
         self._connection.execute(
             "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -231,25 +214,21 @@ class _Store:
                 None if facts.host is None else _encodable(facts.host),
                 facts.world_size,
                 next((_encodable(d.name) for d in facts.devices if d.name), None),
-                steps.source if has_steps else None,
-                len(step),
+                tables.step_source,
+                len(trace),
                 facts.epoch_ns,
                 facts.unix_base_ns,
             ],
         )
-        self._events_count += len(step)
+        self._events_count += len(trace)
 
-    def _add_work(self, trace: Trace, ground: Groundwork, first: int) -> None:
-        links, rows = ground.links, ground.links.device_rows
-        count = len(trace.start_ns)
-        operator = np.full(len(rows), -1, dtype=np.int64)
-        known = links.op_place >= 0
-        operator[known] = links.ranges.rows[links.op_place[known]]
+    def _add_work(self, trace: Trace, tables: EventTables, first: int) -> None:
+        rows, count = tables.device_rows, len(trace)
         columns: dict[str, Column] = {
             "id": rows + first,
-            "kind": ground.classes.kind,
-            "launch_id": _offset(links.launch_row, first),
-            "operator_id": _offset(operator, first),
+            "kind": tables.kind,
+            "launch_id": _offset(tables.launch_row, first),
+            "operator_id": _offset(tables.operator_row, first),
         }
         holders, values = trace.integers("bytes")
         columns["bytes"] = _scatter(count, holders, values)[rows]
@@ -261,20 +240,6 @@ class _Store:
         occupancy[holders] = ratios
         columns["occupancy_ratio"] = occupancy[rows]
         self._append("stored.work", trace.facts.rank, **columns)
-
-    def _add_steps(self, trace: Trace, ground: Groundwork, cover: DeviceCover | None, seen: DeviceSteps | None) -> None:
-        phases = split_steps(find_host_phases(trace, ground.links, ground.steps), ground.steps)
-        rows = []
-        for window in describe_steps(ground.steps, phases, cover, seen):
-            part = window.partition
-            device: tuple[int | None, ...] = (None,) * 5
-            if part is not None:
-                device = (part.window_ns, part.compute_ns, part.exposed_comm_ns, part.exposed_mem_ns, part.idle_ns)
-            at = (window.host_start_ns, window.host_end_ns, window.host_ns, window.device_start_ns)
-            rows.append((trace.facts.rank, window.index, window.is_complete, *at, *device, *window.phases_ns))
-        if rows:
-            marks = ", ".join("?" * len(rows[0]))
-            self._connection.executemany(f"INSERT INTO steps VALUES ({marks})", rows)
 
     def _add_texts(self, texts: Sequence[str]) -> int:
         """The number of the first of them."""
@@ -345,8 +310,13 @@ CREATE TABLE steps (
   idle_ns BIGINT, {_PHASE_COLUMNS});
 """
 
+
+def _name_numbers(column: str, names: Iterable[str]) -> str:
+    """SQL for the name of a number, from 0 on."""
+    return f"CASE {column} " + " ".join(f"WHEN {at} THEN '{name}'" for at, name in enumerate(names)) + " END"
+
+
 _CATEGORY = "CASE e.category " + " ".join(f"WHEN {int(c)} THEN '{c.name.lower()}'" for c in Category) + " END"
-_KIND = "CASE w.kind " + " ".join(f"WHEN {at} THEN '{name}'" for at, name in enumerate(CLASS_NAMES)) + " END"
 
 _VIEWS = f"""
 CREATE VIEW events AS
@@ -356,7 +326,7 @@ FROM stored.events e LEFT JOIN stored.texts n ON n.id = e.name LEFT JOIN stored.
 LEFT JOIN stored.texts t ON t.id = e.thread LEFT JOIN stored.texts s ON s.id = e.stream
 LEFT JOIN stored.texts h ON h.id = e.shapes;
 CREATE VIEW kernels AS
-SELECT e.id, e.rank, n.text AS name, {_CATEGORY} AS category, {_KIND} AS kind, e.start_ns, e.duration_ns, e.step,
+SELECT e.id, e.rank, n.text AS name, {_CATEGORY} AS category, {{kind}} AS kind, e.start_ns, e.duration_ns, e.step,
   e.device, s.text AS stream, w.launch_id, ln.text AS launch, l.start_ns AS launch_start_ns,
   e.start_ns - l.start_ns AS launch_delay_ns, w.operator_id, opn.text AS operator, w.bytes, g.text AS grid,
   b.text AS block, w.occupancy_ratio

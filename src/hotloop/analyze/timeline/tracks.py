@@ -1,66 +1,32 @@
-"""Traces -> a Chrome trace of a few steps, with what hotloop found in them as tracks of its own."""
+"""Some steps of a trace -> what to write of them, with what hotloop found in them as tracks of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 
-from hotloop.analyze.timeline.anatomy import HostPhases, find_host_phases
-from hotloop.analyze.timeline.critical_path import find_critical_path
-from hotloop.analyze.timeline.excerpt import Excerpt, choose_steps, cut_excerpt
-from hotloop.analyze.timeline.intervals import Intervals, clip, find_gaps, overlap_pieces, subtract
-from hotloop.analyze.timeline.partition import DeviceCover, cover_devices, partition_windows
-from hotloop.analyze.timeline.reduce import Groundwork, lay_groundwork
-from hotloop.analyze.timeline.steps import DeviceSteps, Steps, assign_device_work
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS
 from hotloop.core.phases import PHASES
-from hotloop.core.trace import Trace, TraceFacts
-from hotloop.trace.chrome import Slice, Track, write_chrome
-from hotloop.trace.inputs import find_traces, read_trace_file
+from hotloop.core.trace import Trace
+from hotloop.core.trace_results import Slice, TraceExcerpt, Track
+
+from .anatomy import HostPhases, find_host_phases
+from .critical_path import find_critical_path
+from .excerpt import Excerpt, choose_steps, cut_excerpt
+from .intervals import Intervals, clip, find_gaps, overlap_pieces, subtract
+from .partition import DeviceCover, cover_devices, partition_windows
+from .reduce import Groundwork, lay_groundwork
+from .steps import DeviceSteps, Steps, assign_device_work
 
 NAME_LENGTH = 200
 """Of an event on the critical path; the event itself stands beside it with its whole name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """What was written."""
-
-    source: str
-    rank: int | None
-    steps: tuple[int, ...]
-    """Their numbers; empty where the trace shows no steps and was exported whole."""
-    events_count: int
-    pathless: str | None
-    """Why a step has no critical path; None where all have one."""
-
-
-def export_steps(
-    paths: Sequence[str | Path],
-    lead: TraceFacts,
-    target: Path,
-    *,
-    wanted: tuple[int, int] | None = None,
-    definitions: str = "default",
-    cache_folder: Path | None = None,
-) -> Exported:
-    """Write the steps of the lead rank's trace (numbers ``wanted``, else the usual step and its neighbours).
-
-    ``lead`` says which of the files that ``paths`` mean it is.
-    """
-    files = find_traces(paths).files
-    file = next((f for f in files if f.source == lead.source), files[0])
-    traces = read_trace_file(file, cache_folder=cache_folder)
-    trace = next((t for t in traces if t.facts.rank == lead.rank), traces[0])
-    return export_trace(trace, lay_groundwork(trace, definitions), target, wanted)
-
-
-def export_trace(trace: Trace, ground: Groundwork, target: Path, wanted: tuple[int, int] | None = None) -> Exported:
-    """Write some steps of one trace."""
+def draw_steps(trace: Trace, definitions: str = "default", wanted: tuple[int, int] | None = None) -> TraceExcerpt:
+    """The steps of the numbers ``wanted``, else the usual step and its neighbours. Raises UsageError without events."""
+    ground = lay_groundwork(trace, definitions)
     links, steps = ground.links, ground.steps
     if not len(steps):
         raise UsageError(f"{trace.facts.source} holds no events that could be exported")
@@ -83,21 +49,11 @@ def export_trace(trace: Trace, ground: Groundwork, target: Path, wanted: tuple[i
     path, pathless = _draw_paths(trace, ground, excerpt) if has_steps else ((), None)
     if path:
         tracks.append(Track(name="critical path", slices=path))
-    numbers = steps.index[first : last + 1] if has_steps else ()
-    which = f"steps {numbers[0]} to {numbers[-1]}" if numbers else "everything"
-    write_chrome(
-        target,
-        trace,
-        excerpt.rows,
-        tracks,
-        (excerpt.calls, excerpt.launched),
-        about=f"{which} of {trace.facts.source}, by hotloop",
-    )
-    return Exported(
-        source=trace.facts.source,
-        rank=trace.facts.rank,
-        steps=numbers,
-        events_count=len(excerpt.rows),
+    return TraceExcerpt(
+        rows=excerpt.rows,
+        tracks=tuple(tracks),
+        links=(excerpt.calls, excerpt.launched),
+        steps=tuple(steps.index[first : last + 1]) if has_steps else (),
         pathless=pathless,
     )
 

@@ -1,70 +1,22 @@
-"""A training -> forecasts of opportunities: measured now in a child of the recorded interpreter, or read again."""
+"""A training -> what a usual step of it does, without what comes only now and then."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from hotloop.analyze.trainings import Training
-from hotloop.attach.child import SOURCE
-from hotloop.bench.probe import ProbeError, StepTimes, make_forecasts, make_request, run_probe
 from hotloop.core.analysis import RankAnalysis
 from hotloop.core.recording import GAP_FIELDS
-from hotloop.pipeline import Forecasts, Probe
-from hotloop.trace.recording import RunRecording
+from hotloop.core.step_times import StepTimes
 
-TIMEOUT_S = 45.0
+from .trainings import Training
+
 MOST_FORWARDS_PER_BACKWARD = 4.0
 MOST_OF_ONE_BATCH = 1.5
 """More micro-batches a step than this are accumulation."""
 MEMORY_RATIO = 0.8
 """Part of the host's memory that a larger batch may fill."""
-
-
-def probe_training(folder: Path) -> Probe:
-    """A Probe that measures the run's largest training and keeps the result in the run folder."""
-
-    def probe(run: RunRecording, training: Training) -> Forecasts:
-        process = next((p for p in run.processes if p.process.get("pid") == training.lead.rank.pid), None)
-        if process is None:
-            return {}
-        step = step_times(training)
-        request = make_request(process.facts, step)
-        if request is None or training.lead.rank.steady_count < 5:
-            return {}
-        if sys.stderr.isatty():
-            print("hotloop: measuring what other settings would win (about 10 s; Ctrl-C skips it)", file=sys.stderr)
-        try:
-            result = run_probe(
-                request, str(process.process.get("executable") or sys.executable), SOURCE.parent, TIMEOUT_S
-            )
-        except KeyboardInterrupt:
-            return {}
-        except ProbeError as error:
-            print(f"hotloop: opportunities were not measured: {error}", file=sys.stderr)
-            return {}
-        try:
-            (folder / "probe.json").write_text(json.dumps({"request": request, "result": result}))
-        except OSError as error:
-            print(f"hotloop: cannot keep the probe's result in {folder}: {error.strerror}", file=sys.stderr)
-        return make_forecasts(request, result, step)
-
-    return probe
-
-
-def recorded_probe(run: RunRecording, training: Training) -> Forecasts:
-    """The forecasts that were measured when the run ended; none when there were none."""
-    recorded = run.probe
-    if not isinstance(recorded, Mapping):
-        return {}
-    request, result = recorded.get("request"), recorded.get("result")
-    if not isinstance(request, Mapping) or not isinstance(result, Mapping):
-        return {}
-    return make_forecasts(request, result, step_times(training))
 
 
 def step_times(training: Training) -> StepTimes:

@@ -1,10 +1,9 @@
-"""Runs and a baseline as the user names them -> launches -> their Check; and the baseline file and the limits file."""
+"""What a run is compared with: a report or a baseline file -> launches; and the check of launches against them."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -12,29 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from hotloop import __version__
-from hotloop.analyze.changes import estimate_side_error
-from hotloop.analyze.check import BUDGETS, RATES, Limits, judge, pick_same_machine
-from hotloop.analyze.run_changes import count_units, join_training
-from hotloop.analyze.summary import (
-    summarize_breakdown,
-    summarize_lines,
-    summarize_memory,
-    summarize_steps,
-    units_noise_ratio,
-)
-from hotloop.analyze.trainings import analyze_run, find_unit_drift
 from hotloop.core.check import Check, Launch, Measure
 from hotloop.core.errors import RecordingError, UsageError
-from hotloop.core.findings import Value, Where
+from hotloop.core.findings import Value
 from hotloop.core.phases import PHASES
-from hotloop.core.redact import redact_command, redact_text
-from hotloop.trace.recording import find_run, read_run
+from hotloop.core.redact import redact_text
+
+from .check import RATES, Limits, judge, pick_same_machine
+from .launch import MACHINE_KEYS, measure_rate
 
 BASELINE_SCHEMA = "hotloop.baseline/1"
-LIMITS_SCHEMA = "hotloop.limits/1"
 MOST_BYTES = 64 << 20
 MOST_LAUNCHES = 1000
-MACHINE_KEYS = ("device_name", "accelerator", "cores", "memory_total_bytes", "torch", "python")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,121 +36,31 @@ class Baseline:
     is_file: bool = False
 
 
-def check_runs(
-    runs: Sequence[str], baselines: Sequence[str], limits: Limits, *, root: Path | None = None
+def check_launches(
+    runs: Sequence[Baseline], baselines: Sequence[Baseline], limits: Limits
 ) -> tuple[Check, tuple[Launch, ...]]:
-    """Judge runs (folders, names under .hotloop, 'last') against baselines (the same, report JSON, baseline files).
+    """Judge runs against baselines. Answers the launches of the runs too, which a baseline file may be written from.
 
-    Answers the launches of the runs too, which a baseline file may be written from. Raises UsageError and
-    RecordingError with what cannot be read.
+    Raises UsageError where a run is a baseline file.
     """
-    root = root or Path.cwd()
-    read = [_read_side(name, root) for name in runs]
-    for side in read:
+    for side in runs:
         if side.is_file:
             raise UsageError(f"{side.name} is a baseline file: name it with --baseline; RUN is what is judged by it")
-    ours = tuple(launch for side in read for launch in side.launches)
-    sides = [_read_side(name, root) for name in baselines]
-    theirs = [launch for side in sides for launch in side.launches]
+    ours = tuple(launch for side in runs for launch in side.launches)
+    theirs = [launch for side in baselines for launch in side.launches]
     warnings = []
     shared = {launch.name for launch in ours} & {launch.name for launch in theirs}
     if shared:
         warnings.append(f"{', '.join(sorted(shared))} stands on both sides: it is compared with itself")
-    commands = {side.command for side in (*read, *sides) if side.command}
-    if len(commands) > 1:
+    if len({side.command for side in (*runs, *baselines) if side.command}) > 1:
         warnings.append("the sides ran different commands")
-    name = redact_text(", ".join(baselines)) if baselines else None
+    name = redact_text(", ".join(side.name for side in baselines)) if baselines else None
     found = judge(ours, theirs, limits, baseline_name=name, version=__version__)
-    return replace(found, command=read[0].command, warnings=(*found.warnings, *warnings)), ours
+    return replace(found, command=runs[0].command, warnings=(*found.warnings, *warnings)), ours
 
 
-# ---- one side
-
-
-def _read_side(name: str, root: Path) -> Baseline:
-    path = root / name
-    if path.is_file():
-        return _read_json_side(name, path)
-    folder = find_run(name, root)
-    launch, command = _read_run(folder)
-    return Baseline(name=name, launches=(launch,), command=command)
-
-
-def _read_run(folder: Path) -> tuple[Launch, tuple[str, ...]]:
-    """The largest training of a run; the launch is called by its folder and the time at which it began."""
-    run = read_run(folder)
-    name = redact_text(folder.name)
-    started_s = (run.manifest or {}).get("started_wall_s")
-    if isinstance(started_s, int | float) and 0 < started_s < 1e11:
-        # Runs of CI often all have one name: the time tells a launch from a copy of another.
-        name += f" ({datetime.fromtimestamp(started_s, timezone.utc).isoformat(timespec='milliseconds')[:-6]}Z)"
-    trainings = analyze_run(run.processes)
-    if not trainings:
-        raise RecordingError(
-            f"{folder} holds no step: no process completed a backward or an optimizer step, so there is nothing to"
-            " check; `hotloop report` says what was seen"
-        )
-    training = trainings[0]
-    steps, breakdown, memory = summarize_steps(training), summarize_breakdown(training), summarize_memory(training)
-    joined = join_training(training)
-    measures: dict[str, Measure] = {"step_ns": _measure(joined, range(len(PHASES)), float(steps.mean_ns))}
-    for at, phase in enumerate(PHASES):
-        measures[f"{phase}_ns"] = _measure(joined, (at,), float(breakdown.mean_ns(phase)))
-        measures[f"{phase}_share_ratio"] = Measure(value=breakdown.share(phase))
-    units = count_units(training, training.analysis.unit) if training.analysis.unit != "step" else None
-    numbers: dict[str, float | None] = {
-        "step_p95_ns": steps.p95_ns,
-        "time_to_first_step_ns": steps.time_to_first_step_ns,
-        "memory_peak_bytes": memory.peak_bytes,
-    } | {rate: getattr(steps, rate) for rate in RATES}
-    for key, value in numbers.items():
-        if value is not None and value > 0:
-            noise_ratio = units_noise_ratio(training.processes, key.partition("s_per_")[0])
-            measures[key] = _rate_measure(key, float(value), measures["step_ns"], noise_ratio)
-    places: dict[str, Where] = {}
-    for line in summarize_lines(training):
-        places.setdefault(line.phase, Where(file=line.file, line=line.line, function=line.function))
-    warnings = [f"{name}: {message}" for message in run.health]
-    if len(trainings) > 1:
-        warnings.append(f"{name} holds {len(trainings)} trainings; the largest one is judged")
-    if run.outcome is None:
-        warnings.append(f"{name} has not ended, or was killed: its later steps are missing")
-    elif run.outcome.get("exit_code"):
-        warnings.append(f"{name}: the command ended with exit code {run.outcome['exit_code']}")
-    process = training.lead
-    recorded = next((p.process for p in run.processes if p.process.get("pid") == process.rank.pid), {})
-    machine: dict[str, Value] = {key: recorded.get(key) for key in MACHINE_KEYS}
-    machine |= {"device": process.rank.device_type, "world_size": process.rank.world_size}
-    launch = Launch(
-        name=name,
-        measures=measures,
-        steps_count=joined.steps_count,
-        unit=training.analysis.unit,
-        units_per_step=units,
-        unit_drifts=find_unit_drift(training.processes, training.analysis.unit) is not None,
-        machine=machine,
-        places=places,
-        warnings=tuple(redact_text(warning) for warning in warnings),
-    )
-    return launch, redact_command((run.manifest or {}).get("command", process.argv))
-
-
-def _measure(joined: Any, parts: Sequence[int], value: float) -> Measure:
-    error = estimate_side_error(joined, parts)
-    if error is None:
-        return Measure(value=value)
-    return Measure(value=value, error=math.sqrt(error.variance), freedom=error.freedom)
-
-
-def _rate_measure(key: str, value: float, step: Measure, noise_ratio: float | None) -> Measure:
-    """The error of a rate is that of the step and that of its units, where not all were read, in proportion."""
-    if key not in RATES or step.error is None or step.value <= 0:
-        return Measure(value=value)
-    error_ratio = math.hypot(step.error / step.value, noise_ratio or 0.0)
-    return Measure(value=value, error=value * error_ratio, freedom=step.freedom)
-
-
-def _read_json_side(name: str, path: Path) -> Baseline:
+def read_baseline(name: str, path: Path) -> Baseline:
+    """A report (JSON) or a baseline file. Raises RecordingError."""
     content = _load_json(path)
     schema = content.get("schema") if isinstance(content, dict) else None
     try:
@@ -218,7 +116,7 @@ def _parse_report(name: str, content: Mapping[str, Any]) -> Baseline:
     for key, value in numbers.items():
         if value is not None and _number(value) > 0:
             noise_ratio = step.get("units_noise_ratio") if key == f"{step['unit']}s_per_s" else None
-            measures[key] = _rate_measure(key, _number(value), measures["step_ns"], noise_ratio)
+            measures[key] = measure_rate(key, _number(value), measures["step_ns"], noise_ratio)
     environment = content.get("environment") or {}
     ranks = content.get("ranks") or [{}]
     machine: dict[str, Value] = {key: environment.get(key) for key in MACHINE_KEYS}
@@ -310,7 +208,7 @@ def write_baseline(
     if path.is_dir():
         raise UsageError(f"{path} is a folder: --update-baseline writes a file; give a name such as baseline.json")
     if path.exists():
-        before = _read_json_side(str(path), path)
+        before = read_baseline(str(path), path)
         if not before.is_file:
             raise UsageError(f"{path} is a report, which --update-baseline does not overwrite; give another name")
     present = before.launches if before is not None and keep else ()
@@ -339,7 +237,7 @@ def find_stranger(path: Path, launches: Sequence[Launch]) -> str | None:
     """The name of a launch that ran on another machine than all launches in the baseline file at ``path``."""
     if not path.exists():
         return None
-    present = _read_json_side(str(path), path)
+    present = read_baseline(str(path), path)
     if not present.is_file:
         return None
     return next((one.name for one in launches if not pick_same_machine([one], present.launches)), None)
@@ -374,59 +272,3 @@ def _launch_to_json(launch: Launch) -> dict[str, Any]:
             for key, one in launch.measures.items()
         },
     }
-
-
-# ---- the limits file
-
-
-def load_limits(path: Path) -> Limits:
-    """Read a limits file (TOML). Raises UsageError with the key and what it should be."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(1 << 20).decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot read the limits: {error.strerror}; give the path of a TOML file") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: byte {error.start} is not UTF-8; limits are a TOML file") from None
-    return parse_limits(text, source=str(path))
-
-
-def parse_limits(text: str, *, source: str = "limits") -> Limits:
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml
-    try:
-        content = toml.loads(text)
-    except (toml.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{source}: not TOML: {error}") from None
-    if content.get("schema") != LIMITS_SCHEMA:
-        raise UsageError(
-            f'{source}: schema is {content.get("schema")!r}; the first line must be: schema = "{LIMITS_SCHEMA}"'
-        )
-    _refuse_unknown(source, "", content, ("schema", "tolerance", "noise", "budget"))
-    tolerance = _table(source, content, "tolerance", ("step_ratio", "phase_ratio", "memory_ratio"))
-    noise = _table(source, content, "noise", ("launch_ratio",))
-    budgets = _table(source, content, "budget", tuple(BUDGETS))
-    return Limits(**tolerance, launch_noise_ratio=noise.get("launch_ratio"), budgets=budgets)
-
-
-def _table(source: str, content: Mapping[str, Any], table: str, known: Sequence[str]) -> dict[str, float]:
-    found = content.get(table, {})
-    if not isinstance(found, dict):
-        raise UsageError(f"{source}: {table} is {found!r}; write a table: [{table}]")
-    _refuse_unknown(source, f"{table}.", found, known)
-    for key, value in found.items():
-        try:
-            number = _number(value)
-        except (ValueError, OverflowError):
-            number = -1.0
-        if number < 0:
-            raise UsageError(f"{source}: {table}.{key} is {value!r}; write a number of at least 0")
-    return {key: float(value) for key, value in found.items()}
-
-
-def _refuse_unknown(source: str, prefix: str, found: Mapping[str, Any], known: Sequence[str]) -> None:
-    for key in found:
-        if key not in known:
-            raise UsageError(f"{source}: unknown key {prefix}{key}; known: {', '.join(known)}")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hotloop.pipeline import telemetry
-from hotloop.pipeline.telemetry import NAME, DeviceWatch, read_telemetry
+from hotloop.telemetry import devices
+from hotloop.telemetry.devices import NAME, DeviceWatch, describe_devices
 
 
 def unsupported(*_: Any) -> Any:
@@ -54,7 +54,7 @@ def watch_until(folder: Path, samples: int, variables: dict[str, str]) -> Device
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "INTERVAL_S", 0.005)
+    monkeypatch.setattr(devices, "INTERVAL_S", 0.005)
 
 
 def test_samples_of_the_visible_device_become_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_samples_of_the_visible_device_become_lines(tmp_path: Path, monkeypatch:
     (device,) = sample["devices"]
     assert device["index"] == 1
     assert device["power_limit_w"] is None, "what a device does not tell is unknown"
-    described, warned = read_telemetry(tmp_path)
+    described, warned = describe_devices(tmp_path)
     assert "GPU 1 (NVIDIA Test)" in described.message
     assert "a kernel ran 40% of the time, memory at most 3.0 of 8.0 GiB" in described.message
     assert "123 W" in described.message
@@ -81,7 +81,7 @@ def test_nothing_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     watch.stop()
     assert watch.failure is None
     assert list(tmp_path.iterdir()) == []
-    assert read_telemetry(tmp_path) == ()
+    assert describe_devices(tmp_path) == ()
 
 
 def test_a_deleted_folder_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,5 +96,5 @@ def test_idle_devices_and_nonsense_are_left_out(tmp_path: Path) -> None:
     busy = {"devices": [{"index": 1, "utilization_ratio": 0.5, "name": "x" * 500, "power_w": "much"}, 7]}
     lines = ["{", "[" * 100_000, "null", '{"devices": 3}', '{"devices": [{"index": 2, "utilization_ratio": NaN}]}']
     (tmp_path / NAME).write_text("\n".join([*lines, json.dumps(idle), json.dumps(busy)]) + "\n")
-    (only,) = read_telemetry(tmp_path)
+    (only,) = describe_devices(tmp_path)
     assert only.message == f"GPU 1 ({'x' * 80}), 1 samples of NVML: a kernel ran 50% of the time"

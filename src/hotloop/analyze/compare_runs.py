@@ -1,0 +1,139 @@
+"""Two recorded runs -> their Comparison; and what comparisons of runs and of traces share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hotloop import __version__
+from hotloop.core.comparison import Comparison, DiffSide, UnitChange
+from hotloop.core.errors import RecordingError
+from hotloop.core.redact import redact_text
+
+from .launch import Run
+from .run_changes import change_per_unit, count_units, differ, join_training, sum_phases
+from .summary import units_noise_ratio
+from .trainings import Training, analyze_run, find_unit_drift
+
+INTERVAL_NOTE = (
+    "the intervals cover how steps vary within what was recorded, corrected for steps that resemble their neighbours;"
+    " each side is one launch, and what differs from launch to launch (n = 1) is not in them"
+)
+
+
+def compare_runs(names: tuple[str, str], folders: tuple[Path, Path], runs: tuple[Run, Run]) -> Comparison:
+    """Runs as the user names them; a run that is given twice is compared with itself. Raises RecordingError without
+    steps."""
+    same = runs[0] is runs[1]
+    first, first_notes = _read_training(folders[0], runs[0])
+    second, second_notes = (first, first_notes) if same else _read_training(folders[1], runs[1])
+    joined = (join_training(first), join_training(second))
+    sides = tuple(
+        _describe_run(name, training, steps.steps_count, steps.ranks_count)
+        for name, training, steps in zip(names, (first, second), joined, strict=True)
+    )
+    before, after = sides
+    warnings = ["both sides are the same run"] if same else []
+    warnings += compare_devices(before, after)
+    per_unit: UnitChange | None = None
+    for unit, one, two in (
+        ("token", before.tokens_per_step, after.tokens_per_step),
+        ("sample", before.samples_per_step, after.samples_per_step),
+    ):
+        if one is not None and two is not None and differ(one, two):
+            warnings.append(
+                f"a step has {one:,.6g} {unit}s before and {two:,.6g} after (all ranks together): compare the time"
+                f" per {unit}"
+            )
+            processes = (first.processes, second.processes)
+            drifts = any(find_unit_drift(side, unit) is not None for side in processes)
+            if drifts:
+                warnings.append(
+                    f"the {unit}s of a step drift over the run: where the sides trained other steps, their time per"
+                    f" {unit} differs by that, too, so it has no interval; train as many steps on both sides"
+                )
+            if per_unit is None:
+                noise_ratios = [None if drifts else units_noise_ratio(side, unit) for side in processes]
+                per_unit = change_per_unit(unit, joined, (one, two), noise_ratios)
+    if before.ranks_count != after.ranks_count:
+        warnings.append(
+            f"ranks: {before.ranks_count} before and {after.ranks_count} after; every time is the mean over them"
+        )
+    if first.lead.rank.anchor != second.lead.rank.anchor:
+        warnings.append(
+            f"steps end with {first.lead.rank.anchor} before and with {second.lead.rank.anchor} after: they may not be"
+            " the same steps"
+        )
+    for which, steps in zip(("before", "after"), joined, strict=True):
+        if steps.alignment == "lead":
+            warnings.append(f"{which}: the steps of the ranks do not belong together; only the first rank counts")
+        if steps.steps_count == 1:
+            warnings.append(f"{which}: only one step was recorded, and its start-up costs are part of it; no interval")
+    notes = [f"before: {n}" for n in first_notes] + [f"after: {n}" for n in second_notes]
+    if max(before.ranks_count, after.ranks_count) > 1:
+        notes.append(
+            "a recording does not tell waiting for other ranks from transferring: trace both sides with a profiler to"
+            " split the growth of backward"
+        )
+    if "cpu" not in (before.device, after.device):
+        notes.append("phases are time of the host: work of the device shows in the phase where the host waits for it")
+    notes.append(INTERVAL_NOTE)
+    return Comparison(
+        tool_version=__version__,
+        before=before,
+        after=after,
+        warnings=redact_once(warnings),
+        step=sum_phases(*joined),
+        per_unit=per_unit,
+        device=None,
+        growth=None,
+        kernels=(),
+        ops=(),
+        notes=redact_once(notes),
+    )
+
+
+def _read_training(folder: Path, run: Run) -> tuple[Training, list[str]]:
+    """The largest training of a run, and what has to be known about it."""
+    trainings = analyze_run(run.processes)
+    if not trainings:
+        raise RecordingError(
+            f"{folder} holds no step: no process completed a backward or an optimizer step, so there is nothing to"
+            " compare; `hotloop report` says what was seen"
+        )
+    notes = [*run.health, *(h.message for h in trainings[0].health)]
+    if len(trainings) > 1:
+        notes.append(f"the run holds {len(trainings)} trainings; the largest one is compared")
+    if run.outcome is None:
+        notes.append("the run has not ended, or was killed: its later steps are missing")
+    return trainings[0], notes
+
+
+def _describe_run(name: str, training: Training, steps_count: int, ranks_count: int) -> DiffSide:
+    rank = training.lead.rank
+    return DiffSide(
+        name=redact_text(name),
+        kind="run",
+        ranks_count=ranks_count,
+        world_size=rank.world_size,
+        steps_count=steps_count,
+        step_source=rank.anchor,
+        device=rank.device_type,
+        samples_per_step=count_units(training, "sample"),
+        tokens_per_step=count_units(training, "token"),
+    )
+
+
+def compare_devices(before: DiffSide, after: DiffSide) -> list[str]:
+    """A warning where the sides ran on different devices."""
+    if before.device == after.device or before.device is None or after.device is None:
+        return []
+    if before.kind == "traces":
+        which = "before" if before.device == "cpu" else "after"
+        return [f"{which} shows no device work: only the host can be compared"]
+    return [f"before trains on {before.device}, after on {after.device}"]
+
+
+def redact_once(messages: Sequence[str]) -> tuple[str, ...]:
+    """Every message once, without secrets."""
+    return tuple(dict.fromkeys(redact_text(message) for message in messages))

@@ -1,0 +1,40 @@
+"""A recorded launch -> what it says of the speed of its ranks; and what a loader's batches would cost its step."""
+
+from __future__ import annotations
+
+from hotloop.core.benchmarks import ScalingRun
+from hotloop.core.errors import HotloopError
+
+from .run_changes import count_units, join_training
+from .trainings import Training
+
+
+def measure_ranks(training: Training, ranks_count: int, *, is_synced: bool) -> ScalingRun:
+    """Time, work and exposed communication of a step. Raises HotloopError when another number of ranks trained."""
+    ranks, unit = training.analysis.ranks, training.analysis.unit
+    if len(ranks) != ranks_count:
+        raise HotloopError(
+            f"{len(ranks)} processes trained where {ranks_count} were started: does the script use torchrun?"
+        )
+    joined = join_training(training)
+    exposed = [
+        rank.ddp.exposed_comm_ns * max(1.0, rank.mean["backwards"])
+        for rank in ranks
+        if rank.ddp is not None and rank.ddp.exposed_comm_ns is not None
+    ]
+    return ScalingRun(
+        ranks=ranks_count,
+        step_ns=int(joined.parts_ns.sum()) / (joined.steps_count * joined.ranks_count),
+        unit=unit,
+        units_per_step=count_units(training, unit) if unit != "step" else None,
+        exposed_ns=sum(exposed) / len(exposed) if len(exposed) == ranks_count else None,
+        threads=training.lead.rank.torch_threads,
+        is_synced=is_synced,
+        has_ddp=all(rank.ddp is not None for rank in ranks),
+    )
+
+
+def measure_compute_ns(training: Training) -> float:
+    """ns per batch that the lead process's step takes beside waiting for it."""
+    rank = training.lead.rank
+    return (rank.step_mean_ns - rank.breakdown.mean_ns("input_wait")) / max(1.0, rank.mean["batches"])

@@ -1,0 +1,61 @@
+"""A recorded process and its usual step -> forecasts of opportunities: measured now, or read again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.analysis import Forecast
+from hotloop.core.step_times import StepTimes
+
+from .probe import ProbeError, make_forecasts, make_request, run_probe
+
+TIMEOUT_S = 45.0
+FEWEST_STEPS = 5
+"""A training with fewer steady steps is not probed."""
+
+
+def measure_forecasts(
+    process: Mapping[str, Any],
+    facts: Sequence[Mapping[str, Any]],
+    step: StepTimes,
+    steady_count: int,
+    folder: Path,
+    source_folder: Path,
+    *,
+    tell: Callable[[str], None],
+    tell_begin: Callable[[], None],
+) -> dict[str, Forecast]:
+    """Measure in a child of the process's interpreter, and keep the result in the run folder.
+
+    ``tell_begin`` is called before that, ``tell`` gets what went wrong. Ctrl-C skips it.
+    """
+    request = make_request(facts, step)
+    if request is None or steady_count < FEWEST_STEPS:
+        return {}
+    tell_begin()
+    try:
+        result = run_probe(request, str(process.get("executable") or sys.executable), source_folder, TIMEOUT_S)
+    except KeyboardInterrupt:
+        return {}
+    except ProbeError as error:
+        tell(f"opportunities were not measured: {error}")
+        return {}
+    try:
+        (folder / "probe.json").write_text(json.dumps({"request": request, "result": result}))
+    except OSError as error:
+        tell(f"cannot keep the probe's result in {folder}: {error.strerror}")
+    return make_forecasts(request, result, step)
+
+
+def recall_forecasts(recorded: Mapping[str, Any] | None, step: StepTimes) -> dict[str, Forecast]:
+    """The forecasts that were measured when the run ended; none when there were none."""
+    if not isinstance(recorded, Mapping):
+        return {}
+    request, result = recorded.get("request"), recorded.get("result")
+    if not isinstance(request, Mapping) or not isinstance(result, Mapping):
+        return {}
+    return make_forecasts(request, result, step)

@@ -1,0 +1,49 @@
+"""Measurement: what one process of a trial measured, which tuning compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .report import AppliedTechnique
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one process of a trial (all its ranks) measured over its steady steps. None where nothing was counted."""
+
+    step_ns: float
+    steady_count: int
+    samples_per_step: float | None
+    tokens_per_step: float | None
+    peak_bytes: int | None
+    one_time_ns: int | None
+    """From the first event to the first steady step, beyond as many steady steps."""
+    breakdown: Mapping[str, float] = field(default_factory=dict)
+    losses: tuple[float | None, ...] = ()
+    losses_per_row: float = 1.0
+    losses_unseen: str = ""
+    norms: tuple[tuple[int, float | None], ...] = ()
+    """Gradient norms of some steps: the row's number from 0, and the value; None where a GradScaler skipped it."""
+    norms_unseen: str = ""
+    applied: tuple[AppliedTechnique, ...] = ()
+    rank_peak_bytes: int | None = None
+    """Peak memory of the rank that needs most; ``peak_bytes`` is of all ranks of a host together."""
+    rank_count: int | None = None
+    form: str = ""
+    """What the training was seen to be: its ranks, DistributedDataParallel, the dtype of parameters and of autocast."""
+    others_ratio: float | None = None
+    """Share of the cores' time that other programs used during its steady steps; None where that was not to be seen."""
+    pace_ns: float | None = None
+    """Mean time of a fixed piece of work between its steady steps; None where that was not timed, or where processes of
+    the training's own may slow it."""
+    threads_count: int | None = None
+    """Compute threads of a rank."""
+    exchanges: bool | None = None
+    """Whether the ranks were seen to exchange anything: DistributedDataParallel or collectives of the training."""
+    began_wall_s: float | None = None
+    """When its process began; None where that was not noted."""
+    work_drifts: bool = False
+    """Whether the tokens or samples of a step grow or shrink over its steady steps."""
+    duration_s: float = 0.0
+    """How long it took, from making its working copy to reading what it left."""

@@ -1,0 +1,169 @@
+"""A study that was observed -> candidates tried in its campaign, and what is worth keeping run as a patched source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from hotloop.core.measurement import Measurement
+from hotloop.core.report import Report
+from hotloop.core.strategy import Strategy
+from hotloop.core.techniques import Technique
+
+from .budget import Budget
+from .goals import MEMORY, PARETO
+from .memory_candidates import add_memory_candidates
+from .patch import Patch, make_patch
+from .patch_check import check_patch, describe_unchecked
+from .request import Progress, Request, TuneError
+from .search import Candidate, find_candidates
+from .study import CodeChanged, Study
+from .suggested import group_candidates, make_optuna, tune_suggested
+from .trials import OK, AttachTrial, Bench, Ran, run_trial
+from .tuner import BaselineFailed, Campaign, best_arm, end_early, go_on, tune_candidates
+from .workspace import changed_code, changed_files
+
+OBSERVED = "baseline-observed"
+"""Name of the first process, which everything is recorded of that a report needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What a look at the baseline leaves for those who run trials."""
+
+    study: Study
+    campaign: Campaign
+    observed: Measurement
+    report: Report
+    techniques: Mapping[str, Technique]
+    attach: Callable[[Request], AttachTrial]
+    """Another form of the request -> how its processes are started."""
+
+
+Search = Callable[[Attempt], None]
+"""Chooses candidates and runs them in the attempt's campaign."""
+
+
+def try_findings(attempt: Attempt) -> None:
+    """The fixes of the findings; under the goals memory and pareto also what saves memory."""
+    candidates = _choose_candidates(attempt)
+    attempt.campaign.tell(_describe_plan(candidates, attempt.study.limits.steps))
+    tune_candidates(attempt.campaign, candidates, [attempt.observed])
+
+
+def try_suggestions(attempt: Attempt) -> None:
+    """The same candidates, in combinations that Optuna suggests."""
+    candidates = _choose_candidates(attempt)
+    count, steps = sum(not one.why_not for one in candidates), attempt.study.limits.steps
+    attempt.campaign.tell(f"{count} candidates for optuna, {steps} steps in each process")
+    tune_suggested(attempt.campaign, candidates, [attempt.observed], make_optuna(group_candidates(candidates)))
+
+
+SEARCHES: Mapping[str, Search] = {"greedy": try_findings, "optuna": try_suggestions}
+"""The ways to search, by the name that the command line gives them."""
+
+
+def observe_baseline(bench: Bench, baseline: Strategy, budget: Budget, progress: Progress) -> tuple[Ran, Measurement]:
+    """The first process of the command. Raises TuneError where it cannot be tuned."""
+    ran = run_trial(bench, baseline, budget.observation, OBSERVED)
+    if ran.ended != OK or ran.measured is None:
+        raise TuneError(
+            f"the command cannot be tuned: its first run ended with {ran.ended}: {ran.reason}; "
+            + "".join(f"{warning}; " for warning in progress.warnings)
+            + f"its output is in {bench.folder / 'trials' / OBSERVED}"
+        )
+    return ran, ran.measured
+
+
+def run_attempt(attempt: Attempt, search: Search, request: Request, progress: Progress) -> None:
+    """The search; and where its budget keeps time for that, what its outcome is worth as a change of the source."""
+    campaign = attempt.campaign
+    keeps_time = campaign.budget.kept_ratio > 0
+    try:
+        search(attempt)
+        if keeps_time and best_arm(campaign) is None:
+            go_on(campaign, campaign.budget.until_s)  # no patch to check so far: its time goes to the proof
+    except (BaselineFailed, CodeChanged) as error:
+        stop_early(request, progress, error)
+    if keeps_time:
+        check_source(request, progress, attempt.study)
+
+
+def stop_early(request: Request, progress: Progress, error: Exception) -> None:
+    """Nothing more can be run, and what was compared is told. Raises TuneError where that is nothing."""
+    why = str(error)
+    if isinstance(error, BaselineFailed):
+        why += f"; the outputs are in {request.folder / 'trials'}"
+    if progress.campaign is None or not end_early(progress.campaign, str(error)):
+        raise TuneError(why) from error
+    progress.warnings += (f"ended early: {why}",)
+    progress.campaign.tell(f"ended early: {why}")
+
+
+def check_source(request: Request, progress: Progress, study: Study) -> None:
+    """Make the patch of what was proven and run the patched copy beside the unchanged one, as long as there is time."""
+    campaign, plan = progress.campaign, study.bench.plan
+    assert campaign is not None
+    best = best_arm(campaign)
+    patch = progress.patch = make_proven_patch(request, progress)
+    if best is None or not patch.files:
+        return
+    names = _name_files(patch, request)
+    changed = [*changed_files(plan, names), *(str(one.path) for one in changed_code(plan))]
+    if changed:
+        why = f"{', '.join(changed)} changed since the tuning began: the patch is of another source than what ran"
+        progress.check = describe_unchecked(patch, names, why)
+        return
+    progress.check = describe_unchecked(patch, names, "it was interrupted before the patched source was run")
+    campaign.tell("running the patched source without a strategy")
+    after = {name: change.after for name, change in zip(names, patch.files, strict=True)}
+    progress.check = check_patch(campaign, best, partial(study.run_patched, after), progress.check)
+
+
+def settle_patch(progress: Progress, request: Request) -> Patch:
+    """The patch that was made, else one of what was proven. What was never run is marked so in ``progress``."""
+    patch = progress.patch = progress.patch or make_proven_patch(request, progress)
+    if progress.check is None and patch.files:
+        why = "the patched source was not run: read it before you apply it"
+        progress.check = describe_unchecked(patch, _name_files(patch, request), why)
+    return patch
+
+
+def make_proven_patch(request: Request, progress: Progress) -> Patch:
+    """What the proven strategy changed in its trials, as a change of the user's source (empty without a proof)."""
+    best = None if progress.campaign is None else best_arm(progress.campaign)
+    if best is None or not best.own:
+        return Patch(diff="", files=(), left_out=())
+    script = next((request.cwd / word for word in request.command if word.endswith(".py")), None)
+    return make_patch(best.own[-1].applied, request.cwd, script=script)
+
+
+def _name_files(patch: Patch, request: Request) -> tuple[str, ...]:
+    root = request.cwd.resolve()
+    return tuple(change.path.relative_to(root).as_posix() for change in patch.files)
+
+
+def _choose_candidates(attempt: Attempt) -> tuple[Candidate, ...]:
+    campaign = attempt.campaign
+    candidates = find_candidates(
+        attempt.report.findings, attempt.techniques, campaign.check, attempt.study.bench.plan.source
+    )
+    if campaign.goal not in (MEMORY, PARETO):
+        return candidates
+    return add_memory_candidates(
+        candidates,
+        attempt.techniques,
+        campaign.check,
+        goal=campaign.goal,
+        rank_count=attempt.observed.rank_count or 1,
+        has_accelerator=any(rank.memory.allocated_bytes is not None for rank in attempt.report.ranks),
+    )
+
+
+def _describe_plan(candidates: Sequence[Candidate], steps: int | None) -> str:
+    """What is about to be tried, by name, for the person who waits."""
+    names = [one.id for one in candidates if not one.why_not]
+    if not names:
+        return "no finding of the baseline names a technique that could be tried"
+    return f"to try, in fresh processes of {steps} steps each: {', '.join(names)}"

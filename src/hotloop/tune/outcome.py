@@ -1,0 +1,180 @@
+"""What a tuning has found so far -> its report, the strategy that was proven, and the command that goes on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.redact import redact_command
+from hotloop.core.report import Report
+from hotloop.core.strategy import Strategy, strategy_to_toml
+from hotloop.core.tuning import Tuning
+
+from .goals import COST, DOMINATED, MEMORY, PARETO, SPEED, standing_to_mapping
+from .history import NAME as HISTORY
+from .history import read_history, remember_forecasts
+from .request import Progress, Request
+from .statistics import Comparison, spread_of
+from .tuner import (
+    Arm,
+    Campaign,
+    best_arm,
+    choose_pareto,
+    compare_arm,
+    judge,
+    rank_arms,
+    tell_reference,
+    tell_trials,
+)
+
+
+def finish_report(request: Request, progress: Progress, strategy_file: str) -> tuple[Report, Strategy]:
+    """The baseline's report with what was found so far, and the strategy that was proven (it may choose nothing)."""
+    assert progress.report is not None
+    campaign = progress.campaign
+    best = None if campaign is None else best_arm(campaign)
+    strategy = Strategy(name="fast") if best is None else replace(best.candidate.strategy, name="fast")
+    left_out = () if progress.patch is None else progress.patch.left_out
+    tuning = Tuning(
+        verdict=_describe_outcome(progress, request.goal, best),
+        goal=request.goal,
+        strategy_file=strategy_file,
+        trials=(),
+        patch=progress.check,
+        warnings=(*progress.warnings, *(f"not in patch.diff: {one.technique}: {one.why}" for one in left_out)),
+    )
+    next_command = progress.report.next_command
+    if campaign is not None:
+        is_pareto = request.goal == PARETO
+        tuning = replace(
+            tuning,
+            trials=tuple(replace(one, launch=progress.launches.get(one.id, {})) for one in tell_trials(campaign)),
+            baseline=_describe_baseline(campaign),
+            reference=tell_reference(campaign, progress.reference),
+            pareto=tuple(standing_to_mapping(one, progress.reference) for one in rank_arms(campaign) if is_pareto),
+            price_per_hour=campaign.price_per_hour,
+        )
+        if any(arm.is_out_of_time for arm in campaign.arms):
+            next_command = shlex.join(redact_command(request.next_command)) or next_command
+    if strategy:
+        command = shlex.join(progress.report.command) or "COMMAND"
+        next_command = f"hotloop run --strategy {shlex.quote(strategy_file)} -- {command}"
+    return replace(progress.report, tune=tuning, next_command=next_command), strategy
+
+
+def reveal_next(request: Request, report: Report) -> str:
+    """The command that goes on, to be run as it is; empty where the report has it so, or names another one.
+
+    It holds secrets of the command line, which are for the terminal that they were typed into and for no file.
+    """
+    command = shlex.join(request.next_command)
+    hidden = shlex.join(redact_command(request.next_command))
+    return command if report.next_command == hidden != command else ""
+
+
+def front_strategies(progress: Progress) -> dict[str, Strategy]:
+    """With the goal pareto: the strategy of every candidate that nothing is proven to dominate, by a name for its file.
+
+    Candidates whose numbers could not be judged are left out, as they are from fast.toml.
+    """
+    if progress.campaign is None or progress.campaign.goal != PARETO:
+        return {}
+    kept = {
+        one.point.id for one in rank_arms(progress.campaign) if one.standing != DOMINATED and one.point.is_adoptable
+    }
+    return {
+        re.sub(r"[^A-Za-z0-9]+", "-", arm.candidate.id).strip("-") or "candidate": Strategy(
+            name=arm.candidate.id, choices=arm.candidate.strategy.choices
+        )
+        for arm in progress.campaign.arms
+        if arm.candidate.id in kept and arm.candidate.strategy
+    }
+
+
+def strategy_text(strategy: Strategy, overrides: Sequence[str] = ()) -> str:
+    """fast.toml, with a comment for each setting of the script's own that it overrides."""
+    return "".join(f"# overrides {one}\n" for one in overrides) + strategy_to_toml(strategy)
+
+
+def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
+    """One sentence: what is written, what it wins by the goal, and what it costs where that is known."""
+    campaign = progress.campaign
+    if goal == PARETO and campaign is not None:
+        _, why = choose_pareto(campaign)
+        if best is None:
+            return f"fast.toml is empty: {why}"
+        parts = [
+            f"speed {_ratio_words(compare_arm(campaign, best, SPEED))}",
+            f"memory saving {_ratio_words(compare_arm(campaign, best, MEMORY))}",
+        ]
+        return f"{why} ({', '.join(parts)}){_launch_words(progress, best)}"
+    if campaign is None or best is None:
+        won = {MEMORY: "smaller", COST: "cheaper"}.get(goal, "faster")
+        return f"No change was proven {won}; fast.toml is empty."
+    found = judge(campaign, best)
+    names = " + ".join(choice.technique for choice in best.candidate.strategy.choices) or best.candidate.id
+    what = {MEMORY: "smaller peak memory", COST: "cheaper"}.get(goal, "faster")
+    side = ""
+    if goal in (MEMORY, COST):
+        speed = compare_arm(campaign, best, SPEED)
+        side = "" if speed.speedup_ratio is None else f"; its speed is {_ratio_words(speed)} of before"
+    return (
+        f"{found.speedup_ratio:.2f}x {what} with {names} "
+        f"({found.low_ratio:.2f}–{found.high_ratio:.2f}, n = {found.n} pairs of processes){side}"
+        f"{''.join(f'; it overrides {one}' for one in tell_overrides(progress))}{_launch_words(progress, best)}"
+    )
+
+
+def tell_overrides(progress: Progress) -> tuple[str, ...]:
+    """What the proven strategy replaces of the script's own settings, with file and line."""
+    campaign = progress.campaign
+    best = None if campaign is None else best_arm(campaign)
+    if campaign is None or best is None:
+        return ()
+    return next(trial.overrides for trial in tell_trials(campaign) if trial.id == best.candidate.id)
+
+
+def _ratio_words(found: Comparison) -> str:
+    if found.speedup_ratio is None:
+        return "not known"
+    bounds = "" if found.low_ratio is None else f" ({found.low_ratio:.2f}–{found.high_ratio:.2f})"
+    return f"{found.speedup_ratio:.2f}x{bounds}"
+
+
+def _launch_words(progress: Progress, best: Arm) -> str:
+    """What the strategy file cannot hold: how the command was started."""
+    launch = progress.launches.get(best.candidate.id)
+    if not launch:
+        return ""
+    told = [f"{key} = {value}" for key, value in launch.items()]
+    return f"; the file holds its techniques only, start the command with {', '.join(told)}"
+
+
+def keep_history(report: Report, root: Path) -> Report:
+    """Add this tuning's forecast errors to the history under ``root``, and that history to the report."""
+    history = root / HISTORY
+    if report.tune is not None:
+        try:
+            remember_forecasts(report.tune, history)
+        except OSError as error:
+            warning = f"forecast errors could not be added to {history}: {error.strerror}"
+            report = replace(report, tune=replace(report.tune, warnings=(*report.tune.warnings, warning)))
+    return replace(report, forecast_history=read_history(history))
+
+
+def _describe_baseline(campaign: Campaign) -> dict[str, Any]:
+    if not campaign.baseline:
+        return {}
+    times = [one.step_ns for one in campaign.baseline]
+    return {
+        "n": len(times),
+        "step_ns": sum(times) / len(times),
+        "spread_ratio": spread_of(times),
+        "losses_repeat": None if campaign.bands is None or campaign.bands.unknown else campaign.bands.is_repeatable,
+        "decision_level": campaign.level,
+        "ended": campaign.why_ended or None,
+    }
