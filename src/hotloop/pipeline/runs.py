@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hotloop.analyze.kept_traces import add_devices, add_findings, describe_kept
 from hotloop.analyze.measurement import steady_span_s
 from hotloop.analyze.memory_end import find_memory_failures
 from hotloop.analyze.outcome import find_outcome
+from hotloop.analyze.summary import summarize_breakdown, summarize_steps
 from hotloop.analyze.training_report import describe_reading, restate_training, restate_unseen
 from hotloop.analyze.trainings import Training, analyze_run, find_lead
 from hotloop.analyze.usual_step import step_times
@@ -46,11 +48,8 @@ def probe_training(
 ) -> Forecasts:
     """Measured now, after the training, in a child of the interpreter that it ran in."""
     lead, step, count = find_lead(run.processes, training), step_times(training), training.lead.rank.steady_count
-    if lead is None:
-        return {}
-    return measure_forecasts(
-        lead.process, lead.facts, step, count, folder, SOURCE.parent, tell=tell, tell_begin=tell_begin
-    )
+    measure = partial(measure_forecasts, source_folder=SOURCE.parent, tell=tell, tell_begin=tell_begin)
+    return {} if lead is None else measure(lead.process, lead.facts, step, count, folder)
 
 
 def recorded_probe(run: RunRecording, training: Training, folder: Path) -> Forecasts:
@@ -96,18 +95,17 @@ def _report_training(
     if find_outcome(run, training).ended == "oom":
         analysis = replace(analysis, memory_failures=find_memory_failures(run.processes))
     seen = restate_training(run, training, analysis)
-    assert seen.breakdown is not None
-    assert seen.step is not None
     found, skipped = add_findings(*find_problems(analysis), traced)
-    ranked = state_rule_savings(rank_findings(found), seen.breakdown)
+    breakdown = summarize_breakdown(training)
+    ranked = state_rule_savings(rank_findings(found), breakdown)
     findings = tuple(replace(one, next=f"hotloop rule {one.rule}") for one in ranked)
     return replace(
         seen,
-        verdict=describe_verdict(findings, seen.breakdown, seen.step, seen.lines),
+        verdict=describe_verdict(findings, breakdown, summarize_steps(training), seen.lines),
         device=None if traced is None else traced.device,
         ranks=add_devices(seen.ranks, traced),
         findings=findings,
-        combined_saving=combine_savings(findings, seen.breakdown),
+        combined_saving=combine_savings(findings, breakdown),
         forecast_history=read_history(folder.parent / HISTORY),
         skipped=skipped,
         health=(*health, *seen.health),
@@ -134,14 +132,12 @@ def _report_unseen(run: RunRecording, folder: Path, health: tuple[Health, ...]) 
 
 
 def _read_kept_traces(traces: Path) -> tuple[Report | None, tuple[Health, ...]]:
-    """The report of the traces that a run kept, and what is to be said of them. A trace that cannot be read costs a
-    line of health, not the report."""
+    """Their report, and what is to be said of them: a trace that cannot be read costs a line, not the report."""
     if not traces.is_dir() or not any(traces.iterdir()):
         return None, ()
     try:
         traced = report_traces([traces])
     except HotloopError as error:
         return None, (Health(level="warning", message=f"the kept traces were not judged: {error}"),)
-    if traced.device is None:
-        return None, ()  # nothing in them that the recording does not show better
-    return traced, (describe_kept(traced),)
+    # Without a device there is nothing in them that the recording does not show better.
+    return (None, ()) if traced.device is None else (traced, (describe_kept(traced),))

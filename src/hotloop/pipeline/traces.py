@@ -20,13 +20,7 @@ from hotloop.analyze.timeline.reduced_rank import (
     list_waits,
     needs_others,
 )
-from hotloop.analyze.timeline.summary import (
-    summarize_judged_device,
-    summarize_trace_breakdown,
-    summarize_trace_device,
-    summarize_trace_ranks,
-    summarize_trace_steps,
-)
+from hotloop.analyze.timeline.summary import restate_trace, summarize_judged_device
 from hotloop.core.report import Report
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
@@ -78,23 +72,17 @@ def report_trace_analysis(
     """Judge and prescribe."""
     found, skipped = find_problems_in_trace(analysis)
     findings = tuple(replace(f, next=f"hotloop rule {f.rule}") for f in rank_findings(found))
-    breakdown = summarize_trace_breakdown(analysis)
+    seen, judged = restate_trace(analysis), summarize_judged_device(analysis)
     in_steps = any(rank.timeline.in_steps is not None for rank in analysis.ranks)
-    judged = summarize_judged_device(analysis)
-    return Report(
-        tool_version=__version__,
+    return replace(
+        seen,
         command=command,
-        verdict=describe_trace_verdict(findings, breakdown, judged, analysis.lead.judged_idle, in_steps),
-        step=summarize_trace_steps(analysis),
-        breakdown=breakdown,
-        device=summarize_trace_device(analysis),
-        ranks=summarize_trace_ranks(analysis),
+        verdict=describe_trace_verdict(findings, seen.breakdown, judged, analysis.lead.judged_idle, in_steps),
         findings=findings,
         combined_saving=combine_savings(findings),
         skipped=skipped,
         health=describe_notes(notes),
         next_command=f"hotloop rule {(first_serious(findings) or findings[0]).rule}" if findings else None,
-        trace=analysis,
     )
 
 

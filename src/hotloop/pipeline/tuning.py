@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -30,13 +29,14 @@ from hotloop.tune.request import Progress, Request
 from hotloop.tune.store import Store
 from hotloop.tune.study import FACTS, CodeChanged, drop_outputs, open_study
 from hotloop.tune.supervisor import CORES_FILE
-from hotloop.tune.trials import AttachTrial, Bench
+from hotloop.tune.trials import AttachTrial, Bench, read_left
 from hotloop.tune.tuner import BaselineFailed, Campaign
 from hotloop.tune.workspace import WorkspaceError, code_outside, plan_workspace, written_outside
 
 from .runs import Probe, no_probe, report_run
 
 Tell = Callable[[str], None]
+check = partial(check_strategy, techniques=TECHNIQUES)
 
 
 def tune_command(
@@ -46,7 +46,7 @@ def tune_command(
     search: Search,
     *,
     probe: Probe = no_probe,
-    baseline: Strategy = Strategy(),  # noqa: B008 (frozen)
+    baseline: Strategy | None = None,
     kept_ratio: float = PATCH_RATIO,
 ) -> None:
     """Observe the baseline, try candidates. ``progress`` holds the outcome, whatever ends this."""
@@ -60,15 +60,11 @@ def tune_command(
         return partial(attach_trial, one, deep=False)
 
     bench = Bench(
-        command=request.command,
-        plan=plan,
-        folder=request.folder,
-        environment=attach(request),
-        measure=measure_run,
+        command=request.command, plan=plan, folder=request.folder, environment=attach(request), measure=measure_run
     )
     tell("observing the baseline")
     seeing = replace(bench, environment=partial(attach_trial, request, deep=True))
-    ran, observed = observe_baseline(seeing, baseline, budget, progress)
+    ran, observed = observe_baseline(seeing, baseline or Strategy(), budget, progress)
     run_folder = request.folder / "trials" / OBSERVED
     run = move_places(read_run(run_folder), request.folder / "work" / OBSERVED / request.cwd.name, request.cwd)
     progress.report = report_run(run, folder=run_folder, probe=probe)
@@ -113,23 +109,14 @@ def measure_matrix(
     tune_command(first, progress, tell, search, probe=probe, baseline=rows[0].strategy, kept_ratio=0.0)
 
 
-def check(strategy: Strategy) -> Strategy:
-    """The strategy, when these techniques can be applied so. Raises StrategyError."""
-    return check_strategy(strategy, TECHNIQUES)
-
-
 def measure_run(folder: Path) -> Measurement | None:
     """A trial's run folder -> what its largest training measured; None when none was seen."""
     processes = read_run(folder).processes
     training = next(iter(analyze_run(processes)), None)
     if training is None:
         return None
-    try:
-        left = json.loads((folder / f"trial-{training.lead.rank.pid}.json").read_text())
-    except (OSError, ValueError):
-        left = {}
     load = read_host_load(folder / CORES_FILE, steady_span_s(training, processes))
-    left = left if isinstance(left, dict) else {}
+    left = read_left(folder, training.lead.rank.pid)
     return measure_training(training, processes, left, None if load is None else load.others_ratio)
 
 

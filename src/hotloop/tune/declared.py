@@ -20,8 +20,6 @@ from .quality import ORDER
 from .search import Candidate
 from .tuner import Arm, Campaign, end_arm, run_references, run_rounds
 
-NOT_APPLICABLE = "not applicable: "
-
 
 def declare_candidates(
     configurations: Sequence[Configuration], techniques: Mapping[str, Technique]
@@ -88,8 +86,8 @@ UNCOUNTED = (
 def _have_last_word(campaign: Campaign, arm: Arm, row: Configuration) -> None:
     """What the search would call rejected, in the words of a grid; and comparisons that would not be fair."""
     if arm.ended is not None:
-        if arm.ended.verdict is Verdict.REJECTED and arm.quality is None:
-            reason = arm.ended.reason.replace(NOT_APPLICABLE, "", 1)
+        if arm.unapplied is not None and arm.quality is None:
+            reason = arm.unapplied.describe(implied=Verdict.NOT_APPLICABLE.value)
             arm.ended = replace(arm.ended, verdict=Verdict.NOT_APPLICABLE, reason=reason)
         return
     if not arm.own:

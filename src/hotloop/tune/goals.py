@@ -86,7 +86,8 @@ def tell_covariates(
     """
     found = []
     processes = (*baseline, *own, *all_baseline)
-    for words, value_of in _COVARIATES:
+    has_pace = len({one.threads_count for one in processes}) == 1
+    for words, value_of in (_CROWDING, _PACE) if has_pace else (_CROWDING,):
         values = {id(one): value_of(one) for one in processes}
         known = {key: value for key, value in values.items() if value is not None}
         if len(known) == len(values):
@@ -98,8 +99,6 @@ def tell_covariates(
                     words=words,
                 )
             )
-    if len({one.threads_count for one in processes}) > 1:
-        return [one for one in found if one.words != PACE]
     return found
 
 
@@ -111,7 +110,7 @@ def _pace_of(one: Measurement) -> float | None:
     return None if one.pace_ns is None else math.log(one.pace_ns)
 
 
-_COVARIATES = ((CROWDING, _crowding_of), (PACE, _pace_of))
+_CROWDING, _PACE = (CROWDING, _crowding_of), (PACE, _pace_of)
 
 
 def compare_memory(

@@ -149,10 +149,12 @@ def _read_row(row: Mapping[str, Any], check: Check, place: str) -> Configuration
         strategy = strategy_from_mapping(
             {"schema": "hotloop.strategy/1", "name": name, "techniques": row.get("techniques", {})}, source=place
         )
+    except StrategyError as error:
+        raise GridError(str(error)) from error
+    try:
         check(strategy)
     except StrategyError as error:
-        text = str(error)
-        raise GridError(text if text.startswith(place) else f"{place}: {text}") from error
+        raise GridError(f"{place}: {error}") from error
     ranks = row.get("ranks")
     if ranks is not None and (not isinstance(ranks, int) or isinstance(ranks, bool) or not 0 < ranks <= MOST_RANKS):
         raise GridError(f"{place}: ranks is {_cut(ranks)}; write a whole number from 1 to {MOST_RANKS}")

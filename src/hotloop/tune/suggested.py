@@ -160,13 +160,9 @@ def _run_pair(campaign: Campaign, arm: Arm, *, is_baseline_first: bool) -> None:
 
 def _find_dead(arm: Arm, taken: Sequence[Candidate]) -> set[str]:
     """The candidates that changed nothing: they are not taken again, and what is beside them gets its chance."""
-    assert arm.ended is not None
-    if arm.ended.verdict is not Verdict.REJECTED or arm.quality is not None:
+    if arm.unapplied is None or arm.quality is not None:
         return set()
-    if len(taken) == 1:
-        return {taken[0].id}
-    technique = arm.ended.reason.partition(":")[0]
-    return {one.id for one in taken if one.strategy.choices[0].technique == technique}
+    return {one.id for one in taken if one.strategy.choices[0].technique == arm.unapplied.technique}
 
 
 def _join(taken: Sequence[Candidate], check: Check) -> Candidate | None:

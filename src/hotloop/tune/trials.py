@@ -241,6 +241,15 @@ def _judge_end(answer: Mapping[str, Any], run_folder: Path, measure: Callable[[P
     return ended(OK, "", measured)
 
 
+def read_left(run_folder: Path, pid: int) -> Mapping[str, Any]:
+    """What a process of a trial wrote of its losses, gradient norms and pace; empty where it wrote nothing."""
+    try:
+        left = json.loads((run_folder / f"trial-{pid}.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return left if isinstance(left, dict) else {}
+
+
 def read_tail(path: Path) -> str:
     """The end of a log, empty when there is none."""
     try:

@@ -56,6 +56,21 @@ RunArm = Callable[[Strategy, int], Ran]
 """A strategy and the number of its process -> how that process went; a stored one when there is one."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unapplied:
+    """A technique that changed nothing in a process of its candidate; ``status`` is empty where it met nothing."""
+
+    technique: str
+    status: str
+    detail: str
+    is_alone: bool
+
+    def describe(self, *, implied: str = "") -> str:
+        """Why, in words; a status that goes without saying is left out."""
+        parts = ("" if self.is_alone else self.technique, "" if self.status == implied else self.status, self.detail)
+        return ": ".join(part for part in parts if part)
+
+
 @dataclass(slots=True, kw_only=True)
 class Arm:
     """A candidate with its pairs so far."""
@@ -76,6 +91,8 @@ class Arm:
     """It was left out when the budget was used up."""
     rejected: Measurement | None = None
     """The process whose numbers left their band."""
+    unapplied: Unapplied | None = None
+    """The technique that changed nothing, which ended it."""
     process_s: float | None = None
     """How long its processes take (compilation, workers); None before the first."""
 
@@ -392,9 +409,9 @@ def run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
             campaign.tell(f"{arm.candidate.id}: the script sets {told}, which a rule has judged: trying to override it")
             arm.candidate = overriding
             return run_candidate(campaign, arm)
-        not_applied = _not_applied(arm.candidate, ran.measured)
-        if not_applied:
-            arm.ended = _last_word(campaign, arm, Verdict.REJECTED, not_applied)
+        arm.unapplied = _find_unapplied(arm.candidate, ran.measured)
+        if arm.unapplied is not None:
+            arm.ended = _last_word(campaign, arm, Verdict.REJECTED, arm.unapplied.describe())
         else:
             arm.guarded = _judge_quality(campaign, arm, ran.measured)
             if arm.guarded.quality.status == "rejected":
@@ -413,15 +430,17 @@ def _run(campaign: Campaign, strategy: Strategy, number: int) -> tuple[Ran, floa
     return ran, max(campaign.clock_s() - begun_s, ran.duration_s)
 
 
-def _not_applied(candidate: Candidate, measured: Measurement) -> str:
-    """Why a technique of the strategy changed nothing; empty when all did something."""
+def _find_unapplied(candidate: Candidate, measured: Measurement) -> Unapplied | None:
+    """The technique of the strategy that changed nothing; None when all did something."""
     for choice in candidate.strategy.choices:
         records = [one for one in measured.applied if one.technique == choice.technique]
         if any(one.is_applied for one in records):
             continue
-        told = next((f"{one.status}: {one.detail}" for one in records), "it met nothing to act on")
-        return f"{choice.technique}: {told}" if len(candidate.strategy.choices) > 1 else told
-    return ""
+        status, detail = next(((one.status, one.detail) for one in records), ("", "it met nothing to act on"))
+        return Unapplied(
+            technique=choice.technique, status=status, detail=detail, is_alone=len(candidate.strategy.choices) == 1
+        )
+    return None
 
 
 def _tell_explicit(measured: Measurement, candidate: Candidate) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from hotloop import __version__
 from hotloop.analyze.summary import merge_breakdowns
 from hotloop.core.phases import Breakdown
-from hotloop.core.report import Device, DevicePart, MemorySummary, RankSummary, StepSummary
+from hotloop.core.report import Device, DevicePart, MemorySummary, RankSummary, Report, StepSummary
 from hotloop.core.timeline import DevicePartition
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 
@@ -122,3 +123,17 @@ def _summarize_rank(rank: TraceRank) -> RankSummary:
 
 def _nearest_rank(values: Sequence[int], at: float) -> int:
     return sorted(values)[max(0, math.ceil(at * len(values)) - 1)]
+
+
+def restate_trace(analysis: TraceAnalysis) -> Report:
+    """The report of traces as far as it restates what was recorded, before anything is judged."""
+    return Report(
+        tool_version=__version__,
+        command=(),
+        verdict="",
+        step=summarize_trace_steps(analysis),
+        breakdown=summarize_trace_breakdown(analysis),
+        device=summarize_trace_device(analysis),
+        ranks=summarize_trace_ranks(analysis),
+        trace=analysis,
+    )
