@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 ORDER, SUMMARY = 2, "try the fixes on the unmodified command, and prove them"
 GOALS = ("speed", "memory", "pareto", "cost")
-ASKED_AGAIN = ("--goal", "--matrix", "--search", "--price-per-hour")
-"""Options that change what is tuned: they belong into the command that goes on."""
+NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--quiet")
+"""Options that do not change what is tuned: all others belong into the command that goes on."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -64,8 +64,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--no-probe", action="store_true", help="measure no opportunities before the trials")
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress and no report")
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
-    names = [option[2:].replace("-", "_") for option in ASKED_AGAIN]
-    parser.set_defaults(execute=execute, defaults={name: parser.get_default(name) for name in names})
+    again = [
+        action for action in parser._actions if action.option_strings and action.option_strings[-1] not in NOT_AGAIN
+    ]
+    parser.set_defaults(execute=execute, again=again)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -176,12 +178,12 @@ def _apply_new(progress: Progress, folder: Path, quiet: bool) -> None:
 
 
 def _asked_again(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """The options of ASKED_AGAIN that are not as they are without being given."""
+    """The options that change what is tuned, where they are not as they are without being given."""
     words: list[str] = []
-    for option in ASKED_AGAIN:
-        name = option[2:].replace("-", "_")
-        if getattr(arguments, name) != arguments.defaults[name]:
-            words += [option, str(getattr(arguments, name))]
+    for action in arguments.again:
+        value = getattr(arguments, action.dest)
+        if value != action.default:
+            words += [action.option_strings[-1]] if value is True else [action.option_strings[-1], str(value)]
     return tuple(words)
 
 

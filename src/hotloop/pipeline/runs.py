@@ -7,12 +7,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from hotloop.analyze.kept_traces import add_devices, add_findings, describe_kept
 from hotloop.analyze.measurement import steady_span_s
 from hotloop.analyze.memory_end import find_memory_failures
-from hotloop.analyze.outcome import find_outcome
 from hotloop.analyze.summary import summarize_breakdown, summarize_steps
-from hotloop.analyze.training_report import describe_reading, restate_training, restate_unseen
+from hotloop.analyze.training_report import (
+    add_devices,
+    add_findings,
+    describe_kept,
+    describe_reading,
+    find_outcome,
+    restate_training,
+    restate_unseen,
+)
 from hotloop.analyze.trainings import Training, analyze_run, find_lead
 from hotloop.analyze.usual_step import step_times
 from hotloop.attach.child import SOURCE
