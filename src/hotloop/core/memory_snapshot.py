@@ -229,11 +229,11 @@ class MemoryFile:
     source: str
     kind: str
     """'snapshot' or 'timeline'."""
-    devices: tuple[DeviceMemory, ...]
+    devices: tuple[DeviceMemory, ...] = ()
     """Of a snapshot."""
-    largest_blocks: tuple[MemoryBlock, ...]
-    out_of_memory: tuple[OutOfMemory, ...]
-    peak_bytes: int | None
+    largest_blocks: tuple[MemoryBlock, ...] = ()
+    out_of_memory: tuple[OutOfMemory, ...] = ()
+    peak_bytes: int | None = None
     """Of a timeline; a snapshot has one for each device."""
-    categories: tuple[CategoryMemory, ...]
+    categories: tuple[CategoryMemory, ...] = ()
     """Of a timeline; a snapshot has them for the peak of each device."""

@@ -29,17 +29,12 @@ def read_memory_file(
             devices=snapshot.devices,
             largest_blocks=snapshot.largest_blocks,
             out_of_memory=snapshot.out_of_memory,
-            peak_bytes=None,
-            categories=(),
         )
         return file, snapshot.notes
     timeline = read_memory_timeline(path)
     file = MemoryFile(
         source=path.name,
         kind="timeline",
-        devices=(),
-        largest_blocks=(),
-        out_of_memory=(),
         peak_bytes=timeline.peak_bytes,
         categories=list_categories(timeline),
     )
