@@ -30,6 +30,7 @@ from typing import Any
 from raw import describe_commit, draw_raw
 
 import hotloop
+from hotloop.apply import TECHNIQUES
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.pipeline.tuning import attach_trial, measure_run
 from hotloop.tune.patch import Patch, make_patch
@@ -263,7 +264,7 @@ def first_patch(script: Script, bench: Bench, request: Request, found: dict[str,
     """The patch, from a process under the strategy; what has to hold of it is in ``found``."""
     ran = need(run_trial(bench, script.strategy, LIMITS, f"records-{time.monotonic_ns()}"))
     assert ran.measured is not None
-    patch = make_patch(ran.measured.applied, request.cwd, script=request.cwd / "train.py")
+    patch = make_patch(ran.measured.applied, request.cwd, TECHNIQUES, script=request.cwd / "train.py")
     found["patch"] = describe_patch(patch, request.cwd)
     return patch
 

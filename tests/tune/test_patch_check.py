@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.apply import TECHNIQUES
 from hotloop.core.findings import Numerics, Where
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy
@@ -168,7 +169,8 @@ def test_a_patch_that_was_never_run_says_so(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import torch\no = torch.optim.AdamW(p)\n")
     place = Where(file=str(path), line=2, function="main")
-    record = replace(record_of("fused-optimizer", detail="fused=True", where=place), target="AdamW")
+    record = record_of("fused-optimizer", detail="fused=True", where=place)
+    record = replace(record, target="AdamW", values={"fused": True})
     arm.own[-1] = replace(arm.own[-1], applied=(record,))
     request = Request(
         command=("python", "train.py"),
@@ -178,6 +180,7 @@ def test_a_patch_that_was_never_run_says_so(tmp_path: Path) -> None:
         store=tmp_path / "s",
         budget_s=1.0,
         goal="speed",
+        techniques=dict(TECHNIQUES.items()),
     )
     progress = Progress(campaign=campaign)
     patch = settle_patch(progress, request)

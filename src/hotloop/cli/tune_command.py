@@ -73,6 +73,7 @@ def add_parser(subparsers: Any) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
+    from hotloop.apply import TECHNIQUES
     from hotloop.attach import child
     from hotloop.cli.show import make_probe, take_command, tell
     from hotloop.pipeline.runs import no_probe
@@ -108,6 +109,7 @@ def execute(arguments: argparse.Namespace) -> int:
         store=(folder.parent if arguments.out is None else folder) / "tune.sqlite",
         budget_s=budget_s,
         goal=arguments.goal,
+        techniques=dict(TECHNIQUES.items()),
         price_per_hour=price_per_hour,
         options=_asked_again(arguments),
         typed=tuple(command),

@@ -21,11 +21,14 @@ from hotloop.analyze.training_report import (
 )
 from hotloop.analyze.trainings import Training, analyze_run, find_lead
 from hotloop.analyze.usual_step import step_times
+from hotloop.apply import ACTS
 from hotloop.attach.child import SOURCE
 from hotloop.bench.forecasts import measure_forecasts, recall_forecasts
+from hotloop.core.acts import fill_fixes
 from hotloop.core.analysis import Forecast
 from hotloop.core.errors import HotloopError
 from hotloop.core.report import Health, Report
+from hotloop.core.rules import sign
 from hotloop.diagnose import find_problems
 from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_unseen_verdict, describe_verdict, first_serious
@@ -104,7 +107,7 @@ def _report_training(
     found, skipped = add_findings(*find_problems(analysis), traced)
     breakdown = summarize_breakdown(training)
     ranked = state_rule_savings(rank_findings(found), breakdown)
-    findings = tuple(replace(one, next=f"hotloop rule {one.rule}") for one in ranked)
+    findings = fill_fixes(ranked, ACTS)
     return replace(
         seen,
         verdict=describe_verdict(findings, breakdown, summarize_steps(training), seen.lines),
@@ -126,11 +129,12 @@ def _report_training(
 def _report_unseen(run: RunRecording, folder: Path, health: tuple[Health, ...]) -> Report:
     seen = restate_unseen(run)
     is_oom = seen.outcome is not None and seen.outcome.ended == "oom"
-    findings = describe_failures(find_memory_failures(run.processes)) if is_oom else ()
+    failures = find_memory_failures(run.processes) if is_oom else ()
+    findings = fill_fixes((sign(one, "out-of-memory") for one in describe_failures(failures)), ACTS)
     return replace(
         seen,
         verdict=describe_unseen_verdict(findings),
-        findings=tuple(replace(one, next=f"hotloop rule {one.rule}") for one in findings),
+        findings=findings,
         forecast_history=read_history(folder.parent / HISTORY),
         health=(*seen.health, *health),
         run_folder=str(folder),

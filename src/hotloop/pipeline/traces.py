@@ -21,6 +21,8 @@ from hotloop.analyze.timeline.reduced_rank import (
     needs_others,
 )
 from hotloop.analyze.timeline.summary import restate_trace, summarize_judged_device
+from hotloop.apply import ACTS
+from hotloop.core.acts import fill_fixes
 from hotloop.core.report import Report
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
@@ -71,7 +73,7 @@ def report_trace_analysis(
 ) -> Report:
     """Judge and prescribe."""
     found, skipped = find_problems_in_trace(analysis)
-    findings = tuple(replace(f, next=f"hotloop rule {f.rule}") for f in rank_findings(found))
+    findings = fill_fixes(rank_findings(found), ACTS)
     seen, judged = restate_trace(analysis), summarize_judged_device(analysis)
     in_steps = any(rank.timeline.in_steps is not None for rank in analysis.ranks)
     return replace(

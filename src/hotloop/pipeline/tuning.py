@@ -90,7 +90,7 @@ def tune_command(
                 campaign=progress.campaign,
                 observed=observed,
                 report=progress.report,
-                techniques=dict(TECHNIQUES.items()),
+                techniques=request.techniques,
                 attach=attach,
             )
             run_attempt(attempt, search, request, progress)

@@ -136,7 +136,7 @@ def make_proven_patch(request: Request, progress: Progress) -> Patch:
     if best is None or not best.own:
         return Patch(diff="", files=(), left_out=())
     script = next((request.cwd / word for word in request.command if word.endswith(".py")), None)
-    return make_patch(best.own[-1].applied, request.cwd, script=script)
+    return make_patch(best.own[-1].applied, request.cwd, request.techniques, script=script)
 
 
 def _name_files(patch: Patch, request: Request) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hotloop.core.errors import HotloopError
 from hotloop.core.report import Report
+from hotloop.core.techniques import Technique
 from hotloop.core.tuning import PatchCheck
 
 from .budget import Budget
@@ -32,6 +33,8 @@ class Request:
     store: Path
     budget_s: float
     goal: str
+    techniques: Mapping[str, Technique] = field(default_factory=dict)
+    """All that may be tried."""
     price_per_hour: float | None = None
     """Of everything that the command runs on."""
     options: tuple[str, ...] = ()
