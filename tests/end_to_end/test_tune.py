@@ -59,7 +59,7 @@ def test_a_training_without_end_is_tuned_within_its_budget(tmp_path: Path) -> No
     stored = sqlite3.connect(tmp_path / "out/tune.sqlite")
     (row,) = [json.loads(text)["measured"] for (text,) in stored.execute("select ran from process")]
     assert "fast.toml, patch.diff, report.html and report.json are in out" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("Next: hotloop tune --budget 1m -o out -- ")
+    assert done.stderr.splitlines()[-1].startswith("Next: hotloop tune --budget 1m --no-probe -o out -- ")
     stored.close()
     noted = [number for number in range(len(row["losses"])) if is_noted(number)]
     assert [number for number, _ in row["norms"]] == noted
