@@ -364,20 +364,14 @@ def _integers(option: str, text: str, least: int) -> list[int]:
 
 
 def _show(arguments: argparse.Namespace, result: BenchmarkResult) -> int:
-    from hotloop.cli.show import choose_width, write_text
-    from hotloop.report.benchmark import render_benchmark, render_benchmark_json
-    from hotloop.report.benchmark_page import render_benchmark_html
+    from hotloop.cli.show import show_report
 
-    if arguments.html is not None:
-        write_text(arguments.html, render_benchmark_html(result))
-    if arguments.json is not None:
-        text = render_benchmark_json(result) + "\n"
-        if arguments.json == "-":
-            sys.stdout.write(text)
-        else:
-            write_text(arguments.json, text)
-    if not arguments.quiet and arguments.json != "-":
-        width = choose_width(sys.stdout)
-        sys.stdout.write(render_benchmark(result, width=width))
+    show_report(
+        result,
+        json_path=arguments.json,
+        html_path=arguments.html,
+        quiet=arguments.quiet or arguments.json == "-",
+        stream=sys.stdout,
+    )
     sys.stdout.flush()
     return 0

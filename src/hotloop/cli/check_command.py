@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 TYPE_CHECKING = False
@@ -57,10 +56,11 @@ def execute(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
     from hotloop.analyze.check import Limits
-    from hotloop.cli.show import check_outputs, note_newer_run, write_text
+    from hotloop.cli.show import check_outputs, find_surface, note_newer_run, show_report, write_text
     from hotloop.core.check import Verdict
     from hotloop.core.errors import UsageError
     from hotloop.pipeline.check import check_runs, load_limits
+    from hotloop.report import render
 
     check_outputs(arguments.json, arguments.junit, arguments.sarif)
     if arguments.json == "-" and arguments.github:
@@ -75,22 +75,20 @@ def execute(arguments: argparse.Namespace) -> int:
     note_newer_run(*arguments.runs, *arguments.baseline)
     limits = load_limits(Path(arguments.limits)) if arguments.limits is not None else Limits()
     check, launches = check_runs(arguments.runs, [] if creates else arguments.baseline, limits)
-    surface = _surface(arguments.strict)
-    texts = _render(check, surface)
-    for option, renderer in (("json", "check-json"), ("junit", "junit"), ("sarif", "sarif")):
+    surface = find_surface(sys.stdout, is_strict=arguments.strict)
+    for option in ("json", "junit", "sarif"):
         path = getattr(arguments, option)
         if path is not None and path != "-":
-            write_text(path, texts(renderer) + ("\n" if option == "json" else ""))
+            write_text(path, render(option, check, surface) + ("\n" if option == "json" else ""))
     # The baseline is made before anything is printed: what cannot be written is one clear error and no verdict.
     note = None
     if target is not None:
         note = _write_target(target, check, launches, keep=arguments.add_to_baseline)
-    if arguments.json == "-":
-        sys.stdout.write(texts("check-json") + "\n")
-    elif not arguments.quiet and not creates:
-        sys.stdout.write(texts("check-text"))
+    is_json = arguments.json == "-"
+    quiet = arguments.quiet or creates or is_json
+    show_report(check, json_path="-" if is_json else None, quiet=quiet, stream=sys.stdout)
     if arguments.github:
-        sys.stdout.write(texts("github"))
+        sys.stdout.write(render("github", check, surface))
     sys.stdout.flush()
     if note is not None:
         print(f"hotloop: {note}", file=sys.stderr)
@@ -146,22 +144,3 @@ def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, kee
     step = next((one for one in record["changes"] if one["measure"] == "step_ns"), None)
     moved = "" if step is None else f", mean step {say_change(step['change_ratio'])}"
     return f"{target} {record['what']}: {', '.join(record['launches'])}{moved}"
-
-
-def _surface(is_strict: bool) -> Any:
-    from hotloop.cli.show import choose_width
-    from hotloop.report.check_renderer import CheckSurface
-
-    is_terminal = sys.stdout.isatty()
-    return CheckSurface(
-        width=choose_width(sys.stdout),
-        color=is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
-        root=os.getcwd(),
-        is_strict=is_strict,
-    )
-
-
-def _render(check: Check, surface: Any) -> Any:
-    from hotloop.report import CHECK_RENDERERS
-
-    return lambda renderer: CHECK_RENDERERS[renderer].render(check, surface)

@@ -33,10 +33,9 @@ def add_parser(subparsers: Any, summary: str) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.cli.cache_options import choose_cache_folder
-    from hotloop.cli.show import check_outputs, note_newer_run, write_text
+    from hotloop.cli.show import check_outputs, note_newer_run, show_report
     from hotloop.core.errors import UsageError
     from hotloop.pipeline.diff import DiffOptions, compare
-    from hotloop.report.comparison import render_comparison_json
 
     check_outputs(arguments.json)
     for name in ("top", "workers"):
@@ -52,27 +51,15 @@ def execute(arguments: argparse.Namespace) -> int:
             cache_folder=choose_cache_folder(arguments),
         ),
     )
-    if arguments.json is not None:
-        text = render_comparison_json(comparison) + "\n"
-        if arguments.json == "-":
-            sys.stdout.write(text)
-        else:
-            write_text(arguments.json, text)
-    if not arguments.quiet and arguments.json != "-":
-        sys.stdout.write(_draw(comparison, arguments.top))
+    show_report(
+        comparison,
+        json_path=arguments.json,
+        quiet=arguments.quiet or arguments.json == "-",
+        stream=sys.stdout,
+        top=arguments.top,
+    )
     sys.stdout.flush()
     return 0
-
-
-def _draw(comparison: Any, top: int) -> str:
-    from hotloop.cli.show import choose_width
-    from hotloop.report.comparison import render_comparison
-
-    is_terminal = sys.stdout.isatty()
-    width = choose_width(sys.stdout)
-    color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
-    return render_comparison(comparison, width=width, color=color, unicode=encoding.startswith("utf"), top=top)
 
 
 def _count_cores() -> int:

@@ -1,4 +1,4 @@
-"""hotloop report: show a recorded run again, also while it runs or after it was killed."""
+"""hotloop report: show a recorded run again, also while it runs or after it was killed; or what a JSON file holds."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
     from typing import Any
+
+MOST_BYTES = 64 * 2**20
+"""A larger file is no report: what it would take to read it is memory that the machine may need."""
 
 
 def add_parser(subparsers: Any, summary: str) -> None:
     parser = subparsers.add_parser(
         "report",
         help=summary,
-        description="Show the report of a recorded run: also of one that still trains, or that was killed.",
+        description="Show the report of a recorded run: also of one that still trains, or that was killed. Or draw "
+        "again what --json wrote: of run, trace, tune, diff, check, bench or doctor, also with an older hotloop.",
     )
-    from hotloop.cli.show import add_output_options
+    from hotloop.cli.show import add_format_option, add_output_options
 
     parser.add_argument(
-        "run", nargs="?", default="last", help="a run folder, its name under .hotloop/, or 'last' (training)"
+        "run",
+        nargs="?",
+        default="last",
+        help="a run folder, its name under .hotloop/, 'last' (training), or a JSON file that --json wrote",
     )
+    add_format_option(parser)
     add_output_options(parser, json_help="write the report as JSON to FILE, or - for standard output")
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even when a serious fault was found")
     parser.set_defaults(execute=execute)
@@ -29,15 +38,62 @@ def add_parser(subparsers: Any, summary: str) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
+    from hotloop.cli.show import check_outputs, has_serious_fault, show_report
+    from hotloop.core.errors import RecordingError
+    from hotloop.core.report import Report
+
+    check_outputs(arguments.json, arguments.html)
+    path = Path(arguments.run)
+    is_file = path.suffix == ".json" and not path.is_dir()
+    report = _read_file(path) if is_file else _read_run(arguments.run)
+    try:
+        show_report(
+            report,
+            json_path=arguments.json,
+            html_path=arguments.html,
+            quiet=arguments.quiet or arguments.json == "-",
+            stream=sys.stdout,
+            format_id=arguments.format,
+        )
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        if not is_file:
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise RecordingError(f"{path} cannot be drawn: its values contradict each other ({reason[:200]})") from error
+    serious = isinstance(report, Report) and has_serious_fault(report)
+    return 1 if serious and not arguments.exit_zero else 0
+
+
+def _read_run(name: str) -> object:
+    from pathlib import Path
+
     from hotloop.cli.probing import recorded_probe
-    from hotloop.cli.show import check_outputs, has_serious_fault, note_newer_run, show_report
+    from hotloop.cli.show import note_newer_run
     from hotloop.pipeline import report_run
     from hotloop.trace.recording import find_run, read_run
 
-    check_outputs(arguments.json, arguments.html)
-    folder = find_run(arguments.run, Path.cwd())
-    note_newer_run(arguments.run)
-    report = report_run(read_run(folder), folder=folder, probe=recorded_probe)
-    quiet = arguments.quiet or arguments.json == "-"
-    show_report(report, json_path=arguments.json, html_path=arguments.html, quiet=quiet, stream=sys.stdout)
-    return 1 if has_serious_fault(report) and not arguments.exit_zero else 0
+    folder = find_run(name, Path.cwd())
+    note_newer_run(name)
+    return report_run(read_run(folder), folder=folder, probe=recorded_probe)
+
+
+def _read_file(path: Path) -> object:
+    """The report of any kind that a JSON file holds. The file may come from anybody: it is bounded and only read."""
+    import json
+
+    from hotloop.core.errors import RecordingError
+    from hotloop.report import read_report_json
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise RecordingError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > MOST_BYTES:
+        raise RecordingError(f"{path} is larger than {MOST_BYTES // 2**20} MiB: it is no report of hotloop")
+    try:
+        return read_report_json(json.loads(data))
+    except (ValueError, RecursionError) as error:
+        raise RecordingError(f"{path} is not JSON that can be read: {str(error)[:200]}") from None
+    except RecordingError as error:
+        raise RecordingError(f"{path} is not a report that can be drawn: {error}") from None

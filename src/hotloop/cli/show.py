@@ -1,4 +1,4 @@
-"""A Report -> where the user wants it: the terminal, a JSON file, an HTML file."""
+"""A report of any kind -> where the user wants it: the terminal, standard output in a format, a JSON or HTML file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,30 @@ from hotloop.core.errors import UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import TextIO
+    from typing import Any, TextIO
 
     from hotloop.core.report import Report
+    from hotloop.report import Surface
 
 
 def add_output_options(parser: argparse.ArgumentParser, *, json_help: str) -> None:
     parser.add_argument("--json", metavar="FILE", help=json_help)
     parser.add_argument("--html", metavar="FILE", help="write the report as one HTML file")
     parser.add_argument("-q", "--quiet", action="store_true", help="print no report")
+
+
+def add_format_option(parser: argparse.ArgumentParser) -> None:
+    """``--format``: every renderer that the catalogue finds."""
+    from hotloop.report import RENDERERS
+
+    known = "; ".join(f"{one.id}: {one.summary}" for one in RENDERERS.values())
+    parser.add_argument(
+        "--format",
+        metavar="NAME",
+        choices=list(RENDERERS),
+        default="terminal",
+        help=f"print the report in this format (default: terminal). {known}",
+    )
 
 
 def check_outputs(*paths: str | None) -> None:
@@ -45,34 +60,51 @@ def choose_width(stream: TextIO, piped: int = 100) -> int:
     return piped
 
 
-def show_report(
-    report: Report, *, json_path: str | None, html_path: str | None, quiet: bool, stream: TextIO, top: int = 10
-) -> None:
-    """Write the files that were asked for, then the text; ``-`` as JSON file is standard output."""
+def find_surface(stream: TextIO, **more: Any) -> Surface:
+    """What the stream can show: its width, colours and signs, beside the manuals of all rules and the own folder."""
     from hotloop.diagnose import RULES
-    from hotloop.report import render_html, render_json, render_terminal
+    from hotloop.report import Surface
 
+    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
+    known: dict[str, Any] = {
+        "width": choose_width(stream),
+        "color": stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
+        "unicode": encoding.startswith("utf"),
+        "manuals": {rule_id: rule.manual for rule_id, rule in RULES.items()},
+        "folder": os.getcwd(),
+    }
+    return Surface(**known | more)
+
+
+def show_report(
+    report: object,
+    *,
+    json_path: str | None,
+    html_path: str | None = None,
+    quiet: bool,
+    stream: TextIO,
+    format_id: str = "terminal",
+    **more: Any,
+) -> None:
+    """Write the files that were asked for, then the text; ``-`` as JSON file is standard output.
+
+    ``more`` are fields of the Surface that the caller knows better than the stream, such as ``top``.
+    """
+    from hotloop.report import render
+
+    surface = find_surface(stream, **more)
     if json_path is not None:
-        text = render_json(report) + "\n"
+        text = render("json", report, surface) + "\n"
         if json_path == "-":
             sys.stdout.write(text)
         else:
             write_text(json_path, text)
-    manuals = {rule_id: rule.manual for rule_id, rule in RULES.items()}
     if html_path is not None:
-        write_text(html_path, render_html(report, manuals=manuals, folder=os.getcwd()))
-    if quiet:
-        return
-    is_terminal = stream.isatty()
-    width = choose_width(stream)
-    color = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
-    unicode = encoding.startswith("utf")
-    text = render_terminal(
-        report, width=width, color=color, unicode=unicode, manuals=manuals, top=top, folder=os.getcwd()
-    )
-    stream.write(text)
-    stream.flush()
+        write_text(html_path, render("html", report, surface))
+    if not quiet:
+        text = render(format_id, report, surface)
+        stream.write(text if text.endswith("\n") else text + "\n")
+        stream.flush()
 
 
 def note_newer_run(*names: str) -> None:

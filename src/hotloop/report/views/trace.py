@@ -1,66 +1,58 @@
-"""Report -> the tables of a trace, as text cells that every renderer can draw."""
+"""trace: what a profiler's files show, beyond what every run's report has -> tables."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.report import Report
 from hotloop.core.timeline import IdleCauses, KernelRow, LaunchStats, RankTimeline, TensorCores
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.report import text as t
+from hotloop.report.document import Section, Table
 
 NAME_LENGTH = 72
 SHOWN_RANKS = 64
 SHOWN_STEPS = 12
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Cells as text, the header first; the first column is a name and stands left, the others are numbers."""
-
-    title: str
-    note: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+Cells = tuple[tuple[str, ...], ...]
 
 
-def trace_tables(report: Report, top: int = 10) -> tuple[Table, ...]:
+def describe_trace(report: Report, top: int) -> tuple[Section, ...]:
     """Tables of the files that a report was made from; none for a recorded run. ``top`` rows of the long ones."""
     if report.trace is None:
-        return tuple(table for one in report.memory_files for table in _tell_memory_file(one, top) if table.rows)
+        return tuple(one for file in report.memory_files for one in _list_memory_file(file, top) if one.blocks)
     ranks = report.trace.ranks
     lead = ranks[0].timeline
     whose = "" if len(ranks) == 1 else f"of {_name_rank(ranks[0])}; the JSON report has every rank"
-    made = [_tell_files(ranks), _tell_steps(lead, whose), _tell_device(ranks)]
+    made = [_list_files(ranks), _list_steps(lead, whose), _list_device(ranks)]
     if lead.idle is not None:
         made += [
-            _tell_idle(lead.idle, _say_span(lead, whose)),
-            _tell_worst_step(lead, whose),
-            _tell_blame(lead.idle, whose, top),
+            _list_idle(lead.idle, _describe_span(lead, whose)),
+            _list_worst_step(lead, whose),
+            _list_blame(lead.idle, whose, top),
         ]
     if lead.launch is not None:
-        made.append(_tell_launches(lead.launch, whose))
-    made += [_tell_waits(report), _tell_ranks_path(report.trace)]
-    made += [_tell_path(ranks[0], whose, top), _tell_forecasts(ranks[0], whose), _tell_asked(report.trace)]
-    made += [_tell_memory(ranks), _tell_memory_categories(ranks[0], whose), _tell_memory_ops(ranks[0], whose, top)]
-    made += [_tell_kernels(lead, whose, top), _tell_comm(lead, whose, top), _tell_ops(lead, whose, top)]
-    made += [_tell_modules(lead, whose, top), _tell_ranges(lead, whose, top), _tell_ratios(lead, whose)]
-    return tuple(table for table in made if table is not None and table.rows)
+        made.append(_list_launches(lead.launch, whose))
+    made += [_list_waits(report), _list_ranks_path(report.trace)]
+    made += [_list_path(ranks[0], whose, top), _list_forecasts(ranks[0], whose), _list_asked(report.trace)]
+    made += [_list_memory(ranks), _list_memory_categories(ranks[0], whose), _list_memory_ops(ranks[0], whose, top)]
+    made += [_list_kernels(lead, whose, top), _list_comm(lead, whose, top), _list_ops(lead, whose, top)]
+    made += [_list_modules(lead, whose, top), _list_ranges(lead, whose, top), _list_ratios(lead, whose)]
+    return tuple(one for one in made if one is not None and one.blocks)
 
 
-def _say_span(line: RankTimeline, whose: str) -> str:
+def _describe_span(line: RankTimeline, whose: str) -> str:
     """Says that a table counts more than the complete steps, where the rules judge those alone."""
     if line.in_steps is None:
         return whose
     inside = f"{t.format_share(line.in_steps.idle.idle_ns / max(1, line.in_steps.partition.window_ns))}"
-    told = f"whole trace; in the {t.format_counted(line.in_steps.steps_count, 'complete step')} it idles {inside}"
-    return f"{told}; {whose}" if whose else told
+    text = f"whole trace; in the {t.format_counted(line.in_steps.steps_count, 'complete step')} it idles {inside}"
+    return f"{text}; {whose}" if whose else text
 
 
-def _tell_files(ranks: Sequence[TraceRank]) -> Table:
+def _list_files(ranks: Sequence[TraceRank]) -> Section:
     rows = []
     for one in ranks[:SHOWN_RANKS]:
         facts, line = one.facts, one.timeline
@@ -69,7 +61,7 @@ def _tell_files(ranks: Sequence[TraceRank]) -> Table:
         steps = f"{len(line.steps)} ({line.step_source})" if line.step_source != "whole trace" else "none"
         rank = "-" if facts.rank is None else f"{facts.rank} ({facts.rank_source})"
         rows.append((facts.source, rank, device, steps, t.format_count(events)))
-    return Table(
+    return _section(
         title="Files",
         note="" if len(ranks) <= SHOWN_RANKS else f"the first {SHOWN_RANKS} of {len(ranks)}",
         header=("file", "rank", "device", "steps", "device events"),
@@ -77,7 +69,7 @@ def _tell_files(ranks: Sequence[TraceRank]) -> Table:
     )
 
 
-def _tell_steps(line: RankTimeline, whose: str) -> Table | None:
+def _list_steps(line: RankTimeline, whose: str) -> Section | None:
     if line.step_source == "whole trace":
         return None
     rows = []
@@ -91,7 +83,7 @@ def _tell_steps(line: RankTimeline, whose: str) -> Table | None:
         mark += "" if step.is_complete else " (cut by the recording)"
         rows.append((f"{step.index}{mark}", t.format_duration(step.host_ns), *cells))
     cut = f"the first {SHOWN_STEPS} of {len(line.steps)}" if len(line.steps) > SHOWN_STEPS else ""
-    return Table(
+    return _section(
         title="Steps",
         note="; ".join(x for x in (cut, whose) if x),
         header=("step", "host", "device", "compute", "exposed comm", "exposed copies", "idle"),
@@ -99,7 +91,7 @@ def _tell_steps(line: RankTimeline, whose: str) -> Table | None:
     )
 
 
-def _tell_device(ranks: Sequence[TraceRank]) -> Table:
+def _list_device(ranks: Sequence[TraceRank]) -> Section:
     rows = []
     for one in ranks[:SHOWN_RANKS]:
         for device in one.timeline.devices:
@@ -115,7 +107,7 @@ def _tell_device(ranks: Sequence[TraceRank]) -> Table:
                     overlap,
                 )
             )
-    return Table(
+    return _section(
         title="Devices",
         note="whole trace; shares of each device's own window, which they sum to exactly",
         header=("device", "window", "compute", "exposed comm", "exposed copies", "idle", "comm hidden"),
@@ -123,7 +115,7 @@ def _tell_device(ranks: Sequence[TraceRank]) -> Table:
     )
 
 
-def _tell_idle(idle: IdleCauses, whose: str) -> Table:
+def _list_idle(idle: IdleCauses, whose: str) -> Section:
     causes = (
         ("the host had waited for the device (sync-drained)", idle.sync_drained_ns, idle.sync_drained_count),
         ("the next launch came late (launch-late)", idle.launch_late_ns, idle.launch_late_count),
@@ -143,10 +135,12 @@ def _tell_idle(idle: IdleCauses, whose: str) -> Table:
         for name, ns, n in causes
         if ns
     ]
-    return Table(title="Why the device idles", note=whose, header=("cause", "time", "share", "gaps"), rows=tuple(rows))
+    return _section(
+        title="Why the device idles", note=whose, header=("cause", "time", "share", "gaps"), rows=tuple(rows)
+    )
 
 
-def _tell_worst_step(line: RankTimeline, whose: str) -> Table | None:
+def _list_worst_step(line: RankTimeline, whose: str) -> Section | None:
     """The step that idles most, beside the median of all complete ones; none where it stands out little."""
     known = [(step, step.idle) for step in line.steps if step.idle is not None and not step.is_tail_inclusive]
     if line.step_source == "whole trace" or len(known) < 3:
@@ -170,9 +164,9 @@ def _tell_worst_step(line: RankTimeline, whose: str) -> Table | None:
             share = t.format_share(mine / max(1, idle.idle_ns))
             rows.append((name, t.format_duration(mine), share, t.format_duration(usual)))
     blame = idle.blamed_python or idle.blamed
-    told = "" if blame is None else f"; meanwhile mostly {_cut(blame.name)} ({t.format_duration(blame.total_ns)})"
-    note = f"step {worst.index} idles {t.format_duration(idle.idle_ns)}, the median {t.format_duration(middle)}{told}"
-    return Table(
+    text = "" if blame is None else f"; meanwhile mostly {_cut(blame.name)} ({t.format_duration(blame.total_ns)})"
+    note = f"step {worst.index} idles {t.format_duration(idle.idle_ns)}, the median {t.format_duration(middle)}{text}"
+    return _section(
         title="The step that idles most",
         note="; ".join(x for x in (note, whose) if x),
         header=("cause", "time", "share", "median step"),
@@ -180,16 +174,16 @@ def _tell_worst_step(line: RankTimeline, whose: str) -> Table | None:
     )
 
 
-def _tell_blame(idle: IdleCauses, whose: str, top: int) -> Table:
+def _list_blame(idle: IdleCauses, whose: str, top: int) -> Section:
     rows = tuple(
         (_cut(row.name), row.kind, row.cause, t.format_duration(row.total_ns), t.format_count(row.gaps_count))
         for row in (*idle.blamed_python[: top // 2], *idle.blamed[:top])
     )
     header = ("what the host did meanwhile", "kind", "cause", "idle time", "gaps")
-    return Table(title="What the device waited for", note=whose, header=header, rows=rows)
+    return _section(title="What the device waited for", note=whose, header=header, rows=rows)
 
 
-def _tell_launches(launch: LaunchStats, whose: str) -> Table:
+def _list_launches(launch: LaunchStats, whose: str) -> Section:
     rows: list[tuple[str, str]] = [("kernels", t.format_count(launch.kernels_count))]
     if launch.short_kernels_ratio is not None:
         rows.append(("kernels under 10 µs (launch-bound index)", t.format_percent(launch.short_kernels_ratio)))
@@ -201,10 +195,10 @@ def _tell_launches(launch: LaunchStats, whose: str) -> Table:
     for queue in launch.queues[:4]:
         depth = queue.depth_time_ns / queue.span_ns if queue.span_ns else 0.0
         rows.append((f"stream {queue.label}: mean queue", f"{depth:.1f} launches"))
-    return Table(title="Launches", note=whose, header=("measure", "value"), rows=tuple(rows))
+    return _section(title="Launches", note=whose, header=("measure", "value"), rows=tuple(rows))
 
 
-def _tell_waits(report: Report) -> Table | None:
+def _list_waits(report: Report) -> Section | None:
     trace = report.trace
     if trace is None or not trace.waits or not trace.span_ns:
         return None
@@ -220,12 +214,12 @@ def _tell_waits(report: Report) -> Table | None:
     )
     collectives = t.format_counted(trace.matched_count, "collective")
     note = f"over {collectives} that all ranks share; shares of the time from the first to the last of them"
-    return Table(
+    return _section(
         title="Waiting for other ranks", note=note, header=("rank", "waits", "share", "arrived last"), rows=rows
     )
 
 
-def _tell_path(rank: TraceRank, whose: str, top: int) -> Table | None:
+def _list_path(rank: TraceRank, whose: str, top: int) -> Section | None:
     path = rank.path
     if path is None:
         return None
@@ -237,19 +231,19 @@ def _tell_path(rank: TraceRank, whose: str, top: int) -> Table | None:
     if not path.has_sync_events:
         notes.append("without synchronisation events its waits are inferred")
     notes += [whose] if whose else []
-    return Table(title="Critical path", note="; ".join(notes), header=("bound by", "time", "share"), rows=rows)
+    return _section(title="Critical path", note="; ".join(notes), header=("bound by", "time", "share"), rows=rows)
 
 
-def _tell_forecasts(rank: TraceRank, whose: str) -> Table:
+def _list_forecasts(rank: TraceRank, whose: str) -> Section:
     rows = tuple(
         (change, t.format_duration(rank.step_ns * (1 - f.saving_mid_ratio)), t.format_percent(f.saving_mid_ratio))
         for change, f in rank.forecasts.items()
     )
     note = f"a step of {t.format_duration(rank.step_ns)}, re-timed" + (f"; {whose}" if whose else "")
-    return Table(title="What if", note=note, header=("change", "step", "saves"), rows=rows)
+    return _section(title="What if", note=note, header=("change", "step", "saves"), rows=rows)
 
 
-def _tell_asked(trace: TraceAnalysis) -> Table | None:
+def _list_asked(trace: TraceAnalysis) -> Section | None:
     if not trace.what_if:
         return None
     several = len({one.source for one in trace.what_if}) > 1
@@ -273,10 +267,10 @@ def _tell_asked(trace: TraceAnalysis) -> Table | None:
     )
     reasons = dict.fromkeys(one.basis_reason for one in trace.what_if)
     header = ("change", "step", "range", "saves", "then bound by", "basis", "inferred edges")
-    return Table(title="What if, as asked", note=note + "; ".join(reasons), header=header, rows=rows)
+    return _section(title="What if, as asked", note=note + "; ".join(reasons), header=header, rows=rows)
 
 
-def _tell_ranks_path(trace: TraceAnalysis) -> Table | None:
+def _list_ranks_path(trace: TraceAnalysis) -> Section | None:
     path = trace.ranks_path
     if path is None:
         return None
@@ -295,10 +289,10 @@ def _tell_ranks_path(trace: TraceAnalysis) -> Table | None:
     if not path.has_sync_events:
         notes.append("without synchronisation events its waits are inferred")
     header = ("on", "time", "share", "bound by")
-    return Table(title="Critical path over ranks", note="; ".join(notes), header=header, rows=tuple(rows))
+    return _section(title="Critical path over ranks", note="; ".join(notes), header=header, rows=tuple(rows))
 
 
-def _tell_memory(ranks: Sequence[TraceRank]) -> Table | None:
+def _list_memory(ranks: Sequence[TraceRank]) -> Section | None:
     rows = []
     for rank in ranks[:SHOWN_RANKS]:
         for one in rank.memory:
@@ -317,10 +311,10 @@ def _tell_memory(ranks: Sequence[TraceRank]) -> Table | None:
     relative = any(not one.is_absolute for rank in ranks for one in rank.memory)
     note = "levels are relative to the beginning of the trace" if relative else ""
     header = ("device", "peak", "reserved then", "not in use then", "of the trace's own", "growth per step")
-    return Table(title="Memory", note=note, header=header, rows=tuple(rows)) if rows else None
+    return _section(title="Memory", note=note, header=header, rows=tuple(rows)) if rows else None
 
 
-def _tell_memory_file(file: MemoryFile, top: int) -> Iterator[Table]:
+def _list_memory_file(file: MemoryFile, top: int) -> Iterator[Section]:
     devices, sites = [], []
     for one in file.devices:
         peak = one.peak
@@ -338,17 +332,17 @@ def _tell_memory_file(file: MemoryFile, top: int) -> Iterator[Table]:
             rows = (t.format_bytes(site.bytes), t.UNKNOWN if site.count is None else t.format_count(site.count))
             sites.append((where, f"{one.device}", *rows))
     header = ("device", "peak requested", "reserved", "in use", "not in use", "between blocks", "largest free")
-    yield Table(title="Memory", note=file.source, header=header, rows=tuple(devices))
+    yield _section(title="Memory", note=file.source, header=header, rows=tuple(devices))
     for one in file.devices:
         if one.peak is not None:
-            yield Table(
+            yield _section(
                 title="Memory at the peak by category",
                 note=f"{file.source}, device {one.device}; told by what made it and how long it lived",
                 header=("category", "bytes", "share"),
                 rows=_rank_categories(one.peak.by_category, one.peak.requested_bytes),
             )
     total = max(1, file.peak_bytes or 0)
-    yield Table(
+    yield _section(
         title="Memory by category",
         note=f"{file.source}; peak {t.format_bytes(file.peak_bytes)}",
         header=("category", "at the peak", "share", "its own peak", "at the end"),
@@ -365,8 +359,8 @@ def _tell_memory_file(file: MemoryFile, top: int) -> Iterator[Table]:
     )
     recorded = all(one.peak is not None for one in file.devices)
     title = "Memory at the peak by line" if recorded else "Memory in use by line"
-    yield Table(title=title, note="", header=("line", "device", "bytes", "allocations"), rows=tuple(sites))
-    yield Table(
+    yield _section(title=title, note="", header=("line", "device", "bytes", "allocations"), rows=tuple(sites))
+    yield _section(
         title="Largest allocations",
         note="",
         header=("line", "device", "bytes"),
@@ -381,13 +375,13 @@ def _tell_memory_file(file: MemoryFile, top: int) -> Iterator[Table]:
     )
 
 
-def _tell_memory_categories(rank: TraceRank, whose: str) -> Table | None:
+def _list_memory_categories(rank: TraceRank, whose: str) -> Section | None:
     if not rank.memory:
         return None
     one = rank.memory[0]
     before_bytes = one.peak_allocated_bytes - one.held_at_peak_bytes
     before = f"{t.format_bytes(before_bytes)} were there before the trace" if before_bytes > 0 else ""
-    return Table(
+    return _section(
         title="Memory at the peak by category",
         note="; ".join(x for x in (f"{one.device_type} {max(0, one.device)}", before, whose) if x),
         header=("category", "bytes", "share"),
@@ -404,7 +398,7 @@ def _rank_categories(by_category: Mapping[str, int], total_bytes: int) -> tuple[
     )
 
 
-def _tell_memory_ops(rank: TraceRank, whose: str, top: int) -> Table | None:
+def _list_memory_ops(rank: TraceRank, whose: str, top: int) -> Section | None:
     if not rank.memory:
         return None
     rows = tuple(
@@ -418,10 +412,10 @@ def _tell_memory_ops(rank: TraceRank, whose: str, top: int) -> Table | None:
         if one.at_peak_bytes
     )
     header = ("operator", "held at the peak", "allocated", "allocations")
-    return Table(title="Memory at the peak", note=whose, header=header, rows=rows)
+    return _section(title="Memory at the peak", note=whose, header=header, rows=rows)
 
 
-def _tell_kernels(line: RankTimeline, whose: str, top: int) -> Table:
+def _list_kernels(line: RankTimeline, whose: str, top: int) -> Section:
     total = max(1, sum(d.work_ns for d in line.devices))
     rows = tuple(
         (
@@ -434,40 +428,40 @@ def _tell_kernels(line: RankTimeline, whose: str, top: int) -> Table:
             t.format_duration(row.mean_ns),
             t.UNKNOWN if row.occupancy_ratio is None else t.format_share(row.occupancy_ratio),
             "" if row.blocks_per_sm is None else f"{row.blocks_per_sm:.3g}",
-            _tell_cores(row) if line.tensor_cores is not None else "",
+            _name_cores(row) if line.tensor_cores is not None else "",
         )
         for row in line.kernels[:top]
     )
     header = ("kernel", "kind", "count", "time", "share", "mean", "occupancy", "blocks/SM", "tensor cores")
-    notes = [_say_tensor_cores(line.tensor_cores)] if line.tensor_cores is not None else []
+    notes = [_describe_tensor_cores(line.tensor_cores)] if line.tensor_cores is not None else []
     note = "; ".join([*notes, whose] if whose else notes)
-    return _drop_blank(Table(title="Kernels", note=note, header=header, rows=rows))
+    return _section(drop_blank=True, title="Kernels", note=note, header=header, rows=rows)
 
 
-def _tell_cores(row: KernelRow) -> str:
+def _name_cores(row: KernelRow) -> str:
     if row.kind != "compute":
         return ""
     return t.UNKNOWN if row.is_tensor_core is None else "yes" if row.is_tensor_core else "no"
 
 
-def _say_tensor_cores(cores: TensorCores) -> str:
-    """How much of the products' time is on tensor cores, as far as names tell."""
+def _describe_tensor_cores(cores: TensorCores) -> str:
+    """How much of the products' time is on tensor cores, as far as names show."""
     share = t.format_percent(cores.tensor_core_ns / max(1, cores.matrix_ns))
-    said = f"of the time in products and convolutions {share} on tensor cores, by the kernels' names"
+    text = f"of the time in products and convolutions {share} on tensor cores, by the kernels' names"
     unknown = cores.unknown_ns / max(1, cores.matrix_ns)
-    return said if unknown < 0.005 else f"{said} ({t.format_percent(unknown)} unknown)"
+    return text if unknown < 0.005 else f"{text} ({t.format_percent(unknown)} unknown)"
 
 
-def _tell_comm(line: RankTimeline, whose: str, top: int) -> Table:
+def _list_comm(line: RankTimeline, whose: str, top: int) -> Section:
     rows = tuple(
         (_cut(g.name), g.comm_source, t.format_count(g.count), t.format_duration(g.total_ns))
         for g in line.comm_groups[:top]
     )
-    return Table(title="Communication", note=whose, header=("kernel", "told by", "count", "time"), rows=rows)
+    return _section(title="Communication", note=whose, header=("kernel", "told by", "count", "time"), rows=rows)
 
 
-def _tell_ops(line: RankTimeline, whose: str, top: int) -> Table:
-    def tell() -> Iterator[tuple[str, ...]]:
+def _list_ops(line: RankTimeline, whose: str, top: int) -> Section:
+    def list_rows() -> Iterator[tuple[str, ...]]:
         for row in line.ops[:top]:
             rate = (
                 "" if row.flops is None or not row.device_total_ns else f"{row.flops / row.device_total_ns / 1e3:.3g}"
@@ -480,18 +474,18 @@ def _tell_ops(line: RankTimeline, whose: str, top: int) -> Table:
             yield (name, t.format_count(row.count), *map(t.format_duration, times), rate, roof)
 
     header = ("operator", "count", "host self", "device self", "device total", "TFLOP/s", "of the roof")
-    return _drop_blank(Table(title="Operators", note=whose, header=header, rows=tuple(tell())))
+    return _section(drop_blank=True, title="Operators", note=whose, header=header, rows=tuple(list_rows()))
 
 
-def _tell_modules(line: RankTimeline, whose: str, top: int) -> Table:
+def _list_modules(line: RankTimeline, whose: str, top: int) -> Section:
     rows = tuple(
         (_cut(row.name), t.format_count(row.count), *map(t.format_duration, (row.host_total_ns, row.device_total_ns)))
         for row in line.modules[:top]
     )
-    return Table(title="Modules", note=whose, header=("module", "count", "host", "device"), rows=rows)
+    return _section(title="Modules", note=whose, header=("module", "count", "host", "device"), rows=rows)
 
 
-def _tell_ranges(line: RankTimeline, whose: str, top: int) -> Table:
+def _list_ranges(line: RankTimeline, whose: str, top: int) -> Section:
     rows = tuple(
         (
             _cut(row.name),
@@ -501,12 +495,12 @@ def _tell_ranges(line: RankTimeline, whose: str, top: int) -> Table:
         )
         for row in line.anatomy.ranges[:top]
     )
-    return Table(
+    return _section(
         title="Ranges of the program", note=whose, header=("range", "phase", "count", "host", "device"), rows=rows
     )
 
 
-def _tell_ratios(line: RankTimeline, whose: str) -> Table:
+def _list_ratios(line: RankTimeline, whose: str) -> Section:
     ratios = line.ratios
     known = (
         ("all-reduce (waits for ranks included) over backward", ratios.allreduce_over_backward_ratio),
@@ -516,17 +510,16 @@ def _tell_ratios(line: RankTimeline, whose: str) -> Table:
         (f"computed again in backward over the {'window' if line.devices else 'step'}", ratios.recompute_ratio),
     )
     rows = tuple((name, t.format_percent(value)) for name, value in known if value is not None)
-    return Table(title="Key ratios", note=whose, header=("ratio", "value"), rows=rows)
+    return _section(title="Key ratios", note=whose, header=("ratio", "value"), rows=rows)
 
 
-def _drop_blank(table: Table) -> Table:
-    """The table without the columns that nothing is known for."""
-    kept = [i for i in range(len(table.header)) if any(row[i] not in ("", t.UNKNOWN) for row in table.rows)]
-    return replace(
-        table,
-        header=tuple(table.header[i] for i in kept),
-        rows=tuple(tuple(row[i] for i in kept) for row in table.rows),
+def _section(*, title: str, note: str, header: tuple[str, ...], rows: Cells, drop_blank: bool = False) -> Section:
+    """A table under its title; empty where there are no rows. Columns that nothing is known for may be dropped."""
+    kept = [i for i in range(len(header)) if not drop_blank or any(row[i] not in ("", t.UNKNOWN) for row in rows)]
+    table = Table(
+        header=tuple(header[i] for i in kept), rows=tuple(tuple(t.clean(row[i]) for i in kept) for row in rows)
     )
+    return Section(title=title, note=t.clean(note), blocks=(table,) if rows else ())
 
 
 def _name_rank(one: TraceRank) -> str:
