@@ -17,7 +17,7 @@ import report_samples as samples
 from chromium_page import CHROMIUM, Page, start_chromium
 
 from hotloop.core.errors import InvariantError
-from hotloop.core.findings import Fix, Numerics, Safety, Where
+from hotloop.core.findings import Fix, Numerics, Safety, Skipped, Where
 from hotloop.core.report import Health, Report, ScorecardRow
 from hotloop.report import render
 
@@ -212,26 +212,95 @@ def test_page_fits_a_narrow_screen(page: Page, tmp_path: Path, name: str) -> Non
     assert width <= 420
 
 
-BROKEN_WORDS = """(() => { const broken = [], range = document.createRange();
-  const walker = document.createTreeWalker(document.querySelector("#scorecard table"), NodeFilter.SHOW_TEXT);
+BROKEN_WORDS = """((place) => { const broken = [], range = document.createRange();
+  const walker = document.createTreeWalker(document.querySelector(place), NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) for (const word of walker.currentNode.data.matchAll(/[A-Za-z]+/g)) {
     range.setStart(walker.currentNode, word.index);
     range.setEnd(walker.currentNode, word.index + word[0].length);
     if (range.getClientRects().length > 1) broken.push(word[0]);
   }
-  return broken.join(" "); })()"""
+  return broken.join(" "); })"""
 
 
-def test_no_word_of_the_scorecard_breaks_on_a_narrow_screen(page: Page, tmp_path: Path) -> None:
-    page.ask("Emulation.setDeviceMetricsOverride", width=420, height=900, deviceScaleFactor=1, mobile=False)
+NARROW = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+
+
+@pytest.mark.parametrize("place", ["#scorecard table", "#how-far-to-trust-this"])
+def test_no_word_breaks_on_a_narrow_screen(page: Page, tmp_path: Path, place: str) -> None:
+    page.ask("Emulation.setDeviceMetricsOverride", **NARROW)
     row = ScorecardRow(
         name="host-to-device copies, share of the step", measured_ratio=None, good="below 10%", bad="above 30%",
         verdict="unknown",
     )  # fmt: skip
-    open_report(page, tmp_path, replace(samples.input_bound_report(), scorecard=(row,)))
-    broken = page.evaluate(BROKEN_WORDS)
+    skipped = tuple(Skipped(rule="pageable-transfer", reason=f"the training ran on the CPU: {i}") for i in range(9))
+    open_report(page, tmp_path, replace(samples.input_bound_report(), scorecard=(row,), skipped=skipped))
+    broken = page.evaluate(f"{BROKEN_WORDS}('{place}')")
     page.ask("Emulation.clearDeviceMetricsOverride")
     assert broken == ""
+
+
+TITLES = (
+    "the device of rank 7 idles 59% of the time because the next kernel is not launched yet; 91% take less than 10 µs",
+    "every step waits 175 ms (53%) for the next batch: __getitem__ runs in the main process (num_workers=0), 176 ms",
+    "one_word_" * 12,
+    "AdamW.step() over 100 tensors takes 12.3 ms (3.7%) of every step; its fused form was measured to save 2.3%",
+    "short",
+)
+LINES = """[...document.querySelectorAll('.finding h3')].map((h) =>
+  Math.round(h.getBoundingClientRect().height / parseFloat(getComputedStyle(h).lineHeight)))"""
+
+
+def test_titles_of_findings_fit_two_lines_and_lose_no_word(page: Page, tmp_path: Path) -> None:
+    page.ask("Emulation.setDeviceMetricsOverride", **NARROW)
+    report = samples.input_bound_report()
+    findings = tuple(replace(report.findings[0], title=title) for title in TITLES)
+    open_report(page, tmp_path, replace(report, findings=findings))
+    lines = page.evaluate(LINES)
+    cards = page.evaluate("[...document.querySelectorAll('.finding')].map((c) => c.textContent)")
+    page.ask("Emulation.clearDeviceMetricsOverride")
+    assert len(lines) == len(TITLES)
+    assert max(lines) <= 2
+    for title, card in zip(TITLES, cards, strict=True):
+        assert [word for word in re.findall(r"[\w%.]{2,20}", title[1:]) if word not in card] == []
+
+
+@pytest.mark.parametrize("width", [420, 1400])
+def test_the_first_screen_answers_what_why_where_what_to_do_what_it_wins_and_how_sure(
+    page: Page, tmp_path: Path, width: int
+) -> None:
+    page.ask("Emulation.setDeviceMetricsOverride", **NARROW | {"width": width})
+    report = samples.input_bound_report()
+    open_report(page, tmp_path, report)
+    box = page.evaluate("document.querySelector('.verdict').getBoundingClientRect().bottom")
+    text = page.evaluate("document.querySelector('.verdict').innerText")
+    page.ask("Emulation.clearDeviceMetricsOverride")
+    assert box < 900
+    place = report.findings[0].where[0]
+    for answer in (
+        report.verdict,
+        f"{Path(place.file).name}:{place.line}",
+        "To do",
+        "35–46%",
+        "simulated",
+        "past forecasts missed",
+    ):
+        assert answer in text
+
+
+def test_paths_are_relative_to_the_folder_that_the_run_was_started_in() -> None:
+    report = samples.input_bound_report()
+    where = (Where(file="/data/project/models/train.py", line=3, function="load"),)
+    finding = replace(report.findings[0], where=where, title="/data/project/models/train.py waits")
+    named = replace(report, findings=(finding,), run_folder="/data/project/.hotloop/run-1", lines=())
+    unnamed = replace(named, run_folder=None, command=("python", "models/train.py"))
+    for one in (named, unnamed):
+        html = render("html", one)
+        assert '<code class="place">models/train.py:3</code>' in html
+        assert ">Models/train.py waits</h3>" in html
+        assert "`models/train.py:3`" in render("markdown", one)
+    assert '<code class="place">/data/project/models/train.py:3</code>' in render(
+        "html", replace(named, run_folder=None, command=())
+    )
 
 
 def test_the_check_for_complaints_can_fail(page: Page, tmp_path: Path) -> None:

@@ -278,10 +278,10 @@ def report_to_json(report: Report) -> dict[str, Any]:
     }
     if report.trace is not None:
         out["trace"] = _plain(report.trace)
-        for told, rank in zip(out["ranks"], report.trace.ranks, strict=True):
+        for summary, rank in zip(out["ranks"], report.trace.ranks, strict=True):
             device = tell_device(rank)
-            told["device"] = None if device is None else {**(told["device"] or {}), **device}
-            told["step_windows"] = tell_step_windows(rank)
+            summary["device"] = None if device is None else {**(summary["device"] or {}), **device}
+            summary["step_windows"] = tell_step_windows(rank)
     if report.memory_files:
         out["memory_files"] = [_plain(one) for one in report.memory_files]
     if report.tune is not None:

@@ -88,6 +88,10 @@ class Row:
 
     label: str
     content: Text | tuple[Place, ...] | Pairs | Command
+    leads: bool = False
+    """Whether it stands beside the verdict as well, where it is about the first finding and there is room."""
+    repeats: bool = False
+    """Whether the card's advice says the same at length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -310,12 +310,12 @@ def _describe_rows(finding: Finding, history: str | None, manuals: Mapping[str, 
         rows.append(Row(label="at stake" if opportunity else "you lose", content=write(", ".join(amounts))))
     if finding.saving is not None:
         forecast = f"{describe_forecast(finding)}" + (f"; {history}" if history else "")
-        rows.append(Row(label="could save" if opportunity else "fix saves", content=write(forecast)))
+        rows.append(Row(label="could save" if opportunity else "fix saves", content=write(forecast), leads=True))
     elif finding.cost_ns is not None:
         rows.append(Row(label="fix saves", content=write(describe_no_forecast(finding))))
     if finding.where:
         places = tuple(Place(file=clean(w.file), line=w.line, function=clean(w.function)) for w in finding.where)
-        rows.append(Row(label="where", content=places))
+        rows.append(Row(label="where", content=places, leads=True))
     if finding.ranks:
         rows.append(Row(label="ranks", content=write(", ".join(map(str, finding.ranks[:24])))))
     pairs = [pair for pair in (format_evidence(name, value) for name, value in finding.evidence.items()) if pair]
@@ -325,7 +325,8 @@ def _describe_rows(finding: Finding, history: str | None, manuals: Mapping[str, 
         rows.append(Row(label="fix", content=write(format_fix(finding.fix))))
     advice = describe_act(finding, manuals)
     if advice is not None:
-        rows.append(Row(label="to do" if finding.fix is not None else "fix", content=write(advice)))
+        label = "to do" if finding.fix is not None else "fix"
+        rows.append(Row(label=label, content=write(advice), leads=True, repeats=True))
     if finding.next is not None:
         rows.append(Row(label="next", content=Command(text=clean(finding.next))))
     return rows

@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotloop.core.errors import InvariantError
-from hotloop.report.document import Cell, Detail, Document, Place, Section, select
+from hotloop.report.document import Card, Cell, Detail, Document, Place, Row, Section, select
 from hotloop.report.manual import manual_to_html
 from hotloop.report.plots import draw_bars, draw_lines, draw_points
 from hotloop.report.renderer import Surface, renderer
 from hotloop.report.static_page import hash_source, read_asset
-from hotloop.report.text import below_folder, blank_controls, shorten
+from hotloop.report.text import below_folder, blank_controls
 
-TITLE_LENGTH = 96
+TITLE_LENGTH = 66
 """Characters of a finding's title; this many fit two lines of a narrow screen. The rest stands below it."""
+CLAUSES = re.compile(r"; |: |, (?=\D)| (?=\()| (?=because )| (?=and )")
+"""Where a title may end."""
 
 
 @renderer("html", "one self-contained page", suffix=".html", least_rows=50)
@@ -36,6 +38,9 @@ def draw_html(document: Document, surface: Surface) -> str:
     def show_place(place: Place) -> str:
         return f"{below_folder(below_folder(place.file, surface.folder), document.root)}:{place.line}"
 
+    def shorten_paths(text: str) -> str:
+        return text.replace(document.root.rstrip("/") + "/", "") if document.root else text
+
     name = "report.html.j2"
     environment = Environment(
         loader=DictLoader({name: read_asset("templates", name)}),
@@ -50,12 +55,13 @@ def draw_html(document: Document, surface: Surface) -> str:
         "capital": lambda text: text[:1].upper() + text[1:],
         "share": lambda ratio: f"{ratio * 100:.2f}%",
         "place": show_place,
+        "near": shorten_paths,
         "manual": lambda text: Markup(manual_to_html(text)),
         "bars": lambda block: Markup(draw_bars(block.title, block.rows)),
         "lines": lambda block: Markup(draw_lines(block)),
         "points": lambda block: Markup(draw_points(block.points)),
         "shaded": lambda table: any(isinstance(cell, Cell) and cell.shade is not None for cell in table.rows[0]),
-        "headline": _split_title,
+        "headline": lambda title: _split_title(shorten_paths(title)),
     }
     environment.tests["cell"] = lambda value: isinstance(value, Cell)
     environment.tests["places"] = lambda value: isinstance(value, tuple) and isinstance(value[0], Place)
@@ -67,6 +73,7 @@ def draw_html(document: Document, surface: Surface) -> str:
     return environment.get_template(name).render(
         document=document,
         groups=_group_sections(document.sections),
+        answers=_find_answers(document),
         full=lambda blocks: select(blocks, Detail.FULL),
         policy=Markup(policy),
         css=Markup(css),
@@ -100,9 +107,20 @@ def _group_sections(sections: Sequence[Section]) -> list[tuple[str, str, list[Se
     ]
 
 
+def _find_answers(document: Document) -> list[Row]:
+    """What the first finding says of the place, the act and the forecast, to stand beside the verdict."""
+    blocks = (block for section in select(document.sections, Detail.BRIEF) for block in section.blocks)
+    first = next((block for block in blocks if isinstance(block, Card)), None)
+    return [] if first is None else [row for row in first.rows if row.leads]
+
+
 def _split_title(title: str) -> tuple[str, str]:
-    """A title's first clause, short enough for two lines of a narrow screen, and what is left of it."""
-    head, _, rest = title.partition("; ")
-    if len(head) <= TITLE_LENGTH:
-        return head, rest
-    return shorten(head, TITLE_LENGTH, "…"), title
+    """The clauses of a title that fit two lines of a narrow screen, and what is left of it."""
+    if len(title) <= TITLE_LENGTH:
+        return title, ""
+    ends = [match for match in CLAUSES.finditer(title) if match.start() <= TITLE_LENGTH]
+    if ends:
+        return title[: ends[-1].start()], title[ends[-1].end() :]
+    end = title.rfind(" ", 0, TITLE_LENGTH)
+    end = end if end > 0 else TITLE_LENGTH
+    return f"{title[:end]} …", f"… {title[end:].strip()}"

@@ -107,7 +107,7 @@ def _draw_summary(cards: Sequence[Card], name: NamePlace) -> str:
         loses, saves = (next((cells[key] for key in keys if key in cells), "") for keys in (LOSES, SAVES))
         title = f"{_escape(card.title)} ({_code(card.rule)})"
         rows.append([str(card.number), _escape(card.label), title, loses, saves, cells.get("where", "")])
-    return _table(["", "severity", "finding", "costs", "a fix saves", "where"], rows, frozenset(range(1, 6)))
+    return _table(["#", "severity", "finding", "costs", "a fix saves", "where"], rows, frozenset(range(1, 6)))
 
 
 def _draw_card(card: Card, name: NamePlace) -> str:

@@ -66,9 +66,9 @@ def _describe_good(checks: Sequence[MachineCheck]) -> list[Paragraph]:
         elif check.status == "unknown":
             reason = clean(check.why + (f": {check.fix}" if check.fix else ""))
             reasons.setdefault(reason, []).append(clean(check.title))
-    told = [(group, "; ".join(texts)) for group, texts in good.items()]
-    told += [("unknown", f"{', '.join(titles)} ({reason})") for reason, titles in reasons.items()]
-    return [Paragraph(label=Span(name.ljust(13)), text=write(text), indent=0) for name, text in told]
+    lines = [(group, "; ".join(texts)) for group, texts in good.items()]
+    lines += [("unknown", f"{', '.join(titles)} ({reason})") for reason, titles in reasons.items()]
+    return [Paragraph(label=Span(name.ljust(13)), text=write(text), indent=0) for name, text in lines]
 
 
 def _describe_checklist(items: Sequence[ChecklistItem]) -> list[Section]:

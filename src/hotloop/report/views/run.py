@@ -112,7 +112,7 @@ def describe_shared_memory(report: Report) -> str | None:
 
 
 def excluded_parts(left_out: Excluded) -> list[tuple[str, int]]:
-    """What the steady steps leave out of the run as (name, ns), in order of time; parts that took no time are not told.
+    """What the steady steps leave out of the run as (name, ns), in order of time; parts that took no time are left out.
 
     What is neither warm-up nor tail belongs to steps that were recorded operator by operator, or to lost rows.
     """
@@ -210,7 +210,7 @@ def describe_run(report: Report, surface: Surface) -> Document:
         names_tool=True,
         next_command=None if report.next_command is None else clean(report.next_command),
         folder=report.run_folder or "",
-        root=_find_root(report.run_folder),
+        root=_find_root(report),
     )
     if report.outcome is not None and not report.outcome.training_seen:
         return replace(
@@ -232,10 +232,14 @@ def describe_run(report: Report, surface: Surface) -> Document:
     )
 
 
-def _find_root(run_folder: str | None) -> str:
-    """The folder that holds ``.hotloop``, where the run was recorded in one: the training's working folder."""
-    above, _, name = (run_folder or "").rstrip("/").rpartition("/.hotloop/")
-    return above if name and "/" not in name else ""
+def _find_root(report: Report) -> str:
+    """The training's working folder: the one that holds ``.hotloop``, else the one that its script is named from."""
+    above, _, name = (report.run_folder or "").rstrip("/").rpartition("/.hotloop/")
+    if name and "/" not in name:
+        return above
+    files = {line.file for line in report.lines} | {where.file for f in report.findings for where in f.where}
+    scripts = [f"/{word}" for word in report.command if word.endswith(".py") and not word.startswith(("/", "."))]
+    return next((file.removesuffix(end) for end in scripts for file in sorted(files) if file.endswith(end)), "")
 
 
 def _describe_outcome(outcome: Outcome | None) -> Span | None:
@@ -279,8 +283,8 @@ def _describe_time(report: Report) -> list[Section]:
     if facts:
         sections.append(Section(title="Key figures", blocks=(Facts(items=tuple(facts)),), detail=Detail.FULL))
     if step is not None:
-        told = describe_excluded(left_out)
-        note = () if told is None else (Paragraph(text=write((told, "dim"))),)
+        excluded = describe_excluded(left_out)
+        note = () if excluded is None else (Paragraph(text=write((excluded, "dim"))),)
         sections.append(Section(title="Step", note=_describe_steps(step), blocks=note, detail=Detail.BRIEF))
     if report.breakdown is not None:
         several = ", mean over ranks" if len(report.ranks) > 1 else ""
@@ -291,8 +295,6 @@ def _describe_time(report: Report) -> list[Section]:
         )
     if left_out is not None:
         sections += _describe_life(left_out)
-    if any(timeline.first_step for timeline in report.timelines):
-        sections.append(Section(title="Step timeline", blocks=(StepChart(),), detail=Detail.FULL))
     return sections
 
 
@@ -371,8 +373,8 @@ def _describe_life(left_out: Excluded) -> list[Section]:
     before = (("before the first step", left_out.startup_ns),) if left_out.startup_ns else ()
     parts = excluded_parts(left_out)
     at = 1 if left_out.warmup_ns else 0
-    told = [*before, *parts[:at], *steady, *parts[at:]]
-    all_ns = max(1, sum(ns for _, ns in told))
+    life = [*before, *parts[:at], *steady, *parts[at:]]
+    all_ns = max(1, sum(ns for _, ns in life))
     run_ns = max(1, left_out.run_ns)
     stripe = tuple(
         (
@@ -382,7 +384,7 @@ def _describe_life(left_out: Excluded) -> list[Section]:
             "" if (name, ns) in before else format_share(ns / run_ns),
             name == "steady steps",
         )
-        for name, ns in told
+        for name, ns in life
     )
     note = (
         f"From the start of the process to its end, {format_duration(all_ns)} in all; the shares are of the run from "
@@ -421,6 +423,8 @@ def _describe_device(report: Report) -> list[Section]:
             ),
         )
         sections.append(Section(title="Device time by phase", note=DEVICE_PHASES_NOTE, blocks=(table,), group=TIME))
+    if any(timeline.first_step for timeline in report.timelines):
+        sections.append(Section(title="Step timeline", blocks=(StepChart(),), detail=Detail.FULL))
     return sections
 
 
@@ -571,8 +575,8 @@ def _describe_not_judged(report: Report) -> list[Section]:
     all_of_them = [(reason, ", ".join(rules)) for reason, rules in by_reason.items()]
     blocks = [
         Paragraph(text=write((f"{reason}: ", "dim"), rules), detail=detail)
-        for detail, told in ((Detail.BRIEF, describe_skipped(report.skipped)), (Detail.FULL, all_of_them))
-        for reason, rules in told
+        for detail, reasons in ((Detail.BRIEF, describe_skipped(report.skipped)), (Detail.FULL, all_of_them))
+        for reason, rules in reasons
     ]
     return [Section(title="Not judged", blocks=tuple(blocks), group=TRUST)]
 

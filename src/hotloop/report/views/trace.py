@@ -420,7 +420,7 @@ def _list_kernels(line: RankTimeline, whose: str, top: int) -> Section:
     rows = tuple(
         (
             _cut(row.name),
-            # Rows of one name differ in what told that they are communication.
+            # Rows of one name differ in what marks them as communication.
             f"{row.kind} (by name)" if row.comm_source == "name" else row.kind,
             t.format_count(row.count),
             t.format_duration(row.total_ns),
