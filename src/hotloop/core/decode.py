@@ -32,6 +32,18 @@ def decode(kind: type[T], value: Any, special: Special | None = None, place: str
     return found
 
 
+def decode_contract(kind: type[T], content: Mapping[str, Any], special: Special | None = None, **more: Any) -> T:
+    """A report from its whole JSON, which names the version under ``tool``; ``more`` replaces keys of it.
+
+    Raises RecordingError where it is none.
+    """
+    if not isinstance(content, Mapping):
+        raise _refuse("", "an object", content)
+    tool = content.get("tool")
+    version = tool.get("version", "") if isinstance(tool, Mapping) else ""
+    return decode_fields(kind, {**content, "tool_version": version, **more}, special or {}, "")
+
+
 def decode_fields(kind: type[T], value: Any, special: Special, place: str) -> T:
     """A dataclass by its own fields, past ``special``."""
     if not isinstance(value, Mapping):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .decode import decode
+from .decode import decode_contract
 from .findings import Value
 
 DOCTOR_SCHEMA = "hotloop.doctor/1"
@@ -70,7 +70,5 @@ class DoctorReport:
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> DoctorReport:
-        """The report that ``to_json`` wrote; raises RecordingError where a value is not what the schema says."""
-        tool = content.get("tool")
-        version = tool.get("version", "") if isinstance(tool, Mapping) else ""
-        return decode(DoctorReport, {**content, "tool_version": version})
+        """The report that ``to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
+        return decode_contract(DoctorReport, content)

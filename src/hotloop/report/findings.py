@@ -22,7 +22,7 @@ from .text import (
 )
 
 SETTING_NAMES = frozenset(
-    {
+    [
         "batch_size",
         "bucket_cap_mb",
         "capturable",
@@ -40,7 +40,7 @@ SETTING_NAMES = frozenset(
         "retain_graph",
         "static_graph",
         "torch_threads",
-    }
+    ]
 )
 """Names that a reader knows from torch in this spelling; every other evidence name is written with spaces."""
 

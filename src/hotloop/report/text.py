@@ -185,7 +185,7 @@ def format_quantity(value: float, unit: str, percent: Callable[[float], str] = f
     >>> [format_quantity(1_500_000, "ns"), format_quantity(0.5, "ratio"), format_quantity(12, "")]
     ['1.50 ms', '50%', '12']
     """
-    known = {"ns": format_duration, "bytes": format_bytes, "ratio": percent}
+    known = {"ns": format_duration, "bytes": format_bytes, "ratio": percent, "share": format_share}
     if unit in known:
         return known[unit](value)
     if unit == "speedup":

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from hotloop.core.benchmarks import BENCH_SCHEMA, BenchmarkResult, Row, benchmark_to_json
-from hotloop.core.decode import decode
+from hotloop.core.benchmarks import BENCH_SCHEMA, BenchmarkResult, Row, benchmark_from_json, benchmark_to_json
 from hotloop.core.findings import Value
 from hotloop.report.document import Bar, Bars, Block, Detail, Document, Line, Paragraph, Section, Series, Table, write
 from hotloop.report.renderer import Surface
@@ -100,13 +98,6 @@ def _scaling(rows: Sequence[Row]) -> list[Block]:
     return [plot, Bars(title="time per step", rows=tuple(steps), detail=Detail.FULL)]
 
 
-def read_benchmark(content: Mapping[str, Any]) -> BenchmarkResult:
-    """The benchmark that its JSON holds; raises RecordingError where it is none."""
-    tool = content.get("tool")
-    version = tool.get("version", "") if isinstance(tool, Mapping) else ""
-    return decode(BenchmarkResult, {**content, "tool_version": version})
-
-
 def _name_arm(row: Row) -> str:
     pinned = ", pinned" if row.get("pinned") else ""
     return f"{row.get('workers')} workers, prefetch {row.get('prefetch')}{pinned}"
@@ -140,4 +131,6 @@ _DRAW: Mapping[str, list[Draw]] = {
     ],
 }
 
-BENCH = View(id="bench", type=BenchmarkResult, schema=BENCH_SCHEMA, describe=describe_benchmark, read=read_benchmark)
+BENCH = View(
+    id="bench", type=BenchmarkResult, schema=BENCH_SCHEMA, describe=describe_benchmark, read=benchmark_from_json
+)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from hotloop.core.check import CHECK_SCHEMA, Check, Judged, Verdict, check_to_json, say_change
-from hotloop.core.decode import decode
+from hotloop.core.check import CHECK_SCHEMA, Check, Judged, Verdict, check_from_json, check_to_json, say_change
 from hotloop.report.document import Block, Cell, Document, Paragraph, Section, Table, write
 from hotloop.report.judged import show_value, title_of
 from hotloop.report.renderer import Surface
@@ -94,15 +92,4 @@ def _row(one: Judged) -> tuple[str | Cell, ...]:
     )
 
 
-def read_check(content: Mapping[str, Any]) -> Check:
-    """The check that its JSON holds; raises RecordingError where it is none."""
-    tool, skipped = content.get("tool"), content.get("skipped")
-    version = tool.get("version", "") if isinstance(tool, Mapping) else ""
-    pairs = [
-        [one.get("id"), one.get("reason")] if isinstance(one, Mapping) else one
-        for one in (skipped if isinstance(skipped, list) else ())
-    ]
-    return decode(Check, {**content, "tool_version": version, "skipped": pairs})
-
-
-CHECK = View(id="check", type=Check, schema=CHECK_SCHEMA, describe=describe_check, read=read_check)
+CHECK = View(id="check", type=Check, schema=CHECK_SCHEMA, describe=describe_check, read=check_from_json)

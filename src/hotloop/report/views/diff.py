@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hotloop.core.comparison import (
     COMPARISON_SCHEMA,
@@ -11,9 +10,9 @@ from hotloop.core.comparison import (
     DiffSide,
     GrowthSplit,
     UnitChange,
+    comparison_from_json,
     comparison_to_json,
 )
-from hotloop.core.decode import decode
 from hotloop.core.graph import DiffRow, DiffTerm, DiffTerms
 from hotloop.report.document import Document, Paragraph, Section, Table, write
 from hotloop.report.renderer import Surface
@@ -214,11 +213,6 @@ def _section(
     return Section(title=title, note=note, blocks=(table, *(Paragraph(text=write(one)) for one in notes)))
 
 
-def read_comparison(content: Mapping[str, Any]) -> Comparison:
-    """The comparison that its JSON holds; raises RecordingError where it is none."""
-    tool = content.get("tool")
-    version = tool.get("version", "") if isinstance(tool, Mapping) else ""
-    return decode(Comparison, {**content, "tool_version": version})
-
-
-DIFF = View(id="diff", type=Comparison, schema=COMPARISON_SCHEMA, describe=describe_comparison, read=read_comparison)
+DIFF = View(
+    id="diff", type=Comparison, schema=COMPARISON_SCHEMA, describe=describe_comparison, read=comparison_from_json
+)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from hotloop.core.findings import Value, Where
 from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.report import Report
-from hotloop.core.timeline import IdleCauses, KernelRow, LaunchStats, RankTimeline, TensorCores
+from hotloop.core.timeline import DevicePartition, IdleCauses, KernelRow, LaunchStats, RankTimeline, TensorCores
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.report import text as t
 from hotloop.report.document import Section, Table
@@ -15,8 +16,6 @@ from hotloop.report.document import Section, Table
 NAME_LENGTH = 72
 SHOWN_RANKS = 64
 SHOWN_STEPS = 12
-
-Cells = tuple[tuple[str, ...], ...]
 
 
 def describe_trace(report: Report, top: int) -> tuple[Section, ...]:
@@ -35,7 +34,7 @@ def describe_trace(report: Report, top: int) -> tuple[Section, ...]:
         ]
     if lead.launch is not None:
         made.append(_list_launches(lead.launch, whose))
-    made += [_list_waits(report), _list_ranks_path(report.trace)]
+    made += [_list_waits(report.trace), _list_ranks_path(report.trace)]
     made += [_list_path(ranks[0], whose, top), _list_forecasts(ranks[0], whose), _list_asked(report.trace)]
     made += [_list_memory(ranks), _list_memory_categories(ranks[0], whose), _list_memory_ops(ranks[0], whose, top)]
     made += [_list_kernels(lead, whose, top), _list_comm(lead, whose, top), _list_ops(lead, whose, top)]
@@ -49,95 +48,78 @@ def _describe_span(line: RankTimeline, whose: str) -> str:
         return whose
     inside = f"{t.format_share(line.in_steps.idle.idle_ns / max(1, line.in_steps.partition.window_ns))}"
     text = f"whole trace; in the {t.format_counted(line.in_steps.steps_count, 'complete step')} it idles {inside}"
-    return f"{text}; {whose}" if whose else text
+    return _join(text, whose)
 
 
 def _list_files(ranks: Sequence[TraceRank]) -> Section:
     rows = []
     for one in ranks[:SHOWN_RANKS]:
         facts, line = one.facts, one.timeline
-        device = facts.devices[0].name if facts.devices and facts.devices[0].name else t.UNKNOWN
-        events = sum(d.gpu_events for d in line.devices)
+        device = facts.devices[0].name if facts.devices else None
         steps = f"{len(line.steps)} ({line.step_source})" if line.step_source != "whole trace" else "none"
         rank = "-" if facts.rank is None else f"{facts.rank} ({facts.rank_source})"
-        rows.append((facts.source, rank, device, steps, t.format_count(events)))
+        rows.append((facts.source, rank, device or None, steps, sum(d.gpu_events for d in line.devices)))
+    note = "" if len(ranks) <= SHOWN_RANKS else f"the first {SHOWN_RANKS} of {len(ranks)}"
     return _section(
-        title="Files",
-        note="" if len(ranks) <= SHOWN_RANKS else f"the first {SHOWN_RANKS} of {len(ranks)}",
-        header=("file", "rank", "device", "steps", "device events"),
-        rows=tuple(rows),
+        "Files", note, {"file": "long", "rank": "", "device": "", "steps": "", "device events": "count"}, rows
     )
+
+
+PARTS = {"compute": "share", "exposed comm": "share", "exposed copies": "share", "idle": "share"}
+
+
+def _share_parts(part: DevicePartition) -> list[float]:
+    parts = (part.compute_ns, part.exposed_comm_ns, part.exposed_mem_ns, part.idle_ns)
+    return [part_ns / max(1, part.window_ns) for part_ns in parts]
 
 
 def _list_steps(line: RankTimeline, whose: str) -> Section | None:
     if line.step_source == "whole trace":
         return None
-    rows = []
+    rows: list[list[Value]] = []
     for step in line.steps[:SHOWN_STEPS]:
         part = step.partition
-        cells: tuple[str, ...] = ("-",) * 5
-        if part is not None:
-            parts = (part.compute_ns, part.exposed_comm_ns, part.exposed_mem_ns, part.idle_ns)
-            cells = (t.format_duration(part.window_ns), *(t.format_share(p / max(1, part.window_ns)) for p in parts))
         mark = " (to its last event)" if step.is_tail_inclusive and part is not None else ""
         mark += "" if step.is_complete else " (cut by the recording)"
-        rows.append((f"{step.index}{mark}", t.format_duration(step.host_ns), *cells))
+        cells: list[Value] = ["-"] * 5 if part is None else [part.window_ns, *_share_parts(part)]
+        rows.append([f"{step.index}{mark}", step.host_ns, *cells])
     cut = f"the first {SHOWN_STEPS} of {len(line.steps)}" if len(line.steps) > SHOWN_STEPS else ""
-    return _section(
-        title="Steps",
-        note="; ".join(x for x in (cut, whose) if x),
-        header=("step", "host", "device", "compute", "exposed comm", "exposed copies", "idle"),
-        rows=tuple(rows),
-    )
+    return _section("Steps", _join(cut, whose), {"step": "", "host": "ns", "device": "ns", **PARTS}, rows)
 
 
 def _list_device(ranks: Sequence[TraceRank]) -> Section:
-    rows = []
-    for one in ranks[:SHOWN_RANKS]:
-        for device in one.timeline.devices:
-            part = device.partition
-            window = max(1, part.window_ns)
-            parts = (part.compute_ns, part.exposed_comm_ns, part.exposed_mem_ns, part.idle_ns)
-            overlap = t.UNKNOWN if part.overlap_ratio is None else t.format_share(part.overlap_ratio)
-            rows.append(
-                (
-                    f"{_name_rank(one)}, device {device.device}",
-                    t.format_duration(part.window_ns),
-                    *(t.format_share(p / window) for p in parts),
-                    overlap,
-                )
-            )
-    return _section(
-        title="Devices",
-        note="whole trace; shares of each device's own window, which they sum to exactly",
-        header=("device", "window", "compute", "exposed comm", "exposed copies", "idle", "comm hidden"),
-        rows=tuple(rows),
-    )
+    rows = [
+        [
+            f"{_name_rank(one)}, device {device.device}",
+            device.partition.window_ns,
+            *_share_parts(device.partition),
+            device.partition.overlap_ratio,
+        ]
+        for one in ranks[:SHOWN_RANKS]
+        for device in one.timeline.devices
+    ]
+    note = "whole trace; shares of each device's own window, which they sum to exactly"
+    return _section("Devices", note, {"device": "long", "window": "ns", **PARTS, "comm hidden": "share"}, rows)
 
 
 def _list_idle(idle: IdleCauses, whose: str) -> Section:
     causes = (
         ("the host had waited for the device (sync-drained)", idle.sync_drained_ns, idle.sync_drained_count),
         ("the next launch came late (launch-late)", idle.launch_late_ns, idle.launch_late_count),
-        ("of which waiting for the next batch", idle.late_data_wait_ns, None),
-        ("of which garbage collection", idle.late_gc_ns, None),
-        ("of which the allocator", idle.late_allocator_ns, None),
+        ("of which waiting for the next batch", idle.late_data_wait_ns, ""),
+        ("of which garbage collection", idle.late_gc_ns, ""),
+        ("of which the allocator", idle.late_allocator_ns, ""),
         ("queued in time, and waited (queue-dependent)", idle.queue_dependent_ns, idle.queue_dependent_count),
-        ("of which for communication", idle.queue_comm_ns, None),
-        ("of which for an event of another stream", idle.queue_event_ns, None),
-        ("of which inside a graph", idle.queue_graph_ns, None),
-        ("of which untold for what", idle.queue_untold_ns, None),
+        ("of which for communication", idle.queue_comm_ns, ""),
+        ("of which for an event of another stream", idle.queue_event_ns, ""),
+        ("of which inside a graph", idle.queue_graph_ns, ""),
+        ("of which untold for what", idle.queue_untold_ns, ""),
         ("the latency of launching itself (< 10 µs)", idle.launch_latency_ns, idle.launch_latency_count),
         ("unknown: the launch is not in the trace", idle.unknown_ns, idle.unknown_count),
     )
-    rows = [
-        (name, t.format_duration(ns), t.format_share(ns / max(1, idle.idle_ns)), "" if n is None else t.format_count(n))
-        for name, ns, n in causes
-        if ns
-    ]
-    return _section(
-        title="Why the device idles", note=whose, header=("cause", "time", "share", "gaps"), rows=tuple(rows)
-    )
+    rows = [(name, ns, ns / max(1, idle.idle_ns), count) for name, ns, count in causes if ns]
+    columns = {"cause": "", "time": "ns", "share": "share", "gaps": "count"}
+    return _section("Why the device idles", whose, columns, rows)
 
 
 def _list_worst_step(line: RankTimeline, whose: str) -> Section | None:
@@ -149,74 +131,67 @@ def _list_worst_step(line: RankTimeline, whose: str) -> Section | None:
     middle = round(statistics.median(one.idle_ns for _, one in known))
     if idle.idle_ns * 4 < middle * 5:
         return None
-    causes = (
-        ("sync-drained", "sync_drained_ns"),
-        ("launch-late", "launch_late_ns"),
-        ("of which waiting for the next batch", "late_data_wait_ns"),
-        ("queue-dependent", "queue_dependent_ns"),
-        ("launch latency", "launch_latency_ns"),
-        ("unknown", "unknown_ns"),
-    )
+    causes = {
+        "sync-drained": "sync_drained_ns",
+        "launch-late": "launch_late_ns",
+        "of which waiting for the next batch": "late_data_wait_ns",
+        "queue-dependent": "queue_dependent_ns",
+        "launch latency": "launch_latency_ns",
+        "unknown": "unknown_ns",
+    }
     rows = []
-    for name, key in causes:
+    for name, key in causes.items():
         mine, usual = getattr(idle, key), round(statistics.median(getattr(one, key) for _, one in known))
         if mine:
-            share = t.format_share(mine / max(1, idle.idle_ns))
-            rows.append((name, t.format_duration(mine), share, t.format_duration(usual)))
+            rows.append((name, mine, mine / max(1, idle.idle_ns), usual))
     blame = idle.blamed_python or idle.blamed
     text = "" if blame is None else f"; meanwhile mostly {_cut(blame.name)} ({t.format_duration(blame.total_ns)})"
     note = f"step {worst.index} idles {t.format_duration(idle.idle_ns)}, the median {t.format_duration(middle)}{text}"
-    return _section(
-        title="The step that idles most",
-        note="; ".join(x for x in (note, whose) if x),
-        header=("cause", "time", "share", "median step"),
-        rows=tuple(rows),
-    )
+    columns = {"cause": "", "time": "ns", "share": "share", "median step": "ns"}
+    return _section("The step that idles most", _join(note, whose), columns, rows)
 
 
 def _list_blame(idle: IdleCauses, whose: str, top: int) -> Section:
-    rows = tuple(
-        (_cut(row.name), row.kind, row.cause, t.format_duration(row.total_ns), t.format_count(row.gaps_count))
-        for row in (*idle.blamed_python[: top // 2], *idle.blamed[:top])
-    )
-    header = ("what the host did meanwhile", "kind", "cause", "idle time", "gaps")
-    return _section(title="What the device waited for", note=whose, header=header, rows=rows)
+    blamed = (*idle.blamed_python[: top // 2], *idle.blamed[:top])
+    rows = [(row.name, row.kind, row.cause, row.total_ns, row.gaps_count) for row in blamed]
+    columns = {"what the host did meanwhile": "", "kind": "", "cause": "", "idle time": "ns", "gaps": "count"}
+    return _section("What the device waited for", whose, columns, rows)
 
 
 def _list_launches(launch: LaunchStats, whose: str) -> Section:
-    rows: list[tuple[str, str]] = [("kernels", t.format_count(launch.kernels_count))]
-    if launch.short_kernels_ratio is not None:
-        rows.append(("kernels under 10 µs (launch-bound index)", t.format_percent(launch.short_kernels_ratio)))
-    if launch.late_idle_ratio is not None:
-        rows.append(("idle time that is launch-late", t.format_percent(launch.late_idle_ratio)))
-    if launch.delay_from_start is not None:
-        rows.append(("launch to start, median", t.format_duration(launch.delay_from_start.median_ns)))
-        rows.append(("launch to start, p95", t.format_duration(launch.delay_from_start.p95_ns)))
+    delay = launch.delay_from_start
+    rows = [
+        ("kernels", t.format_count(launch.kernels_count)),
+        ("kernels under 10 µs (launch-bound index)", _percent(launch.short_kernels_ratio)),
+        ("idle time that is launch-late", _percent(launch.late_idle_ratio)),
+        ("launch to start, median", None if delay is None else t.format_duration(delay.median_ns)),
+        ("launch to start, p95", None if delay is None else t.format_duration(delay.p95_ns)),
+    ]
     for queue in launch.queues[:4]:
         depth = queue.depth_time_ns / queue.span_ns if queue.span_ns else 0.0
         rows.append((f"stream {queue.label}: mean queue", f"{depth:.1f} launches"))
-    return _section(title="Launches", note=whose, header=("measure", "value"), rows=tuple(rows))
+    return _section("Launches", whose, {"measure": "long", "value": ""}, [row for row in rows if row[1] is not None])
 
 
-def _list_waits(report: Report) -> Section | None:
-    trace = report.trace
-    if trace is None or not trace.waits or not trace.span_ns:
-        return None
+def _percent(ratio: float | None) -> str | None:
+    return None if ratio is None else t.format_percent(ratio)
+
+
+def _list_waits(trace: TraceAnalysis) -> Section | None:
     span_ns = trace.span_ns
-    rows = tuple(
-        (
-            f"rank {one.rank}",
-            t.format_duration(one.wait_ns),
-            t.format_share(one.wait_ns / span_ns),
-            t.format_count(one.last_arrivals_count),
-        )
+    if not trace.waits or not span_ns:
+        return None
+    rows = [
+        (f"rank {one.rank}", one.wait_ns, one.wait_ns / span_ns, one.last_arrivals_count)
         for one in trace.waits[:SHOWN_RANKS]
-    )
+    ]
     collectives = t.format_counted(trace.matched_count, "collective")
     note = f"over {collectives} that all ranks share; shares of the time from the first to the last of them"
-    return _section(
-        title="Waiting for other ranks", note=note, header=("rank", "waits", "share", "arrived last"), rows=rows
-    )
+    columns = {"rank": "", "waits": "ns", "share": "share", "arrived last": "count"}
+    return _section("Waiting for other ranks", note, columns, rows)
+
+
+INFERRED = "without synchronisation events its waits are inferred"
 
 
 def _list_path(rank: TraceRank, whose: str, top: int) -> Section | None:
@@ -224,50 +199,48 @@ def _list_path(rank: TraceRank, whose: str, top: int) -> Section | None:
     if path is None:
         return None
     total = max(1, sum(path.bound_ns.values()))
-    bound = [(kind.replace("_", " "), ns) for kind, ns in path.bound_ns.items() if ns]
-    parts = [(f"of which {_cut(name)} ({kind.replace('_', ' ')})", ns) for name, kind, ns in path.parts[: top // 2]]
-    rows = tuple((name, t.format_duration(ns), t.format_share(ns / total)) for name, ns in [*bound, *parts])
-    notes = [f"step {path.step}, paced by the {path.paced_by}"]
-    if not path.has_sync_events:
-        notes.append("without synchronisation events its waits are inferred")
-    notes += [whose] if whose else []
-    return _section(title="Critical path", note="; ".join(notes), header=("bound by", "time", "share"), rows=rows)
+    parts = [(_words(kind), ns) for kind, ns in path.bound_ns.items() if ns]
+    parts += [(f"of which {_cut(name)} ({_words(kind)})", ns) for name, kind, ns in path.parts[: top // 2]]
+    note = _join(f"step {path.step}, paced by the {path.paced_by}", "" if path.has_sync_events else INFERRED, whose)
+    rows = [(t.clean(name), t.format_duration(ns), ns / total) for name, ns in parts]
+    return _section("Critical path", note, {"bound by": "long", "time": "", "share": "share"}, rows)
 
 
 def _list_forecasts(rank: TraceRank, whose: str) -> Section:
-    rows = tuple(
-        (change, t.format_duration(rank.step_ns * (1 - f.saving_mid_ratio)), t.format_percent(f.saving_mid_ratio))
-        for change, f in rank.forecasts.items()
-    )
-    note = f"a step of {t.format_duration(rank.step_ns)}, re-timed" + (f"; {whose}" if whose else "")
-    return _section(title="What if", note=note, header=("change", "step", "saves"), rows=rows)
+    rows = [
+        (change, rank.step_ns * (1 - one.saving_mid_ratio), one.saving_mid_ratio)
+        for change, one in rank.forecasts.items()
+    ]
+    note = _join(f"a step of {t.format_duration(rank.step_ns)}, re-timed", whose)
+    return _section("What if", note, {"change": "long", "step": "ns", "saves": "ratio"}, rows)
 
 
 def _list_asked(trace: TraceAnalysis) -> Section | None:
     if not trace.what_if:
         return None
     several = len({one.source for one in trace.what_if}) > 1
-    rows = tuple(
+    rows = [
         (
             " + ".join(one.changes) + (f" (rank {one.rank})" if several else ""),
-            t.format_duration(one.step_ns),
+            one.step_ns,
             f"{t.format_duration(one.low_step_ns)} – {t.format_duration(one.high_step_ns)}",
-            t.format_percent(one.saving_mid_ratio),
+            one.saving_mid_ratio,
             one.bound_by,
             one.basis,
             f"{one.inferred_edges} of {one.edges_count}",
         )
         for one in trace.what_if[:SHOWN_RANKS]
-    )
+    ]
     first = trace.what_if[0]
     note = (
         f"measured step {t.format_duration(first.measured_step_ns)},"
         f" replayed {t.format_duration(first.replayed_step_ns)}"
         f" (mean of {first.steps_count} steps around the median one); "
+    ) + "; ".join(dict.fromkeys(one.basis_reason for one in trace.what_if))
+    columns = {"change": "long", "step": "ns", "range": "", "saves": "ratio"}
+    return _section(
+        "What if, as asked", note, columns | dict.fromkeys(("then bound by", "basis", "inferred edges"), ""), rows
     )
-    reasons = dict.fromkeys(one.basis_reason for one in trace.what_if)
-    header = ("change", "step", "range", "saves", "then bound by", "basis", "inferred edges")
-    return _section(title="What if, as asked", note=note + "; ".join(reasons), header=header, rows=rows)
 
 
 def _list_ranks_path(trace: TraceAnalysis) -> Section | None:
@@ -276,103 +249,76 @@ def _list_ranks_path(trace: TraceAnalysis) -> Section | None:
         return None
     rows = []
     for one in sorted(path.ranks, key=lambda one: -one.total_ns)[:SHOWN_RANKS]:
-        if not one.total_ns:
-            continue
-        kinds = sorted((kind for kind, ns in one.bound_ns.items() if ns), key=lambda kind: -one.bound_ns[kind])
-        bound = ", ".join(f"{k.replace('_', ' ')} {t.format_share(one.bound_ns[k] / one.total_ns)}" for k in kinds[:3])
-        share = t.format_share(one.total_ns / max(1, path.total_ns))
-        rows.append((f"rank {one.rank}", t.format_duration(one.total_ns), share, bound))
-    notes = [f"step {path.step}, {t.format_duration(path.total_ns)} over all ranks"]
-    notes.append(f"it changes ranks {t.format_counted(path.changes_count, 'time')}")
-    if path.stayed_count:
-        notes.append(f"{t.format_counted(path.stayed_count, 'collective')} could not be followed to other ranks")
-    if not path.has_sync_events:
-        notes.append("without synchronisation events its waits are inferred")
-    header = ("on", "time", "share", "bound by")
-    return _section(title="Critical path over ranks", note="; ".join(notes), header=header, rows=tuple(rows))
+        if one.total_ns:
+            kinds = sorted((kind for kind, ns in one.bound_ns.items() if ns), key=lambda kind: -one.bound_ns[kind])
+            shares = (f"{_words(kind)} {t.format_share(one.bound_ns[kind] / one.total_ns)}" for kind in kinds[:3])
+            rows.append((f"rank {one.rank}", one.total_ns, one.total_ns / max(1, path.total_ns), ", ".join(shares)))
+    stayed = f"{t.format_counted(path.stayed_count, 'collective')} could not be followed to other ranks"
+    note = _join(
+        f"step {path.step}, {t.format_duration(path.total_ns)} over all ranks",
+        f"it changes ranks {t.format_counted(path.changes_count, 'time')}",
+        stayed if path.stayed_count else "",
+        "" if path.has_sync_events else INFERRED,
+    )
+    return _section(
+        "Critical path over ranks", note, {"on": "", "time": "ns", "share": "share", "bound by": "long"}, rows
+    )
 
 
-def _list_memory(ranks: Sequence[TraceRank]) -> Section | None:
-    rows = []
-    for rank in ranks[:SHOWN_RANKS]:
-        for one in rank.memory:
-            fragmented = one.fragmentation_bytes
-            growth = one.growth_bytes_per_step
-            rows.append(
-                (
-                    f"{_name_rank(rank)}, {one.device_type} {max(0, one.device)}",
-                    t.format_bytes(one.peak_allocated_bytes),
-                    t.UNKNOWN if one.peak_reserved_bytes is None else t.format_bytes(one.peak_reserved_bytes),
-                    t.UNKNOWN if fragmented is None else t.format_bytes(fragmented),
-                    t.format_bytes(one.held_at_peak_bytes),
-                    t.UNKNOWN if growth is None else t.format_bytes(round(growth)),
-                )
-            )
+def _list_memory(ranks: Sequence[TraceRank]) -> Section:
+    rows = [
+        (
+            f"{_name_rank(rank)}, {one.device_type} {max(0, one.device)}",
+            one.peak_allocated_bytes,
+            one.peak_reserved_bytes,
+            one.fragmentation_bytes,
+            one.held_at_peak_bytes,
+            None if one.growth_bytes_per_step is None else round(one.growth_bytes_per_step),
+        )
+        for rank in ranks[:SHOWN_RANKS]
+        for one in rank.memory
+    ]
     relative = any(not one.is_absolute for rank in ranks for one in rank.memory)
     note = "levels are relative to the beginning of the trace" if relative else ""
-    header = ("device", "peak", "reserved then", "not in use then", "of the trace's own", "growth per step")
-    return _section(title="Memory", note=note, header=header, rows=tuple(rows)) if rows else None
+    names = ("peak", "reserved then", "not in use then", "of the trace's own", "growth per step")
+    return _section("Memory", note, {"device": "long"} | dict.fromkeys(names, "bytes"), rows)
 
 
 def _list_memory_file(file: MemoryFile, top: int) -> Iterator[Section]:
     devices, sites = [], []
     for one in file.devices:
         peak = one.peak
-        devices.append(
-            (
-                f"device {one.device}",
-                t.UNKNOWN if peak is None else t.format_bytes(peak.requested_bytes),
-                *map(t.format_bytes, (one.reserved_bytes, one.active_bytes, one.fragmentation_bytes)),
-                *map(t.format_bytes, (one.split_bytes, one.largest_free_block_bytes)),
-            )
-        )
+        held = (one.reserved_bytes, one.active_bytes, one.fragmentation_bytes)
+        blocks = (one.split_bytes, one.largest_free_block_bytes)
+        devices.append((f"device {one.device}", None if peak is None else peak.requested_bytes, *held, *blocks))
         # Without recorded events there is no peak: what is in use now stands for it.
         for site in (one.sites if peak is None else peak.by_site)[:top]:
-            where = "no line is known" if site.where is None else t.format_where(site.where)
-            rows = (t.format_bytes(site.bytes), t.UNKNOWN if site.count is None else t.format_count(site.count))
-            sites.append((where, f"{one.device}", *rows))
-    header = ("device", "peak requested", "reserved", "in use", "not in use", "between blocks", "largest free")
-    yield _section(title="Memory", note=file.source, header=header, rows=tuple(devices))
+            sites.append((_name_line(site.where), f"{one.device}", site.bytes, site.count))
+    names = ("peak requested", "reserved", "in use", "not in use", "between blocks", "largest free")
+    yield _section("Memory", file.source, {"device": ""} | dict.fromkeys(names, "bytes"), devices)
     for one in file.devices:
         if one.peak is not None:
-            yield _section(
-                title="Memory at the peak by category",
-                note=f"{file.source}, device {one.device}; told by what made it and how long it lived",
-                header=("category", "bytes", "share"),
-                rows=_rank_categories(one.peak.by_category, one.peak.requested_bytes),
-            )
+            note = f"{file.source}, device {one.device}; told by what made it and how long it lived"
+            yield _list_categories(note, one.peak.by_category, one.peak.requested_bytes)
     total = max(1, file.peak_bytes or 0)
     yield _section(
-        title="Memory by category",
-        note=f"{file.source}; peak {t.format_bytes(file.peak_bytes)}",
-        header=("category", "at the peak", "share", "its own peak", "at the end"),
-        rows=tuple(
-            (
-                one.category.replace("_", " "),
-                t.format_bytes(one.at_peak_bytes),
-                t.format_share(one.at_peak_bytes / total),
-                t.format_bytes(one.own_peak_bytes),
-                t.format_bytes(one.final_bytes),
-            )
+        "Memory by category",
+        f"{file.source}; peak {t.format_bytes(file.peak_bytes)}",
+        {"category": "", "at the peak": "bytes", "share": "share", "its own peak": "bytes", "at the end": "bytes"},
+        [
+            (_words(one.category), one.at_peak_bytes, one.at_peak_bytes / total, one.own_peak_bytes, one.final_bytes)
             for one in file.categories
-        ),
+        ],
     )
     recorded = all(one.peak is not None for one in file.devices)
     title = "Memory at the peak by line" if recorded else "Memory in use by line"
-    yield _section(title=title, note="", header=("line", "device", "bytes", "allocations"), rows=tuple(sites))
-    yield _section(
-        title="Largest allocations",
-        note="",
-        header=("line", "device", "bytes"),
-        rows=tuple(
-            (
-                "no line is known" if one.where is None else t.format_where(one.where),
-                f"{one.device}",
-                t.format_bytes(one.bytes),
-            )
-            for one in file.largest_blocks[:top]
-        ),
-    )
+    yield _section(title, "", {"line": "long", "device": "", "bytes": "bytes", "allocations": "count"}, sites)
+    largest = [(_name_line(one.where), f"{one.device}", one.bytes) for one in file.largest_blocks[:top]]
+    yield _section("Largest allocations", "", {"line": "long", "device": "", "bytes": "bytes"}, largest)
+
+
+def _name_line(where: Where | None) -> str:
+    return "no line is known" if where is None else t.format_where(where)
 
 
 def _list_memory_categories(rank: TraceRank, whose: str) -> Section | None:
@@ -381,67 +327,53 @@ def _list_memory_categories(rank: TraceRank, whose: str) -> Section | None:
     one = rank.memory[0]
     before_bytes = one.peak_allocated_bytes - one.held_at_peak_bytes
     before = f"{t.format_bytes(before_bytes)} were there before the trace" if before_bytes > 0 else ""
-    return _section(
-        title="Memory at the peak by category",
-        note="; ".join(x for x in (f"{one.device_type} {max(0, one.device)}", before, whose) if x),
-        header=("category", "bytes", "share"),
-        rows=_rank_categories(one.peak_by_category, one.peak_allocated_bytes),
-    )
+    note = _join(f"{one.device_type} {max(0, one.device)}", before, whose)
+    return _list_categories(note, one.peak_by_category, one.peak_allocated_bytes)
 
 
-def _rank_categories(by_category: Mapping[str, int], total_bytes: int) -> tuple[tuple[str, ...], ...]:
+def _list_categories(note: str, by_category: Mapping[str, int], total_bytes: int) -> Section:
     ordered = sorted(by_category.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(
-        (name.replace("_", " "), t.format_bytes(size), t.format_share(size / max(1, total_bytes)))
-        for name, size in ordered
-        if size
-    )
+    rows = [(_words(name), size, size / max(1, total_bytes)) for name, size in ordered if size]
+    columns = {"category": "", "bytes": "bytes", "share": "share"}
+    return _section("Memory at the peak by category", note, columns, rows)
 
 
 def _list_memory_ops(rank: TraceRank, whose: str, top: int) -> Section | None:
     if not rank.memory:
         return None
-    rows = tuple(
-        (
-            _cut(one.name),
-            t.format_bytes(one.at_peak_bytes),
-            t.format_bytes(one.allocated_bytes),
-            t.format_count(one.count),
-        )
-        for one in rank.memory[0].ops[:top]
-        if one.at_peak_bytes
-    )
-    header = ("operator", "held at the peak", "allocated", "allocations")
-    return _section(title="Memory at the peak", note=whose, header=header, rows=rows)
+    held = [one for one in rank.memory[0].ops[:top] if one.at_peak_bytes]
+    rows = [(one.name, one.at_peak_bytes, one.allocated_bytes, one.count) for one in held]
+    columns = {"operator": "", "held at the peak": "bytes", "allocated": "bytes", "allocations": "count"}
+    return _section("Memory at the peak", whose, columns, rows)
 
 
 def _list_kernels(line: RankTimeline, whose: str, top: int) -> Section:
     total = max(1, sum(d.work_ns for d in line.devices))
-    rows = tuple(
+    rows = [
         (
-            _cut(row.name),
+            row.name,
             # Rows of one name differ in what marks them as communication.
             f"{row.kind} (by name)" if row.comm_source == "name" else row.kind,
-            t.format_count(row.count),
-            t.format_duration(row.total_ns),
-            t.format_share(row.total_ns / total),
-            t.format_duration(row.mean_ns),
-            t.UNKNOWN if row.occupancy_ratio is None else t.format_share(row.occupancy_ratio),
+            row.count,
+            row.total_ns,
+            row.total_ns / total,
+            row.mean_ns,
+            row.occupancy_ratio,
             "" if row.blocks_per_sm is None else f"{row.blocks_per_sm:.3g}",
             _name_cores(row) if line.tensor_cores is not None else "",
         )
         for row in line.kernels[:top]
-    )
-    header = ("kernel", "kind", "count", "time", "share", "mean", "occupancy", "blocks/SM", "tensor cores")
-    notes = [_describe_tensor_cores(line.tensor_cores)] if line.tensor_cores is not None else []
-    note = "; ".join([*notes, whose] if whose else notes)
-    return _section(drop_blank=True, title="Kernels", note=note, header=header, rows=rows)
+    ]
+    columns = {"kernel": "", "kind": "", "count": "count", "time": "ns", "share": "share", "mean": "ns"}
+    columns |= {"occupancy": "share", "blocks/SM": "", "tensor cores": ""}
+    note = _join("" if line.tensor_cores is None else _describe_tensor_cores(line.tensor_cores), whose)
+    return _section("Kernels", note, columns, rows, drop_blank=True)
 
 
-def _name_cores(row: KernelRow) -> str:
+def _name_cores(row: KernelRow) -> str | None:
     if row.kind != "compute":
         return ""
-    return t.UNKNOWN if row.is_tensor_core is None else "yes" if row.is_tensor_core else "no"
+    return None if row.is_tensor_core is None else "yes" if row.is_tensor_core else "no"
 
 
 def _describe_tensor_cores(cores: TensorCores) -> str:
@@ -453,51 +385,31 @@ def _describe_tensor_cores(cores: TensorCores) -> str:
 
 
 def _list_comm(line: RankTimeline, whose: str, top: int) -> Section:
-    rows = tuple(
-        (_cut(g.name), g.comm_source, t.format_count(g.count), t.format_duration(g.total_ns))
-        for g in line.comm_groups[:top]
-    )
-    return _section(title="Communication", note=whose, header=("kernel", "told by", "count", "time"), rows=rows)
+    rows = [(row.name, row.comm_source, row.count, row.total_ns) for row in line.comm_groups[:top]]
+    return _section("Communication", whose, {"kernel": "", "told by": "", "count": "count", "time": "ns"}, rows)
 
 
 def _list_ops(line: RankTimeline, whose: str, top: int) -> Section:
-    def list_rows() -> Iterator[tuple[str, ...]]:
-        for row in line.ops[:top]:
-            rate = (
-                "" if row.flops is None or not row.device_total_ns else f"{row.flops / row.device_total_ns / 1e3:.3g}"
-            )
-            name = _cut(f"{row.name} {row.shapes}" if row.shapes else row.name)
-            times = (row.host_self_ns, row.device_self_ns, row.device_total_ns)
-            roof = (
-                "" if row.roofline is None else f"{t.format_percent(row.roofline.attained_ratio)} {row.roofline.bound}"
-            )
-            yield (name, t.format_count(row.count), *map(t.format_duration, times), rate, roof)
-
-    header = ("operator", "count", "host self", "device self", "device total", "TFLOP/s", "of the roof")
-    return _section(drop_blank=True, title="Operators", note=whose, header=header, rows=tuple(list_rows()))
+    rows = []
+    for row in line.ops[:top]:
+        flops, roof = row.flops, row.roofline
+        rate = "" if flops is None or not row.device_total_ns else f"{flops / row.device_total_ns / 1e3:.3g}"
+        name = f"{row.name} {row.shapes}" if row.shapes else row.name
+        bound = "" if roof is None else f"{t.format_percent(roof.attained_ratio)} {roof.bound}"
+        rows.append((name, row.count, row.host_self_ns, row.device_self_ns, row.device_total_ns, rate, bound))
+    columns = {"operator": "", "count": "count", "host self": "ns", "device self": "ns", "device total": "ns"}
+    return _section("Operators", whose, columns | {"TFLOP/s": "", "of the roof": ""}, rows, drop_blank=True)
 
 
 def _list_modules(line: RankTimeline, whose: str, top: int) -> Section:
-    rows = tuple(
-        (_cut(row.name), t.format_count(row.count), *map(t.format_duration, (row.host_total_ns, row.device_total_ns)))
-        for row in line.modules[:top]
-    )
-    return _section(title="Modules", note=whose, header=("module", "count", "host", "device"), rows=rows)
+    rows = [(row.name, row.count, row.host_total_ns, row.device_total_ns) for row in line.modules[:top]]
+    return _section("Modules", whose, {"module": "", "count": "count", "host": "ns", "device": "ns"}, rows)
 
 
 def _list_ranges(line: RankTimeline, whose: str, top: int) -> Section:
-    rows = tuple(
-        (
-            _cut(row.name),
-            row.phase or t.UNKNOWN,
-            t.format_count(row.count),
-            *map(t.format_duration, (row.total_ns, row.device_ns)),
-        )
-        for row in line.anatomy.ranges[:top]
-    )
-    return _section(
-        title="Ranges of the program", note=whose, header=("range", "phase", "count", "host", "device"), rows=rows
-    )
+    rows = [(row.name, row.phase or None, row.count, row.total_ns, row.device_ns) for row in line.anatomy.ranges[:top]]
+    columns = {"range": "", "phase": "", "count": "count", "host": "ns", "device": "ns"}
+    return _section("Ranges of the program", whose, columns, rows)
 
 
 def _list_ratios(line: RankTimeline, whose: str) -> Section:
@@ -509,17 +421,38 @@ def _list_ratios(line: RankTimeline, whose: str) -> Section:
         ("waiting for data over the step", ratios.data_wait_ratio),
         (f"computed again in backward over the {'window' if line.devices else 'step'}", ratios.recompute_ratio),
     )
-    rows = tuple((name, t.format_percent(value)) for name, value in known if value is not None)
-    return _section(title="Key ratios", note=whose, header=("ratio", "value"), rows=rows)
+    rows = [(name, value) for name, value in known if value is not None]
+    return _section("Key ratios", whose, {"ratio": "", "value": "ratio"}, rows)
 
 
-def _section(*, title: str, note: str, header: tuple[str, ...], rows: Cells, drop_blank: bool = False) -> Section:
-    """A table under its title; empty where there are no rows. Columns that nothing is known for may be dropped."""
-    kept = [i for i in range(len(header)) if not drop_blank or any(row[i] not in ("", t.UNKNOWN) for row in rows)]
-    table = Table(
-        header=tuple(header[i] for i in kept), rows=tuple(tuple(t.clean(row[i]) for i in kept) for row in rows)
-    )
-    return Section(title=title, note=t.clean(note), blocks=(table,) if rows else ())
+def _section(
+    title: str, note: str, columns: Mapping[str, str], rows: Iterable[Sequence[Value]], *, drop_blank: bool = False
+) -> Section:
+    """A table under its title, its columns with their units; empty where there are no rows.
+
+    The unit ``long`` is text that is not cut. Columns that nothing is known for may be dropped.
+    """
+    cells = [[_show(value, unit) for value, unit in zip(row, columns.values(), strict=True)] for row in rows]
+    kept = [i for i in range(len(columns)) if not drop_blank or any(row[i] not in ("", t.UNKNOWN) for row in cells)]
+    names = list(columns)
+    table = Table(header=tuple(names[i] for i in kept), rows=tuple(tuple(row[i] for i in kept) for row in cells))
+    return Section(title=title, note=t.clean(note), blocks=(table,) if cells else ())
+
+
+def _show(value: Value, unit: str) -> str:
+    if isinstance(value, str):
+        return t.clean(value) if unit == "long" else _cut(value)
+    if isinstance(value, int | float):
+        return t.format_quantity(value, "" if unit == "count" else unit)
+    return t.UNKNOWN
+
+
+def _join(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _name_rank(one: TraceRank) -> str:
