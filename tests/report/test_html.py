@@ -225,7 +225,7 @@ BROKEN_WORDS = """((place) => { const broken = [], range = document.createRange(
 NARROW = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 
 
-@pytest.mark.parametrize("place", ["#scorecard table", "#how-far-to-trust-this"])
+@pytest.mark.parametrize("place", ["#scorecard table", "#how-far-to-trust-this", "#where-the-time-goes"])
 def test_no_word_breaks_on_a_narrow_screen(page: Page, tmp_path: Path, place: str) -> None:
     page.ask("Emulation.setDeviceMetricsOverride", **NARROW)
     row = ScorecardRow(
@@ -233,7 +233,7 @@ def test_no_word_breaks_on_a_narrow_screen(page: Page, tmp_path: Path, place: st
         verdict="unknown",
     )  # fmt: skip
     skipped = tuple(Skipped(rule="pageable-transfer", reason=f"the training ran on the CPU: {i}") for i in range(9))
-    open_report(page, tmp_path, replace(samples.input_bound_report(), scorecard=(row,), skipped=skipped))
+    open_report(page, tmp_path, replace(samples.straggler_report(), scorecard=(row,), skipped=skipped))
     broken = page.evaluate(f"{BROKEN_WORDS}('{place}')")
     page.ask("Emulation.clearDeviceMetricsOverride")
     assert broken == ""

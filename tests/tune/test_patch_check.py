@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hotloop.report.tuning import describe_notes
+from hotloop.report.views.tune import describe_notes
 
 from hotloop.core.findings import Numerics
 from hotloop.core.strategy import Choice, Strategy

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from collections.abc import Sequence
+from importlib import resources
 from typing import Any
 
 from hotloop.core.errors import InvariantError
@@ -12,7 +15,6 @@ from hotloop.report.document import Card, Cell, Detail, Document, Place, Row, Se
 from hotloop.report.manual import manual_to_html
 from hotloop.report.plots import draw_bars, draw_lines, draw_points
 from hotloop.report.renderer import Surface, renderer
-from hotloop.report.static_page import hash_source, read_asset
 from hotloop.report.text import below_folder, blank_controls
 
 TITLE_LENGTH = 66
@@ -36,14 +38,14 @@ def draw_html(document: Document, surface: Surface) -> str:
         return value if isinstance(value, Markup) or not isinstance(value, str) else blank_controls(value)
 
     def show_place(place: Place) -> str:
-        return f"{below_folder(below_folder(place.file, surface.folder), document.root)}:{place.line}"
+        return f"{below_folder(below_folder(place.file, document.root), surface.folder)}:{place.line}"
 
     def shorten_paths(text: str) -> str:
         return text.replace(document.root.rstrip("/") + "/", "") if document.root else text
 
     name = "report.html.j2"
     environment = Environment(
-        loader=DictLoader({name: read_asset("templates", name)}),
+        loader=DictLoader({name: _read_asset("templates", name)}),
         autoescape=True,
         finalize=show,
         undefined=StrictUndefined,
@@ -65,9 +67,9 @@ def draw_html(document: Document, surface: Surface) -> str:
     }
     environment.tests["cell"] = lambda value: isinstance(value, Cell)
     environment.tests["places"] = lambda value: isinstance(value, tuple) and isinstance(value[0], Place)
-    css, script = read_asset("static", "report.css"), read_asset("static", "report.js")
+    css, script = _read_asset("static", "report.css"), _read_asset("static", "report.js")
     policy = (
-        f"default-src 'none'; script-src {hash_source(script)}; style-src {hash_source(css)}; "
+        f"default-src 'none'; script-src {_hash_source(script)}; style-src {_hash_source(css)}; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
     )
     return environment.get_template(name).render(
@@ -124,3 +126,12 @@ def _split_title(title: str) -> tuple[str, str]:
     end = title.rfind(" ", 0, TITLE_LENGTH)
     end = end if end > 0 else TITLE_LENGTH
     return f"{title[:end]} …", f"… {title[end:].strip()}"
+
+
+def _read_asset(*parts: str) -> str:
+    return resources.files("hotloop.report").joinpath(*parts).read_text(encoding="utf-8")
+
+
+def _hash_source(content: str) -> str:
+    """The CSP source that allows exactly this inline element."""
+    return "'sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() + "'"

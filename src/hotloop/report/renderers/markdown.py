@@ -41,7 +41,7 @@ def draw_markdown(document: Document, surface: Surface) -> str:
     """GitHub's Markdown. Names of the user's program stay text: they make no markup, link or mention."""
 
     def name(place: Place) -> str:
-        return f"{below_folder(below_folder(place.file, surface.folder), document.root)}:{place.line}"
+        return f"{below_folder(below_folder(place.file, document.root), surface.folder)}:{place.line}"
 
     parts = [f"## {_escape(document.title)}"]
     parts += [_paragraph(one) for one in document.lead]
