@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hotloop.report.views.tune import describe_notes
 
 from hotloop.core.findings import Numerics
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import PatchCheck, Tuning
 from hotloop.pipeline.tuning import Progress, Request, settle_patch
+from hotloop.report.views.tune import describe_notes
 from hotloop.tune.kept_patch import diff_text
 from hotloop.tune.patch import FileChange, LeftOut, Patch
 from hotloop.tune.patch_check import Wanted, check_patch, describe_unchecked, judge_gain
