@@ -296,7 +296,7 @@ def _draw_table(page: Page, table: Table) -> None:
         least = LABEL_WIDTH if table.has_words else NAME_WIDTH
         widths[0] = max(min(widths[0], least), widths[0] - _table_width(widths) + room)
     shown = len(widths)
-    while shown > 2 and _table_width(widths[:shown]) > room:
+    while shown > 2 and _table_width(widths[:shown]) > room and not table.has_words:
         shown -= 1
     for row, row_tones in zip(rows, tones, strict=True):
         first, *more = _fit_name(row[0], widths[0], page, table)
