@@ -74,7 +74,7 @@ def test_how_to_fix_it_is_open_and_places_are_relative() -> None:
     report = samples.input_bound_report()
     where = (Where(file="/home/user/project/data.py", line=3, function="load"),)
     fix = Fix(technique="precompute-samples", settings={}, numerics=Numerics.EXACT, safety=Safety.SHOW)
-    report = replace(report, findings=(replace(report.findings[0], fix=fix, where=where),))
+    report = replace(report, findings=(samples.filled(replace(report.findings[0], fix=fix, where=where)),))
     html = render(
         "html", report, manuals={"input-bound": "## Why\nW.\n\n## What to do\nD.\n"}, folder="/home/user/project"
     )

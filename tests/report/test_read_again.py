@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from real_traces import TRACES
 
 from hotloop.cli import main
+from hotloop.cli.report_command import read_content
 from hotloop.core.benchmarks import BenchmarkResult
 from hotloop.core.check import Check, Judged
 from hotloop.core.check import Verdict as GateVerdict
@@ -42,8 +43,10 @@ SAMPLES = {
 
 
 def again(report: Report) -> Report:
-    """The report after its way through a file."""
-    return Report.from_json(json.loads(json.dumps(report.to_json())))
+    """The report after its way through a file, its fixes said again as the command does."""
+    read = read_content(json.loads(json.dumps(report.to_json())))
+    assert isinstance(read, Report)
+    return read
 
 
 @pytest.mark.parametrize("name", SAMPLES)

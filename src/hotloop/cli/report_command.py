@@ -77,12 +77,27 @@ def _read_run(name: str) -> object:
     return report_run(read_run(folder), folder=folder, probe=recorded_probe)
 
 
+def read_content(content: Any) -> object:
+    """The report of any kind that this JSON holds; what its fixes ask for is said as today.
+
+    Raises RecordingError where it is none.
+    """
+    from dataclasses import replace
+
+    from hotloop.apply import ACTS
+    from hotloop.core.acts import fill_fixes
+    from hotloop.core.report import Report
+    from hotloop.report import read_report_json
+
+    report = read_report_json(content)
+    return replace(report, findings=fill_fixes(report.findings, ACTS)) if isinstance(report, Report) else report
+
+
 def _read_file(path: Path) -> object:
-    """The report of any kind that a JSON file holds. The file may come from anybody: it is bounded and only read."""
+    """The report in a JSON file. The file may come from anybody: it is bounded and only read."""
     import json
 
     from hotloop.core.errors import RecordingError
-    from hotloop.report import read_report_json
 
     try:
         with path.open("rb") as file:
@@ -92,7 +107,7 @@ def _read_file(path: Path) -> object:
     if len(data) > MOST_BYTES:
         raise RecordingError(f"{path} is larger than {MOST_BYTES // 2**20} MiB: it is no report of hotloop")
     try:
-        return read_report_json(json.loads(data))
+        return read_content(json.loads(data))
     except (ValueError, RecursionError) as error:
         raise RecordingError(f"{path} is not JSON that can be read: {str(error)[:200]}") from None
     except RecordingError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hotloop.core.acts import ACTS, BY_HAND, EFFORTS
 from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Saving, Severity, Value
 from hotloop.core.report import Report
 from hotloop.report.document import Card, Command, Interval, Pairs, Paragraph, Place, Row, Section, write
@@ -174,14 +173,14 @@ def format_fix(fix: Fix) -> str:
     """A fix in one line: what to set, by which technique, the effort of it, what it does to the numbers.
 
     >>> format_fix(Fix(technique="loader-workers", settings={"num_workers": 2}, safety=Safety.ASK,
-    ...                numerics=Numerics.RESAMPLED))
+    ...                numerics=Numerics.RESAMPLED, effort="easy"))
     'loader-workers: num_workers=2 (effort: easy; random draws or data order may differ)'
     """
     settings = ", ".join(f"{clean(name)}={_format_setting(value)}" for name, value in fix.settings.items())
-    effort = EFFORTS.get(fix.technique)
-    notes = f"effort: {effort}; " if effort is not None else ""
-    notes += NUMERICS_TEXT[fix.numerics] + ("; you do this yourself" if fix.safety is Safety.SHOW else "")
-    return f"{clean(fix.technique)}{': ' if settings else ''}{settings} ({notes})"
+    notes = [f"effort: {clean(fix.effort)}"] if fix.effort is not None else []
+    notes += [NUMERICS_TEXT[fix.numerics]] if fix.numerics is not None else []
+    notes += ["you do this yourself"] if fix.safety is Safety.SHOW else []
+    return f"{clean(fix.technique)}{': ' if settings else ''}{settings}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def format_evidence(name: str, value: Value) -> tuple[str, str] | None:
@@ -231,8 +230,8 @@ def _format_setting(value: Value) -> str:
 
 def describe_act(finding: Finding, manuals: Mapping[str, str]) -> str | None:
     """What the fix of this very finding asks for; without one, the first advice of the rule's manual."""
-    if finding.fix is not None and finding.fix.technique in ACTS:
-        return ACTS[finding.fix.technique].replace("`", "")
+    if finding.fix is not None and finding.fix.act:
+        return finding.fix.act.replace("`", "")
     return first_advice(manuals.get(finding.rule, ""))
 
 
@@ -278,7 +277,7 @@ def describe_findings(report: Report, surface: Surface) -> list[Section]:
 def _describe_card(number: int, finding: Finding, history: str | None, manuals: Mapping[str, str]) -> Card:
     manual = manuals.get(finding.rule, "")
     advice, rest = split_manual(manual, "What to do")
-    act = None if finding.fix is None else BY_HAND.get(finding.fix.technique)
+    by_hand = "" if finding.fix is None else finding.fix.by_hand
     saving = finding.saving
     return Card(
         number=number,
@@ -295,7 +294,7 @@ def _describe_card(number: int, finding: Finding, history: str | None, manuals: 
             high_ratio=saving.high_ratio,
             cost_ratio=finding.cost_ratio or 0.0,
         ),
-        advice="\n\n".join(part for part in (act, advice) if part),
+        advice="\n\n".join(part for part in (by_hand, advice) if part),
         manual=rest,
     )
 
