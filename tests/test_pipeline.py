@@ -12,7 +12,7 @@ import numpy as np
 from hotloop.core.recording import CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKNOWN
 from hotloop.core.report import Report, report_to_json
 from hotloop.pipeline.runs import report_run
-from hotloop.report import render_terminal
+from hotloop.report import render
 from hotloop.trace.recording import ProcessRecording, RunRecording, fill_device_times
 
 MS = 1_000_000
@@ -65,18 +65,18 @@ def test_device_time_reaches_the_report_beside_the_host_time() -> None:
         {"phase": "forward", "device_mean_ns": 9 * MS, "host_mean_ns": 4 * MS, "steps_count": 19},
         {"phase": "backward", "device_mean_ns": 20 * MS, "host_mean_ns": 6 * MS, "steps_count": 19},
     ]
-    lines = render_terminal(report, width=100, color=False).splitlines()
+    lines = render("terminal", report, width=100, color=False).splitlines()
     assert "   forward   9.00 ms  4.00 ms           19" in lines
 
 
 def test_a_report_without_an_accelerator_speaks_of_no_device_time() -> None:
     report = report_of(40, accelerator=None)
     assert report_to_json(report)["device_phases"] == []
-    assert "DEVICE TIME" not in render_terminal(report, width=100, color=False)
+    assert "DEVICE TIME" not in render("terminal", report, width=100, color=False)
 
 
 def test_a_process_that_only_replays_a_graph_is_not_silence() -> None:
-    text = render_terminal(report_of(0, tail_ns=5_000 * MS), width=100, color=False)
+    text = render("terminal", report_of(0, tail_ns=5_000 * MS), width=100, color=False)
     assert text == (
         "hotloop: no training was seen in this command: no process completed a backward or an optimizer step: "
         "steps that only replay a CUDA graph are not seen\n"
@@ -84,7 +84,7 @@ def test_a_process_that_only_replays_a_graph_is_not_silence() -> None:
 
 
 def test_a_process_that_replays_a_graph_after_its_warm_up_says_that_the_figures_are_of_the_warm_up() -> None:
-    text = render_terminal(report_of(4, tail_ns=5_000 * MS), width=200, color=False)
+    text = render("terminal", report_of(4, tail_ns=5_000 * MS), width=200, color=False)
     assert "warning: the figures cover the first 0.04 s of 5.04 s recorded: after that" in text
 
 
@@ -98,7 +98,7 @@ def test_percentages_have_one_style() -> None:
     facts = [{"kind": "memory", "row": 5, "rss_bytes": 1, "device": {"allocated": 96, "peak": 98, "total": 100}}]
     report = report_of(40, *facts)
     assert any("98%" in finding.title for finding in report.findings)
-    assert " %" not in render_terminal(report, width=200, color=False)
+    assert " %" not in render("terminal", report, width=200, color=False)
 
 
 def test_how_a_run_ended_is_unknown_when_its_outcome_is_lost() -> None:

@@ -15,7 +15,7 @@ import pytest
 from hotloop.cli import main
 from hotloop.core.check import Check, Judged, Verdict
 from hotloop.core.findings import Where
-from hotloop.report import CHECK_RENDERERS, CheckSurface
+from hotloop.report import RENDERERS, render
 
 _spec = importlib.util.spec_from_file_location("diff_runs", Path(__file__).with_name("test_diff_command.py"))
 assert _spec is not None
@@ -255,13 +255,12 @@ def hostile_check() -> Check:
 
 
 def test_everything_is_escaped() -> None:
-    surface = CheckSurface(root="/repo")
-    drawn = {name: renderer.render(hostile_check(), surface) for name, renderer in CHECK_RENDERERS.items()}
-    assert set(drawn) == {"check-json", "check-text", "github", "junit", "sarif"}
+    drawn = {name: render(name, hostile_check(), folder="/repo") for name in RENDERERS}
+    assert set(drawn) >= {"json", "terminal", "github", "junit", "sarif", "html", "markdown"}
     xml.fromstring(drawn["junit"].encode())
     validate_sarif(json.loads(drawn["sarif"]))
-    assert json.loads(drawn["check-json"])["verdict"] == "regression"
+    assert json.loads(drawn["json"])["verdict"] == "regression"
     assert all(line.startswith(("::error file=dir with/", "::notice ")) for line in drawn["github"].splitlines())
     assert len(drawn["github"].splitlines()) == 2
-    for text in (drawn["check-text"], drawn["github"], drawn["junit"]):
+    for text in (drawn["terminal"], drawn["github"], drawn["junit"], drawn["html"], drawn["markdown"]):
         assert not {"\x1b", "\x00", "\r", "\u202e"} & set(text)

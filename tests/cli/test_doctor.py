@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.checklist import fill_checklist
-from hotloop.bench.doctor import Check
-from hotloop.cli.doctor_command import draw_doctor
+from hotloop.bench.checklist import fill_checklist, items_to_json
+from hotloop.bench.doctor import Check, checks_to_json
+from hotloop.core.doctor import DoctorReport
+from hotloop.report import render
 
 MISSING = (
     'import os, sys\nprint(\'{"schema": "hotloop.machine/1", "torch": null, "torch_error": {"missing": true}}\')\n'
@@ -18,6 +19,17 @@ MISSING = (
 
 def make_check(check_id: str, status: Any, measured: str = "3 GiB", why: str = "", fix: str = "") -> Check:
     return Check(id=check_id, group="cpu", title=check_id, status=status, measured=measured, why=why, fix=fix)
+
+
+def draw_doctor(checks: Any, items: Any, command: str, *, width: int, color: bool) -> str:
+    report = DoctorReport.from_json(
+        {
+            "checks": checks_to_json(checks),
+            "checklist": None if items is None else items_to_json(items),
+            "next": command,
+        }
+    )
+    return render("terminal", report, width=width, color=color)
 
 
 def run_doctor(*words: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:

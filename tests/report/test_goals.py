@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import report_samples as samples
 
 from hotloop.core.findings import Value
 from hotloop.core.report import Report, report_to_json
 from hotloop.core.tuning import Trial, Tuning, Verdict
-from hotloop.report import render_html, render_terminal
-from hotloop.report.goals import describe_ratio, goal_tables, plot_points, work_unit
+from hotloop.report import render
+from hotloop.report.document import Table
+from hotloop.report.plots import draw_points
+from hotloop.report.views.tune import describe_ratio, describe_tuning, work_unit
 
 
 def measured(step_ns: float, peak_bytes: float, tokens_per_s: float | None = None) -> dict[str, Value]:
@@ -47,12 +50,19 @@ def tuning(goal: str, **more: object) -> Tuning:
     return replace(one, **more)  # type: ignore[arg-type]
 
 
+def measured_table(one: Tuning) -> Table:
+    (section,) = (section for section in describe_tuning(one, None) if section.title == "Measured")
+    (table,) = section.blocks
+    assert isinstance(table, Table)
+    return table
+
+
 def report(one: Tuning) -> Report:
     return replace(samples.input_bound_report(), tune=one)
 
 
 def test_every_configuration_tells_throughput_time_memory_and_speed_up() -> None:
-    (table,) = goal_tables(tuning("speed"))
+    table = measured_table(tuning("speed"))
     assert table.header == (
         "configuration",
         "throughput",
@@ -71,10 +81,10 @@ def test_a_price_adds_what_work_costs() -> None:
     cost: dict[str, Value] = {"per_million_samples": 2.5, "per_1000_steps": 0.02, "saving_ratio": 1.2}
     one = tuning("cost", price_per_hour=9.0)
     one = replace(one, trials=tuple(replace(each, cost=cost) if each.measured else each for each in one.trials))
-    (table,) = goal_tables(one)
+    table = measured_table(one)
     assert table.header[-1] == "cost per million samples"
     assert table.rows[1][-1] == "2.50"
-    assert "1.20x cheaper" in render_terminal(report(one), width=120, color=False)
+    assert "1.20x cheaper" in render("terminal", report(one), width=120, color=False)
 
 
 def test_units_are_those_that_every_arm_counted() -> None:
@@ -86,12 +96,12 @@ def test_units_are_those_that_every_arm_counted() -> None:
 
 
 def test_the_terminal_says_what_the_goal_judges() -> None:
-    text = render_terminal(report(tuning("memory")), width=120, color=False)
+    text = render("terminal", report(tuning("memory")), width=120, color=False)
     assert "Peak memory relative to baseline" in text
     assert "1.50x smaller (1.40–1.60)" in text
     assert "speed 1.25x (1.12–1.38) of before" in text
     assert "1,000 samples/s, 1.00 ms per sample, peak 300 MiB" in text
-    both = render_terminal(report(tuning("pareto")), width=120, color=False)
+    both = render("terminal", report(tuning("pareto")), width=120, color=False)
     assert "1.25x (1.12–1.38)" in both
     assert "peak memory 1.50x smaller (1.40–1.60): smaller" in both
 
@@ -112,28 +122,32 @@ def standing(name: str, speed: float, saving: float, stands: str) -> dict[str, V
 
 
 def test_points_lie_where_their_ratios_are_and_bars_stay_on_the_plot() -> None:
-    plot = plot_points([standing("unchanged", 1.0, 1.0, "dominated"), standing("<i>x", 2.0, 0.5, "cannot tell")])
-    assert plot is not None
-    first, second = plot.marks
-    assert (first.x, first.y) == plot.unchanged
-    assert second.x > first.x
-    assert second.y > first.y  # less saving lies lower, and y grows downwards
-    for mark in plot.marks:
-        assert plot.left <= mark.left <= mark.x <= mark.right <= plot.right
-        assert plot.top <= mark.top <= mark.y <= mark.bottom <= plot.bottom
-    assert second.standing == "cannot-tell"
-    assert plot_points([standing("alone", 1.0, 1.0, "front")]) is None
+    points = [standing("unchanged", 1.0, 1.0, "dominated"), standing("<i>x", 2.0, 0.5, "cannot tell")]
+    root = ElementTree.fromstring(draw_points(points))
+    first, second = ([float(one.get(key, "")) for key in ("cx", "cy")] for one in root.iter("circle"))
+    across, up = (one for one in root.iter("line") if one.get("class") == "unchanged")
+    assert first == [float(across.get("x1", "")), float(up.get("y1", ""))]
+    assert second[0] > first[0]
+    assert second[1] > first[1]  # less saving lies lower, and y grows downwards
+    left, right, top, bottom = (float(line.get(key, "")) for line, key in
+                                ((up, "x1"), (up, "x2"), (across, "y1"), (across, "y2")))  # fmt: skip
+    for group in root.iter("g"):
+        for line in group.iter("line"):
+            assert all(left <= float(line.get(key, "")) <= right for key in ("x1", "x2"))
+            assert all(top <= float(line.get(key, "")) <= bottom for key in ("y1", "y2"))
+    assert [group.get("class") for group in root.iter("g")] == ["mark-dominated", "mark-cannot-tell"]
+    assert draw_points([standing("alone", 1.0, 1.0, "front")]) == ""
 
 
 def test_the_page_holds_the_plot_as_escaped_markup_without_styles() -> None:
     points = (standing("unchanged", 1.0, 1.0, "dominated"), standing("<i>x", 2.0, 1.5, "front"))
-    html = render_html(report(tuning("pareto", pareto=points)))
+    html = render("html", report(tuning("pareto", pareto=points)))
     drawn = html[html.index('<figure class="plot">') : html.index("</figure>")]
     assert drawn.count("<circle") == 2
     assert "&lt;i&gt;x" in drawn
     assert re.search(r"style=|<script|https?:", drawn) is None
     assert "Speed and memory" in html
     assert "bf16 &lt;b&gt;" in html
-    plain = render_html(report(tuning("speed")))
+    plain = render("html", report(tuning("speed")))
     assert "<figure" not in plain
     assert report_to_json(report(tuning("pareto", pareto=points)))["tune"]["pareto"][1]["standing"] == "front"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree
 
 import report_samples as samples
 
 from hotloop.core.report import Report, report_to_json
 from hotloop.core.tuning import Trial, Tuning, Verdict
-from hotloop.report import render_html
-from hotloop.report.plots import HEIGHT, WIDTH, Bar, Line, draw_bars, draw_lines
+from hotloop.report import render
+from hotloop.report.document import Bar, Line, Series
+from hotloop.report.plots import HEIGHT, WIDTH, draw_bars, draw_lines
 
 EVIL = "</title><script>alert(1)</script>\"'&\x1b"
 
@@ -22,15 +24,15 @@ def points_of(svg: str) -> list[list[tuple[float, float]]]:
     return [[(float(a), float(b)) for a, b in (p.split(",") for p in one.get("points", "").split())] for one in lines]
 
 
+def draw(x: list[float], *lines: Line, title: str = "t", **more: Any) -> str:
+    return draw_lines(Series(title=title, alt=title, x=x, lines=lines, x_name=title, **more))
+
+
 def test_a_line_far_off_is_cut_at_the_edge_and_a_gap_stays_a_gap() -> None:
-    svg = draw_lines(
-        "t",
+    svg = draw(
         [1, 2, 3, 4],
-        [
-            Line(name="baseline", style="base", values=[1.0, 0.9, 0.8, 0.7]),
-            Line(name="candidate", style="own", values=[1.0, math.nan, 1e30, 0.7]),
-        ],
-        x_name="step",
+        Line(name="baseline", style="base", values=[1.0, 0.9, 0.8, 0.7]),
+        Line(name="candidate", style="own", values=[1.0, math.nan, 1e30, 0.7]),
         band=([0.9, 0.8, 0.7, 0.6], [1.1, 1.0, 0.9, 0.8]),
         mark_x=3,
     )
@@ -44,7 +46,7 @@ def test_a_line_far_off_is_cut_at_the_edge_and_a_gap_stays_a_gap() -> None:
 
 def test_texts_are_escaped_and_nothing_has_a_style() -> None:
     line = Line(name=EVIL, style='x"/><script>', values=[1.0, 2.0])
-    for svg in (draw_lines(EVIL, [0, 1], [line], x_name=EVIL), draw_bars(EVIL, [Bar(label=EVIL, value=1, shown=EVIL)])):
+    for svg in (draw([0, 1], line, title=EVIL), draw_bars(EVIL, [Bar(label=EVIL, value=1, shown=EVIL)])):
         tags = {element.tag for element in ElementTree.fromstring(svg).iter()}
         assert tags <= {"svg", "title", "line", "text", "polyline", "circle", "rect", "polygon"}
         assert "style=" not in svg
@@ -60,12 +62,12 @@ def test_bars_are_in_proportion_and_unknown_is_no_bar() -> None:
 
 def test_nothing_known_draws_nothing() -> None:
     assert draw_bars("t", [Bar(label="a", value=None, shown="unknown")]) == ""
-    assert draw_lines("t", [1], [Line(name="a", style="own", values=[None])], x_name="x") == ""
-    assert draw_lines("t", [], [Line(name="a", style="own", values=[])], x_name="x") == ""
+    assert draw([1], Line(name="a", style="own", values=[None])) == ""
+    assert draw([], Line(name="a", style="own", values=[])) == ""
 
 
 def test_one_value_for_all_steps_is_a_line() -> None:
-    assert len(points_of(draw_lines("t", [1, 2], [Line(name="a", style="own", values=[5, 5])], x_name="x"))[0]) == 2
+    assert len(points_of(draw([1, 2], Line(name="a", style="own", values=[5, 5])))[0]) == 2
 
 
 def tuned(name: str = "bf16-autocast") -> Report:
@@ -94,7 +96,7 @@ def tuned(name: str = "bf16-autocast") -> Report:
 
 
 def test_a_rejected_candidate_is_shown_with_its_plot() -> None:
-    html = render_html(tuned())
+    html = render("html", tuned())
     (figure,) = re.findall(r"<figure.*?</figure>", html, flags=re.S)
     assert "bf16-autocast: loss" in figure
     assert "it left its band at step 3" in figure
@@ -105,13 +107,13 @@ def test_a_rejected_candidate_is_shown_with_its_plot() -> None:
 
 
 def test_the_headline_of_a_tuning_is_its_result() -> None:
-    html = render_html(tuned())
+    html = render("html", tuned())
     assert "<h1>nothing was proven</h1>" in html
-    assert f"The baseline: {samples.input_bound_report().verdict.partition(':')[0]}" in html
+    assert f"the baseline: {samples.input_bound_report().verdict.partition(':')[0]}" in html
 
 
 def test_a_hostile_name_stays_text_in_a_plot() -> None:
-    html = render_html(tuned(EVIL))
+    html = render("html", tuned(EVIL))
     assert html.count("<script") == 2
     assert "\x1b" not in html
 
@@ -122,4 +124,4 @@ def test_curves_of_unequal_length_are_not_drawn() -> None:
     (trial,) = report.tune.trials
     short = {**trial.quality["loss"], "candidate": [1.0]}  # type: ignore[dict-item]
     broken = replace(report.tune, trials=(replace(trial, quality={**trial.quality, "loss": short}),))
-    assert "<figure" not in render_html(replace(report, tune=broken))
+    assert "<figure" not in render("html", replace(report, tune=broken))

@@ -6,13 +6,27 @@ from dataclasses import replace
 import pytest
 from report_samples import input_bound_report
 
+import hotloop.report.findings as findings
+import hotloop.report.judged
 import hotloop.report.manual
+import hotloop.report.renderers.markdown
 import hotloop.report.text as text
+import hotloop.report.views.run
 from hotloop.core.findings import Severity
 from hotloop.report.manual import manual_to_html
 
 
-@pytest.mark.parametrize("module", [hotloop.report.text, hotloop.report.manual])
+@pytest.mark.parametrize(
+    "module",
+    [
+        hotloop.report.text,
+        findings,
+        hotloop.report.judged,
+        hotloop.report.manual,
+        hotloop.report.renderers.markdown,
+        hotloop.report.views.run,
+    ],
+)
 def test_examples_in_the_docstrings_hold(module: object) -> None:
     result = doctest.testmod(module)  # type: ignore[arg-type]
     assert result.attempted > 0
@@ -51,8 +65,8 @@ def test_something_never_prints_as_nothing() -> None:
         ("missing", None, None),
     ],
 )
-def test_evidence_is_written_in_its_unit(name: str, value: text.Value, expected: tuple[str, str] | None) -> None:
-    assert text.format_evidence(name, value) == expected
+def test_evidence_is_written_in_its_unit(name: str, value: findings.Value, expected: tuple[str, str] | None) -> None:
+    assert findings.format_evidence(name, value) == expected
 
 
 def test_clean_keeps_letters_of_every_script() -> None:
@@ -76,23 +90,26 @@ def test_manuals_can_hold_nothing_but_text() -> None:
 
 def test_advice_is_the_first_sentence_of_what_to_do() -> None:
     assert (
-        text.first_advice("## What to do\n\nUse `fused=True` in v2.1 of it. More.") == "Use fused=True in v2.1 of it."
+        findings.first_advice("## What to do\n\nUse `fused=True` in v2.1 of it. More.")
+        == "Use fused=True in v2.1 of it."
     )
-    assert text.first_advice("## What it does\nNothing.") is None
-    assert text.first_advice("## What to do\n\n## When it is wrong\nNever.") is None
+    assert findings.first_advice("## What it does\nNothing.") is None
+    assert findings.first_advice("## What to do\n\n## When it is wrong\nNever.") is None
 
 
 def test_the_stake_of_a_finding_that_no_verdict_names_says_whose_it_is() -> None:
     serious = input_bound_report().findings[0]
     assert serious.saving is not None
     lesser = replace(serious, saving=replace(serious.saving, low_ratio=0.02))
-    assert (text.describe_stake([serious]) or "").startswith("You lose 92.0 ms per step (46%). Fixing it should save ")
-    assert "Fixing input-bound should save " in (text.describe_stake([lesser]) or "")
+    assert (findings.describe_stake([serious]) or "").startswith(
+        "You lose 92.0 ms per step (46%). Fixing it should save "
+    )
+    assert "Fixing input-bound should save " in (findings.describe_stake([lesser]) or "")
 
 
 def test_a_finding_about_the_run_says_what_its_cost_is_of_and_has_no_stake() -> None:
     serious = input_bound_report().findings[0]
     once = replace(serious, base="run", saving=None, severity_override=Severity.MEDIUM)
-    assert text.cost_base(once) == ("in this run, once", "of the run")
-    assert text.cost_base(serious) == ("per step", "of the time per sample")
-    assert text.describe_stake([once, serious]) is None
+    assert findings.cost_base(once) == ("in this run, once", "of the run")
+    assert findings.cost_base(serious) == ("per step", "of the time per sample")
+    assert findings.describe_stake([once, serious]) is None

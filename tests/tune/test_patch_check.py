@@ -13,7 +13,7 @@ from hotloop.core.findings import Numerics, Where
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import PatchCheck, Tuning
-from hotloop.report.tuning import describe_notes
+from hotloop.report.views.tune import describe_notes
 from hotloop.tune.attempt import settle_patch
 from hotloop.tune.budget import Budget
 from hotloop.tune.kept_patch import diff_text

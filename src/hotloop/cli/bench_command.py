@@ -264,16 +264,7 @@ def _integers(option: str, text: str, least: int) -> list[int]:
 
 
 def _show(arguments: argparse.Namespace, result: BenchmarkResult) -> int:
-    from hotloop.cli.show import look_at, write_json, write_text
-    from hotloop.report.benchmark import render_benchmark, render_benchmark_json
-    from hotloop.report.benchmark_page import render_benchmark_html
+    from hotloop.cli.show import show_report
 
-    if arguments.html is not None:
-        write_text(arguments.html, render_benchmark_html(result))
-    if arguments.json is not None:
-        write_json(arguments.json, render_benchmark_json(result))
-    if not arguments.quiet and arguments.json != "-":
-        width, _, _ = look_at(sys.stdout)
-        sys.stdout.write(render_benchmark(result, width=width))
-        sys.stdout.flush()
+    show_report(result, arguments, sys.stdout)
     return 0

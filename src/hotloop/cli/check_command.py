@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import Any
 
@@ -62,10 +61,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from hotloop.analyze.check import Limits
     from hotloop.analyze.limits import load_limits
-    from hotloop.cli.show import check_outputs, note_newer_run, tell, write_json, write_text
+    from hotloop.cli.show import check_outputs, find_surface, note_newer_run, show_report, tell, write_text
     from hotloop.core.check import Verdict
     from hotloop.core.errors import UsageError
     from hotloop.pipeline.comparisons import check_runs
+    from hotloop.report import render
 
     check_outputs(arguments.json, arguments.junit, arguments.sarif)
     if arguments.json == "-" and arguments.github:
@@ -80,22 +80,20 @@ def execute(arguments: argparse.Namespace) -> int:
     note_newer_run(*arguments.runs, *arguments.baseline)
     limits = load_limits(Path(arguments.limits)) if arguments.limits is not None else Limits()
     check, launches = check_runs(arguments.runs, [] if creates else arguments.baseline, limits)
-    draw = _make_drawer(check, arguments.strict)
-    if arguments.json not in (None, "-"):
-        write_json(arguments.json, draw("check-json"))
-    for renderer in ("junit", "sarif"):
-        if getattr(arguments, renderer) is not None:
-            write_text(getattr(arguments, renderer), draw(renderer))
+    surface = find_surface(sys.stdout, is_strict=arguments.strict)
+    for option in ("json", "junit", "sarif"):
+        path = getattr(arguments, option)
+        if path is not None and path != "-":
+            write_text(path, render(option, check, surface) + ("\n" if option == "json" else ""))
     # The baseline is made before anything is printed: what cannot be written is one clear error and no verdict.
     note = None
     if target is not None:
         note = _write_target(target, check, launches, keep=arguments.add_to_baseline)
-    if arguments.json == "-":
-        write_json("-", draw("check-json"))
-    elif not arguments.quiet and not creates:
-        sys.stdout.write(draw("check-text"))
+    is_json = arguments.json == "-"
+    if is_json or not creates:
+        show_report(check, arguments, sys.stdout, files=False)
     if arguments.github:
-        sys.stdout.write(draw("github"))
+        sys.stdout.write(render("github", check, surface))
     sys.stdout.flush()
     if note is not None:
         tell(note)
@@ -151,13 +149,3 @@ def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, kee
     step = next((one for one in record["changes"] if one["measure"] == "step_ns"), None)
     moved = "" if step is None else f", mean step {say_change(step['change_ratio'])}"
     return f"{target} {record['what']}: {', '.join(record['launches'])}{moved}"
-
-
-def _make_drawer(check: Check, is_strict: bool) -> Callable[[str], str]:
-    """The name of a renderer -> what it makes of the check."""
-    from hotloop.cli.show import look_at
-    from hotloop.report import CHECK_RENDERERS, CheckSurface
-
-    width, color, _ = look_at(sys.stdout)
-    surface = CheckSurface(width=width, color=color, root=os.getcwd(), is_strict=is_strict)
-    return lambda renderer: CHECK_RENDERERS[renderer].render(check, surface)

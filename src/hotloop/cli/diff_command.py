@@ -35,9 +35,8 @@ def add_parser(subparsers: Any) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.cli.cache_options import choose_cache_folder
-    from hotloop.cli.show import check_counts, check_outputs, choose_workers, look_at, note_newer_run, write_json
+    from hotloop.cli.show import check_counts, check_outputs, choose_workers, note_newer_run, show_report
     from hotloop.pipeline.comparisons import compare
-    from hotloop.report.comparison import render_comparison, render_comparison_json
 
     check_outputs(arguments.json)
     check_counts(arguments, "top", "workers")
@@ -48,11 +47,5 @@ def execute(arguments: argparse.Namespace) -> int:
         workers=choose_workers(arguments),
         cache_folder=choose_cache_folder(arguments),
     )
-    if arguments.json is not None:
-        write_json(arguments.json, render_comparison_json(comparison))
-    if not arguments.quiet and arguments.json != "-":
-        width, color, unicode = look_at(sys.stdout)
-        text = render_comparison(comparison, width=width, color=color, unicode=unicode, top=arguments.top)
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    show_report(comparison, arguments, sys.stdout)
     return 0

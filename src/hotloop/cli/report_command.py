@@ -1,4 +1,4 @@
-"""hotloop report: show a recorded run again, also while it runs or after it was killed."""
+"""hotloop report: show a recorded run again, also while it runs or after it was killed; or what a JSON file holds."""
 
 from __future__ import annotations
 
@@ -7,34 +7,95 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
     from typing import Any
 
+MOST_BYTES = 64 * 2**20
+"""A larger file is no report: what it would take to read it is memory that the machine may need."""
 
-ORDER, SUMMARY = 3, "show the report of a recorded run again"
+
+ORDER, SUMMARY = 3, "show the report of a recorded run again, or draw a JSON report"
 
 
 def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
+    from hotloop.cli.show import add_format_option, add_output_options
 
     parser = subparsers.add_parser(
         "report",
         help=SUMMARY,
-        description="Show the report of a recorded run: also of one that still trains, or that was killed.",
+        description="Show the report of a recorded run, even if it is still training or was killed. Or draw again what "
+        "--json wrote: of run, trace, tune, diff, check, bench or doctor, also with an older hotloop.",
     )
     parser.add_argument(
-        "run", nargs="?", default="last", help="a run folder, its name under .hotloop/, or 'last' (training)"
+        "run",
+        nargs="?",
+        default="last",
+        help="a run folder, its name under .hotloop/, 'last' (training), or a JSON file that --json wrote",
     )
+    add_format_option(parser)
     add_output_options(parser)
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even when a serious fault was found")
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
     from hotloop.cli.show import check_outputs, has_serious_fault, note_newer_run, show_report
+    from hotloop.core.errors import RecordingError
+    from hotloop.core.report import Report
     from hotloop.pipeline.runs import read_report, recorded_probe
 
     check_outputs(arguments.json, arguments.html)
-    note_newer_run(arguments.run)
-    report = read_report(arguments.run, probe=recorded_probe)
-    show_report(report, arguments, sys.stdout)
-    return 1 if has_serious_fault(report) and not arguments.exit_zero else 0
+    path = Path(arguments.run)
+    report: object
+    if path.suffix == ".json" and not path.is_dir():
+        report = _read_file(path)
+        try:
+            show_report(report, arguments, sys.stdout)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"[:200]
+            raise RecordingError(f"{path} cannot be drawn: its values contradict each other ({reason})") from error
+    else:
+        note_newer_run(arguments.run)
+        report = read_report(arguments.run, probe=recorded_probe)
+        show_report(report, arguments, sys.stdout)
+    serious = isinstance(report, Report) and has_serious_fault(report)
+    return 1 if serious and not arguments.exit_zero else 0
+
+
+def read_content(content: Any) -> object:
+    """The report of any kind that this JSON holds; what its fixes ask for is said as today.
+
+    Raises RecordingError where it is none.
+    """
+    from dataclasses import replace
+
+    from hotloop.apply import ACTS
+    from hotloop.core.acts import fill_fixes
+    from hotloop.core.report import Report
+    from hotloop.report import read_report_json
+
+    report = read_report_json(content)
+    return replace(report, findings=fill_fixes(report.findings, ACTS)) if isinstance(report, Report) else report
+
+
+def _read_file(path: Path) -> object:
+    """The report in a JSON file. The file may come from anybody: it is bounded and only read."""
+    import json
+
+    from hotloop.core.errors import RecordingError
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise RecordingError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > MOST_BYTES:
+        raise RecordingError(f"{path} is larger than {MOST_BYTES // 2**20} MiB: it is no report of hotloop")
+    try:
+        return read_content(json.loads(data))
+    except (ValueError, RecursionError) as error:
+        raise RecordingError(f"{path} is not JSON that can be read: {str(error)[:200]}") from None
+    except RecordingError as error:
+        raise RecordingError(f"{path} is not a report that can be drawn: {error}") from None

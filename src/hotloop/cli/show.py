@@ -1,4 +1,4 @@
-"""A Report -> where the user wants it: the terminal, a JSON file, an HTML file."""
+"""A report of any kind -> where the user wants it: the terminal, standard output in a format, a JSON or HTML file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,11 @@ from hotloop.core.errors import UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import TextIO
+    from typing import Any, TextIO
 
     from hotloop.core.report import Report
     from hotloop.pipeline.runs import Probe
-
-
-def look_at(stream: TextIO) -> tuple[int, bool, bool]:
-    """Of a stream: its columns; whether it shows colours (a terminal, unless NO_COLOR is set); whether all signs."""
-    color = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
-    return choose_width(stream), color, encoding.startswith("utf")
+    from hotloop.report import Surface
 
 
 def add_output_options(
@@ -70,6 +64,20 @@ def tell(text: str) -> None:
     print(f"hotloop: {text}", file=sys.stderr, flush=True)
 
 
+def add_format_option(parser: argparse.ArgumentParser) -> None:
+    """``--format``: every renderer that the catalogue finds."""
+    from hotloop.report import RENDERERS
+
+    known = "; ".join(f"{one.id}: {one.summary}" for one in RENDERERS.values())
+    parser.add_argument(
+        "--format",
+        metavar="NAME",
+        choices=list(RENDERERS),
+        default="terminal",
+        help=f"print the report in this format (default: terminal). {known}",
+    )
+
+
 def check_outputs(*paths: str | None) -> None:
     """Raises UsageError before any work is done when a file could not be written."""
     from pathlib import Path
@@ -94,24 +102,44 @@ def choose_width(stream: TextIO, piped: int = 100) -> int:
     return piped
 
 
-def show_report(report: Report, arguments: argparse.Namespace, stream: TextIO) -> None:
-    """Write the files that were asked for, then the text; ``-`` as JSON file is standard output, and no text then."""
+def find_surface(stream: TextIO, **more: Any) -> Surface:
+    """What the stream can show: its width, colours and signs, beside the manuals of all rules and the own folder."""
     from hotloop.diagnose import RULES
-    from hotloop.report import render_html, render_json, render_terminal
+    from hotloop.report import Surface
 
-    if arguments.json is not None:
-        write_json(arguments.json, render_json(report))
-    manuals = {rule_id: rule.manual for rule_id, rule in RULES.items()}
-    if arguments.html is not None:
-        write_text(arguments.html, render_html(report, manuals=manuals, folder=os.getcwd()))
+    color = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
+    known: dict[str, Any] = {
+        "width": choose_width(stream),
+        "color": color,
+        "unicode": encoding.startswith("utf"),
+        "manuals": {rule_id: rule.manual for rule_id, rule in RULES.items()},
+        "folder": os.getcwd(),
+    }
+    return Surface(**known | more)
+
+
+def show_report(
+    report: object, arguments: argparse.Namespace, stream: TextIO, *, files: bool = True, **more: Any
+) -> None:
+    """Write the files that ``--json`` and ``--html`` ask for (unless not ``files``), then the text in ``--format``.
+
+    With ``-`` as JSON file standard output gets that, and no text. ``more`` are fields of the Surface that the caller
+    knows better than the stream.
+    """
+    from hotloop.report import render
+
+    if getattr(arguments, "top", None) is not None:
+        more = {"top": arguments.top, **more}
+    surface = find_surface(stream, **more)
+    html = getattr(arguments, "html", None)
+    if arguments.json == "-" or (files and arguments.json is not None):
+        write_json(arguments.json, render("json", report, surface))
+    if files and html is not None:
+        write_text(html, render("html", report, surface))
     if not arguments.quiet and arguments.json != "-":
-        width, color, unicode = look_at(stream)
-        top = getattr(arguments, "top", 10)
-        stream.write(
-            render_terminal(
-                report, width=width, color=color, unicode=unicode, manuals=manuals, top=top, folder=os.getcwd()
-            )
-        )
+        text = render(getattr(arguments, "format", "terminal"), report, surface)
+        stream.write(text if text.endswith("\n") else text + "\n")
         stream.flush()
 
 

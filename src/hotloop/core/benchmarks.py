@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .decode import decode_contract
 from .findings import Value
 
 BENCH_SCHEMA = "hotloop.bench/1"
@@ -40,6 +41,11 @@ def benchmark_to_json(result: BenchmarkResult) -> dict[str, Any]:
         "tables": [[dict(row) for row in table] for table in result.tables],
         "notes": list(result.notes),
     }
+
+
+def benchmark_from_json(content: Mapping[str, Any]) -> BenchmarkResult:
+    """The benchmark that ``benchmark_to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
+    return decode_contract(BenchmarkResult, content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

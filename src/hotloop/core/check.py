@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from .decode import decode_contract
 from .findings import Value, Where
 
 CHECK_SCHEMA = "hotloop.check/1"
@@ -131,3 +132,13 @@ def check_to_json(check: Check) -> dict[str, Any]:
     for told, one in zip(fields["judged"], check.judged, strict=True):
         told["verdict"] = one.verdict.value
     return {"schema": CHECK_SCHEMA, "tool": {"version": version}, "verdict": check.verdict.value, **fields}
+
+
+def check_from_json(content: Mapping[str, Any]) -> Check:
+    """The check that ``check_to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
+    skipped = content.get("skipped")
+    pairs = [
+        [one.get("id"), one.get("reason")] if isinstance(one, Mapping) else one
+        for one in (skipped if isinstance(skipped, list) else ())
+    ]
+    return decode_contract(Check, content, skipped=pairs)

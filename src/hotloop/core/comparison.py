@@ -6,9 +6,11 @@ for zero.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .decode import decode_contract
 from .errors import InvariantError
 from .graph import DiffRow, DiffTerm, DiffTerms
 
@@ -128,3 +130,8 @@ def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
     fields = asdict(comparison)
     version = fields.pop("tool_version")
     return {"schema": COMPARISON_SCHEMA, "tool": {"version": version}, **fields}
+
+
+def comparison_from_json(content: Mapping[str, Any]) -> Comparison:
+    """The comparison that ``comparison_to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
+    return decode_contract(Comparison, content)

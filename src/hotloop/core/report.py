@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .findings import Finding, Skipped, Value, Where
+from .decode import Special, decode, decode_fields
+from .errors import RecordingError
+from .findings import Finding, Severity, Skipped, Value, Where
 from .memory_snapshot import MemoryFile
 from .phases import PHASES, Breakdown, Excluded
 from .trace_analysis import TraceAnalysis, tell_device, tell_step_windows
@@ -237,6 +239,18 @@ class Report:
     tune: Tuning | None = None
     """The trials of ``hotloop tune``, of which this report's run is the baseline."""
 
+    def to_json(self) -> dict[str, Any]:
+        """The report as the plain dict of schema hotloop.report/1, ready for json.dumps."""
+        return report_to_json(self)
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> Report:
+        """The report that ``to_json`` wrote, also with another version: unknown keys are passed over.
+
+        Raises RecordingError where a value is not what the schema says.
+        """
+        return _read_report(content, "")
+
 
 def report_to_json(report: Report) -> dict[str, Any]:
     """The report as the plain dict of schema hotloop.report/1, ready for json.dumps."""
@@ -268,17 +282,60 @@ def report_to_json(report: Report) -> dict[str, Any]:
     }
     if report.trace is not None:
         out["trace"] = _plain(report.trace)
-        for told, rank in zip(out["ranks"], report.trace.ranks, strict=True):
+        for summary, rank in zip(out["ranks"], report.trace.ranks, strict=True):
             device = tell_device(rank)
-            told["device"] = None if device is None else {**(told["device"] or {}), **device}
-            told["step_windows"] = tell_step_windows(rank)
+            summary["device"] = None if device is None else {**(summary["device"] or {}), **device}
+            summary["step_windows"] = tell_step_windows(rank)
     if report.memory_files:
         out["memory_files"] = [_plain(one) for one in report.memory_files]
     if report.tune is not None:
         out["tune"] = _plain(report.tune)
     if report.runs:
         out["runs"] = [report_to_json(r) for r in report.runs]
+    if report.run_folder is not None:
+        out["run_folder"] = report.run_folder
     return out
+
+
+def _read_report(content: Any, place: str) -> Report:
+    if not isinstance(content, Mapping):
+        raise RecordingError(f"{place or 'the file'} should be a report")
+    tool = content.get("tool")
+    version = tool.get("version", "") if isinstance(tool, Mapping) else ""
+    named = {"tool_version": version, "next_command": content.get("next")}
+    absent: dict[str, Any] = {"environment": {}, "forecast_history": {}, "verdict": ""}
+    absent |= {name: () for name in ("command", "ranks", "findings", "skipped", "health")}
+    return decode_fields(Report, {**absent, **content, **named}, _SPECIAL, place)
+
+
+def _read_breakdown(value: Any, place: str) -> Breakdown:
+    if isinstance(value, Mapping) and "phases" not in value:
+        value = {"phases": {name: value[name] for name in PHASES if name in value}}
+    return decode_fields(Breakdown, value, {}, place)
+
+
+def _read_finding(value: Any, place: str) -> Finding:
+    """The severity is kept where the saving does not give it."""
+    finding = decode_fields(Finding, value, {}, place)
+    if "severity" not in value:
+        return finding
+    severity = decode(Severity, value["severity"], place=f"{place}.severity")
+    return finding if severity is finding.severity else replace(finding, severity_override=severity)
+
+
+def _read_device(value: Any, place: str) -> Device | None:
+    """None for the device of a trace's rank, which its timeline holds."""
+    if not isinstance(value, Mapping) or "compute" in value:
+        return decode_fields(Device, value, {}, place)
+    return None
+
+
+_SPECIAL: Special = {
+    Report: _read_report,
+    Breakdown: _read_breakdown,
+    Finding: _read_finding,
+    Device: _read_device,
+}
 
 
 def _breakdown_to_json(breakdown: Breakdown | None) -> dict[str, Any] | None:

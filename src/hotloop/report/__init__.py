@@ -1,61 +1,51 @@
-"""Report -> text: terminal lines, one HTML page, or the JSON contract. Renderers compute no number."""
+"""A typed report -> a Document (views) -> text (renderers). Nothing here computes a result.
+
+A kind of report is one file in views/, a format is one file in renderers/; the catalogues find both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from hotloop.core.catalogue import Catalogue
-from hotloop.core.report import Report
+from hotloop.core.errors import InvariantError, RecordingError, UsageError
 
-from .check_renderer import CheckRenderer, CheckSurface
+from .document import Document
 from .renderer import Renderer, Surface, renderer
+from .view import View
 
-__all__ = [
-    "CHECK_RENDERERS",
-    "RENDERERS",
-    "CheckRenderer",
-    "CheckSurface",
-    "Renderer",
-    "Surface",
-    "render_html",
-    "render_json",
-    "render_terminal",
-    "renderer",
-]
+__all__ = ["RENDERERS", "VIEWS", "Document", "Renderer", "Surface", "View", "read_report_json", "render", "renderer"]
 
 RENDERERS: Catalogue[Renderer] = Catalogue(Renderer, "hotloop.report.renderers")
-CHECK_RENDERERS: Catalogue[CheckRenderer] = Catalogue(CheckRenderer, "hotloop.report.renderers")
+VIEWS: Catalogue[View] = Catalogue(View, "hotloop.report.views")
 
 
-def render_terminal(
-    report: Report,
-    *,
-    width: int,
-    color: bool,
-    unicode: bool = True,
-    manuals: Mapping[str, str] | None = None,
-    top: int = 10,
-    folder: str = "",
-) -> str:
-    """The report as lines of text, at most ``width`` columns wide (commands are never broken).
+def render(format_id: str, report: object, surface: Surface | None = None, **known: Any) -> str:
+    """The report as text of one format. ``surface`` or its fields by name say where it is shown.
 
-    ``color`` adds terminal colours; without it the text is plain. ``unicode`` False gives ASCII only.
-    ``manuals`` maps a rule's id to its manual; its advice stands beside the fix. ``top`` cuts a trace's tables.
-    Files below ``folder`` are named relative to it.
+    Raises UsageError for an unknown format, or one that does not draw this kind of report.
     """
-    surface = Surface(width=width, color=color, unicode=unicode, manuals=manuals or {}, top=top, folder=folder)
-    return RENDERERS["terminal"].render(report, surface)
+    renderer = RENDERERS[format_id]
+    surface = Surface(**known) if surface is None else replace(surface, **known)
+    view = next((view for view in VIEWS.values() if isinstance(report, view.type)), None)
+    if view is None:
+        raise InvariantError(f"no view draws a {type(report).__name__}")
+    if renderer.kinds and view.id not in renderer.kinds:
+        raise UsageError(f"{format_id} draws only reports of: {', '.join(renderer.kinds)}; this is one of: {view.id}")
+    document = view.describe(report, replace(surface, top=max(surface.top, renderer.least_rows)))
+    return renderer.draw(document, surface)
 
 
-def render_html(report: Report, *, manuals: Mapping[str, str] | None = None, folder: str = "") -> str:
-    """The report as one HTML page that loads nothing from anywhere.
+def read_report_json(content: Any) -> Any:
+    """The typed report that this JSON holds, whatever its kind.
 
-    ``manuals`` maps a rule's id to its manual in Markdown, shown under its findings: what to do open, the rest
-    folded. Files below ``folder`` are named relative to it.
+    Raises RecordingError where it is none that can be drawn, and says which can.
     """
-    return RENDERERS["html"].render(report, Surface(manuals=manuals or {}, folder=folder))
-
-
-def render_json(report: Report) -> str:
-    """The report as the JSON text of schema hotloop.report/1."""
-    return RENDERERS["json"].render(report, Surface())
+    schema = content.get("schema") if isinstance(content, Mapping) else None
+    for view in VIEWS.values():
+        if schema == view.schema:
+            return view.read(content)
+    known = ", ".join(view.schema for view in VIEWS.values())
+    raise RecordingError(f"its schema is {str(schema)[:80]!r}, which cannot be drawn; known: {known}")

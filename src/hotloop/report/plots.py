@@ -1,4 +1,6 @@
-"""Numbers with names -> inline SVG: lines with a band, and bars; classes of report.css give the colours of both themes.
+"""Numbers with names -> inline SVG: lines with a band, bars, and points with intervals.
+
+Classes of report.css give the colours of both themes.
 
 Every text is escaped here. Nothing has a style attribute, which the page's policy forbids.
 """
@@ -7,9 +9,11 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
+from hotloop.core.findings import Value
+
+from .document import Bar, Series
 from .text import clean, shorten
 
 WIDTH, HEIGHT = 560, 220
@@ -18,38 +22,14 @@ TICKS = 4
 BEYOND = 1.5
 """A line may leave the frame's own range by this much of it before it is drawn at the edge."""
 BAR_HEIGHT, LABEL_WIDTH, VALUE_WIDTH = 22, 190, 130
+POINTS_WIDTH, POINTS_HEIGHT = 640, 340
+POINTS_LEFT, POINTS_RIGHT, POINTS_TOP, POINTS_BOTTOM = 62, 616, 18, 294
+POINT_TICKS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """Values over the plot's x; None where there is none. ``style`` is a class of report.css."""
-
-    name: str
-    style: str
-    values: Sequence[float | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """A bar: ``value`` is its length, ``shown`` its text; None is drawn as unknown."""
-
-    label: str
-    value: float | None
-    shown: str
-    style: str = "own"
-
-
-def draw_lines(
-    title: str,
-    x: Sequence[float],
-    lines: Sequence[Line],
-    *,
-    x_name: str,
-    band: tuple[Sequence[float | None], Sequence[float | None]] | None = None,
-    mark_x: float | None = None,
-    from_zero: bool = False,
-) -> str:
+def draw_lines(series: Series) -> str:
     """Lines over x with a legend. The frame follows the band and the first line; others are cut at its edge."""
+    x, lines, band, mark_x, from_zero = series.x, series.lines, series.band, series.mark_x, series.from_zero
     frame = [*lines[0].values, *(band[0] if band else ()), *(band[1] if band else ())]
     known = [value for value in frame if value is not None and math.isfinite(value)]
     if not x or not known:
@@ -72,7 +52,7 @@ def draw_lines(
         share = (min(max(value, low), high) - low) / (high - low)
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
-    parts = [_open(title, WIDTH, HEIGHT)]
+    parts = [_open(series.alt, WIDTH, HEIGHT)]
     for i in range(TICKS + 1):
         value = low + (high - low) * i / TICKS
         y = at_y(value)
@@ -80,7 +60,7 @@ def draw_lines(
         parts.append(_text(LEFT - 6, y + 4, f"{value:.4g}", "end"))
     for value in dict.fromkeys((first, last)):
         parts.append(_text(at_x(value), HEIGHT - BOTTOM + 16, f"{value:g}", "end" if value == last else "start"))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - BOTTOM + 16, x_name, "middle"))
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - BOTTOM + 16, series.x_name, "middle"))
     if band is not None:
         corners = [(at_x(a), at_y(v)) for a, v in zip(x, band[1], strict=True) if v is not None]
         corners += [(at_x(a), at_y(v)) for a, v in reversed(list(zip(x, band[0], strict=True))) if v is not None]
@@ -126,11 +106,76 @@ def draw_bars(title: str, bars: Sequence[Bar]) -> str:
     return "".join([*parts, "</svg>"])
 
 
+def draw_points(points: Sequence[Mapping[str, Value]]) -> str:
+    """Speed-up to the right and memory saving upwards, with their intervals cut at the edges; empty with fewer than
+    two points."""
+    if len(points) < 2:
+        return ""
+    xs = [_ratio(one, "speedup_ratio", 1.0) for one in points]
+    ys = [_ratio(one, "saving_ratio", 1.0) for one in points]
+    across, up = _Axis(xs, POINTS_LEFT, POINTS_RIGHT), _Axis(ys, POINTS_BOTTOM, POINTS_TOP)
+    parts = [
+        _open("Speed-up and memory saving of every candidate; the table names the points", POINTS_WIDTH, POINTS_HEIGHT)
+    ]
+    for x, label in across.ticks():
+        parts += [_rule("grid", x, x, POINTS_TOP, POINTS_BOTTOM), _text(x, POINTS_BOTTOM + 16, label, "middle")]
+    for y, label in up.ticks():
+        parts += [_rule("grid", POINTS_LEFT, POINTS_RIGHT, y, y), _text(POINTS_LEFT - 8, y + 4, label, "end")]
+    parts.append(_rule("unchanged", across.place(1.0), across.place(1.0), POINTS_TOP, POINTS_BOTTOM))
+    parts.append(_rule("unchanged", POINTS_LEFT, POINTS_RIGHT, up.place(1.0), up.place(1.0)))
+    parts.append(_text(POINTS_RIGHT, POINTS_HEIGHT - 8, "speed-up (right is faster)", "end"))
+    parts.append(_text(POINTS_LEFT, POINTS_TOP - 6, "memory saving (up is smaller)", "start"))
+    for number, (one, x_ratio, y_ratio) in enumerate(zip(points, xs, ys, strict=True)):
+        x, y = across.place(x_ratio), up.place(y_ratio)
+        left, right = (across.place(_ratio(one, f"speedup_{end}_ratio", x_ratio)) for end in ("low", "high"))
+        bottom, top = (up.place(_ratio(one, f"saving_{end}_ratio", y_ratio)) for end in ("low", "high"))
+        standing = _name(str(one.get("standing")).replace(" ", "-"))
+        parts.append(f'<g class="mark-{standing}"><title>{html.escape(clean(str(one.get("id"))))}</title>')
+        parts += [_rule("span", left, right, y, y), _rule("span", x, x, top, bottom)]
+        parts.append(f'<circle cx="{x}" cy="{y}" r="9"/>{_text(x, y + 4, str(number), "middle")}</g>')
+    return "".join([*parts, "</svg>"])
+
+
+class _Axis:
+    """Ratios on a logarithmic axis, so that twice and half lie equally far from 1."""
+
+    def __init__(self, values: Sequence[float], start: int, end: int) -> None:
+        low, high = min(1.0, *values), max(1.0, *values)
+        pad = max(0.03, 0.15 * math.log(high / low))
+        self._low, self._high = math.log(low) - pad, math.log(high) + pad
+        self._start, self._end = start, end
+
+    def place(self, value: float) -> float:
+        share = (math.log(max(value, 1e-9)) - self._low) / (self._high - self._low)
+        return round(self._start + min(1.0, max(0.0, share)) * (self._end - self._start), 1)
+
+    def ticks(self) -> tuple[tuple[float, str], ...]:
+        low, high = math.exp(self._low), math.exp(self._high)
+        for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0):
+            count = math.floor(high / step) - math.ceil(low / step) + 1
+            if count <= POINT_TICKS:
+                first = math.ceil(low / step)
+                return tuple(
+                    (self.place(step * (first + i)), f"{step * (first + i):.2f}".rstrip("0").rstrip("."))
+                    for i in range(max(0, count))
+                )
+        return ((self.place(1.0), "1"),)
+
+
+def _ratio(held: Mapping[str, Value], key: str, missing: float) -> float:
+    value = held.get(key)
+    return float(value) if isinstance(value, int | float) and value > 0 else missing
+
+
+def _rule(style: str, x1: float, x2: float, y1: float, y2: float) -> str:
+    return f'<line class="{style}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
+
+
 def _open(title: str, width: int, height: int) -> str:
-    told = html.escape(clean(title), quote=True)
+    label = html.escape(clean(title), quote=True)
     return (
-        f'<svg class="plot" viewBox="0 0 {width} {height}" role="img" aria-label="{told}" '
-        f'preserveAspectRatio="xMinYMin meet"><title>{told}</title>'
+        f'<svg class="plot" viewBox="0 0 {width} {height}" role="img" aria-label="{label}" '
+        f'preserveAspectRatio="xMinYMin meet"><title>{label}</title>'
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from hotloop.core.check import Check, Judged, Verdict
-from hotloop.report.check_renderer import CheckSurface, check_renderer, relative_path, sentence_of, title_of
+from hotloop.report.document import Document
+from hotloop.report.judged import relative_path, sentence_of, title_of
+from hotloop.report.renderer import Surface, renderer
 from hotloop.report.text import clean
 
 
-@check_renderer("github", "annotations of GitHub Actions")
-def render_github(check: Check, surface: CheckSurface) -> str:
+@renderer("github", "annotations of GitHub Actions", suffix=".txt", kinds=("check",))
+def draw_github(document: Document, surface: Surface) -> str:
     """A line for each regression and for each inconclusive value that decides, then the verdict."""
+    check: Check = document.subject
     lines = []
     for one in check.judged:
         if one.verdict is Verdict.REGRESSION:
@@ -21,9 +24,9 @@ def render_github(check: Check, surface: CheckSurface) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _command(level: str, one: Judged, surface: CheckSurface) -> str:
+def _command(level: str, one: Judged, surface: Surface) -> str:
     properties = []
-    path = None if one.where is None else relative_path(one.where.file, surface.root)
+    path = None if one.where is None else relative_path(one.where.file, surface.folder)
     if one.where is not None and path is not None:
         properties += [f"file={_property(path)}", f"line={max(1, one.where.line)}"]
     properties.append(f"title={_property(f'hotloop: {title_of(one)}')}")

@@ -6,16 +6,19 @@ import re
 from xml.sax.saxutils import escape, quoteattr
 
 from hotloop.core.check import Check, Judged, Verdict
-from hotloop.report.check_renderer import CheckSurface, check_renderer, sentence_of
+from hotloop.report.document import Document
+from hotloop.report.judged import sentence_of
+from hotloop.report.renderer import Surface, renderer
 from hotloop.report.text import clean
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 has no form for, not even escaped."""
 
 
-@check_renderer("junit", "JUnit XML, for CI systems that show test results")
-def render_junit(check: Check, surface: CheckSurface) -> str:
+@renderer("junit", "JUnit XML, for CI systems that show test results", suffix=".xml", kinds=("check",))
+def draw_junit(document: Document, surface: Surface) -> str:
     """Regressions are failures; what is inconclusive was skipped, and fails where the check is strict."""
+    check: Check = document.subject
     failed = [one for one in check.judged if _fails(one, surface)]
     skipped = [one for one in check.judged if one.verdict is Verdict.INCONCLUSIVE and one not in failed]
     counts = (
@@ -41,20 +44,20 @@ def render_junit(check: Check, surface: CheckSurface) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _fails(one: Judged, surface: CheckSurface) -> bool:
+def _fails(one: Judged, surface: Surface) -> bool:
     if one.verdict is Verdict.REGRESSION:
         return True
     return surface.is_strict and one.verdict is Verdict.INCONCLUSIVE and one.decides
 
 
-def _case(one: Judged, surface: CheckSurface) -> list[str]:
+def _case(one: Judged, surface: Surface) -> list[str]:
     place = "" if one.where is None else f" file={_attribute(one.where.file)} line={_attribute(str(one.where.line))}"
     head = f'    <testcase classname="hotloop.check" name={_attribute(one.id)}{place}'
-    told = sentence_of(one)
+    sentence = sentence_of(one)
     if _fails(one, surface):
-        inside = f"<failure type={_attribute(one.verdict.value)} message={_attribute(told)}/>"
+        inside = f"<failure type={_attribute(one.verdict.value)} message={_attribute(sentence)}/>"
     elif one.verdict is Verdict.INCONCLUSIVE:
-        inside = f"<skipped message={_attribute(told)}/>"
+        inside = f"<skipped message={_attribute(sentence)}/>"
     else:
         return [f"{head}/>"]
     return [f"{head}>", f"      {inside}", "    </testcase>"]

@@ -7,22 +7,18 @@ from typing import Any
 from urllib.parse import quote
 
 from hotloop.core.check import Check, Judged, Verdict
-from hotloop.report.check_renderer import (
-    CheckSurface,
-    check_renderer,
-    manual_of,
-    relative_path,
-    sentence_of,
-    title_of,
-)
+from hotloop.report.document import Document
+from hotloop.report.judged import manual_of, relative_path, sentence_of, title_of
+from hotloop.report.renderer import Surface, renderer
 from hotloop.report.text import clean
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
-@check_renderer("sarif", "SARIF 2.1.0, for code scanning")
-def render_sarif(check: Check, surface: CheckSurface) -> str:
+@renderer("sarif", "SARIF 2.1.0, for code scanning", suffix=".sarif", kinds=("check",))
+def draw_sarif(document: Document, surface: Surface) -> str:
     """Files are named relative to the root; a line outside of it is left out, as viewers could not open it."""
+    check: Check = document.subject
     rules = [_rule(one) for one in check.judged]
     results = [
         _result(index, one, surface) for index, one in enumerate(check.judged) if one.verdict is not Verdict.PASS
@@ -58,7 +54,7 @@ def _rule(one: Judged) -> dict[str, Any]:
     }
 
 
-def _result(index: int, one: Judged, surface: CheckSurface) -> dict[str, Any]:
+def _result(index: int, one: Judged, surface: Surface) -> dict[str, Any]:
     level = "error" if one.verdict is Verdict.REGRESSION else "warning" if surface.is_strict and one.decides else "note"
     result: dict[str, Any] = {
         "ruleId": one.id,
@@ -74,7 +70,7 @@ def _result(index: int, one: Judged, surface: CheckSurface) -> dict[str, Any]:
             "toleranceRatio": one.tolerance_ratio,
         },
     }
-    path = None if one.where is None else relative_path(one.where.file, surface.root)
+    path = None if one.where is None else relative_path(one.where.file, surface.folder)
     if one.where is not None and path is not None:
         region = {"startLine": max(1, one.where.line)}
         result["locations"] = [

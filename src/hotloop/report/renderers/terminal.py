@@ -1,75 +1,57 @@
-"""terminal: the Report as lines for a terminal or a log: the verdict first, the next command last."""
+"""terminal: a report as lines for a terminal or a log: the verdict first, the next command last."""
 
 from __future__ import annotations
 
-import shlex
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hotloop.core.findings import Finding, Kind, Severity
-from hotloop.core.phases import PHASES
 from hotloop.core.plain import to_ascii
-from hotloop.core.report import (
-    Device,
-    DevicePhase,
-    LineShare,
-    MemorySummary,
-    Overhead,
-    RankSummary,
-    Report,
-    StepSummary,
-)
-from hotloop.core.tuning import Tuning, Verdict
-from hotloop.report import text as t
-from hotloop.report.goals import (
-    describe_measured,
-    describe_ratio,
-    describe_side,
-    goal_ratio,
-    longest_ratio,
-    work_unit,
+from hotloop.report.document import (
+    Bars,
+    Block,
+    Card,
+    Cell,
+    Command,
+    Detail,
+    Document,
+    Pairs,
+    Paragraph,
+    Place,
+    Section,
+    Shares,
+    Span,
+    Table,
+    cell_text,
+    select,
 )
 from hotloop.report.renderer import Surface, renderer
-from hotloop.report.tables import trace_tables
-from hotloop.report.tuning import describe_notes
+from hotloop.report.text import below_folder, blank_controls, shorten, shorten_middle
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from rich.text import Text as Styled
 
-LARGE_PHASE_RATIO = 0.10
-"""Phases from this share on show the lines of user code that they belong to."""
-LINES_PER_PHASE = 3
 EVIDENCE_LINES = 2
-SHOWN_RANKS = 16
-"""More ranks than this are cut to those that findings name and the first ones; JSON and HTML hold them all."""
+SHOWN_PLACES = 3
 MINIMUM_WIDTH = 40
 NAME_WIDTH = 30
 """Columns that a table's names keep where the table is too wide."""
 INDENT = "   "
 LABEL_WIDTH = 11
+BAR_WIDTH = 24
 
-SEVERITY_STYLE = {
-    Severity.HIGH: "bold red",
-    Severity.MEDIUM: "bold yellow",
-    Severity.LOW: "cyan",
-    Severity.INFO: "dim",
+STYLES = {
+    "strong": "bold",
+    "dim": "dim",
+    "high": "bold red",
+    "medium": "bold yellow",
+    "low": "cyan",
+    "info": "dim",
+    "best": "bold green",
+    "good": "green",
+    "fair": "yellow",
+    "bad": "red",
 }
-VERDICT_STYLE = {
-    Verdict.FASTER: "bold green",
-    Verdict.SLOWER: "yellow",
-    Verdict.SMALLER: "bold green",
-    Verdict.LARGER: "yellow",
-    Verdict.CHEAPER: "bold green",
-    Verdict.DEARER: "yellow",
-    Verdict.NOT_APPLICABLE: "dim",
-    Verdict.CANNOT_TELL: "",
-    Verdict.REJECTED: "yellow",
-    Verdict.FAILED: "bold red",
-}
-GOAL_WORDS = {"memory": "peak memory", "cost": "cost", "pareto": "speed, and peak memory,"}
-LEVEL_STYLE = {"error": "bold red", "warning": "yellow", "bad": "red", "fair": "yellow", "good": "green"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +60,11 @@ class Glyphs:
 
     bar: str
     """Eighths of a cell, the full cell last."""
-    rule: str
-    dot: str
     ellipsis: str
 
 
-UNICODE_GLYPHS = Glyphs(bar="▏▎▍▌▋▊▉█", rule="─", dot="·", ellipsis="…")
-ASCII_GLYPHS = Glyphs(bar="#", rule="-", dot="|", ellipsis="...")
+UNICODE_GLYPHS = Glyphs(bar="▏▎▍▌▋▊▉█", ellipsis="…")
+ASCII_GLYPHS = Glyphs(bar="#", ellipsis="...")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,37 +73,23 @@ class Page:
 
     width: int
     glyphs: Glyphs
-    manuals: dict[str, str]
-    wrap: Callable[[Text, int], Iterable[Text]]
-    top: int
-    folder: str
-    lines: list[Text] = field(default_factory=list)
+    wrap: Callable[[Styled, int], Iterable[Styled]]
+    folder: str = ""
+    lines: list[Styled] = field(default_factory=list)
 
-    def add(self, *parts: str | tuple[str, str]) -> None:
+    def add(self, *parts: Span) -> None:
         """One line that is never broken."""
-        from rich.text import Text
+        self.lines.append(_style(parts))
 
-        self.lines.append(Text.assemble(*parts))
-
-    def paragraph(self, *parts: str | tuple[str, str], head: str = "") -> None:
-        """Parts broken to the width behind ``head``, under which further lines are indented."""
-        from rich.text import Text
-
-        for i, line in enumerate(self.wrap(Text.assemble(*parts), max(20, self.width - len(head)))):
-            self.lines.append(Text.assemble((head if i == 0 else " " * len(head), "dim"), line))
-
-    def labelled(self, label: str, *parts: str | tuple[str, str]) -> None:
-        """Parts broken to the width behind a label of a finding."""
-        self.paragraph(*parts, head=INDENT + label.ljust(LABEL_WIDTH))
-
-    def heading(self, title: str, note: str = "") -> None:
-        """A section's title after an empty line."""
-        self.add("")
-        self.paragraph((title, "bold"), (f"  {note}" if note else "", "dim"))
+    def paragraph(self, *parts: Span, head: str = "", tone: str = "dim", hang: int = 0) -> None:
+        """Parts broken to the width behind ``head``, under which further lines are indented, ``hang`` columns more."""
+        room = max(20, self.width - len(head) - hang)
+        for i, line in enumerate(self.wrap(_style(parts), room)):
+            self.lines.append(_style((Span(head, tone) if i == 0 else Span(" " * (len(head) + hang)),)) + line)
 
 
 @renderer("terminal", "lines for a terminal or a log", suffix=".txt")
-def render_terminal(report: Report, surface: Surface) -> str:
+def draw_terminal(document: Document, surface: Surface) -> str:
     """The report as text ending in a newline; colours only where the surface has them."""
     from io import StringIO
 
@@ -144,16 +110,13 @@ def render_terminal(report: Report, surface: Surface) -> str:
         highlight=False,
         emoji=False,
     )
-    glyphs = UNICODE_GLYPHS if surface.unicode else ASCII_GLYPHS
     page = Page(
         width=width,
-        glyphs=glyphs,
-        manuals=dict(surface.manuals),
+        glyphs=UNICODE_GLYPHS if surface.unicode else ASCII_GLYPHS,
         wrap=lambda body, columns: body.wrap(console, columns),
-        top=surface.top,
         folder=surface.folder,
     )
-    _write(page, report)
+    _draw_document(page, document)
     for line in page.lines:
         line.rstrip()
         console.print(line, soft_wrap=True, end="\n")
@@ -161,135 +124,117 @@ def render_terminal(report: Report, surface: Surface) -> str:
     return out if surface.unicode else to_ascii(out)
 
 
-def _write(page: Page, report: Report) -> None:
-    if report.outcome is not None and not report.outcome.training_seen:
-        page.add((_no_training_line(report), "bold"))
+def _style(parts: Iterable[Span]) -> Styled:
+    from rich.text import Text
+
+    return Text.assemble(*((blank_controls(span.text), STYLES.get(span.tone, "")) for span in parts))
+
+
+def _draw_document(page: Page, document: Document) -> None:
+    if document.only_line is not None:
+        page.add(Span(document.only_line, "strong"))
         return
-    if report.tune is not None:
-        _write_tuning(page, report, report.tune)
+    for block in document.intro:
+        _draw_paragraph(page, block)
+    if document.intro:
+        page.add()
+    page.paragraph(Span(document.title, document.tone))
+    for block in document.lead:
+        _draw_paragraph(page, block)
+    if document.names_tool:
+        _draw_tool(page, document)
+    for section in select(document.sections, Detail.BRIEF):
+        _draw_section(page, section)
+    if document.next_command is not None:
+        page.add()
+        page.add(Span(f"{document.next_label}: ", "dim"), Span(document.next_command, "strong"))
+
+
+def _draw_tool(page: Page, document: Document) -> None:
+    parts = [f"hotloop {document.version}"]
+    if document.command:
+        parts.append(shorten(document.command, max(30, page.width - 30), page.glyphs.ellipsis))
+    if document.outcome is not None:
+        page.paragraph(Span(" · ".join(parts) + " · ", "dim"), document.outcome)
+    else:
+        page.paragraph(Span(" · ".join(parts), "dim"))
+
+
+def _draw_section(page: Page, section: Section) -> None:
+    blocks = select(section.blocks, Detail.BRIEF)
+    page.add()
+    if section.title or section.note:
+        note = f"  {section.note}" if section.note else ""
+        page.paragraph(Span(section.title.upper(), "strong"), Span(note, "dim"))
+    for at, block in enumerate(blocks):
+        if isinstance(block, Paragraph) and at and isinstance(blocks[at - 1], Card):
+            page.add()
+        _draw_block(page, block)
+
+
+def _draw_block(page: Page, block: Block) -> None:
+    match block:
+        case Paragraph():
+            _draw_paragraph(page, block)
+        case Card():
+            _draw_card(page, block)
+        case Table():
+            _draw_table(page, block)
+        case Shares():
+            _draw_shares(page, block)
+        case Bars():
+            _draw_bars(page, block)
+        case _:
+            raise NotImplementedError(f"a terminal does not draw a {type(block).__name__}")
+
+
+def _draw_paragraph(page: Page, block: Paragraph) -> None:
+    head = " " * block.indent + ("" if block.label is None else block.label.text)
+    if not block.wraps:
+        page.add(Span(head), *block.text)
         return
-    _write_verdict(page, report)
-    if report.trace is not None:
-        _write_health(page, report)  # what a file lacks or lost stands before the findings that were read from it
-    _write_strategy(page, report)
-    _write_findings(page, report)
-    _write_breakdown(page, report)
-    _write_device(page, report.device, len(report.ranks))
-    _write_device_phases(page, report.device_phases)
-    _write_ranks(page, report)
-    _write_memory(page, report.memory, t.describe_shared_memory(report))
-    _write_scorecard(page, report)
-    for table in trace_tables(report, page.top):
-        page.heading(table.title.upper(), table.note)
-        cells = [[t.clean(cell) for cell in row] for row in (table.header, *table.rows)]
-        _write_table(page, cells, left_columns={0})
-    _write_skipped(page, report)
-    if report.trace is None:
-        _write_health(page, report)
-    _write_overhead(page, report.overhead)
-    _write_runs(page, report)
-    if report.next_command is not None:
-        page.add("")
-        page.add(("Next: ", "dim"), (t.clean(report.next_command), "bold"))
+    tone = "dim" if block.label is None else block.label.tone
+    page.paragraph(*block.text, head=head, tone=tone, hang=block.hang)
 
 
-def _no_training_line(report: Report) -> str:
-    verdict = t.clean(report.verdict) or "no training was seen in this command"
-    reasons = [t.clean(h.message) for h in report.health if h.level in ("warning", "error")]
-    exit_code = report.outcome.exit_code if report.outcome is not None else None
-    ended = f" (exit code {exit_code})" if exit_code else ""
-    return f"hotloop: {verdict}{': ' if reasons else ''}{'; '.join(reasons)}{ended}"
-
-
-def _write_verdict(page: Page, report: Report) -> None:
-    worst = next((f for f in report.findings if f.kind is Kind.FAULT and f.severity is not Severity.INFO), None)
-    style = SEVERITY_STYLE[worst.severity] if worst is not None else "bold green"
-    stake = t.describe_stake(report.findings)
-    page.paragraph((t.clean(report.verdict), style))
-    if stake:
-        page.paragraph((stake, "bold"))
-    parts = [f"hotloop {t.clean(report.tool_version)}"]
-    if report.command:
-        parts.append(t.shorten(shlex.join(report.command), max(30, page.width - 30), page.glyphs.ellipsis))
-    ended_well = report.outcome is None or (
-        report.outcome.ended in ("completed", "running") and not report.outcome.exit_code
+def _draw_card(page: Page, card: Card) -> None:
+    page.add()
+    page.paragraph(
+        Span(f"{card.label}  ", card.severity),
+        Span(card.title, "strong"),
+        Span(f" [{card.rule}]" if card.rule else "", "dim"),
+        head=f"{card.number}. ".ljust(len(INDENT)),
     )
-    between = f" {page.glyphs.dot} "
-    if report.outcome is None:
-        page.paragraph((between.join(parts), "dim"))
-        return
-    outcome = (t.format_outcome(report.outcome), "dim" if ended_well else "bold red")
-    page.paragraph((between.join(parts) + between, "dim"), outcome)
+    for row in card.rows:
+        head = INDENT + row.label.ljust(LABEL_WIDTH)
+        match row.content:
+            case Pairs(items=items):
+                page.paragraph(Span(_fit_pairs(page, items)), head=head)
+            case Command(text=text):
+                page.add(Span(head, "dim"), Span(text))
+            case parts:
+                places = [one for one in parts if isinstance(one, Place)]
+                for i, place in enumerate(places[:SHOWN_PLACES]):
+                    _draw_place(page, head if i == 0 else " " * len(head), place)
+                spans = [one for one in parts if isinstance(one, Span)]
+                if spans:
+                    page.paragraph(*spans, head=head)
 
 
-def _write_findings(page: Page, report: Report) -> None:
-    if not report.findings:
-        return
-    page.heading("FINDINGS")
-    for number, finding in enumerate(report.findings, 1):
-        page.add("")
-        page.paragraph(
-            (f"{t.describe_kind(finding)}  ", SEVERITY_STYLE[finding.severity]),
-            (t.clean(finding.title), "bold"),
-            (f" [{t.clean(finding.rule)}]", "dim"),
-            head=f"{number}. ".ljust(len(INDENT)),
-        )
-        _write_finding(page, finding, t.format_history(report.forecast_history))
-    combined = report.combined_saving
-    if combined is not None and len(combined.techniques) > 1:
-        page.add("")
-        page.paragraph(
-            "Together: ",
-            (t.format_range(combined.low_ratio, combined.high_ratio), "bold"),
-            f", most likely {t.format_percent(combined.mid_ratio)} ({', '.join(map(t.clean, combined.techniques))})."
-            " Savings overlap and cannot be summed.",
-        )
-
-
-def _write_finding(page: Page, finding: Finding, history: str | None) -> None:
-    opportunity = finding.kind is Kind.OPPORTUNITY
-    if finding.cost_ns is not None or finding.cost_ratio is not None:
-        amounts = []
-        if finding.cost_ns is not None:
-            amounts.append(f"{t.format_duration(finding.cost_ns)} {t.cost_base(finding)[0]}")
-        if finding.cost_ratio is not None:
-            amounts.append(f"{t.format_percent(finding.cost_ratio)} {t.cost_base(finding)[1]}")
-        page.labelled("at stake" if opportunity else "you lose", ", ".join(amounts))
-    if finding.saving is not None:
-        forecast = f"{t.describe_forecast(finding)}" + (f"; {history}" if history else "")
-        page.labelled("could save" if opportunity else "fix saves", forecast)
-    elif finding.cost_ns is not None:
-        page.labelled("fix saves", t.describe_no_forecast(finding))
-    for i, where in enumerate(finding.where[:3]):
-        head = INDENT + ("where" if i == 0 else "").ljust(LABEL_WIDTH)
-        _write_place(page, (head, "dim"), where.file, where.line, where.function)
-    if finding.ranks:
-        page.labelled("ranks", ", ".join(map(str, finding.ranks[:24])))
-    _write_evidence(page, finding)
-    if finding.fix is not None:
-        page.labelled("fix", t.format_fix(finding.fix))
-    advice = t.describe_act(finding, page.manuals)
-    if advice is not None:
-        page.labelled("to do" if finding.fix is not None else "fix", advice)
-    if finding.next is not None:
-        page.add((INDENT + "next".ljust(LABEL_WIDTH), "dim"), t.clean(finding.next))
-
-
-def _write_place(page: Page, head: tuple[str, str], file: str, line: int, function: str) -> None:
+def _draw_place(page: Page, head: str, place: Place) -> None:
     """A line of the user's code; a file too deep for the width is shortened in its middle, before its name."""
-    room = page.width - len(head[0])
-    inside = f" in {t.shorten(function, room // 2 - 4, page.glyphs.ellipsis)}" if function else ""
-    name = t.below_folder(t.clean(file), page.folder)
-    place = t.shorten_middle(f"{name}:{line}", room - len(inside), page.glyphs.ellipsis)
-    page.add(head, (place, "bold"), (inside, "dim"))
+    room = page.width - len(head)
+    function = place.function
+    inside = f" in {shorten(function, room // 2 - 4, page.glyphs.ellipsis)}" if function else ""
+    name = f"{below_folder(place.file, page.folder)}:{place.line}"
+    shown = shorten_middle(name, room - len(inside), page.glyphs.ellipsis)
+    page.add(Span(head, "dim"), Span(shown, "strong"), Span(inside, "dim"))
 
 
-def _write_evidence(page: Page, finding: Finding) -> None:
-    pairs = [p for p in (t.format_evidence(name, value) for name, value in finding.evidence.items()) if p is not None]
-    if not pairs:
-        return
+def _fit_pairs(page: Page, pairs: Sequence[tuple[str, str]]) -> str:
+    """As much of the evidence as a few lines hold, and how much more there is."""
     room = (page.width - len(INDENT) - LABEL_WIDTH) * EVIDENCE_LINES - 20  # less what "+N more" and uneven breaks take
-    between = f" {page.glyphs.dot} "
+    between = " · "
     shown: list[str] = []
     for label, value in pairs:
         item = f"{label} {value}"
@@ -297,46 +242,19 @@ def _write_evidence(page: Page, finding: Finding) -> None:
             break
         shown.append(item)
     more = f"{between}+{len(pairs) - len(shown)} more" if len(shown) < len(pairs) else ""
-    page.labelled("evidence", t.shorten(between.join(shown), room + 12, page.glyphs.ellipsis) + more)
+    return shorten(between.join(shown), room + 12, page.glyphs.ellipsis) + more
 
 
-def _write_breakdown(page: Page, report: Report) -> None:
-    if report.step is not None:
-        page.heading("STEP", _describe_steps(report.step, page.glyphs.dot))
-        left_out = t.describe_excluded(report.step.excluded)
-        if left_out is not None:
-            page.paragraph((left_out, "dim"), head=INDENT)
-    if report.breakdown is None:
-        return
-    page.heading(
-        "WHERE THE TIME GOES", "share and mean per step" + (", mean over ranks" if len(report.ranks) > 1 else "")
-    )
-    breakdown, exchange = report.breakdown, t.describe_hidden_exchange(report)
-    for name in PHASES:
-        _write_bar(page, name, breakdown.share(name), t.format_duration(breakdown.mean_ns(name)))
-        if breakdown.share(name) >= LARGE_PHASE_RATIO:
-            _write_lines(page, [line for line in report.lines if line.phase == name])
-        if name == "communication" and exchange is not None:
-            page.paragraph((exchange, "dim"), head="     ")
-
-
-def _describe_steps(step: StepSummary, dot: str) -> str:
-    parts = [
-        f"{t.format_duration(step.mean_ns)} mean, {t.format_duration(step.median_ns)} median, "
-        f"{t.format_duration(step.p95_ns)} p95",
-        f"{t.format_counted(step.count, 'step')}, {t.format_count(step.steady_count)} of them steady",
-    ]
-    rates = ((step.samples_per_s, "samples"), (step.tokens_per_s, "tokens"), (step.batches_per_s, "batches"))
-    parts.extend([t.format_rate(value, noun) for value, noun in rates if value is not None][:2])
-    if step.time_to_first_step_ns is not None:
-        parts.append(f"first step done after {t.format_duration(step.time_to_first_step_ns)}")
-    return f" {dot} ".join(parts)
-
-
-def _write_bar(page: Page, name: str, ratio: float, amount: str) -> None:
-    head = f"{INDENT}{name.ljust(14)}{t.format_share(ratio).rjust(6)}{amount.rjust(10)}  "
-    cells = _draw_bar(ratio, page.width - len(head), page.glyphs.bar)
-    page.add((head, "" if ratio else "dim"), (cells, "yellow" if name == "input_wait" else "blue"))
+def _draw_shares(page: Page, block: Shares) -> None:
+    for row in block.rows:
+        head = f"{INDENT}{row.name.ljust(14)}{row.share.rjust(6)}{row.amounts[0].rjust(10)}  "
+        cells = _draw_bar(row.ratio, page.width - len(head), page.glyphs.bar)
+        page.add(Span(head, "" if row.ratio else "dim"), Span(cells))
+        page.lines[-1].stylize("yellow" if row.name == "input_wait" else "blue", len(head))
+        for place in row.places:
+            _draw_place(page, f"     {place.share.rjust(5)} ", place)
+        if row.note:
+            page.paragraph(Span(row.note, "dim"), head=" " * 5)
 
 
 def _draw_bar(ratio: float, width: int, eighths: str) -> str:
@@ -349,247 +267,72 @@ def _draw_bar(ratio: float, width: int, eighths: str) -> str:
     return eighths[-1] * full + (eighths[rest - 1] if rest else "")
 
 
-def _write_lines(page: Page, lines: Sequence[LineShare]) -> None:
-    for line in lines[:LINES_PER_PHASE]:
-        head = f"     {t.format_percent(line.share_ratio).rjust(5)} "
-        _write_place(page, (head, "dim"), line.file, line.line, line.function)
+def _draw_bars(page: Page, block: Bars) -> None:
+    longest = max([1.0, *(row.value or 0.0 for row in block.rows)])
+    width = max(len(row.label) for row in block.rows)
+    for row in block.rows:
+        head = f"{INDENT}{row.label.ljust(width)}  {row.mark.ljust(11)}  "
+        bar = _draw_bar((row.value or 0.0) / longest, BAR_WIDTH, page.glyphs.bar).ljust(BAR_WIDTH)
+        page.add(Span(head, row.tone), Span(bar), Span(f"  {row.shown}"))
+        page.lines[-1].stylize("blue", len(head), len(head) + len(bar))
+        for note in row.notes:
+            page.paragraph(*note, head=INDENT * 2)
 
 
-def _write_device(page: Page, device: Device | None, ranks_count: int) -> None:
-    if device is None:
-        return
-    page.heading(
-        "DEVICE", "from a kernel timeline" + ("; sums over ranks, shares of that sum" if ranks_count > 1 else "")
-    )
-    for name in ("compute", "exposed_comm", "exposed_mem", "idle"):
-        part = getattr(device, name)
-        _write_bar(page, name, part.share_ratio, t.format_duration(part.total_ns))
-    if device.busy_ratio is not None:
-        page.paragraph(f"busy {t.format_percent(device.busy_ratio)}", head=INDENT)
-
-
-def _write_device_phases(page: Page, phases: Sequence[DevicePhase]) -> None:
-    if not phases:
-        return
-    page.heading("DEVICE TIME BY PHASE", t.DEVICE_PHASES_NOTE)
-    table = [["phase", "device", "host", "steps timed"]]
-    for part in phases:
-        device, host = t.format_duration(part.device_mean_ns), t.format_duration(part.host_mean_ns)
-        table.append([part.phase, device, host, t.format_count(part.steps_count)])
-    _write_table(page, table, left_columns={0})
-
-
-def _write_ranks(page: Page, report: Report) -> None:
-    if len(report.ranks) < 2:
-        return
-    page.heading("RANKS", "share of each rank's own steps")
-    named: dict[int, list[str]] = {}
-    for finding in report.findings:
-        for number in finding.ranks:
-            named.setdefault(number, []).append(t.clean(finding.rule))
-    shown = _ranks_to_show(report.ranks, named)
-    rules_width = max((len(", ".join(rules)) for rules in named.values()), default=0)
-    phases = _phases_to_show(shown, page.width - 36 - max(rules_width, len("named in")))
-    table = [["rank", "host", "steps", "step", *phases, "named in"]]
-    for rank in shown:
-        label = str(rank.rank) if rank.rank is not None else f"pid {rank.pid}"
-        shares = [t.format_share(rank.breakdown.share(p)) if rank.breakdown else t.UNKNOWN for p in phases]
-        steps = t.format_count(rank.steps)
-        rules = ", ".join(named.get(rank.rank, ())) if rank.rank is not None else ""
-        host = t.shorten(rank.host, 14, page.glyphs.ellipsis)
-        table.append([label, host, steps, t.format_duration(rank.mean_ns), *shares, rules])
-    _write_table(page, table, left_columns={1, len(phases) + 4})
-    if len(shown) < len(report.ranks):
-        more = t.format_counted(len(report.ranks) - len(shown), "rank")
-        page.add((f"{INDENT}the JSON and HTML reports hold {more} more", "dim"))
-    for rank in shown:
-        if rank.lost_rows or (rank.ended not in (None, "completed")):
-            lost = f"; its recording lost {t.format_counted(rank.lost_rows, 'row')}" if rank.lost_rows else ""
-            label = f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
-            page.paragraph(
-                f"{label}: {t.OUTCOME_TEXT.get(rank.ended or '', t.clean(rank.ended or t.UNKNOWN))}{lost}", head=INDENT
-            )
-
-
-def _ranks_to_show(ranks: Sequence[RankSummary], named: dict[int, list[str]]) -> list[RankSummary]:
-    first = [r for r in ranks if r.rank in named][:SHOWN_RANKS]
-    chosen = {id(r) for r in first}
-    for rank in ranks:
-        if len(chosen) >= SHOWN_RANKS:
-            break
-        chosen.add(id(rank))
-    return [r for r in ranks if id(r) in chosen]
-
-
-def _phases_to_show(ranks: Sequence[RankSummary], columns: int) -> list[str]:
-    """The phases with the largest share on any rank that fit in ``columns``, at least one, in the order of a step."""
-    peak = {p: max((r.breakdown.share(p) for r in ranks if r.breakdown is not None), default=0.0) for p in PHASES}
-    chosen: list[str] = []
-    for phase in sorted((p for p in PHASES if peak[p] > 0), key=lambda p: -peak[p]):
-        columns -= max(len(phase), len("100.0%")) + 2
-        if chosen and columns < 0:
-            break
-        chosen.append(phase)
-    return [p for p in PHASES if p in chosen]
-
-
-def _fit_name(name: str, width: int, page: Page) -> str:
-    """An operator with its shapes is told apart by its beginning; files and kernels by their ends as well."""
-    cut = t.shorten if " [" in name else t.shorten_middle
-    return cut(name, width, page.glyphs.ellipsis)
-
-
-def _write_table(page: Page, rows: list[list[str]], left_columns: set[int]) -> None:
+def _draw_table(page: Page, table: Table) -> None:
     from rich.cells import cell_len
 
-    widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    room = page.width - len(INDENT)
-    if 0 in left_columns and _table_width(widths) > room:
-        widths[0] = max(min(widths[0], NAME_WIDTH), widths[0] - _table_width(widths) + room)
-        rows = [[_fit_name(row[0], widths[0], page), *row[1:]] for row in rows]
+    header = [table.header] if any(table.header) and not table.has_words else []
+    rows = [[cell_text(cell) for cell in row] for row in (*header, *table.rows)]
+    tones = [["dim"] * len(table.header)] * len(header)
+    tones += [[cell.tone if isinstance(cell, Cell) else "" for cell in row] for row in table.rows]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    room = page.width - len(INDENT) if table.shrinks else sum(widths) + 2 * len(widths)
+    kept = _choose_columns(table, widths, room)
+    rows, tones = [[row[i] for i in kept] for row in rows], [[row[i] for i in kept] for row in tones]
+    widths = [widths[i] for i in kept]
+    left = {at for at, i in enumerate(kept) if i in table.left}
+    if 0 in left and _table_width(widths) > room:
+        least = LABEL_WIDTH if table.has_words else NAME_WIDTH
+        widths[0] = max(min(widths[0], least), widths[0] - _table_width(widths) + room)
     shown = len(widths)
-    while shown > 2 and _table_width(widths[:shown]) > room:
+    while shown > 2 and _table_width(widths[:shown]) > room and not table.has_words:
         shown -= 1
-    hidden, rows = rows[0][shown:], [row[:shown] for row in rows]
-    for number, row in enumerate(rows):
-        cells = []
-        for i, cell in enumerate(row):
+    for row, row_tones in zip(rows, tones, strict=True):
+        first, *more = _fit_name(row[0], widths[0], page, table)
+        parts = [Span(INDENT)]
+        for i, (cell, tone) in enumerate(zip([first, *row[1:shown]], row_tones, strict=False)):
             padding = " " * (widths[i] - cell_len(cell))
-            cells.append(cell + padding if i in left_columns else padding + cell)
-        page.add((INDENT + "  ".join(cells).rstrip(), "dim" if number == 0 else ""))
-    if hidden:
-        page.paragraph((f"in a wider terminal and on the HTML page: {', '.join(hidden)}", "dim"), head=INDENT)
+            parts.append(Span("  " * (i > 0) + (cell + padding if i in left else padding + cell), tone))
+        page.add(*parts)
+        for part in more:
+            page.add(Span(f"{INDENT}  {part}"))
+    if header and rows[0][shown:]:
+        note = f"in a wider terminal and on the HTML page: {', '.join(rows[0][shown:])}"
+        page.paragraph(Span(note, "dim"), head=INDENT)
+
+
+def _choose_columns(table: Table, widths: Sequence[int], room: int) -> list[int]:
+    """The columns that fit: of the optional ones those that matter most, at least one."""
+    kept = [i for i in range(len(widths)) if i not in table.optional]
+    for i in sorted(table.optional, key=lambda i: -table.optional[i]):
+        wanted = [*kept, i]
+        if _table_width([widths[k] for k in wanted]) > room and any(k in table.optional for k in kept):
+            break
+        kept = wanted
+    return sorted(kept)
 
 
 def _table_width(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 
 
-def _write_memory(page: Page, memory: MemorySummary | None, note: str | None) -> None:
-    if memory is None:
-        return
-    known = (
-        ("peak", memory.peak_bytes),
-        ("allocated", memory.allocated_bytes),
-        ("reserved", memory.reserved_bytes),
-    )
-    parts = [f"{name} {t.format_bytes(value)}" for name, value in known if value is not None]
-    if parts and memory.total_bytes is not None:
-        share = f" ({t.format_percent(memory.peak_ratio)})" if memory.peak_ratio is not None else ""
-        parts[0] += f" of {t.format_bytes(memory.total_bytes)}{share}"
-    if memory.growth_bytes_per_step is not None:
-        parts.append(f"growth {t.format_bytes(memory.growth_bytes_per_step)} per step")
-    page.heading("MEMORY", (", ".join(parts) or t.UNKNOWN) + (f"; {note}" if note else ""))
+def _fit_name(name: str, width: int, page: Page, table: Table) -> list[str]:
+    """A name in the lines that it takes: words are broken, an operator with its shapes is told apart by its beginning,
+    files and kernels by their ends as well."""
+    import textwrap
 
-
-def _write_scorecard(page: Page, report: Report) -> None:
-    if not report.scorecard:
-        return
-    page.heading("SCORECARD", "usual bands of tuning guides, as context")
-    bands = max(len(t.format_bands(row)) for row in report.scorecard)
-    room = max(LABEL_WIDTH, page.width - len(INDENT) - bands - 20)
-    width = min(room, max(len(t.clean(row.name)) for row in report.scorecard))
-    for row in report.scorecard:
-        name, *more = textwrap.wrap(t.clean(row.name), width, break_on_hyphens=False) or [""]
-        page.add(
-            f"{INDENT}{name.ljust(width)}  ",
-            t.format_percent(row.measured_ratio).rjust(7),
-            (f"  {t.format_band_verdict(row).ljust(7)}", LEVEL_STYLE.get(row.verdict, "dim")),
-            (f"  {t.format_bands(row)}", "dim"),
-        )
-        for part in more:
-            page.add(f"{INDENT}  {part}")
-
-
-def _write_strategy(page: Page, report: Report) -> None:
-    if not report.strategy:
-        return
-    page.heading("STRATEGY", "what it changed in this run")
-    for one in report.strategy:
-        head = f"{t.clean(one.technique)}: " + ("" if one.status == "applied" else f"{t.clean(one.status)}: ")
-        place = (
-            "" if one.where is None else f" ({t.below_folder(t.clean(one.where.file), page.folder)}:{one.where.line})"
-        )
-        target = "" if one.target is None else f" · {t.clean(one.target)}{place}"
-        numerics = "" if one.numerics is None else f" · {t.clean(one.numerics)}"
-        style = "bold" if one.status == "applied" else "yellow"
-        page.paragraph((head, style), f"{t.clean(one.detail)}{target}{numerics}", head=INDENT)
-
-
-def _write_tuning(page: Page, report: Report, tuning: Tuning) -> None:
-    """The outcome first, then a bar and a reason for every trial; the baseline's own report is in the files."""
-    page.paragraph((t.clean(tuning.verdict), "bold green"))
-    page.paragraph((f"the baseline: {t.clean(report.verdict)}", "dim"))
-    against = "baseline" if tuning.reference is None else t.clean(tuning.reference.id)
-    page.heading("TRIALS", f"{GOAL_WORDS.get(tuning.goal, 'speed').capitalize()} relative to {against}")
-    unit = work_unit(tuning)
-    if tuning.reference is not None and tuning.reference.measured:
-        page.paragraph(f"{against}: {describe_measured(tuning.reference, unit)}", head=INDENT)
-    if not tuning.trials:
-        page.add(INDENT, "no finding of the baseline names a technique that could be tried")
-    longest = longest_ratio(tuning)
-    width = max((len(t.clean(trial.id)) for trial in tuning.trials), default=0)
-    for trial in tuning.trials:
-        head = f"{INDENT}{t.clean(trial.id).ljust(width)}  {trial.verdict.value.ljust(11)}  "
-        ratio = goal_ratio(tuning.goal, trial)[0]
-        bar = _draw_bar((ratio or 0.0) / longest, 24, page.glyphs.bar)
-        told = f"  {describe_ratio(tuning.goal, trial)}"
-        page.add((head, VERDICT_STYLE[trial.verdict]), (bar.ljust(24), "blue"), told)
-        for line in (describe_measured(trial, unit), describe_side(tuning.goal, trial)):
-            if line:
-                page.paragraph(line, head=INDENT * 2)
-        page.paragraph((t.clean(trial.reason), "dim"), head=INDENT * 2)
-        loss = trial.quality.get("reason")
-        if loss and trial.quality.get("status") != "rejected":
-            page.paragraph((f"loss {trial.quality['status']}: {t.clean(str(loss))}", "dim"), head=INDENT * 2)
-        forecast = trial.forecast.get("speedup_ratio")
-        if isinstance(forecast, float):
-            page.paragraph((f"forecast {forecast:.2f}x ({trial.forecast['basis']})", "dim"), head=INDENT * 2)
-    notes = describe_notes(tuning)
-    if notes:
-        page.heading("HOW FAR TO TRUST THIS")
-        for note in notes:
-            page.paragraph(t.clean(note), head=INDENT)
-    if report.next_command is not None:
-        page.add("")
-        page.add(("Next: ", "dim"), (t.clean(report.next_command), "bold"))
-
-
-def _write_skipped(page: Page, report: Report) -> None:
-    if not report.skipped:
-        return
-    page.heading("NOT JUDGED")
-    for reason, rules in t.describe_skipped(report.skipped):
-        page.paragraph((f"{reason}: ", "dim"), rules, head=INDENT)
-
-
-def _write_health(page: Page, report: Report) -> None:
-    if not report.health:
-        return
-    page.heading("HEALTH OF THIS REPORT")
-    for health in report.health:
-        page.paragraph(
-            (t.clean(health.level), LEVEL_STYLE.get(health.level, "dim")), f": {t.clean(health.message)}", head=INDENT
-        )
-
-
-def _write_overhead(page: Page, overhead: Overhead | None) -> None:
-    if overhead is None:
-        return
-    known = (("hooks", overhead.hooks_ns), ("sampler", overhead.sampler_ns), ("deep window", overhead.deep_window_ns))
-    parts = [f"{name} {t.format_duration(value)}" for name, value in known if value is not None]
-    if overhead.memory_bytes is not None:
-        parts.append(f"memory {t.format_bytes(overhead.memory_bytes)}")
-    share = t.format_percent(overhead.share_ratio)
-    page.heading("HOTLOOP ITSELF", f"share of the run {share}{'; ' if parts else ''}{', '.join(parts)}")
-    if overhead.method:
-        page.paragraph((t.clean(overhead.method), "dim"), head=INDENT)
-
-
-def _write_runs(page: Page, report: Report) -> None:
-    if not report.runs:
-        return
-    page.heading("TRAININGS IN THIS RUN", "the largest one is above")
-    for number, run in enumerate(report.runs, 1):
-        steps = f" ({t.format_counted(run.step.count, 'step')})" if run.step is not None else ""
-        page.paragraph(f"{number}. {t.clean(run.verdict)}{steps}", head=INDENT)
+    if table.has_words:
+        return textwrap.wrap(name, width, break_on_hyphens=False) or [""]
+    cut = shorten if " [" in name else shorten_middle
+    return [name if len(name) <= width else cut(name, width, page.glyphs.ellipsis)]

@@ -303,7 +303,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     const text = byId("report-data").textContent;
     const report = JSON.parse(text);
-    const redraw = byId("timeline") ? startCharts(report) : () => {};
+    const redraw = byId("chart-time") ? startCharts(report) : () => {};
     startTheme(redraw);
     startActions(text);
     document.body.dataset.problems = String(problems);

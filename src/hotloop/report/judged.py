@@ -1,44 +1,10 @@
-"""CheckRenderer: a way to draw a Check, in one file under renderers/; and what several of them say alike."""
+"""What several drawers of a check say alike: a judged value in words, and what its id stands for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from hotloop.core.check import Judged
 
-from hotloop.core.check import Check, Judged
-from hotloop.core.phases import PHASES
-
-from .text import clean, format_bytes, format_duration, format_number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckSurface:
-    """What the caller knows: the width, whether colours may be used, the folder that paths are told from, and
-    whether inconclusive counts as failed (``--strict``)."""
-
-    width: int = 100
-    color: bool = False
-    unicode: bool = True
-    root: str = ""
-    is_strict: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRenderer:
-    """``render`` is pure: the same check and surface give the same text."""
-
-    id: str
-    summary: str
-    render: Callable[[Check, CheckSurface], str]
-
-
-def check_renderer(renderer_id: str, summary: str) -> Callable[[Callable[[Check, CheckSurface], str]], CheckRenderer]:
-    """Make a CheckRenderer of a function."""
-
-    def make(render: Callable[[Check, CheckSurface], str]) -> CheckRenderer:
-        return CheckRenderer(id=renderer_id, summary=summary, render=render)
-
-    return make
+from .text import UNKNOWN, clean, format_quantity, format_share
 
 
 def title_of(one: Judged) -> str:
@@ -62,17 +28,11 @@ def title_of(one: Judged) -> str:
 def show_value(name: str, value: float | None) -> str:
     """A value in the unit that its name ends in."""
     if value is None:
-        return "unknown"
-    if name.endswith("_ns"):
-        return format_duration(value)
-    if name.endswith("_bytes"):
-        return format_bytes(value)
-    if name.endswith("_share_ratio"):
-        return f"{value:.1%}"
-    for ending, unit in (("_per_s", "/s"), ("_ms", " ms"), ("_mib", " MiB"), ("_s", " s")):
-        if name.endswith(ending):
-            return f"{format_number(value)}{unit}"
-    return format_number(value)
+        return UNKNOWN
+    unit = "per_s" if name.endswith("_per_s") else name.rpartition("_")[2]
+    if unit == "ratio" and not name.endswith("_share_ratio"):
+        unit = ""
+    return format_quantity(float(value), unit, format_share)
 
 
 def sentence_of(one: Judged) -> str:
@@ -100,6 +60,3 @@ def manual_of(judged_id: str) -> str:
         "step_ns": "Mean time of a steady step, over ranks.",
         "memory_peak_bytes": "Peak memory of the training.",
     }.get(judged_id, f"Rate of the training: {judged_id}.")
-
-
-PHASE_IDS = tuple(f"phase/{phase}" for phase in PHASES)

@@ -1,0 +1,308 @@
+"""Document: what a report says, in parts that every drawer can draw. It holds text and places, never a result.
+
+A view turns a typed report into a document, a renderer turns a document into text. Numbers are already written with
+their units; the ratios that remain are lengths of bars and places on plots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from hotloop.core.findings import Value
+
+
+class Detail(Enum):
+    """Which drawers show a part: all; those with little room (a terminal); those with much (a page)."""
+
+    ALWAYS = "always"
+    BRIEF = "brief"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Text in one tone: ``strong``, ``dim``, a severity (high, medium, low, info), or how good something is (best,
+    good, fair, bad); empty for plain text."""
+
+    text: str
+    tone: str = ""
+
+
+Text = tuple[Span, ...]
+
+
+def write(*parts: str | tuple[str, str]) -> Text:
+    """Spans of strings and of (string, tone); empty ones are left out."""
+    spans = (Span(part) if isinstance(part, str) else Span(*part) for part in parts)
+    return tuple(span for span in spans if span.text)
+
+
+def plain(text: Text) -> str:
+    """The words of a text without their tones."""
+    return "".join(span.text for span in text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paragraph:
+    """Running text behind a ``label``. ``indent`` are columns of a terminal, ``hang`` those of further lines beyond
+    them; without ``wraps`` it stays one line."""
+
+    text: Text
+    label: Span | None = None
+    indent: int = 3
+    hang: int = 0
+    wraps: bool = True
+    detail: Detail = Detail.ALWAYS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A line of the user's code; ``share`` is what it holds of a phase, as text."""
+
+    file: str
+    line: int
+    function: str
+    share: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Evidence: names with their values."""
+
+    items: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Something to type: never broken into lines."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A labelled line of a card."""
+
+    label: str
+    content: Text | tuple[Place, ...] | Pairs | Command
+    leads: bool = False
+    """Whether it stands beside the verdict as well, where it is about the first finding and there is room."""
+    repeats: bool = False
+    """Whether the card's advice says the same at length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A forecast to draw beside the cost; ratios in 0..1."""
+
+    low_ratio: float
+    mid_ratio: float
+    high_ratio: float
+    cost_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One finding. ``advice`` is Markdown that stays open, ``manual`` Markdown that is folded."""
+
+    number: int
+    severity: str
+    label: str
+    """Severity and kind in words."""
+    title: str
+    rule: str
+    rows: tuple[Row, ...]
+    interval: Interval | None = None
+    advice: str = ""
+    manual: str = ""
+    detail: Detail = Detail.ALWAYS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Key figures: (name, value, note)."""
+
+    items: tuple[tuple[str, str, str], ...]
+    detail: Detail = Detail.FULL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A cell with more than text: a second line, a tone, or a shade 0..9 of a heat map (-1 for none of it)."""
+
+    text: str
+    note: str = ""
+    tone: str = ""
+    shade: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Cells, the header apart. Columns in ``left`` are words, the others numbers.
+
+    ``optional`` are columns that a narrow drawer leaves out without a word, with how much each matters.
+    """
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str | Cell, ...], ...]
+    left: frozenset[int] = frozenset({0})
+    optional: Mapping[int, float] = field(default_factory=dict)
+    has_words: bool = False
+    """Whether most columns are words: a terminal has no header for them, and long names are broken into lines."""
+    shrinks: bool = True
+    """Whether a narrow drawer may shorten names and leave columns out, and say so."""
+    detail: Detail = Detail.ALWAYS
+
+
+def cell_text(cell: str | Cell) -> str:
+    return cell if isinstance(cell, str) else cell.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A part of a whole: ``amounts`` are its times, the first of which stands beside the share."""
+
+    name: str
+    ratio: float
+    share: str
+    amounts: tuple[str, ...]
+    places: tuple[Place, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Parts that sum to a whole, as bars over the full width. ``header`` names the amounts."""
+
+    header: tuple[str, ...]
+    rows: tuple[Share, ...]
+    style: str
+    """Colours: 'phase' or 'device'."""
+    detail: Detail = Detail.ALWAYS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """``value`` is its length, ``shown`` its text; None is drawn as unknown. ``mark`` is a word in ``tone``."""
+
+    label: str
+    value: float | None
+    shown: str
+    style: str = "own"
+    mark: str = ""
+    tone: str = ""
+    notes: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """Values beside each other."""
+
+    title: str
+    rows: tuple[Bar, ...]
+    detail: Detail = Detail.ALWAYS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Values over a plot's x; None where there is none. ``style`` is a class of report.css."""
+
+    name: str
+    style: str
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Lines over x, with a band of what is allowed; ``status`` and ``reason`` stand beside the title."""
+
+    title: str
+    alt: str
+    """What the plot shows, for those who do not see it."""
+    x: Sequence[float]
+    lines: tuple[Line, ...]
+    x_name: str
+    band: tuple[Sequence[float | None], Sequence[float | None]] | None = None
+    mark_x: float | None = None
+    from_zero: bool = False
+    status: str = ""
+    reason: str = ""
+    detail: Detail = Detail.FULL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatter:
+    """Speed-up and memory saving of configurations, as the tuning holds them."""
+
+    points: tuple[Mapping[str, Value], ...]
+    detail: Detail = Detail.FULL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stripe:
+    """Parts of one bar: (name, ratio, time, share, whether it is counted in shares)."""
+
+    parts: tuple[tuple[str, float, str, str, bool], ...]
+    detail: Detail = Detail.FULL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepChart:
+    """The steps over time, drawn from the report's own data."""
+
+    detail: Detail = Detail.FULL
+
+
+Block = Paragraph | Card | Facts | Table | Shares | Bars | Series | Scatter | Stripe | StepChart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Blocks under a title. Sections of one ``group`` stand together where there is room for that."""
+
+    title: str
+    blocks: tuple[Block, ...] = ()
+    note: str = ""
+    group: str = ""
+    is_folded: bool = False
+    detail: Detail = Detail.ALWAYS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A report to draw: the verdict first, the next command last."""
+
+    kind: str
+    """run, check, diff, bench or doctor."""
+    subject: Any
+    """The typed report, for renderers of one kind."""
+    data: Callable[[], Mapping[str, Any]]
+    """Its JSON contract."""
+    version: str
+    title: str
+    tone: str = ""
+    lead: tuple[Paragraph, ...] = ()
+    intro: tuple[Paragraph, ...] = ()
+    """Stands before the title in a terminal, behind it on a page."""
+    command: str | None = None
+    """What ran, where that is shown; empty where it was not recorded."""
+    outcome: Span | None = None
+    names_tool: bool = False
+    """Whether a terminal shows the version, the command and the outcome as well."""
+    sections: tuple[Section, ...] = ()
+    next_command: str | None = None
+    next_label: str = "Next"
+    only_line: str | None = None
+    """All that there is to say, where a page would be empty."""
+    folder: str = ""
+    """Where the recording lies."""
+    root: str = ""
+    """The project's folder: files below it are named relative to it."""
+
+
+def select(blocks: Sequence[Any], detail: Detail) -> list[Any]:
+    """The blocks or sections that a drawer with this much room shows."""
+    return [one for one in blocks if one.detail in (Detail.ALWAYS, detail)]

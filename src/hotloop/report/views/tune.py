@@ -1,0 +1,381 @@
+"""tune: the trials of a tuning -> what stands on top of the report of its baseline.
+
+Ratios and bounds come from the tuning; this turns them into words, tables and plots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hotloop.core.findings import Value
+from hotloop.core.phases import PHASES, Breakdown
+from hotloop.core.tuning import PatchCheck, Trial, Tuning, Verdict
+from hotloop.report.document import (
+    Bar,
+    Bars,
+    Block,
+    Detail,
+    Line,
+    Paragraph,
+    Scatter,
+    Section,
+    Series,
+    Table,
+    Text,
+    write,
+)
+from hotloop.report.text import (
+    UNKNOWN,
+    clean,
+    format_bytes,
+    format_counted,
+    format_duration,
+    format_number,
+    format_percent,
+    format_rate,
+)
+
+GROUP = "What was tried"
+TONES = {
+    Verdict.FASTER: "best",
+    Verdict.SMALLER: "best",
+    Verdict.CHEAPER: "best",
+    Verdict.SLOWER: "fair",
+    Verdict.LARGER: "fair",
+    Verdict.DEARER: "fair",
+    Verdict.REJECTED: "fair",
+    Verdict.NOT_APPLICABLE: "dim",
+    Verdict.CANNOT_TELL: "",
+    Verdict.FAILED: "high",
+}
+GOAL_WORDS = {"memory": "peak memory", "cost": "cost", "pareto": "speed, and peak memory,"}
+SERIES = (("loss", "loss"), ("gradient_norm", "gradient norm"))
+SERIES_NOTE = (
+    "The band is what the baseline and the class of the change allow the mean of each quarter of a trial; it was fixed "
+    "before the candidate ran. What lies far beyond is drawn at the edge, and a value that is not finite as a gap."
+)
+_RATE = {"token": "tokens_per_s", "sample": "samples_per_s", "step": "steps_per_s"}
+
+
+def describe_tuning(tuning: Tuning, before: Breakdown | None) -> tuple[Section, ...]:
+    """The trials, what was measured of each, and how far to trust that. ``before`` is the baseline's breakdown."""
+    against = "baseline" if tuning.reference is None else clean(tuning.reference.id)
+    blocks: list[Block] = []
+    unit = work_unit(tuning)
+    if tuning.reference is not None and tuning.reference.measured:
+        blocks.append(Paragraph(text=write(f"{against}: {describe_measured(tuning.reference, unit)}")))
+    if not tuning.trials:
+        blocks.append(Paragraph(text=write("no finding of the baseline names a technique that could be tried")))
+    else:
+        blocks.append(Bars(title="trials", rows=tuple(_describe_trial(tuning, one, unit) for one in tuning.trials)))
+    if tuning.strategy_file:
+        blocks.append(Paragraph(text=write(f"Strategy: {clean(tuning.strategy_file)}"), detail=Detail.FULL))
+    goal = GOAL_WORDS.get(tuning.goal, "speed").capitalize()
+    sections = [Section(title="Trials", note=f"{goal} relative to {against}", blocks=tuple(blocks), group=GROUP)]
+    if tuning.reference is not None and tuning.reference.measured:
+        sections.append(_list_measured(tuning, tuning.reference))
+    if tuning.pareto:
+        sections.append(_list_standings(tuning))
+    sections += _list_trials(tuning, before)
+    plots = [plot for trial in tuning.trials for plot in _list_series(trial)]
+    if plots:
+        sections.append(_full("Loss and gradient norm", SERIES_NOTE, tuple(plots)))
+    notes = tuple(Paragraph(text=write(clean(note))) for note in describe_notes(tuning))
+    trust = "How far to trust this"
+    return (*sections, *((Section(title=trust, blocks=notes, group=GROUP),) if notes else ()))
+
+
+def _full(title: str, note: str, blocks: tuple[Block, ...]) -> Section:
+    return Section(title=title, note=note, blocks=blocks, group=GROUP, detail=Detail.FULL)
+
+
+def _describe_trial(tuning: Tuning, trial: Trial, unit: str) -> Bar:
+    notes: list[Text] = [
+        write(line) for line in (describe_measured(trial, unit), describe_side(tuning.goal, trial)) if line
+    ]
+    notes.append(write((clean(trial.reason), "dim")))
+    loss = trial.quality.get("reason")
+    if loss and trial.quality.get("status") != "rejected":
+        notes.append(write((f"loss {trial.quality['status']}: {clean(str(loss))}", "dim")))
+    forecast = trial.forecast.get("speedup_ratio")
+    if isinstance(forecast, float):
+        notes.append(write((f"forecast {forecast:.2f}x ({trial.forecast.get('basis')})", "dim")))
+    return Bar(
+        label=clean(trial.id),
+        value=goal_ratio(tuning.goal, trial)[0],
+        shown=describe_ratio(tuning.goal, trial),
+        mark=trial.verdict.value,
+        tone=TONES[trial.verdict],
+        notes=tuple(notes),
+    )
+
+
+def describe_ratio(goal: str, trial: Trial) -> str:
+    """The trial's ratio in the words of the goal, with its interval."""
+    better, worse = {"memory": (" smaller", " larger"), "cost": (" cheaper", " dearer")}.get(goal, ("", ""))
+    return _words(*goal_ratio(goal, trial), better, worse)
+
+
+def _words(ratio: float | None, low: float | None, high: float | None, better: str, worse: str) -> str:
+    """A ratio with its interval. With words for both directions nothing is '0.97x smaller': it is 1.03x larger."""
+    if not ratio:
+        return UNKNOWN
+    turned = bool(worse) and ratio < 1
+    if turned:
+        ratio, low, high = 1 / ratio, 1 / high if high else None, 1 / low if low else None
+    bounds = "" if low is None or high is None else f" ({low:.2f}–{high:.2f})"
+    return f"{ratio:.2f}x{worse if turned else better}{bounds}"
+
+
+def goal_ratio(goal: str, trial: Trial) -> tuple[float | None, float | None, float | None]:
+    """Ratio and bounds by which the goal judges, above 1 where the trial is better."""
+    if goal in ("memory", "cost"):
+        held = trial.memory if goal == "memory" else trial.cost
+        ratio, low, high = (_number(held, key) for key in ("saving_ratio", "low_ratio", "high_ratio"))
+        return ratio, low, high
+    return trial.speedup_ratio, trial.low_ratio, trial.high_ratio
+
+
+def describe_measured(trial: Trial, unit: str) -> str:
+    """Throughput, time per unit, peak memory and cost in one line; empty when nothing was measured."""
+    if not trial.measured:
+        return ""
+    parts = [
+        format_rate(_number(trial.measured, _RATE[unit]), f"{unit}s"),
+        f"{format_duration(_time_per_unit(trial, unit))} per {unit}",
+        f"peak {_peak(trial)}",
+    ]
+    cost = _describe_cost(trial, unit)
+    if cost != UNKNOWN:
+        parts.append(f"cost {cost}")
+    return ", ".join(part for part in parts if not part.startswith(UNKNOWN))
+
+
+def describe_memory(trial: Trial) -> str:
+    """The comparison of peaks with its interval; empty when there is none."""
+    ratio = _number(trial.memory, "saving_ratio")
+    if ratio is None:
+        return ""
+    low, high = _number(trial.memory, "low_ratio"), _number(trial.memory, "high_ratio")
+    return f"peak memory {_words(ratio, low, high, ' smaller', ' larger')}: {trial.memory.get('verdict')}"
+
+
+def describe_side(goal: str, trial: Trial) -> str:
+    """What the goal does not judge by itself: the other half of a trade."""
+    if goal == "pareto":
+        return describe_memory(trial)
+    if goal in ("memory", "cost") and trial.speedup_ratio is not None:
+        return f"speed {describe_ratio('speed', trial)} of before"
+    return ""
+
+
+def work_unit(tuning: Tuning) -> str:
+    """The unit that every measured arm counted: tokens, else samples, else steps."""
+    held = [one.measured for one in (tuning.reference, *tuning.trials) if one is not None and one.measured]
+    for unit in ("token", "sample"):
+        if held and all(_number(one, _RATE[unit]) is not None for one in held):
+            return unit
+    return "step"
+
+
+def _list_measured(tuning: Tuning, reference: Trial) -> Section:
+    unit = work_unit(tuning)
+    priced = tuning.price_per_hour is not None
+    rows = []
+    for trial in (reference, *tuning.trials):
+        if not trial.measured:
+            rows.append((trial.id, *[trial.verdict.value, UNKNOWN, UNKNOWN, UNKNOWN, *([UNKNOWN] if priced else [])]))
+            continue
+        first = trial is reference
+        row = [
+            trial.id,
+            format_rate(_number(trial.measured, _RATE[unit]), f"{unit}s"),
+            format_duration(_time_per_unit(trial, unit)),
+            _peak(trial),
+            "1" if first else describe_ratio("speed", trial),
+        ]
+        if priced:
+            value = _number(trial.cost, _cost_key(unit))
+            row.append(UNKNOWN if value is None else format_number(value))
+        rows.append(tuple(row))
+    header = ["configuration", "throughput", f"time per {unit}", "peak memory per rank", "speed-up (interval)"]
+    cost = "cost per 1,000 steps" if unit == "step" else f"cost per million {unit}s"
+    note = f"Means over the processes of each; speed-ups are relative to {reference.id}, in pairs."
+    table = Table(header=tuple(header + [cost] * priced), rows=tuple(rows))
+    return _full("Measured", note, (table,))
+
+
+def _list_standings(tuning: Tuning) -> Section:
+    rows = []
+    for number, one in enumerate(tuning.pareto):
+        rows.append(
+            (
+                str(number),
+                str(one.get("id")),
+                str(one.get("standing")) + (f" (by {one['by']})" if one.get("by") else ""),
+                _with_bounds(one, "speedup"),
+                _with_bounds(one, "saving"),
+            )
+        )
+    note = "Front: nothing is better in one and no worse in the other. Bounds of a row hold together."
+    table = Table(header=("point", "candidate", "standing", "speed-up", "memory saving"), rows=tuple(rows))
+    return _full("Speed and memory", note, (Scatter(points=tuple(tuning.pareto)), table))
+
+
+def _time_per_unit(trial: Trial, unit: str) -> float | None:
+    rate = _number(trial.measured, _RATE[unit])
+    return None if not rate else 1e9 / rate
+
+
+def _peak(trial: Trial) -> str:
+    peak = _number(trial.measured, "rank_peak_bytes") or _number(trial.measured, "peak_bytes")
+    return format_bytes(peak)
+
+
+def _describe_cost(trial: Trial, unit: str) -> str:
+    key = _cost_key(unit)
+    value = _number(trial.cost, key)
+    return UNKNOWN if value is None else f"{format_number(value)} {key.replace('_', ' ').replace('1000', '1,000')}"
+
+
+def _cost_key(unit: str) -> str:
+    return "per_1000_steps" if unit == "step" else f"per_million_{unit}s"
+
+
+def _with_bounds(one: Mapping[str, Value], name: str) -> str:
+    ratio, low, high = (_number(one, f"{name}{part}_ratio") for part in ("", "_low", "_high"))
+    if ratio is None or low is None or high is None:
+        return UNKNOWN
+    return "1" if low == high == 1.0 else f"{ratio:.2f}x ({low:.2f}–{high:.2f})"
+
+
+def _number(held: Mapping[str, Value], key: str) -> float | None:
+    value = held.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def describe_trial(trial: Trial) -> str:
+    """The measured ratio with its interval, or why there is none."""
+    if trial.speedup_ratio is None:
+        return UNKNOWN
+    text = f"{trial.speedup_ratio:.2f}x"
+    if trial.low_ratio is not None and trial.high_ratio is not None:
+        text += f" ({trial.low_ratio:.2f}–{trial.high_ratio:.2f})"
+    return text
+
+
+def describe_notes(tuning: Tuning) -> list[str]:
+    """What a reader has to know about the figures, one sentence each."""
+    notes = []
+    spread, count = tuning.baseline.get("spread_ratio"), tuning.baseline.get("n")
+    if isinstance(spread, float) and count:
+        notes.append(f"{count} processes of the baseline spread by {format_percent(spread)} on this machine")
+    repeat = tuning.baseline.get("losses_repeat")
+    if repeat is not None:
+        notes.append(
+            "the baseline's losses repeat bit for bit"
+            if repeat
+            else "the baseline's losses do not repeat: candidates are held against their own spread"
+        )
+    if tuning.baseline.get("ended"):
+        notes.append(str(tuning.baseline["ended"]))
+    return [*notes, *([] if tuning.patch is None else [describe_patch(tuning.patch)]), *tuning.warnings]
+
+
+def describe_patch(check: PatchCheck) -> str:
+    """The patched source's gain beside the strategy's, and whether it is that."""
+    measured = UNKNOWN
+    if check.speedup_ratio is not None:
+        measured = f"{check.speedup_ratio:.2f}x"
+        if check.low_ratio is not None and check.high_ratio is not None:
+            measured += f" ({check.low_ratio:.2f}–{check.high_ratio:.2f})"
+    strategy = UNKNOWN if check.strategy_ratio is None else f"{check.strategy_ratio:.2f}x"
+    left = f"; it lacks {', '.join(check.left_out)}" if check.left_out else ""
+    pairs = format_counted(check.n, "pair")
+    return (
+        f"patch.diff {check.status}: the patched source without a strategy {measured} in {pairs}, "
+        f"the strategy {strategy}{left}" + ("" if check.status == "reproduced" else f"; {check.reason}")
+    )
+
+
+def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
+    """The trials with forecast beside measurement; and mean time per step of every phase, before and with each."""
+    if not tuning.trials:
+        return []
+    rows = []
+    for trial in tuning.trials:
+        forecast = trial.forecast.get("speedup_ratio")
+        rows.append(
+            (
+                clean(trial.id),
+                trial.verdict.value,
+                describe_trial(trial),
+                f"{forecast:.2f}x" if isinstance(forecast, float) else UNKNOWN,
+                str(trial.n),
+                UNKNOWN if trial.memory_ratio is None else f"{trial.memory_ratio:.2f}x",
+                clean(str(trial.quality.get("status", UNKNOWN))),
+                _describe_break_even(trial),
+            )
+        )
+    header = ("candidate", "verdict", "speed", "forecast", "pairs", "peak memory", "loss", "pays off after")
+    note = "Against the unchanged command, in fresh processes."
+    sections = [_full("Speed and forecast", note, (Table(header=header, rows=tuple(rows)),))]
+    measured = [trial for trial in tuning.trials if trial.breakdown]
+    if before is not None and measured:
+        sections.append(_list_phases(measured, before))
+    return sections
+
+
+def _describe_break_even(trial: Trial) -> str:
+    if trial.verdict is not Verdict.FASTER or trial.break_even_steps is None:
+        return UNKNOWN
+    return format_counted(trial.break_even_steps, "step")
+
+
+def _list_phases(measured: list[Trial], before: Breakdown) -> Section:
+    rows = []
+    for phase in PHASES:
+        times = [before.mean_ns(phase), *(trial.breakdown.get(phase, 0.0) for trial in measured)]
+        if any(times):
+            rows.append((phase, *(format_duration(time_ns) for time_ns in times)))
+    table = Table(header=("phase", "baseline", *(clean(trial.id) for trial in measured)), rows=tuple(rows))
+    return _full("Before and after", "Mean host time per step.", (table,))
+
+
+def _list_series(trial: Trial) -> list[Series]:
+    """One plot of the loss and one of the gradient norm, where they were seen on both sides."""
+    plots = []
+    for key, name in SERIES:
+        curve = trial.quality.get(key)
+        if not isinstance(curve, Mapping):
+            continue
+        steps = _numbers(curve.get("steps"))
+        series = {key: _numbers(curve.get(key)) for key in ("baseline", "low", "high", "candidate")}
+        if not steps or any(len(one) != len(steps) for one in series.values()) or None in steps:
+            continue
+        left = curve.get("left_at_step")
+        left_note = f"; it left its band at step {left}" if left is not None else ""
+        own = trial.id if len(trial.id) < 40 else "candidate"
+        plots.append(
+            Series(
+                title=f"{trial.id}: {name}",
+                alt=f"{name} of {trial.id} by step, over what the baseline allows{left_note}",
+                x=[step for step in steps if step is not None],
+                lines=(
+                    Line(name="baseline", style="base", values=series["baseline"]),
+                    Line(name=own, style="own", values=series["candidate"]),
+                ),
+                x_name="step",
+                band=(series["low"], series["high"]),
+                mark_x=float(left) if isinstance(left, int | float) else None,
+                status=str(curve.get("status")),
+                reason=str(curve.get("reason")),
+            )
+        )
+    return plots
+
+
+def _numbers(values: Value) -> Sequence[float | None]:
+    if not isinstance(values, list | tuple):
+        return []
+    return [float(value) if isinstance(value, int | float) else None for value in values]

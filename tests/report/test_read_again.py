@@ -1,0 +1,298 @@
+"""A report that was written as JSON is read again, also of another version; what is no report is one clear error."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_samples as samples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from real_traces import TRACES
+
+from hotloop.cli import main
+from hotloop.cli.report_command import read_content
+from hotloop.core.benchmarks import BenchmarkResult
+from hotloop.core.check import Check, Judged
+from hotloop.core.check import Verdict as GateVerdict
+from hotloop.core.comparison import Comparison, DiffSide
+from hotloop.core.doctor import ChecklistItem, DoctorReport, MachineCheck
+from hotloop.core.errors import RecordingError
+from hotloop.core.findings import Severity, Where
+from hotloop.core.graph import DiffTerm, DiffTerms
+from hotloop.core.report import AppliedTechnique, Health, Report
+from hotloop.core.tuning import Trial, Tuning, Verdict
+from hotloop.report import RENDERERS, render
+
+PAGE = Path(__file__).parents[2] / "docs" / "examples" / "tune-train_lm.html"
+SAMPLES = {
+    "input_bound": samples.input_bound_report,
+    "straggler": samples.straggler_report,
+    "healthy": samples.healthy_report,
+    "no_training": samples.no_training_report,
+    "hostile": samples.hostile_report,
+    "partly_judged": samples.partly_judged_report,
+}
+
+
+def again(report: Report) -> Report:
+    """The report after its way through a file, its fixes said again as the command does."""
+    read = read_content(json.loads(json.dumps(report.to_json())))
+    assert isinstance(read, Report)
+    return read
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_report_is_the_same_after_its_way_through_a_file(name: str) -> None:
+    report = SAMPLES[name]()
+    read = again(report)
+    assert [one.name for one in fields(Report) if getattr(read, one.name) != getattr(report, one.name)] == []
+    for format_id, renderer in RENDERERS.items():
+        if not renderer.kinds:
+            assert render(format_id, read) == render(format_id, report)
+
+
+NUMBERS = st.floats(-1e12, 1e12) | st.integers(-(2**62), 2**62)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    text=st.text(max_size=20),
+    values=st.dictionaries(st.text(max_size=8), VALUES, max_size=4),
+    severity=st.sampled_from(Severity),
+    line=st.integers(0, 10**9),
+    ratio=st.none() | st.floats(0, 100),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_content_comes_back(
+    text: str, values: dict[str, Any], severity: Severity, line: int, ratio: float | None
+) -> None:
+    report = samples.straggler_report()
+    where = Where(file=text, line=line, function=text)
+    finding = replace(report.findings[0], title=text, evidence=values, where=(where,), severity_override=severity)
+    applied = AppliedTechnique(
+        technique=text, settings=values, status="applied", detail=text, target=None, where=where, numerics=None
+    )
+    trial = Trial(
+        id=text, techniques=(text,), settings={text: values}, verdict=Verdict.CANNOT_TELL, reason=text, n=line,
+        unit="step", speedup_ratio=ratio, quality=values, launch=values,
+    )  # fmt: skip
+    report = replace(
+        report,
+        environment=values,
+        findings=(finding,),
+        strategy=(applied,),
+        health=(Health(level=text, message=text),),
+        run_folder=text,
+        runs=(samples.healthy_report(),),
+        tune=Tuning(verdict=text, goal="speed", strategy_file=text, trials=(trial,), pareto=(values,)),
+    )
+    assert again(report).to_json() == report.to_json()
+    assert again(report).findings[0].severity is severity
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie beside the repository, in ../shared/traces")
+@pytest.mark.parametrize("name", ["resnet50_workers_0", "dlrm_8ranks_v100"])
+def test_the_report_of_a_real_trace_is_read_and_drawn_again(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "report.json"
+    words = ["trace", str(TRACES / name), "--no-cache", "--workers", "1", "--exit-zero", "--json", str(file)]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    content = json.loads(file.read_text())
+    assert Report.from_json(content).to_json() == content
+    assert main(["report", str(file), "--exit-zero"]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_a_report_of_an_older_version_is_drawn_again() -> None:
+    content = json.loads(PAGE.read_text(encoding="utf-8").split('id="report-data">')[1].split("</script>")[0])
+    older = dict(content)
+    for key in ("strategy", "device_phases", "scorecard", "lines", "health"):
+        del older[key]
+    del older["timelines"][0]["phase_ns"]["other"]
+    older["step"] |= {"mfu_ratio": None, "key_of_another_year": [1]}
+    for key in ("units_noise_ratio", "unit_drift", "excluded"):
+        older["step"].pop(key, None)
+    read = Report.from_json(older)
+    assert (read.health, read.lines) == ((), ())
+    assert "1.80x" in render("markdown", read)
+    assert "1.80x" in render("html", read)
+
+
+def broken(*path: str | int, value: Any) -> dict[str, Any]:
+    content: Any = samples.input_bound_report().to_json()
+    inner = content
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return json.loads(json.dumps(content))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (broken("findings", 0, "title", value=5), "findings[0].title should be text, not '5'"),
+        (broken("findings", 0, "saving", "low_ratio", value=2.0), "findings[0].saving: a saving needs"),
+        (broken("findings", 0, "severity", value="grave"), "findings[0].severity should be one of high, medium"),
+        (broken("findings", 0, "where", value="x"), "findings[0].where should be a list"),
+        (broken("step", "mean_ns", value=10**40), "step.mean_ns should be a number of usual size"),
+        (broken("step", "mean_ns", value=True), "step.mean_ns should be a whole number"),
+        (broken("environment", "x", value=[[1e300]]), "environment.x[0][0] should be a number of usual size"),
+        (broken("breakdown", "forward", "share_ratio", value=0.9), "the shares of a breakdown add to"),
+        (broken("ranks", 0, value=None), "ranks[0] should be an object"),
+        (broken("step", "unit", value={}), "step.unit should be text, not 'dict'"),
+        (broken("command", value=["a", 1]), "command[1] should be text"),
+        ({**broken("verdict", value="v"), "step": {"count": 1}}, "step.steady_count is missing"),
+    ],
+)
+def test_what_is_no_report_is_refused_with_its_place(content: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecordingError) as caught:
+        Report.from_json(content)
+    assert said in str(caught.value)
+
+
+@given(data=st.data(), format_id=st.sampled_from(["html", "markdown", "terminal"]))
+@settings(max_examples=100, deadline=None)
+def test_a_report_with_any_value_replaced_is_drawn_or_refused_in_one_line(
+    data: st.DataObject, format_id: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    content: Any = json.loads(json.dumps(samples.partly_judged_report().to_json()))
+    inner = content
+    while True:
+        key = data.draw(st.sampled_from(sorted(inner) if isinstance(inner, dict) else range(len(inner))))
+        if not isinstance(inner[key], dict | list) or not inner[key] or data.draw(st.booleans()):
+            break
+        inner = inner[key]
+    inner[key] = data.draw(VALUES)
+    file = tmp_path_factory.getbasetemp() / "any.json"
+    file.write_text(json.dumps(content))
+    output, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(output), redirect_stderr(errors):
+        code = main(["report", str(file), "--format", format_id])
+    assert (code, bool(output.getvalue()), errors.getvalue().count("\n")) in {(0, True, 0), (1, True, 0), (2, False, 1)}
+
+
+def write(path: Path, content: Any) -> str:
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def kinds() -> dict[str, Any]:
+    """A small report of each kind but a run's."""
+    none = {"value": 1.5e6, "reference": 1e6, "change_ratio": 0.5, "low_ratio": 0.4, "high_ratio": 0.6}
+    judged = Judged(
+        id="step_ns", kind="baseline", name="step_ns", verdict=GateVerdict.REGRESSION, tolerance_ratio=0.05,
+        reason="slower | <b>", **none,
+    )  # fmt: skip
+    check = Check(
+        tool_version="1", command=("a",), runs=("r",), baseline="b", baseline_count=1, run_count=1, noise="n",
+        confidence_ratio=0.95, judged=(judged,), skipped=(("h2d", "not there"),), warnings=("w",),
+    )  # fmt: skip
+    whole = DiffTerm(name="step", before_ns=5, after_ns=7, delta_ns=2, half_width_ns=1)
+    side = DiffSide(
+        name="a", kind="run", ranks_count=1, world_size=1, steps_count=9, step_source="s", device="cpu",
+        samples_per_step=None, tokens_per_step=None,
+    )  # fmt: skip
+    comparison = Comparison(
+        tool_version="1", before=side, after=side, warnings=("<w>",), per_unit=None, device=None, growth=None,
+        step=DiffTerms(before_ns=5, after_ns=7, whole=whole, terms=(replace(whole, name="forward"),)),
+        kernels=(), ops=(), notes=("n",),
+    )  # fmt: skip
+    bench = BenchmarkResult(tool_version="1", benchmark="gemm", subject="s", tables=(({"n": 1, "x_ns": 5.0},),))
+    checks = (
+        MachineCheck(id="a", group="cpu", title="t", status="harmful", measured="m", why="w", fix="f", values={"x": 1}),
+    )
+    items = (ChecklistItem(id="i", stage="before", title="t", tick="ticked", evidence="e"),)
+    doctor = DoctorReport(tool_version="1", python=None, checks=checks, checklist=items, run=None, next="n")
+    return {"check": check, "diff": comparison, "bench": bench, "doctor": doctor}
+
+
+@pytest.mark.parametrize("kind", ["check", "diff", "bench", "doctor"])
+def test_every_kind_of_report_is_read_and_drawn_again(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = kinds()[kind]
+    file = write(tmp_path / "x.json", json.loads(render("json", report)))
+    page = tmp_path / "x.html"
+    assert main(["report", file, "--html", str(page), "--json", str(tmp_path / "again.json")]) == 0
+    assert capsys.readouterr().out == render("terminal", report, width=100)
+    assert (tmp_path / "again.json").read_text() == render("json", report) + "\n"
+    assert "Content-Security-Policy" in page.read_text()
+    assert main(["report", file, "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("## ")
+    assert main(["report", file, "--format", "sarif"]) == (0 if kind == "check" else 2)
+    if kind != "check":
+        assert capsys.readouterr().err == f"hotloop: sarif draws only reports of: check; this is one of: {kind}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not JSON that can be read"),
+        ("[" * 100_000, "is not JSON that can be read"),
+        ("[]", "its schema is 'None', which cannot be drawn; known: hotloop.bench/1, hotloop.check/1"),
+        ('{"schema": "hotloop.report/9"}', "its schema is 'hotloop.report/9', which cannot be drawn"),
+        ('{"schema": "hotloop.report/1", "verdict": NaN}', "verdict should be text"),
+        ("\xff", "is not JSON that can be read"),
+    ],
+)
+def test_a_file_that_is_no_report_is_one_clear_error(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.json"
+    file.write_bytes(text.encode("latin-1"))
+    assert main(["report", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_file_that_is_too_large_or_absent_is_one_clear_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotloop.cli.report_command.MOST_BYTES", 2**20)
+    file = tmp_path / "x.json"
+    file.write_bytes(b" " * (2**20 + 1))
+    assert main(["report", str(file)]) == 2
+    assert "is larger than 1 MiB: it is no report of hotloop" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "none.json")]) == 2
+    assert "none.json: No such file" in capsys.readouterr().err
+
+
+NEW_RENDERER = """
+from hotloop.report.document import Document
+from hotloop.report.renderer import Surface, renderer
+
+@renderer("shout", "capitals", suffix=".txt")
+def draw_shout(document: Document, surface: Surface) -> str:
+    return document.title.upper()
+"""
+
+
+def test_a_renderer_is_one_new_file(tmp_path: Path) -> None:
+    (tmp_path / "shout.py").write_text(NEW_RENDERER)
+    file = write(tmp_path / "x.json", samples.input_bound_report().to_json())
+    code = (
+        "import sys, hotloop.report.renderers as r; r.__path__.append(sys.argv[1]); "
+        "from hotloop.cli import main; sys.exit(main(sys.argv[2:]))"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path), "report"]
+    done = subprocess.run(
+        [*words, file, "--format", "shout", "--exit-zero"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "INPUT-BOUND: 46% OF EVERY STEP WAITS FOR THE NEXT BATCH\n"
+    shown = subprocess.run([*words, "--help"], capture_output=True, text=True, check=True)
+    assert "shout: capitals" in " ".join(shown.stdout.split())
