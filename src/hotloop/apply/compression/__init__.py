@@ -1,0 +1,10 @@
+"""Gradients with fewer bits between ranks: what is sent of a bucket, and the hooks of DDP that send it.
+
+Every hook starts its collectives on the thread that calls it, in the order of the buckets, because gloo matches
+collectives by order: a collective that starts in a future's callback runs in another order on each rank and aborts.
+What a rank does not send it keeps (error feedback) and adds to its next gradient.
+"""
+
+from .hooks import CastHook, GradientHook, LowRankHook, TopKHook, make_hook, register
+
+__all__ = ["CastHook", "GradientHook", "LowRankHook", "TopKHook", "make_hook", "register"]

@@ -1,0 +1,66 @@
+"""Two gloo ranks, many buckets: replicas stay equal, bad gradients arrive everywhere, checkpoints go on bit for bit."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hotloop.apply.compression import CastHook, LowRankHook, TopKHook, make_hook
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+NAMES = ("bf16", "fp16", "topk", "topk_momentum", "powersgd")
+KEEPING = ("topk", "topk_momentum", "powersgd")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("hooks") / "found.json"
+    script = Path(__file__).with_name("hook_ranks.py")
+    done = subprocess.run([*TORCHRUN, script, out], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replicas_are_equal_bit_for_bit(found: dict[str, Any], name: str) -> None:
+    assert found[name]["agree"]
+    assert found[name]["agree_accumulated"]
+
+
+@pytest.mark.parametrize(
+    ("name", "most_ratio"), [("bf16", 1.01), ("fp16", 1.01), ("topk", 1.3), ("topk_momentum", 1.3), ("powersgd", 1.3)]
+)
+def test_the_training_learns_about_as_well(found: dict[str, Any], name: str, most_ratio: float) -> None:
+    assert found[name]["loss"] <= most_ratio * found["plain"]["loss"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_infinite_gradient_arrives_and_is_not_kept(found: dict[str, Any], name: str) -> None:
+    assert found[name]["poison"]["arrived"]
+    assert found[name]["poison"]["finite_after"]
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_a_checkpoint_goes_on_bit_for_bit(found: dict[str, Any], name: str) -> None:
+    assert found[name]["resume"] == {"same_state": True, "same_weights": True}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CastHook(torch.float32), "choose torch.bfloat16 or torch.float16"),
+        (lambda: TopKHook(0.0), "ratio is 0.0: choose more than 0"),
+        (lambda: TopKHook(0.1, momentum=1.0), "momentum is 1.0: choose 0 to less than 1"),
+        (lambda: LowRankHook(0), "rank is 0: choose 1 or more"),
+        (lambda: make_hook("int1"), "method is 'int1': choose one of bf16, fp16, topk, powersgd"),
+        (lambda: CastHook().load_state_dict({"unsent": {}}), "CastHook keeps nothing"),
+    ],
+)
+def test_bad_settings_are_refused_with_their_value(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

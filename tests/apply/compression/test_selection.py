@@ -1,0 +1,53 @@
+"""The largest elements of a vector, with and without a sample."""
+
+import pytest
+import torch
+
+from hotloop.apply.compression.selection import EXACT_COUNT, select_largest
+
+
+def test_a_short_vector_gives_exactly_the_largest() -> None:
+    values = torch.tensor([0.1, -5.0, 3.0, -0.2, 4.0])
+    assert sorted(select_largest(values, 3).tolist()) == [1, 2, 4]
+
+
+@pytest.mark.parametrize("step", [0, 1, 57])
+@pytest.mark.parametrize("shape", ["normal", "heavy tails", "layers of unlike scale"])
+def test_a_sample_finds_about_as_many_and_nearly_all_of_the_mass(shape: str, step: int) -> None:
+    draws = torch.Generator().manual_seed(7)
+    values = torch.randn(1_000_000, generator=draws)
+    if shape == "heavy tails":
+        values = values**3
+    elif shape == "layers of unlike scale":
+        values[:500_000] *= 0.01
+    count = 10_000
+    found = select_largest(values, count, step)
+    assert 0.7 * count <= found.numel() <= count
+    assert found.unique().numel() == found.numel()
+    best = values.abs().topk(count).values.sum()
+    assert values[found].abs().sum() >= 0.75 * best
+
+
+def test_a_period_of_the_sample_s_stride_is_found_in_other_steps() -> None:
+    values = torch.full((EXACT_COUNT * 64,), 1e-3)
+    values[3::100] = 1.0
+    count = values.numel() // 100
+    shares = [float(values[select_largest(values, count, step)].sum()) / count for step in range(8)]
+    assert max(shares) > 0.9
+
+
+@pytest.mark.parametrize("fill", [0.0, 1.0])
+def test_a_constant_vector_gives_no_more_than_was_asked_for(fill: float) -> None:
+    assert select_largest(torch.full((200_000,), fill), 2000).numel() <= 2000
+
+
+def test_nan_is_never_chosen_from_a_long_vector() -> None:
+    values = torch.randn(200_000, generator=torch.Generator().manual_seed(1))
+    values[5] = torch.nan
+    assert 5 not in select_largest(values, 2000).tolist()
+
+
+@pytest.mark.parametrize("count", [0, 6])
+def test_a_count_out_of_range_is_refused_with_its_value(count: int) -> None:
+    with pytest.raises(ValueError, match=f"count is {count}, of 5 elements: choose 1 to 5"):
+        select_largest(torch.ones(5), count)
