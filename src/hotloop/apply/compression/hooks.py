@@ -16,7 +16,6 @@ import torch.distributed as dist
 from .residuals import Bucket, Residuals, pieces_of, state_by_name
 from .selection import select_largest
 
-Future = torch.futures.Future
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
 ALIKE_SEED = 20_260_101
 """Of whatever ranks must draw alike."""
@@ -199,8 +198,8 @@ class _LowRankBucket:
 
     def __init__(self, hook: LowRankHook, bucket: Bucket) -> None:
         self.hook, self.buffer = hook, bucket.buffer()
-        devices = None if self.buffer.device.type == "cpu" else [self.buffer.device]
-        self.future: Any = Future(devices=devices) if devices else Future()
+        devices: list[int | str | torch.device] = [] if self.buffer.device.type == "cpu" else [self.buffer.device]
+        self.future: Any = torch.futures.Future(devices=devices)
         if self.buffer.dtype != torch.float32:
             raise TypeError(f"PowerSGD sends float32 gradients, these are {self.buffer.dtype}: choose a 16-bit hook")
         self.unsent = hook.unsent(bucket)
