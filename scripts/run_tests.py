@@ -86,6 +86,17 @@ def lacks_mount_permission() -> bool:
     return False
 
 
+def lacks_network_namespaces() -> bool:
+    """Tried, not guessed, as mounting is."""
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
+        return True
+    name = f"hotloop-probe-{os.getpid()}"
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
+        return True
+    subprocess.run(["ip", "netns", "del", name], check=True)
+    return False
+
+
 def lacks_shared_memory() -> bool:
     return not os.access("/dev/shm", os.W_OK)
 
@@ -115,6 +126,7 @@ CONDITIONS: Mapping[str, Callable[[], bool]] = {
     "no-second-environment": lacks_second_environment,
     "no-frameworks": lacks_frameworks,
     "no-mount-permission": lacks_mount_permission,
+    "no-network-namespaces": lacks_network_namespaces,
     "no-shared-memory": lacks_shared_memory,
     "root": is_root,
     "not-root": is_not_root,

@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from typing import Any
 
 from accuracy import LOUD, has_repeated, realised_saving, time_per_unit_ns, write_accuracy
 from scenarios import Scenario, load_scenarios
+from shaped_link import NoLinkError, shaped_link
 from tables import Table, read_table, write_table
 from try_by_hand import NOT_APPLICABLE, TECHNIQUES
 
@@ -44,8 +44,6 @@ WORK = ROOT / ".passes" / "zoo"
 TABLES = ROOT / "benchmarks" / "results" / "zoo"
 PAIRS_RESULT = ROOT / "benchmarks" / "results" / "what_if_pairs.json"
 QUIET = ("--no-probe", "--no-deep")
-LINK_NET = "10.45.0"
-NOT_LINKED = "needs root, ip and tc for a shaped link"
 
 
 class RunFailed(Exception):
@@ -391,8 +389,11 @@ def run_under_hotloop(
         training = training_command(scenario, level, extra, launcher)
         if scenario.link_rates:
             rate = link_rate or scenario.link_rates[level - 1]
-            spaces = stack.enter_context(shaped_link(rate))
-            training = [sys.executable, str(HERE / "two_hosts.py"), *spaces, *training[1:]]
+            try:
+                link = stack.enter_context(shaped_link(rate))
+            except NoLinkError as error:
+                raise RunFailed(str(error)) from error
+            training = [sys.executable, str(HERE / "two_hosts.py"), *link.ends, *training[1:]]
         target = folder / "report.json"
         command = [*bench.hotloop, "run", *flags, "--json", str(target), "-q", "--", *training]
         with take_turn(bench.turn), bench.others.watch():
@@ -536,40 +537,6 @@ def _stat(pid: int) -> list[str]:
         return []
     # The name, in brackets, may hold anything.
     return text.rpartition(")")[2].split()
-
-
-@contextlib.contextmanager
-def shaped_link(rate: str) -> Iterator[tuple[str, str]]:
-    """Two network namespaces joined by one link of this tc rate (``none``: as fast as it goes); gone afterwards."""
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
-        raise RunFailed(NOT_LINKED)
-    spaces = (f"hlz{os.getpid()}a", f"hlz{os.getpid()}b")
-    try:
-        for space in spaces:
-            _ip("netns", "add", space)
-        first, second = spaces
-        _ip("link", "add", f"v{first}", "netns", first, "type", "veth", "peer", "name", f"v{second}", "netns", second)
-        for number, space in enumerate(spaces, 1):
-            _ip("-n", space, "addr", "add", f"{LINK_NET}.{number}/24", "dev", f"v{space}")
-            _ip("-n", space, "link", "set", "lo", "up")
-            _ip("-n", space, "link", "set", f"v{space}", "up")
-            if rate != "none":
-                shape = ("tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
-                _call("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", f"v{space}", "root", *shape)
-        yield spaces
-    finally:
-        for space in spaces:
-            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
-
-
-def _ip(*words: str) -> None:
-    _call("ip", *words)
-
-
-def _call(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RunFailed(f"{' '.join(words[:4])}: {done.stderr.strip()}")
 
 
 def describe_result(result: Mapping[str, Any]) -> str:

@@ -7,25 +7,14 @@ import signal
 import subprocess
 import sys
 
-ADDRESS = "10.45.0.1"
-PORT = "29511"
-"""Both namespaces are private to one run, so the port is always free."""
+from shaped_link import rank_environment
 
 
 def main() -> int:
     spaces, command = sys.argv[1:3], sys.argv[3:]
     ranks = []
     for rank, space in enumerate(spaces):
-        env = {
-            **os.environ,
-            "MASTER_ADDR": ADDRESS,
-            "MASTER_PORT": PORT,
-            "RANK": str(rank),
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "1",
-            "GLOO_SOCKET_IFNAME": f"v{space}",
-        }
+        env = {**os.environ, **rank_environment(rank)}
         ranks.append(subprocess.Popen(["ip", "netns", "exec", space, sys.executable, *command], env=env))
 
     def stop(signum: int, _frame: object) -> None:
