@@ -353,6 +353,15 @@ KINDS = (
         few_steps=6,
     ),
     Fixture(
+        id="sent-in-fewer-bits",
+        data=Windows,
+        model=language_model(),
+        ddp=True,
+        only=("compress-gradients",),
+        for_ranks=("compress-gradients",),
+        few_steps=6,
+    ),
+    Fixture(
         id="static-graph",
         data=Windows,
         model=language_model(),

@@ -81,7 +81,7 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
         where=known_places(rank.ddp.where),
         fix=Fix(
             technique="repair-link" if link.below_nominal else "compress-gradients",
-            settings={"interface": link.interface} if link.below_nominal else {"hook": "fp16"},
+            settings={"interface": link.interface} if link.below_nominal else {"method": "bf16"},
         ),
         ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),
     )
