@@ -22,10 +22,9 @@ class CompressGradients(Technique):
     the interfaces of two gloo ranks with 8 layers of 512 x 512: `bf16` 0.500, `topk` 0.0203, `powersgd` 0.0189.
 
     ## When it does not
-    On a fast link, compressing costs more than it saves. One rank, a model that is not a DistributedDataParallel, or one
-    with a communication hook of its own. `topk` and `powersgd` need float32 gradients and memory for another copy of
-    them, and a checkpoint of the script does not hold what is kept: after a restart it begins at zero. FSDP reduces its
-    gradients elsewhere and is left alone.
+    On a fast link, compressing costs more than it saves. It does nothing on one rank, under FSDP, with gradients other
+    than float32, or if the model has its own communication hook. `topk` and `powersgd` need memory for another copy
+    of the gradients. The script's checkpoints do not hold what the ranks keep: after a restart it begins at zero.
 
     ## Numerics
     Lossy: gradients are rounded, or arrive later. Compare the loss. A gradient that is infinite or NaN on one rank
