@@ -50,7 +50,7 @@ class Sharded(Stream):
 def test_workers_are_the_share_of_the_cores(
     cores: int, ranks: int, data: Any, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applier, "_cores", lambda: cores)
+    monkeypatch.setattr(applier, "count_cores", lambda: cores)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
     chosen = loader_settings(data, {})
     assert chosen["num_workers"] == workers
@@ -64,7 +64,7 @@ def test_what_the_caller_sets_stays() -> None:
 
 
 def test_a_prefetch_factor_asks_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applier, "_cores", lambda: 1)
+    monkeypatch.setattr(applier, "count_cores", lambda: 1)
     assert make_loader(Rows(), prefetch_factor=4).num_workers == 1
 
 
