@@ -81,22 +81,14 @@ DECLARED
 TECHNIQUE = WarmKettle()
 '''
 BY_HAND_ACT = '''
-"""buy-kettle: another kettle."""
+"""Buy a kettle that `slow-kettle` does not find."""
 
-from hotloop.core.acts import Act
+from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics
 
-
-class BuyKettle(Act):
-    """Buy a kettle that `slow-kettle` does not find."""
-
-    id = "buy-kettle"
-    summary = "buy another kettle"
-    effort = "easy"
-    numerics = Numerics.EXACT
-
-
-ACT = BuyKettle()
+ACT = act_by_hand(
+    __doc__, id="buy-kettle", summary="buy another kettle", effort="easy", numerics=Numerics.EXACT
+)
 '''
 PACKAGES = {
     "hotloop.diagnose.rules": RULE,

@@ -11,26 +11,36 @@ from .findings import Effort, Finding, Numerics, Safety
 
 
 class Act:
-    """One act. The class docstring is its manual; of an act by hand it says how to do it.
+    """One act: a Technique, or one that no strategy can apply (``act_by_hand``)."""
 
-    Acts that no strategy can apply are direct subclasses (``apply/by_hand/<name>.py``); Technique is the other kind.
-    """
-
-    id: ClassVar[str]
-    summary: ClassVar[str] = ""
+    id: str
+    summary: str = ""
     """What it does in one line of Markdown, as a report says beside a fix; empty where no rule names it."""
-    effort: ClassVar[Effort]
+    effort: Effort
     """Of editing the program by hand."""
-    safety: ClassVar[Safety] = Safety.SHOW
-    numerics: ClassVar[Numerics]
+    safety: Safety = Safety.SHOW
+    numerics: Numerics
     """The widest class: a rule narrows it in its Fix for a case that it knows to be better."""
-    numerics_note: ClassVar[str] = ""
+    numerics_note: str = ""
     """What docs/vocabulary.md adds to the class: ', often exact'."""
     is_technique: ClassVar[bool] = False
 
+    text: str | None = None
+    """The manual where it is not the class docstring."""
+
     @property
     def manual(self) -> str:
-        return inspect.cleandoc(type(self).__doc__ or "")
+        return inspect.cleandoc(self.text or type(self).__doc__ or "")
+
+
+def act_by_hand(
+    text: str | None, *, id: str, summary: str, effort: Effort, numerics: Numerics, numerics_note: str = ""
+) -> Act:
+    """An act that no strategy can apply, as ``apply/by_hand/<name>.py`` declares it; ``text`` says how to do it."""
+    act = Act()
+    act.id, act.summary, act.effort, act.text = id, summary, effort, text
+    act.numerics, act.numerics_note = numerics, numerics_note
+    return act
 
 
 def fill_fixes(findings: Iterable[Finding], acts: Mapping[str, Act]) -> tuple[Finding, ...]:

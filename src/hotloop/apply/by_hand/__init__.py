@@ -1,1 +1,1 @@
-"""Acts that no strategy can apply: one file each, with how to do it as its manual."""
+"""Acts that no strategy can apply: one file each, with how to do it as its docstring."""

@@ -1,19 +1,9 @@
-"""larger-batch: train on more samples per step."""
+"""Raise the batch size while memory allows it, and tune the learning rate again: fewer and larger updates are another
+training. If the steps wait for input, mend that first. Advised by `small-batch`."""
 
-from hotloop.core.acts import Act
+from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics
 
-
-class LargerBatch(Act):
-    """
-    Raise the batch size while memory allows it, and tune the learning rate again: fewer and larger updates are another
-    training. If the steps wait for input, mend that first. Advised by `small-batch`.
-    """
-
-    id = "larger-batch"
-    summary = "train on more samples per step"
-    effort = "easy"
-    numerics = Numerics.LOSSY
-
-
-ACT = LargerBatch()
+ACT = act_by_hand(
+    __doc__, id="larger-batch", summary="train on more samples per step", effort="easy", numerics=Numerics.LOSSY
+)

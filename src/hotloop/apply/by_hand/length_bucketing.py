@@ -1,21 +1,15 @@
-"""length-bucketing: put samples of similar length into a batch."""
+"""Let a batch sampler put samples of like length together: sort windows of, say, 50 batches by length, cut them into
+batches, and shuffle the batches. With the Transformers Trainer it is an option of `TrainingArguments`
+(`group_by_length=True`, in newer versions `train_sampling_strategy="group_by_length"`). Which samples meet in a
+batch changes. Advised by `padding-waste`."""
 
-from hotloop.core.acts import Act
+from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics
 
-
-class LengthBucketing(Act):
-    """
-    Let a batch sampler put samples of like length together: sort windows of, say, 50 batches by length, cut them into
-    batches, and shuffle the batches. With the Transformers Trainer it is an option of `TrainingArguments`
-    (`group_by_length=True`, in newer versions `train_sampling_strategy="group_by_length"`). Which samples meet in a
-    batch changes. Advised by `padding-waste`.
-    """
-
-    id = "length-bucketing"
-    summary = "put samples of similar length into a batch"
-    effort = "medium"
-    numerics = Numerics.RESAMPLED
-
-
-ACT = LengthBucketing()
+ACT = act_by_hand(
+    __doc__,
+    id="length-bucketing",
+    summary="put samples of similar length into a batch",
+    effort="medium",
+    numerics=Numerics.RESAMPLED,
+)

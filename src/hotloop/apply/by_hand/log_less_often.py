@@ -1,19 +1,9 @@
-"""log-less-often: write logs and metrics every N steps."""
+"""Write logs every N steps, keep the values as detached tensors until then, and let files be flushed by their buffer.
+Advised by `logging-overhead`. The numbers stay the same."""
 
-from hotloop.core.acts import Act
+from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics
 
-
-class LogLessOften(Act):
-    """
-    Write logs every N steps, keep the values as detached tensors until then, and let files be flushed by their buffer.
-    Advised by `logging-overhead`. The numbers stay the same.
-    """
-
-    id = "log-less-often"
-    summary = "write logs and metrics every N steps"
-    effort = "easy"
-    numerics = Numerics.EXACT
-
-
-ACT = LogLessOften()
+ACT = act_by_hand(
+    __doc__, id="log-less-often", summary="write logs and metrics every N steps", effort="easy", numerics=Numerics.EXACT
+)

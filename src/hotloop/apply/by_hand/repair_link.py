@@ -1,20 +1,14 @@
-"""repair-link: find out why the network is slower than it should be."""
+"""Compare the measured rate with what the network should reach (`hotloop bench scaling`; `nccl-tests` on GPUs). Then
+look at the interface in use (`NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`), the duplex and speed of the port, and
+other traffic. Advised by `slow-link`. The numbers stay the same."""
 
-from hotloop.core.acts import Act
+from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics
 
-
-class RepairLink(Act):
-    """
-    Compare the measured rate with what the network should reach (`hotloop bench scaling`; `nccl-tests` on GPUs). Then
-    look at the interface in use (`NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`), the duplex and speed of the port, and
-    other traffic. Advised by `slow-link`. The numbers stay the same.
-    """
-
-    id = "repair-link"
-    summary = "find out why the network is slower than it should be"
-    effort = "hard"
-    numerics = Numerics.EXACT
-
-
-ACT = RepairLink()
+ACT = act_by_hand(
+    __doc__,
+    id="repair-link",
+    summary="find out why the network is slower than it should be",
+    effort="hard",
+    numerics=Numerics.EXACT,
+)

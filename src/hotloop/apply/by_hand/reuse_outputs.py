@@ -1,21 +1,15 @@
-"""reuse-outputs: reuse the outputs of the forward pass instead of running it again."""
+"""Keep the outputs of the training forward, detached, and compute the metrics from them; a second forward on the same
+batch is not needed. Dropout and batch statistics of a pass in evaluation mode differ. Advised by
+`redundant-compute`."""
 
-from hotloop.core.acts import Act
+from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics
 
-
-class ReuseOutputs(Act):
-    """
-    Keep the outputs of the training forward, detached, and compute the metrics from them; a second forward on the same
-    batch is not needed. Dropout and batch statistics of a pass in evaluation mode differ. Advised by
-    `redundant-compute`.
-    """
-
-    id = "reuse-outputs"
-    summary = "reuse the outputs of the forward pass instead of running it again"
-    effort = "medium"
-    numerics = Numerics.REORDERED
-    numerics_note = ", or exact where only forwards repeat"
-
-
-ACT = ReuseOutputs()
+ACT = act_by_hand(
+    __doc__,
+    id="reuse-outputs",
+    summary="reuse the outputs of the forward pass instead of running it again",
+    effort="medium",
+    numerics=Numerics.REORDERED,
+    numerics_note=", or exact where only forwards repeat",
+)

@@ -1,20 +1,14 @@
-"""whole-graph: remove what makes `torch.compile` leave the graph."""
+"""Compile with `torch.compile(model, fullgraph=True)`, which names the next break. Move prints and `.item()` out of
+the model, write branches on values as `torch.where`, and register foreign functions as custom operators. Rounding
+may differ. Advised by `graph-break`."""
 
-from hotloop.core.acts import Act
+from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics
 
-
-class WholeGraph(Act):
-    """
-    Compile with `torch.compile(model, fullgraph=True)`, which names the next break. Move prints and `.item()` out of
-    the model, write branches on values as `torch.where`, and register foreign functions as custom operators. Rounding
-    may differ. Advised by `graph-break`.
-    """
-
-    id = "whole-graph"
-    summary = "remove what makes `torch.compile` leave the graph"
-    effort = "hard"
-    numerics = Numerics.REORDERED
-
-
-ACT = WholeGraph()
+ACT = act_by_hand(
+    __doc__,
+    id="whole-graph",
+    summary="remove what makes `torch.compile` leave the graph",
+    effort="hard",
+    numerics=Numerics.REORDERED,
+)
