@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.checklist import ITEMS, STAGES, Item, fill_checklist, items_to_json
-from hotloop.bench.machine_check import Check
+from hotloop.bench.checklist import ITEMS, STAGES, fill_checklist
+from hotloop.core.doctor import ChecklistItem, DoctorReport, MachineCheck
 from hotloop.core.findings import Basis, Finding, Kind, Saving, Skipped
 from hotloop.core.phases import PHASES, Breakdown, PhaseStats
 from hotloop.core.report import MemorySummary, Outcome, Overhead, RankSummary, Report, StepSummary
@@ -83,11 +83,11 @@ def make_finding(rule: str, low: float, mid: float) -> Finding:
     )  # fmt: skip
 
 
-def make_check(check_id: str, status: Any = "good", why: str = "") -> Check:
-    return Check(id=check_id, group="cpu", title=check_id, status=status, measured="4 things", why=why)
+def make_check(check_id: str, status: Any = "good", why: str = "") -> MachineCheck:
+    return MachineCheck(id=check_id, group="cpu", title=check_id, status=status, measured="4 things", why=why)
 
 
-def item_of(items: tuple[Item, ...], item_id: str) -> Item:
+def item_of(items: tuple[ChecklistItem, ...], item_id: str) -> ChecklistItem:
     return next(item for item in items if item.id == item_id)
 
 
@@ -174,7 +174,7 @@ def test_machine_items_follow_the_checks() -> None:
     good = fill_checklist((make_check("shared-memory"), make_check("file-descriptors")), None)
     assert item_of(good, "room-for-workers").tick == "ticked"
     bad = fill_checklist((make_check("shared-memory", "harmful"), make_check("file-descriptors")), None)
-    assert item_of(bad, "room-for-workers") == Item(
+    assert item_of(bad, "room-for-workers") == ChecklistItem(
         id="room-for-workers",
         stage="before",
         title=item_of(bad, "room-for-workers").title,
@@ -250,8 +250,9 @@ def test_links_over_pcie_are_no_nvlink(links: list[str], tick: str) -> None:
 
 
 def test_items_become_plain_json() -> None:
-    first = items_to_json(fill_checklist((), None))[0]
-    assert set(first) == {"id", "stage", "title", "tick", "evidence"}
+    items = fill_checklist((), None)
+    report = DoctorReport(tool_version="1", python=None, checks=(), checklist=items, run=None, next=None)
+    assert set(report.to_json()["checklist"][0]) == {"id", "stage", "title", "tick", "evidence"}
 
 
 @pytest.mark.parametrize(

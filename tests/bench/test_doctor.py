@@ -11,9 +11,10 @@ from hotloop.bench import checks as modules
 from hotloop.bench.checks.torch import check_torch
 from hotloop.bench.doctor import CHECKS, GROUPS, has_harm, run_checks
 from hotloop.bench.host import Host, Reading, ask_probe, file_system_of, parse_gpus, parse_links
-from hotloop.bench.machine_check import Check, MachineCheck, ResultMaker
+from hotloop.bench.machine_check import HostCheck, ResultMaker
 from hotloop.bench.storage import read_folder
 from hotloop.bench.variables import judge_variables, read_variables
+from hotloop.core.doctor import MachineCheck
 
 GIB = 1 << 30
 
@@ -108,7 +109,7 @@ def make_host(folder: Path, files: Mapping[str, str] | None = None, **changes: A
     return Host(**given | changes)
 
 
-def answer_of(host: Host, check_id: str) -> Check:
+def answer_of(host: Host, check_id: str) -> MachineCheck:
     found = [c for c in run_checks(host) if c.id == check_id]
     assert len(found) == 1, [c.id for c in run_checks(host)]
     return found[0]
@@ -157,10 +158,10 @@ def test_odd_facts_of_the_probe_never_raise(tmp_path: Path, odd: Any) -> None:
 
 
 def test_a_question_that_fails_costs_only_its_own_answer(tmp_path: Path) -> None:
-    def fail(host: Host, answer: ResultMaker) -> Check:
+    def fail(host: Host, answer: ResultMaker) -> MachineCheck:
         raise RuntimeError("odd machine")
 
-    broken = MachineCheck(id="broken", group="cpu", title="broken", ask=fail)
+    broken = HostCheck(id="broken", group="cpu", title="broken", ask=fail)
     checks = run_checks(make_host(tmp_path), (broken, check_torch))
     assert [(c.id, c.status) for c in checks] == [("torch", "good"), ("broken", "unknown")]
     assert "odd machine" in checks[1].why

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.checklist import fill_checklist, items_to_json
-from hotloop.bench.doctor import Check, checks_to_json
-from hotloop.core.doctor import DoctorReport
+from hotloop.bench.checklist import fill_checklist
+from hotloop.core.doctor import DoctorReport, MachineCheck
 from hotloop.report import render
 
 MISSING = (
@@ -17,18 +16,12 @@ MISSING = (
 )
 
 
-def make_check(check_id: str, status: Any, measured: str = "3 GiB", why: str = "", fix: str = "") -> Check:
-    return Check(id=check_id, group="cpu", title=check_id, status=status, measured=measured, why=why, fix=fix)
+def make_check(check_id: str, status: Any, measured: str = "3 GiB", why: str = "", fix: str = "") -> MachineCheck:
+    return MachineCheck(id=check_id, group="cpu", title=check_id, status=status, measured=measured, why=why, fix=fix)
 
 
 def draw_doctor(checks: Any, items: Any, command: str, *, width: int, color: bool) -> str:
-    report = DoctorReport.from_json(
-        {
-            "checks": checks_to_json(checks),
-            "checklist": None if items is None else items_to_json(items),
-            "next": command,
-        }
-    )
+    report = DoctorReport(tool_version="1", python=None, checks=checks, checklist=items, run=None, next=command)
     return render("terminal", report, width=width, color=color)
 
 

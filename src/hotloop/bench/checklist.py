@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
+from hotloop.core.doctor import ChecklistItem, MachineCheck, Stage, Tick
 from hotloop.core.findings import Finding, Kind, Severity
 from hotloop.core.report import Report
 
 from .host import format_bytes, plural
-from .machine_check import Check
 
-Stage = Literal["before", "during", "after"]
-Tick = Literal["ticked", "unticked", "unknown", "not-applicable"]
 STAGES: tuple[Stage, ...] = ("before", "during", "after")
 NO_RUN = "no run was given"
 NO_STEPS = "the run recorded no training"
@@ -33,7 +30,7 @@ LIKELY_RATIO = 0.02
 class Scene:
     """What the items look at: the machine's checks by id, and the run's report when there is one."""
 
-    checks: Mapping[str, Check]
+    checks: Mapping[str, MachineCheck]
     report: Report | None
 
     @property
@@ -64,29 +61,14 @@ class ChecklistEntry:
     ask: Callable[[Scene], Answer]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """An answered line of the checklist."""
-
-    id: str
-    stage: Stage
-    title: str
-    tick: Tick
-    evidence: str
-
-
-def fill_checklist(checks: Sequence[Check], report: Report | None) -> tuple[Item, ...]:
+def fill_checklist(checks: Sequence[MachineCheck], report: Report | None) -> tuple[ChecklistItem, ...]:
     """Every entry of ITEMS, answered, in its order."""
     scene = Scene(checks={check.id: check for check in checks}, report=report)
     items = []
     for entry in ITEMS:
         tick, evidence = entry.ask(scene)
-        items.append(Item(id=entry.id, stage=entry.stage, title=entry.title, tick=tick, evidence=evidence))
+        items.append(ChecklistItem(id=entry.id, stage=entry.stage, title=entry.title, tick=tick, evidence=evidence))
     return tuple(items)
-
-
-def items_to_json(items: Sequence[Item]) -> list[dict[str, Any]]:
-    return [{"id": i.id, "stage": i.stage, "title": i.title, "tick": i.tick, "evidence": i.evidence} for i in items]
 
 
 # How items are answered.

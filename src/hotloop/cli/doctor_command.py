@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from hotloop.bench.doctor import Check
+    from hotloop.core.doctor import MachineCheck
     from hotloop.core.report import Report
 
 MOST_WIDTH = 110
@@ -48,8 +48,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
     from hotloop import __version__
-    from hotloop.bench.checklist import fill_checklist, items_to_json
-    from hotloop.bench.doctor import checks_to_json, has_harm, run_checks
+    from hotloop.bench.checklist import fill_checklist
+    from hotloop.bench.doctor import has_harm, run_checks
     from hotloop.bench.host import examine_host
     from hotloop.bench.storage import read_folder
     from hotloop.cli.show import check_outputs, choose_width, show_report
@@ -67,15 +67,13 @@ def execute(arguments: argparse.Namespace) -> int:
         reading = read_folder(str(folder.resolve()))
     checks = run_checks(examine_host(interpreter, os.environ, reading=reading))
     items = None if arguments.checklist is None else fill_checklist(checks, report)
-    answer = DoctorReport.from_json(
-        {
-            "tool": {"version": __version__},
-            "python": interpreter,
-            "checks": checks_to_json(checks),
-            "checklist": None if items is None else items_to_json(items),
-            "run": None if report is None else report.run_folder,
-            "next": _next_command(checks, arguments),
-        }
+    answer = DoctorReport(
+        tool_version=__version__,
+        python=interpreter,
+        checks=checks,
+        checklist=items,
+        run=None if report is None else report.run_folder,
+        next=_next_command(checks, arguments),
     )
     width = max(LEAST_WIDTH, min(choose_width(sys.stdout), MOST_WIDTH))
     show_report(answer, arguments, sys.stdout, width=width)
@@ -116,7 +114,7 @@ def _find_python(asked: str | None, recorded: str | None) -> str | None:
     return shutil.which("python") or shutil.which("python3")
 
 
-def _next_command(checks: Sequence[Check], arguments: argparse.Namespace) -> str:
+def _next_command(checks: Sequence[MachineCheck], arguments: argparse.Namespace) -> str:
     """The next command worth typing."""
     if any(c.id == "torch" and c.status == "unknown" for c in checks):
         return "hotloop doctor --python PATH   (the python that trains)"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import InvariantError, RecordingError
 
@@ -95,7 +95,7 @@ def _decode(hint: Any, value: Any, special: Special, place: str) -> Any:
         except ValueError:
             known = ", ".join(str(one.value) for one in hint)
             raise _refuse(place, f"one of {known}", value) from None
-    return _decode_scalar(hint, value, place)
+    return _decode_scalar(str if origin is Literal else hint, value, place)  # a newer hotloop may know more words
 
 
 def _decode_union(hints: tuple[Any, ...], value: Any, special: Special, place: str) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from .decode import decode_contract
 from .findings import Value
@@ -13,28 +13,33 @@ DOCTOR_SCHEMA = "hotloop.doctor/1"
 """Version of the contract. Fields are added, never changed."""
 
 
+Status = Literal["good", "warning", "harmful", "unknown"]
+Stage = Literal["before", "during", "after"]
+Tick = Literal["ticked", "unticked", "unknown", "not-applicable"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCheck:
-    """One answered question about a machine. ``status`` is harmful, warning, good or unknown."""
+    """What a check of a machine found. ``measured`` carries units; ``values`` holds the same figures for programs."""
 
     id: str
     group: str
     title: str
-    status: str
+    status: Status
     measured: str
-    why: str
-    fix: str
-    values: Mapping[str, Value]
+    why: str = ""
+    fix: str = ""
+    values: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecklistItem:
-    """One answered line of the checklist. ``tick`` is ticked, unticked, unknown or not-applicable."""
+    """One answered line of the checklist."""
 
     id: str
-    stage: str
+    stage: Stage
     title: str
-    tick: str
+    tick: Tick
     evidence: str
 
 
@@ -58,15 +63,8 @@ class DoctorReport:
     def to_json(self) -> dict[str, Any]:
         """The plain dict of schema hotloop.doctor/1."""
         fields = asdict(self)
-        version = fields.pop("tool_version")
-        python = fields.pop("python")
-        return {
-            "schema": DOCTOR_SCHEMA,
-            "tool": {"version": version},
-            "python": python,
-            "counts": self.counts,
-            **fields,
-        }
+        tool, python = {"version": fields.pop("tool_version")}, fields.pop("python")
+        return {"schema": DOCTOR_SCHEMA, "tool": tool, "python": python, "counts": self.counts, **fields}
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> DoctorReport:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 
 from hotloop.bench.host import Host, format_bytes, listed, parse_links, plural
-from hotloop.bench.machine_check import Check, ResultMaker, machine_check
+from hotloop.bench.machine_check import ResultMaker, machine_check
+from hotloop.core.doctor import MachineCheck
 from hotloop.core.findings import Value
 
 
 @machine_check("accelerator", "accelerator", "accelerator")
-def check_accelerator(host: Host, answer: ResultMaker) -> Check:
+def check_accelerator(host: Host, answer: ResultMaker) -> MachineCheck:
     device_files = [n for n in host.names("dev") if re.fullmatch(r"nvidia\d+", n)]
     nvidia = len(device_files) or len(host.gpus or ())
     amd = host.exists("dev/kfd")
@@ -61,7 +62,7 @@ def check_accelerator(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("architectures", "accelerator", "kernels for this GPU")
-def check_architectures(host: Host, answer: ResultMaker) -> Check | tuple[Check, ...]:
+def check_architectures(host: Host, answer: ResultMaker) -> MachineCheck | tuple[MachineCheck, ...]:
     devices, built = host.fact("accelerator", "devices"), host.fact("accelerator", "architectures")
     if host.fact("accelerator", "kind") != "cuda" or host.fact("torch", "hip") is not None:
         return ()
@@ -90,7 +91,7 @@ def check_architectures(host: Host, answer: ResultMaker) -> Check | tuple[Check,
 
 
 @machine_check("gpu-memory", "accelerator", "GPU memory in use")
-def check_gpu_memory(host: Host, answer: ResultMaker) -> Check | tuple[Check, ...]:
+def check_gpu_memory(host: Host, answer: ResultMaker) -> MachineCheck | tuple[MachineCheck, ...]:
     if not host.gpus:
         return ()
     used: list[tuple[float, str]] = []
@@ -112,7 +113,7 @@ def check_gpu_memory(host: Host, answer: ResultMaker) -> Check | tuple[Check, ..
 
 
 @machine_check("gpu-links", "accelerator", "links between GPUs")
-def check_gpu_links(host: Host, answer: ResultMaker) -> Check | tuple[Check, ...]:
+def check_gpu_links(host: Host, answer: ResultMaker) -> MachineCheck | tuple[MachineCheck, ...]:
     if (host.devices_count or 0) < 2 or host.fact("accelerator", "kind") != "cuda":
         return ()
     links = parse_links(host.gpu_links or "")
@@ -132,7 +133,7 @@ def check_gpu_links(host: Host, answer: ResultMaker) -> Check | tuple[Check, ...
 
 
 @machine_check("pcie-width", "accelerator", "PCIe width")
-def check_pcie_width(host: Host, answer: ResultMaker) -> Check | tuple[Check, ...]:
+def check_pcie_width(host: Host, answer: ResultMaker) -> MachineCheck | tuple[MachineCheck, ...]:
     if not host.gpus:
         return ()
     narrow = []

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 
 from hotloop.bench.host import Host, cgroup_folders, listed, plural
-from hotloop.bench.machine_check import Check, ResultMaker, machine_check
+from hotloop.bench.machine_check import ResultMaker, machine_check
+from hotloop.core.doctor import MachineCheck
 from hotloop.core.findings import Value
 
 FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "s390-tod", "timebase")
 
 
 @machine_check("threads", "cpu", "threads against cores")
-def check_threads(host: Host, answer: ResultMaker) -> Check:
+def check_threads(host: Host, answer: ResultMaker) -> MachineCheck:
     cores = host.cores_count
     threads = host.number("torch", "threads")
     if cores is None:
@@ -43,7 +44,7 @@ def check_threads(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("thread-binding", "cpu", "cores of the workers")
-def check_thread_binding(host: Host, answer: ResultMaker) -> Check:
+def check_thread_binding(host: Host, answer: ResultMaker) -> MachineCheck:
     before, after = host.number("affinity_count"), host.number("affinity_after_torch_count")
     if before is None or after is None:
         return answer.unknown("torch gave no facts" if not host.has_torch else "the kernel does not tell")
@@ -62,7 +63,7 @@ def check_thread_binding(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("quota", "cpu", "CPU quota")
-def check_quota(host: Host, answer: ResultMaker) -> Check:
+def check_quota(host: Host, answer: ResultMaker) -> MachineCheck:
     if host.affinity_count is None:
         return answer.unknown("the kernel does not tell")
     quota = host.quota_cores
@@ -87,7 +88,7 @@ def check_quota(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("load", "cpu", "load by others")
-def check_load(host: Host, answer: ResultMaker) -> Check:
+def check_load(host: Host, answer: ResultMaker) -> MachineCheck:
     words = (host.read("proc/loadavg") or "").split()
     cores = host.affinity_count
     if not words or not re.fullmatch(r"\d+(\.\d+)?", words[0]) or not cores:
@@ -105,7 +106,7 @@ def check_load(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("steal", "cpu", "time taken by the hypervisor")
-def check_steal(host: Host, answer: ResultMaker) -> Check:
+def check_steal(host: Host, answer: ResultMaker) -> MachineCheck:
     found = re.match(r"cpu\s+([\d ]+)", host.read("proc/stat") or "")
     ticks = [int(t) for t in found.group(1).split()] if found else []
     if len(ticks) < 8 or sum(ticks[:8]) <= 0:
@@ -123,7 +124,7 @@ def check_steal(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("frequency", "cpu", "CPU frequency")
-def check_frequency(host: Host, answer: ResultMaker) -> Check:
+def check_frequency(host: Host, answer: ResultMaker) -> MachineCheck:
     base = "sys/devices/system/cpu"
     found = (host.read(f"{base}/{name}/cpufreq/scaling_governor") for name in host.names(base) if name[3:].isdigit())
     governors = sorted({governor for governor in found if governor})
@@ -152,7 +153,7 @@ def check_frequency(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("clock-source", "cpu", "clock source")
-def check_clock(host: Host, answer: ResultMaker) -> Check:
+def check_clock(host: Host, answer: ResultMaker) -> MachineCheck:
     source = host.read("sys/devices/system/clocksource/clocksource0/current_clocksource")
     cost = host.clock_read_ns
     if not source:

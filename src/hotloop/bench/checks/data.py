@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hotloop.bench.host import Host, Reading, file_system_of, format_bytes, plural
-from hotloop.bench.machine_check import Check, ResultMaker, machine_check
+from hotloop.bench.machine_check import ResultMaker, machine_check
+from hotloop.core.doctor import MachineCheck
 from hotloop.core.findings import Value
 
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "afs", "fuse.sshfs")
@@ -15,7 +16,7 @@ ENOUGH_BYTES = 4 << 20
 
 
 @machine_check("data-folder", "data", "data folder")
-def check_data_folder(host: Host, answer: ResultMaker) -> Check:
+def check_data_folder(host: Host, answer: ResultMaker) -> MachineCheck:
     if host.reading is None:
         return answer.unknown("no folder was named", fix="hotloop doctor --data FOLDER")
     kind = file_system_of(host, host.reading.folder)
@@ -41,7 +42,7 @@ def check_data_folder(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("read-speed", "data", "data read speed")
-def check_read_speed(host: Host, answer: ResultMaker) -> Check:
+def check_read_speed(host: Host, answer: ResultMaker) -> MachineCheck:
     reading = host.reading
     if reading is None:
         return answer.unknown("no folder was named", fix="hotloop doctor --data FOLDER")
@@ -58,7 +59,7 @@ def check_read_speed(host: Host, answer: ResultMaker) -> Check:
     return _judge_speed(reading, answer)
 
 
-def _judge_speed(reading: Reading, answer: ResultMaker) -> Check:
+def _judge_speed(reading: Reading, answer: ResultMaker) -> MachineCheck:
     opened = f"opening a file takes {_format_time(reading.open_median_ns)}"
     values: dict[str, Value] = {
         "storage_bytes": reading.storage_bytes,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from hotloop.bench.host import GIB, Host, cgroup_folders, format_bytes
-from hotloop.bench.machine_check import Check, ResultMaker, machine_check
+from hotloop.bench.machine_check import ResultMaker, machine_check
+from hotloop.core.doctor import MachineCheck
 from hotloop.core.findings import Value
 
 DEFAULT_SHM_BYTES = 64 << 20
@@ -14,7 +15,7 @@ SMALL_SHM_BYTES = 1 * GIB
 
 
 @machine_check("memory", "memory", "memory")
-def check_memory(host: Host, answer: ResultMaker) -> Check:
+def check_memory(host: Host, answer: ResultMaker) -> MachineCheck:
     pairs = re.findall(r"^(\w+):\s+(\d+) kB", host.read("proc/meminfo") or "", re.MULTILINE)
     info = {name: int(kib) << 10 for name, kib in pairs}
     total, free = info.get("MemTotal"), info.get("MemAvailable")
@@ -51,7 +52,7 @@ def check_memory(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("swap", "memory", "swap")
-def check_swap(host: Host, answer: ResultMaker) -> Check:
+def check_swap(host: Host, answer: ResultMaker) -> MachineCheck:
     pairs = re.findall(r"^(\w+):\s+(\d+) kB", host.read("proc/meminfo") or "", re.MULTILINE)
     info = {name: int(kib) << 10 for name, kib in pairs}
     total, free = info.get("SwapTotal"), info.get("SwapFree")
@@ -74,7 +75,7 @@ def check_swap(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("shared-memory", "memory", "shared memory (/dev/shm)")
-def check_shared_memory(host: Host, answer: ResultMaker) -> Check:
+def check_shared_memory(host: Host, answer: ResultMaker) -> MachineCheck:
     total, free = host.shm_total_bytes, host.shm_free_bytes
     if total is None or free is None:
         return answer.unknown("/dev/shm is not there; DataLoader workers need it on Linux")
@@ -90,7 +91,7 @@ def check_shared_memory(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("huge-pages", "memory", "transparent huge pages")
-def check_huge_pages(host: Host, answer: ResultMaker) -> Check:
+def check_huge_pages(host: Host, answer: ResultMaker) -> MachineCheck:
     found = re.search(r"\[(\w+)\]", host.read("sys/kernel/mm/transparent_hugepage/enabled") or "")
     if found is None:
         return answer.unknown("the kernel does not tell")
@@ -105,7 +106,7 @@ def check_huge_pages(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("file-descriptors", "memory", "file descriptors")
-def check_file_descriptors(host: Host, answer: ResultMaker) -> Check:
+def check_file_descriptors(host: Host, answer: ResultMaker) -> MachineCheck:
     soft, hard = host.files_soft_count, host.files_hard_count
     if soft is None or hard is None:
         return answer.unknown("the system does not tell")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from hotloop.bench.host import Host, format_bytes, listed
-from hotloop.bench.machine_check import Check, ResultMaker, machine_check
+from hotloop.bench.machine_check import ResultMaker, machine_check
+from hotloop.core.doctor import MachineCheck
 from hotloop.core.findings import Value
 
 
 @machine_check("interfaces", "network", "network interfaces")
-def check_interfaces(host: Host, answer: ResultMaker) -> Check:
+def check_interfaces(host: Host, answer: ResultMaker) -> MachineCheck:
     base = "sys/class/net"
     found: list[str] = []
     speeds: list[int] = []
@@ -41,7 +42,7 @@ def check_interfaces(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("infiniband", "network", "InfiniBand")
-def check_infiniband(host: Host, answer: ResultMaker) -> Check:
+def check_infiniband(host: Host, answer: ResultMaker) -> MachineCheck:
     base = "sys/class/infiniband"
     ports = [(d, p) for d in host.names(base) for p in host.names(f"{base}/{d}/ports")]
     if not ports:

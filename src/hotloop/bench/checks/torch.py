@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hotloop.bench.host import Host, listed
-from hotloop.bench.machine_check import Check, ResultMaker, machine_check
+from hotloop.bench.machine_check import ResultMaker, machine_check
+from hotloop.core.doctor import MachineCheck
 from hotloop.core.findings import Value
 from hotloop.core.redact import redact_text
 
 
 @machine_check("torch", "torch", "torch")
-def check_torch(host: Host, answer: ResultMaker) -> Check:
+def check_torch(host: Host, answer: ResultMaker) -> MachineCheck:
     if not host.facts:
         return answer.unknown(
             redact_text(host.complaint or "the probe gave no facts"), fix="hotloop doctor --python PATH"
@@ -51,7 +52,7 @@ def check_torch(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("cpu-libraries", "torch", "CPU libraries")
-def check_cpu_libraries(host: Host, answer: ResultMaker) -> Check:
+def check_cpu_libraries(host: Host, answer: ResultMaker) -> MachineCheck:
     if not host.has_torch:
         return answer.without_torch()
     blas, capability = host.fact("torch", "blas"), host.fact("torch", "cpu_capability")
@@ -74,7 +75,7 @@ def check_cpu_libraries(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("low-precision", "torch", "bf16 on the CPU")
-def check_low_precision(host: Host, answer: ResultMaker) -> Check:
+def check_low_precision(host: Host, answer: ResultMaker) -> MachineCheck:
     flags = host.fact("cpu_flags")
     if not isinstance(flags, list):
         return answer.unknown("/proc/cpuinfo does not say what the CPU can do")
@@ -87,7 +88,7 @@ def check_low_precision(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("openmp", "torch", "OpenMP runtime")
-def check_openmp(host: Host, answer: ResultMaker) -> Check:
+def check_openmp(host: Host, answer: ResultMaker) -> MachineCheck:
     loaded = host.fact("openmp")
     if not host.has_torch or not isinstance(loaded, list):
         return answer.without_torch()
@@ -103,7 +104,7 @@ def check_openmp(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("start-method", "torch", "worker start method")
-def check_start_method(host: Host, answer: ResultMaker) -> Check:
+def check_start_method(host: Host, answer: ResultMaker) -> MachineCheck:
     method = host.fact("start_method")
     if not isinstance(method, str):
         return answer.unknown("the training's python gave no facts")
@@ -112,7 +113,7 @@ def check_start_method(host: Host, answer: ResultMaker) -> Check:
 
 
 @machine_check("backends", "torch", "distributed backends")
-def check_backends(host: Host, answer: ResultMaker) -> Check:
+def check_backends(host: Host, answer: ResultMaker) -> MachineCheck:
     if not host.has_torch:
         return answer.without_torch()
     backends = host.fact("distributed", "backends")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from hotloop.bench.host import Host, listed
-from hotloop.bench.machine_check import Check, ResultMaker, machine_check
+from hotloop.bench.machine_check import ResultMaker, machine_check
 from hotloop.bench.variables import judge_variables, read_variables
+from hotloop.core.doctor import MachineCheck
 from hotloop.core.redact import redact_text
 
 
 @machine_check("variables", "variables", "environment variables")
-def check_variables(host: Host, answer: ResultMaker) -> tuple[Check, ...]:
+def check_variables(host: Host, answer: ResultMaker) -> tuple[MachineCheck, ...]:
     effects = judge_variables(host)
     checks = []
     for effect in effects:

@@ -73,7 +73,7 @@ def _describe_good(checks: Sequence[MachineCheck]) -> list[Paragraph]:
 
 def _describe_checklist(items: Sequence[ChecklistItem]) -> list[Section]:
     """The checklist by stage, with its evidence."""
-    ticks = [item.tick for item in items]
+    ticks: list[str] = [item.tick for item in items]
     count = ", ".join(
         f"{ticks.count(tick)} {name}"
         for tick, name in (
