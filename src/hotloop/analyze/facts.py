@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, get_type_hints
 
 from hotloop.core.analysis import CompileFacts, DdpFacts, LoaderFacts, OptimizerFacts
 from hotloop.core.findings import Where
@@ -108,6 +109,20 @@ def read_items(fact: Fact, key: str) -> Sequence[Any]:
     return value[:MAX_ITEMS] if isinstance(value, (list, tuple)) else ()
 
 
+def read_fields(kind: type[Any], fact: Fact) -> dict[str, Any]:
+    """The fields of a dataclass that may be unknown and are no float, by name, each read from its key of the fact."""
+    return {name: _READERS[hint](fact, name) for name, hint in _hints_of(kind).items() if hint in _READERS}
+
+
+_hints_of: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+_READERS: dict[Any, Callable[[Fact, str], Any]] = {
+    int | None: read_count,
+    bool | None: read_bool,
+    str | None: read_text,
+    Where | None: lambda fact, key: read_where(fact.get(key)),
+}
+
+
 def build_loaders(facts: Sequence[Fact]) -> tuple[LoaderFacts, ...]:
     """Every DataLoader with its settings and its totals as means per batch."""
     settings, totals = last_by(facts, "loader", "id"), last_by(facts, "loader_stats", "id")
@@ -122,32 +137,18 @@ def build_loaders(facts: Sequence[Fact]) -> tuple[LoaderFacts, ...]:
 
 
 def _build_loader(loader_id: int, settings: Fact, totals: Fact) -> LoaderFacts:
-    return LoaderFacts(
-        id=loader_id,
-        where=read_where(settings.get("where")),
-        num_workers=read_count(settings, "num_workers"),
-        batch_size=read_count(settings, "batch_size"),
-        pin_memory=read_bool(settings, "pin_memory"),
-        persistent_workers=read_bool(settings, "persistent_workers"),
-        prefetch_factor=read_count(settings, "prefetch_factor"),
-        drop_last=read_bool(settings, "drop_last"),
-        start_method=read_text(settings, "start_method"),
-        iterable=read_bool(settings, "iterable"),
-        length=read_count(settings, "length"),
-        dataset=read_text(settings, "dataset"),
-        fetch_where=read_where(settings.get("fetch_where")),
-        collate=read_text(settings, "collate"),
-        collate_where=read_where(settings.get("collate_where")),
-        feeds_backward=read_bool(totals, "feeds_backward"),
-        batches=read_count(totals, "batches"),
-        iterators=read_count(totals, "iterators"),
-        fetch_ns=_mean_of(totals, "fetch_ns", "fetch_batches"),
-        fetch_cpu_ns=_mean_of(totals, "fetch_cpu_ns", "fetch_batches"),
-        collate_ns=_mean_of(totals, "collate_ns", "fetch_batches"),
-        iterator_start_ns=_mean_of(totals, "iterator_ns", "iterators"),
-        draws_random=read_bool(totals, "draws"),
-        first_wait_ns=_mean_of(totals, "first_wait_ns", "first_waits"),
-    )
+    of_batches = {
+        "feeds_backward": read_bool(totals, "feeds_backward"),
+        "batches": read_count(totals, "batches"),
+        "iterators": read_count(totals, "iterators"),
+        "fetch_ns": _mean_of(totals, "fetch_ns", "fetch_batches"),
+        "fetch_cpu_ns": _mean_of(totals, "fetch_cpu_ns", "fetch_batches"),
+        "collate_ns": _mean_of(totals, "collate_ns", "fetch_batches"),
+        "iterator_start_ns": _mean_of(totals, "iterator_ns", "iterators"),
+        "draws_random": read_bool(totals, "draws"),
+        "first_wait_ns": _mean_of(totals, "first_wait_ns", "first_waits"),
+    }
+    return LoaderFacts(id=loader_id, **read_fields(LoaderFacts, settings) | of_batches)
 
 
 def _mean_of(fact: Fact, total_key: str, count_key: str) -> float | None:
@@ -158,24 +159,13 @@ def _mean_of(fact: Fact, total_key: str, count_key: str) -> float | None:
 def build_optimizers(facts: Sequence[Fact], steps_seen: Mapping[int, int]) -> tuple[OptimizerFacts, ...]:
     """Every optimizer; ``steps_seen`` are the steps that its rows show, by its index."""
     settings = last_by(facts, "optimizer", "index")
-    return tuple(
-        OptimizerFacts(
-            index=index,
-            name=read_text(fact, "class") or "?",
-            own_class=read_bool(fact, "own_class"),
-            where=read_where(fact.get("where")),
-            foreach=read_bool(fact, "foreach"),
-            fused=read_bool(fact, "fused"),
-            capturable=read_bool(fact, "capturable"),
-            groups=read_count(fact, "groups"),
-            tensors=read_count(fact, "tensors"),
-            parameters=read_count(fact, "parameters"),
-            device=read_text(fact, "device"),
-            dtype=read_text(fact, "dtype"),
-            steps=max(read_count(fact, "steps") or 0, steps_seen.get(index, 0)) or None,
-        )
-        for index, fact in ((i, settings.get(i, {})) for i in sorted({*settings, *steps_seen}))
-    )
+    found = []
+    for index in sorted({*settings, *steps_seen}):
+        fact = settings.get(index, {})
+        given = read_fields(OptimizerFacts, fact)
+        given["steps"] = max(given["steps"] or 0, steps_seen.get(index, 0)) or None
+        found.append(OptimizerFacts(index=index, name=read_text(fact, "class") or "?", **given))
+    return tuple(found)
 
 
 def build_ddp(facts: Sequence[Fact], is_steady_row: Callable[[int], bool]) -> DdpFacts | None:
@@ -196,17 +186,8 @@ def build_ddp(facts: Sequence[Fact], is_steady_row: Callable[[int], bool]) -> Dd
 
     sizes = tuple(s for s in read_items(settings, "bucket_sizes") if isinstance(s, int) and not isinstance(s, bool))
     return DdpFacts(
-        where=read_where(settings.get("where")),
-        find_unused_parameters=read_bool(settings, "find_unused_parameters"),
-        static_graph=read_bool(settings, "static_graph"),
-        gradient_as_bucket_view=read_bool(settings, "gradient_as_bucket_view"),
-        bucket_cap_bytes=read_count(settings, "bucket_cap_bytes"),
+        **read_fields(DdpFacts, settings),
         bucket_sizes=sizes or None,
-        parameter_bytes=read_count(settings, "parameter_bytes"),
-        parameter_tensors=read_count(settings, "parameter_tensors"),
-        unused_tensors=read_count(settings, "unused_tensors"),
-        backend=read_text(settings, "backend"),
-        comm_hook=read_text(settings, "comm_hook"),
         backward_compute_ns=mean("backward_compute_ns"),
         comm_ns=mean("comm_ns"),
         overlap_ns=mean("overlap_ns"),
@@ -225,23 +206,20 @@ def build_compile(
     limit = read_items(fact, "limit")
     reason, place, wall_s = limit if len(limit) == 3 else (None, None, None)
     used = read_bool(fact, "used") or steady_compile_ns > 0
-    return CompileFacts(
-        used=bool(used),
-        where=read_where(fact.get("where")),
-        graphs=read_count(fact, "graphs"),
-        graph_breaks=read_count(fact, "graph_breaks"),
-        break_reasons=_reasons(fact, "break_reasons"),
-        recompiles=read_count(fact, "recompiles"),
-        graph_calls_per_forward=_per_forward(fact, "graph_calls"),
-        graph_ns_per_forward=_per_forward(fact, "graph_calls_ns"),
-        graph_backward_calls_per_forward=_per_forward(fact, "graph_backward_calls"),
-        graph_backward_ns_per_forward=_per_forward(fact, "graph_backward_calls_ns"),
-        recompile_reasons=_reasons(fact, "recompile_reasons"),
-        limit_reason=reason[:MAX_TEXT_LENGTH] if isinstance(reason, str) else None,
-        limit_where=read_where(place),
-        limit_step=steps_before(wall_s) if isinstance(wall_s, float) and math.isfinite(wall_s) else None,
-        steady_compile_ns=steady_compile_ns if used else None,
-    )
+    of_run = {
+        "used": bool(used),
+        "break_reasons": _reasons(fact, "break_reasons"),
+        "recompile_reasons": _reasons(fact, "recompile_reasons"),
+        "graph_calls_per_forward": _per_forward(fact, "graph_calls"),
+        "graph_ns_per_forward": _per_forward(fact, "graph_calls_ns"),
+        "graph_backward_calls_per_forward": _per_forward(fact, "graph_backward_calls"),
+        "graph_backward_ns_per_forward": _per_forward(fact, "graph_backward_calls_ns"),
+        "limit_reason": reason[:MAX_TEXT_LENGTH] if isinstance(reason, str) else None,
+        "limit_where": read_where(place),
+        "limit_step": steps_before(wall_s) if isinstance(wall_s, float) and math.isfinite(wall_s) else None,
+        "steady_compile_ns": steady_compile_ns if used else None,
+    }
+    return CompileFacts(**read_fields(CompileFacts, fact) | of_run)
 
 
 def _per_forward(fact: Fact, key: str) -> float | None:
@@ -371,10 +349,7 @@ def read_applied(facts: Sequence[Fact]) -> tuple[AppliedTechnique, ...]:
                 settings=dict(settings) if isinstance(settings, Mapping) else {},
                 status=status,
                 detail=read_text(fact, "detail") or "",
-                target=read_text(fact, "target"),
-                where=read_where(fact.get("where")),
-                numerics=read_text(fact, "numerics"),
-                explicit=read_text(fact, "explicit"),
+                **read_fields(AppliedTechnique, fact),
                 values=dict(values) if isinstance(values, Mapping) else {},
             )
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from hotloop.core.phases import PHASES, Breakdown, PhaseStats
 from hotloop.core.report import (
@@ -104,17 +105,10 @@ def merge_breakdowns(breakdowns: Sequence[Breakdown]) -> Breakdown:
     phases = {}
     for name in PHASES:
         parts = [b.phases[name] for b in breakdowns]
-        phases[name] = PhaseStats(
-            total_ns=round(_mean([p.total_ns for p in parts])),
-            share_ratio=sum(p.share_ratio for p in parts) / count,
-            mean_ns=round(_mean([p.mean_ns for p in parts])),
-            std_ns=round(_mean([p.std_ns for p in parts])),
-            min_ns=round(_mean([p.min_ns for p in parts])),
-            median_ns=round(_mean([p.median_ns for p in parts])),
-            p95_ns=round(_mean([p.p95_ns for p in parts])),
-            p99_ns=round(_mean([p.p99_ns for p in parts])),
-            max_ns=round(_mean([p.max_ns for p in parts])),
-        )
+        means: dict[str, Any] = {
+            one.name: sum(getattr(part, one.name) for part in parts) / count for one in fields(PhaseStats)
+        }
+        phases[name] = PhaseStats(**{key: mean if key == "share_ratio" else round(mean) for key, mean in means.items()})
     return Breakdown(phases)
 
 
