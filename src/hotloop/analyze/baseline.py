@@ -12,6 +12,7 @@ from typing import Any
 
 from hotloop import __version__
 from hotloop.core.check import Check, Launch, Measure
+from hotloop.core.decode import to_plain
 from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.findings import Value
 from hotloop.core.phases import PHASES
@@ -260,15 +261,5 @@ def _tell_changes(before: Sequence[Launch], after: Sequence[Launch]) -> list[dic
 
 
 def _launch_to_json(launch: Launch) -> dict[str, Any]:
-    return {
-        "name": launch.name,
-        "steps_count": launch.steps_count,
-        "unit": launch.unit,
-        "units_per_step": launch.units_per_step,
-        "unit_drifts": launch.unit_drifts,
-        "machine": dict(launch.machine),
-        "measures": {
-            key: {"value": one.value, "error": one.error, "freedom": one.freedom}
-            for key, one in launch.measures.items()
-        },
-    }
+    kept = ("name", "steps_count", "unit", "units_per_step", "unit_drifts", "machine", "measures")
+    return {name: to_plain(getattr(launch, name)) for name in kept}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .decode import decode_contract
+from .decode import decode_contract, encode_contract
 from .findings import Value
 
 BENCH_SCHEMA = "hotloop.bench/1"
@@ -31,16 +31,7 @@ class BenchmarkResult:
 
 
 def benchmark_to_json(result: BenchmarkResult) -> dict[str, Any]:
-    return {
-        "schema": BENCH_SCHEMA,
-        "tool": {"version": result.tool_version},
-        "benchmark": result.benchmark,
-        "subject": result.subject,
-        "machine": dict(result.machine),
-        "facts": dict(result.facts),
-        "tables": [[dict(row) for row in table] for table in result.tables],
-        "notes": list(result.notes),
-    }
+    return encode_contract(BENCH_SCHEMA, result)
 
 
 def benchmark_from_json(content: Mapping[str, Any]) -> BenchmarkResult:

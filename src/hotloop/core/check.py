@@ -6,11 +6,11 @@ A launch is one recorded run of a command in fresh processes. Values are means o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from .decode import decode_contract
+from .decode import decode_contract, encode_contract
 from .findings import Value, Where
 
 CHECK_SCHEMA = "hotloop.check/1"
@@ -126,12 +126,8 @@ class Check:
 
 def check_to_json(check: Check) -> dict[str, Any]:
     """The check as plain JSON values; docs/check.md describes them."""
-    fields = asdict(check)
-    version = fields.pop("tool_version")
-    fields["skipped"] = [{"id": name, "reason": reason} for name, reason in check.skipped]
-    for told, one in zip(fields["judged"], check.judged, strict=True):
-        told["verdict"] = one.verdict.value
-    return {"schema": CHECK_SCHEMA, "tool": {"version": version}, "verdict": check.verdict.value, **fields}
+    skipped = [{"id": name, "reason": reason} for name, reason in check.skipped]
+    return encode_contract(CHECK_SCHEMA, check, verdict=check.verdict.value) | {"skipped": skipped}
 
 
 def check_from_json(content: Mapping[str, Any]) -> Check:

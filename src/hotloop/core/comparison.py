@@ -7,10 +7,10 @@ for zero.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from .decode import decode_contract
+from .decode import decode_contract, encode_contract
 from .errors import InvariantError
 from .graph import DiffRow, DiffTerm, DiffTerms
 
@@ -127,9 +127,7 @@ class Comparison:
 
 def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison as plain JSON values; docs/diff.md describes them."""
-    fields = asdict(comparison)
-    version = fields.pop("tool_version")
-    return {"schema": COMPARISON_SCHEMA, "tool": {"version": version}, **fields}
+    return encode_contract(COMPARISON_SCHEMA, comparison)
 
 
 def comparison_from_json(content: Mapping[str, Any]) -> Comparison:

@@ -1,4 +1,4 @@
-"""Plain JSON values -> the frozen dataclasses that they were written from. A file may come from anybody.
+"""Frozen dataclasses -> plain JSON values, and back. A file may come from anybody.
 
 Unknown keys are passed over and absent ones take their default, so that a file of an older or newer hotloop can still
 be read; a value of another type than the field's is refused with its place.
@@ -21,6 +21,26 @@ Special = Mapping[type, Callable[[Any, str], Any]]
 
 LARGEST = 1e30
 """No number of a report is larger; more would leave the range of a float where it is drawn."""
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses, mappings, tuples and enums as plain JSON values."""
+    found = getattr(type(value), "__dataclass_fields__", None)
+    if found is not None:
+        return {name: to_plain(getattr(value, name)) for name in found}
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(v) for v in value]
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return getattr(value, "value", value)
+    raise TypeError(f"a report cannot hold a {type(value).__name__}")
+
+
+def encode_contract(schema: str, report: Any, **first: Any) -> dict[str, Any]:
+    """A report as the JSON that ``decode_contract`` reads; ``first`` are keys that are no fields."""
+    fields = to_plain(report)
+    return {"schema": schema, "tool": {"version": fields.pop("tool_version")}, **first, **fields}
 
 
 def decode(kind: type[T], value: Any, special: Special | None = None, place: str = "") -> T:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .decode import decode_contract
+from .decode import decode_contract, encode_contract
 from .findings import Value
 
 DOCTOR_SCHEMA = "hotloop.doctor/1"
@@ -62,9 +62,7 @@ class DoctorReport:
 
     def to_json(self) -> dict[str, Any]:
         """The plain dict of schema hotloop.doctor/1."""
-        fields = asdict(self)
-        tool, python = {"version": fields.pop("tool_version")}, fields.pop("python")
-        return {"schema": DOCTOR_SCHEMA, "tool": tool, "python": python, "counts": self.counts, **fields}
+        return encode_contract(DOCTOR_SCHEMA, self, python=self.python, counts=self.counts)
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> DoctorReport:

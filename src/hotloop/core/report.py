@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .decode import Special, decode, decode_fields
+from .decode import Special, decode, decode_fields, to_plain
 from .errors import RecordingError
 from .findings import Finding, Severity, Skipped, Value, Where
 from .memory_snapshot import MemoryFile
@@ -252,44 +252,32 @@ class Report:
         return _read_report(content, "")
 
 
+_ALWAYS = (
+    *("command", "environment", "outcome", "verdict", "step", "breakdown", "device", "memory", "ranks", "findings"),
+    *("combined_saving", "forecast_history", "skipped", "health", "overhead", "timelines", "lines", "scorecard"),
+    *("device_phases", "strategy"),
+)
+"""Fields that every report's JSON holds as they are, in their order."""
+
+
 def report_to_json(report: Report) -> dict[str, Any]:
     """The report as the plain dict of schema hotloop.report/1, ready for json.dumps."""
-    skipped = [{"rule": s.rule, "reason": s.reason} for s in report.skipped]
-    out: dict[str, Any] = {
-        "schema": SCHEMA,
-        "tool": {"version": report.tool_version},
-        "command": list(report.command),
-        "environment": dict(report.environment),
-        "outcome": _plain(report.outcome),
-        "verdict": report.verdict,
-        "step": _plain(report.step),
-        "breakdown": _breakdown_to_json(report.breakdown),
-        "device": _plain(report.device),
-        "memory": _plain(report.memory),
-        "ranks": [_rank_to_json(r) for r in report.ranks],
-        "findings": [_finding_to_json(f) for f in report.findings],
-        "combined_saving": _plain(report.combined_saving),
-        "forecast_history": dict(report.forecast_history),
-        "skipped": skipped,
-        "health": [_plain(h) for h in report.health],
-        "overhead": _plain(report.overhead),
-        "timelines": [_plain(t) for t in report.timelines],
-        "lines": [_plain(line) for line in report.lines],
-        "scorecard": [_plain(row) for row in report.scorecard],
-        "device_phases": [_plain(phase) for phase in report.device_phases],
-        "strategy": [_plain(one) for one in report.strategy],
-        "next": report.next_command,
-    }
+    out: dict[str, Any] = {"schema": SCHEMA, "tool": {"version": report.tool_version}}
+    out |= {name: to_plain(getattr(report, name)) for name in _ALWAYS}
+    out["breakdown"] = _breakdown_to_json(report.breakdown)
+    out["ranks"] = [_rank_to_json(r) for r in report.ranks]
+    out["findings"] = [_finding_to_json(f) for f in report.findings]
+    out["next"] = report.next_command
     if report.trace is not None:
-        out["trace"] = _plain(report.trace)
+        out["trace"] = to_plain(report.trace)
         for summary, rank in zip(out["ranks"], report.trace.ranks, strict=True):
             device = tell_device(rank)
             summary["device"] = None if device is None else {**(summary["device"] or {}), **device}
             summary["step_windows"] = tell_step_windows(rank)
     if report.memory_files:
-        out["memory_files"] = [_plain(one) for one in report.memory_files]
+        out["memory_files"] = to_plain(report.memory_files)
     if report.tune is not None:
-        out["tune"] = _plain(report.tune)
+        out["tune"] = to_plain(report.tune)
     if report.runs:
         out["runs"] = [report_to_json(r) for r in report.runs]
     if report.run_folder is not None:
@@ -341,33 +329,19 @@ _SPECIAL: Special = {
 def _breakdown_to_json(breakdown: Breakdown | None) -> dict[str, Any] | None:
     if breakdown is None:
         return None
-    return {name: _plain(breakdown.phases[name]) for name in PHASES}
+    return {name: to_plain(breakdown.phases[name]) for name in PHASES}
 
 
 def _rank_to_json(rank: RankSummary) -> dict[str, Any]:
-    out: dict[str, Any] = _plain(rank)
+    out: dict[str, Any] = to_plain(rank)
     out["breakdown"] = _breakdown_to_json(rank.breakdown)
     return out
 
 
 def _finding_to_json(finding: Finding) -> dict[str, Any]:
-    out: dict[str, Any] = _plain(finding)
+    out: dict[str, Any] = to_plain(finding)
     del out["severity_override"]
     out["severity"] = finding.severity.value
     if finding.fix is not None:
         del out["fix"]["act"], out["fix"]["by_hand"]
     return out
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses, mappings, tuples and enums as plain JSON values."""
-    fields = getattr(type(value), "__dataclass_fields__", None)
-    if fields is not None:
-        return {name: _plain(getattr(value, name)) for name in fields}
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, (str, int, float, bool)) or value is None:
-        return getattr(value, "value", value)
-    raise TypeError(f"a report cannot hold a {type(value).__name__}")
