@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import InvariantError
-from .timeline import TimelineNote
+from .trace import TraceNote
 
 if TYPE_CHECKING:
     from .trace import Int8s, Int32s, Int64s
@@ -199,7 +199,7 @@ class CollectiveReport:
     straggler_own_excess_ns: int | None
     worst: tuple[MatchedCollective, ...]
     """The collectives with the longest waits."""
-    notes: tuple[TimelineNote, ...]
+    notes: tuple[TraceNote, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +260,7 @@ class CriticalPath:
     edges: EdgeCounts
     has_sync_events: bool
     """False: waits for the device were inferred, and the path is a guess where they matter."""
-    notes: tuple[TimelineNote, ...]
+    notes: tuple[TraceNote, ...]
 
     def __post_init__(self) -> None:
         if len(self.bound_ns) != len(BOUND_KINDS) or sum(self.bound_ns) != self.end_ns - self.start_ns:
@@ -380,7 +380,7 @@ class WhatIf:
     bound_ns: tuple[int, ...]
     """The changed step by BOUND_KINDS: what it is made of now. Sums to ``step_ns``."""
     edges: EdgeCounts
-    notes: tuple[TimelineNote, ...]
+    notes: tuple[TraceNote, ...]
 
     def __post_init__(self) -> None:
         if sum(self.bound_ns) != self.step_ns:
@@ -532,4 +532,4 @@ class TimelineDiff:
     kernels: tuple[DiffRow, ...]
     """Largest change first."""
     ops: tuple[DiffRow, ...]
-    notes: tuple[TimelineNote, ...]
+    notes: tuple[TraceNote, ...]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from .errors import InvariantError
 from .phases import PHASES, Breakdown
+from .trace import TraceNote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -469,16 +470,6 @@ class StepsDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineNote:
-    """One line that the analyses add to the trace's health."""
-
-    level: str
-    code: str
-    message: str
-    count: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RankTimeline:
     """Everything that one rank's trace tells without the others."""
 
@@ -509,4 +500,4 @@ class RankTimeline:
     """Of matrix products, convolutions and attention that operators ran, each counted once. None when there are none,
     or when the flops of any of them are unknown. Kernels of compiled code are not counted."""
     ratios: Ratios
-    notes: tuple[TimelineNote, ...]
+    notes: tuple[TraceNote, ...]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,13 +121,14 @@ class _Found:
     group_name: list[str]
     group_ranks: list[tuple[int, ...] | None]
 
+    @property
+    def columns(self) -> list[Any]:
+        return [getattr(self, one.name) for one in fields(self)]
+
     def take(self, at: Int64s) -> _Found:
-        return _Found(
-            self.start_ns[at], self.end_ns[at], self.launch_ns[at], self.first_row[at], self.events_count[at],
-            self.op[at], self.sequence[at], self.in_elements[at], self.out_elements[at], self.group_size[at],
-            self.element_bytes[at], [self.group_name[i] for i in at.tolist()],
-            [self.group_ranks[i] for i in at.tolist()],
-        )  # fmt: skip
+        rows = at.tolist()
+        found: list[Any] = [[one[i] for i in rows] if isinstance(one, list) else one[at] for one in self.columns]
+        return _Found(*found)
 
 
 def _join_columns(a: _Found, b: _Found) -> _Found:
@@ -134,14 +136,9 @@ def _join_columns(a: _Found, b: _Found) -> _Found:
         return a
     if len(a.start_ns) == 0:
         return b
-    return _Found(
-        np.concatenate([a.start_ns, b.start_ns]), np.concatenate([a.end_ns, b.end_ns]),
-        np.concatenate([a.launch_ns, b.launch_ns]), np.concatenate([a.first_row, b.first_row]),
-        np.concatenate([a.events_count, b.events_count]), np.concatenate([a.op, b.op]),
-        np.concatenate([a.sequence, b.sequence]), np.concatenate([a.in_elements, b.in_elements]),
-        np.concatenate([a.out_elements, b.out_elements]), np.concatenate([a.group_size, b.group_size]),
-        np.concatenate([a.element_bytes, b.element_bytes]), a.group_name + b.group_name, a.group_ranks + b.group_ranks,
-    )  # fmt: skip
+    pairs = zip(a.columns, b.columns, strict=True)
+    found: list[Any] = [x + y if isinstance(x, list) else np.concatenate([x, y]) for x, y in pairs]
+    return _Found(*found)
 
 
 def _from_device(trace: Trace, links: Links, classes: Classes) -> _Found:

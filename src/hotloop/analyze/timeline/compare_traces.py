@@ -10,8 +10,8 @@ from hotloop.core.comparison import Comparison, DiffSide
 from hotloop.core.errors import RecordingError
 from hotloop.core.graph import RankCollectives
 from hotloop.core.redact import redact_text
-from hotloop.core.timeline import RankTimeline, TimelineNote
-from hotloop.core.trace import Trace
+from hotloop.core.timeline import RankTimeline
+from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_results import ReducedTraces
 
 from .collectives import collect_collectives
@@ -128,8 +128,8 @@ def _tell_notes(side: Side) -> list[tuple[str, str]]:
             found[(note.level, note.message)] = 1
     told: dict[tuple[str, str], list[str]] = {}
     for one in side.traces:
-        notes: list[TimelineNote] = [
-            TimelineNote(level=n.level, code=n.code, message=n.message) for n in one.notes if n.level != "info"
+        notes: list[TraceNote] = [
+            TraceNote(level=n.level, code=n.code, message=n.message) for n in one.notes if n.level != "info"
         ]
         notes += [n for n in one.result.timeline.notes if n.level != "info"]
         for n in {n.code: n for n in notes}.values():

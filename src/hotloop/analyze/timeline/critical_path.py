@@ -25,8 +25,7 @@ from hotloop.core.graph import (
     RankSegments,
     RankStretch,
 )
-from hotloop.core.timeline import TimelineNote
-from hotloop.core.trace import Trace
+from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import RankOnPath, RanksPath, StepPath
 
 from .classes import Classes
@@ -199,11 +198,11 @@ def describe_path(
     )
 
 
-def _write_notes(trace: Trace, graph: StepGraph, unexplained: int, paced_by: str) -> tuple[TimelineNote, ...]:
+def _write_notes(trace: Trace, graph: StepGraph, unexplained: int, paced_by: str) -> tuple[TraceNote, ...]:
     notes = []
     if paced_by == "device":
         notes.append(
-            TimelineNote(
+            TraceNote(
                 level="info",
                 code="device-behind",
                 message="the host runs ahead: the device falls further behind at every step, so the path leads to the"
@@ -212,7 +211,7 @@ def _write_notes(trace: Trace, graph: StepGraph, unexplained: int, paced_by: str
         )
     if len(graph.work) and not trace.facts.has_sync:
         notes.append(
-            TimelineNote(
+            TraceNote(
                 level="warning",
                 code="no-sync-events",
                 message="the trace has no cuda_sync events: the work that each wait is for was inferred"
@@ -224,7 +223,7 @@ def _write_notes(trace: Trace, graph: StepGraph, unexplained: int, paced_by: str
         )
     if unexplained * 50 * len(graph.boundaries) > graph.high_ns - graph.low_ns:
         notes.append(
-            TimelineNote(
+            TraceNote(
                 level="warning",
                 code="unexplained-waits",
                 message=f"{unexplained} ns of the critical path wait for something that the trace does not show",
@@ -232,7 +231,7 @@ def _write_notes(trace: Trace, graph: StepGraph, unexplained: int, paced_by: str
         )
     if graph.unlinked_count:
         notes.append(
-            TimelineNote(
+            TraceNote(
                 level="info",
                 code="unlinked-kernels",
                 message=f"{graph.unlinked_count} device events of the step have no launching call: they only follow"

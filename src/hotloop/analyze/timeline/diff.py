@@ -15,7 +15,8 @@ import numpy as np
 from hotloop.analyze.changes import RankSteps, SideSteps, join_ranks, sum_terms
 from hotloop.core.graph import DiffRow, TimelineDiff
 from hotloop.core.phases import PHASES
-from hotloop.core.timeline import RankTimeline, StepWindow, TimelineNote
+from hotloop.core.timeline import RankTimeline, StepWindow
+from hotloop.core.trace import TraceNote
 
 SAME_RATIO = 0.02
 """Kernels and operators whose time per step changes by less of itself are the same."""
@@ -52,12 +53,12 @@ def diff_ranks(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) ->
     )
 
 
-def _write_notes(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) -> tuple[TimelineNote, ...]:
-    notes: list[TimelineNote] = []
+def _write_notes(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) -> tuple[TraceNote, ...]:
+    notes: list[TraceNote] = []
     for which, ranks in (("before", before), ("after", after)):
         if any(one.step_source == "whole trace" for one in ranks):
             notes.append(
-                TimelineNote(
+                TraceNote(
                     level="warning",
                     code="no-steps",
                     message=f"{which}: no steps are marked; the whole trace counts as one",
@@ -65,7 +66,7 @@ def _write_notes(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) 
             )
         if any(one.kernels_left_out_count or one.ops_left_out_count for one in ranks):
             notes.append(
-                TimelineNote(
+                TraceNote(
                     level="info",
                     code="rows-left-out",
                     message=f"{which}: only the largest kernels and operators are compared; the others"
@@ -75,7 +76,7 @@ def _write_notes(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) 
     sources = [sorted({one.step_source for one in ranks}) for ranks in (before, after)]
     if sources[0] != sources[1]:
         notes.append(
-            TimelineNote(
+            TraceNote(
                 level="warning",
                 code="other-steps",
                 message=f"steps were found in different ways: {', '.join(sources[0])} and {', '.join(sources[1])}",

@@ -28,7 +28,7 @@ from hotloop.core.graph import (
     RankCollectives,
     RankShare,
 )
-from hotloop.core.timeline import TimelineNote
+from hotloop.core.trace import TraceNote
 from hotloop.core.trace_analysis import RankWait
 
 from .clocks import align_clocks
@@ -196,11 +196,11 @@ def compare_ranks(
         return None
     matches = match_collectives(ranks)
     clocks = align_clocks(ranks, matches.rank, matches.at, matches.first, _are_synchronising(ranks, matches))
-    notes: list[TimelineNote] = []
+    notes: list[TraceNote] = []
     left_out = sum(one.left_out_count for one in ranks)
     if left_out:
         notes.append(
-            TimelineNote(
+            TraceNote(
                 level="info",
                 code="collectives-left-out",
                 message=f"{left_out} collectives after the first {MAX_COLLECTIVES} of a rank are not compared",
@@ -226,7 +226,7 @@ def compare_ranks(
     cause, reason = _name_cause(shares, straggler, compute_excess, own_excess, slow_link, total_wait, span)
     if int(np.count_nonzero(doubtful)):
         notes.append(
-            TimelineNote(
+            TraceNote(
                 level="warning",
                 code="doubtful-collectives",
                 message=f"{int(np.count_nonzero(doubtful))} collectives end on a rank before the last rank arrived:"

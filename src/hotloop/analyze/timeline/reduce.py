@@ -15,9 +15,8 @@ from hotloop.core.timeline import (
     StepIdle,
     StepsDevice,
     StepWindow,
-    TimelineNote,
 )
-from hotloop.core.trace import Category, Trace
+from hotloop.core.trace import Category, Trace, TraceNote
 
 from .anatomy import (
     HostPhases,
@@ -201,11 +200,11 @@ def _write_notes(
     steps: Steps,
     phases: HostPhases,
     seen: DeviceSteps | None,
-) -> tuple[TimelineNote, ...]:
+) -> tuple[TraceNote, ...]:
     notes = []
 
     def note(level: str, code: str, message: str, count: int | None = None) -> None:
-        notes.append(TimelineNote(level=level, code=code, message=message, count=count))
+        notes.append(TraceNote(level=level, code=code, message=message, count=count))
 
     if steps.source == "whole trace":
         note(

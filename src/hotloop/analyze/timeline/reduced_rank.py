@@ -9,7 +9,6 @@ from hotloop.core.errors import UsageError
 from hotloop.core.graph import RankCollectives, RankSegments
 from hotloop.core.redact import redact_text
 from hotloop.core.report import Health
-from hotloop.core.timeline import TimelineNote
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import AskedChange, TraceAnalysis, TraceRank
 from hotloop.core.trace_results import ReducedTraces
@@ -24,7 +23,7 @@ from .what_if import answer_asked, can_replay, forecast_for_rules, open_typical_
 
 Waits = Mapping[str, Mapping[int, int]]
 """By the file's name: the wait of each of its collectives in ns, by its row."""
-Answers = tuple[tuple[AskedChange, ...], tuple[TimelineNote, ...]]
+Answers = tuple[tuple[AskedChange, ...], tuple[TraceNote, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,7 @@ class ReducedRank:
     segments: RankSegments | None
     """Of the step in the middle; None where it is not cut."""
     what_if: tuple[AskedChange, ...]
-    notes: tuple[TimelineNote, ...]
+    notes: tuple[TraceNote, ...]
 
 
 def describe_rank(
@@ -54,7 +53,7 @@ def describe_rank(
         try:
             window = open_typical_window(*parts)
         except UsageError as error:
-            notes.append(TimelineNote(level="info", code="not-replayed", message=str(error)))
+            notes.append(TraceNote(level="info", code="not-replayed", message=str(error)))
     if window is not None:
         forecasts, told = forecast_for_rules(*parts, asked, window)
         rank, notes = replace(rank, forecasts=forecasts), [*notes, *told]
@@ -124,14 +123,14 @@ def join_ranks(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceAnalysis, tupl
         ranks_path=summarize_ranks_path(collectives, segments, together.clocks, recorded),
         what_if=answers,
     )
-    return analysis, notes + tuple(map(_as_trace_note, together.notes))
+    return analysis, (*notes, *together.notes)
 
 
 def merge_notes(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceNote, ...]:
     """The notes of all files, worst first; what several files have in common is said once, with their number."""
     groups: dict[tuple[str, str], list[TraceNote]] = {}
     for one in reduced.traces:
-        own = map(_as_trace_note, (*one.result.rank.timeline.notes, *one.result.notes))
+        own = (*one.result.rank.timeline.notes, *one.result.notes)
         # Both ends may count the same thing; what the analyses say names its consequence.
         known = {note.code: note for note in (*one.notes, *own)}
         for note in known.values():
@@ -155,7 +154,3 @@ _LEVELS = ("error", "warning", "info")
 
 def _list_collectives(reduced: ReducedTraces[ReducedRank]) -> list[RankCollectives]:
     return [replace(one.result.collectives, rank=one.facts.rank) for one in reduced.traces]
-
-
-def _as_trace_note(note: TimelineNote) -> TraceNote:
-    return TraceNote(level=note.level, code=note.code, message=note.message)

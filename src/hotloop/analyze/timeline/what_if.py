@@ -21,8 +21,7 @@ from hotloop.core.analysis import Forecast
 from hotloop.core.changes import CHANGES, DEFAULT_FACTOR, FORMS, list_forms
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, Change, WhatIf
-from hotloop.core.timeline import TimelineNote
-from hotloop.core.trace import Category, Trace
+from hotloop.core.trace import Category, Trace, TraceNote
 from hotloop.core.trace_analysis import AskedChange
 
 from .autocast import BEST, MIDDLE, WORST, Autocast, AutocastCase, find_autocast, lower_precision
@@ -115,26 +114,33 @@ def answer_asked(
     steps: Steps,
     asked: Sequence[str],
     waits_by_row: Mapping[int, int] | None = None,
-) -> tuple[tuple[AskedChange, ...], tuple[TimelineNote, ...]]:
+) -> tuple[tuple[AskedChange, ...], tuple[TraceNote, ...]]:
     """(every change alone, then all together, on as many steps as fit; why some of them have no answer)."""
     sets = [(one,) for one in asked] + ([tuple(asked)] if len(asked) > 1 else [])
     told: list[AskedChange] = []
-    notes: list[TimelineNote] = []
+    notes: list[TraceNote] = []
     try:
         if steps.source == "whole trace":
             raise UsageError("the trace shows no steps that could be re-timed")
         window = open_window(trace, links, classes, steps)
     except UsageError as error:
-        return (), (TimelineNote(level="warning", code="what-if", message=f"--what-if: {error}"),)
+        return (), (TraceNote(level="warning", code="what-if", message=f"--what-if: {error}"),)
     for one in sets:
         changes = [parse_change(text) for text in one]
         try:
             (found,) = forecast_all(trace, links, classes, steps, [changes], waits_by_row=waits_by_row, window=window)
         except UsageError as error:
-            notes.append(TimelineNote(level="warning", code=f"what-if {one}", message=f"--what-if: {error}"))
+            notes.append(TraceNote(level="warning", code=f"what-if {one}", message=f"--what-if: {error}"))
             continue
         told.append(_tell(trace, one, found))
     return tuple(told), tuple(notes)
+
+
+_RESTATED = (
+    *("basis", "basis_reason", "steps_count", "paced_by", "measured_step_ns", "replayed_step_ns", "step_ns"),
+    *("low_step_ns", "high_step_ns", "saving_low_ratio", "saving_mid_ratio", "saving_high_ratio"),
+    *("bound_by", "limits_ns"),
+)
 
 
 def _tell(trace: Trace, asked: tuple[str, ...], found: WhatIf) -> AskedChange:
@@ -144,20 +150,7 @@ def _tell(trace: Trace, asked: tuple[str, ...], found: WhatIf) -> AskedChange:
         rank=trace.facts.rank,
         source=trace.facts.source,
         changes=asked,
-        basis=found.basis,
-        basis_reason=found.basis_reason,
-        steps_count=found.steps_count,
-        paced_by=found.paced_by,
-        measured_step_ns=found.measured_step_ns,
-        replayed_step_ns=found.replayed_step_ns,
-        step_ns=found.step_ns,
-        low_step_ns=found.low_step_ns,
-        high_step_ns=found.high_step_ns,
-        saving_low_ratio=found.saving_low_ratio,
-        saving_mid_ratio=found.saving_mid_ratio,
-        saving_high_ratio=found.saving_high_ratio,
-        bound_by=found.bound_by,
-        limits_ns=found.limits_ns,
+        **{name: getattr(found, name) for name in _RESTATED},
         bound_ns=dict(zip(BOUND_KINDS, found.bound_ns, strict=True)),
         inferred_edges=edges.inferred,
         edges_count=recorded + edges.inferred,
@@ -237,7 +230,7 @@ def forecast_for_rules(
     steps: Steps,
     asked: Collection[str] = tuple(ASKED),
     window: StepWindowGraph | None = None,
-) -> tuple[Mapping[str, Forecast], tuple[TimelineNote, ...]]:
+) -> tuple[Mapping[str, Forecast], tuple[TraceNote, ...]]:
     """(forecasts of what the rules ask for, why there are none). Only simulated ones: a rule has its own rule of
     thumb."""
     wanted = {name: change for name, change in ASKED.items() if name in asked}
@@ -246,10 +239,10 @@ def forecast_for_rules(
             return {}, ()
         window = window or open_window(trace, links, classes, steps)
         if not is_typical(steps, window.first, window.last):
-            return {}, (TimelineNote(level="info", code="not-replayed", message=UNLIKE),)
+            return {}, (TraceNote(level="info", code="not-replayed", message=UNLIKE),)
         found = forecast_all(trace, links, classes, steps, [(one,) for one in wanted.values()], window=window)
     except UsageError as error:
-        return {}, (TimelineNote(level="info", code="not-replayed", message=str(error)),)
+        return {}, (TraceNote(level="info", code="not-replayed", message=str(error)),)
     told = {
         name: Forecast(
             technique=name,
@@ -270,7 +263,7 @@ def forecast_for_rules(
     }
     if told:
         return told, ()
-    return {}, (TimelineNote(level="info", code="not-replayed", message=found[0].basis_reason),)
+    return {}, (TraceNote(level="info", code="not-replayed", message=found[0].basis_reason),)
 
 
 def choose_steps(trace: Trace, steps: Steps, most: int = MAX_STEPS) -> tuple[int, int]:
@@ -297,7 +290,7 @@ def choose_steps(trace: Trace, steps: Steps, most: int = MAX_STEPS) -> tuple[int
 def _forecast_one(at: Situation, steps: Steps, changes: tuple[Change, ...], base: Int64s, paced_by: str) -> WhatIf:
     graph = at.graph
     _check(changes)
-    notes: list[TimelineNote] = []
+    notes: list[TraceNote] = []
     weight, loader = _apply(at, changes, notes, MIDDLE)
     changed = replay(graph, weight)
     late = np.maximum(graph.unexplained, 0)
@@ -450,7 +443,7 @@ def _split_step(graph: StepGraph, weight: Int64s, time: Int64s, bound_by: str, s
 
 
 def _apply(
-    at: Situation, changes: Sequence[Change], notes: list[TimelineNote], case: AutocastCase
+    at: Situation, changes: Sequence[Change], notes: list[TraceNote], case: AutocastCase
 ) -> tuple[Int64s, Loading | None]:
     """(weights after the changes, the workers beside the training or None)."""
     weight = at.graph.weight_ns.astype(np.float64)
@@ -469,9 +462,7 @@ def _no_input_wait(at: Situation, weight: NDArray[np.float64], change: Change) -
     weight[at.graph.role == ROLE["input"]] = 0
 
 
-def _free_loader(
-    at: Situation, weight: NDArray[np.float64], change: Change, notes: list[TimelineNote]
-) -> Loading | None:
+def _free_loader(at: Situation, weight: NDArray[np.float64], change: Change, notes: list[TraceNote]) -> Loading | None:
     """The main thread waits no longer than workers of the same speed make it wait; what they allow."""
     trace, graph = at.trace, at.graph
     rows = graph.row[graph.role == ROLE["input"]]
@@ -480,7 +471,7 @@ def _free_loader(
     _no_input_wait(at, weight, change)
     if loaders and not any(_SINGLE_PROCESS.search(name) for name in loaders):
         notes.append(
-            TimelineNote(
+            TraceNote(
                 level="warning",
                 code="loader-elsewhere",
                 message="the batches are made in other processes: their speed is not in the trace, so the forecast is"
@@ -492,7 +483,7 @@ def _free_loader(
 
 
 def _lower_precision(
-    at: Situation, weight: NDArray[np.float64], change: Change, notes: list[TimelineNote], case: AutocastCase
+    at: Situation, weight: NDArray[np.float64], change: Change, notes: list[TraceNote], case: AutocastCase
 ) -> None:
     found = find_autocast(at.trace, at.links, at.graph)
     if found is None:
@@ -504,7 +495,7 @@ def _lower_precision(
     lower_precision(at.trace, at.links, at.graph, weight, found, case, change.factor, change.attention_factor)
 
 
-def _doubt_autocast(at: Situation, change: Change, found: Autocast) -> list[TimelineNote]:
+def _doubt_autocast(at: Situation, change: Change, found: Autocast) -> list[TraceNote]:
     """What the forecast rests on that neither the trace nor the user tells."""
     doubts = []
     share = found.attention_ns / max(1, at.graph.high_ns - at.graph.low_ns)
@@ -520,7 +511,7 @@ def _doubt_autocast(at: Situation, change: Change, found: Autocast) -> list[Time
         )
     if not found.is_measured:
         doubts.append("the trace has no operator that shows the memory bandwidth")
-    return [TimelineNote(level="warning", code="autocast", message=text) for text in doubts]
+    return [TraceNote(level="warning", code="autocast", message=text) for text in doubts]
 
 
 def _scale_matrix(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
