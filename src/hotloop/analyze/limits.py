@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import UsageError
+from hotloop.core.toml import parse_toml
 
 from .check import BUDGETS, Limits
 
@@ -27,13 +27,9 @@ def load_limits(path: Path) -> Limits:
 
 
 def parse_limits(text: str, *, source: str = "limits") -> Limits:
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml
     try:
-        content = toml.loads(text)
-    except (toml.TOMLDecodeError, RecursionError) as error:
+        content = parse_toml(text)
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{source}: not TOML: {error}") from None
     if content.get("schema") != LIMITS_SCHEMA:
         raise UsageError(

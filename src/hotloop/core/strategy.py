@@ -16,7 +16,6 @@ technique's default. The order in the file means nothing: every technique knows 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,13 +110,11 @@ def load_strategy(path: str | Path) -> Strategy:
 
 def parse_strategy(text: str, *, source: str = "strategy") -> Strategy:
     """TOML text -> Strategy. Ids and settings are checked where techniques are known (``hotloop.apply.check``)."""
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml
+    from .toml import parse_toml  # on Python 3.10 a training may lack tomli
+
     try:
-        content = toml.loads(text)
-    except (toml.TOMLDecodeError, RecursionError) as error:
+        content = parse_toml(text)
+    except (ValueError, RecursionError) as error:
         raise StrategyError(f"{source}: not TOML: {error}") from error
     return strategy_from_mapping(content, source=source)
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +31,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
 from hotloop.core.spelling import say_meant
 from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_from_mapping
+from hotloop.core.toml import parse_toml
 
 from .search import BASELINE, Check
 
@@ -105,13 +105,9 @@ def load_grid(path: str, check: Check) -> tuple[Configuration, ...]:
 
 def parse_grid(text: str, check: Check, *, source: str = "matrix") -> tuple[Configuration, ...]:
     """TOML text -> configurations in their order. Raises GridError."""
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml
     try:
-        content = toml.loads(text)
-    except (toml.TOMLDecodeError, RecursionError) as error:
+        content = parse_toml(text)
+    except (ValueError, RecursionError) as error:
         raise GridError(f"{source}: not TOML: {error}") from error
     if content.get("schema") != SCHEMA:
         raise GridError(f'{source}: schema is {content.get("schema")!r}; the first line must be: schema = "{SCHEMA}"')

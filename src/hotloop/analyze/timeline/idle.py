@@ -12,6 +12,7 @@ communication, behind an event of another stream, inside a graph, or untold. A w
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -476,30 +477,54 @@ def _blame(
     hidden |= match_names(trace, trace.name[ranges.rows], PROFILER_STEP)
     host = _find_rows_near(trace, (Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME), gaps)
     host = host[~np.isin(host, ranges.rows[hidden])]
+    sums = _sum_blame(trace, gaps, thread, main_thread, drained, host, by_step, with_nothing=True)
+    kinds = by_step.kinds = _kinds_of_names(trace, host)
+    return _list_blame(trace, sums, kinds, top)
+
+
+def _sum_blame(
+    trace: Trace,
+    gaps: Intervals,
+    thread: NDArray[np.int32],
+    main_thread: int | None,
+    drained: NDArray[np.bool_],
+    rows: Int64s,
+    by_step: _StepBlame,
+    *,
+    with_nothing: bool = False,
+) -> dict[tuple[int, bool], list[int]]:
+    """ns and gaps by name of the innermost of these rows and whether the device had drained; ``with_nothing`` counts
+    under no name what none of them covers."""
     segments: dict[int, tuple[Intervals, Int64s]] = {}
     sums: dict[tuple[int, bool], list[int]] = {}
     for one, mine in split_by_thread(thread):
-        left = Intervals(gaps.start_ns[mine], gaps.end_ns[mine])
-        index = mine
+        left, index = Intervals(gaps.start_ns[mine], gaps.end_ns[mine]), mine
         for source in dict.fromkeys((one, main_thread)):
             if source is None:
                 continue
             if source not in segments:
-                segments[source] = _flatten_thread(trace, host[trace.thread[host] == source])
+                segments[source] = _flatten_thread(trace, rows[trace.thread[rows] == source])
             busy, row = segments[source]
             start, end, of_gap, of_segment = overlap_pieces(left, busy)
             _add(sums, trace.name[row[of_segment]], drained[index[of_gap]], end - start, index[of_gap])
             by_step.add(start, end - start, trace.name[row[of_segment]], drained[index[of_gap]])
-            rest, of_rest = _cut(left, busy)
-            left, index = rest, index[of_rest]
-        nothing = np.full(len(left), NONE, dtype=np.int64)
-        _add(sums, nothing, drained[index], left.end_ns - left.start_ns, index)
-        by_step.add(left.start_ns, left.end_ns - left.start_ns, nothing, drained[index])
-    kinds = by_step.kinds = _kinds_of_names(trace, host)
+            left, of_rest = _cut(left, busy)
+            index = index[of_rest]
+        if with_nothing:
+            nothing = np.full(len(left), NONE, dtype=np.int64)
+            _add(sums, nothing, drained[index], left.end_ns - left.start_ns, index)
+            by_step.add(left.start_ns, left.end_ns - left.start_ns, nothing, drained[index])
+    return sums
+
+
+def _list_blame(
+    trace: Trace, sums: Mapping[tuple[int, bool], Sequence[int]], kinds: Mapping[int, str], top: int
+) -> tuple[BlameRow, ...]:
+    """The largest sums; ``kinds`` by name where they are no lines of Python."""
     rows = [
         BlameRow(
             name=trace.names[name] if name >= 0 else NOTHING,
-            kind=kinds[name] if name >= 0 else NOTHING,
+            kind=kinds.get(name, "python") if name >= 0 else NOTHING,
             cause="sync-drained" if is_drained else "launch-late",
             total_ns=total,
             gaps_count=count,
@@ -594,33 +619,7 @@ def _blame_python(
     thread, drained = thread[longest], drained[longest]
     python = _find_rows_near(trace, (Category.PYTHON,), gaps)
     python = python[match_names(trace, trace.name[python], PYTHON_LINE)]
-    sums: dict[tuple[int, bool], list[int]] = {}
-    segments: dict[int, tuple[Intervals, Int64s]] = {}
-    for one, mine in split_by_thread(thread):
-        left, index = Intervals(gaps.start_ns[mine], gaps.end_ns[mine]), mine
-        for source in dict.fromkeys((one, main_thread)):
-            if source is None:
-                continue
-            if source not in segments:
-                segments[source] = _flatten_thread(trace, python[trace.thread[python] == source])
-            busy, row = segments[source]
-            start, end, of_gap, of_segment = overlap_pieces(left, busy)
-            _add(sums, trace.name[row[of_segment]], drained[index[of_gap]], end - start, index[of_gap])
-            by_step.add(start, end - start, trace.name[row[of_segment]], drained[index[of_gap]])
-            left, of_rest = _cut(left, busy)
-            index = index[of_rest]
-    rows = [
-        BlameRow(
-            name=trace.names[name],
-            kind="python",
-            cause="sync-drained" if is_drained else "launch-late",
-            total_ns=total,
-            gaps_count=count,
-        )
-        for (name, is_drained), (total, count) in sums.items()
-        if total
-    ]
-    return tuple(sorted(rows, key=lambda r: (-r.total_ns, r.name, r.cause))[:top])
+    return _list_blame(trace, _sum_blame(trace, gaps, thread, main_thread, drained, python, by_step), {}, top)
 
 
 def _list_syncs(trace: Trace, ranges: Nesting, sync_row: Int64s, after: Int64s, top: int) -> tuple[BlameRow, ...]:

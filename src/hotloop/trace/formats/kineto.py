@@ -107,19 +107,7 @@ class _CallArgs(Struct, gc=False):
     old_external_id: Integer = msgspec.field(name="external id", default=-1)
 
 
-class _HostArgs(Struct, gc=False):
-    external_id: Integer = msgspec.field(name="External id", default=-1)
-    old_external_id: Integer = msgspec.field(name="external id", default=-1)
-    sequence_number: Integer = msgspec.field(name="Sequence number", default=UNKNOWN)
-    forward_thread: Integer = msgspec.field(name="Fwd thread id", default=UNKNOWN)
-    flops: Integer = msgspec.field(name="Flops", default=UNKNOWN)
-    kernel_flops: Integer = msgspec.field(name="kernel_flop", default=UNKNOWN)
-    shapes: Raw = msgspec.field(name="Input Dims", default=ABSENT)
-    dtypes: Raw = msgspec.field(name="Input type", default=ABSENT)
-    concrete_inputs: Raw = msgspec.field(name="Concrete Inputs", default=ABSENT)
-    call_stack: Raw = msgspec.field(name="Call stack", default=ABSENT)
-    module: Raw = msgspec.field(name="Module Hierarchy", default=ABSENT)
-    kernel_file: Raw = ABSENT
+class _CollectiveArgs(Struct, gc=False):
     collective: Raw = msgspec.field(name="Collective name", default=ABSENT)
     process_group_name: Raw = msgspec.field(name="Process Group Name", default=ABSENT)
     process_group_description: Raw = msgspec.field(name="Process Group Description", default=ABSENT)
@@ -132,7 +120,22 @@ class _HostArgs(Struct, gc=False):
     collective_sequence: Integer = msgspec.field(name="Seq", default=UNKNOWN)
 
 
-class _DeviceArgs(Struct, gc=False):
+class _HostArgs(_CollectiveArgs, gc=False):
+    external_id: Integer = msgspec.field(name="External id", default=-1)
+    old_external_id: Integer = msgspec.field(name="external id", default=-1)
+    sequence_number: Integer = msgspec.field(name="Sequence number", default=UNKNOWN)
+    forward_thread: Integer = msgspec.field(name="Fwd thread id", default=UNKNOWN)
+    flops: Integer = msgspec.field(name="Flops", default=UNKNOWN)
+    kernel_flops: Integer = msgspec.field(name="kernel_flop", default=UNKNOWN)
+    shapes: Raw = msgspec.field(name="Input Dims", default=ABSENT)
+    dtypes: Raw = msgspec.field(name="Input type", default=ABSENT)
+    concrete_inputs: Raw = msgspec.field(name="Concrete Inputs", default=ABSENT)
+    call_stack: Raw = msgspec.field(name="Call stack", default=ABSENT)
+    module: Raw = msgspec.field(name="Module Hierarchy", default=ABSENT)
+    kernel_file: Raw = ABSENT
+
+
+class _DeviceArgs(_CollectiveArgs, gc=False):
     external_id: Integer = msgspec.field(name="External id", default=-1)
     old_external_id: Integer = msgspec.field(name="external id", default=-1)
     queued_ns: Integer = msgspec.field(name="queued", default=UNKNOWN)
@@ -151,16 +154,6 @@ class _DeviceArgs(Struct, gc=False):
     sync_kind: Raw = msgspec.field(name="cuda_sync_kind", default=ABSENT)
     wait_on_stream: Integer = UNKNOWN
     wait_on_record_correlation: Integer = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=UNKNOWN)
-    collective: Raw = msgspec.field(name="Collective name", default=ABSENT)
-    process_group_name: Raw = msgspec.field(name="Process Group Name", default=ABSENT)
-    process_group_description: Raw = msgspec.field(name="Process Group Description", default=ABSENT)
-    process_group_id: Raw = msgspec.field(name="Process Group ID", default=ABSENT)
-    process_group_ranks: Raw = msgspec.field(name="Process Group Ranks", default=ABSENT)
-    dtype: Raw = ABSENT
-    group_size: Integer = msgspec.field(name="Group size", default=UNKNOWN)
-    in_elements: Integer = msgspec.field(name="In msg nelems", default=UNKNOWN)
-    out_elements: Integer = msgspec.field(name="Out msg nelems", default=UNKNOWN)
-    collective_sequence: Integer = msgspec.field(name="Seq", default=UNKNOWN)
 
 
 class _PythonArgs(Struct, gc=False):
