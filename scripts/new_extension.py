@@ -128,9 +128,6 @@ class {class_name}(Technique):
         if not changed:
             return NotApplicable(why="FILL IN the fact that is in the way, with its value")
         return Applied(text="FILL IN what was changed: {{modules}} modules", values={{"modules": len(changed)}})
-
-
-TECHNIQUE = {class_name}()
 '''
 
 TECHNIQUE_TEST = '''"""{id}: what it changes, and what it leaves alone."""

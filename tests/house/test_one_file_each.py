@@ -76,9 +76,6 @@ DECLARED
     def change_loader(self, loader, settings, context):
         loader.kettles = settings["kettles"]
         return Applied(text="kettles={kettles} are warm", values={"kettles": loader.kettles})
-
-
-TECHNIQUE = WarmKettle()
 '''
 BY_HAND_ACT = '''
 """Buy a kettle that `slow-kettle` does not find."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Generic, Protocol, TypeVar
 
 from .errors import InvariantError, UsageError
@@ -19,8 +21,20 @@ class Named(Protocol):
 T = TypeVar("T", bound=Named)
 
 
+def _list_values(module: ModuleType, kind: type[T]) -> Iterator[T]:
+    for value in vars(module).values():
+        if isinstance(value, kind):
+            yield value
+        elif isinstance(value, type) and issubclass(value, kind) and value.__module__ == module.__name__:
+            yield _make(value)
+
+
+_make = functools.cache(lambda kind: kind())
+"""One value of a class for all catalogues."""
+
+
 class Catalogue(Mapping[str, T], Generic[T]):
-    """Every value of ``kind`` that the modules of ``packages`` define, sorted by id.
+    """Every value of ``kind`` that the modules of ``packages`` define, and one of every class of that kind, by id.
 
     An unknown id is answered with the known ones; two values of one id are refused.
     """
@@ -36,9 +50,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
             for package in self._packages:
                 for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
                     module = importlib.import_module(f"{package}.{info.name}")
-                    for value in vars(module).values():
-                        if not isinstance(value, self._kind):
-                            continue
+                    for value in _list_values(module, self._kind):
                         if found.setdefault(value.id, value) is not value:
                             raise InvariantError(f"{package} defines {value.id!r} twice")
             self._found = dict(sorted(found.items()))

@@ -1,7 +1,7 @@
 """Technique: one optimisation in one file, which changes a training's objects where it can prove that it may.
 
-A technique file (``apply/techniques/<name>.py``) defines one subclass of Technique and one instance of it. Importing it
-must not import torch: hooks do that themselves, because the command line knows every technique without torch.
+A technique file (``apply/techniques/<name>.py``) defines one subclass of Technique. Importing it must not import torch:
+hooks do that themselves, because the command line knows every technique without torch.
 """
 
 from __future__ import annotations

@@ -52,6 +52,3 @@ class Accumulation(Technique):
         if context.from_outside:
             return NotApplicable(why="the script's loop decides what a batch is; use the Trainer or micro_batches()")
         return NotApplicable(why="the loop is yours: go through hotloop.train.accumulate.micro_batches in it")
-
-
-TECHNIQUE = Accumulation()

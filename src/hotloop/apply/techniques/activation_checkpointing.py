@@ -224,6 +224,3 @@ def _switch_caches_off(model: Any) -> tuple[Callable[[], None], str]:
             config.use_cache = True
 
     return restore, ", use_cache=False" if switched else ""
-
-
-TECHNIQUE = ActivationCheckpointing()

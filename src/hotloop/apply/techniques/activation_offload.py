@@ -87,6 +87,3 @@ def offload(model: Any, least_bytes: int, pin_memory: bool) -> Any:
             return call(*args, **kwargs)
 
     return wrap_forward(model, around)
-
-
-TECHNIQUE = ActivationOffload()

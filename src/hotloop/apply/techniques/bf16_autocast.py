@@ -108,6 +108,3 @@ def _has_many_lengths(analysis: Analysis) -> bool:
     totals = [tokens + padding for tokens, padding in pairs if tokens >= 0 and padding >= 0]
     totals = totals[:: -(-len(totals) // MOST_BATCHES) or 1]
     return len(totals) >= FEWEST_BATCHES and len(set(totals)) > MANY_LENGTHS_RATIO * len(totals)
-
-
-TECHNIQUE = Bf16Autocast()

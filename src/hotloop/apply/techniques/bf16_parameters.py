@@ -317,5 +317,3 @@ _KEPT = {
     "stochastic": "rounded at random",
     "nearest": "rounded to the nearest",
 }
-
-TECHNIQUE = Bf16Parameters()

@@ -88,6 +88,3 @@ class CalmerScaler(Technique):
             scaler._init_scale = scale
 
         return Applied(text=", ".join(changes), values=values, undo=undo)
-
-
-TECHNIQUE = CalmerScaler()

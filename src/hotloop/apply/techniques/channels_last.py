@@ -245,6 +245,3 @@ def _contiguous(value: Any) -> Any:
     import torch
 
     return _as(value, torch.contiguous_format)
-
-
-TECHNIQUE = ChannelsLast()

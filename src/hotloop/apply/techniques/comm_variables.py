@@ -126,6 +126,3 @@ class CommVariables(Technique):
 def _wanted(settings: Mapping[str, Value]) -> dict[str, str]:
     named = {VARIABLES[name]: settings[name] for name in VARIABLES if settings[name] is not None}
     return {name: str(int(value)) if isinstance(value, bool) else str(value) for name, value in named.items()}
-
-
-TECHNIQUE = CommVariables()

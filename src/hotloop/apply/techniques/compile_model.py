@@ -197,6 +197,3 @@ def _compile_forward(module: Any, options: Mapping[str, Value]) -> Callable[[], 
     compile_function: Any = torch.compile
     compiled = compile_function(module.forward, **options)
     return wrap_forward(module, lambda call, args, kwargs: compiled(*args, **kwargs))
-
-
-TECHNIQUE = CompileModel()

@@ -98,6 +98,3 @@ class CompileOptimizer(Technique):
         numerics = Numerics.REORDERED if kind in WITHOUT_COUNT else None
         text = "compiled {optimizer}.step (backend={backend})"
         return Applied(text=text, values={"optimizer": kind, "backend": backend}, numerics=numerics, undo=undo)
-
-
-TECHNIQUE = CompileOptimizer()

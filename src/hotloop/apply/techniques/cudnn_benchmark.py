@@ -70,6 +70,3 @@ class CudnnBenchmark(Technique):
                 cudnn.benchmark_limit = limit
 
         return Applied(text="cudnn.benchmark=True", undo=undo)
-
-
-TECHNIQUE = CudnnBenchmark()

@@ -80,6 +80,3 @@ def two_ranks(arguments: Mapping[str, Any]) -> Numerics | None:
     import torch.distributed as dist
 
     return Numerics.EXACT if dist.get_world_size(arguments.get("process_group")) == 2 else None
-
-
-TECHNIQUE = DdpBuckets()

@@ -207,6 +207,3 @@ class _Watch:
 
     def _is_missing(self, parameter: Any) -> bool:
         return self._missing is not None and parameter is self._parameters[self._missing]
-
-
-TECHNIQUE = DdpSettings()

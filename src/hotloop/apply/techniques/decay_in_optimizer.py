@@ -66,6 +66,3 @@ class DecayInOptimizer(Technique):
 
         values: dict[str, Value] = {"weight_decay": settings["weight_decay"], "groups": len(before)}
         return Applied(text="weight_decay={weight_decay} for {groups} groups", values=values, undo=undo)
-
-
-TECHNIQUE = DecayInOptimizer()

@@ -55,6 +55,3 @@ class DevicePrefetch(Technique):
             values={"device": str(prefetcher.device)},
             replacement=prefetcher,
         )
-
-
-TECHNIQUE = DevicePrefetch()

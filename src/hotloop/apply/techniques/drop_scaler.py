@@ -181,6 +181,3 @@ class _State:
 
     def __reduce__(self) -> Any:
         return (getattr, (self.scaler, "state_dict"))
-
-
-TECHNIQUE = DropScaler()

@@ -63,6 +63,3 @@ class DynamicShapes(Technique):
         if context.from_outside:
             return None
         return NotApplicable(why="by API nothing of torch is patched: write torch.compile(..., dynamic=True)")
-
-
-TECHNIQUE = DynamicShapes()

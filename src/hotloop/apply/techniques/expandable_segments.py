@@ -63,6 +63,3 @@ class ExpandableSegments(Technique):
         if not context.from_outside:
             return NotApplicable(why="the allocator reads its variable once: use hotloop run, or export it before")
         return None
-
-
-TECHNIQUE = ExpandableSegments()

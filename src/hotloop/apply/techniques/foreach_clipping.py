@@ -117,6 +117,3 @@ def _calculates_with_grad(loop: ast.For) -> bool:
         if any(is_grad(part) for part in parts):
             return True
     return False
-
-
-TECHNIQUE = ForeachClipping()

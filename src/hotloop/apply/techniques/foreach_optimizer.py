@@ -69,6 +69,3 @@ class ForeachOptimizer(Technique):
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)
-
-
-TECHNIQUE = ForeachOptimizer()

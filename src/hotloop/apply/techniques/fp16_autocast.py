@@ -138,6 +138,3 @@ def _autocast_once_scaled(model: Any, scaler: Any, give_up: Callable[[str], None
         undo_autocast()
 
     return undo
-
-
-TECHNIQUE = Fp16Autocast()

@@ -130,6 +130,3 @@ def find_blocks(model: Any) -> list[Any]:
 
     look(model)
     return found
-
-
-TECHNIQUE = Fsdp2()

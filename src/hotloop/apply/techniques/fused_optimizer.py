@@ -84,6 +84,3 @@ class FusedOptimizer(Technique):
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)
-
-
-TECHNIQUE = FusedOptimizer()

@@ -132,6 +132,3 @@ def _begin(memory: dict[str, Any], settings: Mapping[str, Any]) -> Effect:
         values={"warmup_steps": settings["warmup_steps"], "frozen": gc.get_freeze_count(), "every": settings["every"]},
         undo=undo,
     )
-
-
-TECHNIQUE = GcFreeze()

@@ -129,6 +129,3 @@ def _is_hugging_face(module: Any) -> bool:
     return hasattr(getattr(module, "config", None), ATTENTION) and any(
         cls.__name__ == "PreTrainedModel" for cls in type(module).__mro__
     )
-
-
-TECHNIQUE = HfAttention()

@@ -96,6 +96,3 @@ def _is_selective(contexts: Any) -> bool:
 
     function = inspect.unwrap(getattr(contexts, "func", contexts))
     return function in (checkpoint.create_selective_checkpoint_contexts, checkpoint.noop_context_fn)
-
-
-TECHNIQUE = KeepActivations()

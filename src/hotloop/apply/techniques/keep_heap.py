@@ -93,6 +93,3 @@ def _find_reason(environment: Mapping[str, str]) -> str | None:
     if any(one in loaded for one in OTHER_ALLOCATORS):
         return f"LD_PRELOAD={loaded} replaces the allocator"
     return None
-
-
-TECHNIQUE = KeepHeap()

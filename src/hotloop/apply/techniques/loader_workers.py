@@ -498,6 +498,3 @@ def _add_niceness(values: dict[str, Value], niceness: int) -> str:
     if niceness:
         values["niceness"] = niceness
     return f", {_LOWER}" if niceness else ""
-
-
-TECHNIQUE = LoaderWorkers()

@@ -94,6 +94,3 @@ class MatmulPrecision(Technique):
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         return measured_forecast(analysis, self.id)
-
-
-TECHNIQUE = MatmulPrecision()

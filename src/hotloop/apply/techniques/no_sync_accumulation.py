@@ -118,6 +118,3 @@ class NoSyncAccumulation(Technique):
             return None
         low = 0.0 if least is None else least.low_ratio
         return saving_within(mean.high_ratio, low, (low + mean.high_ratio) / 2, mean.high_ratio, mean.basis)
-
-
-TECHNIQUE = NoSyncAccumulation()

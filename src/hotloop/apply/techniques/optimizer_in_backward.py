@@ -103,6 +103,3 @@ def _update(optimizer: Any, index: int, stepped: set[int]) -> Callable[[Any], No
         parameter.grad = None
 
     return update
-
-
-TECHNIQUE = OptimizerInBackward()

@@ -93,6 +93,3 @@ def to_host(buffers: dict[tuple[int, str], Any], optimizer: Any, *_: Any) -> Non
                     buffer = buffers[place] = torch.empty_like(value, device="cpu", pin_memory=True)
                 state[key] = buffer.copy_(value, non_blocking=True)
     torch.cuda.synchronize()
-
-
-TECHNIQUE = OptimizerStateOffload()

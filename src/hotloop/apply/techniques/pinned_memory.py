@@ -171,6 +171,3 @@ def _is_device(target: Any) -> bool:
     if isinstance(target, torch.device):
         target = target.type
     return not (isinstance(target, str) and target.partition(":")[0] in ("cpu", "meta"))
-
-
-TECHNIQUE = PinnedMemory()

@@ -124,6 +124,3 @@ def _switches(flags: Any) -> dict[str, bool]:
 def _switch(flags: Any, wanted: Mapping[str, bool]) -> None:
     for name, is_on in wanted.items():
         getattr(flags, f"enable_{name}")(is_on)
-
-
-TECHNIQUE = SdpaBackend()

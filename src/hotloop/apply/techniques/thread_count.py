@@ -130,6 +130,3 @@ class ThreadCount(Technique):
 
 def _threads(count: int) -> str:
     return f"{count} thread" + "s" * (count != 1)
-
-
-TECHNIQUE = ThreadCount()

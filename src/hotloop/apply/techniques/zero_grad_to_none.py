@@ -188,6 +188,3 @@ def _find_hindrance(parameters: list[Any]) -> str | None:
 def _parameters(target: Any) -> list[Any]:
     groups = getattr(target, "param_groups", None)
     return list(target.parameters()) if groups is None else [p for group in groups for p in group["params"]]
-
-
-TECHNIQUE = ZeroGradToNone()

@@ -79,6 +79,3 @@ class ZeroOptimizer(Technique):
             values={"parameters": len(parameters), "ranks": sharded._ranks},
             replacement=sharded,
         )
-
-
-TECHNIQUE = ZeroOptimizer()
