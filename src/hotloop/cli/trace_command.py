@@ -140,7 +140,7 @@ def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceF
 
     from hotloop.analyze.timeline.tracks import draw_steps
     from hotloop.cli.cache_options import choose_cache_folder
-    from hotloop.trace.export import export_steps
+    from hotloop.trace.chrome import export_steps
 
     wanted = None if arguments.export_steps is None else _read_steps(arguments.export_steps)
     draw = partial(draw_steps, definitions=arguments.definitions, wanted=wanted)

@@ -14,9 +14,8 @@ from hotloop.analyze.timeline.compare_traces import compare_traces, reduce_for_d
 from hotloop.core.check import Check, Launch
 from hotloop.core.comparison import Comparison
 from hotloop.core.errors import UsageError
-from hotloop.trace.inputs import is_remote, map_traces
+from hotloop.trace.inputs import find_recorded, is_remote, map_traces
 from hotloop.trace.recording import find_run, read_run
-from hotloop.trace.sides import find_recorded
 from hotloop.trace.source import Progress
 
 

@@ -19,8 +19,7 @@ from hotloop.attach.run_folder import write_manifest
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
 from hotloop.telemetry.host_load import read_host_load
-from hotloop.trace.places import move_places
-from hotloop.trace.recording import read_run
+from hotloop.trace.recording import move_places, read_run
 from hotloop.tune.attempt import OBSERVED, Attempt, Search, observe_baseline, run_attempt, stop_early
 from hotloop.tune.budget import PATCH_RATIO, Budget
 from hotloop.tune.grid import Configuration

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from hotloop.core.errors import UsageError
 from hotloop.core.trace import DEVICE_WORK, Category, DeviceFacts, MemoryEvents, Trace, TraceFacts
-from hotloop.core.trace_results import Slice, Track
+from hotloop.core.trace_results import Slice, TraceExcerpt, Track
+
+from .inputs import find_traces, read_trace_file
 
 Int64s = NDArray[np.int64]
 
@@ -384,3 +386,26 @@ def _describe_device(device: DeviceFacts) -> dict[str, Any]:
         "maxThreadsPerMultiprocessor": device.max_threads_per_sm,
     }
     return {key: value for key, value in told.items() if value is not None}
+
+
+def export_steps(
+    paths: Sequence[str | Path],
+    lead: TraceFacts,
+    target: Path,
+    draw: Callable[[Trace], TraceExcerpt],
+    *,
+    cache_folder: Path | None = None,
+) -> tuple[str, TraceExcerpt]:
+    """Write what ``draw`` makes of the lead rank's trace; answers the name of its file and what was written.
+
+    ``lead`` says which of the files that ``paths`` mean it is.
+    """
+    files = find_traces(paths).files
+    file = next((f for f in files if f.source == lead.source), files[0])
+    traces = read_trace_file(file, cache_folder=cache_folder)
+    trace = next((t for t in traces if t.facts.rank == lead.rank), traces[0])
+    excerpt = draw(trace)
+    which = f"steps {excerpt.steps[0]} to {excerpt.steps[-1]}" if excerpt.steps else "everything"
+    about = f"{which} of {trace.facts.source}, by hotloop"
+    write_chrome(target, trace, excerpt.rows, excerpt.tracks, excerpt.links, about)
+    return trace.facts.source, excerpt

@@ -28,6 +28,7 @@ from hotloop.core.trace_results import ReducedTrace, ReducedTraces
 from .cache import MIN_TRACE_BYTES, cache_place, load_columns, make_key, store_columns, trim_folder
 from .columns import TraceColumns
 from .format import TraceFormat
+from .recording import find_run
 from .source import ByteSource, Progress
 
 R = TypeVar("R")
@@ -422,3 +423,18 @@ def _shift(progress: Progress | None, done_bytes: int, total_bytes: int) -> Prog
     if progress is None:
         return None
     return lambda now_bytes, _: progress(done_bytes + now_bytes, total_bytes)
+
+
+def find_recorded(name: str, root: Path) -> Path | None:
+    """The folder of a run; None for what must be traces. Raises RecordingError for what is neither."""
+    path = root / name
+    if is_remote(name) or path.is_file():
+        return None
+    try:
+        return find_run(name, root)
+    except RecordingError as error:
+        if path.is_dir():
+            return None
+        if name == "last":
+            raise
+        raise RecordingError(f"{name} is not a file, a folder or a run: {error}") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -478,3 +478,19 @@ def _started(run: Path) -> tuple[float, str]:
         started = (manifest or {}).get("started_wall_s")
         return (float(started) if isinstance(started, (int, float)) else modified_s), run.name
     return 0.0, run.name
+
+
+def move_places(run: RunRecording, old: Path, new: Path) -> RunRecording:
+    """The run with every path below ``old`` as one below ``new``."""
+
+    def move(value: Any) -> Any:
+        if isinstance(value, str):
+            return value.replace(str(old), str(new))
+        if isinstance(value, dict):
+            return {key: move(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(move(one) for one in value)
+        return value
+
+    processes = tuple(replace(p, process=move(p.process), facts=move(p.facts)) for p in run.processes)
+    return replace(run, processes=processes)
