@@ -228,23 +228,21 @@ def _describe(
 
 
 def _first_integer(trace: Trace, fact: str, sources: Sequence[Int64s], size: int) -> Int64s:
-    rows, values = trace.integers(fact)
+    return _first_of(*trace.integers(fact), sources, size)
+
+
+def _first_text(trace: Trace, fact: str, sources: Sequence[Int64s], size: int) -> list[str]:
+    rows, indices, table = trace.texts(fact)
+    return ["" if i < 0 else table[i] for i in _first_of(rows, indices, sources, size).tolist()]
+
+
+def _first_of(rows: Int64s, values: NDArray[Any], sources: Sequence[Int64s], size: int) -> Int64s:
     found = np.full(size, NONE, dtype=np.int64)
     for source in sources:
         at, hit = _find_rows(rows, source)
         missing = hit & (found < 0)
         found[missing] = values[at[missing]]
     return found
-
-
-def _first_text(trace: Trace, fact: str, sources: Sequence[Int64s], size: int) -> list[str]:
-    rows, indices, table = trace.texts(fact)
-    found = np.full(size, NONE, dtype=np.int64)
-    for source in sources:
-        at, hit = _find_rows(rows, source)
-        missing = hit & (found < 0)
-        found[missing] = indices[at[missing]]
-    return ["" if i < 0 else table[i] for i in found.tolist()]
 
 
 def _find_rows(rows: Int64s, wanted: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:

@@ -85,10 +85,10 @@ def find_steps(trace: Trace, links: Links) -> Steps:
             return _steps_from_spans(links, places, source)
     for source, places in matched:
         if source == "optimizer":
-            return _steps_between_ends(trace, links, places)
+            return _steps_between(trace, links, places, "optimizer", are_ends=True)
     for source, places in matched:
         if source == "dataloader":
-            return _steps_between_starts(trace, links, places)
+            return _steps_between(trace, links, places, "dataloader", are_ends=False)
     return _whole_trace(trace, main)
 
 
@@ -180,28 +180,18 @@ def _steps_from_spans(links: Links, places: Int64s, source: str) -> Steps:
     )
 
 
-def _steps_between_ends(trace: Trace, links: Links, places: Int64s) -> Steps:
-    """Windows that end with each marker. The first begins where the recording of the thread does, so it may be cut."""
+def _steps_between(trace: Trace, links: Links, places: Int64s, source: str, *, are_ends: bool) -> Steps:
+    """Windows that end, or begin, with each marker. The first begins, or the last ends, where the recording of the
+    thread does, so it may be cut."""
     ranges = links.ranges
     thread = _find_most_common(ranges.thread[places])
     places = _keep_disjoint(links, places[ranges.thread[places] == thread])
-    first, _ = _extent_of_thread(trace, thread)
-    edges = np.concatenate([np.array([first], dtype=np.int64), ranges.end_ns[places]])
+    first, last = _extent_of_thread(trace, thread)
+    marks = (ranges.end_ns if are_ends else ranges.start_ns)[places]
+    edges = np.insert(marks, 0, first) if are_ends else np.append(marks, last)
     complete = np.ones(len(places), dtype=bool)
-    complete[0] = False
-    return Steps("optimizer", tuple(range(len(places))), edges[:-1], edges[1:], complete, thread)
-
-
-def _steps_between_starts(trace: Trace, links: Links, places: Int64s) -> Steps:
-    """Windows that begin with each marker. The last ends where the recording of the thread does, so it may be cut."""
-    ranges = links.ranges
-    thread = _find_most_common(ranges.thread[places])
-    places = _keep_disjoint(links, places[ranges.thread[places] == thread])
-    _, last = _extent_of_thread(trace, thread)
-    edges = np.concatenate([ranges.start_ns[places], np.array([last], dtype=np.int64)])
-    complete = np.ones(len(places), dtype=bool)
-    complete[-1] = False
-    return Steps("dataloader", tuple(range(len(places))), edges[:-1], edges[1:], complete, thread)
+    complete[0 if are_ends else -1] = False
+    return Steps(source, tuple(range(len(places))), edges[:-1], edges[1:], complete, thread)
 
 
 def _whole_trace(trace: Trace, main: int | None) -> Steps:
