@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from .acts import Act
 from .analysis import Analysis
-from .findings import Numerics, Saving, Value
+from .findings import Numerics, Saving, Value, saving_within
 from .sources import NoSource, Source
 from .strategy import Strategy
 
@@ -180,6 +180,9 @@ class Technique(Act):
     """What stands in a script that does the same: patches write it, other libraries' configurations take it over."""
     memory: ClassVar[MemorySaving | None] = None
 
+    is_probed: ClassVar[bool] = False
+    """A probe measures on the training's own operators what it would win."""
+
     def why_no_source(self, values: Mapping[str, Value]) -> str | None:
         """Why ``source`` cannot say what was done with these values of Applied; None where it can."""
         return None
@@ -190,7 +193,11 @@ class Technique(Act):
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         """What it would win on this training, as fractions of the time per unit; None where nothing is known."""
-        return None
+        probed = analysis.lead.forecasts.get(self.id) if self.is_probed else None
+        if probed is None:
+            return None
+        ratios = (probed.saving_low_ratio, probed.saving_mid_ratio, probed.saving_high_ratio)
+        return saving_within(1.0, *ratios, probed.basis)
 
     functions: ClassVar[tuple[str, ...]] = ()
     """Functions whose calls ``change_call`` may change in an unmodified script, as 'module:dotted.path': of torch, or

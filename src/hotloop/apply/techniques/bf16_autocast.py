@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hotloop.apply.forecasts import measured_forecast
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
 from hotloop.core.sources import ModelContext
@@ -52,6 +51,7 @@ class Bf16Autocast(Technique):
     numerics = Numerics.LOSSY
     safety = Safety.ASK
     stage = Stage.PRECISION
+    is_probed = True
     source = ModelContext(context='torch.autocast("{device}", dtype=torch.bfloat16)', value="device")
     memory = MemorySaving(what="half of the activations that autocast casts")
     treats = ("full-precision",)
@@ -85,7 +85,7 @@ class Bf16Autocast(Technique):
         return Applied(text=text, values={"device": device}, undo=undo)
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
-        saving = measured_forecast(analysis, self.id)
+        saving = super().forecast(analysis, settings)
         if saving is not None and analysis.lead.device_type == "cpu" and _has_many_lengths(analysis):
             return replace(saving, low_ratio=0.0)  # one step's shapes, replayed, promise nothing for the others
         return saving

@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hotloop.apply.forecasts import measured_forecast
-from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Setting, Stage, Technique
 
@@ -62,6 +60,7 @@ class Bf16Parameters(Technique):
     numerics = Numerics.LOSSY
     safety = Safety.SHOW
     stage = Stage.PRECISION
+    is_probed = True
     memory = MemorySaving(what="half of weights, gradients and optimizer state")
     treats = ("full-precision", "memory-pressure")
     conflicts = ("bf16-autocast", "fp16-autocast")
@@ -199,9 +198,6 @@ class Bf16Parameters(Technique):
         kept = f"weights kept {_KEPT[settings['weights']]}, state in {{state}}"
         text = f"updates of {{matrices}} weight matrices in float32, {kept}"
         return Applied(text=text, values={"matrices": len(mine), "state": settings["state"]}, undo=undo)
-
-    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
-        return measured_forecast(analysis, self.id)
 
 
 def _why_not(model: Any, settings: Mapping[str, Any], context: Context) -> str | None:

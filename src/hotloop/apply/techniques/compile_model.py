@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotloop.apply.compiling import allow_failures, allow_kept_graphs, find_missing_compiler, watch_first_call
-from hotloop.apply.forecasts import measured_forecast
 from hotloop.apply.forward import wrap_forward
 from hotloop.apply.gradient_use import find_second_derivative
 from hotloop.apply.modules import find_blocks, find_compilation, is_inside_compiled_function, is_sharded, unwrap
-from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.sources import ModelCompile
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
@@ -68,6 +66,7 @@ class CompileModel(Technique):
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.COMPILE
+    is_probed = True
     source = ModelCompile(names=SOURCE_NAMES)
     treats = ("uncompiled-model",)
     settings = (
@@ -127,9 +126,6 @@ class CompileModel(Technique):
 
     def why_no_source(self, values: Mapping[str, Value]) -> str | None:
         return "its blocks were compiled one by one, which has no form in the source" if "blocks" in values else None
-
-    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
-        return measured_forecast(analysis, self.id)
 
 
 def find_hindrance(model: Any, backend: str) -> str | None:

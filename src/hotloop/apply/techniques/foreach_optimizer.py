@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.apply.forecasts import measured_forecast
 from hotloop.apply.optimizer_form import find_choice, find_hindrance, switch_form
-from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.sources import Arguments
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -41,6 +39,7 @@ class ForeachOptimizer(Technique):
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
     stage = Stage.OPTIMIZER
+    is_probed = True
     source = Arguments(of="optimizer", names=("foreach",), most_positional=99, excludes="fused")
     treats = ("slow-optimizer",)
     conflicts = ("fused-optimizer",)
@@ -66,6 +65,3 @@ class ForeachOptimizer(Technique):
         if explicit is not None:
             text += f", in place of the script's {explicit}"
         return Applied(text=text, values={"foreach": True, "parameters": count}, undo=undo, explicit=explicit)
-
-    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
-        return measured_forecast(analysis, self.id)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hotloop.apply.forecasts import measured_forecast
-from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 
@@ -40,6 +38,7 @@ class Fp16Autocast(Technique):
     numerics = Numerics.LOSSY
     safety = Safety.ASK
     stage = Stage.PRECISION
+    is_probed = True
     treats = ("full-precision",)
     conflicts = ("bf16-autocast", "bf16-parameters", "drop-scaler")
     settings = (
@@ -113,9 +112,6 @@ class Fp16Autocast(Technique):
             detail = "scale with the GradScaler that was made (init_scale={init_scale:g})"
         undo = autocast_forward(model, torch.float16, give_up)
         return Applied(text=f"{done}; {detail}", values=values, undo=undo)
-
-    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
-        return measured_forecast(analysis, self.id)
 
 
 def _autocast_once_scaled(model: Any, scaler: Any, give_up: Callable[[str], None]) -> Callable[[], None]:

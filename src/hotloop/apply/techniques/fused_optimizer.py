@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.apply.forecasts import measured_forecast
 from hotloop.apply.optimizer_form import find_choice, find_hindrance, switch_form, watch_gradients
-from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.sources import Arguments
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -40,6 +38,7 @@ class FusedOptimizer(Technique):
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
     stage = Stage.OPTIMIZER
+    is_probed = True
     source = Arguments(of="optimizer", names=("fused",), most_positional=99, excludes="foreach")
     treats = ("slow-optimizer",)
     conflicts = ("foreach-optimizer",)
@@ -81,6 +80,3 @@ class FusedOptimizer(Technique):
             text += f", in place of the script's {explicit}"
         values: dict[str, Value] = {"fused": True, "parameters": len(parameters)}
         return Applied(text=text, values=values, undo=take_back, explicit=explicit)
-
-    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
-        return measured_forecast(analysis, self.id)

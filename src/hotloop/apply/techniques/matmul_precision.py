@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.apply.forecasts import measured_forecast
-from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.sources import TorchCall
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -41,6 +39,7 @@ class MatmulPrecision(Technique):
     numerics = Numerics.LOSSY
     safety = Safety.ASK
     stage = Stage.RUNTIME
+    is_probed = True
     source = TorchCall(function="set_float32_matmul_precision", value="precision")
     treats = ("full-precision",)
     settings = (
@@ -91,6 +90,3 @@ class MatmulPrecision(Technique):
             text = "set_float32_matmul_precision({precision!r}): the model is on the CPU"
             return Applied(text=text, values={"precision": "medium"})
         return None
-
-    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
-        return measured_forecast(analysis, self.id)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.apply.forecasts import measured_forecast
-from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.sources import TorchCall
 from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -46,6 +44,7 @@ class ThreadCount(Technique):
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
     stage = Stage.RUNTIME
+    is_probed = True
     source = TorchCall(function="set_num_threads", value="torch_threads")
     treats = ("oversubscription",)
     functions = ("torch:set_num_threads",)
@@ -123,9 +122,6 @@ class ThreadCount(Technique):
         memory, now = context.memory(self.id), torch.get_num_threads()
         is_same = memory.pop("as_it_was", False) and now == memory["wanted"]
         return NotApplicable(why=f"{_threads(now)} already") if is_same else None
-
-    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
-        return measured_forecast(analysis, self.id)
 
 
 def _threads(count: int) -> str:
