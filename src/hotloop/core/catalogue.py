@@ -21,12 +21,10 @@ class Named(Protocol):
 T = TypeVar("T", bound=Named)
 
 
-def _list_values(module: ModuleType, kind: type[T]) -> Iterator[T]:
-    for value in vars(module).values():
-        if isinstance(value, kind):
-            yield value
-        elif isinstance(value, type) and issubclass(value, kind) and value.__module__ == module.__name__:
-            yield _make(value)
+def _list_values(module: ModuleType, kind: type[T]) -> list[T]:
+    found = list(vars(module).values())
+    classes = [one for one in found if isinstance(one, type) and one.__module__ == module.__name__]
+    return [one for one in found if isinstance(one, kind)] or [_make(one) for one in classes if issubclass(one, kind)]
 
 
 _make = functools.cache(lambda kind: kind())
@@ -34,7 +32,7 @@ _make = functools.cache(lambda kind: kind())
 
 
 class Catalogue(Mapping[str, T], Generic[T]):
-    """Every value of ``kind`` that the modules of ``packages`` define, and one of every class of that kind, by id.
+    """Every value of ``kind`` that the modules of ``packages`` define, else one of each class of that kind; by id.
 
     An unknown id is answered with the known ones; two values of one id are refused.
     """
