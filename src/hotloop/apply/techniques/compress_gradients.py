@@ -94,6 +94,3 @@ class CompressGradients(Technique):
             register(ddp, make_hook(method, ratio=ratio, momentum=momentum, rank=rank))
         text = "DDP sends gradients by {method}" + "".join(f", {name} {{{name}:g}}" for name in list(values)[1:])
         return Applied(text=text, values=values)
-
-
-TECHNIQUE = CompressGradients()
