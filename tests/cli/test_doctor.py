@@ -152,7 +152,7 @@ def test_json_on_standard_output_is_alone_there(tmp_path: Path, quick_python: st
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--data", "nowhere"), "--data nowhere: there is no such folder"),
+        (("--data", "nowhere"), "--data nowhere: no such folder"),
         (("--python", "/no/python"), "--python /no/python: not found"),
         (("--checklist", "no-such-run"), "no-such-run"),
         (("--json", "/no/such/folder/x.json"), "the folder /no/such/folder does not exist"),

@@ -208,7 +208,7 @@ def test_without_duckdb_the_error_says_what_to_install(
 
 def test_two_columns_of_one_name_are_no_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(write(tmp_path / "a.json", steps_trace(1)), "select 1 as a, 2 as a", "--sql-format", "json") == 2
-    assert "two columns are called a" in capsys.readouterr().err
+    assert "two columns are named a" in capsys.readouterr().err
 
 
 def test_a_query_needs_every_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -362,8 +362,8 @@ def test_a_trace_without_steps_is_exported_whole(tmp_path: Path) -> None:
         (("--export", "out.json", "--export-steps", "5:4"), "comes after the last"),
         (("--export", "out.json", "--export-steps", "five"), "such as 5:8"),
         (("--export-steps", "4:5"), "give both"),
-        (("--export", "a.json"), "is the trace itself"),
-        (("--html", "a.json"), "is the trace itself"),
+        (("--export", "a.json"), "would overwrite the trace"),
+        (("--html", "a.json"), "would overwrite the trace"),
         (("--export", "nowhere/out.json"), "does not exist"),
     ],
 )

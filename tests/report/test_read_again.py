@@ -241,12 +241,12 @@ def test_every_kind_of_report_is_read_and_drawn_again(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is not JSON that can be read"),
-        ("[" * 100_000, "is not JSON that can be read"),
+        ("", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
         ("[]", "its schema is 'None', which cannot be drawn; known: hotloop.bench/1, hotloop.check/1"),
         ('{"schema": "hotloop.report/9"}', "its schema is 'hotloop.report/9', which cannot be drawn"),
         ('{"schema": "hotloop.report/1", "verdict": NaN}', "verdict should be text"),
-        ("\xff", "is not JSON that can be read"),
+        ("\xff", "is not valid JSON"),
     ],
 )
 def test_a_file_that_is_no_report_is_one_clear_error(
@@ -267,7 +267,7 @@ def test_a_file_that_is_too_large_or_absent_is_one_clear_error(
     file = tmp_path / "x.json"
     file.write_bytes(b" " * (2**20 + 1))
     assert main(["report", str(file)]) == 2
-    assert "is larger than 1 MiB: it is no report of hotloop" in capsys.readouterr().err
+    assert "is larger than 1 MiB, so it is not a hotloop report" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "none.json")]) == 2
     assert "none.json: No such file" in capsys.readouterr().err
 

@@ -131,7 +131,7 @@ def test_splits_are_configurations_of_one_effective_batch() -> None:
         ('"--batch-size"', "3", "batch_option is 3"),
         ("batch_option", "batch", "unknown key 'batch'"),
         ('accumulation_option = "accumulate="', "", "accumulation_option is missing"),
-        ("[splits]", '[[configuration]]\nname = "a"\n[splits]', "write one of both"),
+        ("[splits]", '[[configuration]]\nname = "a"\n[splits]', "give either"),
     ],
 )
 def test_wrong_splits_are_refused(old: str, new: str, said: str) -> None:

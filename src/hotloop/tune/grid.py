@@ -118,7 +118,7 @@ def parse_grid(text: str, check: Check, *, source: str = "matrix") -> tuple[Conf
     _refuse_unknown(content, ("schema", "configuration", "splits"), source)
     if "splits" in content:
         if "configuration" in content:
-            raise GridError(f"{source}: splits and configuration: write one of both, splits makes configurations")
+            raise GridError(f"{source}: give either [splits] or [[configuration]]: splits generates the configurations")
         return _read_splits(content["splits"], f"{source}: splits")
     rows = content.get("configuration")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
