@@ -65,7 +65,7 @@ def test_problems_come_first_and_good_ones_take_a_line_per_group() -> None:
     )
     text = draw_doctor(checks, None, "hotloop run -- python train.py", width=100, color=False)
     assert text == (
-        "this machine harms a training: 1 harmful, 1 warning, 2 good, 1 unknown\n"
+        "this machine slows or breaks a training: 1 harmful, 1 warning, 2 good, 1 unknown\n"
         "\n"
         "harmful  shared-memory: 64 MiB free\n"
         "         why  workers die\n"

@@ -235,7 +235,7 @@ def test_every_kind_of_report_is_read_and_drawn_again(
     assert capsys.readouterr().out.startswith("## ")
     assert main(["report", file, "--format", "sarif"]) == (0 if kind == "check" else 2)
     if kind != "check":
-        assert capsys.readouterr().err == f"hotloop: sarif draws only reports of: check; this is one of: {kind}\n"
+        assert capsys.readouterr().err == f"hotloop: sarif supports only reports of check, not of {kind}\n"
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def test_every_kind_of_report_is_read_and_drawn_again(
     [
         ("", "is not valid JSON"),
         ("[" * 100_000, "is not valid JSON"),
-        ("[]", "its schema is 'None', which cannot be drawn; known: hotloop.bench/1, hotloop.check/1"),
-        ('{"schema": "hotloop.report/9"}', "its schema is 'hotloop.report/9', which cannot be drawn"),
+        ("[]", "its schema is 'None', which cannot be rendered; known: hotloop.bench/1, hotloop.check/1"),
+        ('{"schema": "hotloop.report/9"}', "its schema is 'hotloop.report/9', which cannot be rendered"),
         ('{"schema": "hotloop.report/1", "verdict": NaN}', "verdict should be text"),
         ("\xff", "is not valid JSON"),
     ],
