@@ -6,12 +6,12 @@ from hotloop.core.findings import Numerics
 
 class BatchSize(Act):
     """
-    Raise the batch size towards the memory that lies idle, and tune the learning rate again: fewer and larger updates
-    are another training. Advised by `memory-headroom`.
+    Raise the batch size until the free memory is used, and tune the learning rate again: fewer and larger updates
+    change the training. Advised by `memory-headroom`.
     """
 
     id = "batch-size"
-    summary = "use memory that lies idle for a larger batch"
+    summary = "use free memory for a larger batch"
     effort = "easy"
     numerics = Numerics.LOSSY
 

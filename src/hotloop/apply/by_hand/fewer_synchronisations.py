@@ -7,11 +7,11 @@ from hotloop.core.findings import Numerics
 class FewerSynchronisations(Act):
     """
     Accumulate gradients over several micro-batches under `model.no_sync()`, or take larger batches. With more samples
-    an update it is another training: tune the learning rate again. Advised by `exposed-communication`.
+    per update, tune the learning rate again. Advised by `exposed-communication`.
     """
 
     id = "fewer-synchronisations"
-    summary = "exchange gradients less often, or larger batches"
+    summary = "synchronise gradients less often, or use larger batches"
     effort = "medium"
     numerics = Numerics.REORDERED
 

@@ -6,8 +6,8 @@ from hotloop.core.findings import Numerics
 
 class LargerBatch(Act):
     """
-    Raise the batch size while memory allows it, and tune the learning rate again: fewer and larger updates are another
-    training. If the steps wait for input, mend that first. Advised by `small-batch`.
+    Raise the batch size while memory allows it, and tune the learning rate again: fewer and larger updates change the
+    training. If the steps wait for input, fix that first. Advised by `small-batch`.
     """
 
     id = "larger-batch"

@@ -11,7 +11,7 @@ class PreprocessInWorkers(Act):
     """
 
     id = "preprocess-in-workers"
-    summary = "move work from the loop body into a data set or `collate_fn`, which workers run"
+    summary = "move work from the loop body into the dataset or `collate_fn`, which workers run"
     effort = "medium"
     numerics = Numerics.RESAMPLED
 

@@ -6,7 +6,7 @@ from hotloop.core.findings import Numerics
 
 class ReuseOutputs(Act):
     """
-    Keep the outputs of the training forward, detached, and compute the metrics from them; a second forward on the same
+    Keep the detached outputs of the training forward and compute the metrics from them; a second forward on the same
     batch is not needed. Dropout and batch statistics of a pass in evaluation mode differ. Advised by
     `redundant-compute`.
     """
@@ -15,7 +15,7 @@ class ReuseOutputs(Act):
     summary = "reuse the outputs of the forward pass instead of running it again"
     effort = "medium"
     numerics = Numerics.REORDERED
-    numerics_note = ", or exact where only forwards repeat"
+    numerics_note = ", or exact if only forwards repeat"
 
 
 ACT = ReuseOutputs()

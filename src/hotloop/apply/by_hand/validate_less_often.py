@@ -12,7 +12,7 @@ class ValidateLessOften(Act):
     """
 
     id = "validate-less-often"
-    summary = "run one validation in N"
+    summary = "skip validations: run one in N"
     effort = "easy"
     numerics = Numerics.EXACT
 

@@ -12,7 +12,7 @@ class WholeGraph(Act):
     """
 
     id = "whole-graph"
-    summary = "remove what makes `torch.compile` leave the graph"
+    summary = "remove the graph breaks of `torch.compile`"
     effort = "hard"
     numerics = Numerics.REORDERED
 
