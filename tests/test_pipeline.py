@@ -79,7 +79,7 @@ def test_a_process_that_only_replays_a_graph_is_not_silence() -> None:
     text = render("terminal", report_of(0, tail_ns=5_000 * MS), width=100, color=False)
     assert text == (
         "hotloop: no training was seen in this command: no process completed a backward or an optimizer step: "
-        "steps that only replay a CUDA graph are not seen\n"
+        "steps that only replay a CUDA graph cannot be observed\n"
     )
 
 

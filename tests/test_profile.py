@@ -112,7 +112,7 @@ def test_tables_by_shape_and_stack_need_their_recording():
     [
         ({"wait": 3}, "need active"),
         ({"active": 0}, "records nothing"),
-        ({"active": 1, "schedule": lambda step: None}, "not as both"),
+        ({"active": 1, "schedule": lambda step: None}, "give the plan either as"),
         ({"activities": ["gpu"]}, "activity 'gpu' is not known"),
         ({"activities": []}, "activities is empty"),
     ],

@@ -86,7 +86,9 @@ def test_a_table_too_wide_shortens_names_and_says_which_columns_it_lacks() -> No
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith("   a_kernel_…_that_goes_on_and_on  1,000,000 ms")
     hidden = " ".join(" ".join(lines[2:]).split())
-    assert hidden == ("more columns in a wider terminal and on the HTML page: column 3, column 4, column 5, column 6, column 7")
+    assert hidden == (
+        "more columns in a wider terminal and on the HTML page: column 3, column 4, column 5, column 6, column 7"
+    )
 
 
 def test_verdict_is_first_and_the_next_command_last() -> None:
@@ -142,9 +144,7 @@ def test_unknown_is_never_zero() -> None:
 
 
 def test_error_of_past_forecasts_stands_beside_new_ones_only_when_there_is_one() -> None:
-    assert "median error of 12 past" in render(
-        "terminal", samples.input_bound_report(), width=120, color=False
-    )
+    assert "median error of 12 past" in render("terminal", samples.input_bound_report(), width=120, color=False)
     assert "past forecasts" not in render("terminal", samples.straggler_report(), width=120, color=False)
 
 

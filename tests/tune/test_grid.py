@@ -89,7 +89,7 @@ def test_a_grid_keeps_its_order_and_everything_that_it_says() -> None:
         (TWO + "price_per_hour = inf", "price_per_hour is inf"),
         (TWO + "techniques = 3", "configuration 2 (b): techniques is 3"),
         (TWO + "[configuration.techniques.bf16]", "unknown technique 'bf16'"),
-        (TWO + "[configuration.techniques.accumulation]\nmicro_batches = 0", "micro_batches is 0: the least is 1"),
+        (TWO + "[configuration.techniques.accumulation]\nmicro_batches = 0", "micro_batches is 0: the minimum is 1"),
         (
             TWO + "[configuration.techniques.fsdp2]\n[configuration.techniques.zero-optimizer]",
             "fsdp2 and zero-optimizer conflict",

@@ -173,7 +173,7 @@ def _list_rows(title: str, rows: Sequence[DiffRow], top: int, width: int) -> lis
     if not rows:
         return []
     if not moved:
-        return [Section(title=title, note=f"no change ({format_counted(len(rows), 'name')} compared)")]
+        return [Section(title=title, note=f"no change in {format_counted(len(rows), 'name')}")]
     unit = choose_unit(max(max(r.before_ns or 0.0, r.after_ns or 0.0) for r in moved[:top]))
     room = max(24, width - NUMBERS_WIDTH)
     cells = []
