@@ -230,7 +230,7 @@ def test_a_function_that_runs_in_pieces_is_refused():
     def batches() -> Any:
         yield 1
 
-    with pytest.raises(UsageError, match="batches runs in pieces"):
+    with pytest.raises(UsageError, match="batches is a generator or coroutine"):
         monitor.phase("data")(batches)
 
 
@@ -334,7 +334,7 @@ def test_two_threads_cannot_run_steps_at_once():
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-    assert caught == ["a step or phase is open on another thread: one thread at a time runs the steps"]
+    assert caught == ["a step or phase is open on another thread; only one thread at a time can run steps"]
 
 
 def test_many_threads_lose_nothing():

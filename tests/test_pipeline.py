@@ -79,7 +79,7 @@ def test_a_process_that_only_replays_a_graph_is_not_silence() -> None:
     text = render("terminal", report_of(0, tail_ns=5_000 * MS), width=100, color=False)
     assert text == (
         "hotloop: no training was seen in this command: no process completed a backward or an optimizer step: "
-        "steps that only replay a CUDA graph are not seen\n"
+        "steps that only replay a CUDA graph cannot be observed\n"
     )
 
 
@@ -149,7 +149,7 @@ def test_a_kept_trace_that_cannot_be_read_costs_a_line(tmp_path: Path) -> None:
     (tmp_path / "traces" / "rank0.json").write_text("{")
     report = report_of(40, folder=tmp_path)
     assert report.device is None
-    assert any("the kept traces were not judged" in one.message for one in report.health)
+    assert any("the recorded traces could not be analysed" in one.message for one in report.health)
 
 
 def test_a_process_that_the_kernel_killed_for_memory_is_told_with_what_it_held() -> None:

@@ -112,7 +112,7 @@ def test_tables_by_shape_and_stack_need_their_recording():
     [
         ({"wait": 3}, "need active"),
         ({"active": 0}, "records nothing"),
-        ({"active": 1, "schedule": lambda step: None}, "not as both"),
+        ({"active": 1, "schedule": lambda step: None}, "give the plan either as"),
         ({"activities": ["gpu"]}, "activity 'gpu' is not known"),
         ({"activities": []}, "activities is empty"),
     ],
@@ -135,7 +135,7 @@ def test_unknown_sort_keys_are_answered_with_the_known_ones():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
 def test_sorting_by_device_time_needs_a_device():
-    with pytest.raises(UsageError, match="only the CPU was recorded: use self_cpu_time"):
+    with pytest.raises(UsageError, match="only the CPU was recorded; use self_cpu_time"):
         run(1).table("self_device_time")
 
 

@@ -73,7 +73,7 @@ def test_calling_it_again_answers_the_same_recording(recorded):
 
 def test_the_command_that_shows_the_report_is_printed_at_exit(recorded):
     said = recorded[1].stderr
-    assert re.fullmatch(r"hotloop: recorded; see it with: hotloop report \.hotloop/\d{8}-\d{6}-train\n", said)
+    assert re.fullmatch(r"hotloop: recorded; to see the report: hotloop report \.hotloop/\d{8}-\d{6}-train\n", said)
 
 
 def test_the_manifest_names_the_command_without_secrets(recorded):
@@ -157,7 +157,7 @@ def test_without_training_nothing_is_said_and_without_libraries_the_report_says_
         "    print(error)\n"
     )
     done = start(tmp_path, before="loader = []", after=after)
-    assert "this Python lacks numpy, which reports need" in done.stdout, done.stderr
+    assert "this Python has no numpy, which reports need" in done.stdout, done.stderr
     assert "hotloop report" in done.stdout
     assert done.stderr == ""
 

@@ -71,7 +71,7 @@ class Monitor:
         event_pool: EventPool | None = None,
     ) -> None:
         if warmup_steps < 0:
-            raise UsageError(f"warmup_steps is {warmup_steps}: give 0 or more")
+            raise UsageError(f"warmup_steps is {warmup_steps}; give 0 or more")
         self.name = name
         self.warmup_steps = warmup_steps
         self._clock = clock
@@ -133,7 +133,7 @@ class Monitor:
         """``start_step`` and ``end_step`` around a block. A step that an exception leaves is not counted."""
         stack = self._claim()
         if stack.in_step:
-            raise UsageError("a step started inside a step: end the first one")
+            raise UsageError("a step started inside a step; end the first one")
         self.start_step()
         record = stack.record
         try:
@@ -143,7 +143,7 @@ class Monitor:
             self._dropped_count += 1
             raise
         if stack.record is not record:
-            raise UsageError("the step of 'with monitor.step()' was ended inside it: use one way or the other")
+            raise UsageError("the step of 'with monitor.step()' was ended inside it; use either 'with' or end_step()")
         self.end_step()
 
     def record_metric(self, name: str, value: Any) -> None:
@@ -215,7 +215,7 @@ class Monitor:
         """This thread runs the steps from now on."""
         me, before = threading.get_ident(), self._owner_stack
         if me != self._owner and before is not None and (before.in_step or before.depth):
-            raise UsageError("a step or phase is open on another thread: one thread at a time runs the steps")
+            raise UsageError("a step or phase is open on another thread; only one thread at a time can run steps")
         self._owner = me
         stack = self._owner_stack = self.stack()
         return stack
@@ -327,7 +327,8 @@ class Phase:
     def __call__(self, function: F) -> F:
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             raise UsageError(
-                f"{function.__name__} runs in pieces: mark the parts inside it with 'with monitor.phase(...)'"
+                f"{function.__name__} is a generator or coroutine; mark the parts inside it with 'with "
+                "monitor.phase(...)'"
             )
 
         @functools.wraps(function)
@@ -358,8 +359,8 @@ class Watch:
             from hotloop.pipeline.runs import read_report
         except ImportError as error:
             raise HotloopError(
-                f"this Python lacks {error.name}, which reports need: use the Python that hotloop is installed in, "
-                f"or type {self.command}"
+                f"this Python has no {error.name}, which reports need; use the Python that hotloop is installed "
+                f"in, or run {self.command}"
             ) from error
         return read_report(self.folder)
 
@@ -439,7 +440,7 @@ def _judge_steps(
             steps.append(MarkedStep(own_ns=own, calls=calls, rss_bytes=rss, device_allocated_bytes=allocated))
     needed = max(FEWEST_STEPS, len(records) // 2)
     if len(steps) < needed:
-        what = "steps" if device is None else "steps whose device times are known"
+        what = "steps" if device is None else "steps with known device times"
         return (), (), f"no suggestions: they need {needed} {what}, and there are {len(steps)}"
     if all(phase_of(path) is None for step in steps for path in step.own_ns):
         return (), (), "no suggestions: name phases data, forward, backward, optimizer, checkpoint or validation"
@@ -449,7 +450,7 @@ def _judge_steps(
         from hotloop.diagnose import find_problems
         from hotloop.prescribe import rank_findings
     except ImportError as error:
-        return (), (), f"no suggestions: this Python lacks {error.name}"
+        return (), (), f"no suggestions: this Python has no {error.name}"
     cores = total_bytes = None
     if "torch" in sys.modules:  # these facts are read by code that imports torch
         from hotloop.observe.facts import memory_limit_bytes

@@ -117,8 +117,8 @@ def graph_replays(tail: dict[str, int]) -> list[str]:
 def test_steps_that_replay_a_graph_are_missed_aloud():
     (message,) = graph_replays({"other_ns": 9_000 * MS, "input_wait_ns": 960 * MS})
     assert message == (
-        "the figures cover the first 0.04 s of 10 s recorded: after that, neither a backward nor an optimizer step was "
-        "seen; steps that replay a CUDA graph would not be seen"
+        "the figures cover the first 0.04 s of 10 s recorded; after that, neither a backward nor an optimizer step was "
+        "observed (steps that replay a CUDA graph cannot be observed)"
     )
 
 
@@ -379,7 +379,7 @@ def test_of_several_optimizers_the_report_says_which_closes_the_step():
     assert found is not None
     assert found.rank.anchor == "RMSprop"
     assert [h.message for h in found.health] == [
-        "2 optimizers step: a training step ends with optimizer 2, RMSprop (gan.py:8), "
+        "2 optimizers are used: a training step ends with optimizer 2, RMSprop (gan.py:8), "
         "the one that steps most regularly"
     ]
 

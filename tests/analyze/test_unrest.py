@@ -76,8 +76,8 @@ def unrest_lines(*facts: dict[str, object], **process: object) -> list[str]:
 
 def test_unrest_is_one_line_of_health():
     assert unrest_lines() == [
-        "the steps' computation varies by 33%, and for most of the extra time of slow steps the process was not "
-        "running: other programs may share these cores; shares are means"
+        "the steps' computation varies by 33%, and during most of the extra time of slow steps the process was not "
+        "running; other programs may be using these cores; shares are means"
     ]
 
 

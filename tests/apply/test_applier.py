@@ -85,7 +85,7 @@ def test_a_technique_that_raises_is_recorded_and_the_others_act() -> None:
 def test_what_was_never_met_is_said() -> None:
     applier = applier_of("late")
     applier.finish()
-    assert applier.records[0].detail == "no module was called with gradients"
+    assert applier.records[0].detail == "the script called no module with gradients"
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_a_choice_with_a_place_acts_there_only(place: str, acts: bool) -> None:
         ((Choice(technique="late", settings={"m": 1}),), "techniques.late.m: unknown setting"),
         ((Choice(technique="late", settings={"n": "1"}),), "techniques.late.n is '1': write a whole number"),
         ((Choice(technique="late", settings={"n": True}),), "techniques.late.n is True"),
-        ((Choice(technique="late", settings={"n": 0}),), "techniques.late.n is 0: the least is 1"),
-        ((Choice(technique="late", settings={"n": 5}),), "the most is 4"),
+        ((Choice(technique="late", settings={"n": 0}),), "techniques.late.n is 0: the minimum is 1"),
+        ((Choice(technique="late", settings={"n": 5}),), "the maximum is 4"),
         ((Choice(technique="early"), Choice(technique="other")), "early and other conflict"),
     ],
 )

@@ -258,9 +258,9 @@ def test_items_become_plain_json() -> None:
 @pytest.mark.parametrize(
     ("model", "autocast", "tick", "evidence"),
     [
-        (None, None, "unknown", "neither the model's precision nor autocast was seen"),
-        ("float32", None, "ticked", "nothing that it is forecast to win (rule full-precision)"),
-        ("torch.bfloat16", None, "ticked", "the model is in bfloat16"),
+        (None, None, "unknown", "the model's precision and autocast are unknown"),
+        ("float32", None, "ticked", "no gain forecast (rule full-precision)"),
+        ("torch.bfloat16", None, "ticked", "the model uses bfloat16"),
         ("float32", "torch.float16", "ticked", "autocast to float16"),
         (None, "bfloat16", "ticked", "autocast to bfloat16"),
     ],

@@ -232,7 +232,7 @@ def test_a_probe_that_disagrees_with_the_run_measured_nothing(run_ms: float, bas
     step = StepTimes(step_ns=1e9, forward_ns=4e8, backward_ns=4e8, optimizer_ns=run_ms * 1e6, input_ns=0.0)
     forecast = make_forecasts({}, optimizer(present_ns=1e6, fused_ns=0.2e6), step)["fused-optimizer"]
     assert forecast.basis is basis
-    assert ("other programs held the cores" in forecast.doubt) is (basis is not Basis.MEASURED)
+    assert ("other programs used the cores" in forecast.doubt) is (basis is not Basis.MEASURED)
     # No more is promised than what the probe timed; expected is no more than all of the phase shrinking alike.
     assert forecast.saving_low_ratio < 0.8e-3
     assert forecast.saving_mid_ratio <= 0.8 * run_ms * 1e-3 + 1e-9

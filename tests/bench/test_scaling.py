@@ -26,7 +26,7 @@ def test_a_launch_without_sync_stands_beside_the_computed_time() -> None:
     assert two["efficiency_unsynced_ratio"] == pytest.approx(0.8)
     assert two["efficiency_without_sync_ratio"] == pytest.approx(0.625)
     assert (one["step_unsynced_ns"], one["n_unsynced"]) == (10, 0)
-    assert any("train apart" in note for note in notes)
+    assert any("train independently" in note for note in notes)
 
 
 def test_unsynced_is_unknown_where_it_was_not_launched_and_absent_where_nobody_asked() -> None:
@@ -34,7 +34,7 @@ def test_unsynced_is_unknown_where_it_was_not_launched_and_absent_where_nobody_a
         [launch(1, 10.0), launch(2, 20.0), launch(4, 30.0), launch(2, 9.0, is_synced=False)]
     )
     assert [row["step_unsynced_ns"] for row in rows] == [10, 9, None]
-    assert any("unknown where no DistributedDataParallel" in note for note in notes)
+    assert any("does not use DistributedDataParallel" in note for note in notes)
     plain, _, notes = summarize_scaling([launch(1, 10.0), launch(2, 20.0)])
     assert not any("unsynced" in name for row in plain for name in row)
     assert not any("unsynced" in note for note in notes)

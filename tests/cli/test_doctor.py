@@ -54,11 +54,11 @@ def test_problems_come_first_and_good_ones_take_a_line_per_group() -> None:
         make_check("load", "warning", "8.0 on 2 cores", "slow", "wait"),
         make_check("clock", "good", "tsc"),
         make_check("quota", "good", "none"),
-        make_check("frequency", "unknown", "unknown", "the kernel does not tell"),
+        make_check("frequency", "unknown", "unknown", "the kernel does not report it"),
     )
     text = draw_doctor(checks, None, "hotloop run -- python train.py", width=100, color=False)
     assert text == (
-        "this machine harms a training: 1 harmful, 1 warning, 2 good, 1 unknown\n"
+        "this machine slows or breaks a training: 1 harmful, 1 warning, 2 good, 1 unknown\n"
         "\n"
         "harmful  shared-memory: 64 MiB free\n"
         "         why  workers die\n"
@@ -69,7 +69,7 @@ def test_problems_come_first_and_good_ones_take_a_line_per_group() -> None:
         "         fix  wait\n"
         "\n"
         "cpu          clock: tsc; quota: none\n"
-        "unknown      frequency (the kernel does not tell)\n"
+        "unknown      frequency (the kernel does not report it)\n"
         "\n"
         "next: hotloop run -- python train.py\n"
     )
@@ -92,7 +92,7 @@ def test_colours_only_where_they_are_wanted() -> None:
 def test_the_checklist_is_drawn_by_stage() -> None:
     text = draw_doctor((), fill_checklist((), None), "x", width=60, color=False)
     assert "before training (this machine, now)" in text
-    assert "[?] torch fits the machine and sees its accelerator" in text
+    assert "[?] torch supports the machine and its accelerator" in text
     assert "0 ticked, 0 open" in text
     assert "no run was given" not in text
     assert text.count("No run was given") == 1
@@ -133,7 +133,7 @@ def test_json_holds_every_check(tmp_path: Path, quick_python: str) -> None:
 def test_the_checklist_needs_no_run(tmp_path: Path, quick_python: str) -> None:
     done = run_doctor("--python", quick_python, "--checklist", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "[?] gradients are compressed where the network limits" in done.stdout
+    assert "[?] gradients are compressed if the network is the bottleneck" in done.stdout
     assert "No run was given" in done.stdout
 
 
@@ -145,7 +145,7 @@ def test_json_on_standard_output_is_alone_there(tmp_path: Path, quick_python: st
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--data", "nowhere"), "--data nowhere: there is no such folder"),
+        (("--data", "nowhere"), "--data nowhere: no such folder"),
         (("--python", "/no/python"), "--python /no/python: not found"),
         (("--checklist", "no-such-run"), "no-such-run"),
         (("--json", "/no/such/folder/x.json"), "the folder /no/such/folder does not exist"),

@@ -41,5 +41,5 @@ def test_a_page_is_plain_text_in_80_columns_or_as_many_as_asked_for(
 
 def test_a_strategy_with_an_act_for_the_reader_names_its_page() -> None:
     strategy = Strategy(name="one", choices=(Choice(technique="precompute-samples", settings={}),))
-    with pytest.raises(StrategyError, match="hotloop rule precompute-samples says how"):
+    with pytest.raises(StrategyError, match="see: hotloop rule precompute-samples"):
         check_strategy(strategy, TECHNIQUES)

@@ -183,7 +183,7 @@ def test_what_if_tells_the_step_its_range_and_its_basis(tmp_path: Path, capsys: 
     assert told[0]["step_ns"] == 600_000
     assert told[0]["saving_mid_ratio"] == pytest.approx(0.4)
     text = capsys.readouterr().out
-    assert "WHAT IF, AS ASKED" in text
+    assert "WHAT IF, AS REQUESTED" in text
     assert "no-input-wait + free-launches" in text
 
 
@@ -236,7 +236,7 @@ def test_the_path_over_ranks_leads_through_the_late_one(tmp_path: Path, capsys: 
     assert path["has_sync_events"] is False
     text = capsys.readouterr().out
     assert "CRITICAL PATH OVER RANKS" in text
-    assert "without synchronisation events" in " ".join(text.split())
+    assert "the trace has no synchronisation events" in " ".join(text.split())
 
 
 def test_a_memory_timeline_is_told_by_category(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,7 +281,7 @@ def test_a_snapshot_is_told_with_the_user_s_lines(tmp_path: Path, capsys: pytest
         (pickle.dumps(Path("x")), (), "run code"),
         (b"", (), "is empty"),
         (pickle.dumps({}), ("--what-if", "no-input-wait"), "no steps"),
-        (pickle.dumps({}), ("a.json",), "of its own"),
+        (pickle.dumps({}), ("a.json",), "use a separate command"),
     ],
 )
 def test_a_memory_file_that_cannot_be_told_is_one_line(

@@ -142,7 +142,7 @@ def test_a_table_is_cut_and_says_how_much_is_left(tmp_path: Path, capsys: pytest
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["name", "duration_ns"]
     assert len(lines) == 5
-    assert lines[-1].startswith("13 more rows: --sql-rows")
+    assert lines[-1].startswith("13 more rows: show more with --sql-rows")
     assert "\x1b" not in "".join(lines)
     assert ask(path, "select 1 from events", "--sql-rows", "0") == 0
     assert len(capsys.readouterr().out.splitlines()) == 2 + 51
@@ -168,7 +168,7 @@ def test_csv_holds_every_row_whole(tmp_path: Path, capsys: pytest.CaptureFixture
     ("sql", "words"),
     [
         ("selec", "syntax error"),
-        ("", "takes one SELECT, and this is nothing"),
+        ("", "takes one SELECT statement, but this is nothing"),
         ("select 1; select 2", "2 statements"),
         ("drop view events", "this is DROP"),
         ("create temp table a as select 1", "this is CREATE"),
@@ -208,7 +208,7 @@ def test_without_duckdb_the_error_says_what_to_install(
 
 def test_two_columns_of_one_name_are_no_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(write(tmp_path / "a.json", steps_trace(1)), "select 1 as a, 2 as a", "--sql-format", "json") == 2
-    assert "two columns are called a" in capsys.readouterr().err
+    assert "two columns are named a" in capsys.readouterr().err
 
 
 def test_a_query_needs_every_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,7 +222,7 @@ def test_a_query_needs_every_rank(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_query_makes_no_report(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.json", steps_trace(1))
     assert ask(path, "select 1", option, str(tmp_path / "out.json")) == 2
-    assert f"leave out {option}" in capsys.readouterr().err
+    assert f"remove {option}" in capsys.readouterr().err
 
 
 def test_the_documented_columns_are_the_ones_there_are(tmp_path: Path) -> None:
@@ -357,13 +357,13 @@ def test_a_trace_without_steps_is_exported_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--export", "out.txt"), "ends with .json or .json.gz"),
-        (("--export", "out.json", "--export-steps", "20:30"), "the trace holds the steps 3 to 7"),
-        (("--export", "out.json", "--export-steps", "5:4"), "comes after the last"),
+        (("--export", "out.txt"), "must end with .json or .json.gz"),
+        (("--export", "out.json", "--export-steps", "20:30"), "the trace contains steps 3 to 7"),
+        (("--export", "out.json", "--export-steps", "5:4"), "is after the last"),
         (("--export", "out.json", "--export-steps", "five"), "such as 5:8"),
-        (("--export-steps", "4:5"), "give both"),
-        (("--export", "a.json"), "is the trace itself"),
-        (("--html", "a.json"), "is the trace itself"),
+        (("--export-steps", "4:5"), "--export-steps needs --export FILE"),
+        (("--export", "a.json"), "would overwrite the trace"),
+        (("--html", "a.json"), "would overwrite the trace"),
         (("--export", "nowhere/out.json"), "does not exist"),
     ],
 )
@@ -387,7 +387,7 @@ def test_a_request_that_makes_no_sense_is_one_clear_line(
 def test_an_excerpt_never_joins_the_folder_that_was_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "a.json", steps_trace())
     assert main(["trace", str(tmp_path), *KEPT, "-q", "--export", str(tmp_path / "b.json")]) == 2
-    assert "would be read as one of the traces" in capsys.readouterr().err
+    assert "would be read as a trace" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
 
 

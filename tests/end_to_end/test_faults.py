@@ -221,7 +221,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     parent.send_signal(signal.SIGINT)
     told = parent.communicate(timeout=30)[1]
     assert parent.returncode == 130
-    assert "hotloop: interrupted; the report is still there: hotloop report" in told
+    assert "hotloop: interrupted; to see the report: hotloop report" in told
     assert "Next: " not in told
     assert "run_command.py" not in told
 

@@ -193,8 +193,8 @@ def test_a_matrix_holds_every_configuration_against_the_first(tmp_path: Path) ->
 def test_goals_and_matrices_that_cannot_be_start_nothing(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text(MATRIX + "rank = 2\n")
     for words, said in (
-        (("--goal", "cost"), "--goal cost needs a price: add --price-per-hour"),
-        (("--price-per-hour", "0"), "--price-per-hour is 0.0: write a number above 0"),
+        (("--goal", "cost"), "--goal cost needs the hourly price of all machines the command uses"),
+        (("--price-per-hour", "0"), "--price-per-hour is 0.0; give a number above 0"),
         (("--matrix", "none.toml"), "none.toml: cannot read the matrix"),
         (("--matrix", "bad.toml"), "configuration 3 (two ranks): unknown key 'rank'; did you mean 'ranks'?"),
     ):

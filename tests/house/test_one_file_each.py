@@ -170,7 +170,7 @@ def test_one_file_each_is_all_that_a_rule_and_its_acts_take(
     }
     assert (by_hand["fix"]["safety"], by_hand["fix"]["numerics"]) == ("show", "exact")
     assert "warm the kettle" in text
-    assert "buy-kettle (effort: easy; same numbers; you do this yourself)" in text
+    assert "buy-kettle (effort: easy; same numbers; by hand)" in text
 
 
 def test_the_new_files_are_explained_and_in_the_pages(add_files: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -291,7 +291,7 @@ def test_a_device_error_ends_the_timing_and_is_told_once() -> None:
     health = [f for f in bench.facts if f["kind"] == "health"]
     assert len(health) == 1
     assert health[0]["message"] == (
-        "no device times any more: RuntimeError: CUDA error: an illegal memory access was encountered"
+        "device times are no longer recorded: RuntimeError: CUDA error: an illegal memory access was encountered"
     )
     assert bench.times()[1] == (None, None, None, None)
     assert bench.timer.waiting_rows == 0

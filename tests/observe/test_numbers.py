@@ -90,7 +90,7 @@ def test_a_healthy_training_has_one_line(monkeypatch) -> None:
     (line,) = told
     assert line["level"] == "info"
     assert "finite in all of 12 steps" in line["message"]
-    assert "8 steps looked at" in line["message"]
+    assert "8 steps checked" in line["message"]
 
 
 def test_a_failure_of_its_own_ends_only_the_watch(monkeypatch) -> None:

@@ -473,7 +473,7 @@ def test_without_anybody_to_read_its_stack_the_agent_says_so(training: Training)
     training.session.record = told.append  # type: ignore[method-assign]
     sampler = Background(training.session, None)  # type: ignore[arg-type]
     sampler._offer_stacks()
-    assert told == [{"kind": "sampling", "reason": "no `hotloop run` waits for it"}]
+    assert told == [{"kind": "sampling", "reason": "no `hotloop run` is waiting for it"}]
 
 
 def test_the_cost_line_is_corrected_by_what_was_measured() -> None:

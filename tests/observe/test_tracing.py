@@ -154,7 +154,7 @@ def test_a_profiler_that_starts_meanwhile_gets_its_turn(tmp_path):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
         train(tracing, session, 1)
     assert len(theirs.key_averages()) > 0
-    assert [f["message"] for f in session.facts] == ["a trace was broken off: another profiler started"]
+    assert [f["message"] for f in session.facts] == ["a trace was interrupted: another profiler started"]
     train(tracing, session, 6)
     assert step_names(tmp_path) == [["ProfilerStep#6", "ProfilerStep#7", "ProfilerStep#8"]]
 
@@ -305,7 +305,7 @@ def test_a_thread_that_never_ends_loses_its_recording_and_nothing_else(tmp_path)
         "trained.wait()\n"
     )
     said = run_beside(tmp_path, text)
-    assert said == ["a trace was lost: the thread that it is of did not end before the process"]
+    assert said == ["a trace was lost: its thread did not end before the process"]
     assert step_names(tmp_path) == []
 
 
@@ -321,7 +321,7 @@ def test_a_profiler_of_another_thread_waits_until_the_recording_has_been_stopped
         "    train(1)\n"
     )
     said = run_beside(tmp_path, text)  # by two threads, in either order
-    assert sorted(said) == ["True", "a trace was broken off: another profiler started"]
+    assert sorted(said) == ["True", "a trace was interrupted: another profiler started"]
     assert step_names(tmp_path) == []
 
 

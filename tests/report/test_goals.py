@@ -99,7 +99,7 @@ def test_the_terminal_says_what_the_goal_judges() -> None:
     text = render("terminal", report(tuning("memory")), width=120, color=False)
     assert "Peak memory relative to baseline" in text
     assert "1.50x smaller (1.40–1.60)" in text
-    assert "speed 1.25x (1.12–1.38) of before" in text
+    assert "speed: 1.25x (1.12–1.38) of the baseline" in text
     assert "1,000 samples/s, 1.00 ms per sample, peak 300 MiB" in text
     both = render("terminal", report(tuning("pareto")), width=120, color=False)
     assert "1.25x (1.12–1.38)" in both

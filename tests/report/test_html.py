@@ -282,7 +282,7 @@ def test_the_first_screen_answers_what_why_where_what_to_do_what_it_wins_and_how
         "To do",
         "35–46%",
         "simulated",
-        "past forecasts missed",
+        "past forecasts:",
     ):
         assert answer in text
 

@@ -70,7 +70,7 @@ def test_what_a_comment_can_not_hold_is_left_out_and_named() -> None:
     skipped = tuple(Skipped(rule="r" * 4000, reason=f"reason {i} " + "x" * 20_000) for i in range(4))
     text = render("markdown", replace(report, skipped=skipped))
     assert len(text) < 65_536
-    assert "Too long for a comment, and left out: not judged." in text
+    assert "Left out because a comment would be too long: not judged." in text
     assert "hotloop itself" in text.lower()
 
 

@@ -99,7 +99,7 @@ def test_a_rejected_candidate_is_shown_with_its_plot() -> None:
     html = render("html", tuned())
     (figure,) = re.findall(r"<figure.*?</figure>", html, flags=re.S)
     assert "bf16-autocast: loss" in figure
-    assert "it left its band at step 3" in figure
+    assert "it left the allowed range at step 3" in figure
     assert "diverged: the loss of step 3 is nan" in figure
     assert 'class="band"' in figure
     assert "style=" not in figure

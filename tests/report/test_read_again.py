@@ -235,18 +235,18 @@ def test_every_kind_of_report_is_read_and_drawn_again(
     assert capsys.readouterr().out.startswith("## ")
     assert main(["report", file, "--format", "sarif"]) == (0 if kind == "check" else 2)
     if kind != "check":
-        assert capsys.readouterr().err == f"hotloop: sarif draws only reports of: check; this is one of: {kind}\n"
+        assert capsys.readouterr().err == f"hotloop: sarif supports only reports of check, not of {kind}\n"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is not JSON that can be read"),
-        ("[" * 100_000, "is not JSON that can be read"),
-        ("[]", "its schema is 'None', which cannot be drawn; known: hotloop.bench/1, hotloop.check/1"),
-        ('{"schema": "hotloop.report/9"}', "its schema is 'hotloop.report/9', which cannot be drawn"),
+        ("", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ("[]", "its schema is 'None', which cannot be rendered; known: hotloop.bench/1, hotloop.check/1"),
+        ('{"schema": "hotloop.report/9"}', "its schema is 'hotloop.report/9', which cannot be rendered"),
         ('{"schema": "hotloop.report/1", "verdict": NaN}', "verdict should be text"),
-        ("\xff", "is not JSON that can be read"),
+        ("\xff", "is not valid JSON"),
     ],
 )
 def test_a_file_that_is_no_report_is_one_clear_error(
@@ -267,7 +267,7 @@ def test_a_file_that_is_too_large_or_absent_is_one_clear_error(
     file = tmp_path / "x.json"
     file.write_bytes(b" " * (2**20 + 1))
     assert main(["report", str(file)]) == 2
-    assert "is larger than 1 MiB: it is no report of hotloop" in capsys.readouterr().err
+    assert "is larger than 1 MiB, so it is not a hotloop report" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "none.json")]) == 2
     assert "none.json: No such file" in capsys.readouterr().err
 

@@ -86,7 +86,9 @@ def test_a_table_too_wide_shortens_names_and_says_which_columns_it_lacks() -> No
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith("   a_kernel_…_that_goes_on_and_on  1,000,000 ms")
     hidden = " ".join(" ".join(lines[2:]).split())
-    assert hidden == ("in a wider terminal and on the HTML page: column 3, column 4, column 5, column 6, column 7")
+    assert hidden == (
+        "more columns in a wider terminal and on the HTML page: column 3, column 4, column 5, column 6, column 7"
+    )
 
 
 def test_verdict_is_first_and_the_next_command_last() -> None:
@@ -142,9 +144,7 @@ def test_unknown_is_never_zero() -> None:
 
 
 def test_error_of_past_forecasts_stands_beside_new_ones_only_when_there_is_one() -> None:
-    assert "percentage points (median of 12)" in render(
-        "terminal", samples.input_bound_report(), width=120, color=False
-    )
+    assert "median error of 12 past" in render("terminal", samples.input_bound_report(), width=120, color=False)
     assert "past forecasts" not in render("terminal", samples.straggler_report(), width=120, color=False)
 
 
@@ -183,7 +183,7 @@ def test_many_ranks_are_cut_to_those_that_matter() -> None:
     ranks = tuple(samples.make_rank(i, report.ranks[0].breakdown, 300_000_000, 64) for i in range(64))
     named = replace(report.findings[0], ranks=(63,))
     text = render("terminal", replace(report, ranks=ranks, findings=(named,)), width=80, color=False)
-    assert "hold 48 ranks more" in text
+    assert "48 ranks more in the JSON and HTML reports" in text
     assert any(line.split()[:1] == ["63"] and line.endswith("straggler") for line in text.splitlines())
 
 
@@ -215,7 +215,7 @@ def test_equal_ends_of_a_forecast_are_one_number() -> None:
 def test_memory_of_ranks_on_one_host_says_what_it_is_the_sum_of() -> None:
     apart = samples.straggler_report()
     together = replace(apart, ranks=tuple(replace(rank, host="node-a") for rank in apart.ranks))
-    note = "the processes of one host together: the sum of their peaks"
+    note = "all processes of one host together: the sum of their peaks"
     assert note in render("terminal", together, width=200, color=False)
     assert note not in render("terminal", apart, width=200, color=False)
     assert note in render("html", together)
@@ -233,7 +233,7 @@ def test_an_exchange_that_is_counted_in_backward_says_so() -> None:
     assert text.describe_hidden_exchange(seen) is None
     hidden = replace(report, findings=(replace(report.findings[0], phase="backward"),))
     assert text.describe_hidden_exchange(hidden) == (
-        "waiting for DDP's exchange is counted in backward, where it happens: see straggler"
+        "waiting for DDP's communication is counted in backward, where it happens; see straggler"
     )
     assert "is counted in backward" in render("terminal", hidden, width=100, color=False)
 

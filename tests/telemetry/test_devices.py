@@ -67,10 +67,10 @@ def test_samples_of_the_visible_device_become_lines(tmp_path: Path, monkeypatch:
     assert device["power_limit_w"] is None, "what a device does not tell is unknown"
     described, warned = describe_devices(tmp_path)
     assert "GPU 1 (NVIDIA Test)" in described.message
-    assert "a kernel ran 40% of the time, memory at most 3.0 of 8.0 GiB" in described.message
+    assert "a kernel ran 40% of the time, peak memory 3.0 of 8.0 GiB" in described.message
     assert "123 W" in described.message
     assert warned.level == "warning"
-    assert warned.message == "GPU 1 ran slower than it can in 100% of the samples: it was too hot (hardware slow-down)"
+    assert warned.message == "GPU 1 was throttled in 100% of the samples: thermal limit (hardware slow-down)"
 
 
 @pytest.mark.parametrize("changes", [{"nvmlInit": unsupported}, {"nvmlDeviceGetCount": lambda: 0}])

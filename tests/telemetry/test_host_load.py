@@ -23,7 +23,7 @@ def test_others_that_hold_the_cores_are_told_with_what_it_means_for_forecasts() 
     (said,) = describe_load(load(0.38, 0.1))
     assert said.level == "warning"
     assert said.message.startswith("other programs used 38% of the 2 cores' time during the steady steps: ")
-    assert "half of its forecast" in said.message
+    assert "half of their forecast" in said.message
 
 
 def test_the_hypervisor_is_named_where_it_took_most_of_it() -> None:

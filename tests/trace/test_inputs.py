@@ -117,7 +117,7 @@ def test_a_path_that_does_not_exist_is_one_clear_line(tmp_path: Path, name: str)
 
 
 def test_a_folder_without_traces_names_what_would_be_read(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"no trace was found.*\.json"):
+    with pytest.raises(TraceError, match=r"no trace found.*\.json"):
         find_traces([tmp_path])
 
 

@@ -201,7 +201,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == f"{tmp_path} holds no recording"
+    assert refusal(tmp_path) == f"{tmp_path} contains no recording"
 
 
 def test_a_foreign_file(run: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_future_format(run: Path) -> None:
     data[8:12] = (FORMAT_VERSION + 1).to_bytes(4, "little")
     path.write_bytes(bytes(data))
     assert refusal(run).endswith(
-        f"(format {FORMAT_VERSION + 1}; this one reads up to {FORMAT_VERSION}): upgrade hotloop to read it"
+        f"(format {FORMAT_VERSION + 1}; this version reads up to {FORMAT_VERSION}); upgrade hotloop"
     )
 
 
@@ -238,7 +238,7 @@ def test_a_file_whose_writer_was_killed_at_once_is_a_health_line(run: Path, data
 def test_a_header_that_is_cut_off(run: Path) -> None:
     path = run / "processes" / "host-1-0-0.hlr"
     path.write_bytes(MAGIC + bytes(8))
-    assert refusal(run) == f"{path} is cut off: 16 bytes, less than a header"
+    assert refusal(run) == f"{path} is truncated: 16 bytes, less than a header"
 
 
 def test_a_recording_that_is_a_folder_is_unreadable(run: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_damaged_manifest_is_a_health_line(run: Path, text: str) -> None:
     (run / "run.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     found = read_run(run)
     assert found.manifest is None
-    assert found.health == ("run.json is damaged: it holds no JSON object",)
+    assert found.health == ("run.json is damaged: it contains no JSON object",)
 
 
 def test_a_pointer_that_leads_nowhere_names_the_host(run: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_pointer_that_leads_nowhere_names_the_host(run: Path) -> None:
     assert read_run(run).health == ("b.hlr is still on the disk of node7 at /tmp/none/b.hlr",)
     (run / "processes" / "b.hlr.where").write_text("[")
     assert read_run(run).health == (
-        "b.hlr.where is damaged: it holds no JSON object",
+        "b.hlr.where is damaged: it contains no JSON object",
         "b.hlr is still on the disk of ? at None",
     )
 
@@ -343,7 +343,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     with pytest.raises(RecordingError) as refused:
         find_run("src", tmp_path)
-    assert str(refused.value) == "src holds no recording"
+    assert str(refused.value) == "src contains no recording"
 
 
 @pytest.mark.parametrize(

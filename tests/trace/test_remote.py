@@ -125,4 +125,4 @@ def test_missing_credentials_are_one_clear_line(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     assert main(["trace", f"{bucket}/run"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"hotloop: {bucket}/run may not be read: Unable to locate credentials; give credentials")
+    assert line.startswith(f"hotloop: {bucket}/run cannot be read: Unable to locate credentials; set up credentials")

@@ -117,7 +117,7 @@ def test_any_damaged_file_is_found_and_named(tmp_path: Path) -> None:
 def test_a_checkpoint_of_the_same_step_stays_and_a_damaged_one_is_set_aside(tmp_path: Path) -> None:
     save(tmp_path, 1)
     kept = (tmp_path / "step-00000001" / "manifest.json").read_bytes()
-    with pytest.raises(CheckpointError, match="another training has written this step there"):
+    with pytest.raises(CheckpointError, match="another training already wrote this step there"):
         save(tmp_path, 1)
     assert (tmp_path / "step-00000001" / "manifest.json").read_bytes() == kept
     (tmp_path / "step-00000001" / "state.json").write_text("{")
@@ -179,7 +179,7 @@ def test_a_hostile_checkpoint_runs_nothing(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "step-00000001"
     index = pickle.loads((path / "tensors" / ".metadata").read_bytes())
     rewrite(path, "tensors/.metadata", pickle.dumps(Hostile()))
-    with pytest.raises(CheckpointError, match=r"posix\.mkdir, which no checkpoint needs"):
+    with pytest.raises(CheckpointError, match=r"posix\.mkdir, which checkpoints do not need"):
         load_checkpoint(path, model=model)
     from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 

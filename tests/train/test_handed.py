@@ -54,7 +54,7 @@ def test_a_trainer_takes_over_what_only_it_can_do() -> None:
     trainer, parts = train()
     assert trainer.split == 2
     assert outside.given_up == ["accumulation", "zero-optimizer"]
-    assert ("zero-optimizer", "not applicable", "there is one rank") in outside.told()
+    assert ("zero-optimizer", "not applicable", "there is only one rank") in outside.told()
     assert ("accumulation", "applied", "each batch of 4 samples in 2 parts") in outside.told()
     assert parts == pytest.approx(whole, rel=1e-4)
     assert len(outside.records) == 2
@@ -65,7 +65,7 @@ def test_what_the_script_chose_stays() -> None:
     own = Strategy(choices=(Choice(technique="accumulation", settings={"micro_batches": 4}),))
     trainer, _ = train(strategy=own)
     assert trainer.split == 4
-    assert outside.told() == [("accumulation", "not applicable", "it was chosen in the script")]
+    assert outside.told() == [("accumulation", "not applicable", "the script sets it")]
 
 
 def test_a_built_optimizer_and_a_batch_that_cannot_be_split_do_not_end_the_training() -> None:
@@ -78,7 +78,7 @@ def test_a_built_optimizer_and_a_batch_that_cannot_be_split_do_not_end_the_train
     trainer.fit(uneven, epochs=1)
     told = {technique: (status, detail) for technique, status, detail in outside.told()}
     assert told["fsdp2"][0] == "not applicable"
-    assert "give it as a function" in told["fsdp2"][1]
+    assert "pass a function that builds it" in told["fsdp2"][1]
     assert told["accumulation"][0] == "not applicable"
     assert "cannot be split" in told["accumulation"][1]
     assert trainer.place.step == 3

@@ -147,7 +147,7 @@ def test_a_sharded_model_resumes_with_equal_bits_and_on_other_ranks(tmp_path: Pa
     )
     codes = ["[0, 0]", "[0, 0]", "[75, 75]", "[0, 0]", "[0]", "[0, 0]", "[1, 1]"]
     assert ended.stdout.split() == " ".join(codes).split(), ended.stderr
-    assert "fsdp2 cannot cut the model over the 2 ranks: cpu_offload: the model is on the CPU already" in ended.stderr
+    assert "fsdp2 cannot shard the model over the 2 ranks: cpu_offload: the model is already on the CPU" in ended.stderr
     assert not (tmp_path / "none").exists()  # refused, and not trained on each rank apart
     copied, whole, *parts = (
         [json.loads((tmp_path / f"{name}.{rank}").read_text()) for rank in range(ranks)]
@@ -262,7 +262,7 @@ def test_a_damaged_newest_checkpoint_costs_no_whole_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{"clip_norm": 1.0}, {"accumulate": 2}])
 def test_updating_inside_backward_is_refused_beside_what_needs_all_gradients(options: Any) -> None:
     strategy = Strategy(choices=(Choice(technique="optimizer-in-backward"),))
-    with pytest.raises(HotloopError, match="optimizer-in-backward gives each gradient up inside backward, and"):
+    with pytest.raises(HotloopError, match="optimizer-in-backward frees each gradient inside backward, but"):
         make_trainer(Losses(), strategy=strategy, **options)
 
 

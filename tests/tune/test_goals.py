@@ -128,7 +128,7 @@ def test_a_peak_that_varies_by_itself_is_no_saving() -> None:
 
 def test_unseen_peaks_end_a_memory_comparison_and_win_nothing() -> None:
     found = compare_memory([measurement(1e6, None)], [measurement(1e6, None)], [], level=0.01)
-    assert (found.decided, found.verdict, found.reason) == (True, Verdict.CANNOT_TELL, "peak memory was not seen")
+    assert (found.decided, found.verdict, found.reason) == (True, Verdict.CANNOT_TELL, "peak memory is unknown")
 
 
 def test_two_forms_of_one_technique_are_not_combined() -> None:
@@ -145,7 +145,7 @@ def test_two_forms_of_one_technique_are_not_combined() -> None:
 def test_memory_tries_recomputation_first_and_nothing_that_cannot_act_here() -> None:
     from hotloop.apply import TECHNIQUES
 
-    pruned = replace(candidate("fused-optimizer"), why_not="not tried: its forecast is at most 0.1% of the time")
+    pruned = replace(candidate("fused-optimizer"), why_not="not tried: the forecast saving is at most 0.1% of the time")
     techniques = dict(TECHNIQUES.items())
 
     def add(goal: str, *, rank_count: int, has_accelerator: bool) -> tuple[Candidate, ...]:
@@ -160,11 +160,11 @@ def test_memory_tries_recomputation_first_and_nothing_that_cannot_act_here() -> 
     assert "accumulation" in ids
     assert ids[-1] == "fused-optimizer"
     assert found[-1].why_not == pruned.why_not
-    assert next(one for one in found if one.id == "bf16-parameters").why_not.startswith("only its reader")
+    assert next(one for one in found if one.id == "bf16-parameters").why_not.startswith("not tried: only you")
     assert len(set(ids)) == len(ids)
     assert not any(one.why_not for one in found if one.id in ("fsdp2", "activation-offload"))
     alone = {one.id: one.why_not for one in add("memory", rank_count=1, has_accelerator=False)}
-    assert alone["fsdp2"] == alone["zero-optimizer"] == "not applicable: there is one rank"
+    assert alone["fsdp2"] == alone["zero-optimizer"] == "not applicable: there is only one rank"
     assert alone["activation-offload"] == "not applicable: the training ran on the CPU"
     assert alone["activation-checkpointing"] == ""
     assert add("pareto", rank_count=1, has_accelerator=False)[0] is pruned
@@ -223,7 +223,7 @@ def test_pareto_writes_the_free_gain_and_leaves_trades_to_the_reader() -> None:
     campaign, found = tuned("pareto", {"fast": (0.5, 1.0), "small": (1.3, 0.4), "slow": (1.4, 1.0)})
     name, why = choose_pareto(campaign)
     assert name == "fast"
-    assert "shown to lose nothing" in why
+    assert "proven not to worsen" in why
     best = best_arm(campaign)
     assert best is not None
     assert best.candidate.id == "fast"
@@ -249,9 +249,9 @@ def test_pareto_says_when_nothing_is_better() -> None:
     campaign, _ = tuned("pareto", {"slow": (1.3, 1.2)})
     assert choose_pareto(campaign) == (
         None,
-        "nothing is better in either than what all are held against",
+        "no candidate is better than the reference in speed or memory",
     )
-    assert choose_point(rank_points([]), []) == (None, "nothing was compared in at least 4 pairs of processes")
+    assert choose_point(rank_points([]), []) == (None, "no candidate was compared in at least 4 pairs of processes")
     assert choose_point(rank_points([replace(point("a", 2.0, 2.0), is_adoptable=False)]), [])[0] is None
 
 

@@ -72,24 +72,24 @@ def test_a_grid_keeps_its_order_and_everything_that_it_says() -> None:
         ('schema = "x"', "the first line must be"),
         (HEAD + "configurations = []", "unknown key 'configurations'; did you mean 'configuration'?"),
         (HEAD + "configuration = 3", "configuration is 3; write [[configuration]] tables"),
-        (HEAD + '[[configuration]]\nname = "a"', "1 configurations: write 2 to 64"),
+        (HEAD + '[[configuration]]\nname = "a"', "1 configurations; write 2 to 64"),
         (HEAD + "[[configuration]]\n[[configuration]]\n", "configuration 1: name is None"),
         (TWO + 'technique = "x"', "configuration 2 (b): unknown key 'technique'; did you mean 'techniques'?"),
-        (TWO + '[[configuration]]\nname = "a"', "configuration 3: name 'a' is taken"),
+        (TWO + '[[configuration]]\nname = "a"', "configuration 3: the name 'a' is already used"),
         (TWO + '[[configuration]]\nname = "baseline"', "only the first one may be called"),
         (TWO + '[[configuration]]\nname = "a\\u001b[31m"', "write a name of 1 to 60 printable characters"),
         (TWO + "ranks = 0", "configuration 2 (b): ranks is 0"),
         (TWO + "ranks = true", "ranks is True"),
         (TWO + 'arguments = "--x"', "arguments is '--x'; write words"),
         (TWO + "variables = {A = 1}", "variables.A is 1; write a string"),
-        (TWO + 'variables = {"A B" = "1"}', "no name of a variable"),
-        (TWO + 'variables = {HOTLOOP_FOLDER = "1"}', "hotloop sets it itself"),
+        (TWO + 'variables = {"A B" = "1"}', "not a valid name of an environment variable"),
+        (TWO + 'variables = {HOTLOOP_FOLDER = "1"}', "hotloop sets it to load itself"),
         (TWO + 'numerics = "fine"', "numerics is 'fine'; write one of exact"),
         (TWO + "price_per_hour = -1", "price_per_hour is -1"),
         (TWO + "price_per_hour = inf", "price_per_hour is inf"),
         (TWO + "techniques = 3", "configuration 2 (b): techniques is 3"),
         (TWO + "[configuration.techniques.bf16]", "unknown technique 'bf16'"),
-        (TWO + "[configuration.techniques.accumulation]\nmicro_batches = 0", "micro_batches is 0: the least is 1"),
+        (TWO + "[configuration.techniques.accumulation]\nmicro_batches = 0", "micro_batches is 0: the minimum is 1"),
         (
             TWO + "[configuration.techniques.fsdp2]\n[configuration.techniques.zero-optimizer]",
             "fsdp2 and zero-optimizer conflict",
@@ -124,14 +124,14 @@ def test_splits_are_configurations_of_one_effective_batch() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("[64, 16]", "[64, 48]", "micro_batches holds 48; write each divisor of effective_batch = 64 once"),
-        ("[64, 16]", "[16, 16]", "micro_batches holds 16"),
+        ("[64, 16]", "[64, 48]", "micro_batches contains 48; write divisors of effective_batch = 64, each once"),
+        ("[64, 16]", "[16, 16]", "micro_batches contains 16"),
         ("[64, 16]", "[64]", "micro_batches is [64]; write 2 or more"),
         ("= 64\n", "= 0\n", "effective_batch is 0"),
         ('"--batch-size"', "3", "batch_option is 3"),
         ("batch_option", "batch", "unknown key 'batch'"),
         ('accumulation_option = "accumulate="', "", "accumulation_option is missing"),
-        ("[splits]", '[[configuration]]\nname = "a"\n[splits]', "write one of both"),
+        ("[splits]", '[[configuration]]\nname = "a"\n[splits]', "give either"),
     ],
 )
 def test_wrong_splits_are_refused(old: str, new: str, said: str) -> None:
@@ -354,15 +354,15 @@ def test_ranks_that_do_not_exchange_are_no_speed_up() -> None:
         },
     )
     assert found["two"].verdict is Verdict.CANNOT_TELL
-    assert "may train 2 models" in found["two"].reason
+    assert "may train 2 independent models" in found["two"].reason
     assert found["two"].speedup_ratio is None
     assert (found["one"].verdict, found["one"].reason) == (
         Verdict.NOT_APPLICABLE,
-        "2 ranks were asked for, 1 trained",
+        "2 ranks were requested, but 1 trained",
     )
     assert found["ddp"].verdict is Verdict.FASTER
     assert found["ddp"].unit == "sample"
-    assert "a step has 16 samples, not 8" in found["ddp"].reason
+    assert "a step has 16 samples instead of 8" in found["ddp"].reason
 
 
 def test_steps_whose_size_is_unknown_are_not_compared() -> None:

@@ -38,7 +38,7 @@ def test_gradients_of_another_size_are_rejected_though_the_loss_agrees() -> None
     found = judge_measured(BANDS, replace(SAME, norms=scaled(2.0)), Numerics.LOSSY)
     assert found.quality.status == "rejected"
     assert found.quality.reason == (
-        "the first gradient norm differs more than lower precision explains: 2 against 1 "
+        "the first gradient norm differs by more than lower precision explains: 2 against 1 "
         "(off by 100.00%, allowed 5.00%)"
     )
     assert found.told["loss"]["status"] == "passed"  # type: ignore[index, call-overload]
@@ -46,7 +46,7 @@ def test_gradients_of_another_size_are_rejected_though_the_loss_agrees() -> None
 
 @pytest.mark.parametrize("numerics", list(Numerics))
 def test_equal_norms_pass_and_a_rounding_error_does_too(numerics: Numerics) -> None:
-    assert judge_norms(BANDS.norm, NORMS, numerics).reason == f"{len(NORMS)} gradient norms equal bit for bit"
+    assert judge_norms(BANDS.norm, NORMS, numerics).reason == f"{len(NORMS)} gradient norms are equal bit for bit"
     assert judge_norms(BANDS.norm, scaled(1 + 1e-6), numerics).status == "passed"
 
 
@@ -72,20 +72,20 @@ def test_rows_that_a_scaler_skipped_in_the_baseline_are_left_out() -> None:
     bands = make_norm_bands([skipped, NORMS])
     assert bands.steps[0] == 3
     assert judge_norms(bands, skipped, Numerics.EXACT).status == "passed"
-    assert judge_norms(BANDS.norm, skipped, Numerics.EXACT).reason == "the gradient norm of step 1 was not seen"
+    assert judge_norms(BANDS.norm, skipped, Numerics.EXACT).reason == "the gradient norm of step 1 was not recorded"
 
 
 def test_unknown_norms_leave_the_judgement_to_the_loss() -> None:
     found = judge_measured(BANDS, replace(SAME, norms=(), norms_unseen="sharded"), Numerics.EXACT)
     assert found.quality.status == "passed"
     assert found.told["gradient_norm"] == {"status": "unknown", "reason": "sharded"}
-    assert make_norm_bands([NORMS[:4], NORMS]).unknown == "only 4 gradient norms were seen: at least 8 are needed"
+    assert make_norm_bands([NORMS[:4], NORMS]).unknown == "only 4 gradient norms were recorded; at least 8 are needed"
 
 
 def test_a_loss_that_is_not_finite_diverged_also_where_the_bands_are_unknown() -> None:
     """Two processes of a baseline that does not repeat give no bands, but they are finite."""
     bands = make_bands([LOSSES, [*LOSSES[:-1], 9.0]])
-    assert "does not repeat" in bands.unknown
+    assert "is not reproducible" in bands.unknown
     found = judge_measured(
         replace(BANDS, loss=bands), replace(SAME, losses=(*LOSSES[:5], math.nan, *LOSSES[6:])), Numerics.LOSSY
     )

@@ -75,7 +75,7 @@ def test_it_is_written_with_line_ends_and_permissions(
     assert "changed train.py: fused-optimizer" in error
     assert "patch -R -p1 --binary -i .hotloop/tune-1/patch.diff" in error
     assert main(["tune", "--apply", name]) == 0
-    assert "in the source already" in capsys.readouterr().err
+    assert "source already contains the patch" in capsys.readouterr().err
 
 
 def test_what_the_command_says_takes_it_back(kept: Path) -> None:
@@ -141,18 +141,18 @@ def move_hunk(folder: Path) -> None:
         (change_file("train.py", lambda x: x + b"\n# more\n"), "train.py was changed since the patch was made"),
         (change_file("lib/with space.py", lambda x: x.replace(b"\n", b"\r\n")), "with space.py was changed since"),
         (change_file(".hotloop/tune-1/patch.diff", lambda x: x.replace(b"fused", b"fuzed")), "since it was checked"),
-        (apply_one, "in some of its files and not in others"),
+        (apply_one, "already applied to some of its files"),
         (link, "not a plain file below"),
         (climb, "not a plain file below"),
         (move_hunk, "does not fit"),
-        (change_about(root="/elsewhere"), "was made in /elsewhere: go there"),
+        (change_about(root="/elsewhere"), "was made in /elsewhere; change to that folder"),
         (change_about(check={"status": "not reproduced", "reason": "0.99x"}), "not reproduced: 0.99x"),
         (change_about(check={"status": "not checked", "reason": "the budget"}), "not checked: the budget"),
-        (change_about(schema="hotloop.patch/9"), "not what hotloop tune writes"),
-        (change_about(files=[{"path": 3}]), "not what hotloop tune writes"),
+        (change_about(schema="hotloop.patch/9"), "not written by hotloop tune"),
+        (change_about(files=[{"path": 3}]), "not written by hotloop tune"),
         (change_about(files=[]), "name different files"),
-        (lambda folder: (folder / "patch.json").unlink(), "holds no patch.json"),
-        (lambda folder: (folder / "patch.json").write_text("[" * 100_000), "not what hotloop tune writes"),
+        (lambda folder: (folder / "patch.json").unlink(), "contains no patch.json"),
+        (lambda folder: (folder / "patch.json").write_text("[" * 100_000), "not written by hotloop tune"),
     ],
 )
 def test_anything_that_does_not_fit_writes_nothing(

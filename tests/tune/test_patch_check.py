@@ -112,7 +112,7 @@ def test_the_same_gain_is_reproduced_with_its_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "words"), [(1.0, "wins less than the strategy"), (1.4, "0.7"), (0.9, "wins less than the strategy")]
+    ("factor", "words"), [(1.0, "gains less than the strategy"), (1.4, "0.7"), (0.9, "gains less than the strategy")]
 )
 def test_another_gain_is_not_reproduced(factor: float, words: str) -> None:
     found = check(factor)
@@ -159,8 +159,8 @@ def test_the_report_states_it_beside_the_strategy() -> None:
     found = check(0.6)
     tuning = Tuning(verdict="v", goal="speed", strategy_file=None, trials=(), patch=found)
     (note,) = describe_notes(tuning)
-    assert note.startswith("patch.diff reproduced: the patched source without a strategy 1.6")
-    assert ", the strategy 1.6" in note
+    assert note.startswith("patch.diff reproduced: patched source 1.6")
+    assert ", strategy 1.6" in note
 
 
 def test_a_patch_that_was_never_run_says_so(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_linked_code_that_changed_ends_the_tuning_and_its_process_is_not_kept(
     made_up = Tuning(tmp_path, monkeypatch)
     made_up.run("a", 0)
     large.write_bytes(b"\n" * (SMALL_BYTES + 1))
-    with pytest.raises(CodeChanged, match=r"large\.py changed while tuning"):
+    with pytest.raises(CodeChanged, match=r"large\.py changed during tuning"):
         made_up.run("a", 1)
     assert made_up.store.get("study", "a", 1) is None
 
@@ -182,14 +182,14 @@ def test_a_baseline_that_fails_late_is_a_warning_beside_what_was_compared(tmp_pa
     strategy = Strategy(choices=(Choice(technique="a"),))
     candidate = Candidate(id="a", strategy=strategy, forecast=None, rules=(), numerics=Numerics.EXACT)
     nothing = progress_of(Arm(candidate=candidate))
-    with pytest.raises(TuneError, match="crash: why; the outputs are in"):
+    with pytest.raises(TuneError, match="crash: why; see the outputs in"):
         stop_early(request(tmp_path), nothing, BaselineFailed("crash: why"))
     compared = progress_of(Arm(candidate=candidate, baseline=[MEASURED], own=[MEASURED]))
     stop_early(request(tmp_path), compared, BaselineFailed("crash: why"))
     assert compared.campaign is not None
     assert compared.campaign.why_ended == "crash: why"
-    assert compared.campaign.arms[0].left_out == "left out: crash: why"
-    assert compared.warnings[0].startswith("ended early: crash: why; the outputs are in")
+    assert compared.campaign.arms[0].left_out == "dropped: crash: why"
+    assert compared.warnings[0].startswith("ended early: crash: why; see the outputs in")
 
 
 def test_results_that_the_command_writes_are_no_code_but_its_modules_are(tmp_path: Path) -> None:

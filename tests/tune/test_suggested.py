@@ -162,11 +162,11 @@ def test_nothing_promising_is_not_proven_and_half_of_the_budget_is_for_proof() -
 
 def test_forms_of_one_technique_are_one_choice() -> None:
     forms = [candidate(f"x{k}", k=k) for k in (1, 2)]
-    refused = replace(candidate("y"), why_not="only its reader may apply it")
+    refused = replace(candidate("y"), why_not="not tried: only you can decide to apply it")
     assert group_candidates([*forms, refused]) == {"x": (OFF, "x1", "x2")}
 
 
 def test_without_optuna_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(UsageError, match=r"not installed: pip install 'hotloop\[optuna\]'"):
+    with pytest.raises(UsageError, match=r"not installed; run: pip install 'hotloop\[optuna\]'"):
         make_optuna({})

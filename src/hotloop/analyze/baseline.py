@@ -46,13 +46,15 @@ def check_launches(
     """
     for side in runs:
         if side.is_file:
-            raise UsageError(f"{side.name} is a baseline file: name it with --baseline; RUN is what is judged by it")
+            raise UsageError(
+                f"{side.name} is a baseline file; give it with --baseline, and give the run to check as RUN"
+            )
     ours = tuple(launch for side in runs for launch in side.launches)
     theirs = [launch for side in baselines for launch in side.launches]
     warnings = []
     shared = {launch.name for launch in ours} & {launch.name for launch in theirs}
     if shared:
-        warnings.append(f"{', '.join(sorted(shared))} stands on both sides: it is compared with itself")
+        warnings.append(f"{', '.join(sorted(shared))} is on both sides and would be compared with itself")
     if len({side.command for side in (*runs, *baselines) if side.command}) > 1:
         warnings.append("the sides ran different commands")
     name = redact_text(", ".join(side.name for side in baselines)) if baselines else None
@@ -70,7 +72,9 @@ def read_baseline(name: str, path: Path) -> Baseline:
         if schema == "hotloop.report/1":
             return _parse_report(name, content)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise RecordingError(f"{name} says schema {schema} but is not: {type(error).__name__}: {error}") from None
+        raise RecordingError(
+            f"{name} has schema {schema} but invalid content: {type(error).__name__}: {error}"
+        ) from None
     raise RecordingError(
         f"{name}: schema is {schema!r}; a baseline is a run folder, a report (hotloop.report/1) or a file that"
         f" --update-baseline wrote ({BASELINE_SCHEMA})"
@@ -95,7 +99,7 @@ def _parse_report(name: str, content: Mapping[str, Any]) -> Baseline:
     """A report keeps the spread of the steps and not their order: its errors take the steps as independent."""
     step, breakdown = content["step"], content["breakdown"]
     if step is None or breakdown is None:
-        raise RecordingError(f"{name}: the report holds no step of a training, so there is nothing to compare with")
+        raise RecordingError(f"{name}: the report contains no training step, so there is nothing to compare with")
     count = int(step["steady_count"])
     root = math.sqrt(count) if count > 1 else None
 
@@ -154,7 +158,7 @@ def _magnitude(value: Any) -> float:
 def _parse_baseline(name: str, content: Mapping[str, Any]) -> Baseline:
     launches = tuple(_parse_launch(one) for one in content["launches"])
     if not launches:
-        raise RecordingError(f"{name} holds no launch; write it again: hotloop check RUN --baseline {name}")
+        raise RecordingError(f"{name} contains no launch; write it again: hotloop check RUN --baseline {name}")
     history = content["history"]
     if not isinstance(history, list) or not all(isinstance(one, dict) for one in history):
         raise ValueError("history is not a list of records")
@@ -207,16 +211,16 @@ def write_baseline(
     """
     before: Baseline | None = None
     if path.is_dir():
-        raise UsageError(f"{path} is a folder: --update-baseline writes a file; give a name such as baseline.json")
+        raise UsageError(f"{path} is a folder; --update-baseline needs a file name, such as baseline.json")
     if path.exists():
         before = read_baseline(str(path), path)
         if not before.is_file:
-            raise UsageError(f"{path} is a report, which --update-baseline does not overwrite; give another name")
+            raise UsageError(f"{path} is a report, which --update-baseline does not overwrite; choose another name")
     present = before.launches if before is not None and keep else ()
     added = [launch for launch in launches if launch.name not in {one.name for one in present}]
     if len(added) < len(launches):
         twice = ", ".join(sorted({one.name for one in launches} - {one.name for one in added}))
-        raise UsageError(f"{twice} is in {path} already: a launch counts once")
+        raise UsageError(f"{twice} is already in {path}; a launch can be added only once")
     after = [*present, *added][-MOST_LAUNCHES:]
     record: dict[str, Any] = {
         "date": (now or datetime.now(timezone.utc)).isoformat(timespec="seconds"),

@@ -75,7 +75,7 @@ def judge(
     judged: list[Judged] = []
     skipped: list[tuple[str, str]] = []
     warnings = [warning for launch in runs for warning in launch.warnings]
-    noise = "nothing was compared: no baseline was given"
+    noise = "no comparison: no baseline was given"
     if baseline:
         same = pick_same_machine(runs, baseline)
         if same and len(same) < len(baseline):
@@ -226,7 +226,7 @@ def _decide(
         tolerance, QUIET_NOISE_RATIO if name in QUIET else UNKNOWN_NOISE_RATIO
     ):
         verdict = Verdict.REGRESSION
-        reason = f"worse by {say_change(change)}: more than noise between launches has ever caused"
+        reason = f"worse by {say_change(change)}: more than noise between launches ever caused"
     elif (high if high is not None else change) <= tolerance:
         verdict = Verdict.PASS
         reason = f"within the tolerance of {tolerance:.0%} in these two launches"
@@ -260,7 +260,7 @@ def _judge_interval(low: float | None, high: float | None, tolerance: float) -> 
         return Verdict.REGRESSION, text
     if high <= tolerance:
         return Verdict.PASS, text
-    return Verdict.INCONCLUSIVE, f"{text}: too much noise between launches to decide"
+    return Verdict.INCONCLUSIVE, f"{text}: inconclusive, because of too much noise between launches"
 
 
 def _half_width(
@@ -356,13 +356,13 @@ def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged | st
     sign = -1.0 if budget.is_least else 1.0
     over = sign * (value - limit)
     bound = "at least" if budget.is_least else "at most"
-    text = f"{value:,.4g} where {bound} {limit:,.4g} is allowed"
+    text = f"{value:,.4g}, but {bound} {limit:,.4g} is allowed"
     if over > width:
         verdict = Verdict.REGRESSION
     elif over <= -width or over <= 0 == width:
         verdict = Verdict.PASS
     else:
-        verdict, text = Verdict.INCONCLUSIVE, f"{text}: the steps vary by more than the difference"
+        verdict, text = Verdict.INCONCLUSIVE, f"{text}: the difference is smaller than the variation between steps"
     ratio = over / limit if limit > 0 else None
     spread = width / limit if limit > 0 else None
     phase = budget.measure.removesuffix("_ns").removesuffix("_share_ratio")
@@ -433,7 +433,7 @@ def _describe_other_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) 
             differing.append(f"{name} {_list(theirs)} -> {_list(ours)}")
     if not differing:
         return None
-    return f"the baseline is from another machine ({', '.join(differing)}): a difference may not come from the code"
+    return f"the baseline is from another machine ({', '.join(differing)}): differences may not be caused by the code"
 
 
 def _rounded(value: object) -> object:

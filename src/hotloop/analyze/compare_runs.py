@@ -16,8 +16,8 @@ from .summary import units_noise_ratio
 from .trainings import Training, analyze_run, find_unit_drift
 
 INTERVAL_NOTE = (
-    "the intervals cover how steps vary within what was recorded, corrected for steps that resemble their neighbours;"
-    " each side is one launch, and what differs from launch to launch (n = 1) is not in them"
+    "the intervals cover how steps vary within what was recorded, corrected for steps that resemble their "
+    "neighbours; each side is one launch (n = 1), so they do not cover variation between launches"
 )
 
 
@@ -49,8 +49,8 @@ def compare_runs(names: tuple[str, str], folders: tuple[Path, Path], runs: tuple
             drifts = any(find_unit_drift(side, unit) is not None for side in processes)
             if drifts:
                 warnings.append(
-                    f"the {unit}s of a step drift over the run: where the sides trained other steps, their time per"
-                    f" {unit} differs by that, too, so it has no interval; train as many steps on both sides"
+                    f"the number of {unit}s per step drifts over the run, so the time per {unit} also depends on "
+                    "which steps were trained and has no interval; train the same number of steps on both sides"
                 )
             if per_unit is None:
                 noise_ratios = [None if drifts else units_noise_ratio(side, unit) for side in processes]
@@ -61,22 +61,22 @@ def compare_runs(names: tuple[str, str], folders: tuple[Path, Path], runs: tuple
         )
     if first.lead.rank.anchor != second.lead.rank.anchor:
         warnings.append(
-            f"steps end with {first.lead.rank.anchor} before and with {second.lead.rank.anchor} after: they may not be"
-            " the same steps"
+            f"steps end with {first.lead.rank.anchor} before and with {second.lead.rank.anchor} after; these may "
+            "not be the same steps"
         )
     for which, steps in zip(("before", "after"), joined, strict=True):
         if steps.alignment == "lead":
-            warnings.append(f"{which}: the steps of the ranks do not belong together; only the first rank counts")
+            warnings.append(f"{which}: the steps of the ranks do not match; only the first rank is used")
         if steps.steps_count == 1:
             warnings.append(f"{which}: only one step was recorded, and its start-up costs are part of it; no interval")
     notes = [f"before: {n}" for n in first_notes] + [f"after: {n}" for n in second_notes]
     if max(before.ranks_count, after.ranks_count) > 1:
         notes.append(
-            "a recording does not tell waiting for other ranks from transferring: trace both sides with a profiler to"
-            " split the growth of backward"
+            "a recording does not separate waiting for other ranks from transferring; to split the growth of "
+            "backward, trace both sides with a profiler"
         )
     if "cpu" not in (before.device, after.device):
-        notes.append("phases are time of the host: work of the device shows in the phase where the host waits for it")
+        notes.append("phases are host time: device work appears in the phase where the host waits for it")
     notes.append(INTERVAL_NOTE)
     return Comparison(
         tool_version=__version__,
@@ -98,14 +98,14 @@ def _read_training(folder: Path, run: Run) -> tuple[Training, list[str]]:
     trainings = analyze_run(run.processes)
     if not trainings:
         raise RecordingError(
-            f"{folder} holds no step: no process completed a backward or an optimizer step, so there is nothing to"
-            " compare; `hotloop report` says what was seen"
+            f"{folder} contains no step: no process completed a backward or an optimizer step, so there is nothing "
+            "to compare; see `hotloop report`"
         )
     notes = [*run.health, *(h.message for h in trainings[0].health)]
     if len(trainings) > 1:
-        notes.append(f"the run holds {len(trainings)} trainings; the largest one is compared")
+        notes.append(f"the run contains {len(trainings)} trainings; only the largest one is compared")
     if run.outcome is None:
-        notes.append("the run has not ended, or was killed: its later steps are missing")
+        notes.append("the run is still training or was killed; its later steps are missing")
     return trainings[0], notes
 
 
@@ -130,7 +130,7 @@ def compare_devices(before: DiffSide, after: DiffSide) -> list[str]:
         return []
     if before.kind == "traces":
         which = "before" if before.device == "cpu" else "after"
-        return [f"{which} shows no device work: only the host can be compared"]
+        return [f"{which} contains no device work: only the host can be compared"]
     return [f"before trains on {before.device}, after on {after.device}"]
 
 

@@ -54,8 +54,8 @@ def describe_launch(run: Run, folder: Path) -> tuple[Launch, tuple[str, ...]]:
     trainings = analyze_run(run.processes)
     if not trainings:
         raise RecordingError(
-            f"{folder} holds no step: no process completed a backward or an optimizer step, so there is nothing to"
-            " check; `hotloop report` says what was seen"
+            f"{folder} contains no step: no process completed a backward or an optimizer step, so there is nothing "
+            "to check; see `hotloop report`"
         )
     training = trainings[0]
     steps, breakdown, memory = summarize_steps(training), summarize_breakdown(training), summarize_memory(training)
@@ -79,9 +79,9 @@ def describe_launch(run: Run, folder: Path) -> tuple[Launch, tuple[str, ...]]:
         places.setdefault(line.phase, Where(file=line.file, line=line.line, function=line.function))
     warnings = [f"{name}: {message}" for message in run.health]
     if len(trainings) > 1:
-        warnings.append(f"{name} holds {len(trainings)} trainings; the largest one is judged")
+        warnings.append(f"{name} contains {len(trainings)} trainings; only the largest one is checked")
     if run.outcome is None:
-        warnings.append(f"{name} has not ended, or was killed: its later steps are missing")
+        warnings.append(f"{name} is still training or was killed; its later steps are missing")
     elif run.outcome.get("exit_code"):
         warnings.append(f"{name}: the command ended with exit code {run.outcome['exit_code']}")
     process = training.lead

@@ -22,7 +22,7 @@ def load_limits(path: Path) -> Limits:
     except OSError as error:
         raise UsageError(f"{path}: cannot read the limits: {error.strerror}; give the path of a TOML file") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: byte {error.start} is not UTF-8; limits are a TOML file") from None
+        raise UsageError(f"{path}: byte {error.start} is not UTF-8; limits must be a TOML file") from None
     return parse_limits(text, source=str(path))
 
 

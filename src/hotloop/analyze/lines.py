@@ -74,8 +74,8 @@ def describe_inside_samples(facts: Sequence[Fact]) -> str | None:
     reasons = [fact.get("reason") for fact in of_kind(facts, "sampling")]
     reason = next((f" ({one})" for one in reversed(reasons) if isinstance(one, str)), "")
     return (
-        f"stacks were sampled inside the training process{reason}: such samples wait for the interpreter's lock, so "
-        "a line may stand for Python code that ran just before it"
+        f"stacks were sampled inside the training process{reason}: such samples wait for the interpreter's lock, "
+        "so a line may represent Python code that ran just before it"
     )
 
 

@@ -483,17 +483,17 @@ def _health(
             )
         )
     if steps.anchor_index is None:
-        found.append(Health(level="info", message="no optimizer was seen: every backward counts as a step"))
+        found.append(Health(level="info", message="no optimizer was observed: every backward counts as a step"))
     elif len(steps.optimizer_steps) > 1 and anchor is not None and steps.anchor_count == 1:
         place = f" ({os.path.basename(anchor.where.file)}:{anchor.where.line})" if anchor.where else ""
         message = (
-            f"{len(steps.optimizer_steps)} optimizers step: a training step ends with optimizer "
+            f"{len(steps.optimizer_steps)} optimizers are used: a training step ends with optimizer "
             f"{anchor.index + 1}, {anchor.name}{place}, the one that steps most regularly"
         )
         found.append(Health(level="info", message=message))
     spans = steps.columns["end_ns"] - steps.columns["start_ns"]
     if bool((spans[~steps.is_block] != steps.step_ns[~steps.is_block]).any()):
-        found.append(Health(level="warning", message="times of some rows do not add up to their windows"))
+        found.append(Health(level="warning", message="the times of some rows do not add up to their windows"))
     tail, unrest = _describe_tail(steps, rank), _describe_unrest(steps, steady, rank)
     if tail is not None:
         found.append(Health(level="warning", message=tail))
@@ -519,8 +519,9 @@ def _describe_tail(steps: Steps, rank: RankAnalysis) -> str | None:
     if rank.device_type == "cpu" or tail_ns < LONG_TAIL_RATIO * all_ns or unseen_ns < LONG_TAIL_RATIO * tail_ns:
         return None
     return (
-        f"the figures cover the first {(all_ns - tail_ns) * 1e-9:.3g} s of {all_ns * 1e-9:.3g} s recorded: after that, "
-        "neither a backward nor an optimizer step was seen; steps that replay a CUDA graph would not be seen"
+        f"the figures cover the first {(all_ns - tail_ns) * 1e-9:.3g} s of {all_ns * 1e-9:.3g} s recorded; after "
+        "that, neither a backward nor an optimizer step was observed (steps that replay a CUDA graph cannot be "
+        "observed)"
     )
 
 
@@ -535,6 +536,6 @@ def _describe_unrest(steps: Steps, steady: Steady, rank: RankAnalysis) -> str | 
     if unrest is None:
         return None
     return (
-        f"the steps' computation varies by {unrest.variation_ratio:.0%}, and for most of the extra time of slow "
-        "steps the process was not running: other programs may share these cores; shares are means"
+        f"the steps' computation varies by {unrest.variation_ratio:.0%}, and during most of the extra time of slow "
+        "steps the process was not running; other programs may be using these cores; shares are means"
     )

@@ -14,7 +14,8 @@ def measure_ranks(training: Training, ranks_count: int, *, is_synced: bool) -> S
     ranks, unit = training.analysis.ranks, training.analysis.unit
     if len(ranks) != ranks_count:
         raise HotloopError(
-            f"{len(ranks)} processes trained where {ranks_count} were started: does the script use torchrun?"
+            f"{len(ranks)} processes trained, but {ranks_count} were started; check that the script uses "
+            "torchrun's environment"
         )
     joined = join_training(training)
     exposed = [

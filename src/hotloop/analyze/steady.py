@@ -61,7 +61,7 @@ def find_steady(steps: Steps) -> Steady:
     else:
         settled = _end_of_compilation(steps.columns["compile_ns"], least, limit)
         if settled is None:
-            messages.append("torch.compile never settled: all steps but the first count as steady")
+            messages.append("torch.compile kept recompiling: all steps except the first count as steady")
             prefix = least
         else:
             prefix = _end_of_settling(per_step_values(steps.step_ns, weight), settled, limit)

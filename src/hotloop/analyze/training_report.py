@@ -140,7 +140,7 @@ def describe_unseen(
     if isinstance(unattached, str) and not notes:
         notes.append(redact_text(unattached[:400]))
     if any(one.process.get("accelerator") for one in recordings):
-        notes.append("steps that only replay a CUDA graph are not seen")
+        notes.append("steps that only replay a CUDA graph cannot be observed")
     return tuple(Health(level="warning", message=note) for note in notes)
 
 
@@ -157,7 +157,7 @@ def end_alone(ranks: tuple[RankSummary, ...], outcome: Outcome) -> tuple[RankSum
 def describe_kept(traced: Report) -> Health:
     """Where the run's figures of the device are from."""
     steps = traced.step.count if traced.step is not None else 0
-    message = f"what the device did is from {steps} recorded steps of the run, traced by torch.profiler"
+    message = f"device figures are from {steps} steps of the run traced by torch.profiler"
     return Health(level="info", message=message)
 
 

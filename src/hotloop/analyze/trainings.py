@@ -185,15 +185,15 @@ def _build_training(group: _Group) -> Training:
     world_size = max(r.world_size for r in ranks)
     if ranks[0].rank is not None and len(ranks) < world_size:
         health.append(
-            Health(level="warning", message=f"only {len(ranks)} of {world_size} ranks left a recording with steps")
+            Health(level="warning", message=f"only {len(ranks)} of {world_size} ranks have a recording with steps")
         )
     health += _describe_full_hosts(processes)
     drift = find_unit_drift(processes, unit)
     if drift is not None:
         first, last = drift
         message = (
-            f"work per step drifts: {first:,.0f} {unit}s in the first third of the steady steps, {last:,.0f} in the "
-            f"last; rates and times per {unit} are means over all of them, and differ over other steps"
+            f"work per step drifts: {first:,.0f} {unit}s in the first third of the steady steps, {last:,.0f} in "
+            f"the last; rates and times per {unit} are means over all of them and would differ for other steps"
         )
         health.append(Health(level="warning", message=message))
     return Training(

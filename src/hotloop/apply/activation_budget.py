@@ -78,7 +78,7 @@ class BudgetedRecomputation:
         if watch.changed is not None:
             self._refuse(watch.changed)
         elif not watch.footprint().calls or not watch.footprint().kept:
-            self._refuse("the first forward kept nothing inside the blocks, so there is nothing to recompute")
+            self._refuse("the first forward kept no activations inside the blocks, so there is nothing to recompute")
         else:
             self._follow(plan_budget(watch.footprint(), self._budget_ratio), watch.modules)
         return result
@@ -93,7 +93,10 @@ class BudgetedRecomputation:
             f"at most {plan.peak_ratio:.0%} of {plan.total_bytes / MIB:.1f} MiB of the model's activations are kept"
         )
         if plan.peak_ratio > self._budget_ratio + TOLERANCE_RATIO:
-            said += f"; a budget of {self._budget_ratio:g} is out of reach, because a block is there whole in backward"
+            said += (
+                f"; a budget of {self._budget_ratio:g} cannot be reached, because each block is recomputed as a "
+                "whole in backward"
+            )
         self._done(plan, said)
 
     def _run(self, module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -168,7 +171,8 @@ class _Watch:
         if self.changed is None and after != before:
             what = next((key for key in before if after.get(key) != before[key]), "an attribute")
             self.changed = (
-                f"taken back: a forward of {type(module).__name__} changes {what}, and recomputing repeats that"
+                f"reverted: a forward of {type(module).__name__} changes {what}, and recomputation would repeat "
+                "the change"
             )
         self._seen[shape] = (
             number,

@@ -19,12 +19,12 @@ APPLIED, NOT_APPLICABLE, FAILED = "applied", "not applicable", "failed"
 
 MEETINGS = {
     "start": "the process",
-    "change_loader": "no DataLoader was built",
-    "change_ddp": "no DistributedDataParallel was built",
-    "change_model": "no module was called with gradients",
-    "change_optimizer": "no optimizer was used",
-    "change_scaler": "no GradScaler was built",
-    "change_call": "the functions that it changes were not called",
+    "change_loader": "the script built no DataLoader",
+    "change_ddp": "the script built no DistributedDataParallel",
+    "change_model": "the script called no module with gradients",
+    "change_optimizer": "the script used no optimizer",
+    "change_scaler": "the script built no GradScaler",
+    "change_call": "the script did not call the functions that it changes",
 }
 """Hooks that a technique may define, and what to say when none of them was ever reached."""
 
@@ -236,11 +236,11 @@ class Applier:
                 continue
             hooks = [hook for hook in MEETINGS if hook != "start" and has_hook(technique, hook)]
             if hooks:
-                asked = self.context.memory(technique.id).get("why_not", "it met nothing that it changes")
+                asked = self.context.memory(technique.id).get("why_not", "it found nothing to change")
                 why = asked if technique.id in self._asked else MEETINGS[hooks[0]]
                 self._record(technique, settings, NOT_APPLICABLE, why, None, None, None)
             elif technique.watch_steps and self.context.from_outside:  # by API the steps are still to come
-                self._record(technique, settings, NOT_APPLICABLE, "too few steps were made", None, None, None)
+                self._record(technique, settings, NOT_APPLICABLE, "the training had too few steps", None, None, None)
 
     def give_up(self, techniques: Collection[str]) -> None:
         """Leave these to somebody else, who also says what became of them."""

@@ -33,7 +33,7 @@ def find_branch(model: Any) -> str | None:
                     if found is not None:
                         return found
         if "forward" in vars(module) and not type(module.forward).__module__.startswith("hotloop."):
-            return f"{type(module).__name__} has a forward of its own"
+            return f"{type(module).__name__} overrides forward"
     return None
 
 
@@ -56,7 +56,7 @@ def _branch_in(function: Any, seen: set[Any]) -> str | None:
         elif isinstance(node, ast.comprehension) and node.ifs:
             what = "a condition in a comprehension"
         elif isinstance(node, ast.Subscript) and _is_of_self(node.value) and not _is_fixed(node.slice, counters):
-            what = "a part chosen by an index"
+            what = "a submodule selected by an index"
         if what is not None:
             line = first_line - 1 + int(getattr(node, "lineno", 1))
             return f"{file}:{line} ({what})"

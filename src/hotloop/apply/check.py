@@ -21,8 +21,8 @@ def check_strategy(strategy: Strategy, techniques: Mapping[str, Technique], *, s
         if choice.technique not in techniques:
             if choice.technique in BY_HAND:
                 raise StrategyError(
-                    f"{source}: {choice.technique} is a change of the training itself, which no strategy can make; "
-                    f"hotloop rule {choice.technique} says how"
+                    f"{source}: {choice.technique} changes the training itself and cannot be applied by a "
+                    f"strategy; see: hotloop rule {choice.technique}"
                 )
             raise StrategyError(
                 f"{source}: unknown technique {choice.technique!r}{say_meant(choice.technique, techniques)}"
@@ -65,9 +65,9 @@ def _problem(setting: Setting, value: Value) -> str | None:
         return "write one of " + ", ".join(repr(choice) for choice in setting.choices)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if value != value or (setting.least is not None and value < setting.least):
-            return f"the least is {setting.least:g}" if setting.least is not None else "write a number"
+            return f"the minimum is {setting.least:g}" if setting.least is not None else "write a number"
         if setting.most is not None and value > setting.most:
-            return f"the most is {setting.most:g}"
+            return f"the maximum is {setting.most:g}"
     return None
 
 

@@ -15,13 +15,14 @@ def find_missing_compiler(device: str) -> str | None:
             get_cpp_compiler()
         except Exception as error:
             return (
-                f"inductor finds no C++ compiler: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+                "inductor cannot find a C++ compiler: "
+                f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
             )
     elif device == "cuda":
         from torch.utils._triton import has_triton
 
         if not has_triton():
-            return "inductor needs triton on this GPU, and it is not installed or does not support it"
+            return "inductor needs triton on this GPU, but triton is not installed or does not support the GPU"
     return None
 
 

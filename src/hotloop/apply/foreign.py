@@ -115,7 +115,7 @@ def ddp_arguments(chosen: Chosen) -> dict[str, Any]:
 def _take(chosen: Chosen, technique: str, source: Arguments) -> dict[str, Any]:
     names = {name: name for name in source.names} | dict(source.elsewhere)
     if source.needs is not None and technique in chosen and source.needs not in chosen.look(technique):
-        chosen.refuse(technique, f"{source.needs} is not set, so that hotloop would choose it when the training runs")
+        chosen.refuse(technique, f"{source.needs} is not set: hotloop would choose it when the training runs")
         return {}
     if not names.keys() & chosen.look(technique).keys():
         return {}
@@ -134,8 +134,8 @@ def is_plain_bf16(chosen: Chosen) -> bool:
     if "bf16-parameters" in chosen:
         chosen.refuse(
             "bf16-parameters",
-            "its key rounds every update to bfloat16, which loses small ones; only weights = 'nearest' with state = "
-            "'bfloat16' says that",
+            "its key rounds every update to bfloat16 and loses small ones; it corresponds only to weights = "
+            "'nearest' with state = 'bfloat16'",
         )
     return False
 
@@ -152,7 +152,7 @@ def positive(value: Any, key: str, warnings: list[str]) -> int | None:
 def leave_out(content: Mapping[str, Any], known: set[str], prefix: str = "") -> list[str]:
     """A warning for every key that no technique answers to."""
     return [
-        f"{prefix}{show_key(key)} = {show(value)}: no technique of hotloop says this; left out"
+        f"{prefix}{show_key(key)} = {show(value)}: no hotloop technique corresponds to it; left out"
         for key, value in content.items()
         if key not in known
     ]

@@ -17,7 +17,7 @@ from hotloop.core.techniques import Technique
 
 MOST_CHARACTERS = 1 << 16
 MOST_DEPTH = 20
-INSTEAD = "left out, use `hotloop run --strategy` or do it by hand"
+INSTEAD = "left out; use `hotloop run --strategy` or change it by hand"
 
 FORMATS: Catalogue[Format] = Catalogue(Format, "hotloop.apply.formats")
 
@@ -65,7 +65,7 @@ def export_with(
     for choice in strategy.choices:
         if choice.where:
             warnings.append(
-                f"{choice.technique}: {format.id} cannot limit it to {', '.join(choice.where)}; left out, use "
+                f"{choice.technique}: {format.id} cannot limit it to {', '.join(choice.where)}; left out; use "
                 "`hotloop run --strategy`"
             )
             continue
@@ -96,7 +96,7 @@ def import_strategy(text: str, format: str, *, source: str = "configuration") ->
     the extra ``interop``.
 
     >>> import_strategy('{"precision": "bf16-mixed", "max_epochs": 3}', "lightning").warnings
-    ('max_epochs = 3: no technique of hotloop says this; left out',)
+    ('max_epochs = 3: no hotloop technique corresponds to it; left out',)
     """
     return import_with(text, FORMATS[format], TECHNIQUES, source=source)
 
@@ -106,10 +106,10 @@ def import_with(text: str, format: Format, techniques: Mapping[str, Technique], 
         readable = ", ".join(one.id for one in FORMATS.values() if one.read is not None)
         raise StrategyError(f"{source}: {format.id} can be written, not read; readable: {readable}")
     if len(text) > MOST_CHARACTERS:
-        raise StrategyError(f"{source}: larger than {MOST_CHARACTERS} characters; a configuration is a short file")
+        raise StrategyError(f"{source}: larger than {MOST_CHARACTERS} characters; a configuration must be a short file")
     content = parse_yaml(text, source) if format.syntax == "yaml" else parse_json(text, source)
     if not isinstance(content, dict):
-        raise StrategyError(f"{source}: holds {type(content).__name__}; a configuration of {format.id} is a table")
+        raise StrategyError(f"{source}: contains {type(content).__name__}; a {format.id} configuration must be a table")
     read = format.read(content)
     warnings = list(read.warnings)
     choices: dict[str, Choice] = {}
@@ -157,10 +157,10 @@ def parse_yaml(text: str, source: str) -> Any:
         depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
-                raise StrategyError(f"{source}: aliases (*name) are not read; write their values out")
+                raise StrategyError(f"{source}: aliases (*name) are not supported; write out their values")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MOST_DEPTH:
-                raise StrategyError(f"{source}: not YAML that is read here: nested deeper than {MOST_DEPTH}")
+                raise StrategyError(f"{source}: not supported: YAML nested deeper than {MOST_DEPTH}")
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise StrategyError(f"{source}: not YAML: {' '.join(str(error).split())}") from error

@@ -58,7 +58,7 @@ class Reads:
 def read_samples(loader: Any) -> Reads | str:
     """Read a few samples of a map-style data set in a forked child; a text when the child gave no answer."""
     if not hasattr(os, "fork") or sys.platform != "linux":
-        return "this system cannot fork a process safely, so that reading samples cannot be tried"
+        return "this system cannot fork a process safely, so reading samples cannot be tried"
     threads = torch.get_num_threads()
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -83,7 +83,7 @@ def read_samples(loader: Any) -> Reads | str:
         return f"reading samples in a forked process did not end within {TIMEOUT_S:g} s"
     if not data:
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
-        return f"reading samples in a forked process ended it ({how})"
+        return f"a forked process crashed while reading samples ({how})"
     answer: dict[str, Any] = json.loads(data)
     fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in answer.items()}
     return Reads(**fields)
@@ -217,7 +217,7 @@ def _read_keys(loader: Any, taken: list[Any], sampler_draws: set[str], threads: 
     problem = _hand_over(batch)
     tensors = [one for one in leaves(batch) if isinstance(one, torch.Tensor)]
     if any(one.device.type != "cpu" for one in tensors):
-        problem = "its batches hold tensors of an accelerator"
+        problem = "its batches contain tensors on an accelerator"
     size = sum(one.numel() * one.element_size() for one in tensors)
     return Reads(
         draws=tuple(sorted(draws)),
@@ -260,7 +260,7 @@ def _threaded_operators(read: Any, batched: bool) -> tuple[str, ...]:
             return func(*args, **(kwargs or {}))
 
     if not batched:
-        return ("reads without batches",)
+        return ("it reads without batches",)
     try:
         with Watch():  # type: ignore[no-untyped-call]
             read()

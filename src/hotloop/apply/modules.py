@@ -30,7 +30,7 @@ def find_replication(model: Any) -> str | None:
         count = len(getattr(part, "device_ids", None) or ())
         if count > 1 and any(cls.__name__ == "DataParallel" for cls in type(part).__mro__):
             return (
-                f"nn.DataParallel runs copies of the model on {count} GPUs, in threads that nothing added here reaches"
+                f"nn.DataParallel runs copies of the model on {count} GPUs in threads that this technique cannot reach"
             )
     return None
 
@@ -109,7 +109,7 @@ def find_buffer_changer(module: Any) -> str | None:
 def find_compilation(model: Any) -> str | None:
     """How the script compiles this model or a part of it; None when it does not."""
     for name, part in model.named_modules():
-        shown = f"its part {name}" if name else "the model"
+        shown = f"its submodule {name}" if name else "the model"
         if type(part).__name__ == "OptimizedModule":
             return f"the script compiles {shown} with torch.compile"
         if vars(part).get("_compiled_call_impl") is not None:

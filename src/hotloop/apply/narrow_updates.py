@@ -225,11 +225,11 @@ def why_not_narrow(optimizer: Any, known: frozenset[str]) -> str | None:
     """Why an optimizer's steps cannot be made a few tensors at a time; ``known`` are the classes where they can."""
     kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim.") or kind.__name__ not in known:
-        return f"{kind.__name__} may look at several tensors at once; known: {', '.join(sorted(known))}"
+        return f"{kind.__name__} may use several tensors at once; supported: {', '.join(sorted(known))}"
     for group in optimizer.param_groups:
         for key in ("capturable", "differentiable"):
             if group.get(key):
-                return f"{key}=True was chosen in the script"
+                return f"the script sets {key}=True"
     return None
 
 

@@ -14,8 +14,8 @@ def find_own_step(optimizer: Any) -> str | None:
     for name in ("step", "_init_group"):
         owner = next((cls for cls in type(optimizer).__mro__ if name in vars(cls)), None)
         if owner is None or not owner.__module__.startswith("torch.optim."):
-            known = "an unknown class" if owner is None else f"{owner.__module__}.{owner.__name__}"
-            return f"{type(optimizer).__name__} has a {name} of its own ({known})"
+            known = "of an unknown class" if owner is None else f"{owner.__module__}.{owner.__name__}"
+            return f"{type(optimizer).__name__} overrides {name} ({known})"
     return None
 
 
@@ -33,13 +33,13 @@ def find_hindrance(optimizer: Any, form: str) -> str | None:
     for group in optimizer.param_groups:
         for key in ("capturable", "differentiable"):
             if group.get(key):
-                return f"{key}=True was chosen in the script"
+                return f"the script sets {key}=True"
         for key in dict.fromkeys(("fused", form)):
             if group.get(key):
-                return f"{key}=True was chosen in the script"
+                return f"the script sets {key}=True"
         for key, value in group.items():
             if key != "lr" and key != "params" and _holds_tensor(value):
-                return f"{key} is a tensor, which the {form} form does not take"
+                return f"{key} is a tensor, which the {form} form does not accept"
     for parameter in _parameters(optimizer):
         if parameter.grad is not None and parameter.grad.is_sparse:
             return "a parameter has sparse gradients"
@@ -136,7 +136,11 @@ def _complete_momentum(optimizer: Any, group: dict[str, Any], parameters: list[A
 
     missing = [i for i, momentum in enumerate(momenta) if momentum is None]
     if missing and group["dampening"]:  # a parameter's first gradient is not dampened, one that is added to zeros is
-        return None if len(missing) == len(momenta) else "dampening, and the first gradient of a parameter came late"
+        return (
+            None
+            if len(missing) == len(momenta)
+            else ("dampening is set, and a parameter got its first gradient later than the others")
+        )
     for i in missing:
         momenta[i] = optimizer.state[parameters[i]]["momentum_buffer"] = torch.zeros_like(parameters[i])
     return None

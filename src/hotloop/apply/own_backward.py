@@ -22,7 +22,7 @@ def find_mixed_backward(output: Any) -> str | None:
         if function is not None and not _is_safe(function):
             dtypes = _dtypes_in(node)
             if len(dtypes) > 1:
-                return f"{function.__name__} has a backward of its own without custom_bwd, for {' and '.join(dtypes)}"
+                return f"{function.__name__} defines its own backward without custom_bwd, for {' and '.join(dtypes)}"
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)

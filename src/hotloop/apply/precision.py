@@ -34,17 +34,17 @@ def why_not_autocast(model: Any, device_type: str | None) -> str | None:
         return f"the model has parameters of {other}"
     devices = sorted({p.device.type for p in parameters})
     if len(devices) > 1:
-        return f"the parameters live on {' and '.join(devices)}"
+        return f"the parameters are on {' and '.join(devices)}"
     if device_type is not None and device_type != devices[0]:
-        return f"the model is on {devices[0]}, the strategy names device_type {device_type}"
+        return f"the model is on {devices[0]}, but the strategy sets device_type {device_type}"
     if autocast_depth() or torch.is_autocast_enabled(devices[0]):
-        return "the script uses autocast around the model itself"
+        return "the script already uses autocast around the model"
     own = find_own_autocast(model)
     if own is not None:
-        return f"{own} uses autocast in its own forward"
+        return f"{own} already uses autocast in its forward"
     policy = _sharded_policy(model)
     if policy is not None:
-        return f"mixed precision of FSDP was chosen in the script ({policy})"
+        return f"the script sets FSDP's mixed precision ({policy})"
     return find_replication(model)
 
 

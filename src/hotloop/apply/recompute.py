@@ -72,7 +72,8 @@ class Recomputation:
             self.undo()
             what = changed or "an attribute"
             self._refuse(
-                f"taken back: a forward of {type(block).__name__} changes {what}, and recomputing repeats that"
+                f"reverted: a forward of {type(block).__name__} changes {what}, and recomputation would repeat the "
+                "change"
             )
         return result
 

@@ -82,7 +82,7 @@ class Rhythm:
 
     def closure_given(self) -> None:
         """A step will run forwards and backwards itself, and use the gradients of each: every one is exchanged."""
-        self._problem = self._problem or "the optimizer's step is given a closure"
+        self._problem = self._problem or "the optimizer's step is called with a closure"
         self._micro_batches = 0
 
     # -- what happens ------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Rhythm:
         self._fired = True
 
     def _read(self, place: str) -> None:
-        self._problem = self._problem or f"the script works on gradients by hand ({place})"
+        self._problem = self._problem or f"the script changes gradients itself ({place})"
 
     def _around(self, call: Any, args: Any, kwargs: Any) -> Any:
         import torch
@@ -104,7 +104,7 @@ class Rhythm:
             self._decide(ddp)
         wanted = bool(ddp.require_backward_grad_sync)
         if self._learning and not wanted:
-            self._problem = self._problem or "the script uses no_sync itself"
+            self._problem = self._problem or "the script already uses no_sync"
         if not wanted or self._position + 1 >= self._micro_batches or ddp._join_config.enable:
             self._forward_synced = wanted
             return call(*args, **kwargs)
@@ -160,14 +160,14 @@ class Rhythm:
             ddp, [int(self._problem is not None), int(clear), most, self._position]
         )
         if bad:
-            self._end(self._problem or "another rank says that it cannot")
+            self._end(self._problem or "it is not possible on another rank")
         elif all_clear and greatest == 1:
-            self._end("each step has one backward")
+            self._end("each step has only one backward")
         elif all_clear and least == greatest and first == last:
             self._micro_batches = most
             self._end(
-                "gradients exchanged once per {backwards} backwards, from backward {first} on "
-                "(learned from {steps} steps on all ranks)",
+                "gradients synchronised once per {backwards} backwards, starting with backward {first} (learned "
+                "from {steps} steps on all ranks)",
                 {"backwards": most, "first": self._count + 1, "steps": len(self._windows)},
             )
         elif self._count >= LAST_DECISION:
@@ -194,14 +194,17 @@ class Rhythm:
             ):
                 return "gradients are parts of a larger tensor"
         place = find_gradient_use()
-        return None if place is None else f"the script works on gradients by hand ({place})"
+        return None if place is None else f"the script changes gradients itself ({place})"
 
     def _why_undecided(self, ddp: Any, least: int, greatest: int) -> str:
         if ddp.find_unused_parameters and not ddp.static_graph:
             return "DDP looks for unused parameters"
         if least != greatest:
-            return f"the ranks have {least} to {greatest} backwards a step"
-        return f"the backwards a step vary: {', '.join(map(str, self._windows[-8:])) or 'no step was seen'}"
+            return f"the ranks have {least} to {greatest} backwards per step"
+        return (
+            "the number of backwards per step varies: "
+            f"{', '.join(map(str, self._windows[-8:])) or 'no step was observed'}"
+        )
 
     def _end(self, text: str, values: Mapping[str, Value] | None = None) -> None:
         self._learning = False

@@ -101,8 +101,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         if self._gathered is None:
             raise HotloopError(
-                "each rank holds only its part of the optimizer's state; "
-                "call gather_state() on all ranks after the last step, then state_dict() where it is saved"
+                "each rank holds only its part of the optimizer's state; call gather_state() on all ranks after "
+                "the last step, then state_dict() on the rank that saves it"
             )
         return self._gathered
 
@@ -136,7 +136,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if hasattr(self, "_cuts"):
-            raise HotloopError("a sharded optimizer takes no new parameters; give all of them when it is built")
+            raise HotloopError("a sharded optimizer does not accept new parameters; pass all of them when it is built")
         super().add_param_group(param_group)
 
     def _index(self, parameter: Any) -> int:

@@ -111,12 +111,14 @@ def _problem(thing: Any) -> str | None:
             return None
         return "an open file: forked workers would share its position"
     if isinstance(thing, threading.Thread):
-        return "a thread, and a forked process has none"
+        return "a thread, which does not exist in a forked process"
     root = kind.__module__.partition(".")[0]
     if root in _HANDLES:
-        return f"{_HANDLES[root]} ({kind.__module__}.{kind.__qualname__}), which a fork must not share"
+        return (
+            f"{_HANDLES[root]} ({kind.__module__}.{kind.__qualname__}), which must not be shared with a forked process"
+        )
     if kind.__module__.startswith(("concurrent.futures", "multiprocessing.pool", "multiprocessing.managers")):
-        return f"a {kind.__qualname__}, whose threads or processes a forked worker lacks"
+        return f"a {kind.__qualname__}, whose threads or processes do not exist in a forked worker"
     device = getattr(thing, "device", None) if root == "torch" and hasattr(thing, "is_floating_point") else None
     if device is not None and device.type not in ("cpu", "meta"):
         return f"a tensor on {device.type}"

@@ -67,7 +67,9 @@ class WorkerPasses:
     def __call__(self) -> Any:
         loader = self._loader()
         if loader is None:
-            raise RuntimeError("the DataLoader that this iterator belongs to is gone; iterate the original, not a copy")
+            raise RuntimeError(
+                "the DataLoader of this iterator no longer exists; iterate over the original, not over a copy"
+            )
         return Pass(loader, self)
 
     def __reduce__(self) -> Any:
@@ -125,7 +127,7 @@ class WorkerPasses:
         if problem is None:
             return True
         self.changes_count = MOST_CHANGES
-        self._tell(f"no workers any more: {problem}")
+        self._tell(f"workers are no longer used: {problem}")
         return False
 
     def _start(self, taker: Pass, loader: Any) -> _Pool | None:
@@ -391,7 +393,9 @@ class LowPriority:
     def __call__(self) -> Any:
         loader = self._loader()
         if loader is None:
-            raise RuntimeError("the DataLoader that this iterator belongs to is gone; iterate the original, not a copy")
+            raise RuntimeError(
+                "the DataLoader of this iterator no longer exists; iterate over the original, not over a copy"
+            )
         iterator = type(loader)._get_iterator(loader)
         lower_priority(iterator, self._niceness)
         return iterator

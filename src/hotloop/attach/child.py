@@ -69,7 +69,7 @@ def resolve_command(command: Sequence[str], search_path: str | None) -> list[str
         python = shutil.which("python", path=search_path) or shutil.which("python3", path=search_path)
         if python is None:
             raise CommandNotStarted(
-                f"no python on PATH to run {first}; write: hotloop run -- /path/to/python {first}", exit_code=127
+                f"no python on PATH to run {first}; run: hotloop run -- /path/to/python {first}", exit_code=127
             )
         return [python, *command]
     if os.sep in first:
@@ -77,7 +77,7 @@ def resolve_command(command: Sequence[str], search_path: str | None) -> list[str
             raise CommandNotStarted(f"{first}: no such file; check the path after --", exit_code=127)
         if Path(first).is_dir() or not os.access(first, os.X_OK):
             raise CommandNotStarted(
-                f"{first}: not executable; chmod +x it, or name its interpreter first", exit_code=126
+                f"{first}: not executable; run chmod +x on it, or put its interpreter first", exit_code=126
             )
     elif shutil.which(first, path=search_path) is None:
         raise CommandNotStarted(f"{first}: command not found; check the spelling and PATH", exit_code=127)

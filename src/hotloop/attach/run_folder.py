@@ -101,11 +101,11 @@ def _roots() -> tuple[Path, ...]:
 
 
 def _elsewhere(root: Path, error: OSError) -> str:
-    return f"cannot write to {root} ({error.strerror}): the recording lies in the temporary folder"
+    return f"cannot write to {root} ({error.strerror}); the recording is in the temporary folder"
 
 
 def _nowhere() -> UsageError:
-    return UsageError("no folder to record into: neither .hotloop here nor the temporary folder can be written")
+    return UsageError("cannot record: neither .hotloop here nor the temporary folder is writable")
 
 
 def ignore_in_git(root: Path) -> None:

@@ -127,7 +127,7 @@ class StackReader:
                 return (field, *self._walk(moment))
             except OSError as error:
                 if error.errno == errno.EFAULT:
-                    raise Inconsistent("a frame has gone") from None
+                    raise Inconsistent("a frame no longer exists") from None
                 raise
         raise Inconsistent("the stack of time fields changes too fast")
 

@@ -19,11 +19,11 @@ MOST_PROCESSES = 500
 MOST_PROCESSES_READ = 3_000
 
 REPLACED_PATH = (
-    "likely because {script} was started with a PYTHONPATH that was replaced (by a script, say): write "
+    "probably because PYTHONPATH was replaced before {script} started (for example by a script): write "
     'PYTHONPATH="...:$PYTHONPATH" there, or install hotloop for that Python, or call hotloop.watch() in it'
 )
 REPLACED_ENVIRONMENT = (
-    "likely because {script} was started without this environment (env -i, sudo or a launcher of its own): pass "
+    "probably because {script} was started without this environment (env -i, sudo or a custom launcher): pass "
     f"{ATTACH_VARIABLE} and PYTHONPATH on to it, or call hotloop.watch() in it"
 )
 

@@ -25,7 +25,10 @@ def begin_watching(name: str | None, options: Mapping[str, Any]) -> str:
     try:
         import torch.optim  # noqa: F401 (under hotloop run this import arms)
     except ImportError as error:
-        raise HotloopError(f"watch() observes a PyTorch training, and this Python lacks {error.name}") from error
+        raise HotloopError(
+            f"watch() observes a PyTorch training, but this Python has no {error.name}; install it, or "
+            "use the training's Python"
+        ) from error
 
     from .agent import arm_agent, current_session
 
@@ -67,7 +70,7 @@ def refresh() -> None:
 def _write_where(session: Any, folder: Path, pid: int) -> None:
     if session.writer is not None and os.getpid() == pid:
         shown = os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else folder
-        print(f"hotloop: recorded; see it with: hotloop report {shown}", file=sys.stderr)
+        print(f"hotloop: recorded; to see the report: hotloop report {shown}", file=sys.stderr)
 
 
 def _command() -> Sequence[str]:

@@ -19,7 +19,7 @@ from .host import format_bytes, plural
 STAGES: tuple[Stage, ...] = ("before", "during", "after")
 NO_RUN = "no run was given"
 NO_STEPS = "the run recorded no training"
-ONE_RANK = "one rank: there is nothing to exchange"
+ONE_RANK = "one rank: there is no communication"
 FULL_RATIO = 0.9
 """Of the memory, as for the rule memory-pressure."""
 FEW_STEPS = 10
@@ -84,7 +84,7 @@ def by_check(*ids: str) -> Callable[[Scene], Answer]:
             return "unticked", "; ".join(f"{c.title}: {c.measured}" for c in bad[:2])
         known = [c for c in found if c.status == "good"]
         if not known:
-            return "unknown", "; ".join(c.why for c in found[:1]) or "not looked at"
+            return "unknown", "; ".join(c.why for c in found[:1]) or "not checked"
         if len(known) < len(found):
             missing = next(c for c in found if c.status == "unknown")
             return "unknown", f"{missing.title}: {missing.why}"
@@ -127,8 +127,8 @@ def by_share(phase: str, most_ratio: float, *rules: str) -> Callable[[Scene], An
             return "unticked", f"{found.rule}: {found.title}"
         share, name = report.breakdown.share(phase), phase.replace("_", " ")
         if share == 0.0:
-            return "ticked", f"no {name} was seen in the steady steps"
-        text = f"{name} is {share * 100:.1f}% of the step; guides ask for at most {most_ratio * 100:.0f}%"
+            return "ticked", f"the steady steps contain no {name}"
+        text = f"{name} takes {share * 100:.1f}% of the step; guides recommend at most {most_ratio * 100:.0f}%"
         return ("ticked" if share <= most_ratio else "unticked"), text
 
     return ask
@@ -155,7 +155,7 @@ def never_recorded(what: str) -> Callable[[Scene], Answer]:
 
 def ask_pinned(scene: Scene) -> Answer:
     if scene.accelerated is None:
-        return "unknown", "whether an accelerator is used is unknown"
+        return "unknown", "it is unknown whether an accelerator is used"
     if not scene.accelerated:
         return "not-applicable", "training runs on the CPU: nothing is copied to a device"
     return by_rule("pageable-transfer", good="copies come from pinned memory")(scene)
@@ -163,15 +163,15 @@ def ask_pinned(scene: Scene) -> Answer:
 
 def ask_precision(scene: Scene) -> Answer:
     """The rule has nothing to say of a model whose precision was not seen; that is no reason for a tick."""
-    judged = by_rule("full-precision", good="nothing that it is forecast to win")(scene)
+    judged = by_rule("full-precision", good="no gain forecast")(scene)
     if judged[0] != "ticked" or scene.steps is None:
         return judged
     model, autocast = (_dtype(scene.steps, name) for name in ("model_dtype", "autocast_dtype"))
     if autocast is not None:
         return "ticked", f"autocast to {autocast}"
     if model is None:
-        return "unknown", "neither the model's precision nor autocast was seen"
-    return ("ticked", f"the model is in {model}") if model != "float32" else judged
+        return "unknown", "the model's precision and autocast are unknown"
+    return ("ticked", f"the model uses {model}") if model != "float32" else judged
 
 
 def _dtype(report: Report, name: str) -> str | None:
@@ -184,7 +184,7 @@ def ask_compile(scene: Scene) -> Answer:
     broken = by_rule("graph-break", "recompilation", good="")(scene)
     if broken[0] == "unticked":
         return broken
-    return by_rule("uncompiled-model", good="in use, or nothing that it is forecast to win")(scene)
+    return by_rule("uncompiled-model", good="in use, or no gain forecast")(scene)
 
 
 def ask_threads(scene: Scene) -> Answer:
@@ -207,19 +207,19 @@ def ask_hidden(scene: Scene) -> Answer:
     if report is not None and _world_size(report) == 1:
         return "not-applicable", ONE_RANK
     rules = ("exposed-communication", "small-buckets", "unused-parameter-scan", "slow-link")
-    return by_rule(*rules, good="no communication outside the backward that is worth an act")(scene)
+    return by_rule(*rules, good="no costly communication outside the backward")(scene)
 
 
 def ask_balanced(scene: Scene) -> Answer:
     report = scene.steps
     if report is not None and _world_size(report) == 1:
-        return "not-applicable", "one rank: nobody waits for another"
+        return "not-applicable", "one rank: no waiting for other ranks"
     return by_rule("straggler", good="no rank keeps the others waiting")(scene)
 
 
 def ask_host_sync(scene: Scene) -> Answer:
     if scene.steps is not None and scene.accelerated is False:
-        return "not-applicable", "training runs on the CPU, where nothing runs ahead of the host"
+        return "not-applicable", "training runs on the CPU, where nothing runs asynchronously"
     return by_rule("host-sync", good="no call in the loop waits for the device")(scene)
 
 
@@ -260,16 +260,16 @@ def ask_throughput(scene: Scene) -> Answer:
     ):
         if rate is not None:
             return "ticked", f"{rate:,.1f} {noun}"
-    return "unknown", "no batches were seen, so no rate is known"
+    return "unknown", "no batches were observed, so the rate is unknown"
 
 
 def ask_finished(scene: Scene) -> Answer:
     report = scene.report
     if report is None or report.outcome is None:
-        return "unknown", NO_RUN if report is None else "the run does not say how it ended"
+        return "unknown", NO_RUN if report is None else "how the run ended was not recorded"
     outcome = report.outcome
     if outcome.ended == "running":
-        return "unknown", "the run has not ended, or its end was not recorded"
+        return "unknown", "the run is still going, or its end was not recorded"
     code = "" if outcome.exit_code is None else f", exit code {outcome.exit_code}"
     clean = outcome.ended == "completed" and outcome.exit_code in (0, None)
     return ("ticked" if clean else "unticked"), f"{outcome.ended}{code}"
@@ -285,9 +285,9 @@ def ask_recorded(scene: Scene) -> Answer:
 def ask_steady(scene: Scene) -> Answer:
     report = scene.steps
     if report is None or report.step is None or report.step.cv_ratio is None:
-        return "unknown", NO_RUN if scene.report is None else "too few steps to tell"
+        return "unknown", NO_RUN if scene.report is None else "too few steps to judge"
     ratio = report.step.cv_ratio
-    return ("ticked" if ratio <= 0.1 else "unticked"), f"steps vary by {ratio * 100:.0f}% of their mean"
+    return ("ticked" if ratio <= 0.1 else "unticked"), f"step times vary by {ratio * 100:.0f}% of their mean"
 
 
 def ask_findings(scene: Scene) -> Answer:
@@ -304,8 +304,8 @@ def ask_overhead(scene: Scene) -> Answer:
     report = scene.steps
     ratio = None if report is None or report.overhead is None else report.overhead.share_ratio
     if ratio is None:
-        return "unknown", NO_RUN if scene.report is None else "the observer's own cost is unknown"
-    return ("ticked" if ratio <= 0.02 else "unticked"), f"observing cost {ratio * 100:.2f}% of the step time"
+        return "unknown", NO_RUN if scene.report is None else "hotloop's own overhead is unknown"
+    return ("ticked" if ratio <= 0.02 else "unticked"), f"hotloop's overhead is {ratio * 100:.2f}% of the step time"
 
 
 def ask_compression(scene: Scene) -> Answer:
@@ -316,7 +316,9 @@ def ask_compression(scene: Scene) -> Answer:
         return "not-applicable", ONE_RANK
     if report.environment.get("comm_hook") is not None:
         return "ticked", f"DDP's communication hook is {report.environment['comm_hook']}"
-    tick, evidence = by_rule("slow-link", "exposed-communication", good="no exchange that is worth fewer bits")(scene)
+    tick, evidence = by_rule("slow-link", "exposed-communication", good="compressing gradients would gain nothing")(
+        scene
+    )
     return ("not-applicable" if tick == "ticked" else tick), evidence
 
 
@@ -331,13 +333,13 @@ def by_memory(fact: str, *, alone: bool, name: str) -> Callable[[Scene], Answer]
         if report.step is None and short is None:
             return "unknown", NO_STEPS
         if not alone and _world_size(report) == 1:
-            return "not-applicable", "one rank: there is nobody to share with"
+            return "not-applicable", "one rank: nothing to shard"
         if report.environment.get(fact):
-            return "ticked", f"{name} was seen"
+            return "ticked", f"{name} is used"
         if short is not None:
             return "unticked", f"{short.rule}: {short.title}"
         tick, evidence = ask_headroom(scene)
-        return ("not-applicable" if tick == "ticked" else tick), f"{name} was not seen; {evidence}"
+        return ("not-applicable" if tick == "ticked" else tick), f"{name} is not used; {evidence}"
 
     return ask
 
@@ -347,10 +349,10 @@ def ask_links(scene: Scene) -> Answer:
         return "not-applicable", "training runs on the CPU"
     check = scene.checks.get("gpu-links")
     if check is None:
-        return ("unknown", "not looked at") if scene.accelerated is None else ("not-applicable", "fewer than two GPUs")
+        return ("unknown", "not checked") if scene.accelerated is None else ("not-applicable", "fewer than two GPUs")
     kinds = check.values.get("links")
     if not isinstance(kinds, list) or not kinds:
-        return "unknown", check.why or "nvidia-smi does not tell the kind of link"
+        return "unknown", check.why or "nvidia-smi does not report the kind of link"
     direct = all(str(kind).startswith("NV") for kind in kinds)
     return ("ticked" if direct else "unticked"), f"links between GPUs: {', '.join(map(str, kinds))}"
 
@@ -360,8 +362,8 @@ def ask_cudnn(scene: Scene) -> Answer:
         return "not-applicable", "training runs on the CPU, which does not use cuDNN"
     report = scene.report
     if report is not None and any(o.technique == "cudnn-benchmark" and o.status == "applied" for o in report.strategy):
-        return "ticked", "the run's strategy switched it on"
-    return "unknown", "not recorded; for convolutions of constant shapes, look for torch.backends.cudnn.benchmark"
+        return "ticked", "enabled by the run's strategy"
+    return "unknown", "not recorded; for convolutions with constant shapes, check torch.backends.cudnn.benchmark"
 
 
 def ask_scaling(scene: Scene) -> Answer:
@@ -370,20 +372,20 @@ def ask_scaling(scene: Scene) -> Answer:
         return "unknown", NO_RUN if scene.report is None else NO_STEPS
     if _world_size(report) == 1:
         return "not-applicable", "one rank"
-    return "unknown", "one run cannot tell: hotloop bench scaling compares numbers of ranks"
+    return "unknown", "cannot be measured from one run; use hotloop bench scaling"
 
 
 def ask_network(scene: Scene) -> Answer:
     report = scene.steps
     if report is not None and _world_size(report) == 1:
         return "not-applicable", ONE_RANK
-    return by_rule("slow-link", good="no link that is slower than it should be")(scene)
+    return by_rule("slow-link", good="no slow link")(scene)
 
 
 def ask_transfers(scene: Scene) -> Answer:
     if scene.accelerated is False:
         return "not-applicable", "training runs on the CPU: nothing is copied to a device"
-    return by_rule("pageable-transfer", "host-sync", good="no copy between host and device that is worth an act")(scene)
+    return by_rule("pageable-transfer", "host-sync", good="no costly copies between host and device")(scene)
 
 
 def ask_operators(scene: Scene) -> Answer:
@@ -391,7 +393,7 @@ def ask_operators(scene: Scene) -> Answer:
     rules = ["python-gradient-loop", "redundant-compute", "uncompiled-model"]
     if scene.accelerated is not False:
         rules.append("launch-bound")
-    return by_rule(*rules, good="no loop over tensors, no repeated work, nothing that fusing is forecast to win")(scene)
+    return by_rule(*rules, good="no loops over tensors, no repeated work, no gain forecast for fusion")(scene)
 
 
 def _world_size(report: Report) -> int:
@@ -406,18 +408,18 @@ ITEMS: tuple[ChecklistEntry, ...] = (
     _entry(
         "right-build",
         "before",
-        "torch fits the machine and sees its accelerator",
+        "torch supports the machine and its accelerator",
         by_check("torch", "accelerator", "architectures"),
     ),
-    _entry("threads-fit", "before", "no more threads than cores, and workers may use all of them", ask_threads),
+    _entry("threads-fit", "before", "no more threads than cores, and workers can use all cores", ask_threads),
     _entry(
         "room-for-workers",
         "before",
-        "shared memory and file descriptors suffice for loader workers",
+        "shared memory and file descriptors are sufficient for loader workers",
         by_check("shared-memory", "file-descriptors"),
     ),
-    _entry("memory-free", "before", "enough host memory is free, and nothing is swapped", by_check("memory", "swap")),
-    _entry("machine-quiet", "before", "nobody else uses the machine", by_check("load", "steal", "gpu-memory")),
+    _entry("memory-free", "before", "enough host memory is free and no swap is used", by_check("memory", "swap")),
+    _entry("machine-quiet", "before", "no other program uses the machine", by_check("load", "steal", "gpu-memory")),
     _entry(
         "storage-known", "before", "the speed of the data's storage is known", by_check("data-folder", "read-speed")
     ),
@@ -427,74 +429,79 @@ ITEMS: tuple[ChecklistEntry, ...] = (
         "links between devices and hosts are in order",
         by_check("backends", "gpu-links", "pcie-width", "interfaces", "infiniband"),
     ),
-    _entry("nvlink-used", "before", "GPUs of this machine are linked by NVLink", ask_links),
+    _entry("nvlink-used", "before", "GPUs of this machine are connected by NVLink", ask_links),
     _entry("variables-clean", "before", "no debugging or outdated variable is set", ask_variables),
     _entry(
         "seeds-set",
         "before",
-        "seeds, and determinism or its absence, are chosen on purpose",
-        never_recorded(
-            "seeds are not recorded; look for torch.manual_seed and use_deterministic_algorithms in the program"
-        ),
+        "seeds and determinism are set deliberately",
+        never_recorded("not recorded; check torch.manual_seed and use_deterministic_algorithms in the program"),
     ),
     _entry(
         "data-overlaps",
         "during",
-        "loading data overlaps with computing",
+        "data loading overlaps with computation",
         by_share("input_wait", 0.10, "input-bound", "preprocessing-in-loop"),
     ),
     _entry(
         "workers-stay",
         "during",
-        "loader workers live on between epochs",
-        by_rule("worker-restart", good="no restart of workers that is worth an act"),
+        "loader workers persist between epochs",
+        by_rule("worker-restart", good="no costly worker restarts"),
     ),
     _entry("memory-pinned", "during", "batches for an accelerator come from pinned memory", ask_pinned),
-    _entry("no-needless-transfers", "during", "nothing is copied between host and device without need", ask_transfers),
+    _entry("no-needless-transfers", "during", "no unnecessary copies between host and device", ask_transfers),
     _entry(
         "no-padding",
         "during",
-        "batches hold little padding",
+        "batches contain little padding",
         by_rule("padding-waste", good="little padding in the sampled batches"),
     ),
     _entry(
         "precision-tried",
         "during",
-        "mixed precision is in use, or was found not to help",
+        "mixed precision is in use, or does not help",
         ask_precision,
     ),
-    _entry("compile-tried", "during", "torch.compile is in use without breaks, or was found not to help", ask_compile),
-    _entry("operators-fused", "during", "tensor operations are batched and fused, not looped in Python", ask_operators),
+    _entry("compile-tried", "during", "torch.compile is in use without graph breaks, or does not help", ask_compile),
+    _entry(
+        "operators-fused",
+        "during",
+        "tensor operations are batched and fused instead of looped in Python",
+        ask_operators,
+    ),
     _entry("cudnn-benchmark", "during", "cuDNN picks the fastest convolution (benchmark)", ask_cudnn),
     _entry(
         "optimizer-fused",
         "during",
-        "the optimizer works on all tensors at once",
-        by_rule("slow-optimizer", "python-gradient-loop", good="the optimizer's time is not worth an act"),
+        "the optimizer updates all tensors at once",
+        by_rule("slow-optimizer", "python-gradient-loop", good="the optimizer takes little time"),
     ),
     _entry(
         "batch-fills",
         "during",
         "the batch is large enough to use the device",
-        by_rule("small-batch", good="a larger batch is not forecast to win"),
+        by_rule("small-batch", good="no gain forecast for a larger batch"),
     ),
     _entry(
         "no-recompute",
         "during",
-        "nothing is computed twice without need",
-        by_rule("redundant-compute", "needless-recompute", good="no forward or backward without need"),
+        "nothing is computed twice unnecessarily",
+        by_rule("redundant-compute", "needless-recompute", good="no unnecessary forward or backward"),
     ),
-    _entry("accumulation-quiet", "during", "accumulated micro-batches do not exchange gradients", ask_sync),
+    _entry("accumulation-quiet", "during", "gradients are not synchronised in every micro-batch", ask_sync),
     _entry("communication-hidden", "during", "communication is hidden behind computation", ask_hidden),
-    _entry("gradients-compressed", "during", "gradients are compressed where the network limits", ask_compression),
-    _entry("network-in-order", "during", "the network is as fast as it should be", ask_network),
+    _entry(
+        "gradients-compressed", "during", "gradients are compressed if the network is the bottleneck", ask_compression
+    ),
+    _entry("network-in-order", "during", "the network has its expected speed", ask_network),
     _entry("ranks-balanced", "during", "no rank waits for a slower one", ask_balanced),
     _entry("no-host-sync", "during", "nothing in the loop waits for the device (item, print, cpu)", ask_host_sync),
     _entry(
         "logging-rare",
         "during",
-        "logging does not happen in every step",
-        by_rule("logging-overhead", good="logging is not worth an act"),
+        "logging is not done in every step",
+        by_rule("logging-overhead", good="logging takes little time"),
     ),
     _entry(
         "validation-small",
@@ -505,36 +512,36 @@ ITEMS: tuple[ChecklistEntry, ...] = (
     _entry(
         "checkpoints-small",
         "during",
-        "saving checkpoints takes a small share",
+        "checkpointing takes a small share",
         by_share("checkpoint", 0.05, "blocking-checkpoint"),
     ),
     _entry(
         "gc-quiet",
         "during",
-        "Python's garbage collector does not stop the loop",
-        by_rule("gc-pause", good="no pauses that are worth an act"),
+        "Python's garbage collector does not pause the loop",
+        by_rule("gc-pause", good="no costly pauses"),
     ),
-    _entry("memory-headroom", "during", "the memory that is left is known", ask_headroom),
+    _entry("memory-headroom", "during", "free memory is known", ask_headroom),
     _entry(
         "activations-recomputed",
         "during",
-        "activation checkpointing is in use where memory is short",
+        "activation checkpointing is in use if memory is short",
         by_memory("is_checkpointing", alone=True, name="activation checkpointing"),
     ),
     _entry(
         "state-sharded",
         "during",
-        "ZeRO or FSDP shards the state where memory is short",
+        "ZeRO or FSDP shards the state if memory is short",
         by_memory("is_sharded", alone=False, name="sharding"),
     ),
     _entry("memory-steady", "during", "memory does not grow", ask_no_leak),
-    _entry("warm-up-left-out", "after", "figures come from enough steps after the warm-up", ask_warmed_up),
-    _entry("steps-steady", "after", "steps are alike enough to compare runs", ask_steady),
+    _entry("warm-up-left-out", "after", "there are enough steps after the warm-up", ask_warmed_up),
+    _entry("steps-steady", "after", "step times vary little enough to compare runs", ask_steady),
     _entry("throughput-known", "after", "throughput is recorded, in samples or tokens", ask_throughput),
     _entry("scaling-known", "after", "scaling efficiency was measured", ask_scaling),
-    _entry("ended-well", "after", "the run ended by itself, without an error", ask_finished),
-    _entry("faults-gone", "after", "no serious fault is left", ask_findings),
-    _entry("cheap-to-observe", "after", "measuring did not slow the training", ask_overhead),
-    _entry("run-kept", "after", "the run is kept, to compare the next one with", ask_recorded),
+    _entry("ended-well", "after", "the run ended normally", ask_finished),
+    _entry("faults-gone", "after", "no serious fault remains", ask_findings),
+    _entry("cheap-to-observe", "after", "hotloop's overhead is small", ask_overhead),
+    _entry("run-kept", "after", "the run is kept for comparison with the next one", ask_recorded),
 )
 """The checklist, in the order in which it is shown."""

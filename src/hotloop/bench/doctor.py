@@ -37,7 +37,7 @@ def run_checks(host: Host, questions: Iterable[HostCheck] | None = None) -> tupl
         try:
             given = one.ask(host, answer)
         except Exception as error:  # an odd file in /proc must not cost the other answers
-            given = answer.unknown(f"could not be judged ({type(error).__name__}: {error})"[:200])
+            given = answer.unknown(f"the check failed ({type(error).__name__}: {error})"[:200])
         checks += [given] if isinstance(given, MachineCheck) else given
     return tuple(sorted(checks, key=lambda c: (ORDER.index(c.status), GROUPS.index(c.group))))
 

@@ -146,7 +146,7 @@ def examine_host(
 ) -> Host:
     """Ask the training's interpreter, the kernel and nvidia-smi; nothing of it fails, what is not known is None."""
     facts: Mapping[str, Any] = {}
-    complaint: str | None = "no python was found on PATH; name the training's with --python"
+    complaint: str | None = "no python was found on PATH; give the training's Python with --python"
     if interpreter is not None:
         facts, complaint = ask_probe(interpreter, environment)
     soft, hard, locked = _limits()
@@ -206,9 +206,9 @@ def ask_probe(
             return facts, None
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
-        return {}, f"{interpreter} was ended by {name} while torch was imported"
+        return {}, f"{interpreter} was killed by {name} while importing torch"
     last = next((line.strip() for line in reversed(complaint.splitlines()) if line.strip()), "it printed nothing")
-    return {}, f"{interpreter} gave no facts (exit code {code}): {last[:200]}"
+    return {}, f"{interpreter} could not be queried (exit code {code}): {last[:200]}"
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

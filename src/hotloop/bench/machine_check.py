@@ -51,7 +51,7 @@ class ResultMaker:
 
     def without_torch(self) -> MachineCheck:
         """What cannot be found out without torch's own facts."""
-        return self.unknown("torch gave no facts")
+        return self.unknown("torch could not be queried")
 
     def _make(self, status: Status, measured: str, why: str, fix: str, values: Mapping[str, Value]) -> MachineCheck:
         about = {"id": self.id, "group": self.group, "title": self.title}

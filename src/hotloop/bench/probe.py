@@ -188,7 +188,7 @@ def run_probe(request: dict[str, Any], interpreter: str, source_folder: Path, ti
             _end(child)
         if code or not result.exists():
             last = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-            raise ProbeError(f"the probe ended with {code}: {''.join(last)[:200]}")
+            raise ProbeError(f"the probe exited with {code}: {''.join(last)[:200]}")
         answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         return answer
 
@@ -222,8 +222,8 @@ def basis_of_probe(what: str, run_ns: float, probe_ns: float) -> tuple[Basis, st
     if apart <= AGREES_RATIO:
         return Basis.MEASURED, ""
     doubt = (
-        f"{what} took {run_ns * 1e-6:.3g} ms in the run and {probe_ns * 1e-6:.3g} ms in the probe: other programs held "
-        "the cores, or the probe does not resemble the run"
+        f"{what} took {run_ns * 1e-6:.3g} ms in the run and {probe_ns * 1e-6:.3g} ms in the probe: other programs "
+        "used the cores, or the probe does not resemble the run"
     )
     return (Basis.SIMULATED if apart <= RESEMBLES_RATIO else Basis.RULE_OF_THUMB), doubt
 

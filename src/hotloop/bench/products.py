@@ -24,7 +24,7 @@ def parse_sizes(text: str) -> list[Shape]:
     for part in text.split(","):
         numbers = part.strip().split("x")
         if len(numbers) != 3 or not all(n.isdecimal() and 0 < int(n) <= 1 << 20 for n in numbers):
-            raise UsageError(f"--sizes {part.strip()!r}: write MxKxN, such as 512x1024x1024")
+            raise UsageError(f"--sizes {part.strip()!r}; give MxKxN, such as 512x1024x1024")
         m, k, n = (int(number) for number in numbers)
         found.append({"b": 1, "m": m, "k": k, "n": n, "count": 1.0})
     return found

@@ -27,7 +27,7 @@ def find_python(given: str | None, search_path: str | None) -> str:
     if given is not None:
         found = shutil.which(given, path=search_path)
         if found is None:
-            raise UsageError(f"--python {given}: not found or not executable; give the path of an interpreter")
+            raise UsageError(f"--python {given}: not found or not executable; give the path of the training's Python")
         return found
     found = shutil.which("python", path=search_path) or shutil.which("python3", path=search_path)
     return found or sys.executable
@@ -37,7 +37,7 @@ def split_target(target: str) -> tuple[str, str]:
     """``FILE:FUNCTION`` -> both. Raises UsageError."""
     file, colon, function = target.rpartition(":")
     if not colon or not file or not function.isidentifier():
-        raise UsageError(f"{target}: write FILE:FUNCTION, such as train.py:make_training")
+        raise UsageError(f"{target}; give FILE:FUNCTION, such as train.py:make_training")
     if not Path(file).is_file():
         raise UsageError(f"{file}: no such file; give the path of the Python file that defines {function}")
     return file, function
@@ -61,12 +61,12 @@ def run_program(request: Mapping[str, Any], python: str, source_folder: Path, ti
         try:
             code = child.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            raise BenchmarkError(f"the benchmark took longer than {timeout_s:.0f} s and was ended") from None
+            raise BenchmarkError(f"the benchmark was stopped after {timeout_s:.0f} s; try a larger --budget") from None
         finally:
             _end(child)
         if code or not result.exists():
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            raise BenchmarkError(f"the benchmark's program ended with {how}; what it said stands above ({python})")
+            raise BenchmarkError(f"the benchmark ended with {how}; see its output above ({python})")
         answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     if "error" in answer:
         raise UsageError(str(answer["error"]))

@@ -17,7 +17,7 @@ SAME_RATIO = 0.01
 def under_torchrun(words: Sequence[str], size: int) -> list[str]:
     """The words of a resolved command under torchrun of the Python that it names. Raises UsageError without Python."""
     if not os.path.basename(words[0]).startswith("python"):
-        raise UsageError(f"{words[0]}: give the training without its launcher: hotloop bench scaling -- train.py")
+        raise UsageError(f"{words[0]}is a launcher; give the training without it: hotloop bench scaling -- train.py")
     return [words[0], "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size), *words[1:]]
 
 
@@ -85,19 +85,19 @@ def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]],
     threads = {run.ranks: run.threads for run in runs if run.threads}
     if len(set(threads.values())) > 1:
         told = ", ".join(f"{count} in each of {size}" for size, count in sorted(threads.items()))
-        notes.append(f"threads differ ({told} ranks): set OMP_NUM_THREADS to compare the ranks alone")
+        notes.append(f"thread counts differ ({told} ranks); set OMP_NUM_THREADS so that only the ranks differ")
     if min(len(held) for held in by_size.values()) < 3:
-        notes.append("fewer than 3 launches of a size: what differs from launch to launch is not known (--repeats 3)")
-    notes.append("without sync: the step less the communication that was exposed in it, not a run without it")
+        notes.append("fewer than 3 launches per size: variation between launches is unknown (use --repeats 3)")
+    notes.append("without sync: the step minus its exposed communication, not a run without it")
     if has_unsynced:
         notes.append(
-            "unsynced: launches in which DDP reduced no gradients (nothing is reduced in one rank); their ranks train "
-            "apart, so that only their time says anything"
+            "unsynced: launches without DDP's gradient reduction (one rank never reduces); only their time is "
+            "meaningful, because their ranks train independently"
         )
         if not all(unsynced[size] for size in sizes if size > 1):
-            notes.append("unsynced is unknown where no DistributedDataParallel was seen")
+            notes.append("unsynced is unknown if the training does not use DistributedDataParallel")
     if kind == "unknown":
-        notes.append("samples per step are not known: every rank is taken to keep its batch (weak scaling)")
+        notes.append("samples per step are unknown: assuming the same batch per rank (weak scaling)")
     return rows, kind, notes
 
 

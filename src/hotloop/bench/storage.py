@@ -63,7 +63,7 @@ def read_folder(folder: str, *, budget_s: float = BUDGET_S, most_bytes: int = MO
         complaint=tally.complaint,
     )
     if not tally.done:
-        return replace(reading, complaint=f"a read did not come back within {max(PATIENCE_S, 2 * budget_s):.0f} s")
+        return replace(reading, complaint=f"a read did not finish within {max(PATIENCE_S, 2 * budget_s):.0f} s")
     return reading
 
 

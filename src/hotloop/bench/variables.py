@@ -90,7 +90,7 @@ def judge_variables(host: Host) -> tuple[Effect, ...]:
         elif one.is_bad(value, host):
             # Where it cannot be told whether anything reads it, the harm is possible, not certain.
             level: Level = one.level if read else "warning"
-            why = one.why if read else f"{one.why} (whether anything here reads it is unknown)"
+            why = one.why if read else f"{one.why} (unknown whether anything here reads it)"
             effects.append(Effect(name=one.name, value=value, level=level, why=why, fix=one.fix))
     order: dict[str | None, int] = {"harmful": 0, "warning": 1, None: 2}
     return tuple(sorted(effects, key=lambda e: (order[e.level], e.name)))

@@ -29,7 +29,7 @@ def print_answer(answer: Answer, *, form: str, rows: int | None, stream: TextIO)
     left = _count_rest(answer.rows) if limit else 0
     if left:
         count = f"more than {COUNTED_ROWS:,}" if left > COUNTED_ROWS else f"{left:,}"
-        line = f"{count} more row{'' if left == 1 else 's'}: --sql-rows N shows more, 0 all of them\n"
+        line = f"{count} more row{'' if left == 1 else 's'}: show more with --sql-rows N, all with --sql-rows 0\n"
         # Beside data for a program the line must not be taken for some of it.
         (stream if form == "table" else sys.stderr).write(line)
     stream.flush()
@@ -84,7 +84,7 @@ def _print_csv(answer: Answer, rows: Iterator[tuple[Any, ...]], stream: TextIO) 
 def _print_json(answer: Answer, rows: Iterator[tuple[Any, ...]], stream: TextIO) -> None:
     twice = next((name for name in answer.columns if answer.columns.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"--sql: two columns are called {twice}, which JSON cannot hold: give one a name with AS")
+        raise UsageError(f"--sql: two columns are named {twice}, which JSON does not allow; rename one with AS")
     separator = "["
     for row in rows:
         values = [_plain(value) for value in row]

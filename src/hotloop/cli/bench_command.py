@@ -17,7 +17,7 @@ SLACK_S = 300.0
 """What importing and building the user's objects may take beside the measuring."""
 
 
-ORDER, SUMMARY = 7, "measure parts of a training alone, its loader, its scaling, its matrix products"
+ORDER, SUMMARY = 7, "measure parts of a training: loader, scaling, matrix products"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -26,57 +26,69 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "bench",
         help=SUMMARY,
-        description="Measure parts of a training alone. Arms take turns in blocks; minimum, median and n are shown. "
-        "docs/bench.md says what each figure is.",
+        description="Measure parts of a training in isolation. Variants alternate in blocks; tables show minimum, "
+        "median and n. docs/bench.md explains every figure.",
     )
     kinds = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
-    html, target = "with plots as one HTML file", "Python file and a function in it without arguments that returns"
+    html, target = (
+        "with plots, as one HTML file",
+        "Python file and the name of a function without arguments that returns",
+    )
 
-    train = kinds.add_parser("train", help="data, forward, backward, optimizer and compute, each alone")
+    train = kinds.add_parser("train", help="time data, forward, backward, optimizer and compute separately")
     train.add_argument("target", metavar="FILE:FUNCTION", help=f"{target} (model, loader[, optimizer[, loss]])")
-    train.add_argument("--device", metavar="DEVICE", help="where the model is (default: where it is)")
+    train.add_argument("--device", metavar="DEVICE", help="device to train on (default: the model's device)")
     train.set_defaults(execute=execute_train)
 
-    loader = kinds.add_parser("loader", help="batches per second by workers, prefetching and pinning")
+    loader = kinds.add_parser("loader", help="measure batches per second by workers, prefetching and pinning")
     loader.add_argument("target", metavar="FILE:FUNCTION", help=f"{target} a DataLoader (or a tuple that holds one)")
-    loader.add_argument("--workers", metavar="LIST", help="numbers of workers to try (default: 0,1,2,.. to the cores)")
+    loader.add_argument(
+        "--workers", metavar="LIST", help="worker counts to try (default: 0,1,2,... up to the number of cores)"
+    )
     loader.add_argument("--prefetch", metavar="LIST", default="2", help="prefetch factors to try (default: 2)")
-    loader.add_argument("--run", metavar="RUN", help="a recorded run of the training, to tell the share of its step")
+    loader.add_argument(
+        "--run", metavar="RUN", help="a recorded run, to state the share of its step that waits for data"
+    )
     loader.set_defaults(execute=execute_loader)
 
-    scaling = kinds.add_parser("scaling", help="speed-up and efficiency of a training by its number of ranks")
+    scaling = kinds.add_parser("scaling", help="measure speed-up and efficiency by number of ranks")
     scaling.add_argument(
         "--ranks", metavar="LIST", default="1,2", help="numbers of ranks, such as 1,2,4 (default: 1,2)"
     )
-    scaling.add_argument("--repeats", type=int, default=1, metavar="N", help="launches of each number (default: 1)")
+    scaling.add_argument(
+        "--repeats", type=int, default=1, metavar="N", help="launches per number of ranks (default: 1)"
+    )
     scaling.add_argument(
         "--without-sync",
         action="store_true",
-        help="launch each number also with no gradients reduced by DDP, in a working copy of this folder: only its "
-        "time means anything, and what it writes by absolute paths comes from ranks that trained apart",
+        help="also launch each number of ranks without DDP's gradient reduction, in a working copy of this folder; "
+        "only its time is meaningful, because its ranks train independently",
     )
     add_output_options(scaling, "result", to_stdout=False, html=html, quiet="no table")
     scaling.add_argument(
         "command",
         nargs="...",
         metavar="COMMAND",
-        help="the training without its launcher; {ranks} and {64/ranks} in it become numbers (for strong scaling)",
+        help="the training command without its launcher; {ranks} and {64/ranks} are replaced by numbers (for strong "
+        "scaling)",
     )
     scaling.set_defaults(execute=execute_scaling)
 
-    gemm = kinds.add_parser("gemm", help="matrix products of a model's shapes in several number formats")
-    gemm.add_argument("--run", metavar="RUN", help="a recorded run: its products of one step are timed")
-    gemm.add_argument("--sizes", metavar="LIST", help="sizes instead: MxKxN,... such as 512x1024x1024")
+    gemm = kinds.add_parser("gemm", help="time matrix products of a model's shapes in several number formats")
+    gemm.add_argument("--run", metavar="RUN", help="a recorded run; times the matrix products of one step")
+    gemm.add_argument(
+        "--sizes", metavar="LIST", help="sizes to time instead of a run's: MxKxN,... such as 512x1024x1024"
+    )
     gemm.add_argument(
         "--dtypes",
         metavar="LIST",
         default="float32,bfloat16",
         help="float32, bfloat16, float16 (default: the first two)",
     )
-    gemm.add_argument("--device", metavar="DEVICE", help="cpu or cuda (default: cuda where there is one)")
+    gemm.add_argument("--device", metavar="DEVICE", help="cpu or cuda (default: cuda if available)")
     gemm.set_defaults(execute=execute_gemm)
     for one in (train, loader, gemm):
-        one.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="time to measure (default: 10)")
+        one.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="measuring time (default: 10)")
         one.add_argument("--python", metavar="FILE", help="interpreter with torch (default: the run's, else PATH's)")
         add_output_options(one, "result", html=html, quiet="no table")
 
@@ -115,7 +127,7 @@ def execute_gemm(arguments: argparse.Namespace) -> int:
     dtypes = [one.strip() for one in arguments.dtypes.split(",")]
     for one in dtypes:
         if one not in ("float32", "bfloat16", "float16"):
-            raise UsageError(f"--dtypes {one}: known are float32, bfloat16, float16")
+            raise UsageError(f"--dtypes {one}: unknown; choose from float32, bfloat16, float16")
     notes = []
     if arguments.sizes is not None:
         shapes, subject, python = parse_sizes(arguments.sizes), arguments.sizes, None
@@ -124,12 +136,13 @@ def execute_gemm(arguments: argparse.Namespace) -> int:
         recorded = training.lead.rank.ops
         if not recorded or not recorded.get("ops"):
             raise UsageError(
-                f"{arguments.run} holds no operators of a step (they are noted on a CPU, unless --no-deep): use --sizes"
+                f"{arguments.run} contains no recorded operators (recorded only on a CPU, without --no-deep); use "
+                "--sizes"
             )
         shapes, left = find_products(recorded["ops"])
         if not shapes:
-            raise UsageError(f"{arguments.run}: the noted step has no matrix product: use --sizes")
-        notes = ["convolutions and fused attention are no part of this"]
+            raise UsageError(f"{arguments.run}: the recorded step contains no matrix product; use --sizes")
+        notes = ["convolutions and fused attention are not included"]
         if left:
             notes.append(f"{left} smaller products were left out")
         subject = f"products of one step of {arguments.run}"
@@ -166,7 +179,7 @@ def _measure(
     if compute_ns is not None:
         for row in tables[0]:
             row["wait_of_step_ratio"] = wait_share(row["batch_ns"], compute_ns, workers=row["workers"])
-        notes = [*notes, "wait of step: of the recorded step, if workers have cores of their own"]
+        notes = [*notes, "wait of step: share of the recorded step, if each worker has its own core"]
     result = BenchmarkResult(
         tool_version=__version__,
         benchmark=str(request["what"]),
@@ -189,7 +202,7 @@ def execute_scaling(arguments: argparse.Namespace) -> int:
 
     command = take_command(arguments, "run", "bench scaling -- train.py")
     if arguments.json == "-":
-        raise UsageError("scaling writes its JSON to a file (standard output belongs to the training)")
+        raise UsageError("scaling cannot write JSON to standard output, which belongs to the training; give a file")
     if arguments.repeats < 1:
         raise UsageError(f"--repeats {arguments.repeats}: give a number of at least 1")
     check_outputs(arguments.json, arguments.html)
@@ -204,14 +217,14 @@ def execute_scaling(arguments: argparse.Namespace) -> int:
             runs.append(launch_ranks(launches[size], size, name))
             if arguments.without_sync and size > 1:
                 if not runs[-1].has_ddp:
-                    tell("no DistributedDataParallel was seen: nothing to leave out")
+                    tell("the training does not use DistributedDataParallel: there is no gradient sync to leave out")
                     continue
                 tell(f"{size} ranks, launch {repeat + 1} without gradient sync")
                 runs.append(_launch_unsynced(launches[size], size, f"{name}-unsynced"))
     try:
         rows, kind, notes = summarize_scaling(runs)
     except ZeroDivisionError:
-        raise HotloopError("a recorded run has no time per step: record it again with more steps") from None
+        raise HotloopError("a recorded run has no time per step; record it again with more steps") from None
     result = BenchmarkResult(
         tool_version=__version__,
         benchmark="scaling",
@@ -259,7 +272,7 @@ def _integers(option: str, text: str, least: int) -> list[int]:
 
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and least <= int(word) <= 4096 for word in words):
-        raise UsageError(f"{option} {text}: write numbers of at least {least} with commas, such as 1,2,4")
+        raise UsageError(f"{option} {text}: give numbers of at least {least} separated by commas, such as 1,2,4")
     return list(dict.fromkeys(int(word) for word in words))
 
 

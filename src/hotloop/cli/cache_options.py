@@ -9,8 +9,10 @@ if TYPE_CHECKING:
 
 
 def add_cache_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cache", metavar="DIR", help="keep decoded traces there, not in the user's cache folder")
-    parser.add_argument("--no-cache", action="store_true", help="keep no decoded traces and read none")
+    parser.add_argument(
+        "--cache", metavar="DIR", help="folder of the cache of decoded traces (default: the user's cache folder)"
+    )
+    parser.add_argument("--no-cache", action="store_true", help="do not read or write the cache of decoded traces")
 
 
 def choose_cache_folder(arguments: argparse.Namespace) -> Path | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hotloop.core.check import Check, Launch
 
 
-ORDER, SUMMARY = 6, "say whether a run became slower or larger than its baseline or limits allow"
+ORDER, SUMMARY = 6, "check a run against a baseline or limits"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,36 +23,38 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "check",
         help=SUMMARY,
-        description="Judge a recorded run against a baseline and against limits: pass, regression or inconclusive. "
-        "Exits with 1 on a regression. Several baseline launches make the noise between launches known.",
+        description="Compare a recorded run with a baseline and with limits: pass, regression or inconclusive. Exits "
+        "with 1 on a regression. Give several baseline launches, so that the noise between launches is known.",
     )
     side = "a run folder, its name under .hotloop/, 'last', or a report JSON"
-    parser.add_argument("runs", metavar="RUN", nargs="+", help=f"{side}; name several launches of one command")
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", help=f"{side}; repeat it for several launches of the same command"
+    )
     parser.add_argument(
         "--baseline",
         metavar="BASE",
         action="append",
         default=[],
-        help="what to compare with: the same, or a file that --update-baseline wrote; repeat it for several launches",
+        help="baseline: like RUN, or a file written by --update-baseline; may be repeated",
     )
     parser.add_argument("--limits", metavar="FILE", help="tolerances and budgets (TOML; docs/check.md lists the keys)")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 when inconclusive, too")
+    parser.add_argument("--strict", action="store_true", help="also exit with 1 if the check is inconclusive")
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--update-baseline",
         action="store_true",
-        help="after judging, make RUN the baseline: write it to the file BASE with a dated record of the change",
+        help="after the check, make RUN the baseline: write it to the file BASE with a dated record of the change",
     )
     group.add_argument(
         "--add-to-baseline",
         action="store_true",
-        help="after judging, add RUN to the launches in the file BASE, unless it is a regression or ran on another "
+        help="after the check, add RUN to the launches in the file BASE, unless it is a regression or ran on another "
         "machine",
     )
     add_output_options(parser, "check", html=None, quiet="no table")
-    parser.add_argument("--junit", metavar="FILE", help="write it as JUnit XML")
-    parser.add_argument("--sarif", metavar="FILE", help="write it as SARIF 2.1.0")
-    parser.add_argument("--github", action="store_true", help="print annotations of GitHub Actions")
+    parser.add_argument("--junit", metavar="FILE", help="write the result as JUnit XML")
+    parser.add_argument("--sarif", metavar="FILE", help="write the result as SARIF 2.1.0")
+    parser.add_argument("--github", action="store_true", help="print GitHub Actions annotations")
     parser.set_defaults(execute=execute)
 
 
@@ -72,11 +74,11 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError("--json - and --github both write to standard output; give --json a file")
     for option in ("junit", "sarif"):
         if getattr(arguments, option) == "-":
-            raise UsageError(f"--{option} -: give the name of a file")
+            raise UsageError(f"--{option} cannot write to standard output; give a file name")
     target = _find_target(arguments)
     creates = target is not None and not target.exists()
     if not arguments.baseline and arguments.limits is None:
-        raise UsageError("nothing to check against: give --baseline BASE, --limits FILE or both")
+        raise UsageError("nothing to check against; give --baseline BASE, --limits FILE or both")
     note_newer_run(*arguments.runs, *arguments.baseline)
     limits = load_limits(Path(arguments.limits)) if arguments.limits is not None else Limits()
     check, launches = check_runs(arguments.runs, [] if creates else arguments.baseline, limits)
@@ -120,7 +122,7 @@ def _find_target(arguments: argparse.Namespace) -> Path | None:
     if not arguments.update_baseline and not arguments.add_to_baseline:
         return None
     if len(arguments.baseline) != 1:
-        raise UsageError(f"{option} writes one file: name it with one --baseline FILE")
+        raise UsageError(f"{option} writes exactly one file; give one --baseline FILE")
     path = Path(arguments.baseline[0])
     if path.is_dir() or (not path.exists() and path.suffix != ".json"):
         raise UsageError(
@@ -137,12 +139,12 @@ def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, kee
     from hotloop.core.check import Verdict, say_change
 
     if keep and check.verdict is Verdict.REGRESSION:
-        return f"{target} was not changed: a regression is not added; --update-baseline would accept it"
+        return f"{target} was not changed: RUN is a regression; to accept it, use --update-baseline"
     stranger = find_stranger(target, launches) if keep else None
     if stranger is not None:
         return (
-            f"{target} was not changed: {stranger} ran on another machine; give each machine a baseline file of its "
-            "own, or start anew with --update-baseline"
+            f"{target} was not changed: {stranger} ran on another machine; use one baseline file per machine, or "
+            "start over with --update-baseline"
         )
     text, record = write_baseline(target, launches, check.command, keep=keep)
     write_text(str(target), text)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-ORDER, SUMMARY = 5, "say why a step takes longer or shorter than it did"
+ORDER, SUMMARY = 5, "explain why a step takes longer or shorter"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -20,14 +20,16 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "diff",
         help=SUMMARY,
-        description="Compare the steps of two trainings: two recorded runs, or two traces of a profiler (a file, or a "
-        "folder with a file for each rank). The terms sum to the change of the step.",
+        description="Compare the steps of two trainings: two recorded runs, or two profiler traces (a file, or a "
+        "folder with one file per rank). The terms sum to the change of the step.",
     )
     side = "a trace file, a folder of ranks, a run folder, a name under .hotloop/, or 'last'"
     parser.add_argument("before", metavar="A", help=side)
     parser.add_argument("after", metavar="B", help="the same, to compare with A")
     add_output_options(parser, "comparison", html=None)
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of kernels and operators (default: 10)")
+    parser.add_argument(
+        "--top", type=int, default=10, metavar="N", help="number of kernels and operators to show (default: 10)"
+    )
     add_worker_option(parser)
     add_cache_options(parser)
     parser.set_defaults(execute=execute)

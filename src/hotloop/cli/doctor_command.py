@@ -27,20 +27,20 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help=SUMMARY,
-        description="Check this machine, the training's python and the environment for what slows or breaks "
-        "a training. Exits with 1 when something is harmful.",
+        description="Check this machine, the training's Python and the environment for anything that slows or breaks a "
+        "training. Exits with 1 if something is harmful.",
     )
     parser.add_argument(
         "--checklist",
         metavar="RUN",
         nargs="?",
         const="",
-        help="also print the tuning checklist, filled in from a recorded run (folder, name or 'last') if one is given",
+        help="also print the tuning checklist; give a recorded run (folder, name or 'last') to fill it in",
     )
-    parser.add_argument("--data", metavar="FOLDER", help="read from this folder for a second to see how fast that is")
-    parser.add_argument("--python", metavar="PATH", help="the training's python (default: python on PATH)")
+    parser.add_argument("--data", metavar="FOLDER", help="measure for one second how fast this folder can be read")
+    parser.add_argument("--python", metavar="PATH", help="the training's Python (default: python on PATH)")
     add_output_options(parser, "checks", html=None, quiet="nothing")
-    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even when something is harmful")
+    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if something is harmful")
     parser.set_defaults(execute=execute)
 
 
@@ -63,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.data is not None:
         folder = Path(arguments.data)
         if not folder.is_dir():
-            raise UsageError(f"--data {arguments.data}: there is no such folder; name the one that holds the data")
+            raise UsageError(f"--data {arguments.data}: no such folder; give the folder of the training data")
         reading = read_folder(str(folder.resolve()))
     checks = run_checks(examine_host(interpreter, os.environ, reading=reading))
     items = None if arguments.checklist is None else fill_checklist(checks, report)
@@ -107,7 +107,7 @@ def _find_python(asked: str | None, recorded: str | None) -> str | None:
     if asked is not None:
         found = shutil.which(asked)
         if found is None:
-            raise UsageError(f"--python {asked}: not found, or not executable; give the path of the training's python")
+            raise UsageError(f"--python {asked}: not found, or not executable; give the path of the training's Python")
         return found
     if recorded is not None and os.access(recorded, os.X_OK):
         return recorded
@@ -117,7 +117,7 @@ def _find_python(asked: str | None, recorded: str | None) -> str | None:
 def _next_command(checks: Sequence[MachineCheck], arguments: argparse.Namespace) -> str:
     """The next command worth typing."""
     if any(c.id == "torch" and c.status == "unknown" for c in checks):
-        return "hotloop doctor --python PATH   (the python that trains)"
+        return "hotloop doctor --python PATH   (the training's Python)"
     if arguments.checklist:
         return f"hotloop report {arguments.checklist}"
     return "hotloop run -- python train.py"

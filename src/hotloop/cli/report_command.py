@@ -14,7 +14,7 @@ MOST_BYTES = 64 * 2**20
 """A larger file is no report: what it would take to read it is memory that the machine may need."""
 
 
-ORDER, SUMMARY = 3, "show the report of a recorded run again, or draw a JSON report"
+ORDER, SUMMARY = 3, "show the report of a recorded run, or render a JSON report"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,8 +23,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "report",
         help=SUMMARY,
-        description="Show the report of a recorded run, even if it is still training or was killed. Or draw again what "
-        "--json wrote: of run, trace, tune, diff, check, bench or doctor, also with an older hotloop.",
+        description="Show the report of a recorded run, even if it is still training or was killed. Or render a file "
+        "written by --json of run, trace, tune, diff, check, bench or doctor, even by an older hotloop.",
     )
     parser.add_argument(
         "run",
@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
     )
     add_format_option(parser)
     add_output_options(parser)
-    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even when a serious fault was found")
+    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found")
     parser.set_defaults(execute=execute)
 
 
@@ -55,7 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
             show_report(report, arguments, sys.stdout)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"[:200]
-            raise RecordingError(f"{path} cannot be drawn: its values contradict each other ({reason})") from error
+            raise RecordingError(f"{path} cannot be rendered: its values contradict each other ({reason})") from error
     else:
         note_newer_run(arguments.run)
         report = read_report(arguments.run, probe=recorded_probe)
@@ -92,10 +92,10 @@ def _read_file(path: Path) -> object:
     except OSError as error:
         raise RecordingError(f"cannot read {path}: {error.strerror}") from None
     if len(data) > MOST_BYTES:
-        raise RecordingError(f"{path} is larger than {MOST_BYTES // 2**20} MiB: it is no report of hotloop")
+        raise RecordingError(f"{path} is larger than {MOST_BYTES // 2**20} MiB, so it is not a hotloop report")
     try:
         return read_content(json.loads(data))
     except (ValueError, RecursionError) as error:
-        raise RecordingError(f"{path} is not JSON that can be read: {str(error)[:200]}") from None
+        raise RecordingError(f"{path} is not valid JSON: {str(error)[:200]}") from None
     except RecordingError as error:
-        raise RecordingError(f"{path} is not a report that can be drawn: {error}") from None
+        raise RecordingError(f"{path} is not a report that can be rendered: {error}") from None

@@ -14,7 +14,7 @@ ORDER, SUMMARY = 8, "explain a rule, or list all rules"
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("rule", help=SUMMARY, description="Explain a rule or a fix.")
     parser.add_argument(
-        "id", nargs="?", help="id of a rule, such as input-bound, or of a fix; without it all rules are listed"
+        "id", nargs="?", help="id of a rule, such as input-bound, or of a fix (default: list all rules)"
     )
     parser.set_defaults(execute=execute)
 
@@ -30,7 +30,7 @@ def execute(arguments: argparse.Namespace) -> int:
         width = max(len(rule_id) for rule_id in RULES)
         for rule_id, rule in RULES.items():
             print(f"{rule_id:{width}}  {rule.summary}")
-        print("\nhotloop rule ID explains one.")
+        print("\nTo explain one: hotloop rule ID")
         return 0
     if arguments.id in set(RULES):
         rule = RULES[arguments.id]

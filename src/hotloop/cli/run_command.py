@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hotloop.core.strategy import Strategy
 
 
-ORDER, SUMMARY = 1, "run a training command and say what its steps wait for"
+ORDER, SUMMARY = 1, "run a training command and report what its steps wait for"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -36,25 +36,27 @@ def add_parser(subparsers: Any) -> None:
         "--name", metavar="NAME", help="name of the run folder under .hotloop/ (default: time and command)"
     )
     parser.add_argument(
-        "--strategy", metavar="FILE", help="apply the techniques of this TOML file to the training, without changing it"
+        "--strategy", metavar="FILE", help="apply the techniques in this TOML file, without changing the source"
     )
-    parser.add_argument("--live", action="store_true", help="print a line with rate, shares and verdict while training")
+    parser.add_argument("--live", action="store_true", help="print rate, shares and verdict in one line while training")
     parser.add_argument("--no-deep", action="store_true", help="do not record the operators of one step")
     probing = parser.add_mutually_exclusive_group()
-    probing.add_argument("--no-probe", action="store_true", help="measure no opportunities after the training")
-    probing.add_argument("--probe", action="store_true", help="measure them also after Ctrl-C or SIGTERM")
+    probing.add_argument("--no-probe", action="store_true", help="do not measure opportunities after the training")
+    probing.add_argument("--probe", action="store_true", help="measure opportunities even after Ctrl-C or SIGTERM")
     parser.add_argument(
-        "--trace", metavar="PLAN", help="a Chrome trace per rank: wait:warmup:active[:repeat], such as 5:2:3"
+        "--trace",
+        metavar="PLAN",
+        help="record a Chrome trace per rank; PLAN is wait:warmup:active[:repeat], such as 5:2:3",
     )
     parser.add_argument(
-        "--trace-ranks", metavar="RANKS", default="all", help="ranks that --trace records: 0,1 or 0-3 or all (default)"
+        "--trace-ranks", metavar="RANKS", default="all", help="ranks to trace: 0,1 or 0-3 or all (default: all)"
     )
     parser.add_argument(
         "--watch-numbers",
         action="store_true",
-        help="look at the loss and at norms of the gradients, and say where they are not finite",
+        help="record the loss and gradient norms, and report where they are not finite",
     )
-    parser.add_argument("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges where CUDA exists")
+    parser.add_argument("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges if CUDA is available")
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
     parser.set_defaults(execute=execute)
 
@@ -68,7 +70,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
     command = take_command(arguments, "run", "run -- python train.py")
     if arguments.json == "-":
-        raise UsageError("run writes its JSON to a file (standard output belongs to the training): --json report.json")
+        raise UsageError(
+            "run cannot write JSON to standard output, which belongs to the training; use --json report.json"
+        )
     check_outputs(arguments.json, arguments.html)
     resolved = child.resolve_command(command, os.environ.get("PATH"))
     if arguments.trace is not None:
@@ -78,8 +82,8 @@ def execute(arguments: argparse.Namespace) -> int:
     folder, notes = create_run_folder(arguments.name, command)
     if child.ignores_pythonpath(resolved):
         notes.append(
-            "Python was started with -I, -E or -S, which ignores PYTHONPATH: only an interpreter whose own "
-            "environment has hotloop installed can be observed so"
+            "Python was started with -I, -E or -S, which ignores PYTHONPATH; remove the option, or install "
+            "hotloop in the environment of that Python"
         )
     write_manifest(folder, command, notes)
     options = {
@@ -107,14 +111,17 @@ def execute(arguments: argparse.Namespace) -> int:
     except HotloopError as error:
         tell(str(error))
     except KeyboardInterrupt:
-        tell(f"interrupted; the report is still there: hotloop report {folder.name}")
+        tell(f"interrupted; to see the report: hotloop report {folder.name}")
     except Exception as error:
         # The training's own exit code must reach the shell, whatever is wrong with our report.
         place = error.__traceback__
         while place is not None and place.tb_next is not None:
             place = place.tb_next
         where = f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})" if place else ""
-        tell(f"a bug in hotloop lost the report: {type(error).__name__}: {error}{where}; the recording is in {folder}")
+        tell(
+            f"a bug in hotloop prevented the report: {type(error).__name__}: {error}{where}; the recording is in "
+            f"{folder}"
+        )
     return end.shell_code
 
 
@@ -160,7 +167,7 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
     watches.cores.sample(now=True)
     _write_best(folder / CORES_FILE, json.dumps(watches.cores.tell()))
     if watches.devices.failure is not None:
-        tell(f"the devices were not watched to the end: {watches.devices.failure}")
+        tell(f"device monitoring stopped early: {watches.devices.failure}")
     text = outcome_to_json(
         exit_code=end.exit_code,
         signal=end.signal_number,
@@ -185,7 +192,7 @@ def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -
 
     skips_probe = arguments.no_probe or (interrupted and not arguments.probe)
     if skips_probe and not arguments.no_probe:
-        tell("interrupted: opportunities are not measured (--probe measures them)")
+        tell("interrupted: opportunities were not measured (use --probe to measure them anyway)")
     probe = no_probe if skips_probe else make_probe()
     show_report(read_report(folder, probe=probe), arguments, sys.stderr)
 

@@ -34,7 +34,7 @@ def add_output_options(
 
 
 def add_worker_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=int, metavar="N", help="processes that read (default: one for each core)")
+    parser.add_argument("--workers", type=int, metavar="N", help="number of reading processes (default: one per core)")
 
 
 def choose_workers(arguments: argparse.Namespace) -> int:
@@ -55,7 +55,7 @@ def take_command(arguments: argparse.Namespace, purpose: str, example: str) -> l
     """The words of the training command. Raises UsageError without any."""
     command: list[str] = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
-        raise UsageError(f"no command to {purpose}; write: hotloop {example}")
+        raise UsageError(f"no command to {purpose}; run: hotloop {example}")
     return command
 
 
@@ -74,7 +74,7 @@ def add_format_option(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         choices=list(RENDERERS),
         default="terminal",
-        help=f"print the report in this format (default: terminal). {known}",
+        help=f"format of the printed report (default: terminal). {known}",
     )
 
 
@@ -89,7 +89,7 @@ def check_outputs(*paths: str | None) -> None:
         if not folder.is_dir():
             raise UsageError(f"cannot write {path}: the folder {folder} does not exist; create it first")
         if Path(path).is_dir() or not os.access(folder, os.W_OK):
-            raise UsageError(f"cannot write {path}: give the name of a file in a folder that you may write to")
+            raise UsageError(f"cannot write {path}: give a file in a folder you can write to")
 
 
 def choose_width(stream: TextIO, piped: int = 100) -> int:
@@ -151,7 +151,7 @@ def make_probe() -> Probe:
 
     def begin() -> None:
         if sys.stderr.isatty():
-            tell("measuring what other settings would win (about 10 s; Ctrl-C skips it)")
+            tell("measuring what other settings would save (about 10 s; Ctrl-C skips it)")
 
     return partial(probe_training, tell=tell, tell_begin=begin)
 
@@ -171,7 +171,7 @@ def note_newer_run(*names: str) -> None:
         return  # the command says so itself
     newer = find_newer(run)
     if newer is not None:
-        tell(f"the last training is {run.name}; no training was seen in the newer run {newer.name}")
+        tell(f"showing {run.name}, the last run with a training; the newer run {newer.name} has none")
 
 
 def write_json(path: str, text: str) -> None:

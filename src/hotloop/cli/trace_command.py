@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SORTS = ("device_time", "host_self", "self_memory", "flops", "count")
 
 
-ORDER, SUMMARY = 4, "diagnose a training from the files of a profiler"
+ORDER, SUMMARY = 4, "diagnose a training from profiler files"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -27,48 +27,51 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "trace",
         help=SUMMARY,
-        description="Read the traces of one training: torch.profiler's Kineto JSON (plain or .gz) or the SQLite export "
-        "of Nsight Systems, one file, several, or a folder with a file for each rank; or a memory snapshot (.pickle).",
+        description="Read the traces of one training: torch.profiler's Kineto JSON (plain or .gz) or the SQLite "
+        "export of Nsight Systems, as one file, several files, or a folder with one file per rank. Or read a "
+        "memory snapshot (.pickle).",
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, folders of them, or URLs (s3://...)")
     add_output_options(parser)
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the long tables (default: 10)")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="number of rows in long tables (default: 10)")
     parser.add_argument(
         "--sort",
         choices=SORTS,
         default="device_time",
-        help="order of the operators (default: device_time, of the kernels that each launched itself)",
+        help="order of the operators (default: device_time, the time of the kernels that an operator launched itself)",
     )
     parser.add_argument(
         "--definitions",
         choices=("default", "names"),
         default="default",
-        help="names: tell communication by kernel names alone, as HolisticTraceAnalysis does",
+        help="names: identify communication by kernel names alone, as HolisticTraceAnalysis does",
     )
     parser.add_argument(
         "--what-if",
         action=_AskChange,
         default=[],
         metavar="CHANGE",
-        help=f"forecast the step after a change; may be repeated. One of {list_forms()}; "
-        "'--what-if help' says what each supposes",
+        help=f"forecast the step after a change; may be repeated. One of {list_forms()}; '--what-if help' explains "
+        "each and its assumptions",
     )
-    parser.add_argument("--export", metavar="FILE", help="write some steps as a Chrome trace (.json or .json.gz)")
+    parser.add_argument("--export", metavar="FILE", help="write selected steps as a Chrome trace (.json or .json.gz)")
     parser.add_argument(
         "--export-steps",
         metavar="A:B",
-        help="numbers of the steps to export (default: the complete step of median length and its neighbours)",
-    )
-    parser.add_argument("--sql", metavar="QUERY", help="answer an SQL query over the traces instead of reporting")
-    parser.add_argument(
-        "--sql-format", choices=("table", "csv", "json"), default="table", help="form of the answer (default: table)"
+        help="steps to export (default: the complete step of median length and its neighbours)",
     )
     parser.add_argument(
-        "--sql-rows", type=int, metavar="N", help="rows of the answer, 0 for all (default: 50 of a table, else all)"
+        "--sql", metavar="QUERY", help="print the answer of an SQL query over the traces instead of a report"
+    )
+    parser.add_argument(
+        "--sql-format", choices=("table", "csv", "json"), default="table", help="format of the answer (default: table)"
+    )
+    parser.add_argument(
+        "--sql-rows", type=int, metavar="N", help="number of rows, 0 for all (default: 50 for a table, else all)"
     )
     add_worker_option(parser)
     add_cache_options(parser)
-    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even when a serious fault was found")
+    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found")
     parser.set_defaults(execute=execute)
 
 
@@ -191,18 +194,18 @@ def _check_export(arguments: argparse.Namespace) -> None:
         target = Path(given).resolve()
         for path in map(Path, arguments.paths):
             if path.resolve() == target:
-                raise UsageError(f"--{option} {given} is the trace itself, which is not overwritten: give another name")
+                raise UsageError(f"--{option} {given} would overwrite the trace; give another name")
             if option == "export" and path.is_dir() and path.resolve() in (target.parent, target.parent.parent):
                 raise UsageError(
-                    f"--export {given} lies in {path}, where it would be read as one of the traces the next time: give "
-                    "another folder"
+                    f"--export {given} is inside {path} and would be read as a trace the next time; choose another "
+                    "folder"
                 )
     if arguments.export is None:
         if arguments.export_steps is not None:
-            raise UsageError("--export-steps chooses what --export FILE writes: give both")
+            raise UsageError("--export-steps needs --export FILE")
         return
     if not arguments.export.lower().endswith((".json", ".json.gz")):
-        raise UsageError(f"--export {arguments.export}: give a name that ends with .json or .json.gz")
+        raise UsageError(f"--export {arguments.export}: unsupported name; it must end with .json or .json.gz")
     if arguments.export_steps is not None:
         _read_steps(arguments.export_steps)
 
@@ -216,7 +219,7 @@ def _read_steps(text: str) -> tuple[int, int]:
     if not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
         raise UsageError(f"--export-steps {text}: give two step numbers, such as 5:8")
     if int(numbers[0]) > int(numbers[1]):
-        raise UsageError(f"--export-steps {text}: the first step comes after the last")
+        raise UsageError(f"--export-steps {text}: the first step is after the last; swap them")
     return int(numbers[0]), int(numbers[1])
 
 
@@ -227,7 +230,7 @@ def _check_query(arguments: argparse.Namespace) -> None:
         return
     for option in ("json", "html", "export"):
         if getattr(arguments, option) is not None:
-            raise UsageError(f"--sql answers a query and makes no report: leave out --{option}")
+            raise UsageError(f"--sql makes no report; remove --{option}")
     if arguments.sql_rows is not None and arguments.sql_rows < 0:
         raise UsageError(f"--sql-rows {arguments.sql_rows}: give a number of at least 0")
 
@@ -239,7 +242,7 @@ def _check_changes(arguments: argparse.Namespace) -> None:
     from hotloop.core.errors import UsageError
 
     if arguments.sql is not None:
-        raise UsageError("--sql answers a query and makes no report: leave out --what-if")
+        raise UsageError("--sql makes no report; remove --what-if")
     for change in arguments.what_if:
         parse_change(change)
 
@@ -255,13 +258,15 @@ def _report_memory(arguments: argparse.Namespace) -> int:
 
     others = [path for path in arguments.paths if not is_memory_file(path)]
     if others:
-        raise UsageError(f"{others[0]} is not a memory snapshot or timeline: give it to a command of its own")
+        raise UsageError(f"{others[0]} is not a memory snapshot or timeline; use a separate command for it")
     missing = [path for path in arguments.paths if not Path(path).is_file()]
     if missing:
         raise UsageError(f"{missing[0]} is not a file; give a snapshot (.pickle) or a memory timeline (.raw.json.gz)")
     for option in ("what_if", "sql", "export"):
         if getattr(arguments, option):
-            raise UsageError(f"--{option.replace('_', '-')}: a memory file has no steps and no events of a trace")
+            raise UsageError(
+                f"--{option.replace('_', '-')}cannot be used with memory files, which contain no steps or trace events"
+            )
     command = redact_command(("hotloop", "trace", *arguments.paths))
     show_report(report_memory_files([Path(path) for path in arguments.paths], command), arguments, sys.stdout)
     return 0

@@ -27,41 +27,42 @@ def add_parser(subparsers: Any) -> None:
         "tune",
         help=SUMMARY,
         description="Observe a training, try the fixes of its findings in fresh processes, and write the proven ones "
-        "to fast.toml. The command and its files stay as they are.",
+        "to fast.toml. The command and its files are not changed.",
         usage="hotloop tune [options] -- COMMAND...\n       hotloop tune --apply DIR",
     )
     parser.add_argument(
-        "--budget", metavar="TIME", default="15m", help="time for everything: 90s, 15m, 2h (default 15m)"
+        "--budget", metavar="TIME", default="15m", help="total time, such as 90s, 15m or 2h (default: 15m)"
     )
-    parser.add_argument("--goal", choices=GOALS, default="speed", help="what to make better (default: speed)")
+    parser.add_argument("--goal", choices=GOALS, default="speed", help="what to optimise (default: speed)")
     parser.add_argument(
         "--matrix",
         metavar="FILE",
-        help="measure the configurations of FILE (TOML) against its first one, and search nothing; 'preset': bf16, "
-        "accumulation, FSDP2, ZeRO-1 against the command as it is",
+        help="compare the configurations in FILE (TOML) with its first one, without searching; 'preset' compares bf16, "
+        "accumulation, FSDP2 and ZeRO-1 with the unchanged command",
     )
     parser.add_argument(
         "--search",
         choices=("greedy", "optuna"),
         default="greedy",
-        help="how combinations are found: the proven ones together (default), or by Optuna (extra hotloop[optuna])",
+        help="how to combine candidates: all proven ones (default), or Optuna (needs hotloop[optuna])",
     )
     parser.add_argument(
         "--price-per-hour",
         metavar="PRICE",
         type=float,
-        help="of everything that the command runs on, in any currency: tells what work costs (for --goal cost)",
+        help="hourly price of all machines the command uses, in any currency; adds costs to the report (required by "
+        "--goal cost)",
     )
-    parser.add_argument("-o", "--out", metavar="DIR", help="folder for what is found (default: .hotloop/tune-<time>)")
+    parser.add_argument("-o", "--out", metavar="DIR", help="output folder (default: .hotloop/tune-<time>)")
     parser.add_argument(
         "--apply",
         metavar="DIR",
         nargs="?",
         const="",
         help="write the patch of a finished tuning (its folder, its name under .hotloop/, or last) into the source; "
-        "without DIR: that of the tuning that is run now. Only a patch that was run again and reproduced the gain",
+        "without DIR: the patch of this tuning. Writes only a patch that reproduced the gain",
     )
-    parser.add_argument("--no-probe", action="store_true", help="measure no opportunities before the trials")
+    parser.add_argument("--no-probe", action="store_true", help="do not measure opportunities before the trials")
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress and no report")
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
     again = [
@@ -85,7 +86,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.apply:
         if arguments.command not in ([], ["--"]):
             raise UsageError(
-                "--apply DIR takes no command; to tune and then apply write: hotloop tune --apply -- COMMAND"
+                "--apply DIR takes no command; to tune and then apply, run: hotloop tune --apply -- COMMAND"
             )
         apply_kept(find_tuning(arguments.apply), arguments.quiet)
         return 0
@@ -95,7 +96,9 @@ def execute(arguments: argparse.Namespace) -> int:
     price_per_hour = check_price(arguments.price_per_hour, arguments.goal, is_declared=is_declared)
     resolved = child.resolve_command(command, os.environ.get("PATH"))
     if child.ignores_pythonpath(resolved):
-        raise UsageError("Python was started with -I, -E or -S: hotloop cannot change a training that it cannot enter")
+        raise UsageError(
+            "Python was started with -I, -E or -S: hotloop cannot load itself into this training; remove the option"
+        )
     check_search(arguments.search, arguments.goal, is_declared=is_declared)
     rows = load_matrix(arguments.matrix, resolved, check) if is_declared else ()
     if rows:
@@ -124,9 +127,9 @@ def execute(arguments: argparse.Namespace) -> int:
             tune_command(request, progress, _make_teller(arguments.quiet, budget_s), search, probe=probe)
     except KeyboardInterrupt:
         if progress.report is None:
-            tell("interrupted before the baseline was observed: there is nothing to write")
+            tell("interrupted before the baseline was measured: nothing to write")
             return 0
-        tell("interrupted: what was found so far is written")
+        tell("interrupted: writing the results so far")
     _write(request, progress, arguments.quiet, apply=arguments.apply is not None)
     return 0
 
@@ -139,12 +142,12 @@ def find_tuning(name: str) -> Path:
     if name == "last":
         folders = sorted(root.glob("tune-*"), key=lambda one: one.stat().st_mtime_ns)
         if not folders:
-            raise UsageError(f"there is no tuning in {root}; write: hotloop tune -- python train.py")
+            raise UsageError(f"there is no tuning in {root}; run: hotloop tune -- python train.py")
         return folders[-1]
     for folder in (Path(name), root / name):
         if folder.is_dir():
             return folder.resolve()
-    raise UsageError(f"--apply {name!r}: no such folder; give that of a finished tuning, or last")
+    raise UsageError(f"--apply {name!r}: no such folder; give the folder of a finished tuning, or 'last'")
 
 
 def apply_kept(folder: Path, quiet: bool) -> None:
@@ -157,13 +160,13 @@ def apply_kept(folder: Path, quiet: bool) -> None:
     root = Path.cwd()
     kept = load_patch(folder, root)
     if kept.is_there:
-        _make_teller(quiet)("the patch is in the source already; nothing was written")
+        _make_teller(quiet)("the source already contains the patch; nothing was written")
         return
     apply_patch(kept.patch)
     tell = _make_teller(quiet)
     for change in kept.patch.files:
         tell(f"changed {os.path.relpath(change.path)}: {', '.join(change.techniques)}")
-    tell(f"to take it back: patch -R -p1 --binary -i {os.path.relpath(folder / DIFF)}")
+    tell(f"to revert: patch -R -p1 --binary -i {os.path.relpath(folder / DIFF)}")
 
 
 def _apply_new(progress: Progress, folder: Path, quiet: bool) -> None:
@@ -202,7 +205,7 @@ def parse_time_s(text: str) -> float:
     except ValueError:
         found_s = 0.0
     if not 0 < found_s < 1e7:
-        raise UsageError(f"--budget is {text!r}: write a time such as 90s, 15m or 2h")
+        raise UsageError(f"--budget is {text!r}; give a time such as 90s, 15m or 2h")
     return found_s
 
 
@@ -213,9 +216,11 @@ def check_price(price_per_hour: float | None, goal: str, *, is_declared: bool) -
     3.5
     """
     if price_per_hour is not None and not 0 < price_per_hour < 1e9:
-        raise UsageError(f"--price-per-hour is {price_per_hour}: write a number above 0, such as 12.50")
+        raise UsageError(f"--price-per-hour is {price_per_hour}; give a number above 0, such as 12.50")
     if price_per_hour is None and goal == "cost" and not is_declared:
-        raise UsageError("--goal cost needs a price: add --price-per-hour 12.50 (of everything the command runs on)")
+        raise UsageError(
+            "--goal cost needs the hourly price of all machines the command uses; add --price-per-hour, such as 12.50"
+        )
     return price_per_hour
 
 
@@ -224,9 +229,9 @@ def check_search(search: str, goal: str, *, is_declared: bool) -> None:
     if search != "optuna":
         return
     if is_declared:
-        raise UsageError("--search optuna: a matrix is declared, there is nothing to search; leave one of both out")
+        raise UsageError("--search optuna and --matrix exclude each other: a matrix is measured as declared")
     if goal == "pareto":
-        raise UsageError("--search optuna looks for one number: choose --goal speed, memory or cost")
+        raise UsageError("--search optuna optimises a single number; use --goal speed, memory or cost")
     from hotloop.tune.suggested import make_optuna
 
     make_optuna({})
@@ -249,17 +254,17 @@ def make_folder(out: str | None) -> Path:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise UsageError(f"cannot write to {root}: {error.strerror}; name a folder with -o DIR") from error
+                raise UsageError(f"cannot write to {root}: {error.strerror}; choose a folder with -o DIR") from error
             ignore_in_git(root)
             return folder
-        raise UsageError(f"{root} is full of tunings of this second; name a folder with -o DIR")
+        raise UsageError(f"{root} is full of tunings of this second; choose a folder with -o DIR")
     folder = Path(out).resolve()
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "tune.sqlite").exists())):
-        raise UsageError(f"{out} exists and holds something else: name a new folder with -o DIR")
+        raise UsageError(f"{out} exists and is not a tuning folder: choose another with -o DIR")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make {out}: {error.strerror}; name another folder with -o DIR") from error
+        raise UsageError(f"cannot create {out}: {error.strerror}; choose another with -o DIR") from error
     return folder
 
 
@@ -314,4 +319,4 @@ def _write(request: Request, progress: Progress, quiet: bool, *, apply: bool) ->
     show_report(report, outputs, sys.stderr)
     runnable = reveal_next(request, report)
     if runnable and not quiet:
-        print(f"To run as it is (it holds what the report hides): {runnable}", file=sys.stderr)
+        print(f"To run it with the values that the report hides: {runnable}", file=sys.stderr)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 CHANGES: Mapping[str, str] = {
     "no-input-wait": "the next batch is always there",
-    "loader-workers": "batches are made by this many workers beside the training; it cannot run faster than they do",
-    "faster-matmuls": "matrix products and convolutions take 1/factor of their time",
+    "loader-workers": "this many workers make the batches; the training cannot run faster than they do",
+    "faster-matmuls": "matrix products and convolutions take 1/FACTOR of their time",
     "faster": "kernels and operators whose name matches the pattern take 1/factor of their time",
-    "bf16-autocast": "products of float32 take 1/factor of their time, attention 1/attention_factor; conversions come"
-    " on top",
+    "bf16-autocast": "float32 products take 1/FACTOR of their time and attention 1/ATTENTION; adds the time of "
+    "conversions",
     "free-communication": "collectives take no time",
-    "no-straggler": "nobody comes late to a collective: only the transfers remain",
+    "no-straggler": "no rank arrives late at a collective; only the transfers remain",
     "fused-launches": "launching calls take 1/factor of their time",
-    "free-launches": "launching calls and the way to the device take no time",
+    "free-launches": "launching calls and launch latency take no time",
     "no-host-time": "operators take no time on the host, as in a captured graph",
     "no-host-syncs": "the host never waits for the device",
 }
@@ -37,12 +37,12 @@ class Form:
 FORMS: Mapping[str, Form] = {
     "no-input-wait": Form("no-input-wait", "no-input-wait"),
     "loader-workers": Form(
-        "loader-workers=COUNT[:CORES]", "loader-workers=4:8", "CORES: what the trace does not hold of the machine"
+        "loader-workers=COUNT[:CORES]", "loader-workers=4:8", "CORES: number of cores, which is not in the trace"
     ),
     "faster-matmuls": Form("faster-matmuls[=FACTOR]", "faster-matmuls=3", f"FACTOR: {DEFAULT_FACTOR:g} when left out"),
     "faster": Form("faster=FACTOR:REGEX", "faster=3:gemm"),
     "bf16-autocast": Form(
-        "bf16-autocast=FACTOR[:ATTENTION]", "bf16-autocast=2:0.5", "both measured on that machine; below 1: slower"
+        "bf16-autocast=FACTOR[:ATTENTION]", "bf16-autocast=2:0.5", "measure both on that machine; below 1 means slower"
     ),
     "free-communication": Form("free-communication", "free-communication"),
     "no-straggler": Form("no-straggler", "no-straggler", "needs the traces of all ranks"),

@@ -200,12 +200,12 @@ def decode_header(data: bytes, name: str) -> FileHeader:
     if data[: len(MAGIC)] != MAGIC:
         raise RecordingError(f"{name} is not a hotloop recording")
     if len(data) < STATUS_OFFSETS[0]:
-        raise RecordingError(f"{name} is cut off: {len(data)} bytes, less than a header")
+        raise RecordingError(f"{name} is truncated: {len(data)} bytes, less than a header")
     _, version, head_bytes, segment_bytes, json_bytes, json_crc = _PREAMBLE.unpack_from(data)
     if version > FORMAT_VERSION:
         raise RecordingError(
-            f"{name} was written by a newer hotloop (format {version}; this one reads up to {FORMAT_VERSION}): "
-            "upgrade hotloop to read it"
+            f"{name} was written by a newer hotloop (format {version}; this version reads up to {FORMAT_VERSION}); "
+            "upgrade hotloop"
         )
     text = data[_JSON_OFFSET : _JSON_OFFSET + json_bytes]
     if (
@@ -216,13 +216,13 @@ def decode_header(data: bytes, name: str) -> FileHeader:
         or json_bytes > STATUS_OFFSETS[0] - _JSON_OFFSET
         or crc32(text) != json_crc
     ):
-        raise RecordingError(f"{name} is damaged in its header")
+        raise RecordingError(f"{name} has a damaged header")
     properties = decode_object(text)
     fields = properties.pop("fields", None) if properties is not None else None
     if properties is None or not isinstance(fields, list) or not all(isinstance(f, str) for f in fields):
-        raise RecordingError(f"{name} is damaged in its header: no list of fields")
+        raise RecordingError(f"{name} has a damaged header: no list of fields")
     if not fields or len(set(fields)) != len(fields) or "index" not in fields:
-        raise RecordingError(f"{name} is damaged in its header: its fields are no step row")
+        raise RecordingError(f"{name} has a damaged header: its fields are not a step row")
     return FileHeader(segment_bytes=segment_bytes, fields=tuple(fields), properties=properties)
 
 

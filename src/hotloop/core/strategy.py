@@ -54,7 +54,7 @@ class Strategy:
         ids = [choice.technique for choice in self.choices]
         twice = sorted({one for one in ids if ids.count(one) > 1})
         if twice:
-            raise StrategyError(f"technique {twice[0]} is chosen twice; name it once, with all its settings")
+            raise StrategyError(f"technique {twice[0]} is listed twice; list it once with all its settings")
         object.__setattr__(self, "choices", tuple(sorted(self.choices, key=lambda choice: choice.technique)))
 
     def __bool__(self) -> bool:
@@ -100,11 +100,11 @@ def load_strategy(path: str | Path) -> Strategy:
             f"{source}: cannot read the strategy: {error.strerror}; give the path of a TOML file"
         ) from error
     if len(data) > MOST_BYTES:
-        raise StrategyError(f"{source}: larger than {MOST_BYTES} bytes; a strategy is a short TOML file")
+        raise StrategyError(f"{source}: larger than {MOST_BYTES} bytes; a strategy must be a short TOML file")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise StrategyError(f"{source}: byte {error.start} is not UTF-8; a strategy is a TOML file") from error
+        raise StrategyError(f"{source}: byte {error.start} is not UTF-8; a strategy must be a TOML file") from error
     return parse_strategy(text, source=source)
 
 
@@ -122,7 +122,7 @@ def parse_strategy(text: str, *, source: str = "strategy") -> Strategy:
 def strategy_from_mapping(content: Any, *, source: str = "strategy") -> Strategy:
     """The parsed form of TOML or JSON -> Strategy."""
     if not isinstance(content, dict):
-        raise StrategyError(f"{source}: a strategy is a table, not {type(content).__name__}")
+        raise StrategyError(f"{source}: a strategy must be a table, not {type(content).__name__}")
     schema = content.get("schema")
     if schema != SCHEMA:
         raise StrategyError(f'{source}: schema is {schema!r}; the first line must be: schema = "{SCHEMA}"')
@@ -193,7 +193,9 @@ def _toml_key(key: str) -> str:
 def _toml_string(text: str) -> str:
     """JSON's escapes are TOML's, but for two: DEL has to be escaped, and a pair of surrogates is no character."""
     if any("\ud800" <= one <= "\udfff" for one in text):
-        raise StrategyError(f"{text!r} cannot be written: it holds half of a surrogate pair; write whole characters")
+        raise StrategyError(
+            f"{text!r} cannot be written: it contains half of a surrogate pair; use complete characters"
+        )
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -209,5 +211,5 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(one)}" for key, one in value.items()) + "}"
     raise StrategyError(
-        f"{value!r} cannot be a setting: settings are strings, numbers, true or false, and lists of these"
+        f"{value!r} cannot be a setting; settings are strings, numbers, true or false, and lists of these"
     )

@@ -30,9 +30,9 @@ class TracePlan:
     def __post_init__(self) -> None:
         for name in ("wait", "warmup", "repeat", "skip_first"):
             if getattr(self, name) < 0:
-                raise UsageError(f"a trace plan with {name} {getattr(self, name)}: it counts steps, so give 0 or more")
+                raise UsageError(f"a trace plan with {name} {getattr(self, name)}; give 0 or more steps")
         if self.active < 1:
-            raise UsageError(f"a trace plan with active {self.active} records nothing: give 1 or more")
+            raise UsageError(f"a trace plan with active {self.active} records nothing; give 1 or more")
 
     @property
     def cycle(self) -> int:
@@ -96,9 +96,9 @@ def parse_trace_plan(text: str) -> TracePlan:
         raise UsageError(f"--trace {text!r}: write {_FORM}")
     wait, warmup, active, repeat = (int(part) for part in (*parts, "1")[:4])
     if repeat < 1:
-        raise UsageError(f"--trace {text!r}: repeat must be 1 or more, so that the traces do not fill the disk")
+        raise UsageError(f"--trace {text!r}: repeat must be 1 or more; unlimited traces would fill the disk")
     if wait + warmup < 1:
-        raise UsageError(f"--trace {text!r}: the first step cannot be recorded; begin with 1:0 or 0:1")
+        raise UsageError(f"--trace {text!r}: the first step cannot be recorded; start with 1:0 or 0:1")
     return TracePlan(wait=wait, warmup=warmup, active=active, repeat=repeat)
 
 

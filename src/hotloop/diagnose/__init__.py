@@ -17,7 +17,7 @@ from .ranges import widen
 __all__ = ["RULES", "find_problems", "find_problems_in_trace"]
 
 T = TypeVar("T")
-NOT_IN_A_TRACE = "a trace file does not show it: record the training with hotloop run"
+NOT_IN_A_TRACE = "a trace file does not contain it; record the training with hotloop run"
 
 RULES: Catalogue[Rule] = Catalogue(Rule, "hotloop.diagnose.rules")
 """Every rule by its id; the modules are imported when it is first read."""

@@ -122,7 +122,7 @@ def describe_memory_verdict(file: MemoryFile) -> str:
         largest = f", most of it {file.categories[0].category}" if file.categories else ""
         return f"memory peaks at {say_bytes(file.peak_bytes or 0)}{largest}"
     if not file.devices:
-        return "the snapshot holds no device memory"
+        return "the snapshot contains no device memory"
     worst = max(file.devices, key=lambda one: one.reserved_bytes)
     failures = len(file.out_of_memory)
     failed = f"; {failures} allocation{'s' * (failures > 1)} failed" if failures else ""

@@ -141,7 +141,7 @@ class Background:
     def _offer_stacks(self) -> None:
         """Where ``hotloop run`` waits for this process it may read the stacks from outside, free of this one's lock."""
         try:
-            why_not: str | None = "no `hotloop run` waits for it"
+            why_not: str | None = "no `hotloop run` is waiting for it"
             if self._session.options.get("outside"):
                 path = os.path.splitext(self._writer.path)[0] + ACCESS_SUFFIX
                 why_not = offer_access(path, self._thread_state, self._session.recorder.stack, self._session.anchor_ns)

@@ -285,21 +285,21 @@ def _top_mode() -> Any:
 def _reason_not_to(session: Session) -> str | None:
     """Why there is no deep window; None when there may be one."""
     if not session.options.get("deep", False):
-        return "turned off by --no-deep"
+        return "disabled by --no-deep"
     if session.recorder.foreign_profiler or torch._C._autograd._profiler_enabled():
         return "another profiler is running"
     if session.compile_used or _compiled():
         return "torch.compile is in use"
     # Not before: inside a compiled optimizer step Dynamo would look at the functions that this calls.
     if accelerator_type() is not None:
-        return "an accelerator is in use: operators' host times say nothing of it"
+        return "an accelerator is in use, whose time host timings do not show"
     if _top_mode() is not None:
         return "another dispatch mode is active"
     if "torch.distributed.fsdp" in sys.modules and session.sharded():
         return "parameters are sharded tensors"
     rank = session.local_rank()
     if rank not in (None, 0):
-        return "another rank of this host has it"
+        return "another rank of this host records it"
     return None
 
 

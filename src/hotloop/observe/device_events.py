@@ -232,7 +232,9 @@ class DeviceTimer:
             self._waiting.clear()
         if self._next_ns != _NEVER_NS:
             self._next_ns = _NEVER_NS
-            self._record({"kind": "health", "level": "warning", "message": f"no device times any more: {reason}"})
+            self._record(
+                {"kind": "health", "level": "warning", "message": f"device times are no longer recorded: {reason}"}
+            )
 
 
 _NEVER_NS = 1 << 62

@@ -110,7 +110,7 @@ class GradientWatch:
                     continue
                 self._noted.add(id(parameter))
                 if hasattr(gradient, "to_local"):
-                    self.unseen = "the gradients are spread over several ranks"
+                    self.unseen = "the gradients are sharded over several ranks"
                 elif self._is_part_of_outer(parameter):
                     continue
                 elif gradient.layout is not torch.strided:
@@ -120,7 +120,7 @@ class GradientWatch:
         before = self._norms.get(self._row)
         devices = {gradient.device for gradient in found} | ({before[0].device} if before is not None else set())
         if len(devices) > 1:
-            self.unseen = "the gradients lie on several devices"
+            self.unseen = "the gradients are on several devices"
         return found
 
     def _is_part_of_outer(self, parameter: Any) -> bool:

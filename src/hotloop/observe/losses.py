@@ -67,7 +67,7 @@ class LossWatch:
                 self.unseen = "the backward was captured into a CUDA graph"  # a copy of ours would be replayed with it
                 return
             if root.numel() != 1 or not root.is_floating_point():
-                self.unseen = f"a backward began at a tensor of shape {list(root.shape)}, which is no loss"
+                self.unseen = f"a backward started at a tensor of shape {list(root.shape)}, which is not a loss"
                 return
             loss = (
                 root.detach().reshape(()).double() if root.device.type == "cpu" else root.detach().reshape(()).float()
@@ -75,7 +75,7 @@ class LossWatch:
             if self._scalers:
                 scale = getattr(self._scaler(), "_scale", None)
                 if self._scalers > 1 or scale is None:
-                    self.unseen = "the losses are scaled by a GradScaler in a way that cannot be divided out"
+                    self.unseen = "the losses are scaled by a GradScaler and cannot be unscaled"
                 else:
                     loss = loss / scale.to(loss.dtype)
             self._row_loss = loss.clone() if self._row_loss is None else self._row_loss + loss

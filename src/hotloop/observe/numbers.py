@@ -157,7 +157,7 @@ class NumbersWatch:
             return
         self.norm.add(step, value)
         if not math.isfinite(value):
-            self._warn("the norm of the gradients", "steps looked at", self.norm, "bad-norm")
+            self._warn("the norm of the gradients", "steps checked", self.norm, "bad-norm")
 
     def _warn(self, what: str, steps: str, trend: Trend, name: str) -> None:
         """Newer counts take the place of older ones: said at once, because the process may not live to its end."""
@@ -187,7 +187,7 @@ def _describe_loss(trend: Trend, unseen: str) -> str:
     if unseen:
         return f"not watched: {unseen}"
     if trend.first is None or trend.last is None:
-        return "none was seen" if not trend.count else f"not finite in any of {trend.count} steps"
+        return "none was recorded" if not trend.count else f"not finite in any of {trend.count} steps"
     finite = "finite in all" if not trend.bad_count else f"not finite in {trend.bad_count}"
     return (
         f"{trend.first[1]:.4g} in optimizer step {trend.first[0]}, {trend.last[1]:.4g} in step {trend.last[0]}, "
@@ -196,10 +196,10 @@ def _describe_loss(trend: Trend, unseen: str) -> str:
 
 
 def _describe_norm(trend: Trend, unseen: str) -> str:
-    what = "norm of the gradients as the optimizer got them"
+    what = "norm of the gradients passed to the optimizer"
     if unseen or trend.first is None or trend.last is None:
         return f"{what}: not known{f' ({unseen})' if unseen else ''}"
-    return f"{what}: {trend.least:.4g} to {trend.most:.4g}, last {trend.last[1]:.4g}, {trend.count} steps looked at"
+    return f"{what}: {trend.least:.4g} to {trend.most:.4g}, last {trend.last[1]:.4g}, {trend.count} steps checked"
 
 
 def _has_others() -> bool:

@@ -73,7 +73,7 @@ class profile:
         if active is None and (wait or warmup or skip_first or repeat != 1):
             raise UsageError("wait, warmup, repeat and skip_first need active: how many steps to record")
         if active is not None and schedule is not None:
-            raise UsageError("give the plan as wait, warmup, active, repeat, or as schedule, not as both")
+            raise UsageError("give the plan either as wait, warmup, active and repeat, or as schedule")
         self.plan = (
             None
             if active is None
@@ -144,13 +144,13 @@ class profile:
         if "memory" in key and not self._profile_memory:
             raise UsageError(f"sorting by {sort_by} needs profile(profile_memory=True)")
         if "device" in key and not self._on_device:
-            raise UsageError(f"sorting by {sort_by} needs a device, and only the CPU was recorded: use {_cpu(key)}")
+            raise UsageError(f"sorting by {sort_by} needs a device, but only the CPU was recorded; use {_cpu(key)}")
         if by_shape and not self._record_shapes:
             raise UsageError("a table by shape needs profile(record_shapes=True)")
         if by_stack_frames and not self._with_stack:
             raise UsageError("a table by stack needs profile(with_stack=True)")
         if not self.recordings_count:
-            raise UsageError("nothing has been recorded yet: the plan's recorded steps have not ended")
+            raise UsageError("nothing has been recorded yet: the steps to record have not ended")
         averages = self._recorded.key_averages(group_by_input_shape=by_shape, group_by_stack_n=by_stack_frames)
         if not averages:
             return "no operator was recorded\n"
@@ -223,14 +223,14 @@ def _activities(wanted: Iterable[Any] | None) -> list[Any]:
         if isinstance(one, str):
             named = getattr(ProfilerActivity, one.upper(), None)
             if named is None:
-                raise UsageError(f"activity {one!r} is not known: give 'cpu', 'cuda' or 'xpu'")
+                raise UsageError(f"activity {one!r} is not known; give 'cpu', 'cuda' or 'xpu'")
             if named not in supported:
-                raise UsageError(f"activity {one!r} cannot be recorded here: this torch has no such device")
+                raise UsageError(f"activity {one!r} cannot be recorded: this torch build does not support the device")
             chosen.append(named)
         else:
             chosen.append(one)
     if not chosen:
-        raise UsageError("activities is empty: give 'cpu', 'cuda' or both, or leave it out")
+        raise UsageError("activities is empty; give 'cpu', 'cuda' or both, or omit it")
     return chosen
 
 

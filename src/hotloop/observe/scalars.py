@@ -22,16 +22,14 @@ class ScalarReader:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             if value.numel() != 1:
-                raise UsageError(f"metric {name!r} is a tensor of shape {tuple(value.shape)}: give one number")
+                raise UsageError(f"metric {name!r} is a tensor of shape {tuple(value.shape)}; give one number")
             value = value.detach()
             if value.device.type != "cpu":
                 return self._read_later(name, value, torch)
         try:
             return True, float(value)
         except (TypeError, ValueError):
-            raise UsageError(
-                f"metric {name!r} is {value!r:.60}: give a number or a tensor that holds one number"
-            ) from None
+            raise UsageError(f"metric {name!r} is {value!r:.60}; give a number or a tensor with one element") from None
 
     def _read_later(self, name: str, value: Any, torch: Any) -> tuple[bool, float | None]:
         if value.device.type != "cuda" or len(self._waiting) >= MOST_WAITING:

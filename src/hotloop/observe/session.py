@@ -260,7 +260,9 @@ class Session:
             self.record({"kind": "health", "level": "warning", "message": f"not observed: {missing}"})
         error = os.environ.get("HOTLOOP_ATTACH_ERROR")
         if error:
-            self.record({"kind": "health", "level": "warning", "message": f"attaching failed in part: {error}"})
+            self.record(
+                {"kind": "health", "level": "warning", "message": f"part of the instrumentation failed: {error}"}
+            )
         if self.make_background is not None:
             self.background = self.make_background(self, writer)
             self.background.start()

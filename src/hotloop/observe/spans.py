@@ -101,17 +101,17 @@ class SpanStack:
 
     def begin_step(self) -> None:
         if self._open:
-            raise UsageError(f"a step started inside phase {self._open[-1].name!r}: leave the phase first")
+            raise UsageError(f"a step started inside phase {self._open[-1].name!r}; leave the phase first")
         if self._step is not None:
-            raise UsageError("a step started inside a step: end the first one")
+            raise UsageError("a step started inside a step; end the first one")
         self._step = self._begin("step", ())
 
     def end_step(self) -> StepRecord:
         """Close the step: its record is complete but for device times; a new record begins."""
         if self._step is None:
-            raise UsageError("a step ended that was not started: call start_step() first")
+            raise UsageError("a step ended that was not started; call start_step() first")
         if self._open:
-            raise UsageError(f"the step ended while phase {self._open[-1].name!r} is open: leave the phase first")
+            raise UsageError(f"the step ended while phase {self._open[-1].name!r} is open; leave the phase first")
         step, self._step = self._step, None
         record = self.record
         self._end(step)

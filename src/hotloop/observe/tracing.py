@@ -193,7 +193,7 @@ class Tracing:
                 with self._at_work():
                     self._save()
             elif self._session is not None and not self._over:
-                self._record(self._session, "a trace was lost: the thread that it is of did not end before the process")
+                self._record(self._session, "a trace was lost: its thread did not end before the process")
         if not self._over:
             self._over = True
             self._restore()
@@ -283,7 +283,7 @@ class Tracing:
             finally:
                 self._broken_off.set()
             if session is not None:
-                self._record(session, "a trace was broken off: another profiler started")
+                self._record(session, "a trace was interrupted: another profiler started")
 
     def stop_in_child(self) -> None:
         """In a forked child (a loader's worker): the inherited profiler would note each operator and keep it for ever.

@@ -147,7 +147,7 @@ class TrialWatch:
             "losses": read_values(self._losses),
             "losses_per_row": self.losses.micro_losses / self._rows,
             "unseen": self.losses.unseen
-            or ("" if self.losses.micro_losses else "no backward was seen that begins at a loss"),
+            or ("" if self.losses.micro_losses else "no backward from a loss was observed"),
             "pace": self.pace.readings,
             **self._read_norms(),
         }
@@ -162,7 +162,7 @@ class TrialWatch:
         except Exception as error:
             GUARD.record("reading gradient norms", error)
             return {"norms": [], "norms_unseen": f"reading the gradient norms failed ({type(error).__name__})"}
-        none = "" if norms else "no optimizer's step with gradients was seen"
+        none = "" if norms else "no optimizer step with gradients was observed"
         return {"norms": norms, "norms_unseen": self.gradients.unseen or none}
 
     def _touch(self, name: str) -> None:

@@ -67,6 +67,6 @@ def compare(
         return compare_traces(names, (sides[0], sides[-1]))
     recorded, trace = names if first is not None else reversed(names)
     raise UsageError(
-        f"{recorded} is a recorded run and {trace} is a trace: they find steps in different ways, and a profiler slows"
-        " the steps that it traces; compare two runs or two traces"
+        f"{recorded} is a recorded run and {trace} is a trace, which are not comparable: they find steps in "
+        "different ways, and profiling slows the steps; compare two runs or two traces"
     )

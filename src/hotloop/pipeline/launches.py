@@ -26,9 +26,7 @@ def launch_ranks(
     """Launch and measure. Raises HotloopError when the command fails or trains nothing."""
     folder, end = launch_recorded(words, name, variables, {"deep": False, "unsynced": unsynced}, cwd)
     if end.shell_code:
-        raise HotloopError(
-            f"the training with {ranks_count} ranks ended with {end.shell_code}; what it said stands above"
-        )
+        raise HotloopError(f"the training with {ranks_count} ranks exited with {end.shell_code}; see its output above")
     training, _ = read_training(str(folder))
     return measure_ranks(training, ranks_count, is_synced=not unsynced)
 
@@ -38,7 +36,7 @@ def read_training(run: str) -> tuple[Training, str | None]:
     recording = read_run(find_run(run, Path.cwd()))
     trainings = analyze_run(recording.processes)
     if not trainings:
-        raise RecordingError(f"{run} holds no step of a training; `hotloop report` says what was seen")
+        raise RecordingError(f"{run} contains no training step; see `hotloop report`")
     lead = find_lead(recording.processes, trainings[0])
     python = None if lead is None else lead.process.get("executable")
     return trainings[0], python if isinstance(python, str) and os.access(python, os.X_OK) else None

@@ -148,6 +148,6 @@ def _read_kept_traces(traces: Path) -> tuple[Report | None, tuple[Health, ...]]:
     try:
         traced = report_traces([traces])
     except HotloopError as error:
-        return None, (Health(level="warning", message=f"the kept traces were not judged: {error}"),)
+        return None, (Health(level="warning", message=f"the recorded traces could not be analysed: {error}"),)
     # Without a device there is nothing in them that the recording does not show better.
     return (None, ()) if traced.device is None else (traced, (describe_kept(traced),))

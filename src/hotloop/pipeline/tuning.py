@@ -61,7 +61,7 @@ def tune_command(
     bench = Bench(
         command=request.command, plan=plan, folder=request.folder, environment=attach(request), measure=measure_run
     )
-    tell("observing the baseline")
+    tell("measuring the baseline")
     seeing = replace(bench, environment=partial(attach_trial, request, deep=True))
     ran, observed = observe_baseline(seeing, baseline or Strategy(), budget, progress)
     run_folder = request.folder / "trials" / OBSERVED
@@ -69,7 +69,7 @@ def tune_command(
     progress.report = report_run(run, folder=run_folder, probe=probe)
     written = written_outside(plan, begun_wall_s)
     if written:
-        progress.warnings += ("the script writes over files of yours: " + ", ".join(written),)
+        progress.warnings += ("the script overwrites your files: " + ", ".join(written),)
     bench = replace(bench, plan=drop_outputs(plan))
     try:
         with closing(Store(request.store)) as store:

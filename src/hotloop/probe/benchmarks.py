@@ -124,7 +124,7 @@ def bench_train(request: dict[str, Any]) -> dict[str, Any]:
         {"memory": k.removesuffix("_bytes").replace("_", " "), "size_bytes": v} for k, v in found["memory"].items()
     ]
     facts = {"device": found["device"], "batch_size": found["batch_size"], "optimizer": found["optimizer"]}
-    notes = [*found["notes"], "parts are timed alone: they need not sum to the whole step"]
+    notes = [*found["notes"], "parts are timed separately and may not sum to the whole step"]
     return {"tables": [rows, memory], "facts": facts, "notes": notes}
 
 
@@ -149,7 +149,7 @@ def bench_loader(request: dict[str, Any]) -> dict[str, Any]:
     can_pin = accelerator_kind() not in (None, "mps")
     pins = [False, True] if can_pin else [bool(loader.pin_memory)]
     if not can_pin:
-        notes.append("no accelerator: pinning was not tried")
+        notes.append("pinning was not tried: there is no accelerator")
     arms: list[dict[str, Any]] = []
     for workers in request["workers"]:
         for prefetch in request["prefetch"] if workers else [0]:
@@ -185,9 +185,9 @@ def bench_loader(request: dict[str, Any]) -> dict[str, Any]:
     for row in rows:
         row["batch_ns"] = None if row["batches_per_s"] is None else 1e9 / row["batches_per_s"]
         row["present"] = all(row[k] == v for k, v in present.items())
-    notes.append("start: until the first batch, workers' start included; n: stretches of batches, each timed as one")
+    notes.append("start: time to the first batch, including worker start; n: number of timed groups of batches")
     if any(not times for times in seen):
-        notes.append("unknown: the data set was too short to time more than what workers had prepared")
+        notes.append("unknown: the dataset is too short to time more than the prefetched batches")
     return {"tables": [rows], "facts": {"batch_size": loader.batch_size, **present, "blocks": blocks}, "notes": notes}
 
 
@@ -199,7 +199,7 @@ def _time_loader(loader: Any, arm: dict[str, Any], share_s: float) -> tuple[int,
     first = next(iterator, None)
     start_ns = time.perf_counter_ns() - begin
     if first is None:
-        raise BadRequest("the loader is empty; return one that yields batches")
+        raise BadRequest("the loader is empty; return a loader that yields batches")
     found: list[float] = []
     try:
         for _ in range(arm["workers"] * arm["prefetch"]):
@@ -293,7 +293,9 @@ def bench_gemm(request: dict[str, Any]) -> dict[str, Any]:
     summary = [
         {"dtype": dtype, "per_step_ns": None if total is None else round(total)} for dtype, total in totals.items()
     ]
-    notes.append(f"speedup is beside {request['dtypes'][0]}; operands have the number format already (no casts timed)")
+    notes.append(
+        f"speedup is relative to {request['dtypes'][0]}; operands already have the number format (casts are not timed)"
+    )
     return {"tables": [rows, summary], "facts": {"device": str(device), "blocks": blocks}, "notes": notes}
 
 

@@ -31,9 +31,9 @@ def render(format_id: str, report: object, surface: Surface | None = None, **kno
     surface = Surface(**known) if surface is None else replace(surface, **known)
     view = next((view for view in VIEWS.values() if isinstance(report, view.type)), None)
     if view is None:
-        raise InvariantError(f"no view draws a {type(report).__name__}")
+        raise InvariantError(f"no view renders a {type(report).__name__}")
     if renderer.kinds and view.id not in renderer.kinds:
-        raise UsageError(f"{format_id} draws only reports of: {', '.join(renderer.kinds)}; this is one of: {view.id}")
+        raise UsageError(f"{format_id} supports only reports of {', '.join(renderer.kinds)}, not of {view.id}")
     document = view.describe(report, replace(surface, top=max(surface.top, renderer.least_rows)))
     return renderer.draw(document, surface)
 
@@ -48,4 +48,4 @@ def read_report_json(content: Any) -> Any:
         if schema == view.schema:
             return view.read(content)
     known = ", ".join(view.schema for view in VIEWS.values())
-    raise RecordingError(f"its schema is {str(schema)[:80]!r}, which cannot be drawn; known: {known}")
+    raise RecordingError(f"its schema is {str(schema)[:80]!r}, which cannot be rendered; known: {known}")

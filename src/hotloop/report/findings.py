@@ -49,18 +49,18 @@ UNITS = frozenset({"ns", "bytes", "ratio", "count", "flops", "w", "j", "speedup"
 
 
 EVIDENCE_LABELS = {
-    "replayed_ratio": "part of the step timed again",
-    "replayed_ns": "operators timed again",
-    "operators_left_out": "operators not timed again",
-    "rounds": "times each was timed",
-    "growth_ratio": "part of the step that twice the batch adds, by operators",
-    "growth_in_passes_ratio": "the same by whole passes",
+    "replayed_ratio": "replayed share of the step",
+    "replayed_ns": "time of replayed operators",
+    "operators_left_out": "operators not replayed",
+    "rounds": "repetitions",
+    "growth_ratio": "step growth with twice the batch, by operators",
+    "growth_in_passes_ratio": "step growth with twice the batch, by whole passes",
     "saving_by_factor": "saving by batch size factor",
     "growth_bytes_per_step": "memory growth",
     "padding_ratio": "padding",
-    "padding_to_longest_ratio": "padding left with each batch padded to its longest sample",
+    "padding_to_longest_ratio": "padding left after padding to the longest sample of a batch",
     "fewer_tokens_by_padding_to_longest_ratio": "tokens saved by padding to the longest",
-    "fewer_tokens_by_bucketing_ratio": "tokens saved by batches of like lengths",
+    "fewer_tokens_by_bucketing_ratio": "tokens saved by length bucketing",
 }
 """Evidence whose name in the JSON is no plain word. Other names are shown with spaces."""
 
@@ -153,20 +153,20 @@ def cost_base(finding: Finding) -> tuple[str, str]:
 def describe_no_forecast(finding: Finding) -> str:
     """Why a finding with a cost has no forecast."""
     if finding.base == "run":
-        return "no forecast: it is paid once per start, and the longer the training the smaller its share"
-    return f"{UNKNOWN}: no forecast could be made"
+        return "no forecast: a one-time cost per start, whose share shrinks in a longer training"
+    return f"{UNKNOWN}: no forecast is possible"
 
 
 def format_history(history: Mapping[str, Value]) -> str | None:
     """How far past forecasts were off, or None when there are none.
 
     >>> format_history({"n": 12, "median_abs_error": 0.03}), format_history({"n": 0, "median_abs_error": None})
-    ('past forecasts missed by 3.0 percentage points (median of 12)', None)
+    ('median error of 12 past forecasts: 3.0 percentage points', None)
     """
     count, error = history.get("n"), history.get("median_abs_error")
     if not isinstance(count, int) or isinstance(count, bool) or count <= 0 or not isinstance(error, (int, float)):
         return None
-    return f"past forecasts missed by {error * 100:.1f} percentage points (median of {count})"
+    return f"median error of {count} past forecasts: {error * 100:.1f} percentage points"
 
 
 def format_fix(fix: Fix) -> str:
@@ -179,7 +179,7 @@ def format_fix(fix: Fix) -> str:
     settings = ", ".join(f"{clean(name)}={_format_setting(value)}" for name, value in fix.settings.items())
     notes = [f"effort: {clean(fix.effort)}"] if fix.effort is not None else []
     notes += [NUMERICS_TEXT[fix.numerics]] if fix.numerics is not None else []
-    notes += ["you do this yourself"] if fix.safety is Safety.SHOW else []
+    notes += ["by hand"] if fix.safety is Safety.SHOW else []
     return f"{clean(fix.technique)}{': ' if settings else ''}{settings}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
@@ -191,7 +191,7 @@ def format_evidence(name: str, value: Value) -> tuple[str, str] | None:
     >>> format_evidence("link_bytes_per_s", 2**20), format_evidence("noise_ratio", 0.031)
     (('link', '1.00 MiB/s'), ('noise', '3.1%'))
     >>> format_evidence("rounds", 3), format_evidence("replayed_ratio", 0.85)
-    (('times each was timed', '3'), ('part of the step timed again', '85%'))
+    (('repetitions', '3'), ('replayed share of the step', '85%'))
     >>> format_evidence("fewer_tokens_by_padding_to_longest_ratio", 0.0)
     """
     if value is None or (name in SILENT_IF_ZERO and not value):

@@ -55,8 +55,8 @@ def manual_of(judged_id: str) -> str:
         phase = judged_id.removeprefix("phase/")
         return f"Mean time per step of the phase {phase}, as a fraction of the baseline's step."
     if judged_id.startswith("budget/"):
-        return f"The limit {judged_id.removeprefix('budget/')} of the limits file."
+        return f"The limit {judged_id.removeprefix('budget/')} from the limits file."
     return {
-        "step_ns": "Mean time of a steady step, over ranks.",
+        "step_ns": "Mean time of a steady step over all ranks.",
         "memory_peak_bytes": "Peak memory of the training.",
-    }.get(judged_id, f"Rate of the training: {judged_id}.")
+    }.get(judged_id, f"Throughput of the training: {judged_id}.")

@@ -115,7 +115,11 @@ def draw_points(points: Sequence[Mapping[str, Value]]) -> str:
     ys = [_ratio(one, "saving_ratio", 1.0) for one in points]
     across, up = _Axis(xs, POINTS_LEFT, POINTS_RIGHT), _Axis(ys, POINTS_BOTTOM, POINTS_TOP)
     parts = [
-        _open("Speed-up and memory saving of every candidate; the table names the points", POINTS_WIDTH, POINTS_HEIGHT)
+        _open(
+            "Speed-up and memory saving of every candidate; the points are named in the table",
+            POINTS_WIDTH,
+            POINTS_HEIGHT,
+        )
     ]
     for x, label in across.ticks():
         parts += [_rule("grid", x, x, POINTS_TOP, POINTS_BOTTOM), _text(x, POINTS_BOTTOM + 16, label, "middle")]

@@ -29,10 +29,10 @@ MOST_DEVICES = 64
 OFTEN_RATIO = 0.05
 """A device that is slowed down in a smaller share of its samples is not worth a line."""
 SLOWED_BY = {
-    0x08: "its hardware slowed it down",
-    0x20: "it was too hot (software slow-down)",
-    0x40: "it was too hot (hardware slow-down)",
-    0x80: "the power supply braked it",
+    0x08: "hardware slow-down",
+    0x20: "thermal limit (software slow-down)",
+    0x40: "thermal limit (hardware slow-down)",
+    0x80: "power supply limit (hardware power brake)",
 }
 """Bits of nvmlClocksThrottleReasons (NVIDIA, NVML API reference) with which a device runs slower than it could."""
 POWER_CAP = 0x04
@@ -215,7 +215,7 @@ def _describe(index: int, use: _Use) -> str:
     parts = [f"a kernel ran {sum(use.busy) / len(use.busy):.0%} of the time"]
     if use.memory_bytes:
         of = f" of {max(use.total_bytes) / 2**30:.1f}" if use.total_bytes else ""
-        parts.append(f"memory at most {max(use.memory_bytes) / 2**30:.1f}{of} GiB, all programs together")
+        parts.append(f"peak memory {max(use.memory_bytes) / 2**30:.1f}{of} GiB of all programs")
     if use.power_w:
         of = f" of {max(use.limit_w):.0f}" if use.limit_w else ""
         parts.append(f"{sum(use.power_w) / len(use.power_w):.0f}{of} W")
@@ -231,4 +231,4 @@ def _slow_downs(index: int, use: _Use) -> Iterator[str]:
     for bit, why in SLOWED_BY.items():
         share = sum(bool(reasons & bit) for reasons in use.slowed_by) / max(1, len(use.slowed_by))
         if share >= OFTEN_RATIO:
-            yield f"GPU {index} ran slower than it can in {share:.0%} of the samples: {why}"
+            yield f"GPU {index} was throttled in {share:.0%} of the samples: {why}"

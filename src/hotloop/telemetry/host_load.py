@@ -73,7 +73,6 @@ def describe_load(load: HostLoad | None) -> tuple[Health, ...]:
         stolen = f" ({load.stolen_ratio:.0%} by the hypervisor, for other virtual machines)"
     message = (
         f"other programs used {load.others_ratio:.0%} of {cores} time during the steady steps{stolen}: steps took "
-        "longer and varied more, and a fix may save only half of its forecast while they run; measure again on a "
-        "quiet machine"
+        "longer and varied more, and fixes may save only half of their forecast; measure again on a quiet machine"
     )
     return (Health(level="warning", message=message),)

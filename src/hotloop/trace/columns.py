@@ -91,7 +91,7 @@ class TraceColumns:
 
     def _find(self, name: str, known: Sequence[str]) -> SparseColumn:
         if name not in known:
-            raise InvariantError(f"{name!r} is not a fact of this kind; known: {', '.join(known)}")
+            raise InvariantError(f"{name!r} is not a fact of this kind; choose from {', '.join(known)}")
         return self.sparse.get(name, _NOTHING)
 
 

@@ -39,7 +39,7 @@ def _judge_links(trace: Trace) -> Iterator[TraceNote]:
         yield _note(
             "warning", "unlinked-kernels",
             f"{unlinked_count:,} of {len(work):,} device events have no launching call in the trace; they count as "
-            "device work, but nothing can be said about who launched them.",
+                "device work, but their origin is unknown.",
             unlinked_count,
         )  # fmt: skip
     launched_ns = trace.start_ns[calls][order][at]
@@ -47,8 +47,8 @@ def _judge_links(trace: Trace) -> Iterator[TraceNote]:
     if early_count:
         yield _note(
             "warning", "negative-launch-delay",
-            f"{early_count:,} device events begin before the call that launched them: the clocks of host and device "
-            "differ, so launch delays are too short.",
+            f"{early_count:,} device events begin before the call that launched them: host and device clocks "
+                "differ, so launch delays are too short.",
             early_count,
         )  # fmt: skip
 
@@ -69,8 +69,8 @@ def _judge_streams(trace: Trace) -> Iterator[TraceNote]:
         longest_ns = int((np.minimum(latest_ns[:-1], end_ns[1:]) - start_ns[1:])[overlapping].max())
         yield _note(
             "info" if longest_ns < 2000 else "warning", "overlapping-durations",
-            f"{count:,} of {len(rows):,} device events begin before an earlier one on the same stream ends, by at most "
-            f"{longest_ns / 1000:,.3f} us (graph launches do that, and so do rounded or wrong times).",
+            f"{count:,} of {len(rows):,} device events begin before an earlier one on the same stream ends, by at "
+                f"most {longest_ns / 1000:,.3f} us (caused by graph launches, or by rounded or wrong times).",
             count,
         )  # fmt: skip
 
@@ -88,12 +88,12 @@ def _judge_contents(trace: Trace) -> Iterator[TraceNote]:
     category = trace.category
     has_device = bool(np.isin(category, DEVICE_WORK).any())
     if len(trace) and not has_device:
-        yield _note("info", "no-device-events", "The trace holds no work of a GPU: only host times can be judged.")
+        yield _note("info", "no-device-events", "The trace contains no GPU work: only host times can be analysed.")
     if has_device and not trace.facts.has_sync:
         yield _note(
             "info", "no-sync-events",
-            "No synchronisation events: the critical path cannot see what the host waited for. Record with "
-            "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True).",
+            "No synchronisation events: the critical path cannot show what the host waited for. Record with "
+                "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True).",
         )  # fmt: skip
     if bool((category == Category.CPU_OP).any()):
         if not trace.facts.has_shapes:

@@ -82,13 +82,13 @@ def find_traces(paths: Iterable[str | Path]) -> TraceFiles:
         elif path.is_file():
             found.append((path, path.name))
         else:
-            raise TraceError(f"{path} does not exist, or may not be read; give a trace file or a folder of them.")
+            raise TraceError(f"{path} does not exist or is not readable; give a trace file or a folder of them.")
     known: dict[Path, tuple[Path, str]] = {}
     for path, source in found:
         known.setdefault(path.resolve(), (path, source))
     if not known:
         endings = sorted({suffix for form in FORMATS.values() for suffix in form.suffixes})
-        raise TraceError(f"no trace was found; hotloop reads {', '.join(endings)} (torch.profiler, nsys export).")
+        raise TraceError(f"no trace found; hotloop reads {', '.join(endings)} (torch.profiler, nsys export).")
     return TraceFiles(files=tuple(_plan_ranks(known.values())), notes=tuple(notes))
 
 
@@ -188,8 +188,8 @@ def note_ranks(facts: Sequence[TraceFacts]) -> list[TraceNote]:
         notes.append(
             TraceNote(
                 level="warning", code="duplicate-ranks", count=len(twice),
-                message=f"{len(twice)} ranks are there more than once, such as rank {twice[0]}: {names}. They are "
-                "judged one by one, but not matched with each other.",
+                message=f"{len(twice)} ranks occur more than once, such as rank {twice[0]}: {names}. They are "
+                    "analysed separately and not matched with each other.",
             )
         )  # fmt: skip
     world_size = max((fact.world_size or 0 for fact in facts), default=0)
@@ -197,7 +197,7 @@ def note_ranks(facts: Sequence[TraceFacts]) -> list[TraceNote]:
         notes.append(
             TraceNote(
                 level="info", code="missing-ranks", count=world_size - len(ranks),
-                message=f"{len(ranks)} of {world_size} ranks are there; waits for the others cannot be told.",
+                message=f"only {len(ranks)} of {world_size} ranks are present; waits for the others are unknown.",
             )
         )  # fmt: skip
     return notes
@@ -216,7 +216,7 @@ def fetch_remote(url: str, folder: Path, progress: Progress | None = None) -> Pa
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError:
-        raise TraceError(f"{url} needs fsspec, which is not installed: pip install 'hotloop[remote]'.") from None
+        raise TraceError(f"{url} needs fsspec, which is not installed; run: pip install 'hotloop[remote]'.") from None
     try:
         system, path = url_to_fs(url)
         targets = sorted(system.find(path, maxdepth=2)) if system.isdir(path) else [path]
@@ -238,7 +238,7 @@ def fetch_remote(url: str, folder: Path, progress: Progress | None = None) -> Pa
     except Exception as error:  # every driver has its own errors, and none of them is ours
         raise TraceError(_describe_remote_error(url, error)) from error
     if not chosen:
-        raise TraceError(f"{redact_text(url)} holds no file that looks like a trace.")
+        raise TraceError(f"{redact_text(url)} contains no file that looks like a trace.")
     return folder if len(targets) > 1 else folder / chosen[0].rsplit("/", 1)[-1]
 
 
@@ -248,7 +248,7 @@ def _describe_remote_error(url: str, error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{shown} does not exist ({words}); give the URL of a trace file or of a folder of them."
     if isinstance(error, PermissionError) or "Credential" in type(error).__name__:
-        return f"{shown} may not be read: {words}; give credentials as for any other program that reads it."
+        return f"{shown} cannot be read: {words}; set up credentials as for other programs."
     return f"{shown} cannot be read: {type(error).__name__}: {words}."
 
 
@@ -303,7 +303,8 @@ def _search_folder(folder: Path, notes: list[TraceNote]) -> list[tuple[Path, str
         notes.append(
             TraceNote(
                 level="info", code="other-files", count=len(left_out),
-                message=f"{len(left_out)} files in {folder.name} are no traces, such as {left_out[0]}; left out.",
+                message=f"{len(left_out)} files in {folder.name} that are not traces were left out, such as "
+                    f"{left_out[0]}.",
             )
         )  # fmt: skip
     return found
@@ -411,7 +412,8 @@ def _reduce_in_processes(
             except BrokenProcessPool:
                 outcomes[at] = _Outcome(
                     traces=(),
-                    error=f"{files[at].source}: its process ended before it was read; was there enough memory?",
+                    error=f"{files[at].source}: the process that read it was killed, possibly because memory ran out; "
+                    "use fewer --workers.",
                 )
             done_bytes += files[at].size_bytes
             if progress is not None:

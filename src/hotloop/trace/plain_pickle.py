@@ -39,11 +39,9 @@ def load_plain(data: mmap.mmap, source: str, limits: PickleLimits) -> object:
     try:
         return _Reader(data, limits).read()
     except _Refused as refusal:
-        raise RecordingError(f"{source} is not read: {refusal}.") from None
+        raise RecordingError(f"{source} was not read: {refusal}.") from None
     except (IndexError, KeyError, struct.error):
-        raise RecordingError(
-            f"{source} is not a whole pickle: it is damaged or was cut off while it was written."
-        ) from None
+        raise RecordingError(f"{source} is not a complete pickle: it is damaged or truncated.") from None
     except (UnicodeDecodeError, TypeError, ValueError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise RecordingError(f"{source} is not a pickle of plain values: {first_line}.") from None
@@ -109,11 +107,11 @@ class _Reader:
                 if time.monotonic() > deadline:
                     raise _Refused(f"reading it took longer than {limits.seconds:g} s")
                 if len(memo) > len(data):
-                    raise _Refused("it remembers more values than it has bytes")
+                    raise _Refused("it memoises more values than it has bytes")
             if self._cost_bytes > limits.memory_bytes:
                 raise _Refused(f"it needs more than {limits.memory_bytes >> 20} MiB of memory")
             if len(stack) > limits.stack:
-                raise _Refused(f"it piles up more than {limits.stack} values")
+                raise _Refused(f"its stack exceeds {limits.stack} values")
             opcode = data[at]
             if opcode == _MEMOIZE:
                 memo[len(memo)] = stack[-1]
@@ -130,10 +128,10 @@ class _Reader:
     def _refuse(self, opcode: int, at: int) -> NoReturn:
         if opcode in _CODE_OPCODES:
             raise _Refused(
-                f"at byte {at} it holds an instruction that can run code ({_CODE_OPCODES[opcode]}). A memory "
-                "snapshot never does; do not load this file with pickle"
+                f"at byte {at} it contains an instruction that can run code ({_CODE_OPCODES[opcode]}), which "
+                "memory snapshots never do; do not load this file with pickle"
             )
-        raise _Refused(f"at byte {at} it holds the opcode 0x{opcode:02x}, which no memory snapshot has")
+        raise _Refused(f"at byte {at} it contains the opcode 0x{opcode:02x}, which memory snapshots do not have")
 
     def _take(self, at: int, length: int) -> bytes:
         left = len(self._data) - at
@@ -145,7 +143,7 @@ class _Reader:
     def _pop_mark(self) -> list[Any]:
         start = self._marks.pop()
         if start > len(self._stack):
-            raise _Refused("its marks and its stack contradict each other")
+            raise _Refused("its marks and its stack are inconsistent")
         items = self._stack[start:]
         del self._stack[start:]
         return items
@@ -157,7 +155,7 @@ class _Reader:
         keys = keys_and_values[::2]
         # Text hashes differ from run to run; numbers and tuples could be chosen to collide, which makes a dict slow.
         if not all(type(key) is str for key in keys):
-            raise _Refused("it has a dict key that is not text, which no memory snapshot has")
+            raise _Refused("it has a dict key that is not text, which memory snapshots do not have")
         target.update(zip(keys, keys_and_values[1::2], strict=True))
         self._cost_bytes += len(keys) * _ENTRY_BYTES
 
@@ -266,7 +264,7 @@ class _Reader:
 
     def mark(self, at: int) -> int:
         if len(self._marks) >= self._limits.marks:
-            raise _Refused(f"it opens more than {self._limits.marks} containers inside each other")
+            raise _Refused(f"it nests more than {self._limits.marks} containers")
         self._marks.append(len(self._stack))
         return at
 
@@ -327,7 +325,7 @@ class _Reader:
 
     def proto(self, at: int) -> int:
         if self._data[at] > 5:
-            raise _Refused(f"it is a pickle of protocol {self._data[at]}, and 5 is the newest known")
+            raise _Refused(f"it uses pickle protocol {self._data[at]}, but 5 is the newest supported")
         return at + 1
 
     def frame(self, at: int) -> int:

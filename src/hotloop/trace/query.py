@@ -98,7 +98,7 @@ def _import_duckdb() -> Any:
     try:
         import duckdb
     except ImportError:
-        raise UsageError("--sql needs duckdb, which is not installed: pip install 'hotloop[sql]'") from None
+        raise UsageError("--sql needs duckdb, which is not installed; run: pip install 'hotloop[sql]'") from None
     return duckdb
 
 
@@ -112,8 +112,7 @@ def _check_query(sql: str) -> None:
     kinds = [statement.type for statement in statements]
     if len(kinds) != 1 or kinds[0] not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
         raise UsageError(
-            f"--sql takes one SELECT, and this is {_name_kinds(kinds)}; the traces can only be read. Tables: "
-            + ", ".join(TABLES)
+            f"--sql takes one SELECT statement, but this is {_name_kinds(kinds)}. Tables: " + ", ".join(TABLES)
         )
 
 

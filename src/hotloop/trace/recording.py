@@ -103,7 +103,7 @@ def find_run(name_or_path: str, root: Path) -> Path:
         if _is_run(candidate):
             return candidate
     if (root / name_or_path).is_dir():
-        raise RecordingError(f"{name_or_path} holds no recording")
+        raise RecordingError(f"{name_or_path} contains no recording")
     known = ", ".join(sorted(run.name for run in _list_runs(runs))[-10:]) or "none"
     raise RecordingError(f"no run {name_or_path!r}; known under {runs}: {known}")
 
@@ -131,7 +131,7 @@ def read_run(folder: Path) -> RunRecording:
     )
     outcome_lost = outcome is None and (folder / "outcome.json").exists()
     if outcome is not None and not _states_its_end(outcome):
-        health.append("outcome.json is damaged: it holds neither an exit code nor a signal")
+        health.append("outcome.json is damaged: it has neither an exit code nor a signal")
         outcome, outcome_lost = None, True
     processes: list[ProcessRecording] = []
     refused: list[RecordingError] = []
@@ -150,7 +150,7 @@ def read_run(folder: Path) -> RunRecording:
     if refused and not processes:
         raise refused[0]
     if manifest is None and not processes:
-        raise RecordingError(f"{folder} holds no recording")
+        raise RecordingError(f"{folder} contains no recording")
     return RunRecording(
         manifest=manifest,
         outcome=outcome,
@@ -390,7 +390,7 @@ def _process_paths(folder: Path, health: list[str]) -> list[Path]:
         if not name.endswith(FILE_SUFFIX):
             continue
         if (folder / name).is_fifo():  # reading it would wait for ever
-            health.append(f"{name} is a pipe, no recording; left out")
+            health.append(f"{name} is a pipe, not a recording, and was left out")
         else:
             paths.append(folder / name)
     for name in names:
@@ -417,7 +417,7 @@ def _read_json(path: Path, health: list[str]) -> dict[str, Any] | None:
         return None
     value = decode_object(text) if len(text) <= _MAX_JSON_BYTES else None
     if value is None:
-        health.append(f"{path.name} is damaged: it holds no JSON object")
+        health.append(f"{path.name} is damaged: it contains no JSON object")
     return value
 
 

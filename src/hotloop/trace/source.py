@@ -82,7 +82,7 @@ class ByteSource:
         packed = self._file.read(_CHUNK_BYTES)
         if not packed:
             if not self._inflater.eof:
-                self.damage = "the gzip file ends in the middle"
+                self.damage = "the gzip file is truncated"
             return None
         before = self._file.tell() - len(packed)
         try:
@@ -137,6 +137,6 @@ class ByteSource:
         read = max(self._file.tell(), 1)
         if unpacked > MAX_UNPACKED_BYTES or (unpacked > _RATIO_FROM_BYTES and unpacked > MAX_RATIO * read):
             raise TraceError(
-                f"{self._path.name} inflates {read:,} bytes to more than {unpacked:,} so far; no trace does that, so "
-                "it was not read on. If you trust it, unpack it with gunzip and read the result."
+                f"{self._path.name} inflates {read:,} bytes to more than {unpacked:,}, which traces never do, so "
+                "reading stopped. If you trust the file, unpack it with gunzip and read the result."
             )

@@ -69,8 +69,8 @@ class EventWindows:
             if cut <= 0:
                 if len(buffer) > MAX_EVENT_BYTES:
                     raise TraceError(
-                        f"{self._name} has {len(buffer) >> 20} MiB without the end of an event: it is not a trace, or "
-                        "a damaged one."
+                        f"{self._name} has {len(buffer) >> 20} MiB without the end of an event; it is not a trace, "
+                        "or is damaged."
                     )
                 continue
             self._carry = buffer[cut:]
@@ -102,7 +102,7 @@ class EventWindows:
         """The bytes after the bracket that opens the events."""
         buffer = self._source.read(1 << 20).removeprefix(_BOM)
         if not buffer.strip():
-            raise TraceError(f"{self._name} is empty{self._because()}; record it again, or copy it again.")
+            raise TraceError(f"{self._name} is empty{self._because()}; record or copy it again.")
         first = buffer.lstrip()[:1]
         if first == b"[":
             self._is_list = True

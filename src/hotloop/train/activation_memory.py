@@ -61,11 +61,11 @@ def compare_memory(
     plain, _ = _measure(build, batch, loss_function, lambda model: 0, seed)
     again, blocks_count = _measure(build, batch, loss_function, recompute or recompute_blocks, seed)
     if blocks_count == 0:
-        raise MemoryComparisonError("no module's activations were recomputed; give recompute= for this model")
+        raise MemoryComparisonError("no activations were recomputed; give recompute= for this model")
     if plain.loss != again.loss:
         raise MemoryComparisonError(
-            f"the loss is {plain.loss!r} without and {again.loss!r} with recomputation: the model draws or changes "
-            "state in a way that a second forward does not repeat"
+            f"the loss is {plain.loss!r} without and {again.loss!r} with recomputation: the model draws random "
+            "numbers or changes state, which a second forward does not reproduce"
         )
     return MemoryComparison(plain=plain, recomputed=again, blocks_count=blocks_count)
 

@@ -89,15 +89,17 @@ def find_batch_size(
     Raises BatchSizeError with the child's traceback for any other failure, and when ``least`` does not fit.
     """
     if not 1 <= least <= most:
-        raise BatchSizeError(f"least={least}, most={most}: give 1 <= least <= most")
+        raise BatchSizeError(f"least={least}, most={most}; give 1 <= least <= most")
     if steps < 1:
-        raise BatchSizeError(f"steps={steps}: time at least one step")
+        raise BatchSizeError(f"steps={steps}; give at least 1")
     trials: list[SizeTrial] = []
 
     def run(size: int) -> SizeTrial:
         trial = _agree(_try_size(build, batch_of, size, steps, timeout_s), group)
         if trial.outcome == "error":
-            raise BatchSizeError(f"a step with batch size {size} failed, and not for lack of memory:\n{trial.detail}")
+            raise BatchSizeError(
+                f"a step with batch size {size} failed, but not because memory ran out:\n{trial.detail}"
+            )
         trials.append(trial)
         return trial
 
@@ -163,11 +165,11 @@ def _try_size(build: Build, batch_of: BatchOf, size: int, steps: int, timeout_s:
             child.kill()
         child.join()
     if not started and answer is None and child.exitcode is not None and child.exitcode >= 0:
-        said = f"the trial's process ended with exit code {child.exitcode} before it began; its text is above"
+        said = f"the trial's process exited with code {child.exitcode} before it began; see its output above"
         return SizeTrial(
             size=size,
             outcome="error",
-            detail=f'{said}. It imports the script anew: guard that with `if __name__ == "__main__"`',
+            detail=f'{said}. It imports the script again; guard the script with `if __name__ == "__main__"`',
         )
     if answer == "late":
         return SizeTrial(size=size, outcome="too-slow", detail=f"no answer within {timeout_s:g} s")
@@ -184,7 +186,7 @@ def _how_it_ended(size: int, exit_code: int | None, kills_before: int | None, ki
         return SizeTrial(size=size, outcome="out-of-memory", detail=f"killed by SIGKILL; {said}")
     if exit_code is not None and exit_code < 0:
         return SizeTrial(size=size, outcome="crashed", detail=f"ended by {signal.Signals(-exit_code).name}")
-    return SizeTrial(size=size, outcome="crashed", detail=f"ended with exit code {exit_code} and no answer")
+    return SizeTrial(size=size, outcome="crashed", detail=f"exited with code {exit_code} without a result")
 
 
 def _device_index() -> int | None:

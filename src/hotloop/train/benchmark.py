@@ -81,7 +81,7 @@ def benchmark_training(
 
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise ValueError("the model has no parameter that is trained; give a model with parameters")
+        raise ValueError("the model has no trainable parameter; give a model with trainable parameters")
     place = torch.device(device) if device is not None else parameters[0].device
     elsewhere = next((p.device for p in parameters if p.device.type != place.type), None)
     if elsewhere is not None:
@@ -93,9 +93,9 @@ def benchmark_training(
         model.train()
         if optimizer is None:
             optimizer = torch.optim.AdamW(parameters)
-            notes.append("no optimizer was given: an AdamW of torch's defaults was timed")
+            notes.append("no optimizer was given: AdamW with torch's defaults was timed")
         if loss is None:
-            notes.append("no loss was given: the output's own loss, else the mean of its squares")
+            notes.append("no loss was given: the output's loss was used, or else the mean of its squares")
         return _measure(model, loader, place, optimizer, loss, budget_s, parameters, notes)
 
 
@@ -121,9 +121,9 @@ def _measure(
     memory = _measure_memory(model, optimizer, parameters, compute_loss, device)
     seen, blocks = _time_parts(parts, data, budget_s, is_parallel)
     if data.restarts:
-        notes.append(f"the loader was started {data.restarts + 1} times; its start is in no figure")
+        notes.append(f"the loader was started {data.restarts + 1} times; its start-up is not included in any figure")
     if data.queue:
-        notes.append(f"data: {data.queue} batches that workers had prepared were drawn before each block")
+        notes.append(f"data: {data.queue} prefetched batches were drawn before each block")
     return TrainingBenchmark(
         device=str(device),
         batch_size=_batch_size(raw[0]),
@@ -257,7 +257,7 @@ class _Batches:
         try:
             self._next = next(self._iterator)
         except StopIteration:
-            raise ValueError("the loader is empty; give one that yields batches") from None
+            raise ValueError("the loader is empty; give a loader that yields batches") from None
 
     def take(self) -> Any:
         try:
@@ -339,7 +339,7 @@ def _mean_square(output: Any) -> Any:
 
     found = [t for t in _tensors(output) if isinstance(t, torch.Tensor) and t.is_floating_point() and t.requires_grad]
     if not found:
-        raise ValueError(f"the model's output ({type(output).__name__}) holds no tensor with gradients; give a loss")
+        raise ValueError(f"the model's output ({type(output).__name__}) contains no tensor with gradients; give a loss")
     return sum(t.float().square().mean() for t in found)
 
 

@@ -85,7 +85,7 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
         try:
             check_files(path)
         except CheckpointError as error:
-            warnings.warn(f"passed over: {error}", stacklevel=2)
+            warnings.warn(f"skipped: {error}", stacklevel=2)
             continue
         return path
     return None
@@ -103,7 +103,7 @@ def check_files(path: str | Path) -> dict[str, Any]:
         except OSError as error:
             raise CheckpointError(f"{file}: {error.strerror}; use an older checkpoint") from error
         if digest != kept["sha256"]:
-            what = f"{size} bytes in place of {kept['bytes']}" if digest is None else "its checksum differs"
+            what = f"{size} bytes instead of {kept['bytes']}" if digest is None else "its checksum differs"
             raise CheckpointError(f"{file} is damaged: {what}; use an older checkpoint")
     return manifest
 
@@ -158,7 +158,9 @@ def restore(checkpoint: Checkpoint, *, model: Any, optimizer: Any, plain: Mappin
         targets |= _optimizer_targets(trees["optimizer"], optimizer, index)
     for name in plain:
         if name not in trees:
-            raise CheckpointError(f"{checkpoint.path}/state.json holds no {name}; train on without one, or start anew")
+            raise CheckpointError(
+                f"{checkpoint.path}/state.json contains no {name}; continue without one, or start over"
+            )
         targets |= {one: _empty_of(index, one) for one in tensor_names(trees[name])}
     _read_tensors(checkpoint.path, index, targets)
     _load_model(model, join_tree(trees["model"], targets))
@@ -279,7 +281,7 @@ class CheckpointWriter:
             needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
             free = shutil.disk_usage(self.folder).free
             if free < needed:
-                raise OSError(errno.ENOSPC, f"it needs {needed} bytes and {free} are free")
+                raise OSError(errno.ENOSPC, f"it needs {needed} bytes, but only {free} are free")
             (temporary / "tensors").mkdir(parents=True)
 
         def write_tensors() -> None:
@@ -327,12 +329,12 @@ class CheckpointWriter:
             try:
                 text = first_error(_root_of(error), self._ranks.saving)
             except Exception as lost:
-                text = f"a rank is gone: {lost}"
+                text = f"a rank has ended: {lost}"
             if text is not None:
                 if self._ranks.rank == 0:
                     shutil.rmtree(temporary, ignore_errors=True)  # what is left of it takes space and is never read
                 self._error = CheckpointError(
-                    f"{self.folder / name} could not be written: {text}; older checkpoints are as they were"
+                    f"{self.folder / name} could not be written: {text}; older checkpoints are unchanged"
                 )
                 self._error.__cause__ = error
                 return
@@ -368,7 +370,9 @@ def _put_in_place(temporary: Path, final: Path) -> None:
                 count += 1
             final.rename(aside)
         else:
-            raise OSError(errno.EEXIST, "another training has written this step there; give each its own folder")
+            raise OSError(
+                errno.EEXIST, "another training already wrote this step there; give each training its own folder"
+            )
     temporary.rename(final)
 
 
@@ -461,7 +465,7 @@ _ALLOWED = {
 class _IndexUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name not in _ALLOWED.get(module.replace("pathlib._local", "pathlib"), ()):
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint needs")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which checkpoints do not need")
         return super().find_class(module, name)
 
 
@@ -516,14 +520,16 @@ def _empty_of(index: Metadata, name: str) -> torch.Tensor:
 
 def _compare_model(path: Path, mine: Mapping[str, torch.Tensor], theirs: set[str], index: Metadata) -> None:
     for name in sorted(theirs - set(mine)):
-        raise CheckpointError(f"{path} is of another model: it holds {_key(name)}, which this model does not have")
+        raise CheckpointError(
+            f"{path} is from a different model: it contains {_key(name)}, which this model does not have"
+        )
     for name, tensor in mine.items():
         if name not in theirs:
-            raise CheckpointError(f"{path} is of another model: this model has {_key(name)}, which it does not hold")
+            raise CheckpointError(f"{path} is from a different model: it lacks {_key(name)}, which this model has")
         entry = _empty_of_shape(index, name)
         if entry != (tuple(tensor.shape), tensor.dtype):
             raise CheckpointError(
-                f"{path} is of another model: {_key(name)} has shape {list(entry[0])} and {entry[1]} there, "
+                f"{path} is from a different model: {_key(name)} has shape {list(entry[0])} and {entry[1]} there, "
                 f"{list(tensor.shape)} and {tensor.dtype} here"
             )
 
@@ -545,8 +551,8 @@ def _compare_optimizer(checkpoint: Checkpoint, optimizer: Any) -> None:
     kind, own_kind = checkpoint.state.get("optimizer_kind"), optimizer_kind(optimizer)
     if mine != theirs or kind != own_kind:
         raise CheckpointError(
-            f"{checkpoint.path} is of another optimizer: {kind} with {theirs} parameters in its groups there, "
-            f"{own_kind} with {mine} here"
+            f"{checkpoint.path} is from a different optimizer: {kind} with {theirs} parameters in its groups "
+            f"there, {own_kind} with {mine} here"
         )
 
 

@@ -144,8 +144,8 @@ class Trainer:
         if self.strategy.get(_IN_BACKWARD) is not None and (clip_norm is not None or self.accumulate * self.split > 1):
             asked = f"clip_norm={clip_norm!r}" if clip_norm is not None else "accumulation"
             raise UsageError(
-                f"{_IN_BACKWARD} gives each gradient up inside backward, and {asked} needs all of them after it: leave "
-                "one of the two out"
+                f"{_IN_BACKWARD} frees each gradient inside backward, but {asked} needs all of them after it; "
+                "remove one of the two"
             )
         self.checkpoints = Checkpoints(folder=checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
         _check_checkpoints(self.checkpoints)
@@ -245,9 +245,12 @@ class Trainer:
         taken: list[Choice] = []
         splits = self.split > 1 or offer.strategy.get(_ACCUMULATION) is not None
         for choice in offer.strategy.choices:
-            why = "it was chosen in the script" if choice.technique in own else ""
+            why = "the script sets it" if choice.technique in own else ""
             if choice.technique == _SHARDING and has_built_optimizer:
-                why = "the script gives the Trainer an optimizer that holds whole parameters; give it as a function"
+                why = (
+                    "the script passes an optimizer that refers to the unsharded parameters; pass a function that "
+                    "builds it"
+                )
             if choice.technique == _IN_BACKWARD and (needs_gradients or splits):
                 why = "clipping and accumulation need the gradients after backward"
             try:
@@ -314,10 +317,10 @@ class Trainer:
             # Neither cut nor copied, every rank would train a model of its own.
             if _SHARDING in self._handed:  # it was asked for beside the script, which trains as it would without
                 return self._wrap_model(built)
-            why = told[-1].detail if told else "its choice is limited to other places (where)"
+            why = told[-1].detail if told else "it is limited to other places (where)"
             raise UsageError(
-                f"{_SHARDING} cannot cut the model over the {self.ranks.world_size} ranks: {why}; leave it out of the "
-                "strategy, and every rank holds the whole model"
+                f"{_SHARDING} cannot shard the model over the {self.ranks.world_size} ranks: {why}; remove it from "
+                "the strategy to keep the whole model on every rank"
             )
         return built
 
@@ -328,8 +331,8 @@ class Trainer:
             for parameter in group["params"]:
                 if id(parameter) not in mine:
                     raise UsageError(
-                        f"the optimizer holds a parameter of shape {list(parameter.shape)} that the model does not have"
-                        ": give optimizer as a function, optimizer=lambda parameters: AdamW(parameters)"
+                        f"the optimizer holds a parameter of shape {list(parameter.shape)} that the model does not "
+                        "have; pass a function, such as optimizer=lambda parameters: AdamW(parameters)"
                     )
         self._applier.optimizer_built(built)
         self._applier.waiting.clear()
@@ -351,7 +354,7 @@ class Trainer:
             if kept is given:
                 return loader, order
         if isinstance(given, Dataset):
-            raise UsageError("train and val are DataLoaders: write DataLoader(dataset, batch_size=...)")
+            raise UsageError("train and val are DataLoaders; pass DataLoader(dataset, batch_size=...)")
         loader, order = given, None
         shuffled = _is_shuffled(given)
         if shuffled is not None:
@@ -366,7 +369,7 @@ class Trainer:
             loader = _with_order(given, order)
         elif self.ranks.world_size > 1 and not hasattr(getattr(given, "sampler", None), "num_replicas"):
             warnings.warn(
-                f"the order of {type(given).__name__} is its own: hotloop does not split it over the "
+                f"{type(given).__name__} defines its own order, so hotloop does not split it over the "
                 f"{self.ranks.world_size} ranks",
                 stacklevel=3,
             )
@@ -439,13 +442,14 @@ class Trainer:
             path = Path(checkpoints.resume)
             if found and step_of(found[-1]) > step_of(path):
                 raise CheckpointError(
-                    f"{checkpoints.folder} holds {found[-1].name}, which is later than {path}: what is trained from "
-                    "there would be mixed with it; give another folder for the new checkpoints"
+                    f"{checkpoints.folder} holds {found[-1].name}, which is later than {path}and would be mixed "
+                    "with the new checkpoints; choose another folder for them"
                 )
             return path
         if found:
             raise CheckpointError(
-                f"{checkpoints.folder} holds {found[-1].name} and resume is 'never': give another folder, or 'auto'"
+                f"{checkpoints.folder} holds {found[-1].name} but resume is 'never'; choose another folder, or "
+                "resume='auto'"
             )
         return None
 
@@ -639,7 +643,7 @@ class _Run:
                 if batch is _END:
                     if micro == 0 and left_count is None:
                         return
-                    raise UsageError(f"the loader ended before the length that it states ({len(self.loader)})")
+                    raise UsageError(f"the loader ended before its stated length ({len(self.loader)})")
                 if device is not None:
                     batch = move_batch(batch, device)
                 if trainer.split > 1 and trainer._handed:
@@ -789,7 +793,7 @@ def _accumulation_to_resume(trainer: Trainer, found: Checkpoint, order: BatchOrd
         return trainer.accumulate
     here = _identity_of(order)
     if there != here:
-        raise CheckpointError(f"{found.path} stands at a place in another order of data: {there} there, {here} here")
+        raise CheckpointError(f"{found.path} continues a different data order: {there} there, {here} here")
     layout = order.layout
     asked = layout.batch_size * layout.world_size * trainer.accumulate
     window = int(found.state["window"])

@@ -40,7 +40,7 @@ def split_tree(tree: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
             return {str(key): value for key, value in pairs}
         for key in tree:
             if not isinstance(key, str | int | float | bool | None):
-                raise StateError(f"{name} has the key {key!r}: only strings and numbers can be kept as keys")
+                raise StateError(f"{name} has the key {key!r}; only strings and numbers can be keys")
         return {"$pairs": pairs}
     if isinstance(tree, list | tuple):
         parts = [split_tree(value, f"{name}/{index}", tensors) for index, value in enumerate(tree)]
@@ -50,8 +50,9 @@ def split_tree(tree: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(tree, bytes):
         return {"$bytes": base64.b64encode(tree).decode("ascii")}
     raise StateError(
-        f"{name} is a {type(tree).__module__}.{type(tree).__qualname__}: a checkpoint keeps tensors, numbers, strings, "
-        "bytes and lists, tuples, sets and dictionaries of these; leave it out of the object's state_dict()"
+        f"{name} is a {type(tree).__module__}.{type(tree).__qualname__}: checkpoints support tensors, numbers, "
+        "strings, bytes and lists, tuples, sets and dictionaries of these; remove it from the object's "
+        "state_dict()"
     )
 
 

@@ -69,9 +69,9 @@ def observe_baseline(bench: Bench, baseline: Strategy, budget: Budget, progress:
     ran = run_trial(bench, baseline, budget.observation, OBSERVED)
     if ran.ended != OK or ran.measured is None:
         raise TuneError(
-            f"the command cannot be tuned: its first run ended with {ran.ended}: {ran.reason}; "
+            f"the command cannot be tuned because its first run failed: {ran.ended}, {ran.reason}; "
             + "".join(f"{warning}; " for warning in progress.warnings)
-            + f"its output is in {bench.folder / 'trials' / OBSERVED}"
+            + f"see its output in {bench.folder / 'trials' / OBSERVED}"
         )
     return ran, ran.measured
 
@@ -94,7 +94,7 @@ def stop_early(request: Request, progress: Progress, error: Exception) -> None:
     """Nothing more can be run, and what was compared is told. Raises TuneError where that is nothing."""
     why = str(error)
     if isinstance(error, BaselineFailed):
-        why += f"; the outputs are in {request.folder / 'trials'}"
+        why += f"; see the outputs in {request.folder / 'trials'}"
     if progress.campaign is None or not end_early(progress.campaign, str(error)):
         raise TuneError(why) from error
     progress.warnings += (f"ended early: {why}",)
@@ -112,10 +112,13 @@ def check_source(request: Request, progress: Progress, study: Study) -> None:
     names = _name_files(patch, request)
     changed = [*changed_files(plan, names), *(str(one.path) for one in changed_code(plan))]
     if changed:
-        why = f"{', '.join(changed)} changed since the tuning began: the patch is of another source than what ran"
+        why = (
+            f"{', '.join(changed)} changed since the tuning began, so the patch does not match the source that was "
+            "measured"
+        )
         progress.check = describe_unchecked(patch, names, why)
         return
-    progress.check = describe_unchecked(patch, names, "it was interrupted before the patched source was run")
+    progress.check = describe_unchecked(patch, names, "interrupted before the patched source was run")
     campaign.tell("running the patched source without a strategy")
     after = {name: change.after for name, change in zip(names, patch.files, strict=True)}
     progress.check = check_patch(campaign, best, partial(study.run_patched, after), progress.check)
@@ -125,7 +128,7 @@ def settle_patch(progress: Progress, request: Request) -> Patch:
     """The patch that was made, else one of what was proven. What was never run is marked so in ``progress``."""
     patch = progress.patch = progress.patch or make_proven_patch(request, progress)
     if progress.check is None and patch.files:
-        why = "the patched source was not run: read it before you apply it"
+        why = "the patched source was not run: review it before you apply it"
         progress.check = describe_unchecked(patch, _name_files(patch, request), why)
     return patch
 
@@ -165,5 +168,5 @@ def _describe_plan(candidates: Sequence[Candidate], steps: int | None) -> str:
     """What is about to be tried, by name, for the person who waits."""
     names = [one.id for one in candidates if not one.why_not]
     if not names:
-        return "no finding of the baseline names a technique that could be tried"
-    return f"to try, in fresh processes of {steps} steps each: {', '.join(names)}"
+        return "no finding of the baseline suggests a technique that can be tried"
+    return f"candidates, in fresh processes of {steps} steps each: {', '.join(names)}"

@@ -78,8 +78,8 @@ def measure_declared(
 
 
 UNCOUNTED = (
-    "the samples of a step were not seen, and this configuration may change how many a step has: steps of different "
-    "size cannot be compared"
+    "the number of samples per step is unknown and this configuration may change it: steps of different size "
+    "cannot be compared"
 )
 
 
@@ -94,10 +94,13 @@ def _have_last_word(campaign: Campaign, arm: Arm, row: Configuration) -> None:
         return
     last = arm.own[-1]
     if row.ranks is not None and last.rank_count is not None and last.rank_count != row.ranks:
-        why = f"{row.ranks} ranks were asked for, {last.rank_count} trained"
+        why = f"{row.ranks} ranks were requested, but {last.rank_count} trained"
         end_arm(campaign, arm, Verdict.NOT_APPLICABLE, why)
     elif row.ranks not in (None, 1) and last.exchanges is False:
-        why = f"no exchange between its {row.ranks} ranks was seen: they may train {row.ranks} models"
+        why = (
+            f"no communication between its {row.ranks} ranks was observed: they may train {row.ranks} independent "
+            "models"
+        )
         end_arm(campaign, arm, Verdict.CANNOT_TELL, why)
     elif _changes_work(row) and not all(map(_counts_work, arm.own)):
         end_arm(campaign, arm, Verdict.CANNOT_TELL, UNCOUNTED)

@@ -26,8 +26,8 @@ FRONT, OPEN, DOMINATED = "front", "cannot tell", "dominated"
 """Where a candidate stands: nothing is better in both; something may be; something is."""
 
 UNCHANGED = "unchanged"
-CROWDING = "use of the cores by other programs"
-PACE = "pace of the machine, told by a fixed piece of work between the steps"
+CROWDING = "the CPU use of other programs"
+PACE = "machine speed (reference workload between steps)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def compare_speed(
     )
     if unit != "step" and any(one.work_drifts for one in (*baseline, *own)):
         # Part of a step's time does not grow with its work: other steps have another time per unit, whatever the code.
-        why = f"the {unit}s of a step drift over the run, and the two sides measured other steps"
+        why = f"the number of {unit}s per step drifts over the run, and the two sides measured different steps"
         return replace(found, verdict=Verdict.CANNOT_TELL, reason=why, low_ratio=None, high_ratio=None, decided=True)
     return found
 
@@ -126,7 +126,7 @@ def compare_memory(
     noise = tell_noise(all_baseline, "step", memory=True)
     found = statistics.compare([a for a, _ in known], [b for _, b in known], level=level, noise=noise)
     if own and not known:
-        return replace(found, reason="peak memory was not seen", decided=True)
+        return replace(found, reason="peak memory is unknown", decided=True)
     return found
 
 
@@ -209,21 +209,21 @@ def choose_point(standings: Sequence[Standing], free: Sequence[str]) -> tuple[st
     ``free`` are the ids that win something and are shown to lose nothing. A trade of speed for memory is the reader's.
     """
     if all(one.point.id == UNCHANGED for one in standings):
-        return None, f"nothing was compared in at least {statistics.LEAST_PAIRS} pairs of processes"
+        return None, f"no candidate was compared in at least {statistics.LEAST_PAIRS} pairs of processes"
     front = [one.point for one in standings if one.standing == FRONT]
     candidates = [one.point for one in standings if one.standing != DOMINATED and one.point.id in free]
     if candidates:
         best = max(candidates, key=lambda one: (one.speed[0], one.memory[0], one.id))
         others = [one.id for one in candidates if one is not best]
-        beside = f"; of {len(candidates)} such it is the fastest" if others else ""
-        return best.id, f"{best.id} wins something and is shown to lose nothing{beside}"
+        beside = f"; it is the fastest of {len(candidates)} such candidates" if others else ""
+        return best.id, f"{best.id} improves speed or memory and is proven not to worsen the other{beside}"
     trades = [one.id for one in front if one.id != UNCHANGED and one.is_adoptable]
     if trades:
         return None, (
-            "none is proven to win in one and shown to lose nothing in the other; what may be "
-            f"worth a trade ({', '.join(trades)}) is yours to choose"
+            "no candidate is proven to improve one of speed and memory without worsening the other; possible "
+            f"trade-offs to choose from: {', '.join(trades)}"
         )
-    return None, "nothing is better in either than what all are held against"
+    return None, "no candidate is better than the reference in speed or memory"
 
 
 def standing_to_mapping(one: Standing, reference: str) -> dict[str, Value]:

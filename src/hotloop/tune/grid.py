@@ -95,11 +95,11 @@ def load_grid(path: str, check: Check) -> tuple[Configuration, ...]:
             f"{path}: cannot read the matrix: {error.strerror}; give the path of a TOML file, or --matrix {PRESET}"
         ) from error
     if len(data) > MOST_BYTES:
-        raise GridError(f"{path}: larger than {MOST_BYTES} bytes; a matrix is a short TOML file")
+        raise GridError(f"{path}: larger than {MOST_BYTES} bytes; a matrix must be a short TOML file")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise GridError(f"{path}: byte {error.start} is not UTF-8; a matrix is a TOML file") from error
+        raise GridError(f"{path}: byte {error.start} is not UTF-8; a matrix must be a TOML file") from error
     return parse_grid(text, check, source=path)
 
 
@@ -114,21 +114,23 @@ def parse_grid(text: str, check: Check, *, source: str = "matrix") -> tuple[Conf
     _refuse_unknown(content, ("schema", "configuration", "splits"), source)
     if "splits" in content:
         if "configuration" in content:
-            raise GridError(f"{source}: splits and configuration: write one of both, splits makes configurations")
+            raise GridError(f"{source}: give either [splits] or [[configuration]]: splits generates the configurations")
         return _read_splits(content["splits"], f"{source}: splits")
     rows = content.get("configuration")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise GridError(f"{source}: configuration is {_cut(rows)}; write [[configuration]] tables")
     if not LEAST_CONFIGURATIONS <= len(rows) <= MOST_CONFIGURATIONS:
         raise GridError(
-            f"{source}: {len(rows)} configurations: write {LEAST_CONFIGURATIONS} to {MOST_CONFIGURATIONS}; the first "
-            "one is what the others are held against"
+            f"{source}: {len(rows)} configurations; write {LEAST_CONFIGURATIONS} to {MOST_CONFIGURATIONS}, the "
+            "first of which is the reference"
         )
     found: list[Configuration] = []
     for number, row in enumerate(rows, 1):
         one = _read_row(row, check, f"{source}: configuration {number}")
         if any(one.name == other.name for other in found):
-            raise GridError(f"{source}: configuration {number}: name {one.name!r} is taken; give each its own")
+            raise GridError(
+                f"{source}: configuration {number}: the name {one.name!r} is already used; give each a different name"
+            )
         if found and one.name == BASELINE:
             raise GridError(f"{source}: configuration {number}: only the first one may be called {BASELINE!r}")
         found.append(one)
@@ -184,7 +186,7 @@ def _read_splits(content: Any, place: str) -> tuple[Configuration, ...]:
     for part in parts:
         if not _is_count(part) or whole % part or parts.count(part) > 1:
             raise GridError(
-                f"{place}: micro_batches holds {_cut(part)}; write each divisor of effective_batch = {whole} once"
+                f"{place}: micro_batches contains {_cut(part)}; write divisors of effective_batch = {whole}, each once"
             )
     for key in ("batch_option", "accumulation_option"):
         if not isinstance(content[key], str) or not content[key] or "\0" in content[key]:
@@ -217,11 +219,13 @@ def _read_variables(content: Any, place: str) -> dict[str, str]:
         raise GridError(f'{place}: variables is {_cut(content)}; write a table: {{OMP_NUM_THREADS = "1"}}')
     for name, value in content.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,200}", name):
-            raise GridError(f"{place}: variables.{_cut(name)}: no name of a variable of the environment")
+            raise GridError(f"{place}: variables.{_cut(name)}: not a valid name of an environment variable")
         if not isinstance(value, str) or "\0" in value:
             raise GridError(f"{place}: variables.{name} is {_cut(value)}; write a string")
         if name in OWN_VARIABLES or name.startswith("HOTLOOP"):
-            raise GridError(f"{place}: variables.{name}: hotloop sets it itself to enter the training; leave it out")
+            raise GridError(
+                f"{place}: variables.{name}: reserved: hotloop sets it to load itself into the training; remove it"
+            )
     return dict(content)
 
 
@@ -276,8 +280,8 @@ def make_preset(*, has_deepspeed: bool) -> tuple[Configuration, ...]:
     ]
     if has_deepspeed:
         why = (
-            "DeepSpeed builds the engine in the script itself, and its settings are the script's: declare a matrix "
-            "with the script's own option, such as arguments = ['--deepspeed', 'zero{}.json']"
+            "the script itself builds the DeepSpeed engine and sets its options; declare a matrix with the "
+            "script's own option, such as arguments = ['--deepspeed', 'zero{}.json']"
         )
         rows += [row(f"deepspeed zero-{stage}", why_not=why.format(stage)) for stage in (2, 3)]
     return tuple(rows)
@@ -307,8 +311,8 @@ def _set_ranks(words: list[str], ranks: int) -> str:
     place = _find_launcher(words)
     if place is None:
         return (
-            f"ranks = {ranks}: the command has no launcher whose number of ranks could be set; "
-            "write: -- torchrun --nproc-per-node N train.py"
+            f"ranks = {ranks}: the command has no launcher that sets the number of ranks; use: -- torchrun "
+            "--nproc-per-node N train.py"
         )
     name = os.path.basename(words[place])
     end = next((i for i in range(place + 1, len(words)) if words[i].endswith(".py") or words[i] == "-m"), len(words))
@@ -317,7 +321,7 @@ def _set_ranks(words: list[str], ranks: int) -> str:
             key, _, value = words[index].partition("=")
             value = value or (words[index + 1] if index + 1 < end else "")
             if key == option and value not in ("1", "1:1"):
-                return f"ranks = {ranks}: the command spans {value} nodes, of which this is one"
+                return f"ranks = {ranks}: the command spans {value} nodes; ranks can only be set for one node"
     options = _RANK_OPTIONS[name]
     for index in range(place + 1, end):
         key, equals, _ = words[index].partition("=")

@@ -69,18 +69,20 @@ def load_patch(folder: Path, root: Path) -> Kept:
     check = about["check"]
     if check["status"] != REPRODUCED:
         raise UsageError(
-            f"the patch in {folder} is not applied: {check['status']}: {check['reason']}; "
-            "tune again with a larger --budget, or apply patch.diff yourself"
+            f"the patch in {folder} was not applied ({check['status']}: {check['reason']}); tune again with a "
+            "larger --budget, or apply patch.diff yourself"
         )
     if about["root"] != str(root.resolve()):
-        raise UsageError(f"the patch in {folder} was made in {about['root']}: go there to apply it")
+        raise UsageError(f"the patch in {folder} was made in {about['root']}; change to that folder to apply it")
     diff = _read(folder / DIFF)
     if hash_bytes(diff) != about["diff_sha256"]:
-        raise UsageError(f"{folder / DIFF} was changed since it was checked; nothing was written: tune again")
+        raise UsageError(f"{folder / DIFF} was changed since it was checked, so nothing was written; tune again")
     hunks = split_diff(diff)
     known = {one["path"]: one for one in about["files"]}
     if set(known) != set(hunks) or not known:
-        raise UsageError(f"{folder / DIFF} and {folder / ABOUT} name different files; nothing was written")
+        raise UsageError(
+            f"{folder / DIFF} and {folder / ABOUT} name different files, so nothing was written; tune again"
+        )
     changes, there = [], 0
     for name, one in sorted(known.items()):
         path = _place(root, name)
@@ -89,13 +91,15 @@ def load_patch(folder: Path, root: Path) -> Kept:
             there += 1
             continue
         if hash_bytes(before) != one["before_sha256"]:
-            raise UsageError(f"{name} was changed since the patch was made; nothing was written: tune again")
+            raise UsageError(f"{name} was changed since the patch was made, so nothing was written; tune again")
         after = apply_hunks(name, before, hunks[name])
         if hash_bytes(after) != one["after_sha256"]:
-            raise UsageError(f"the patch of {name} gives another file than was checked; nothing was written")
+            raise UsageError(
+                f"the patched {name} differs from the file that was checked, so nothing was written; tune again"
+            )
         changes.append(FileChange(path=path, before=before, after=after, techniques=tuple(one["techniques"])))
     if there and changes:
-        raise UsageError("the patch is in some of its files and not in others; nothing was written: tune again")
+        raise UsageError("the patch is already applied to some of its files, so nothing was written; tune again")
     return Kept(patch=Patch(diff=diff.decode(), files=tuple(changes), left_out=()), is_there=not changes)
 
 
@@ -117,7 +121,7 @@ def split_diff(diff: bytes) -> dict[str, list[list[bytes]]]:
         heading = _HUNK.match(line)
         if heading is None:
             if name and line:
-                raise UsageError(f"line {at + 1} of the patch is none of a unified diff; nothing was written")
+                raise UsageError(f"line {at + 1} of the patch is not valid in a unified diff; nothing was written")
             at += 1
             continue
         if not name:
@@ -202,7 +206,7 @@ def _read(path: Path) -> bytes:
 
 def _read_about(folder: Path) -> Mapping[str, Any]:
     if not (folder / ABOUT).is_file():
-        raise UsageError(f"{folder} holds no {ABOUT}: no tuning is there, or none that proved a change of the source")
+        raise UsageError(f"{folder} contains no {ABOUT}: it is not a tuning, or no source change was proven")
     try:
         about = json.loads(_read(folder / ABOUT))
         is_known = (
@@ -215,6 +219,6 @@ def _read_about(folder: Path) -> Mapping[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         is_known = False
     if not is_known:
-        raise UsageError(f"{folder / ABOUT} is not what hotloop tune writes: tune again")
+        raise UsageError(f"{folder / ABOUT} was not written by hotloop tune, or is damaged; tune again")
     checked: Mapping[str, Any] = about
     return checked

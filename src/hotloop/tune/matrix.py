@@ -71,7 +71,8 @@ def check_prices(rows: Sequence[Configuration], goal: str, price_per_hour: float
     without = [row.name for row in rows if row.price_per_hour is None]
     if goal == COST and price_per_hour is None and without:
         raise UsageError(
-            f"--goal cost needs a price: --price-per-hour 12.50, or price_per_hour in the configuration {without[0]!r}"
+            "--goal cost needs a price; give --price-per-hour 12.50, or price_per_hour in the configuration "
+            f"{without[0]!r}"
         )
 
 
@@ -99,7 +100,7 @@ def try_rows(rows: tuple[Configuration, ...], request: Request, progress: Progre
     why_not = _not_applied(first, attempt)
     if why_not:
         raise TuneError(
-            f"the first configuration ({first.name}) does not apply, and all others would be held against it: {why_not}"
+            f"the first configuration ({first.name}) is the reference for all others, but cannot be applied: {why_not}"
         )
     known: dict[str, Configuration] = {}
     benches: dict[str, Bench] = {}
@@ -112,7 +113,7 @@ def try_rows(rows: tuple[Configuration, ...], request: Request, progress: Progre
     campaign.price_ratios = price_ratios(rows, request.price_per_hour)
     candidates = declare_candidates(tuple(known.values()), attempt.techniques)
     count = sum(not one.why_not for one in candidates)
-    campaign.tell(f"{count} configurations beside {first.name}, {study.limits.steps} steps in each process")
+    campaign.tell(f"{count} configurations to compare with {first.name}, {study.limits.steps} steps in each process")
     measure_declared(campaign, candidates, tuple(known.values()), [attempt.observed])
 
 
@@ -138,5 +139,7 @@ def _not_applied(row: Configuration, attempt: Attempt) -> str:
     for choice in row.strategy.choices:
         told = [one for one in attempt.observed.applied if one.technique == choice.technique]
         if not any(one.is_applied for one in told):
-            return next((f"{choice.technique}: {one.detail}" for one in told), f"{choice.technique} met nothing")
+            return next(
+                (f"{choice.technique}: {one.detail}" for one in told), f"{choice.technique} found nothing to change"
+            )
     return ""

@@ -13,7 +13,7 @@ from .goals import MEMORY
 from .search import Candidate, Check
 
 RULE = "memory-pressure"
-FOR_SPEED = "not tried: it is for speed, and the goal is memory"
+FOR_SPEED = "not tried: it improves speed, but the goal is memory"
 
 
 def add_memory_candidates(
@@ -39,7 +39,7 @@ def add_memory_candidates(
                 continue
             one = _make(name, technique, form.settings, check)
             if memory.needs == "ranks" and rank_count == 1:
-                one = replace(one, why_not="not applicable: there is one rank")
+                one = replace(one, why_not="not applicable: there is only one rank")
             elif memory.needs == "an accelerator" and not has_accelerator:
                 one = replace(one, why_not="not applicable: the training ran on the CPU")
             found.append(one)
@@ -54,7 +54,7 @@ def _make(name: str, technique: Technique, settings: Mapping[str, Value], check:
     strategy = Strategy(choices=(Choice(technique=technique.id, settings=settings),))
     why_not = _problem(strategy, check)
     if technique.safety is Safety.SHOW:
-        why_not = "only its reader may apply it: hotloop shows it and does not try it"
+        why_not = "not tried: only you can decide to apply it"
     return Candidate(
         id=name,
         strategy=strategy,

@@ -121,7 +121,7 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
     side = ""
     if goal in (MEMORY, COST):
         speed = compare_arm(campaign, best, SPEED)
-        side = "" if speed.speedup_ratio is None else f"; its speed is {_ratio_words(speed)} of before"
+        side = "" if speed.speedup_ratio is None else f"; speed: {_ratio_words(speed)} of the baseline"
     return (
         f"{found.speedup_ratio:.2f}x {what} with {names} "
         f"({found.low_ratio:.2f}–{found.high_ratio:.2f}, n = {found.n} pairs of processes){side}"
@@ -151,7 +151,7 @@ def _launch_words(progress: Progress, best: Arm) -> str:
     if not launch:
         return ""
     told = [f"{key} = {value}" for key, value in launch.items()]
-    return f"; the file holds its techniques only, start the command with {', '.join(told)}"
+    return f"; fast.toml contains only its techniques, so also start the command with {', '.join(told)}"
 
 
 def keep_history(report: Report, root: Path) -> Report:
@@ -161,7 +161,7 @@ def keep_history(report: Report, root: Path) -> Report:
         try:
             remember_forecasts(report.tune, history)
         except OSError as error:
-            warning = f"forecast errors could not be added to {history}: {error.strerror}"
+            warning = f"cannot add the forecast errors to {history}: {error.strerror}"
             report = replace(report, tune=replace(report.tune, warnings=(*report.tune.warnings, warning)))
     return replace(report, forecast_history=read_history(history))
 

@@ -81,7 +81,7 @@ def make_patch(
                 everywhere[record.technique] = record  # what was done to the process last is what holds
         elif record.where is None:
             if record.status == APPLIED:
-                why = (isinstance(source, NoSource) and source.why) or "no line of the script belongs to it"
+                why = (isinstance(source, NoSource) and source.why) or "it does not correspond to a line of the script"
                 left_out.append(LeftOut(technique=record.technique, place=None, why=why))
         else:
             by_file.setdefault(Path(record.where.file), []).append(record)
@@ -94,7 +94,7 @@ def make_patch(
         if record.status != APPLIED:
             left_out.append(LeftOut(technique=record.technique, place=None, why=record.detail))
         elif script is None:
-            why = "which file starts the training is not known"
+            why = "the file that starts the training is unknown"
             left_out.append(LeftOut(technique=record.technique, place=None, why=why))
         else:
             by_file.setdefault(root / script, []).append(record)
@@ -122,7 +122,9 @@ def apply_patch(patch: Patch) -> None:
         except OSError as error:
             raise UsageError(f"cannot read {change.path}: {error.strerror}; nothing was written") from None
         if present != change.before:
-            raise UsageError(f"{change.path} was changed since the patch was made; nothing was written: make it again")
+            raise UsageError(
+                f"{change.path} was changed since the patch was made, so nothing was written; make the patch again"
+            )
     written: list[FileChange] = []
     for change in patch.files:
         try:
@@ -157,7 +159,7 @@ class _Wanted:
     def add(self, record: AppliedTechnique, arguments: Mapping[str, str]) -> None:
         for name, value in arguments.items():
             if self.arguments.setdefault(name, value) != value:
-                self.clash = f"the line is to get two values for {name}"
+                self.clash = f"two techniques set {name} in this line"
         self.holders.append(record)
 
 
@@ -232,7 +234,7 @@ def _find_contradiction(record: AppliedTechnique, records: Sequence[AppliedTechn
         if other.technique != record.technique or other.where is None or other.status == APPLIED:
             continue
         if (other.where.file, other.where.line) == (record.where.file, record.where.line):
-            return f"the line also makes an object that was left alone ({other.detail})"
+            return f"the line also creates an object that was not changed ({other.detail})"
     return None
 
 
@@ -259,7 +261,7 @@ def _read_source(path: Path, root: Path) -> str | Refusal:
     if len(data) > MOST_BYTES:
         return Refusal(f"the file is larger than {MOST_BYTES} bytes")
     if any(not c.isprintable() or c in '"\\' for c in name):
-        return Refusal("the file's name has characters that a diff cannot carry")
+        return Refusal("the file's name has characters that a diff cannot contain")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         if encoding not in ("utf-8", "utf-8-sig"):

@@ -73,7 +73,7 @@ def check_patch(campaign: Campaign, arm: Arm, run_patched: RunPatched, before: P
         if found.status == NOT_REPRODUCED or _compare(campaign, baseline, own).decided:
             break
     if not own:
-        return replace(found, reason="the budget was used up before the patched source could be run")
+        return replace(found, reason="the budget ran out before the patched source could be run")
     return found
 
 
@@ -127,8 +127,8 @@ def judge_gain(found: statistics.Comparison, wanted: Wanted) -> tuple[str, str]:
         return NOT_REPRODUCED, found.reason
     least = wanted.strategy.low_ratio
     if wanted.is_whole and least is not None and found.high_ratio < least:
-        return NOT_REPRODUCED, f"it wins less than the strategy ({least:.3f}x at least): {found.reason}"
+        return NOT_REPRODUCED, f"it gains less than the strategy (at least {least:.3f}x): {found.reason}"
     if found.verdict is not Verdict.FASTER:
         return CANNOT_TELL, found.reason
-    part = "" if wanted.is_whole else "; the patch holds only part of the strategy"
+    part = "" if wanted.is_whole else "; the patch contains only part of the strategy"
     return REPRODUCED, found.reason + part

@@ -25,8 +25,8 @@ ORDER = (Numerics.EXACT, Numerics.REORDERED, Numerics.RESAMPLED, Numerics.LOSSY)
 
 EXPLAINS = {
     Numerics.EXACT: "chance",
-    Numerics.REORDERED: "another order of sums",
-    Numerics.RESAMPLED: "other random draws",
+    Numerics.REORDERED: "a different summation order",
+    Numerics.RESAMPLED: "different random draws",
     Numerics.LOSSY: "lower precision",
 }
 """What each class of numerics has for a reason to differ."""
@@ -105,13 +105,13 @@ def make_bands(processes: Sequence[Sequence[float | None]], unseen: str = "", *,
     if unseen:
         return nothing(unseen)
     if len(processes) < 2:
-        return nothing(f"the {watched.name} was seen in fewer than two processes of the baseline")
+        return nothing(f"the {watched.name} was recorded in fewer than two processes of the baseline")
     count = min(len(one) for one in processes)
     cut = [[math.nan if x is None else x for x in one[:count]] for one in processes]
     bad = next(((i, one[i]) for one in processes for i in range(count) if not _is_finite(one[i])), None)
     if count >= LEAST_STEPS and bad is not None:
         step, value = bad
-        why = "was not seen" if value is None else f"is {value}: the training diverges by itself"
+        why = "was not recorded" if value is None else f"is {value}: the unchanged training diverges"
         return nothing(f"the baseline's own {watched.name} {why} in step {step + 1}")
     return _bands_of(cut, range(1, count + 1), watched, nothing)
 
@@ -125,7 +125,7 @@ def make_norm_bands(processes: Sequence[Sequence[tuple[int, float | None]]], uns
     if unseen:
         return nothing(unseen)
     if len(processes) < 2:
-        return nothing("gradient norms were seen in fewer than two processes of the baseline")
+        return nothing("gradient norms were recorded in fewer than two processes of the baseline")
     known = [{row: x for row, x in one if x is not None and math.isfinite(x)} for one in processes]
     rows = sorted(set.intersection(*(set(one) for one in known)))
     cut = [[one[row] for row in rows] for one in known]
@@ -136,10 +136,10 @@ def _bands_of(cut: list[list[float]], steps: Sequence[int], watched: Watched, no
     count = len(steps)
     if count < LEAST_STEPS:
         plural = "losses" if watched is LOSS else f"{watched.name}s"
-        return nothing(f"only {count} {plural} were seen: at least {LEAST_STEPS} are needed")
+        return nothing(f"only {count} {plural} were recorded; at least {LEAST_STEPS} are needed")
     repeatable = repeats_bit_for_bit(cut)
     if not repeatable and len(cut) < LEAST_PROCESSES:
-        return nothing(f"the baseline does not repeat itself, and only {len(cut)} of its processes were seen")
+        return nothing(f"the baseline is not reproducible, and only {len(cut)} of its processes were recorded")
     windows = []
     for part in window_slices(count):
         means = [math.fsum(one[part]) / len(one[part]) for one in cut]
@@ -191,10 +191,10 @@ def judge_losses(bands: Bands, losses: Sequence[float | None], numerics: Numeric
     known = [math.nan if x is None else x for x in losses[: len(bands.losses)]]
     if len(known) < len(bands.losses):
         return Quality(
-            status="unknown", reason=f"{len(known)} losses were seen, the baseline has {len(bands.losses)} to compare"
+            status="unknown", reason=f"{len(known)} losses were recorded, but the baseline has {len(bands.losses)}"
         )
     if any(math.isnan(x) for x in known):
-        return Quality(status="unknown", reason="in some steps the loss was not seen")
+        return Quality(status="unknown", reason="in some steps the loss was not recorded")
     return _judge(bands, known, numerics, LOSS)
 
 
@@ -212,7 +212,7 @@ def judge_norms(
     known = [x for x in (by_step.get(step) for step in bands.steps) if x is not None]
     if len(known) < len(bands.steps):
         step = next(step for step in bands.steps if by_step.get(step) is None)
-        return Quality(status="unknown", reason=f"the gradient norm of step {step} was not seen")
+        return Quality(status="unknown", reason=f"the gradient norm of step {step} was not recorded")
     return _judge(bands, known, numerics, NORM)
 
 
@@ -226,7 +226,7 @@ def _judge(bands: Bands, known: Sequence[float], numerics: Numerics, watched: Wa
     plural = "losses" if watched is LOSS else f"{watched.name}s"
     if bands.is_repeatable:
         if tuple(known) == bands.losses:
-            return Quality(status="passed", reason=f"{len(known)} {plural} equal bit for bit")
+            return Quality(status="passed", reason=f"{len(known)} {plural} are equal bit for bit")
         pairs = list(zip(bands.steps, known, bands.losses, strict=True))
         if numerics is Numerics.EXACT:
             for step, mine, theirs in pairs:
@@ -238,7 +238,7 @@ def _judge(bands: Bands, known: Sequence[float], numerics: Numerics, watched: Wa
         if allowed is not None and off > allowed:
             return Quality(
                 status="rejected",
-                reason=f"the first {watched.name} differs more than {EXPLAINS[numerics]} explains: {known[0]:.6g} "
+                reason=f"the first {watched.name} differs by more than {EXPLAINS[numerics]} explains: {known[0]:.6g} "
                 f"against {bands.losses[0]:.6g} (off by {off:.2%}, allowed {allowed:.2%})",
                 left_at_step=bands.steps[0],
             )
@@ -254,13 +254,13 @@ def _judge(bands: Bands, known: Sequence[float], numerics: Numerics, watched: Wa
             left = next((step for step, far in zip(steps, apart, strict=True) if far > within), steps[0])
             return Quality(
                 status="rejected",
-                reason=f"the {plural} {QUARTERS[number]} differ more than {EXPLAINS[numerics]} explains: their mean "
-                f"is {mean:.6g} against {middle:.6g} (off by {_off_ratio(mean, middle):.2%}, allowed "
+                reason=f"the {plural} {QUARTERS[number]} differ by more than {EXPLAINS[numerics]} explains: their "
+                f"mean is {mean:.6g} against {middle:.6g} (off by {_off_ratio(mean, middle):.2%}, allowed "
                 f"{within / max(abs(middle), 1e-30):.2%}), first outside at step {left}",
                 left_at_step=left,
             )
         widest = max(widest, _off_ratio(mean, middle))
-    how = "repeats bit for bit" if bands.is_repeatable else f"spreads by itself over {bands.process_count} processes"
+    how = "is reproducible bit for bit" if bands.is_repeatable else f"varies over {bands.process_count} processes"
     return Quality(
         status="passed", reason=f"within {widest:.2%} over {len(known)} steps ({numerics.value}; the baseline {how})"
     )

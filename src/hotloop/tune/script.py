@@ -113,7 +113,7 @@ class Script:
 
 def parse_script(text: str) -> Script | Refusal:
     if "\x0c" in text or "\r" in text.replace("\r\n", ""):
-        return Refusal("the file holds form feeds or bare carriage returns")
+        return Refusal("the file contains form feeds or bare carriage returns")
     plain = text.removeprefix("\ufeff")
     try:
         tree = ast.parse(plain)
@@ -128,7 +128,7 @@ def parse_script(text: str) -> Script | Refusal:
 def insert_after(script: Script, statement: ast.stmt, text: str, *, blank: bool = False) -> list[Edit] | Refusal:
     """A line of its own after a statement, which must be the last on its line."""
     if not stands_alone(script, statement):
-        return Refusal(f"line {statement.lineno} holds more than one statement")
+        return Refusal(f"line {statement.lineno} contains more than one statement")
     row = script.lines[statement.lineno - 1]
     indent = row[: len(row) - len(row.lstrip())]
     line = statement.end_lineno or statement.lineno

@@ -180,9 +180,9 @@ def _make_candidate(
     strategy = Strategy(choices=(Choice(technique=technique.id, settings=kept),))
     why_not = ""
     if technique.safety is Safety.SHOW:
-        why_not = "only its reader may apply it: hotloop shows it and does not try it"
+        why_not = "not tried: only you can decide to apply it"
     elif saving is not None and saving.high_ratio <= LEAST_FORECAST_RATIO:
-        why_not = f"not tried: its forecast is at most {saving.high_ratio:.1%} of the time"
+        why_not = f"not tried: the forecast saving is at most {saving.high_ratio:.1%} of the time"
     else:
         try:
             check(strategy)

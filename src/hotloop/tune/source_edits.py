@@ -21,7 +21,7 @@ from hotloop.core.sources import (
 from .script import Edit, Refusal, Script, insert_after, stands_alone
 from .tensor_use import BUILTINS, MOVES, Use, doubt_of, find_other_use, read_use
 
-NO_FORM = "it has no form in the source; the strategy file holds it"
+NO_FORM = "it cannot be written in the source; it remains in the strategy file"
 
 
 def plan_arguments(
@@ -33,7 +33,7 @@ def plan_arguments(
         return call
     arguments = {name: _literal(record.values[name]) for name in source.names if name in record.values}
     if not arguments:
-        return Refusal(f"the record does not say which {' or '.join(source.names)} was chosen")
+        return Refusal(f"the value chosen for {' or '.join(source.names)} was not recorded")
     for name, written in source.written.items():
         if name in record.values:
             if not script.imports(written.module):
@@ -41,17 +41,17 @@ def plan_arguments(
             arguments[written.name] = written.code.format(_literal(record.values[name]))
     for argument in call.args:
         if isinstance(argument, ast.Starred):
-            return Refusal(f"the call has *{ast.unparse(argument.value)}, which may hold the argument already")
+            return Refusal(f"the call has *{ast.unparse(argument.value)}, which may already contain the argument")
     if len(call.args) > source.most_positional:
-        return Refusal("the call has so many positional arguments that one of them may be meant")
+        return Refusal("the argument may already be given by position")
     for keyword in call.keywords:
         if keyword.arg is None:
-            return Refusal(f"the call has **{ast.unparse(keyword.value)}, which may hold {source.names[0]} already")
+            return Refusal(f"the call has **{ast.unparse(keyword.value)}, which may already contain {source.names[0]}")
         is_off = isinstance(keyword.value, ast.Constant) and not keyword.value.value
         if keyword.arg == source.excludes and not is_off:
             arguments[keyword.arg] = "False"
         if keyword.arg in arguments and not isinstance(keyword.value, ast.Constant):
-            return Refusal(f"{keyword.arg}={ast.unparse(keyword.value)} stands in the script")
+            return Refusal(f"the script sets {keyword.arg}={ast.unparse(keyword.value)}")
     return call, arguments
 
 
@@ -79,9 +79,9 @@ def _find_call(script: Script, record: AppliedTechnique) -> ast.Call | Refusal:
     exact = [node for node in calls if node.lineno == line]
     found = exact or calls
     if not found:
-        return Refusal(f"line {line} holds no call of {record.target} by its name")
+        return Refusal(f"line {line} contains no call of {record.target} by its name")
     if len(found) > 1:
-        return Refusal(f"line {line} holds {len(found)} calls of {record.target}")
+        return Refusal(f"line {line} contains {len(found)} calls of {record.target}")
     return found[0]
 
 
@@ -153,11 +153,11 @@ def _plan_torch_call(script: Script, record: AppliedTechnique, source: TorchCall
             return Refusal(f"the script calls {function} itself (line {node.lineno})")
     value = record.values.get(source.value)
     if value is None:
-        return Refusal(f"the record does not say which {source.value} was chosen")
+        return Refusal(f"the value chosen for {source.value} was not recorded")
     text = _literal(value)
     if line is not None:
         if len(calls) != 1 or len(calls[0].args) != 1 or isinstance(calls[0].args[0], ast.Starred):
-            return Refusal(f"line {line} holds no call of {function} with one argument")
+            return Refusal(f"line {line} contains no call of {function} with one argument")
         return [Edit(*script.span(calls[0].args[0]), text)]
     last: ast.stmt | None = None
     seen = False
@@ -179,7 +179,7 @@ def _plan_compile(script: Script, record: AppliedTechnique, source: ModelCompile
         return found
     call, _ = found
     if not isinstance(call.func, ast.Name):
-        return Refusal(f"{ast.unparse(call.func)} is not a plain name: where it was built is not proven")
+        return Refusal(f"{ast.unparse(call.func)} is not a plain name, so it is not proven where it was built")
     name, scope = call.func.id, script.scope(call)
     assigned = [
         node
@@ -195,11 +195,11 @@ def _plan_compile(script: Script, record: AppliedTechnique, source: ModelCompile
     ]
     built = [node for node in plain if _builds(script, node.value, record.target)]
     if len(built) != 1 or len(plain) != len(assigned):
-        return Refusal(f"{name} is not built as {record.target} in one place of the function that calls it")
+        return Refusal(f"{name} is not built as {record.target} in exactly one place of the function that calls it")
     if any("compile" in ast.unparse(node.value) for node in plain):
-        return Refusal(f"{name} is compiled in the script")
+        return Refusal(f"the script compiles {name}")
     if _inherits_forward(script, built[0].value, record.target):
-        return Refusal(f"{record.target} runs a forward of torch's own, of which Module.compile compiles nothing")
+        return Refusal(f"{record.target} runs one of torch's own forwards, which Module.compile does not compile")
     last = max(plain, key=lambda node: node.lineno)
     block = script.block(built[0])
     if any(script.block(node) is not block for node in plain) or last.lineno >= call.lineno:
@@ -245,7 +245,7 @@ def _inherits_forward(script: Script, value: ast.expr, target: str | None) -> bo
 def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext) -> list[Edit] | Refusal:
     """The model's call at the line inside the context, what it answers in float32."""
     if record.values.get(source.value) is None:
-        return Refusal(f"the record does not say for which {source.value}")
+        return Refusal(f"{source.value} was not recorded")
     found = _find_forward(script, record)
     if isinstance(found, Refusal):
         return found
@@ -265,7 +265,7 @@ def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext
     if isinstance(statement, ast.Assign) and statement.value is call and len(statement.targets) == 1:
         names = _plain_names(statement.targets[0])
         if names is None:
-            return Refusal("the call's outcome is not assigned to plain names")
+            return Refusal("the call's result is not assigned to plain names")
         for one in names:
             odd = find_other_use(script, call, one)
             if odd is not None:
@@ -285,9 +285,9 @@ def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext
     used = {node.id for node in ast.walk(script.tree) if isinstance(node, ast.Name)}
     name = next((one for one in ("output", "model_output", "autocast_output") if one not in used), None)
     if name is None:
-        return Refusal("no free name for the model's output")
+        return Refusal("no unused name is available for the model's output")
     if call.lineno != call.end_lineno:
-        return Refusal("the call of the model has several lines inside a larger statement")
+        return Refusal("the call of the model spans several lines inside a larger statement")
     start, end = script.span(call)
     hoisted = f"{head}{indent}{unit}{name} = {script.text[start:end]}{script.newline}"
     return [Edit(begin, begin, hoisted), Edit(start, end, f"{name}.float()")]
@@ -316,7 +316,7 @@ def _find_forward(script: Script, record: AppliedTechnique) -> tuple[ast.Call, a
     exact = [node for node in calls if node.lineno == line] or calls
     if len(exact) != 1:
         count = "no call" if not exact else f"{len(exact)} calls"
-        return Refusal(f"line {line} holds {count} that may be the model's: which one is not proven")
+        return Refusal(f"line {line} contains {count} that may be the model's; which one is not proven")
     statement = script.statement(exact[0])
     if not isinstance(statement, ast.Assign | ast.Expr | ast.Return | ast.AnnAssign | ast.AugAssign):
         return Refusal(f"line {line} is not a simple statement")
@@ -378,9 +378,9 @@ def _plan_literal(script: Script, record: AppliedTechnique, source: OtherLiteral
         if isinstance(node, ast.Call) and node.lineno == record.where.line and script.last_name(node) == source.function
     ]
     if len(calls) != 1:
-        return Refusal(f"line {record.where.line} holds {len(calls)} calls of {source.function}")
+        return Refusal(f"line {record.where.line} contains {len(calls)} calls of {source.function}")
     for keyword in calls[0].keywords:
         value = keyword.value
         if keyword.arg == source.argument and isinstance(value, ast.Constant) and value.value is source.before:
             return [Edit(*script.span(value), str(source.after))]
-    return Refusal(f"{source.argument}={source.before} does not stand there")
+    return Refusal(f"it does not contain {source.argument}={source.before}")

@@ -74,7 +74,7 @@ class Covariate:
     """How slow the machine was beside each process of a comparison, in the order of its process means, as a logarithm.
 
     ``every`` holds time per unit and value of all processes of the baseline so far, those of the pairs included.
-    ``words`` end a sentence that begins with 'compared at equal'.
+    ``words`` end a sentence that begins with 'corrected for changes in'.
     """
 
     baseline: Sequence[float]
@@ -142,14 +142,14 @@ def compare(
     effect = math.log1p(SMALLEST_EFFECT_RATIO)
     told = _words(ratio, bounds, n)
     if found.levelled is not None:
-        told += f", compared at equal {found.levelled.words}"
+        told += f", corrected for changes in {found.levelled.words}"
     if all_low > 0 and middle >= effect:
         return _comparison(Verdict.FASTER, told, n, ratio, *bounds, decided=True)
     if all_high < 0 and middle <= -effect:
         return _comparison(Verdict.SLOWER, told, n, ratio, *bounds, decided=True)
     if high < math.log1p(SAME_WITHIN_RATIO):
         is_same = low > math.log1p(-SAME_WITHIN_RATIO)
-        what = "a difference" if is_same else "a gain, if there is one,"
+        what = "a difference" if is_same else "any gain"
         words = f"{what} is below {SAME_WITHIN_RATIO:.0%} ({told})"
         return _comparison(Verdict.CANNOT_TELL, words, n, ratio, *bounds, decided=True)
     return _comparison(Verdict.CANNOT_TELL, told, n, ratio, *bounds, decided=at_end)
@@ -371,7 +371,7 @@ def inside_t(t: float, freedom: int) -> float:
 
 
 def _words(ratio: float | None, bounds: tuple[float, float, float], n: int) -> str:
-    return f"{ratio:.3f}x, {bounds[0]:.3f}–{bounds[1]:.3f}, n = {n} pairs of processes that spread by {bounds[2]:.1%}"
+    return f"{ratio:.3f}x, {bounds[0]:.3f}–{bounds[1]:.3f}, n = {n} pairs of processes with a noise of {bounds[2]:.1%}"
 
 
 def _comparison(

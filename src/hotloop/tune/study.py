@@ -67,7 +67,7 @@ class Study:
         changed = changed_code(bench.plan)
         if changed:
             names = ", ".join(str(one.path) for one in changed[:3])
-            raise CodeChanged(f"{names} changed while tuning: what ran before was another program; tune again")
+            raise CodeChanged(f"{names} changed during tuning, so earlier trials ran a different program; tune again")
         if ran.measured is not None or not (is_reference or ran.ended == LOST):
             self.store.put(self.id, key, number, ran)
         if ran.ended == OK:  # what it measured is in the store; logs of failures stay

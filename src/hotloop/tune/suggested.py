@@ -34,7 +34,7 @@ SEARCH_RATIO = 0.5
 """Share of the budget for looking; the rest is for the proof."""
 PROVEN_COUNT = 2
 MOST_SUGGESTIONS = 200
-LOOKED = "looked at once in the search: others promised more"
+LOOKED = "tried once in the search; others had better results"
 OFF = "off"
 
 
@@ -66,7 +66,7 @@ def make_optuna(groups: dict[str, tuple[str, ...]]) -> Suggester:
         optuna: Any = importlib.import_module("optuna")
     except ImportError as error:
         raise UsageError(
-            "--search optuna needs optuna, which is not installed: pip install 'hotloop[optuna]'"
+            "--search optuna needs optuna, which is not installed; run: pip install 'hotloop[optuna]'"
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
@@ -117,7 +117,7 @@ def tune_suggested(
         chosen.append(Arm(candidate=arm.candidate, run_count=arm.run_count))
     campaign.arms.extend(chosen)
     if chosen:
-        campaign.tell("to be proven: " + "; ".join(arm.candidate.id for arm in chosen))
+        campaign.tell("candidates to prove: " + "; ".join(arm.candidate.id for arm in chosen))
         run_rounds(campaign, chosen, campaign.budget.search_until_s)
 
 

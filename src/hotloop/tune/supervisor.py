@@ -175,12 +175,12 @@ def _watch(child: Any, request: dict[str, Any], folder: Path, started_s: float, 
         cores.sample()
         readable, _, _ = select.select([sys.stdin.buffer], [], [], _TICK_S)
         if readable and not os.read(0, 4096):
-            return "abandoned", "tune is gone"
+            return "abandoned", "the tuning process has ended"
         now_s = time.monotonic()
         if any(folder.glob("stopped-*")):
             settled_s = settled_s or now_s
             if now_s - settled_s > _SETTLE_S:
-                return "stopped", "what the command still did after the last step that was asked for was ended"
+                return "stopped", "the command was stopped after the last requested step"
         elif now_s - started_s > request["timeout_s"]:
             return "timeout", f"not finished after {request['timeout_s']:.0f} s"
         try:
@@ -195,7 +195,7 @@ def _watch(child: Any, request: dict[str, Any], folder: Path, started_s: float, 
         if not begun_s and now_s - started_s > request["start_s"]:
             return "hang", f"the first step was not completed within {request['start_s']:.0f} s"
         if available_memory_ratio() < request["least_memory_ratio"]:
-            return "memory", "the host's memory was nearly full: ended before the kernel had to"
+            return "memory", "stopped because the host's memory was nearly full"
         _reap(child.pid)
 
 

@@ -40,8 +40,8 @@ class Use(Enum):
 
     TENSOR = "only a tensor has it"
     OTHER = "a tensor does not have it"
-    OPEN = "it leaves the line, or does what others do too"
-    NOTHING = "it says nothing"
+    OPEN = "it is passed on, or other types support it too"
+    NOTHING = "it shows nothing"
 
 
 def find_other_use(script: Script, call: ast.Call, name: str) -> str | None:
@@ -65,8 +65,8 @@ def find_other_use(script: Script, call: ast.Call, name: str) -> str | None:
 def doubt_of(text: str, name: str, use: Use) -> str:
     if use is Use.OTHER:
         line, _, _ = text.strip().partition("\n")
-        return f"`{line}` is used: {name} is not a plain tensor, or not always"
-    return f"nothing in the script shows that {name} is a tensor"
+        return f"the script uses `{line}`: {name} may not be a plain tensor"
+    return f"the script does not show that {name} is a tensor"
 
 
 def read_use(script: Script, value: ast.expr, call: ast.Call) -> Use:

@@ -180,7 +180,7 @@ def run_supervised(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(text)
     except ValueError:
-        answer = {"how": "lost", "detail": "what watched the trial was ended itself", "duration_s": 0.0}
+        answer = {"how": "lost", "detail": "the process that supervised the trial was killed", "duration_s": 0.0}
     return answer
 
 
@@ -232,12 +232,12 @@ def _judge_end(answer: Mapping[str, Any], run_folder: Path, measure: Callable[[P
         if _MEMORY_WORDS.search(told):
             return ended(OOM, f"out of memory: {last}")
         if number == 9:
-            return ended(OOM, "killed (signal 9), as the kernel does when memory runs out")
+            return ended(OOM, "killed (signal 9), probably because memory ran out")
         what = f"ended by signal {number}" if number is not None else f"exit code {code}"
         return ended(CRASH, f"{what}: {last}" if last else what)
     measured = measure(run_folder)
     if measured is None:
-        return ended(NO_TRAINING, "no training was seen")
+        return ended(NO_TRAINING, "no training was observed")
     return ended(OK, "", measured)
 
 
@@ -311,5 +311,5 @@ def time_per_unit(one: Measurement, unit: str) -> float:
     """ns per step, sample or token."""
     per_step = {"step": 1.0, "sample": one.samples_per_step, "token": one.tokens_per_step}[unit]
     if not per_step:
-        raise ValueError(f"{unit}s were not counted")
+        raise ValueError(f"the number of {unit}s is unknown")
     return one.step_ns / per_step

@@ -50,7 +50,7 @@ MOST_COMBINATIONS = 2
 EQUAL_LEVEL_RATIO = 0.5
 """Share of the decision level that all candidates get alike."""
 HALVING_ROUNDS = (1, 2, 4, 8)
-BUDGET_USED_UP = "the budget is used up"
+BUDGET_USED_UP = "the budget ran out"
 
 RunArm = Callable[[Strategy, int], Ran]
 """A strategy and the number of its process -> how that process went; a stored one when there is one."""
@@ -139,7 +139,7 @@ def end_early(campaign: Campaign, why: str) -> bool:
     campaign.why_ended = why
     for arm in campaign.arms:
         if arm.ended is None and not arm.left_out and not judge(campaign, arm).decided:
-            arm.left_out = f"left out: {why}"
+            arm.left_out = f"dropped: {why}"
     return True
 
 
@@ -194,7 +194,10 @@ def leave_out_lesser(campaign: Campaign, arms: Sequence[Arm]) -> None:
             low = judge(campaign, other).low_ratio or 1.0
             excludes = combine([other.candidate, arm.candidate], campaign.check) is None
             if excludes and forecast.high_ratio <= 1 - 1 / low:
-                arm.left_out = f"left out: it excludes {other.candidate.id}, which wins more than it is forecast to"
+                arm.left_out = (
+                    f"dropped: it conflicts with {other.candidate.id}, which already gains more than this "
+                    "one's forecast"
+                )
 
 
 def run_references(campaign: Campaign, observed: Sequence[Measurement]) -> None:
@@ -300,10 +303,10 @@ def _why_hopeless(campaign: Campaign, arm: Arm, until_s: float) -> str:
     """Why more pairs would tell nothing within the time; empty where they may."""
     left = _pairs_left(campaign, arm)
     if left is None:
-        return "left out: too small a difference for processes that spread so much"
+        return "dropped: the difference is too small for this much noise"
     if campaign.clock_s() + left * _pair_s(campaign, arm) <= until_s:
         return ""
-    return f"left out: the budget is not enough{_more_time(campaign, arm)}"
+    return f"dropped: the budget is not enough{_more_time(campaign, arm)}"
 
 
 def _can_be_decided(campaign: Campaign, arm: Arm, until_s: float) -> bool:
@@ -323,7 +326,7 @@ def _more_time(campaign: Campaign, arm: Arm) -> str:
     if left is None:
         return ""
     minutes = math.ceil(left * _pair_s(campaign, arm) / 60)
-    return f": if the difference is as large as it seems, {left} more pairs (about {minutes} min) would show it"
+    return f"; {left} more pairs (about {minutes} min) would prove the difference if it is as large as measured so far"
 
 
 def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_wait: bool) -> list[Arm]:
@@ -341,7 +344,9 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_w
         if len(arm.own) >= (statistics.LEAST_PAIRS if has_others else PAIRS_WHEN_ALONE):
             arm.left_out = _why_hopeless(campaign, arm, until_s)
         elif others_wait and not _can_be_decided(campaign, arm, until_s) and _leaves_time(campaign, until_s):
-            arm.left_out = f"left out: its processes take {_needs_s(campaign, arm):.0f} s, and others wait"
+            arm.left_out = (
+                f"dropped: each process takes {_needs_s(campaign, arm):.0f} s, and other candidates are waiting"
+            )
     going = [arm for arm in going if not arm.left_out]
     pairs = min((len(arm.own) for arm in going), default=0)
     if pairs in campaign.halving and len(going) > 1:
@@ -357,7 +362,7 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_w
             kept.add(best.candidate.id)
         for arm in going:
             if arm.candidate.id not in kept:
-                arm.left_out = "left out: others promised more, and the budget is not enough for all"
+                arm.left_out = "dropped: others had better forecasts and the budget ran out"
         going = [arm for arm in going if arm.candidate.id in kept]
     return going
 
@@ -390,7 +395,7 @@ def run_baseline(campaign: Campaign) -> Measurement:
     campaign.process_s = max(took_s, DECAY_RATIO * campaign.process_s) if campaign.baseline else took_s
     campaign.baseline_count += 1
     if ran.measured is None:
-        raise BaselineFailed(f"the unchanged command ended in a trial: {ran.ended}: {ran.reason}")
+        raise BaselineFailed(f"the unchanged command failed in a trial: {ran.ended}, {ran.reason}")
     campaign.baseline.append(ran.measured)
     return ran.measured
 
@@ -406,7 +411,9 @@ def run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
         overriding = override_explicit(arm.candidate, ran.measured.applied)
         if overriding is not None:
             told = ", ".join(_tell_explicit(ran.measured, arm.candidate))
-            campaign.tell(f"{arm.candidate.id}: the script sets {told}, which a rule has judged: trying to override it")
+            campaign.tell(
+                f"{arm.candidate.id}: trying to override {told}, which the script sets and a rule found to cost time"
+            )
             arm.candidate = overriding
             return run_candidate(campaign, arm)
         arm.unapplied = _find_unapplied(arm.candidate, ran.measured)
@@ -436,7 +443,7 @@ def _find_unapplied(candidate: Candidate, measured: Measurement) -> Unapplied | 
         records = [one for one in measured.applied if one.technique == choice.technique]
         if any(one.is_applied for one in records):
             continue
-        status, detail = next(((one.status, one.detail) for one in records), ("", "it met nothing to act on"))
+        status, detail = next(((one.status, one.detail) for one in records), ("", "it found nothing to change"))
         return Unapplied(
             technique=choice.technique, status=status, detail=detail, is_alone=len(candidate.strategy.choices) == 1
         )
@@ -578,7 +585,7 @@ def why_not_adopted(arm: Arm) -> str:
     numerics = _widest_applied(arm.candidate, arm.own)
     if numerics.value in ("exact", "reordered"):
         return ""
-    return f"not adopted: it is {numerics.value}, and the loss cannot be judged ({arm.quality.reason})"
+    return f"not adopted: its numerics are {numerics.value}, and the loss cannot be checked ({arm.quality.reason})"
 
 
 def best_arm(campaign: Campaign) -> Arm | None:
@@ -641,10 +648,7 @@ def _batch_note(arm: Arm) -> str:
     after = [one.samples_per_step for one in arm.own if one.samples_per_step]
     if not before or not after or abs(after[0] / before[0] - 1) < 0.02:
         return ""
-    return (
-        f"a step has {after[0]:g} samples, not {before[0]:g}: the learning rate and the number of steps belong to "
-        "the old batch"
-    )
+    return f"a step has {after[0]:g} samples instead of {before[0]:g}: adjust the learning rate and the number of steps"
 
 
 def _last_word(
@@ -709,7 +713,7 @@ def tell_reference(campaign: Campaign, name: str) -> Trial | None:
         techniques=(),
         settings={},
         verdict=Verdict.CANNOT_TELL,
-        reason="all others are held against it",
+        reason="reference for all others",
         n=0,
         unit=pick_unit(campaign.baseline),
         breakdown=_mean_breakdown(campaign.baseline),

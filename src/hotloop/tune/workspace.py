@@ -141,7 +141,9 @@ class _Planner:
         if _is_checkpoint(found.path):
             if self._checkpoints.take(size):
                 return copy
-            self.warnings.append(f"{path} ({size >> 20} MiB) is not in the trials' working copy: it could be lost")
+            self.warnings.append(
+                f"{path} ({size >> 20} MiB) is not in the trials' working copy, so that it cannot be lost"
+            )
             return Entry(path=path, act="leave out", size_bytes=size)
         if size <= SMALL_BYTES and self.small.take(size):
             return self._hold(found.path, path, link) if _is_code(found.path) else copy
@@ -171,16 +173,16 @@ class _Planner:
         told = list(self.warnings)
         if self.small.was_refused:
             told.append(
-                f"{self.source} holds too much to be copied for every trial: the rest is linked, so that a script that "
-                "writes over these files writes over yours"
+                f"{self.source} is too large to copy for every trial, so the rest is linked: a script that "
+                "overwrites these files overwrites yours"
             )
         if self.whole:
             told.append(
-                f"linked as a whole, for they hold too much or cannot be listed: {_name_some(self.whole)}; what a "
-                "trial writes there is written into your folder"
+                "linked as whole folders, because they are too large or cannot be listed: "
+                f"{_name_some(self.whole)}; trials that write there write into your folder"
             )
         if self.unreadable:
-            told.append(f"not copied for the trials, because they cannot be read: {_name_some(self.unreadable)}")
+            told.append(f"not copied for the trials because they cannot be read: {_name_some(self.unreadable)}")
         return tuple(told)
 
 

@@ -312,7 +312,7 @@ def test_a_slow_link_is_slow_for_all() -> None:
     assert (slow.straggler, slow.cause) == (None, "slow-link")
     assert fast.cause == "balanced"
     assert unknown.cause == "unknown"
-    assert "not known" in unknown.cause_reason
+    assert "is unknown" in unknown.cause_reason
 
 
 def test_an_unsteady_link_is_told_by_its_own_best() -> None:

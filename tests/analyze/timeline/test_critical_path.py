@@ -401,7 +401,7 @@ def test_the_median_step_is_looked_at() -> None:
 
 
 def test_an_empty_trace_has_no_path() -> None:
-    with pytest.raises(UsageError, match="nothing"):
+    with pytest.raises(UsageError, match="no events for a critical path"):
         path_of([])
 
 

@@ -168,10 +168,10 @@ def test_what_hotloop_cannot_say_is_a_warning(text: str, name: str, said: str) -
     ("text", "name", "said"),
     [
         ("{", "deepspeed", "theirs: not JSON"),
-        ("[1]", "deepspeed", "holds list"),
+        ("[1]", "deepspeed", "contains list"),
         ("[" * 60_000, "deepspeed", "theirs: not JSON"),
         ("a: [", "accelerate", "theirs: not YAML"),
-        ("[" * 5_000, "accelerate", "theirs: not YAML"),
+        ("[" * 5_000, "accelerate", "theirs: not supported: YAML"),
         ("a: !!python/object/apply:os.system [ls]", "accelerate", "theirs: not YAML"),
         ("a: &a [1]\nb: [*a, *a]", "accelerate", "aliases"),
         ("training: {num_workers: many}", "training", "num_workers is 'many': write a whole number"),

@@ -221,7 +221,7 @@ def test_an_unknown_optimizer_leaves_the_weights_in_float32() -> None:
     applied = apply(model, Own(model.parameters(), 0.1))
     (record,) = applied.records
     assert record.status == "not applicable"
-    assert "Own may look at several tensors at once" in record.detail
+    assert "Own may use several tensors at once" in record.detail
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
@@ -231,7 +231,7 @@ def test_an_unknown_optimizer_that_comes_later_takes_the_cast_back() -> None:
     applied = apply(model, None)
     assert model[0].weight.dtype == torch.bfloat16
     applied.applier.change_optimizer(Own(model.parameters(), 0.1))
-    assert applied.applier.records[-1].detail.startswith("taken back: Own may look at several tensors")
+    assert applied.applier.records[-1].detail.startswith("reverted: Own may use several tensors")
     assert equal(model.parameters(), before)
     assert "forward" not in vars(model)
 

@@ -147,7 +147,7 @@ def test_a_model_called_inside_a_compiled_function_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("model", "settings", "why"),
     [
-        (Net(depth=1), {"regional": True}, "no class of modules that it repeats"),
+        (Net(depth=1), {"regional": True}, "no repeated class of modules"),
         (Net(), {"backend": "inductive"}, "no backend 'inductive'"),
     ],
 )
@@ -269,7 +269,7 @@ def test_a_compiled_step_trains_the_same_and_schedules_go_on(scheduled: str) -> 
 
 def test_a_step_that_is_one_kernel_is_not_compiled() -> None:
     optimizer = torch.optim.AdamW(make_net().parameters(), fused=True)
-    assert "one kernel already" in apply_one("compile-optimizer", EAGER, optimizer=optimizer).records[0].detail
+    assert "already one kernel" in apply_one("compile-optimizer", EAGER, optimizer=optimizer).records[0].detail
     assert "step" not in vars(optimizer)
 
 
@@ -331,4 +331,4 @@ def test_models_of_scripts_that_differentiate_gradients_are_left_alone(
     finally:
         sys.modules.pop("second_derivative_of_a_script")
     assert statuses(applied) == ["not applicable"]
-    assert "second_derivative_of_a_script.py:2), which a compiled model cannot" in applied.records[0].detail
+    assert "second_derivative_of_a_script.py:2), which compiled models do not support" in applied.records[0].detail

@@ -59,8 +59,8 @@ def test_skipped_exchanges_change_the_order_of_sums_only(
     ("scenario", "why"),
     [
         ("clipped_each", "between the micro-batches"),
-        ("single", "each step has one backward"),
-        ("varying", "the backwards a step vary"),
+        ("single", "each step has only one backward"),
+        ("varying", "the number of backwards per step varies"),
         ("closure", "a closure"),
     ],
 )
@@ -181,7 +181,7 @@ def test_an_unmodified_script_under_torchrun(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out.json").read_text())
     told = {one["technique"]: one for one in report["strategy"]}
     assert {key: one["status"] for key, one in told.items()} == dict.fromkeys(told, "applied"), told
-    assert told["ddp-buckets"]["detail"] == "bucket_cap_mb 25 in place of the script's 0.001"
+    assert told["ddp-buckets"]["detail"] == "bucket_cap_mb 25 instead of the script's 0.001"
     assert told["ddp-buckets"]["where"]["line"] == 12
     assert "once per 3 backwards" in told["no-sync-accumulation"]["detail"]
     assert "sync-every-microstep" not in [finding["rule"] for finding in report["findings"]]

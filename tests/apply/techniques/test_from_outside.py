@@ -105,14 +105,14 @@ def test_the_scripts_own_checkpoints_are_kept_or_left(tmp_path: Path, plain_loss
     assert [float(a) for a in losses] == pytest.approx([float(b) for b in plain_losses], rel=1e-4)
     assert [one["status"] for one in told["keep-activations"]] == ["applied"]
     assert told["keep-activations"][0]["where"]["line"] == 18
-    assert "in place of the script's foreach=False" in told["fused-optimizer"][0]["detail"]
+    assert "instead of the script's foreach=False" in told["fused-optimizer"][0]["detail"]
 
 
 def test_a_script_that_checkpoints_itself_is_not_nested(tmp_path: Path, plain_losses: list[str]) -> None:
     losses, told = run(tmp_path, HEAD.format(light=True) + LOOP, "activation-checkpointing", "optimizer-in-backward")
     assert losses == plain_losses
     assert [one["status"] for one in told["activation-checkpointing"]] == ["applied", "not applicable"]
-    assert told["activation-checkpointing"][1]["detail"] == "taken back: the script checkpoints activations itself"
+    assert told["activation-checkpointing"][1]["detail"] == "reverted: the script already checkpoints activations"
     assert told["optimizer-in-backward"][0]["status"] == "not applicable"
 
 
@@ -120,7 +120,7 @@ def test_shapes_that_grow_are_compiled_once_and_a_loop_by_hand_is_named(tmp_path
     graphs, told = run(tmp_path, GROWING, "dynamic-shapes:override = true", "foreach-clipping")
     assert int(graphs[0]) <= 2  # six without
     assert told["dynamic-shapes"][0]["where"]["line"] == 4
-    assert told["dynamic-shapes"][0]["detail"].endswith("in place of the script's dynamic=False")
+    assert told["dynamic-shapes"][0]["detail"].endswith("instead of the script's dynamic=False")
     assert [one["status"] for one in told["foreach-clipping"]] == ["not applicable"]
     assert "the script's own code at train.py:9" in told["foreach-clipping"][0]["detail"]
 

@@ -292,8 +292,8 @@ def lock_thread() -> threading.Thread:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (OwnDraws, "generator of its own"),
-        (Counting, "sets the data set's calls"),
+        (OwnDraws, "its own generator"),
+        (Counting, "changes the dataset's calls"),
         (lambda: Holding(sqlite3.connect(":memory:")), "dataset.held is an open SQLite connection"),
         (lambda: Holding([Path(__file__).open()]), "dataset.held[0] is an open file"),  # noqa: SIM115
         (lambda: Holding(lock_thread()), "is a thread"),
@@ -321,7 +321,7 @@ def test_a_read_that_kills_its_process_is_a_reason() -> None:
             os._exit(7)
 
     status, detail, _ = record_of(apply_workers(make_loader(Dying())))
-    assert (status, detail) == ("not applicable", "reading samples in a forked process ended it (exit code 7)")
+    assert (status, detail) == ("not applicable", "a forked process crashed while reading samples (exit code 7)")
 
 
 def test_spawn_needs_a_data_set_that_pickles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +339,7 @@ def test_more_workers_of_the_script_stay() -> None:
     status, detail, _ = record_of(apply_workers(loader))
     assert (status, detail) == (
         "not applicable",
-        "num_workers=3 was chosen in the script, and the strategy asks for 2",
+        "the script sets num_workers=3, but the strategy sets 2",
     )
 
 
@@ -395,7 +395,7 @@ class Saved(Stream):
 
 
 @pytest.mark.parametrize(
-    ("data", "said"), [(Stepping, "Stepping._rows sets attributes while it is iterated"), (Saved, "Saved can be saved")]
+    ("data", "said"), [(Stepping, "Stepping._rows sets attributes during iteration"), (Saved, "Saved can be saved")]
 )
 def test_a_stream_that_keeps_its_place_stays_in_the_main_process(data: Callable[[], Any], said: str) -> None:
     loader: DataLoader[Any] = DataLoader(data(), batch_size=4)
@@ -477,7 +477,7 @@ def test_a_file_that_was_opened_since_is_not_shared_with_workers(
     assert set(second[:, 0].tolist()) == {os.getpid()}
     last = applied.applier.records[-1]
     assert last.status == "not applicable"
-    assert last.detail.startswith("no workers any more: dataset.file is an open file")
+    assert last.detail.startswith("workers are no longer used: dataset.file is an open file")
 
 
 def test_what_worker_restart_prescribes_keeps_the_workers(managed: Callable[..., AppliedStrategy]) -> None:

@@ -105,14 +105,14 @@ def test_gradients_in_a_larger_buffer_stay_there() -> None:
     assert p.grad is not None
     assert p.grad.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
     assert buffer[0] == 1.0
-    assert [record.detail for record in applier.records] == ["gradients are parts of a larger buffer"]
+    assert [record.detail for record in applier.records] == ["gradients are views of a larger buffer"]
 
 
 def test_a_plain_zero_grad_is_said_to_do_it_already() -> None:
     applier = applier_of("zero-grad-to-none")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     _change_calls(applier, "torch.optim.optimizer:Optimizer.zero_grad")(torch.optim.Optimizer.zero_grad)(optimizer)
-    assert applier.records[0].detail == "zero_grad sets gradients to None already"
+    assert applier.records[0].detail == "zero_grad already sets gradients to None"
 
 
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_"])
@@ -134,7 +134,7 @@ def test_a_call_that_uses_lists_already_stays() -> None:
     applier = applier_of("foreach-clipping")
     changed = _change_calls(applier, "torch.nn.utils.clip_grad:clip_grad_norm_")(torch.nn.utils.clip_grad_norm_)
     changed([torch.nn.Parameter(torch.ones(1))], 1.0)
-    assert applier.records[0].detail == "clip_grad_norm_ runs over lists already"
+    assert applier.records[0].detail == "clip_grad_norm_ already uses lists"
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop])
@@ -173,7 +173,7 @@ def test_a_second_backward_before_the_step_is_an_error() -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     apply_one("optimizer-in-backward", optimizer=optimizer)
     model(torch.ones(1, 16)).sum().backward()
-    with pytest.raises(UsageError, match="accumulation needs the gradients of all backwards"):
+    with pytest.raises(UsageError, match="Accumulation needs the gradients of all backwards"):
         model(torch.ones(1, 16)).sum().backward()
 
 
@@ -181,4 +181,4 @@ def test_from_outside_the_loop_cannot_be_proven() -> None:
     applier = applier_of("optimizer-in-backward")
     optimizer = torch.optim.AdamW(make_net().parameters())
     applier.change_optimizer(optimizer)
-    assert "cannot be proven" in applier.records[0].detail
+    assert "cannot prove" in applier.records[0].detail

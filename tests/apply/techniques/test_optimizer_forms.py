@@ -63,13 +63,13 @@ class OwnStep(torch.optim.AdamW):
     ("technique", "kind", "options", "why"),
     [
         ("fused-optimizer", torch.optim.NAdam, {}, "NAdam has no fused form"),
-        ("fused-optimizer", torch.optim.AdamW, {"fused": False}, "fused=False was chosen in the script"),
-        ("fused-optimizer", torch.optim.AdamW, {"fused": True}, "fused=True was chosen in the script"),
-        ("fused-optimizer", torch.optim.AdamW, {"capturable": True}, "capturable=True was chosen"),
-        ("fused-optimizer", torch.optim.AdamW, {"differentiable": True}, "differentiable=True was chosen"),
-        ("fused-optimizer", OwnStep, {}, "OwnStep has a step of its own"),
-        ("fused-optimizer", torch.optim.AdamW, {"foreach": True}, "foreach=True was chosen in the script"),
-        ("foreach-optimizer", torch.optim.AdamW, {"fused": True}, "fused=True was chosen in the script"),
+        ("fused-optimizer", torch.optim.AdamW, {"fused": False}, "the script sets fused=False"),
+        ("fused-optimizer", torch.optim.AdamW, {"fused": True}, "the script sets fused=True"),
+        ("fused-optimizer", torch.optim.AdamW, {"capturable": True}, "the script sets capturable=True"),
+        ("fused-optimizer", torch.optim.AdamW, {"differentiable": True}, "the script sets differentiable=True"),
+        ("fused-optimizer", OwnStep, {}, "OwnStep overrides step"),
+        ("fused-optimizer", torch.optim.AdamW, {"foreach": True}, "the script sets foreach=True"),
+        ("foreach-optimizer", torch.optim.AdamW, {"fused": True}, "the script sets fused=True"),
         ("foreach-optimizer", torch.optim.AdamW, {"lr": torch.tensor(0.1)}, "the learning rate is a tensor"),
         ("foreach-optimizer", torch.optim.LBFGS, {}, "LBFGS has no foreach form"),
     ],
@@ -93,7 +93,7 @@ def test_a_form_that_was_switched_off_by_name_is_replaced_with_override_alone(fo
     assert not optimizer.param_groups[0][form]
     told = override(f"{form}-optimizer", optimizer).records[0]
     assert (told.status, told.explicit, optimizer.param_groups[0][form]) == ("applied", f"{chosen}=False", True)
-    assert told.detail.endswith(f"in place of the script's {chosen}=False")
+    assert told.detail.endswith(f"instead of the script's {chosen}=False")
     assert optimizer.state_dict()["param_groups"][0][chosen] is False
 
 
@@ -249,7 +249,7 @@ def test_sparse_gradients_that_only_show_in_training_take_the_fused_form_back(ki
     weights, applied = run(True)
     assert is_close(weights, run(False)[0])
     told = [(one.status, one.detail) for one in applied.applier.records]
-    assert told[1:] == [("not applicable", "taken back: a parameter has sparse gradients")]
+    assert told[1:] == [("not applicable", "reverted: a parameter has sparse gradients")]
 
 
 def test_optimizers_copy_and_pickle_as_before() -> None:
@@ -281,7 +281,10 @@ def test_decay_is_the_optimizers_by_api_only_and_never_twice() -> None:
     assert statuses(applied) == ["applied"]
     expected_model, expected = fresh(weight_decay=0.1)
     assert is_equal(train(model, optimizer), train(expected_model, expected))
-    assert "was chosen" in apply_one("decay-in-optimizer", {"weight_decay": 0.2}, optimizer=optimizer).records[0].detail
+    assert (
+        "the script sets"
+        in apply_one("decay-in-optimizer", {"weight_decay": 0.2}, optimizer=optimizer).records[0].detail
+    )
     _, sgd = fresh(torch.optim.SGD)
     assert (
         "part of the gradient"

@@ -31,7 +31,7 @@ def test_without_an_accelerator_there_is_nothing_to_copy_to(technique: str, monk
     applied, loader = apply(technique)
     assert applied.loader is loader
     assert [(one.status, one.detail) for one in applied.records] == [
-        ("not applicable", "no accelerator: there is no device to copy to")
+        ("not applicable", "there is no accelerator to copy to")
     ]
     assert loader.pin_memory is False
 
@@ -80,7 +80,10 @@ def test_batches_that_are_on_the_device_already_pass_as_they_are() -> None:
         assert [batch.shape for (batch,) in loader] == [(2, 3), (2, 3)]
     assert loader.pin_memory is False
     told = [(one.status, one.detail.partition(": ")[0]) for one in applied.applier.records]
-    assert told == [("applied", "pin_memory=True"), ("not applicable", "taken back, the first batch cannot be pinned")]
+    assert told == [
+        ("applied", "pin_memory=True"),
+        ("not applicable", "reverted because the first batch cannot be pinned"),
+    ]
 
 
 @pytest.mark.usefixtures("_accelerator")

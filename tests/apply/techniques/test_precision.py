@@ -128,7 +128,7 @@ def test_a_later_autocast_of_the_script_wins() -> None:
     ("make", "settings", "why"),
     [
         (lambda: small_model().double(), {}, "parameters of torch.float64"),
-        (lambda: Regions(True), {}, "Regions uses autocast in its own forward"),
+        (lambda: Regions(True), {}, "Regions already uses autocast in its forward"),
         (small_model, {"device_type": "cuda"}, "the model is on cpu"),
     ],
 )
@@ -141,7 +141,7 @@ def test_what_the_script_chose_stays(make: Any, settings: Any, why: str) -> None
 @pytest.mark.parametrize("enabled", [True, False])
 def test_autocast_around_the_model_is_the_scripts_choice_also_when_it_is_off(enabled: bool) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-        assert "uses autocast around the model itself" in said(apply("bf16-autocast", model=small_model()))[0][1]
+        assert "already uses autocast around the model" in said(apply("bf16-autocast", model=small_model()))[0][1]
 
 
 def test_a_region_without_autocast_inside_the_model_is_respected() -> None:
@@ -215,7 +215,7 @@ def test_a_backward_of_the_scripts_own_that_would_meet_two_dtypes_is_found_in_th
     model(X).sum().backward()
     is_taken_back = function is Product and technique == "bf16-autocast"
     if is_taken_back:
-        assert "Product has a backward of its own without custom_bwd, for bfloat16 and float32" in said(applied)[1][1]
+        assert "Product defines its own backward without custom_bwd, for bfloat16 and float32" in said(applied)[1][1]
         twin(X).sum().backward()
         assert torch.equal(model.weight.grad, twin.weight.grad)
     assert [status for status, _ in said(applied)] == ["applied", *(["not applicable"] if is_taken_back else [])]
@@ -230,7 +230,7 @@ def test_an_error_of_the_script_itself_reaches_it() -> None:
 
 def test_fp16_makes_a_scaler_by_api_and_leaves_a_cpu_alone() -> None:
     applied = apply("fp16-autocast", model=small_model())
-    assert "no faster than float32" in said(applied)[0][1]
+    assert "not faster than float32" in said(applied)[0][1]
     assert applied.scaler is None
 
 
@@ -314,7 +314,7 @@ def test_bf16_weights_with_torchs_own_step_are_refused_once_there_is_float32_sta
     model(X).sum().backward()
     optimizer.step()
     applied = apply("bf16-parameters", {"weights": "nearest"}, model=model, optimizer=optimizer)
-    assert said(applied) == [("not applicable", "AdamW has float32 state already")]
+    assert said(applied) == [("not applicable", "AdamW already has float32 state")]
     lbfgs = apply("bf16-parameters", model=model, optimizer=torch.optim.LBFGS(model.parameters()))
     assert "LBFGS" in said(lbfgs)[0][1]
 
@@ -335,7 +335,7 @@ def test_matrix_precision_follows_the_device_and_the_script() -> None:
     applied.undo()
     assert torch.get_float32_matmul_precision() == "highest"
     torch.set_float32_matmul_precision("high")
-    assert "'high' already" in said(apply("matmul-precision", model=small_model()))[0][1]
+    assert "already have precision 'high'" in said(apply("matmul-precision", model=small_model()))[0][1]
 
 
 @pytest.mark.usefixtures("_full_precision")
@@ -343,5 +343,5 @@ def test_a_matrix_precision_that_the_script_sets_later_stays() -> None:
     applied = apply("matmul-precision", {"precision": "high"})
     torch.set_float32_matmul_precision("highest")
     applied.applier.model_met(small_model())
-    assert said(applied)[1] == ("not applicable", "set_float32_matmul_precision('highest') was chosen in the script")
+    assert said(applied)[1] == ("not applicable", "the script sets set_float32_matmul_precision('highest')")
     assert torch.get_float32_matmul_precision() == "highest"

@@ -154,12 +154,12 @@ def test_float16_on_a_cpu_may_go_without_a_scaler_and_is_called_lossy() -> None:
 def test_one_forward_in_float16_counts_more_than_the_first_in_float32() -> None:
     applier = outside("drop-scaler")
     step_outside(applier, (nn.Linear(2, 2), None), (nn.Linear(2, 2), torch.float16))
-    assert "float16 on a CPU goes without it" in applier.records[0].detail
+    assert "float16 on a CPU runs without it" in applier.records[0].detail
     kept = _decide(
         torch.amp.GradScaler("cpu"), {"seen": {(torch.float32, "cuda"): None, (torch.float16, "cuda"): None}}
     )
     assert isinstance(kept, NotApplicable)
-    assert "float16 on cuda needs its scaler" in kept.why
+    assert "float16 on cuda needs a scaler" in kept.why
 
 
 def test_a_scaler_without_an_update_is_kept_and_that_is_said() -> None:
@@ -207,12 +207,12 @@ def test_a_scaler_whose_dtype_cannot_be_seen_is_kept() -> None:
 
     applier = outside("drop-scaler")
     assert step_outside(applier, (nn.Linear(2, 2), None), (Own(2, 2), None)).is_enabled()
-    assert "cannot be seen" in applier.records[0].detail
+    assert "whose dtype is unknown" in applier.records[0].detail
 
 
 def test_a_calmer_scaler_grows_less_often_and_never_more_often() -> None:
     restless = torch.amp.GradScaler("cpu", growth_interval=2)
-    assert said(apply("calmer-scaler", scaler=restless)) == [("applied", "growth_interval=2000 in place of 2")]
+    assert said(apply("calmer-scaler", scaler=restless)) == [("applied", "growth_interval=2000 instead of 2")]
     assert restless.get_growth_interval() == 2000
     calm = torch.amp.GradScaler("cpu", growth_interval=5000)
     assert said(apply("calmer-scaler", scaler=calm))[0][0] == "not applicable"
@@ -322,7 +322,7 @@ def test_variables_are_added_and_never_replaced(technique: str, settings: Any, b
         ("comm-variables", {}, "name at least one variable"),
         ("comm-variables", {"socket_ifname": "eth0; rm"}, "socket_ifname is 'eth0; rm'"),
         ("comm-variables", {"gloo_socket_ifname": "^lo"}, "exact names only"),
-        ("gc-freeze", {"freeze": False}, "nothing is left to do"),
+        ("gc-freeze", {"freeze": False}, "there is nothing to do"),
         ("drop-scaler", {"enabled": True}, "drop-scaler.enabled is True"),
         ("sdpa-backend", {"backend": "fast"}, "'flash'"),
     ],
@@ -366,7 +366,9 @@ def test_a_run_that_ends_in_the_warm_up_says_so() -> None:
     applier.start()
     applier.after_step()
     applier.finish()
-    assert [(one.status, one.detail) for one in applier.records] == [("not applicable", "too few steps were made")]
+    assert [(one.status, one.detail) for one in applier.records] == [
+        ("not applicable", "the training had too few steps")
+    ]
 
 
 # -- layout and attention ---------------------------------------------------------------------------------------------
@@ -484,7 +486,7 @@ def test_channels_last_is_refused_where_contiguous_weights_are_counted_on(
     model = Lenet("flatten")
     lbfgs = torch.optim.LBFGS(model.parameters())
     assert said(apply("channels-last", model=model, optimizer=lbfgs)) == [
-        ("not applicable", "LBFGS wants contiguous gradients")
+        ("not applicable", "LBFGS needs contiguous gradients")
     ]
     del lbfgs
     (tmp_path / "flat_use_of_a_script.py").write_text("def f(ps):\n    return [p.grad.view(-1) for p in ps]\n")
@@ -572,13 +574,13 @@ def test_the_backend_of_attention_is_chosen_and_handwritten_attention_is_only_na
     assert _cur_sdpa_kernel_backends() == before
     torch.backends.cuda.enable_math_sdp(False)
     try:
-        assert "enable_math_sdp(False) was chosen" in said(apply("sdpa-backend", model=Fast()))[0][1]
+        assert "the script sets enable_math_sdp(False)" in said(apply("sdpa-backend", model=Fast()))[0][1]
     finally:
         torch.backends.cuda.enable_math_sdp(True)
     status, detail = said(apply("sdpa-backend", model=ByHand()))[0]
     assert status == "not applicable"
-    assert f"ByHand seems to compute attention by hand ({__file__}:" in detail
-    assert "no module is seen" in said(apply("sdpa-backend", model=Classifier()))[0][1]
+    assert f"ByHand seems to compute attention itself ({__file__}:" in detail
+    assert "no module was observed" in said(apply("sdpa-backend", model=Classifier()))[0][1]
     chosen = ByHand()
     chosen.config = PreTrainedModel.Config()  # type: ignore[assignment]
     chosen.config._attn_implementation = "sdpa"  # type: ignore[union-attr]
@@ -628,7 +630,7 @@ class PreTrainedModel(nn.Module):
 def test_attention_of_a_hugging_face_model_is_set_where_its_class_supports_it() -> None:
     model = PreTrainedModel()
     applied = apply("hf-attention", model=model)
-    assert said(applied) == [("applied", "attn_implementation='sdpa' in place of 'eager'")]
+    assert said(applied) == [("applied", "attn_implementation='sdpa' instead of 'eager'")]
     assert "already" in said(apply("hf-attention", model=model))[0][1]
     applied.undo()
     assert model.config._attn_implementation == "eager"
@@ -637,7 +639,7 @@ def test_attention_of_a_hugging_face_model_is_set_where_its_class_supports_it() 
     assert "output_attentions=True" in said(apply("hf-attention", model=model))[0][1]
     refused = apply("hf-attention", {"implementation": "flash_attention_2"}, model=PreTrainedModel())
     assert "does not support" in said(refused)[0][1]
-    assert "not one of Hugging Face" in said(apply("hf-attention", model=nn.Linear(2, 2)))[0][1]
+    assert "not a Hugging Face" in said(apply("hf-attention", model=nn.Linear(2, 2)))[0][1]
 
 
 def test_attention_weights_that_a_call_asks_for_bring_the_old_attention_back() -> None:
@@ -647,7 +649,7 @@ def test_attention_weights_that_a_call_asks_for_bring_the_old_attention_back() -
         *("sdpa", "sdpa"),
         *("eager", "eager"),
     ]
-    assert said(applied)[1:] == [("not applicable", "taken back: output_attentions=True needs 'eager'")]
+    assert said(applied)[1:] == [("not applicable", "reverted: output_attentions=True needs 'eager'")]
     assert "forward" not in vars(model)
 
 
@@ -655,7 +657,7 @@ def test_attention_with_capped_scores_is_not_computed_without_the_cap() -> None:
     model, outer = PreTrainedModel(), PreTrainedModel()
     model.config.attn_logit_softcapping = 50.0  # type: ignore[attr-defined]
     model.config.final_logit_softcapping = 30.0  # type: ignore[attr-defined]
-    assert "attn_logit_softcapping=50.0 caps the scores" in said(apply("hf-attention", model=model))[0][1]
+    assert "attn_logit_softcapping=50.0 caps attention scores" in said(apply("hf-attention", model=model))[0][1]
     outer.config.text_config = model.config  # type: ignore[attr-defined]
     assert "text_config.attn_logit_softcapping=50.0 caps" in said(apply("hf-attention", model=outer))[0][1]
     model.config.attn_logit_softcapping = None  # type: ignore[attr-defined]
@@ -663,7 +665,7 @@ def test_attention_with_capped_scores_is_not_computed_without_the_cap() -> None:
 
 
 def test_cudnn_is_left_alone_on_a_cpu() -> None:
-    assert "cuDNN acts on CUDA devices only" in said(apply("cudnn-benchmark", model=Lenet("view")))[0][1]
+    assert "cuDNN runs only on CUDA devices" in said(apply("cudnn-benchmark", model=Lenet("view")))[0][1]
     assert "no convolution" in said(apply("cudnn-benchmark", model=nn.Linear(2, 2)))[0][1]
 
 
@@ -716,8 +718,8 @@ def test_an_unmodified_script_trains_with_them_and_its_losses_stay(tmp_path: Pat
         (one["technique"], one["status"]): one["detail"]
         for one in json.loads((tmp_path / "out.json").read_text())["strategy"]
     }
-    assert told["thread-count", "applied"] == "1 thread in place of 3 that the script sets"
+    assert told["thread-count", "applied"] == "1 thread instead of the script's 3"
     assert told["drop-scaler", "applied"] == "enabled=False: bfloat16 needs no scaler"
     assert "objects frozen" in told["gc-freeze", "applied"]
-    assert told["bf16-autocast", "not applicable"] == "the script uses autocast around the model itself"
-    assert told["expandable-segments", "not applicable"].startswith("this torch has no CUDA")
+    assert told["bf16-autocast", "not applicable"] == "the script already uses autocast around the model"
+    assert told["expandable-segments", "not applicable"].startswith("this torch build has no CUDA")

@@ -47,9 +47,9 @@ def test_each_rank_holds_half_of_the_state_and_the_training_is_the_same(found: d
 def test_a_sharded_model_with_micro_batches(found: dict[str, Any]) -> None:
     one = found["fsdp"]
     assert one["late"] == [
-        "not applicable: an optimizer holds the whole parameters; build it after the model was sharded"
+        "not applicable: an optimizer refers to the unsharded parameters; build it after the model is sharded"
     ]
-    assert one["records"] == ["applied: 4 blocks and the model cut over 2 ranks"]
+    assert one["records"] == ["applied: 4 blocks and the model sharded over 2 ranks"]
     assert one["bytes"] / one["whole_bytes"] == pytest.approx(0.5, rel=0.01)
     assert one["gap"] < 1e-5
 
@@ -82,9 +82,9 @@ def test_a_tensor_in_another_layout_is_never_cut() -> None:
 @pytest.mark.parametrize(
     ("technique", "hook", "why"),
     [
-        ("zero-optimizer", "change_optimizer", "saves optimizer.state_dict() on one rank"),
-        ("fsdp2", "change_model", "the script's optimizer holds whole parameters"),
-        ("accumulation", "change_model", "the script's loop decides"),
+        ("zero-optimizer", "change_optimizer", "scripts save optimizer.state_dict() on one rank"),
+        ("fsdp2", "change_model", "the script's optimizer already refers to the unsharded parameters"),
+        ("accumulation", "change_model", "the script's loop defines"),
         ("optimizer-state-offload", "change_optimizer", "the parameters are on cpu"),
         ("ddp-settings", "change_model", "is not a DistributedDataParallel"),
         ("no-sync-accumulation", "change_model", "is not a DistributedDataParallel"),

@@ -187,7 +187,7 @@ def test_what_is_older_than_the_recording_is_said() -> None:
     }
     snapshot = summarize_snapshot(value, source="s")
     (note,) = (note for note in snapshot.notes if note.code == "memory-older")
-    assert "7 MiB of the peak were allocated before the recording began" in note.message
+    assert "7 MiB of the peak were allocated before recording began" in note.message
 
 
 def test_a_failed_allocation_tells_what_was_in_use() -> None:
@@ -362,7 +362,7 @@ def test_a_pickle_that_tries_to_run_code_is_refused_and_runs_none(tmp_path: Path
     marker = tmp_path / "was-run"
     path = tmp_path / "bad.pickle"
     path.write_bytes(_attacks()[name](str(marker)))
-    with pytest.raises(RecordingError, match=r"can run code|which no memory snapshot has") as caught:
+    with pytest.raises(RecordingError, match=r"can run code|which memory snapshots do not have") as caught:
         read_memory_snapshot(path)
     assert "\n" not in str(caught.value)
     assert not marker.exists()
@@ -385,12 +385,15 @@ def _bombs() -> dict[str, tuple[bytes, str]]:
         "huge-integer": (b"\x80\x04\x8a\xff" + b"\x01" * 255 + b".", "integer of 255 bytes"),
         "long-integer-opcode": (
             b"\x80\x04\x8b" + struct.pack("<I", 1 << 30) + b"\x01.",
-            "which no memory snapshot has",
+            "which memory snapshots do not have",
         ),
-        "decimal-integer": (b"I" + b"9" * 100_000 + b"\n.", "which no memory snapshot has"),
-        "nesting-by-marks": (b"\x80\x04" + b"(" * 100_000, "inside each other"),
-        "nesting-by-lists": (b"\x80\x04" + b"]" * 3_000_000 + b"a" * 2_999_999 + b".", "piles up"),
-        "many-containers": (b"\x80\x04(" + b"}0" * 10 + b"}" * 900_000 + b"l.", "which no memory snapshot has|memory"),
+        "decimal-integer": (b"I" + b"9" * 100_000 + b"\n.", "which memory snapshots do not have"),
+        "nesting-by-marks": (b"\x80\x04" + b"(" * 100_000, "containers"),
+        "nesting-by-lists": (b"\x80\x04" + b"]" * 3_000_000 + b"a" * 2_999_999 + b".", "its stack exceeds"),
+        "many-containers": (
+            b"\x80\x04(" + b"}0" * 10 + b"}" * 900_000 + b"l.",
+            "which memory snapshots do not have|memory",
+        ),
         "doubling": (doubling + b".", "ends in the middle"),
         "dict-of-tuples": (b"\x80\x04}(K\x01K\x02\x86K\x03u.", "not text"),
         "dict-of-integers": (b"\x80\x04}K\x01K\x02s.", "not text"),
@@ -401,7 +404,7 @@ def _bombs() -> dict[str, tuple[bytes, str]]:
         "not-utf-8": (b"\x80\x04\x8c\x02\xff\xfe.", "not a pickle of plain values"),
         "future-protocol": (b"\x80\x09N.", "protocol 9"),
         "empty": (b"", "empty"),
-        "text-file": (b"hello", "which no memory snapshot has|damaged"),
+        "text-file": (b"hello", "which memory snapshots do not have|damaged"),
     }
 
 
@@ -425,7 +428,7 @@ def test_a_value_remembered_far_away_costs_nothing(tmp_path: Path) -> None:
 
 def test_memory_and_size_are_bounded(tmp_path: Path) -> None:
     path = write(tmp_path / "s.pickle", make_snapshot())
-    with pytest.raises(RecordingError, match="at most 0 MiB"):
+    with pytest.raises(RecordingError, match="more than the limit of 0 MiB"):
         read_memory_snapshot(path, SnapshotLimits(file_bytes=10))
     with pytest.raises(RecordingError, match="MiB of memory"):
         read_memory_snapshot(path, SnapshotLimits(memory_bytes=100))

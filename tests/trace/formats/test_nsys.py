@@ -497,7 +497,7 @@ def test_missing_tables_and_columns_are_said(tmp_path: Path) -> None:
     assert [row[1:4] for row in rows_of(trace)] == [("k", 10, 20), ("(unnamed kernel)", 40, 10)]
     assert {note.code for note in trace.notes} == {"missing-columns", "no-runtime-events"}
     texts = " ".join(note.message for note in trace.notes)
-    assert "CUPTI_ACTIVITY_KIND_MEMCPY has no start and end" in texts
+    assert "CUPTI_ACTIVITY_KIND_MEMCPY was not read: it has no start and end" in texts
     assert "deviceId, streamId, correlationId, globalPid" in texts
 
 
@@ -522,7 +522,7 @@ def test_complaints_of_nsys_about_lost_events_are_passed_on(tmp_path: Path) -> N
         export.add("DIAGNOSTIC_EVENT", severity=severity, text=text)
     notes = read_one(export.close()).notes
     assert [note.message for note in notes if note.code == "nsys-diagnostic"] == [
-        "nsys says: Not all CUDA events might have been collected."
+        "nsys reports: Not all CUDA events might have been collected."
     ]
 
 
@@ -547,8 +547,8 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
     empty = Export(tmp_path / "c.sqlite", EARLY).close()
     for path, message in (
         (text, "not an SQLite database"),
-        (nothing, "without any table"),
-        (empty, "without any event"),
+        (nothing, "without nsys event tables"),
+        (empty, "without events"),
         (tmp_path / "missing.sqlite", "cannot be read"),
     ):
         with pytest.raises(RecordingError, match=message) as caught:

@@ -67,7 +67,7 @@ def classify_work(trace: Trace, links: Links, definitions: str = "default") -> C
         return _classify_by_names(trace, links)
     if definitions == "default":
         return _classify_by_metadata(trace, links)
-    raise UsageError(f"--definitions {definitions}: there are {' and '.join(DEFINITIONS)}")
+    raise UsageError(f"--definitions {definitions}: unknown; choose from {' and '.join(DEFINITIONS)}")
 
 
 def _classify_by_names(trace: Trace, links: Links) -> Classes:

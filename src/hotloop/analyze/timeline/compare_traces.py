@@ -55,8 +55,8 @@ def compare_traces(names: tuple[str, str], reduced: tuple[Side, Side]) -> Compar
     found = diff_ranks(*timelines)
     if found.host is None and found.device is None:
         raise RecordingError(
-            f"{names[0]} and {names[1]} cannot be compared: they do not both show steps on the host, and not both work"
-            " of a device; `hotloop trace` says what each of them holds"
+            f"{names[0]} and {names[1]} cannot be compared: they have neither host steps nor device work in "
+            "common; see `hotloop trace` for what each contains"
         )
     sides = [_describe_traces(name, side) for name, side in zip(names, reduced, strict=True)]
     warnings = [note.message for note in found.notes if note.level == "warning"]
@@ -74,10 +74,12 @@ def compare_traces(names: tuple[str, str], reduced: tuple[Side, Side]) -> Compar
         if one is not None and two is not None:
             growth, why = split_growth(one, two)
         if growth is None:
-            notes.append(f"wait, transfer and overlap slow-down cannot be told apart: {why}")
+            notes.append(f"wait, transfer and overlap slow-down cannot be separated: {why}")
     elif any(one.facts.world_size and one.facts.world_size > 1 for side in reduced for one in side.traces):
-        notes.append("one rank of several: waits for the others cannot be told from transfers without their files")
-    notes.append("traces do not say how many samples a step has: check that it is the same on both sides")
+        notes.append(
+            "only one rank of several: without the other ranks' files, waiting cannot be separated from transfer"
+        )
+    notes.append("traces do not contain the number of samples per step; make sure that it is the same on both sides")
     if found.host is not None and min(s.steps_count for s in sides) > 1:
         notes.append(INTERVAL_NOTE)
     return Comparison(

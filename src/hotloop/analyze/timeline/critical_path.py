@@ -65,7 +65,7 @@ class _Walk:
 def choose_step(steps: Steps) -> int:
     """Place of the step to look at: the complete one of median length; the first of several."""
     if len(steps) == 0:
-        raise UsageError("the trace shows nothing that a critical path could pass through")
+        raise UsageError("the trace contains no events for a critical path")
     length = steps.end_ns - steps.start_ns
     pool = np.flatnonzero(steps.is_complete)
     pool = pool if len(pool) else np.arange(len(steps))
@@ -226,7 +226,7 @@ def _write_notes(trace: Trace, graph: StepGraph, unexplained: int, paced_by: str
             TraceNote(
                 level="warning",
                 code="unexplained-waits",
-                message=f"{unexplained} ns of the critical path wait for something that the trace does not show",
+                message=f"{unexplained} ns of the critical path wait for something that is not in the trace",
             )
         )
     if graph.unlinked_count:
@@ -234,8 +234,8 @@ def _write_notes(trace: Trace, graph: StepGraph, unexplained: int, paced_by: str
             TraceNote(
                 level="info",
                 code="unlinked-kernels",
-                message=f"{graph.unlinked_count} device events of the step have no launching call: they only follow"
-                " what ran before them on their stream",
+                message=f"{graph.unlinked_count} device events of the step have no launching call; they only follow "
+                "earlier work on their stream",
                 count=graph.unlinked_count,
             )
         )

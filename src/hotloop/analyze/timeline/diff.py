@@ -61,7 +61,7 @@ def _write_notes(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) 
                 TraceNote(
                     level="warning",
                     code="no-steps",
-                    message=f"{which}: no steps are marked; the whole trace counts as one",
+                    message=f"{which}: no steps are marked, so the whole trace counts as one step",
                 )
             )
         if any(one.kernels_left_out_count or one.ops_left_out_count for one in ranks):
@@ -69,8 +69,8 @@ def _write_notes(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) 
                 TraceNote(
                     level="info",
                     code="rows-left-out",
-                    message=f"{which}: only the largest kernels and operators are compared; the others"
-                    " show as not listed",
+                    message=f"{which}: only the largest kernels and operators are compared; others are shown as not "
+                    "listed",
                 )
             )
     sources = [sorted({one.step_source for one in ranks}) for ranks in (before, after)]
@@ -79,7 +79,8 @@ def _write_notes(before: Sequence[RankTimeline], after: Sequence[RankTimeline]) 
             TraceNote(
                 level="warning",
                 code="other-steps",
-                message=f"steps were found in different ways: {', '.join(sources[0])} and {', '.join(sources[1])}",
+                message=f"the steps were identified in different ways: {', '.join(sources[0])} and "
+                f"{', '.join(sources[1])}",
             )
         )
     return tuple(notes)

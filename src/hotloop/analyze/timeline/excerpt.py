@@ -39,7 +39,7 @@ def choose_steps(steps: Steps, wanted: tuple[int, int] | None) -> tuple[int, int
     """
     if steps.source == "whole trace":
         if wanted is not None:
-            raise UsageError("--export-steps: the trace shows no steps; without it the whole trace is exported")
+            raise UsageError("--export-steps: the trace contains no steps; omit it to export the whole trace")
         return 0, len(steps) - 1
     if wanted is None:
         usual = choose_step(steps)
@@ -48,7 +48,7 @@ def choose_steps(steps: Steps, wanted: tuple[int, int] | None) -> tuple[int, int
     places = [at for at, number in enumerate(steps.index) if low <= number <= high]
     if not places:
         raise UsageError(
-            f"--export-steps {low}:{high}: the trace holds the steps {min(steps.index)} to {max(steps.index)}"
+            f"--export-steps {low}:{high}: the trace contains steps {min(steps.index)} to {max(steps.index)}"
         )
     return places[0], places[-1]
 

@@ -165,7 +165,7 @@ def split_growth(before: SideWork, after: SideWork) -> tuple[GrowthSplit | None,
     kinds, or a side whose exposed communication is for the larger part not matched over its ranks."""
     every = (*before.work, *after.work)
     if len({one.window for one in every}) > 1:
-        return None, "one side shows a device and the other does not"
+        return None, "only one side contains device work"
     usual = _learn_durations(before, after)
     sides, counts = [], []
     overlapped = judged = 0
@@ -230,19 +230,20 @@ def _write_notes(
     ):
         if unmatched:
             notes.append(
-                f"{which}: {unmatched} of {matched + unmatched} collectives could not be matched across ranks: their"
-                " exposed time may be wait or transfer, and counts in the rest"
+                f"{which}: {unmatched} of {matched + unmatched} collectives could not be matched across ranks; "
+                "their exposed time may be wait or transfer and counts as rest"
             )
         if steps.alignment == "lead":
-            notes.append(f"{which}: the steps of the ranks do not match; only the first rank counts here")
+            notes.append(f"{which}: the steps of the ranks do not match; only the first rank is used here")
         left_out = sum(one.pieces_left_out_count for one in side.work)
         if left_out:
-            notes.append(f"{which}: {left_out} pieces of work are left out of the slowdown: there are too many")
+            notes.append(f"{which}: {left_out} kernels are left out of the slowdown because there are too many")
     overlapped, judged = judging
     if overlapped and judged < overlapped:
         notes.append(
-            f"the slowdown is known for {judged * 100 // overlapped} % of the work that overlaps with communication:"
-            " the rest has no counterpart on the other side (another name, or another number of calls per step)"
+            f"the slowdown is known for {judged * 100 // overlapped} % of the work that overlaps with "
+            "communication; the rest has no counterpart on the other side (different name or number of calls per "
+            "step)"
         )
     return notes
 

@@ -149,7 +149,7 @@ def _describe_doubts(doubts: Sequence[str], told: bool) -> str:
     if not doubts:
         return ""
     said = f"the trace does not show {', '.join(doubts)}"
-    return said if told else f"{said}; one from hotloop run --trace does"
+    return said if told else f"{said}; record one with hotloop run --trace"
 
 
 def _find_computing(trace: Trace, graph: StepGraph, demand: TraceDemand | None) -> tuple[float, float, float]:

@@ -229,8 +229,8 @@ def compare_ranks(
             TraceNote(
                 level="warning",
                 code="doubtful-collectives",
-                message=f"{int(np.count_nonzero(doubtful))} collectives end on a rank before the last rank arrived:"
-                " they are matched wrongly, or clocks differ by more than is known; they are left out",
+                message=f"{int(np.count_nonzero(doubtful))} collectives end on a rank before the last rank arrived "
+                "and are left out; they are matched wrongly, or the clock offset is wrong",
                 count=int(np.count_nonzero(doubtful)),
             )
         )
@@ -494,8 +494,8 @@ def _judge_links(
         return best < SLOW_LINK_RATIO * expected, f"the best bus bandwidth is {best / 1e9:.2f} GB/s"
     uneven = [k for k in large if k.count >= 8 and k.median_transfer_ns * SLOW_LINK_RATIO > k.min_transfer_ns]
     if uneven:
-        return True, "the same transfer takes more than twice as long as at best: the links are shared or unsteady"
-    return None, f"bus bandwidth is {best / 1e9:.2f} GB/s at best; the capacity of the links is not known"
+        return True, "the same transfer can take more than twice its best time: the links are shared or unsteady"
+    return None, f"the best bus bandwidth is {best / 1e9:.2f} GB/s; the capacity of the links is unknown"
 
 
 def _name_cause(
@@ -518,7 +518,7 @@ def _name_cause(
         small = wait < STRAGGLER_RATIO * span
         return (
             "balanced" if small else "unknown",
-            "ranks arrive together" if small else "ranks wait, but for no single rank",
+            "ranks arrive together" if small else "ranks wait, but not for a single rank",
         )
     rank = shares[straggler].rank
     who = f"rank {rank}" if rank is not None else f"file {straggler}"
@@ -529,8 +529,8 @@ def _name_cause(
     waited, before = sum(s.wait_ns for s in shares), sum(s.first_wait_ns for s in shares)
     if before * 2 > waited:
         reason += (
-            f"; {before * 100 // waited} % of the wait is in the first recorded collective, and the reason for that"
-            " lies before the recording"
+            f"; {before * 100 // waited} % of the wait is in the first recorded collective, so its cause is before "
+            "the recording"
         )
     return ("both", f"{reason}; {why}") if slow else ("slow-rank", reason)
 

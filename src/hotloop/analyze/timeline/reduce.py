@@ -208,25 +208,27 @@ def _write_notes(
 
     if steps.source == "whole trace":
         note(
-            "info", "no-steps", "no steps are marked (ProfilerStep, optimizer or loader): the whole trace is one window"
+            "info",
+            "no-steps",
+            "no steps are marked (ProfilerStep, optimizer or loader), so the whole trace is one window",
         )
     elif steps.source != "ProfilerStep":
-        note("info", "no-steps", f"the steps were found by {steps.source}: the trace has no ProfilerStep")
+        note("info", "no-steps", f"the steps were identified by {steps.source}, because the trace has no ProfilerStep")
     if not covers:
-        note("info", "no-device-events", "the trace shows no device work: there are no device figures")
+        note("info", "no-device-events", "the trace contains no device work, so there are no device figures")
     unlinked = int(np.count_nonzero(links.launch_row < 0))
     if unlinked:
         note(
             "warning" if unlinked * 20 > links.work_count else "info",
             "unlinked-kernels",
-            f"{unlinked} of {links.work_count} device events have no launching call in the trace: they count in every"
-            " total, but not in launch delays, and the idle time before them has an unknown cause",
+            f"{unlinked} of {links.work_count} device events have no launching call in the trace: they count in "
+            "all totals but not in launch delays, and the cause of the idle time before them is unknown",
             unlinked,
         )
     if seen is not None:
         stray = int(np.count_nonzero(seen.of_work < 0))
         if stray:
-            note("info", "outside-steps", f"{stray} device events were launched outside of all steps", stray)
+            note("info", "outside-steps", f"{stray} device events were launched outside any step", stray)
     if len(covers) > 1:
         note(
             "info",
@@ -240,12 +242,12 @@ def _write_notes(
             note(
                 "warning",
                 "before-launch",
-                f"{before} device events begin before the call that launched them: the clocks of host and device"
-                " disagree, and launch delays and idle causes are off by that much",
+                f"{before} device events begin before the call that launched them: host and device clocks differ, "
+                "and launch delays and idle causes are wrong by that difference",
                 before,
             )
     if phases.main_thread is None and len(trace.start_ns):
-        note("info", "no-host", "the trace shows no host ranges: there are no phases")
+        note("info", "no-host", "the trace contains no host ranges, so there are no phases")
     if links.work_count and not np.any(trace.category == Category.PYTHON):
         note("info", "no-stacks", "no Python stacks were recorded: idle time is attributed to operators, not to lines")
     return tuple(notes)

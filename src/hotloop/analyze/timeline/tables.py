@@ -71,7 +71,7 @@ def tabulate_kernels(
     ``top`` rows at most; ``sort`` is one of KERNEL_SORTS.
     """
     if sort not in KERNEL_SORTS:
-        raise UsageError(f"--sort {sort}: kernels sort by {', '.join(KERNEL_SORTS)}")
+        raise UsageError(f"--sort {sort}: unknown; kernels can be sorted by {', '.join(KERNEL_SORTS)}")
     rows = links.device_rows
     if len(rows) == 0:
         return (), 0, 0
@@ -153,7 +153,7 @@ def tabulate_ops(
 ) -> OpTable:
     """The operators by name and shapes. ``sort`` is one of OP_SORTS; ``device`` names the device of the roofline."""
     if sort not in OP_SORTS:
-        raise UsageError(f"--sort {sort}: operators sort by {', '.join(OP_SORTS)}")
+        raise UsageError(f"--sort {sort}: unknown; operators can be sorted by {', '.join(OP_SORTS)}")
     ranges = links.ranges
     name = trace.name[ranges.rows]
     is_op = trace.category[ranges.rows] == Category.CPU_OP

@@ -29,7 +29,7 @@ def draw_steps(trace: Trace, definitions: str = "default", wanted: tuple[int, in
     ground = lay_groundwork(trace, definitions)
     links, steps = ground.links, ground.steps
     if not len(steps):
-        raise UsageError(f"{trace.facts.source} holds no events that could be exported")
+        raise UsageError(f"{trace.facts.source} contains no events to export")
     first, last = choose_steps(steps, wanted)
     covers = cover_devices(trace, links, ground.classes)
     cover = covers[0] if covers else None

@@ -77,7 +77,7 @@ def parse_change(text: str) -> Change:
     """
     kind, _, value = text.partition("=")
     if kind not in CHANGES:
-        raise UsageError(f"--what-if {text}: no such change; there are {list_forms()}")
+        raise UsageError(f"--what-if {text}: unknown change; choose from {list_forms()}")
     try:
         change = _read_value(kind, value)
         _check((change,))
@@ -93,12 +93,14 @@ def _read_value(kind: str, value: str) -> Change:
     if kind == "faster":
         factor, _, pattern = value.partition(":")
         if not pattern:
-            raise ValueError("the pattern for the names is missing")
+            raise ValueError("the name pattern is missing")
         return Change(kind=kind, factor=float(factor), pattern=pattern)
     if kind == "bf16-autocast":
         products, _, attention = value.partition(":")
         if not products:
-            raise ValueError("a trace does not show how much faster bfloat16 is on that machine")
+            raise ValueError(
+                "a factor is needed, because a trace does not show how much faster bfloat16 is on that machine"
+            )
         return Change(kind=kind, factor=float(products), attention_factor=float(attention) if attention else None)
     if kind in ("faster-matmuls", "fused-launches"):
         return Change(kind=kind, factor=float(value) if value else DEFAULT_FACTOR)
@@ -121,7 +123,7 @@ def answer_asked(
     notes: list[TraceNote] = []
     try:
         if steps.source == "whole trace":
-            raise UsageError("the trace shows no steps that could be re-timed")
+            raise UsageError("the trace contains no steps that can be replayed")
         window = open_window(trace, links, classes, steps)
     except UsageError as error:
         return (), (TraceNote(level="warning", code="what-if", message=f"--what-if: {error}"),)
@@ -272,7 +274,7 @@ def choose_steps(trace: Trace, steps: Steps, most: int = MAX_STEPS) -> tuple[int
     middle = choose_step(steps)
     first = last = middle
     if count_rows(trace, steps, middle, middle) > MAX_GRAPH_ROWS:
-        raise UsageError(f"one step has more than {MAX_GRAPH_ROWS} events: it is not replayed")
+        raise UsageError(f"a step has more than {MAX_GRAPH_ROWS} events and cannot be replayed")
     while last - first + 1 < most:
         wider = [(first, last + 1), (first - 1, last)]
         # The shorter side first, so that the median step stays in the middle.
@@ -314,11 +316,11 @@ def _forecast_one(at: Situation, steps: Steps, changes: tuple[Change, ...], base
     high = round(max(step, slow) + spread)
     host_only = [c.kind for c in changes if c.kind in ("no-host-time", "free-launches", "no-host-syncs")]
     if host_only and len(graph.work) == 0:
-        raise UsageError(f"{host_only[0]}: the trace shows no device that the host could be freed for")
+        raise UsageError(f"{host_only[0]}: the trace contains no device work, so freeing the host has no effect")
     basis = "simulated" if miss <= MAX_REPLAY_MISS_RATIO else "rule-of-thumb"
     reason = f"replayed unchanged, the graph gives {1 + (replayed - period) / period:.4f} of the measured step"
     if basis == "rule-of-thumb":
-        reason += ": the steps wait for something that the trace does not show"
+        reason += ": the steps wait for something that is not in the trace"
     doubt = loader.doubts(after.period("host"), period) if loader is not None else ""
     if doubt and basis == "simulated":
         basis, reason = "rule-of-thumb", doubt
@@ -347,16 +349,16 @@ def _forecast_one(at: Situation, steps: Steps, changes: tuple[Change, ...], base
 def _check(changes: Sequence[Change]) -> None:
     for change in changes:
         if change.kind not in CHANGES:
-            raise UsageError(f"no such change: {change.kind}; there are {list_forms()}")
+            raise UsageError(f"unknown change {change.kind}; choose from {list_forms()}")
         if not (change.factor > 0 and math.isfinite(change.factor)):
-            raise UsageError(f"{change.kind}: a factor of {change.factor} makes no sense")
+            raise UsageError(f"{change.kind}: factor {change.factor} is out of range")
         attention = change.attention_factor
         if attention is not None and not (attention > 0 and math.isfinite(attention)):
-            raise UsageError(f"{change.kind}: a factor of {attention} makes no sense")
+            raise UsageError(f"{change.kind}: factor {attention} is out of range")
         if change.kind == "loader-workers" and change.workers_count < 1:
-            raise UsageError("loader-workers: at least one worker")
+            raise UsageError("loader-workers: give at least one worker")
         if change.cores_count < 0:
-            raise UsageError(f"loader-workers: {change.cores_count} cores make no sense")
+            raise UsageError(f"loader-workers: {change.cores_count} cores is out of range")
         if change.kind == "faster":
             try:
                 re.compile(change.pattern)
@@ -474,8 +476,8 @@ def _free_loader(at: Situation, weight: NDArray[np.float64], change: Change, not
             TraceNote(
                 level="warning",
                 code="loader-elsewhere",
-                message="the batches are made in other processes: their speed is not in the trace, so the forecast is"
-                " that of a loader that always has the next batch",
+                message="the batches are made in other processes, whose speed is not in the trace; the forecast "
+                "assumes that the next batch is always ready",
             )
         )
         return None
@@ -488,8 +490,7 @@ def _lower_precision(
     found = find_autocast(at.trace, at.links, at.graph)
     if found is None:
         raise UsageError(
-            f"{change.kind}: the trace shows no matrix product of float32 with its shapes"
-            " (torch.profiler records them with record_shapes=True)"
+            f"{change.kind}: the trace contains no float32 matrix product with shapes; record with record_shapes=True"
         )
     notes += _doubt_autocast(at, change, found)
     lower_precision(at.trace, at.links, at.graph, weight, found, case, change.factor, change.attention_factor)
@@ -506,8 +507,8 @@ def _doubt_autocast(at: Situation, change: Change, found: Autocast) -> list[Trac
         )
     elif share > MAX_UNTOLD_RATIO and not len(at.graph.work):
         doubts.append(
-            f"attention takes {share:.0%} of the steps on the host, where a factor measured outside the training"
-            " does not hold: half to twice it is assumed"
+            f"attention takes {share:.0%} of the steps on the host, where a factor measured outside the training "
+            "is unreliable; the range assumes half to twice of it"
         )
     if not found.is_measured:
         doubts.append("the trace has no operator that shows the memory bandwidth")
@@ -578,7 +579,7 @@ def _free_communication(at: Situation, weight: NDArray[np.float64], change: Chan
 
 def _no_straggler(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
     if at.waits_by_row is None:
-        raise UsageError("no-straggler: it needs the traces of the other ranks")
+        raise UsageError("no-straggler needs the traces of the other ranks")
     graph = at.graph
     comm = np.flatnonzero((graph.role == ROLE["work"]) & (graph.kind == KIND["comm"]))
     for edge in comm.tolist():

@@ -1,6 +1,6 @@
-"""Find out what the slow rank does more of, or on what slower core or device it runs: uneven shards, longer samples,
-another program beside it. Deal the samples out by their cost, not by their count. Which samples meet in a batch may
-change. Advised by `straggler`."""
+"""Find out why the slow rank is slow. It may do more work (uneven shards, longer samples), run on a slower device, or
+share its cores with another program. Distribute samples by cost, not by count. The composition of batches may change.
+Advised by `straggler`."""
 
 from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics
@@ -11,5 +11,5 @@ ACT = act_by_hand(
     summary="give every rank the same work, or move work off the slow one",
     effort="hard",
     numerics=Numerics.RESAMPLED,
-    numerics_note=", or exact where no data moves",
+    numerics_note=", or exact if no data moves",
 )

@@ -1,5 +1,5 @@
-"""Raise the batch size towards the memory that lies idle, and tune the learning rate again: fewer and larger updates
-are another training. Advised by `memory-headroom`."""
+"""Raise the batch size until the free memory is used, and tune the learning rate again: fewer and larger updates
+change the training. Advised by `memory-headroom`."""
 
 from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics
@@ -7,7 +7,7 @@ from hotloop.core.findings import Numerics
 ACT = act_by_hand(
     __doc__,
     id="batch-size",
-    summary="use memory that lies idle for a larger batch",
+    summary="use free memory for a larger batch",
     effort="easy",
     numerics=Numerics.LOSSY,
 )

@@ -1,5 +1,5 @@
-"""Raise the batch size while memory allows it, and tune the learning rate again: fewer and larger updates are another
-training. If the steps wait for input, mend that first. Advised by `small-batch`."""
+"""Raise the batch size while memory allows it, and tune the learning rate again: fewer and larger updates change the
+training. If the steps wait for input, fix that first. Advised by `small-batch`."""
 
 from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics

@@ -1,7 +1,7 @@
-"""Let a batch sampler put samples of like length together: sort windows of, say, 50 batches by length, cut them into
+"""Let a batch sampler group samples of similar length: sort windows of, say, 50 batches by length, cut them into
 batches, and shuffle the batches. With the Transformers Trainer it is an option of `TrainingArguments`
-(`group_by_length=True`, in newer versions `train_sampling_strategy="group_by_length"`). Which samples meet in a
-batch changes. Advised by `padding-waste`."""
+(`group_by_length=True`, in newer versions `train_sampling_strategy="group_by_length"`). Which samples meet in a batch
+changes. Advised by `padding-waste`."""
 
 from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics

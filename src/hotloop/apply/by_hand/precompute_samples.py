@@ -11,5 +11,5 @@ ACT = act_by_hand(
     summary="do the work that is the same in every epoch once, before the training",
     effort="hard",
     numerics=Numerics.RESAMPLED,
-    numerics_note=", or exact where samples draw no random numbers",
+    numerics_note=", or exact if samples draw no random numbers",
 )

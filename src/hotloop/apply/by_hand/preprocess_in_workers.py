@@ -7,7 +7,7 @@ from hotloop.core.findings import Numerics
 ACT = act_by_hand(
     __doc__,
     id="preprocess-in-workers",
-    summary="move work from the loop body into a data set or `collate_fn`, which workers run",
+    summary="move work from the loop body into the dataset or `collate_fn`, which workers run",
     effort="medium",
     numerics=Numerics.RESAMPLED,
 )

@@ -1,6 +1,6 @@
-"""Compare the measured rate with what the network should reach (`hotloop bench scaling`; `nccl-tests` on GPUs). Then
-look at the interface in use (`NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`), the duplex and speed of the port, and
-other traffic. Advised by `slow-link`. The numbers stay the same."""
+"""Compare the measured rate with the network's nominal rate (`hotloop bench scaling`; `nccl-tests` on GPUs). Then
+look at the interface in use (`NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`), the duplex and speed of the port, and other
+traffic. Advised by `slow-link`. The numbers stay the same."""
 
 from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics

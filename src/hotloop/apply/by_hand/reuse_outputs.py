@@ -1,4 +1,4 @@
-"""Keep the outputs of the training forward, detached, and compute the metrics from them; a second forward on the same
+"""Keep the detached outputs of the training forward and compute the metrics from them; a second forward on the same
 batch is not needed. Dropout and batch statistics of a pass in evaluation mode differ. Advised by
 `redundant-compute`."""
 
@@ -11,5 +11,5 @@ ACT = act_by_hand(
     summary="reuse the outputs of the forward pass instead of running it again",
     effort="medium",
     numerics=Numerics.REORDERED,
-    numerics_note=", or exact where only forwards repeat",
+    numerics_note=", or exact if only forwards repeat",
 )

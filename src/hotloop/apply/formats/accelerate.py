@@ -79,7 +79,7 @@ def read(content: Mapping[str, Any]) -> Read:
     if precision in ("bf16", "fp16"):
         proposals.append(Proposal(technique=f"{precision}-autocast", settings={}, key="mixed_precision"))
     elif precision not in (None, "no", False):
-        warnings.append(f"mixed_precision = {show(precision)}: no technique of hotloop says this; left out")
+        warnings.append(f"mixed_precision = {show(precision)}: no hotloop technique corresponds to it; left out")
     dynamo = table(content, "dynamo_config", warnings)
     backend = str(dynamo.get("dynamo_backend", "no")).lower()
     if backend != "no":

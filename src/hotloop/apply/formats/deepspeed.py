@@ -18,7 +18,9 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
     if batch_size is not None:
         content["train_micro_batch_size_per_gpu"] = batch_size
     else:
-        warnings.append("train_micro_batch_size_per_gpu is not in a strategy, and DeepSpeed needs it: give batch_size")
+        warnings.append(
+            "DeepSpeed needs train_micro_batch_size_per_gpu, which a strategy does not contain; give batch_size"
+        )
     if accumulate is not None:
         content["gradient_accumulation_steps"] = accumulate
     for technique, dtype in AUTOCAST.items():
@@ -37,7 +39,7 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
         if settings.pop("cpu_offload", False):
             zero |= {"offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
         content["zero_optimization"] = zero
-        warnings.append("fsdp2: written as ZeRO stage 3, which shards the same by another implementation")
+        warnings.append("fsdp2: written as ZeRO stage 3, which shards the same state with another implementation")
     elif chosen.take("zero-optimizer") is not None:
         content["zero_optimization"] = {"stage": 1}
     arguments = take_code(chosen)
@@ -75,7 +77,9 @@ def read(content: Mapping[str, Any]) -> Read:
                 f"zero_optimization.offload_param.device = {offload!r}: hotloop offloads to the host's memory"
             )
         if stage == 3:
-            warnings.append("zero_optimization.stage = 3: read as FSDP2, which shards the same another way")
+            warnings.append(
+                "zero_optimization.stage = 3: read as FSDP2, which shards the same state with another implementation"
+            )
         warnings += leave_out(zero, {"stage", *(("offload_param",) if stage == 3 else ())}, "zero_optimization.")
     batch_size = positive(content.get("train_micro_batch_size_per_gpu"), "train_micro_batch_size_per_gpu", warnings)
     accumulate = positive(content.get("gradient_accumulation_steps"), "gradient_accumulation_steps", warnings)

@@ -34,7 +34,7 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
         if settings is not None:
             trainer["precision"] = precision
             warnings += [
-                f"{technique}.{key}: give Lightning's MixedPrecision a GradScaler of your own"
+                f"{technique}.{key}: pass your own GradScaler to Lightning's MixedPrecision"
                 for key in ("growth_interval", "init_scale")
                 if settings.pop(key, None) is not None
             ]
@@ -76,7 +76,7 @@ def read(content: Mapping[str, Any]) -> Read:
     elif str(precision) in by_name:
         proposals.append(Proposal(technique=by_name[str(precision)], settings={}, key="precision"))
     elif precision is not None and str(precision) not in ("32", "32-true"):
-        warnings.append(f"precision = {show(precision)}: no technique of hotloop says this; left out")
+        warnings.append(f"precision = {show(precision)}: no hotloop technique corresponds to it; left out")
     if content.get("benchmark") is True:
         proposals.append(Proposal(technique="cudnn-benchmark", settings={}, key="benchmark"))
     accumulate = positive(content.get("accumulate_grad_batches"), "accumulate_grad_batches", warnings)

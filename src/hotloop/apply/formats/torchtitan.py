@@ -37,7 +37,7 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
     if compiling is not None:
         compile_ = {"enable": True, "components": ["model"], "backend": compiling.pop("backend", "inductor")}
         if not compiling.pop("regional", False):
-            warnings.append("compile-model: torchtitan compiles each block by itself, as regional = true does")
+            warnings.append("compile-model: torchtitan compiles each block separately, as regional = true does")
     recompute: dict[str, Any] = {"mode": "none"}
     recomputing = chosen.take("activation-checkpointing")
     if recomputing is not None:
@@ -48,7 +48,7 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
                 warnings.append("activation-checkpointing.budget: torchtitan keeps a budget in compiled models only")
         elif recomputing.pop("policy", "all") == "matmuls":
             recompute = {"mode": "selective", "selective_ac_option": "op"}
-            warnings.append("activation-checkpointing.policy: torchtitan computes every second matrix product again")
+            warnings.append("activation-checkpointing.policy: torchtitan recomputes every second matrix product")
         else:
             recompute = {"mode": "full"}
     code = take_code_arguments(chosen)
@@ -73,7 +73,7 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
     else:
         parallelism["data_parallel_shard_degree"] = 1
         warnings.append(
-            "set parallelism.data_parallel_replicate_degree to the number of ranks: a strategy has no such number"
+            "set parallelism.data_parallel_replicate_degree to the number of ranks: a strategy does not contain it"
         )
     sections = {
         "training": training,

@@ -35,18 +35,18 @@ def read(content: Mapping[str, Any]) -> Read:
     warnings = leave_out(content, {"training"})
     block = table(content, "training", warnings)
     if not block:
-        warnings.append("there is no table 'training' with anything in it")
+        warnings.append("the table 'training' is missing or empty")
     proposals = []
     dtype = block.get("dtype")
     if isinstance(dtype, str) and dtype in DTYPES:
         proposals.append(Proposal(technique=DTYPES[dtype], settings={}, key="training.dtype"))
     elif dtype not in FULL:
-        warnings.append(f"training.dtype = {show(dtype)}: no technique of hotloop says this; left out")
+        warnings.append(f"training.dtype = {show(dtype)}: no hotloop technique corresponds to it; left out")
     settings = {key: block[key] for key in ("num_workers", "prefetch_factor") if key in block}
     if settings.get("num_workers"):
         proposals.append(Proposal(technique="loader-workers", settings=settings, key="training.num_workers"))
     elif settings.get("prefetch_factor") is not None:
-        warnings.append("training.prefetch_factor: means nothing without num_workers; left out")
+        warnings.append("training.prefetch_factor has no effect without num_workers; left out")
     batch_size = positive(block.get("batch_size"), "training.batch_size", warnings)
     accumulate = positive(block.get("gradient_accumulation_steps"), "training.gradient_accumulation_steps", warnings)
     known = {"dtype", "num_workers", "prefetch_factor", "batch_size", "gradient_accumulation_steps"}

@@ -33,22 +33,18 @@ class Accumulation(Technique):
 
     id = "accumulation"
     title = "split each batch into micro-batches"
-    summary = "smaller micro-batches, of which the gradients add up to one step"
+    summary = "use smaller micro-batches whose gradients add up to one step"
     effort = "medium"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.LOOP
     memory = MemorySaving(
-        what="activations of the rest of the batch", forms=(MemoryForm(settings={"micro_batches": 2}),), turn=1
+        what="activations of the other micro-batches", forms=(MemoryForm(settings={"micro_batches": 2}),), turn=1
     )
     needs_library = True
-    settings = (
-        Setting(
-            name="micro_batches", kind=int, default=2, help="parts of a batch that share one step", least=1, most=65536
-        ),
-    )
+    settings = (Setting(name="micro_batches", kind=int, default=2, help="micro-batches per step", least=1, most=65536),)
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         if context.from_outside:
-            return NotApplicable(why="the script's loop decides what a batch is; use the Trainer or micro_batches()")
-        return NotApplicable(why="the loop is yours: go through hotloop.train.accumulate.micro_batches in it")
+            return NotApplicable(why="the script's loop defines the batch; use the Trainer or micro_batches()")
+        return NotApplicable(why="your loop must do it: iterate over hotloop.train.accumulate.micro_batches")

@@ -61,13 +61,13 @@ class ActivationCheckpointing(Technique):
 
     id = "activation-checkpointing"
     title = "recompute activations in backward"
-    summary = "keep fewer activations and compute them again in backward"
+    summary = "keep fewer activations and recompute them in backward"
     effort = "medium"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.ACTIVATIONS
     memory = MemorySaving(
-        what="activations, but for the inputs of blocks",
+        what="activations except the inputs of blocks",
         forms=(
             MemoryForm(),
             MemoryForm(label="keeps matmuls", settings={"policy": "matmuls"}),
@@ -78,15 +78,17 @@ class ActivationCheckpointing(Technique):
     treats = ("memory-pressure",)
     conflicts = ("keep-activations",)
     settings = (
-        Setting(name="policy", kind=str, default="all", choices=("all", "matmuls"), help="what a block recomputes"),
-        Setting(name="budget", kind=float, default=0.0, least=0.0, most=1.0, help="share of activations to keep"),
+        Setting(
+            name="policy", kind=str, default="all", choices=("all", "matmuls"), help="what to recompute in a block"
+        ),
+        Setting(name="budget", kind=float, default=0.0, least=0.0, most=1.0, help="fraction of activations to keep"),
         Setting(name="block", kind=str, default=None, help="class of the blocks (default: the repeated class)"),
     )
     functions = ("torch.utils.checkpoint:checkpoint",)
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         if settings["budget"] == 1.0:
-            return "budget is 1.0, which keeps everything; leave the technique out"
+            return "budget is 1.0, which keeps everything; remove the technique"
         return None
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -102,9 +104,9 @@ class ActivationCheckpointing(Technique):
             if budget > 0 and policy == "all" and block is None:
                 return _set_compiler_budget(budget)
             if compiled is not None:
-                return NotApplicable(why="the script compiles the model; only a budget works there (budget = 0.5)")
+                return NotApplicable(why="the script compiles the model, which needs a budget (such as budget = 0.5)")
         if getattr(inner, "is_gradient_checkpointing", False):
-            return NotApplicable(why="the script switched gradient_checkpointing on itself")
+            return NotApplicable(why="the script already enables gradient_checkpointing")
         plain = policy == "all" and budget == 0 and block is None
         if plain and getattr(inner, "supports_gradient_checkpointing", False):
             switched = _switch_transformers(inner)
@@ -121,7 +123,9 @@ class ActivationCheckpointing(Technique):
         for one in blocks:
             changer = find_buffer_changer(one)
             if changer is not None:
-                return NotApplicable(why=f"{type(one).__name__} holds {changer}, which would count every batch twice")
+                return NotApplicable(
+                    why=f"{type(one).__name__} contains {changer}, which would count every batch twice"
+                )
         restore_caches, also = _switch_caches_off(inner)
 
         def refuse(why: str) -> None:
@@ -145,14 +149,14 @@ class ActivationCheckpointing(Technique):
                 refuse=refuse,
             )
             values = {"blocks": len(blocks), "budget": budget}
-            text = f"the first forward shows what {{blocks}} blocks keep; then {{budget:.0%}} of it is kept{also}"
+            text = f"the first forward measures what {{blocks}} blocks keep; after it, {{budget:.0%}} is kept{also}"
         else:
             count = max(1, math.ceil((1.0 - budget) * len(blocks)))
             chosen = [blocks[i * len(blocks) // count] for i in range(count)]
             recomputation = Recomputation(chosen, policy, refuse)
             kept = "all but their inputs" if policy == "all" else "all but matrix products and attention"
             values = {"recomputed": count, "blocks": len(blocks)}
-            text = f"{{recomputed}} of {{blocks}} blocks of {type(chosen[0]).__name__} forget {kept}{also}"
+            text = f"{{recomputed}} of {{blocks}} blocks of {type(chosen[0]).__name__} recompute {kept}{also}"
         memory["recomputation"], memory["take_back"] = recomputation, take_back
         return Applied(text=text, values=values, undo=take_back)
 
@@ -162,11 +166,11 @@ class ActivationCheckpointing(Technique):
         recomputation = memory.get("recomputation")
         if (recomputation is not None and recomputation.inside) or memory.get("transformers"):
             return None
-        memory["script_checkpoints"] = "the script checkpoints activations itself"
+        memory["script_checkpoints"] = "the script already checkpoints activations"
         if recomputation is None:
             return NotApplicable(why=memory["script_checkpoints"])
         memory["take_back"]()
-        return NotApplicable(why=f"taken back: {memory['script_checkpoints']}")
+        return NotApplicable(why=f"reverted: {memory['script_checkpoints']}")
 
 
 def _set_compiler_budget(budget: float) -> Effect:
@@ -177,7 +181,7 @@ def _set_compiler_budget(budget: float) -> Effect:
         return NotApplicable(why="this torch's compiler has no activation_memory_budget")
     before = config.activation_memory_budget
     if before != 1.0:
-        return NotApplicable(why=f"activation_memory_budget={before} was chosen in the script")
+        return NotApplicable(why=f"the script sets activation_memory_budget={before}")
     config.activation_memory_budget = budget
 
     def undo() -> None:
@@ -193,7 +197,7 @@ def _set_compiler_budget(budget: float) -> Effect:
 
 def _switch_transformers(model: Any) -> Effect:
     if any(find_buffer_changer(part) for part in model.children()):
-        return NotApplicable(why="the model holds batch norm, which would count every batch twice")
+        return NotApplicable(why="the model contains batch norm, which would count every batch twice")
     config = model.config
     before = getattr(config, "use_cache", None)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

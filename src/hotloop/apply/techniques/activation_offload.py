@@ -32,12 +32,12 @@ class ActivationOffload(Technique):
 
     id = "activation-offload"
     title = "keep activations in host memory"
-    summary = "keep activations in the host's memory until backward needs them"
+    summary = "keep activations in host memory until backward needs them"
     effort = "easy"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.ACTIVATIONS
-    memory = MemorySaving(what="activations, which wait on the host", needs="an accelerator")
+    memory = MemorySaving(what="activations, which are moved to the host", needs="an accelerator")
     treats = ("memory-pressure",)
     conflicts = ("compile-model",)
     settings = (
@@ -48,14 +48,14 @@ class ActivationOffload(Technique):
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         device = next(model.parameters()).device.type
         if device == "cpu":
-            return NotApplicable(why="the model is on the CPU: there is no other memory to use")
+            return NotApplicable(why="the model is on the CPU, so there is nothing to offload")
         if find_compilation(model) is not None or is_inside_compiled_function():
-            return NotApplicable(why="the script compiles the model: what it saves is out of reach")
+            return NotApplicable(why="the script compiles the model, whose saved activations cannot be moved")
         replicated = find_replication(model)
         if replicated is not None:
             return NotApplicable(why=replicated)
         undo = offload(model, int(settings["least_bytes"]), bool(settings["pin_memory"]))  # type: ignore[arg-type]
-        text = "activations of {least_bytes} bytes and more wait on the host"
+        text = "activations of {least_bytes} bytes and more are kept on the host until backward"
         return Applied(text=text, values={"least_bytes": settings["least_bytes"]}, undo=undo)
 
 

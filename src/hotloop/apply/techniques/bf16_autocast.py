@@ -46,20 +46,20 @@ class Bf16Autocast(Technique):
 
     id = "bf16-autocast"
     title = "run the forward in bfloat16 (autocast)"
-    summary = "run forward and loss under `torch.autocast(dtype=torch.bfloat16)`"
+    summary = "run the forward and the loss under `torch.autocast(dtype=torch.bfloat16)`"
     effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.ASK
     stage = Stage.PRECISION
     is_probed = True
     source = ModelContext(context='torch.autocast("{device}", dtype=torch.bfloat16)', value="device")
-    memory = MemorySaving(what="half of the activations that autocast casts")
+    memory = MemorySaving(what="half the size of the activations that autocast casts")
     treats = ("full-precision",)
     conflicts = ("fp16-autocast", "bf16-parameters")
     settings = (
-        Setting(name="dtype", kind=str, default="bfloat16", choices=("bfloat16",), help="what autocast computes in"),
-        Setting(name="device_type", kind=str, default=None, help="act on models of this device only (default: on any)"),
-        Setting(name="evaluation", kind=bool, default=True, help="forwards without gradients too"),
+        Setting(name="dtype", kind=str, default="bfloat16", choices=("bfloat16",), help="dtype of autocast"),
+        Setting(name="device_type", kind=str, default=None, help="apply only to models on this device (default: any)"),
+        Setting(name="evaluation", kind=bool, default=True, help="also apply to forwards without gradients"),
     )
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -77,11 +77,11 @@ class Bf16Autocast(Technique):
 
         def give_up(why: str) -> None:
             undo()
-            context.report(self.id, NotApplicable(why=f"taken back, the forward failed under autocast: {why}"))
+            context.report(self.id, NotApplicable(why=f"reverted: the forward failed under autocast: {why}"))
 
         undo = autocast_forward(model, torch.bfloat16, give_up, evaluation=bool(settings["evaluation"]))
-        slow = "; this CPU has no bfloat16 units: expect no gain" if device == "cpu" and not _has_units() else ""
-        text = "forward under autocast({device!r}, bfloat16), outputs in float32" + slow
+        slow = "; this CPU has no bfloat16 units, so expect no gain" if device == "cpu" and not _has_units() else ""
+        text = "the forward runs under autocast({device!r}, bfloat16), with outputs in float32" + slow
         return Applied(text=text, values={"device": device}, undo=undo)
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:

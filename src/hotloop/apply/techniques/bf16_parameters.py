@@ -61,7 +61,7 @@ class Bf16Parameters(Technique):
     safety = Safety.SHOW
     stage = Stage.PRECISION
     is_probed = True
-    memory = MemorySaving(what="half of weights, gradients and optimizer state")
+    memory = MemorySaving(what="half the size of weights, gradients and optimizer state")
     treats = ("full-precision", "memory-pressure")
     conflicts = ("bf16-autocast", "fp16-autocast")
     settings = (
@@ -71,21 +71,22 @@ class Bf16Parameters(Technique):
             default=0,
             least=0,
             most=1 << 40,
-            help="leave parameters with fewer elements in float32",
+            help="keep parameters with fewer elements in float32",
         ),
         Setting(
             name="weights",
             kind=str,
             default="compensated",
             choices=("compensated", "stochastic", "nearest"),
-            help="what happens to an update's lower half: kept beside the weight, rounded at random, or lost",
+            help="how an update's lower 16 bits are treated: kept beside the weight, rounded stochastically, or "
+            "dropped",
         ),
         Setting(
             name="state",
             kind=str,
             default="bfloat16",
             choices=("bfloat16", "float32"),
-            help="dtype of the optimizer's state; bfloat16 is rounded at random unless weights is 'nearest'",
+            help="dtype of the optimizer's state; bfloat16 is rounded stochastically unless weights is 'nearest'",
         ),
     )
 
@@ -95,8 +96,8 @@ class Bf16Parameters(Technique):
         for other in ("compile-optimizer", "optimizer-in-backward", "optimizer-state-offload", "zero-optimizer"):
             if strategy.get(other) is not None:
                 return (
-                    f"weights is {settings['weights']!r}: updates are made a few tensors at a time, in float32, which "
-                    f"cannot be done inside {other}; remove one of both, or set weights = 'nearest' and state = "
+                    f"weights is {settings['weights']!r}: updates run in float32 on a few tensors at a time, which "
+                    f"is impossible inside {other}; remove one of the two, or set weights = 'nearest' and state = "
                     "'bfloat16'"
                 )
         return None
@@ -115,7 +116,7 @@ class Bf16Parameters(Technique):
             return NotApplicable(why="this GPU has no bfloat16 units")
         chosen = [p for p in _weights(model) if p.numel() >= int(settings["least_elements"])]
         if not chosen:
-            return NotApplicable(why="no weight matrix that could be stored in bfloat16")
+            return NotApplicable(why="the model has no weight matrix that could be stored in bfloat16")
         rests = {}
         for p in chosen:
             near, rests[id(p)] = split_float32(p.detach())
@@ -129,7 +130,7 @@ class Bf16Parameters(Technique):
                     _put(p, join_float32(p.detach(), rests.get(id(p))))
             rests.clear()
             if reason:
-                context.report(self.id, NotApplicable(why=f"taken back, the forward failed: {reason}"))
+                context.report(self.id, NotApplicable(why=f"reverted: the forward failed: {reason}"))
 
         def settle() -> None:
             """The first forward has shown that the model bears it: only the updates may still want the rests."""
@@ -181,7 +182,7 @@ class Bf16Parameters(Technique):
         if why is not None:
             for one in casts:
                 one.back()
-            return NotApplicable(why=f"taken back: {why}")
+            return NotApplicable(why=f"reverted: {why}")
         rests = {id(p): one.rests.pop(id(p)) for one in casts for p in one.parameters if id(p) in one.rests}
         if settings["weights"] != "compensated":
             rests.clear()
@@ -204,12 +205,12 @@ def _why_not(model: Any, settings: Mapping[str, Any], context: Context) -> str |
     from torch.nn.parallel import DistributedDataParallel
 
     if isinstance(model, DistributedDataParallel):
-        return "DistributedDataParallel has made its float32 buckets already; give the model before it is wrapped"
+        return "DistributedDataParallel already created its float32 buckets; pass the model before it is wrapped"
     if any("FSDP" in type(one).__name__ or "FullySharded" in type(one).__name__ for one in model.modules()):
-        return "the model is sharded: choose FSDP's own mixed precision"
+        return "the model is sharded; use FSDP's own mixed precision"
     holder = _find_holder_of_copy(model)
     if holder is not None:
-        return f"{holder} holds a float32 copy of the model, and an average of both dtypes is an error in torch"
+        return f"{holder} contains a float32 copy of the model, and torch cannot average the two dtypes"
     ours = {id(p) for p in model.parameters()}
     for optimizer in context.optimizers():
         held = [p for group in optimizer.param_groups for p in group["params"]]
@@ -219,7 +220,7 @@ def _why_not(model: Any, settings: Mapping[str, Any], context: Context) -> str |
             return "LBFGS needs one dtype for all parameters"
         if _is_plain(settings):
             if any(optimizer.state.get(p) for p in held):
-                return f"{type(optimizer).__name__} has float32 state already"
+                return f"{type(optimizer).__name__} already has float32 state"
             continue
         why = _why_not_step(optimizer)
         if why is not None:
@@ -256,7 +257,7 @@ def _why_not_step(optimizer: Any) -> str | None:
     from hotloop.apply.sharded_optimizer import ELEMENTWISE
 
     why = why_not_narrow(optimizer, ELEMENTWISE)
-    return None if why is None else f"{why} (weights = 'nearest' and state = 'bfloat16' leave its step as it is)"
+    return None if why is None else f"{why} (weights = 'nearest' and state = 'bfloat16' leave its step unchanged)"
 
 
 def _weights(model: Any) -> list[Any]:
@@ -310,6 +311,6 @@ class _Cast:
 
 _KEPT = {
     "compensated": "with their lower halves",
-    "stochastic": "rounded at random",
+    "stochastic": "rounded stochastically",
     "nearest": "rounded to the nearest",
 }

@@ -50,7 +50,7 @@ class CalmerScaler(Technique):
             default=None,
             least=1,
             most=2.0**32,
-            help="first factor of the scaler (default: the script's)",
+            help="initial scale (default: the script's)",
         ),
         Setting(
             name="growth_interval",
@@ -58,7 +58,7 @@ class CalmerScaler(Technique):
             default=None,
             least=1,
             most=1_000_000_000,
-            help="steps without overflow after which the factor doubles (default: the script's, at least 2000)",
+            help="steps without overflow after which the scale doubles (default: the script's, at least 2000)",
         ),
     )
 
@@ -70,15 +70,15 @@ class CalmerScaler(Technique):
         wanted = max(int(interval), USUAL_INTERVAL) if named is None else int(named)
         wanted_scale = scale if settings["init_scale"] is None else float(settings["init_scale"])
         if scaler._scale is not None and wanted_scale != scale:
-            return NotApplicable(why="the scaler has scaled already: its first factor is past")
+            return NotApplicable(why="the scaler was already used, so its initial scale no longer matters")
         changes, values = [], {"growth_interval": wanted, "init_scale": wanted_scale}
         if wanted != interval:
-            changes.append(f"growth_interval={{growth_interval}} in place of {interval}")
+            changes.append(f"growth_interval={{growth_interval}} instead of {interval}")
         if wanted_scale != scale:
-            changes.append(f"init_scale={{init_scale:g}} in place of {scale:g}")
+            changes.append(f"init_scale={{init_scale:g}} instead of {scale:g}")
         if not changes:
             return NotApplicable(
-                why=f"growth_interval is {interval} and init_scale {scale:g} already; name smaller or larger ones"
+                why=f"growth_interval is already {interval} and init_scale already {scale:g}; set other values"
             )
         scaler.set_growth_interval(wanted)
         scaler._init_scale = wanted_scale

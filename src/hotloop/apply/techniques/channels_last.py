@@ -9,7 +9,7 @@ from hotloop.apply.modules import find_replication
 from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Stage, Technique
 
-LBFGS = "LBFGS wants contiguous gradients"
+LBFGS = "LBFGS needs contiguous gradients"
 
 
 class ChannelsLast(Technique):
@@ -59,7 +59,7 @@ class ChannelsLast(Technique):
             return NotApplicable(why=why)
         count, undo = _lay_out(module, context.memory(self.id))
         context.memory(self.id).setdefault("laid", []).append(module)
-        text = "{weights} weights as channels_last before DistributedDataParallel"
+        text = "{weights} weights converted to channels_last before DistributedDataParallel"
         return Applied(text=text, values={"weights": count}, undo=undo)
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -74,7 +74,7 @@ class ChannelsLast(Technique):
         )
         if isinstance(model, DistributedDataParallel) and not is_laid:
             return NotApplicable(
-                why="DistributedDataParallel has made its buckets; give the model before it is wrapped"
+                why="DistributedDataParallel already created its buckets; pass the model before it is wrapped"
             )
         why = None if is_laid else _why_not(model, context)
         if why is not None:
@@ -90,7 +90,7 @@ class ChannelsLast(Technique):
 
         def give_up(why: str) -> None:
             undo()
-            context.report(self.id, NotApplicable(why=f"taken back, the forward failed: {why}"))
+            context.report(self.id, NotApplicable(why=f"reverted: the forward failed: {why}"))
 
         undo_forward = wrap_forward(model, on_trial(model, around, give_up))
 
@@ -98,7 +98,7 @@ class ChannelsLast(Technique):
             undo_forward()
             undo_weights()
 
-        text = "inputs as channels_last" if is_laid else "{weights} weights and the inputs as channels_last"
+        text = "inputs in channels_last" if is_laid else "{weights} weights and the inputs in channels_last"
         return Applied(text=text, values={} if is_laid else {"weights": count}, undo=undo)
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -107,7 +107,7 @@ class ChannelsLast(Technique):
         if _is_lbfgs_of(optimizer, memory.get("weights", ())):
             for take_back in memory["undo"]:
                 take_back()
-            return NotApplicable(why=f"taken back: {LBFGS}")
+            return NotApplicable(why=f"reverted: {LBFGS}")
         _follow(optimizer, memory)
         return None
 
@@ -138,7 +138,7 @@ def _why_not(model: Any, context: Context) -> str | None:
     if not convolutions:
         return "the model has no 2-dimensional convolution"
     if any("FSDP" in type(one).__name__ or "FullySharded" in type(one).__name__ for one in model.modules()):
-        return "the model is sharded: its weights are no longer 4-dimensional"
+        return "the model is sharded, so its weights are no longer 4-dimensional"
     replicated = find_replication(model)
     if replicated is not None:
         return replicated
@@ -146,13 +146,13 @@ def _why_not(model: Any, context: Context) -> str | None:
         m.weight for m in convolutions if m.weight.dim() == 4 and m.weight.shape[1] > 1 and m.weight[0, 0].numel() > 1
     ]
     if wide and all(w.is_contiguous(memory_format=torch.channels_last) for w in wide):
-        return "the weights are channels_last already"
+        return "the weights are already in channels_last"
     ours = {id(p) for p in model.parameters()}
     for optimizer in context.optimizers():
         if _is_lbfgs_of(optimizer, ours):
             return LBFGS
     place = find_in_user_code((b"view", b"parameters_to_vector"), flat_use_line)
-    return None if place is None else f"the script takes weights or gradients as contiguous ({place})"
+    return None if place is None else f"the script assumes contiguous weights or gradients ({place})"
 
 
 def _lay_out(model: Any, memory: dict[str, Any]) -> tuple[int, Any]:

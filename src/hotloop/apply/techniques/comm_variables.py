@@ -84,10 +84,10 @@ class CommVariables(Technique):
         for name in ("socket_ifname", "gloo_socket_ifname"):
             value = settings[name]
             if value is not None and INTERFACES.fullmatch(str(value)) is None:
-                return f"{name} is {value!r}: write interfaces such as 'eth0' or 'eth0,eth1'"
+                return f"{name} is {value!r}; write interfaces such as 'eth0' or 'eth0,eth1'"
         own = settings["gloo_socket_ifname"]
         if own is not None and str(own)[:1] in "^=":
-            return f"gloo_socket_ifname is {own!r}: gloo knows exact names only, without ^ and ="
+            return f"gloo_socket_ifname is {own!r}: gloo supports exact names only, without ^ and ="
         return None
 
     def set_environment(
@@ -96,7 +96,7 @@ class CommVariables(Technique):
         wanted = _wanted(settings)
         kept = {name: environment[name] for name in wanted if name in environment}
         new = {name: value for name, value in wanted.items() if name not in kept}
-        said = "; ".join(f"{name}={{{name}}} was set already and stays" for name in kept)
+        said = "; ".join(f"{name}={{{name}}} was already set and is kept" for name in kept)
         if not new:
             return {}, NotApplicable(why=said.format_map(kept))
         text = " ".join(f"{name}={{{name}}}" for name in new) + (f" ({said})" if said else "")
@@ -110,7 +110,7 @@ class CommVariables(Technique):
         if context.from_outside:
             return None  # set before this process was started
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return NotApplicable(why="the process group exists: its variables were read when it was made")
+            return NotApplicable(why="the process group already exists and read its variables when it was created")
         new, effect = self.set_environment(settings, os.environ)
         if not isinstance(effect, Applied):
             return effect

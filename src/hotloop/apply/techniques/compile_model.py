@@ -97,7 +97,7 @@ class CompileModel(Technique):
         else:
             parts = find_blocks(inner, None if block is None else str(block))
             if not parts:
-                named = f"no module of class {block}" if block else "no class of modules that it repeats"
+                named = f"no module of class {block}" if block else "no repeated class of modules"
                 return NotApplicable(why=f"the model has {named}, so there are no blocks to compile")
         undos = [allow_failures(bool(settings["fullgraph"])), allow_kept_graphs()]
         device, told = next(inner.parameters()).device, [False]
@@ -109,7 +109,7 @@ class CompileModel(Technique):
         def tell_draws() -> None:
             if not told[0]:
                 told[0] = True
-                text = "its forward draws random numbers, which compiled code draws anew"
+                text = "its forward draws random numbers, which compiled code draws differently"
                 context.report(self.id, Applied(text=text, values=values, numerics=Numerics.RESAMPLED))
 
         for part in parts:
@@ -125,7 +125,9 @@ class CompileModel(Technique):
         return Applied(text=f"compiled {what} ({said})", values=values, undo=undo)
 
     def why_no_source(self, values: Mapping[str, Value]) -> str | None:
-        return "its blocks were compiled one by one, which has no form in the source" if "blocks" in values else None
+        return (
+            "its blocks were compiled separately, which cannot be written in the source" if "blocks" in values else None
+        )
 
 
 def find_hindrance(model: Any, backend: str) -> str | None:
@@ -139,18 +141,18 @@ def find_hindrance(model: Any, backend: str) -> str | None:
     if is_inside_compiled_function():
         return "the script calls the model inside a function that it compiles"
     if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-        return "the model is scripted with torch.jit"
+        return "the model was scripted with torch.jit"
     for cls in type(model).__mro__:
         if cls.__name__ in ("FullyShardedDataParallel", "DataParallel") or cls.__module__.startswith("deepspeed."):
-            return f"{cls.__name__} decides itself how its parts run; compile the model before wrapping it"
+            return f"{cls.__name__} controls how its submodules run; compile the model before wrapping it"
     if not is_dynamo_supported():
-        return "this torch cannot compile with this Python"
+        return "this torch version cannot compile with this Python version"
     known = torch._dynamo.list_backends(exclude_tags=())
     if backend not in known:
         return f"torch has no backend {backend!r}; it has {', '.join(sorted(known))}"
     place = find_second_derivative()
     if place is not None:
-        return f"the script differentiates gradients ({place}), which a compiled model cannot"
+        return f"the script differentiates gradients ({place}), which compiled models do not support"
     return find_missing_compiler(next(model.parameters()).device.type) if backend == "inductor" else None
 
 

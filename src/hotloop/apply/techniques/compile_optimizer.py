@@ -62,14 +62,14 @@ class CompileOptimizer(Technique):
             return NotApplicable(why=f"{kind} calls Python or changes shapes inside its step")
         for group in optimizer.param_groups:
             if group.get("fused"):
-                return NotApplicable(why="fused=True was chosen in the script: its step is one kernel already")
+                return NotApplicable(why="the script sets fused=True: the step is already one kernel")
             if group.get("differentiable"):
-                return NotApplicable(why="differentiable=True was chosen in the script")
+                return NotApplicable(why="the script sets differentiable=True")
         before = vars(optimizer).get("step")
         if hasattr(before, "_torchdynamo_orig_callable") or is_inside_compiled_function():
-            return NotApplicable(why="the script compiles the optimizer's step itself")
+            return NotApplicable(why="the script already compiles the optimizer's step")
         if not is_dynamo_supported():
-            return NotApplicable(why="this torch cannot compile with this Python")
+            return NotApplicable(why="this torch version cannot compile with this Python version")
         backend, device = str(settings["backend"]), optimizer.param_groups[0]["params"][0].device.type
         missing = find_missing_compiler(device) if backend == "inductor" else None
         if missing is not None:

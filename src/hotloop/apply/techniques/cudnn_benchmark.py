@@ -39,7 +39,7 @@ class CudnnBenchmark(Technique):
             default=None,
             least=0,
             most=1000,
-            help="algorithms to try for each shape, 0 for all (default: torch's)",
+            help="number of algorithms to try for each shape, 0 for all (default: torch's)",
         ),
     )
 
@@ -51,14 +51,14 @@ class CudnnBenchmark(Technique):
             return NotApplicable(why="the model has no convolution")
         device = next(model.parameters()).device.type
         if device != "cuda":
-            return NotApplicable(why=f"the model is on {device}: cuDNN acts on CUDA devices only")
+            return NotApplicable(why=f"the model is on {device}, but cuDNN runs only on CUDA devices")
         cudnn = torch.backends.cudnn
         if not cudnn.enabled:
-            return NotApplicable(why="cudnn.enabled=False was chosen in the script")
+            return NotApplicable(why="the script sets cudnn.enabled=False")
         if cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
-            return NotApplicable(why="deterministic algorithms were chosen in the script")
+            return NotApplicable(why="the script enables deterministic algorithms")
         if cudnn.benchmark:
-            return NotApplicable(why="cudnn.benchmark is on already")
+            return NotApplicable(why="cudnn.benchmark is already enabled")
         limit = cudnn.benchmark_limit
         cudnn.benchmark = True
         if settings["limit"] is not None:

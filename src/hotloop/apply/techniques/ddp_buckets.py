@@ -31,7 +31,7 @@ class DdpBuckets(Technique):
 
     id = "ddp-buckets"
     title = "change the size of DDP's gradient buckets"
-    summary = "send gradients in buckets of another size"
+    summary = "send gradients in buckets of a different size"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
@@ -53,22 +53,22 @@ class DdpBuckets(Technique):
         import torch.distributed as dist
 
         if dist.get_world_size(arguments.get("process_group")) == 1:
-            return NotApplicable(why="one rank: nothing is sent")
+            return NotApplicable(why="there is only one rank, so nothing is sent")
         if arguments.get("bucket_cap_mb_list"):
-            return NotApplicable(why=f"bucket_cap_mb_list={arguments['bucket_cap_mb_list']} was chosen in the script")
+            return NotApplicable(why=f"the script sets bucket_cap_mb_list={arguments['bucket_cap_mb_list']}")
         wanted = settings["bucket_cap_mb"]
         before = arguments.get("bucket_cap_mb")
         if before == wanted or (before is None and wanted == 25):
-            return NotApplicable(why=f"bucket_cap_mb is {25 if before is None else before:g} already")
+            return NotApplicable(why=f"bucket_cap_mb is already {25 if before is None else before:g}")
         # Accelerate passes torch's 25 where the script says nothing.
         explicit = None if before in (None, 25) else f"bucket_cap_mb={before:g}"
         if explicit is not None and not context.strategy.overrides(self.id):
-            return NotApplicable(why=f"{explicit} was chosen in the script", explicit=explicit)
+            return NotApplicable(why=f"the script sets {explicit}", explicit=explicit)
         # torch's own default also sends a small first piece early; that is lost with any explicit size, 25 included.
         arguments["bucket_cap_mb"] = None if wanted == 25 else wanted
         was = "torch's" if explicit is None else "the script's"
         return Applied(
-            text=f"bucket_cap_mb {{bucket_cap_mb:g}} in place of {was} {{before:g}}",
+            text=f"bucket_cap_mb {{bucket_cap_mb:g}} instead of {was} {{before:g}}",
             values={"bucket_cap_mb": wanted, "before": 25 if explicit is None else before},
             numerics=two_ranks(arguments),
             explicit=explicit,

@@ -41,7 +41,7 @@ class DdpSettings(Technique):
 
     id = "ddp-settings"
     title = "turn off DDP work that is not needed"
-    summary = "other options of DistributedDataParallel"
+    summary = "change options of DistributedDataParallel"
     effort = "easy"
     numerics = Numerics.REORDERED
     numerics_note = ", often exact"
@@ -63,7 +63,7 @@ class DdpSettings(Technique):
             name="watch_steps",
             kind=int,
             default=8,
-            help="backwards in which every parameter must get its gradient first",
+            help="number of backwards in which every parameter must first get its gradient",
             least=2,
             most=10_000,
         ),
@@ -71,7 +71,7 @@ class DdpSettings(Technique):
             name="assume_all_used",
             kind=bool,
             default=False,
-            help="you know that no branch of the model skips a parameter",
+            help="set it if no branch of the model skips a parameter",
         ),
         Setting(name="gradient_as_bucket_view", kind=bool, default=None, help="default: as in the script"),
         Setting(name="static_graph", kind=bool, default=None, help="default: as in the script"),
@@ -93,7 +93,7 @@ class DdpSettings(Technique):
             if wanted is None:
                 continue
             if key in arguments and arguments[key] != wanted:
-                return NotApplicable(why=f"{key}={arguments[key]} was chosen in the script")
+                return NotApplicable(why=f"the script sets {key}={arguments[key]}")
             if arguments.get(key, False) != wanted:
                 arguments[key] = wanted
                 values[key] = wanted
@@ -111,16 +111,17 @@ class DdpSettings(Technique):
             return NotApplicable(why="the model is not a DistributedDataParallel")
         for ddp in found:
             if not ddp.find_unused_parameters:
-                return NotApplicable(why="find_unused_parameters is off already")
+                return NotApplicable(why="find_unused_parameters is already off")
             if ddp.static_graph:
-                return NotApplicable(why="static_graph does without the scan already")
+                return NotApplicable(why="static_graph already avoids the scan")
             why = why_special(ddp)
             if why is not None:
                 return NotApplicable(why=why)
             branch = None if settings["assume_all_used"] else find_branch(ddp.module)
             if branch is not None:
                 return NotApplicable(
-                    why=f"a parameter may be left out later: {branch}; set assume_all_used = true if you know better"
+                    why=f"a parameter may become unused later: {branch}; if that cannot happen, set assume_all_used = "
+                    "true"
                 )
         steps = settings["watch_steps"]
         assert isinstance(steps, int)
@@ -191,13 +192,13 @@ class _Watch:
             self._tell(NotApplicable(why=f"a parameter got no gradient in the first {self._count} backwards {where}"))
             return
         if not least or not ranks:
-            self._tell(NotApplicable(why=special or "the script changed DDP's settings while training"))
+            self._tell(NotApplicable(why=special or "the script changed DDP's settings during training"))
             return
         ddp.find_unused_parameters = False
         rebuild_reducer(ddp)
         text = (
-            "find_unused_parameters off from backward {backward} on: each of "
-            "{parameters} parameters got its gradient in the {watched} before, on all ranks"
+            "find_unused_parameters is off from backward {backward} on: all {parameters} parameters got their "
+            "gradients in the {watched} backwards before, on all ranks"
         )
         values = {"backward": self._count + 1, "parameters": len(self._parameters), "watched": self._count}
         import torch.distributed as dist

@@ -33,7 +33,7 @@ class DecayInOptimizer(Technique):
 
     id = "decay-in-optimizer"
     title = "let the optimizer apply weight decay"
-    summary = "weight decay by the optimizer, not by a loop over the weights"
+    summary = "apply weight decay in the optimizer instead of in a loop over the weights"
     effort = "medium"
     numerics = Numerics.REORDERED
     safety = Safety.SHOW
@@ -43,19 +43,19 @@ class DecayInOptimizer(Technique):
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         if settings["weight_decay"] is None:
-            return "weight_decay is missing: write the factor of the loop that it replaces"
+            return "weight_decay is missing; give the factor of the loop that it replaces"
         return None
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         if context.from_outside:
-            return NotApplicable(why="a decay in the loop is the script's own code; write weight_decay= there")
+            return NotApplicable(why="the decay loop is the script's own code; set weight_decay= in the script")
         kind = type(optimizer).__name__
         if kind not in DECOUPLED:
             return NotApplicable(why=f"the weight_decay of {kind} is part of the gradient, not a decay of the weights")
         groups = optimizer.param_groups
         decaying = [group["weight_decay"] for group in groups if group.get("weight_decay")]
         if decaying:
-            return NotApplicable(why=f"weight_decay={decaying[0]} was chosen in the script")
+            return NotApplicable(why=f"the script sets weight_decay={decaying[0]}")
         before = [group["weight_decay"] for group in groups]
         for group in groups:
             group["weight_decay"] = settings["weight_decay"]

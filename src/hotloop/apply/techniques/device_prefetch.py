@@ -30,7 +30,7 @@ class DevicePrefetch(Technique):
 
     id = "device-prefetch"
     title = "copy the next batch during computation"
-    summary = "copy the next batch to the device while the current one is computed on"
+    summary = "copy the next batch to the device while the current one is processed"
     effort = "medium"
     numerics = Numerics.EXACT
     safety = Safety.ASK
@@ -42,16 +42,16 @@ class DevicePrefetch(Technique):
 
         if context.from_outside:
             return NotApplicable(
-                why="what the script does with a batch before it copies it cannot be known; "
-                "wrap the loader in hotloop.DevicePrefetcher, or choose pinned-memory"
+                why="hotloop cannot know what the script does with a batch before it copies it; wrap the loader in "
+                "hotloop.DevicePrefetcher, or use pinned-memory"
             )
         if not torch.accelerator.is_available():
-            return NotApplicable(why="no accelerator: there is no device to copy to")
+            return NotApplicable(why="there is no accelerator to copy to")
         from hotloop.apply.device_batches import DevicePrefetcher
 
         prefetcher = DevicePrefetcher(loader)
         return Applied(
-            text="batches arrive on {device}, one ahead",
+            text="batches are copied to {device} one ahead",
             values={"device": str(prefetcher.device)},
             replacement=prefetcher,
         )

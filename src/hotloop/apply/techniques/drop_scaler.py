@@ -41,14 +41,14 @@ class DropScaler(Technique):
     summary = "train without the GradScaler"
     effort = "medium"
     numerics = Numerics.REORDERED
-    numerics_note = ", or lossy where float16 was used"
+    numerics_note = ", or lossy if float16 was used"
     safety = Safety.ASK
     stage = Stage.LOOP
     treats = ("loss-scaler-overhead",)
     conflicts = ("calmer-scaler", "fp16-autocast")
     settings = (
         Setting(
-            name="enabled", kind=bool, default=False, choices=(False,), help="what GradScaler(enabled=...) becomes"
+            name="enabled", kind=bool, default=False, choices=(False,), help="new value of GradScaler(enabled=...)"
         ),
     )
 
@@ -56,7 +56,7 @@ class DropScaler(Technique):
         from hotloop.apply.scaling import watch_scale
 
         if not scaler.is_enabled():
-            return NotApplicable(why="the scaler is disabled already")
+            return NotApplicable(why="the scaler is already disabled")
         if type(scaler).__module__ not in TORCHS_OWN:
             return NotApplicable(why=f"{type(scaler).__module__}.{type(scaler).__name__} is not torch's own GradScaler")
         memory = context.memory(self.id)
@@ -83,9 +83,9 @@ class DropScaler(Technique):
         waiting.add(look)
         end = watch_scale(scaler, look)
         if context.from_outside:
-            memory["why_not"] = "the scaler made no update, before which nobody can tell whether it is needed"
+            memory["why_not"] = "the scaler made no update, so it is unknown whether it is needed"
             return None
-        return Applied(text="decided after the scaler's first update, when autocast's dtypes were seen", undo=undo)
+        return Applied(text="decided after the scaler's first update, when autocast's dtypes are known", undo=undo)
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         import torch
@@ -131,10 +131,10 @@ def _decide(scaler: Any, memory: Mapping[str, Any]) -> Effect:
     import torch
 
     if memory.get("own") is not None:
-        return NotApplicable(why=f"{memory['own']} uses autocast in its own forward: whether in float16 cannot be seen")
+        return NotApplicable(why=f"{memory['own']} uses autocast in its own forward, whose dtype is unknown")
     seen = list(memory.get("seen", ()))
     if not seen:
-        return NotApplicable(why="no forward was seen, and so not what the loss was computed in")
+        return NotApplicable(why="no forward was observed, so the dtype of the loss is unknown")
     half = [one for one in seen if one[0] == torch.float16]
     return _drop(scaler, *max(half or seen, key=lambda one: one[1] != "cpu"))
 
@@ -143,7 +143,7 @@ def _drop(scaler: Any, dtype: Any, device: str) -> Effect:
     import torch
 
     if dtype == torch.float16 and device != "cpu":
-        return NotApplicable(why=f"float16 on {device} needs its scaler; bfloat16 would need none")
+        return NotApplicable(why=f"float16 on {device} needs a scaler; bfloat16 does not")
     scaler._enabled = False
     said = _State(scaler)
     object.__setattr__(scaler, "state_dict", said)
@@ -156,7 +156,7 @@ def _drop(scaler: Any, dtype: Any, device: str) -> Effect:
     is_half = dtype == torch.float16
     return Applied(
         text="enabled=False: {dtype} "
-        + ("on a CPU goes without it, small gradients become zero" if is_half else "needs no scaler"),
+        + ("on a CPU runs without it, but small gradients become zero" if is_half else "needs no scaler"),
         values={"dtype": str(dtype).removeprefix("torch.")},
         numerics=Numerics.LOSSY if is_half else Numerics.REORDERED,
         undo=undo,

@@ -39,22 +39,24 @@ class DynamicShapes(Technique):
     stage = Stage.COMPILE
     treats = ("recompilation",)
     conflicts = ("compile-model",)
-    settings = (Setting(name="dynamic", kind=bool, default=True, choices=(True,), help="what torch.compile gets"),)
+    settings = (
+        Setting(name="dynamic", kind=bool, default=True, choices=(True,), help="value passed to torch.compile"),
+    )
     functions = ("torch:compile",)
 
     def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
         chosen, mode = call.kwargs.get("dynamic"), call.kwargs.get("mode")
         if chosen:
-            return NotApplicable(why="dynamic=True was chosen in the script")
+            return NotApplicable(why="the script sets dynamic=True")
         if mode in CUDA_GRAPH_MODES:
-            return NotApplicable(why=f"mode={mode!r} of the script records a CUDA graph for each shape")
+            return NotApplicable(why=f"the script's mode={mode!r} records a CUDA graph per shape")
         if call.kwargs.get("shapes_spec") is not None:
-            return NotApplicable(why="the script says which sizes vary with shapes_spec")
+            return NotApplicable(why="the script sets shapes_spec, which defines the sizes that vary")
         explicit = "dynamic=False" if chosen is False else None
         if explicit is not None and not context.strategy.overrides(self.id):
-            return NotApplicable(why=f"{explicit} was chosen in the script", explicit=explicit)
+            return NotApplicable(why=f"the script sets {explicit}", explicit=explicit)
         call.kwargs["dynamic"] = True
-        replaced = "" if explicit is None else f", in place of the script's {explicit}"
+        replaced = "" if explicit is None else f", instead of the script's {explicit}"
         return Applied(
             text=f"torch.compile(dynamic={{dynamic}}){replaced}", values={"dynamic": True}, explicit=explicit
         )
@@ -62,4 +64,4 @@ class DynamicShapes(Technique):
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         if context.from_outside:
             return None
-        return NotApplicable(why="by API nothing of torch is patched: write torch.compile(..., dynamic=True)")
+        return NotApplicable(why="the API does not patch torch; write torch.compile(..., dynamic=True)")

@@ -35,12 +35,14 @@ class ExpandableSegments(Technique):
 
     id = "expandable-segments"
     title = "let device memory segments grow"
-    summary = "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, so that blocks of other sizes need no new segments"
+    summary = (
+        "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, so that blocks of different sizes need no new segments"
+    )
     effort = "easy"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.RUNTIME
-    memory = MemorySaving(what="memory that is reserved in blocks which fit nothing", needs="an accelerator")
+    memory = MemorySaving(what="memory reserved in blocks too small to use", needs="an accelerator")
     treats = ("allocator-thrash", "memory-pressure")
 
     def set_environment(
@@ -49,9 +51,9 @@ class ExpandableSegments(Technique):
         name = next((one for one in VARIABLES if environment.get(one)), VARIABLES[-1])
         present = environment.get(name, "")
         if re.search(rf"\b{OPTION}\s*:", present):
-            return {}, NotApplicable(why=f"{name}={present} is set already")
+            return {}, NotApplicable(why=f"{name}={present} is already set")
         if "cudaMallocAsync" in present:
-            return {}, NotApplicable(why=f"{name}={present}: cudaMallocAsync has no expandable segments")
+            return {}, NotApplicable(why=f"{name}={present}: cudaMallocAsync does not support expandable segments")
         value = f"{present},{OPTION}:True" if present else f"{OPTION}:True"
         return {name: value}, Applied(text="{name}={value}", values={"name": name, "value": value})
 
@@ -59,7 +61,9 @@ class ExpandableSegments(Technique):
         import torch
 
         if torch.version.cuda is None:
-            return NotApplicable(why="this torch has no CUDA: nothing reads the variable")
+            return NotApplicable(why="this torch build has no CUDA, so the variable has no effect")
         if not context.from_outside:
-            return NotApplicable(why="the allocator reads its variable once: use hotloop run, or export it before")
+            return NotApplicable(
+                why="the allocator reads its variable once at the start; use hotloop run, or export it before the start"
+            )
         return None

@@ -39,13 +39,21 @@ class ForeachClipping(Technique):
 
     id = "foreach-clipping"
     title = "clip all gradients in a few calls"
-    summary = "handle all tensors in one call (`torch._foreach_*`), not one by one"
+    summary = "clip all tensors in one call (`torch._foreach_*`) instead of one by one"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
     stage = Stage.LOOP
     treats = ("python-gradient-loop",)
-    settings = (Setting(name="foreach", kind=bool, default=True, choices=(True,), help="use lists instead of a loop"),)
+    settings = (
+        Setting(
+            name="foreach",
+            kind=bool,
+            default=True,
+            choices=(True,),
+            help="use operations on lists of tensors instead of a loop",
+        ),
+    )
     functions = ("torch.nn.utils.clip_grad:clip_grad_norm_", "torch.nn.utils.clip_grad:clip_grad_value_")
 
     def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -54,23 +62,23 @@ class ForeachClipping(Technique):
         positional = len(call.args) > place
         chosen = call.args[place] if positional else call.kwargs.get("foreach")
         if chosen is not False:
-            return NotApplicable(why=f"{name} runs over lists already")
+            return NotApplicable(why=f"{name} already uses lists")
         # None, not True: torch raises on True for tensors that it has no lists for, and loops on None.
         if positional:
             call.args = (*call.args[:place], None, *call.args[place + 1 :])
         else:
             call.kwargs["foreach"] = None
-        return Applied(text="{function} over lists, in place of the script's foreach=False", values={"function": name})
+        return Applied(text="{function} on lists instead of the script's foreach=False", values={"function": name})
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         """Nothing of the optimizer: by its first use it is known which script trains, and what it loops over."""
         if not context.from_outside:
-            return NotApplicable(why="clipping is called by the loop: call torch.nn.utils.clip_grad_norm_ there")
+            return NotApplicable(why="your loop calls the clipping; use torch.nn.utils.clip_grad_norm_ there")
         found = find_gradient_loop(getattr(sys.modules.get("__main__"), "__file__", None))
         if found is None:
             return None
         return NotApplicable(
-            why=f"the loop over gradients is the script's own code at {found}: use torch.nn.utils.clip_grad_norm_"
+            why=f"the loop over gradients is the script's own code at {found}; use torch.nn.utils.clip_grad_norm_ there"
         )
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:

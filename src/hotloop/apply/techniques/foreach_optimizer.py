@@ -34,7 +34,7 @@ class ForeachOptimizer(Technique):
 
     id = "foreach-optimizer"
     title = "update all tensors with foreach operators"
-    summary = "one update for all tensors (`foreach=True`)"
+    summary = "run one update for all tensors (`foreach=True`)"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
@@ -44,7 +44,7 @@ class ForeachOptimizer(Technique):
     treats = ("slow-optimizer",)
     conflicts = ("fused-optimizer",)
     settings = (
-        Setting(name="foreach", kind=bool, default=True, choices=(True,), help="what the optimizer's groups get"),
+        Setting(name="foreach", kind=bool, default=True, choices=(True,), help="value set in the optimizer's groups"),
     )
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -55,13 +55,13 @@ class ForeachOptimizer(Technique):
             return NotApplicable(why=why)
         for group in optimizer.param_groups:
             if isinstance(group.get("lr"), torch.Tensor):
-                return NotApplicable(why="the learning rate is a tensor, which the foreach form does not take")
+                return NotApplicable(why="the learning rate is a tensor, which the foreach form does not accept")
         explicit = find_choice(optimizer)
         if explicit is not None and not context.strategy.overrides(self.id):
-            return NotApplicable(why=f"{explicit} was chosen in the script", explicit=explicit)
+            return NotApplicable(why=f"the script sets {explicit}", explicit=explicit)
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         undo = switch_form(optimizer, "foreach")
         text = "foreach={foreach} for {parameters} parameters"
         if explicit is not None:
-            text += f", in place of the script's {explicit}"
+            text += f", instead of the script's {explicit}"
         return Applied(text=text, values={"foreach": True, "parameters": count}, undo=undo, explicit=explicit)

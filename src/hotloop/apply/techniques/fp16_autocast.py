@@ -43,7 +43,7 @@ class Fp16Autocast(Technique):
     conflicts = ("bf16-autocast", "bf16-parameters", "drop-scaler")
     settings = (
         Setting(
-            name="init_scale", kind=float, default=65536.0, least=1, most=2.0**32, help="first factor of the scaler"
+            name="init_scale", kind=float, default=65536.0, least=1, most=2.0**32, help="initial scale of the scaler"
         ),
         Setting(
             name="growth_interval",
@@ -51,7 +51,7 @@ class Fp16Autocast(Technique):
             default=2000,
             least=1,
             most=1_000_000,
-            help="steps without overflow after which the factor doubles",
+            help="steps without overflow after which the scale doubles",
         ),
     )
 
@@ -73,27 +73,27 @@ class Fp16Autocast(Technique):
             return NotApplicable(why=why)
         device = device_of(model)
         if device == "cpu":
-            return NotApplicable(why="on a CPU float16 was measured to be no faster than float32; try bf16-autocast")
+            return NotApplicable(why="float16 is not faster than float32 on a CPU; try bf16-autocast")
         memory = context.memory(self.id)
         own = [one for one in (reference() for reference in memory.get("own", ())) if one is not None]
         if context.from_outside and (len(own) != 1 or len(context.optimizers()) != 1 or len(context.models()) > 1):
             return NotApplicable(
                 why=f"the script built {len(own)} enabled GradScalers, {len(context.optimizers())} optimizers and "
-                f"{len(context.models())} models: only with one of each can hotloop tell that the loss is scaled; "
-                "try bf16-autocast, or scale in the script"
+                f"{len(context.models())} models, but hotloop can verify that the loss is scaled only with one of "
+                "each; try bf16-autocast, or scale in the script"
             )
 
         def give_up(why: str) -> None:
             undo()
-            context.report(self.id, NotApplicable(why=f"taken back, the forward failed under autocast: {why}"))
+            context.report(self.id, NotApplicable(why=f"reverted: the forward failed under autocast: {why}"))
 
-        done = "forward under autocast({device!r}, float16), outputs in float32"
+        done = "the forward runs under autocast({device!r}, float16), with outputs in float32"
         values: dict[str, Value] = {"device": device}
         if context.from_outside:
-            memory["why_not"] = "the script's own GradScaler scaled no loss"
+            memory["why_not"] = "the script's own GradScaler did not scale the loss"
 
             def begin() -> bool:
-                text = f"{done}; the script's own GradScaler scales"
+                text = f"{done}; the script's own GradScaler scales the loss"
                 context.report(self.id, Applied(text=text, values=values))
                 return True
 
@@ -109,7 +109,7 @@ class Fp16Autocast(Technique):
                 growth_interval=int(settings["growth_interval"]),
             )
             values["init_scale"] = made._init_scale
-            detail = "scale with the GradScaler that was made (init_scale={init_scale:g})"
+            detail = "scale the loss with the new GradScaler (init_scale={init_scale:g})"
         undo = autocast_forward(model, torch.float16, give_up)
         return Applied(text=f"{done}; {detail}", values=values, undo=undo)
 

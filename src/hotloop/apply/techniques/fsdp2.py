@@ -33,7 +33,7 @@ class Fsdp2(Technique):
 
     id = "fsdp2"
     title = "shard the model over the ranks (FSDP2)"
-    summary = "every rank keeps a part of the parameters, gradients and optimizer state (`fully_shard`)"
+    summary = "keep only a shard of the parameters, gradients and optimizer state on each rank (`fully_shard`)"
     effort = "hard"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
@@ -54,7 +54,7 @@ class Fsdp2(Technique):
             name="reduce_dtype", kind=str, default="as-is", choices=DTYPES, help="dtype in which gradients are reduced"
         ),
         Setting(
-            name="cpu_offload", kind=bool, default=False, help="parameters and optimizer state live in host memory"
+            name="cpu_offload", kind=bool, default=False, help="keep parameters and optimizer state in host memory"
         ),
     )
 
@@ -66,8 +66,8 @@ class Fsdp2(Technique):
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         if context.from_outside:
             return NotApplicable(
-                why="the script's optimizer holds whole parameters, which cannot be exchanged under it; "
-                "apply it by API before the optimizer is built, or use the Trainer"
+                why="the script's optimizer already refers to the unsharded parameters; apply it with the API before "
+                "the optimizer is built, or use the Trainer"
             )
         import torch
         import torch.distributed as dist
@@ -81,17 +81,19 @@ class Fsdp2(Technique):
         if not dist.is_available() or not dist.is_initialized():
             return NotApplicable(why="torch.distributed is not initialised")
         if dist.get_world_size() == 1:
-            return NotApplicable(why="there is one rank")
+            return NotApplicable(why="there is only one rank")
         if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
-            return NotApplicable(why="the model is wrapped in DistributedDataParallel; give the module inside")
+            return NotApplicable(why="the model is wrapped in DistributedDataParallel; pass the module inside")
         if any(isinstance(module, FSDPModule) for module in model.modules()):
-            return NotApplicable(why="the model is sharded already")
+            return NotApplicable(why="the model is already sharded")
         held = {id(p) for one in context.optimizers() for group in one.param_groups for p in group["params"]}
         if any(id(p) in held for p in model.parameters()):
-            return NotApplicable(why="an optimizer holds the whole parameters; build it after the model was sharded")
+            return NotApplicable(
+                why="an optimizer refers to the unsharded parameters; build it after the model is sharded"
+            )
         offload = bool(settings["cpu_offload"])
         if offload and next(model.parameters()).device.type == "cpu":
-            return NotApplicable(why="cpu_offload: the model is on the CPU already")
+            return NotApplicable(why="cpu_offload: the model is already on the CPU")
         options: dict[str, Any] = {"reshard_after_forward": settings["reshard_after_forward"]}
         if settings["param_dtype"] != "as-is":
             dtypes: dict[str, Any] = {
@@ -107,7 +109,7 @@ class Fsdp2(Technique):
         fully_shard(model, **options)
         low = any(settings[key] in ("bfloat16", "float16") for key in ("param_dtype", "reduce_dtype"))
         return Applied(
-            text="{blocks} blocks and the model cut over {ranks} ranks",
+            text="{blocks} blocks and the model sharded over {ranks} ranks",
             values={"blocks": len(blocks), "ranks": dist.get_world_size()},
             numerics=Numerics.LOSSY if low else None,
         )

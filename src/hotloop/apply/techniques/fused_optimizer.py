@@ -33,7 +33,7 @@ class FusedOptimizer(Technique):
 
     id = "fused-optimizer"
     title = "update all parameters with one fused kernel"
-    summary = "one kernel for all tensors (`fused=True`)"
+    summary = "update all tensors in one kernel (`fused=True`)"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
@@ -43,7 +43,7 @@ class FusedOptimizer(Technique):
     treats = ("slow-optimizer",)
     conflicts = ("foreach-optimizer",)
     settings = (
-        Setting(name="fused", kind=bool, default=True, choices=(True,), help="what the optimizer's groups get"),
+        Setting(name="fused", kind=bool, default=True, choices=(True,), help="value set in the optimizer's groups"),
     )
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -62,7 +62,7 @@ class FusedOptimizer(Technique):
                 return NotApplicable(why=f"a parameter of {p.dtype} on {p.device.type} has no fused kernel")
         explicit = find_choice(optimizer)
         if explicit is not None and not context.strategy.overrides(self.id):
-            return NotApplicable(why=f"{explicit} was chosen in the script", explicit=explicit)
+            return NotApplicable(why=f"the script sets {explicit}", explicit=explicit)
         undo = [switch_form(optimizer, "fused")]
 
         def take_back() -> None:
@@ -71,12 +71,12 @@ class FusedOptimizer(Technique):
 
         def give_up(why: str) -> None:
             take_back()
-            context.report(self.id, NotApplicable(why=f"taken back: {why}"))
+            context.report(self.id, NotApplicable(why=f"reverted: {why}"))
 
         if isinstance(optimizer, (torch.optim.SGD, torch.optim.Adagrad)):  # the others refuse them in every form
             undo.append(watch_gradients(optimizer, give_up))
         text = "fused={fused} for {parameters} parameters"
         if explicit is not None:
-            text += f", in place of the script's {explicit}"
+            text += f", instead of the script's {explicit}"
         values: dict[str, Value] = {"fused": True, "parameters": len(parameters)}
         return Applied(text=text, values=values, undo=take_back, explicit=explicit)

@@ -39,8 +39,8 @@ class GcFreeze(Technique):
     """
 
     id = "gc-freeze"
-    title = "keep garbage collection from visiting long-lived objects"
-    summary = "keep Python's garbage collector from visiting long-lived objects"
+    title = "stop garbage collection from scanning long-lived objects"
+    summary = "stop Python's garbage collector from scanning long-lived objects"
     effort = "easy"
     numerics = Numerics.EXACT
     safety = Safety.ASK
@@ -48,7 +48,7 @@ class GcFreeze(Technique):
     treats = ("gc-pause",)
     watch_steps = True
     settings = (
-        Setting(name="freeze", kind=bool, default=True, help="gc.freeze() after the warm-up"),
+        Setting(name="freeze", kind=bool, default=True, help="call gc.freeze() after the warm-up"),
         Setting(name="warmup_steps", kind=int, default=3, least=1, most=1_000_000, help="steps before freezing"),
         Setting(
             name="every",
@@ -56,19 +56,19 @@ class GcFreeze(Technique):
             default=None,
             least=1,
             most=1_000_000,
-            help="collect every so many steps and not in between (default: keep automatic collection)",
+            help="collect only every N steps (default: keep automatic collection)",
         ),
         Setting(
             name="remove_explicit",
             kind=bool,
             default=False,
-            help="gc.collect() in the script collects young objects only",
+            help="make the script's gc.collect() collect only young objects",
         ),
     )
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         if not settings["freeze"] and settings["every"] is None and not settings["remove_explicit"]:
-            return "freeze is false, and neither every nor remove_explicit is set: nothing is left to do"
+            return "freeze is false and neither every nor remove_explicit is set, so there is nothing to do"
         return None
 
     def start(self, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -108,7 +108,7 @@ def _begin(memory: dict[str, Any], settings: Mapping[str, Any]) -> Effect:
     if settings["every"] is not None and gc.isenabled():
         gc.disable()
         memory["is_scheduled"] = True
-        done.append("a collection after every {every} steps, none in between")
+        done.append("a collection every {every} steps, none in between")
         undone.append(gc.enable)
     if settings["remove_explicit"]:
 
@@ -116,11 +116,11 @@ def _begin(memory: dict[str, Any], settings: Mapping[str, Any]) -> Effect:
             return collect(min(generation, YOUNG_GENERATION))
 
         gc.collect = collect_young
-        done.append("gc.collect() of the script collects young objects only")
+        done.append("the script's gc.collect() collects only young objects")
         undone.append(lambda: setattr(gc, "collect", collect))
     if not done:
         chosen = f"{was_frozen} objects are frozen" if was_frozen else "automatic collection is off"
-        return NotApplicable(why=f"{chosen}: chosen in the script")
+        return NotApplicable(why=f"the script sets {chosen}")
 
     def undo() -> None:
         memory["is_scheduled"] = False

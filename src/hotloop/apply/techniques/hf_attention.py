@@ -58,21 +58,21 @@ class HfAttention(Technique):
 
         found = next((one for one in _unwrapped(model) if _is_hugging_face(one)), None)
         if found is None:
-            return NotApplicable(why="the model is not one of Hugging Face's Transformers")
+            return NotApplicable(why="the model is not a Hugging Face Transformers model")
         wanted, name = str(settings["implementation"]), type(found).__name__
         before = getattr(found.config, ATTENTION, None)
         if before == wanted:
-            return NotApplicable(why=f"{name} uses {wanted!r} already")
+            return NotApplicable(why=f"{name} already uses {wanted!r}")
         if not callable(getattr(found, "set_attn_implementation", None)):
-            return NotApplicable(why=f"{name} has no set_attn_implementation: its Transformers is too old")
+            return NotApplicable(why=f"{name} has no set_attn_implementation; upgrade Transformers")
         if getattr(model, "_orig_mod", None) is not None or getattr(model, "_compiled_call_impl", None) is not None:
-            return NotApplicable(why="the model is compiled already: choose it where the model is loaded")
+            return NotApplicable(why="the model is already compiled; set the implementation where the model is loaded")
         if wanted != "eager":
             if getattr(found.config, "output_attentions", False):
-                return NotApplicable(why="output_attentions=True was chosen in the script, which needs 'eager'")
+                return NotApplicable(why="the script sets output_attentions=True, which needs 'eager'")
             cap = _find_cap(found.config)
             if wanted == "sdpa" and cap is not None:
-                return NotApplicable(why=f"{cap} caps the scores of attention, which {wanted!r} leaves out")
+                return NotApplicable(why=f"{cap} caps attention scores, which {wanted!r} ignores")
             support = SUPPORT[wanted]
             if not (getattr(found, support, False) or getattr(found, f"{support}_2", False)):
                 return NotApplicable(why=f"{name} does not support {wanted!r}")
@@ -90,7 +90,7 @@ class HfAttention(Technique):
         def give_up() -> None:
             if getattr(found.config, ATTENTION, None) == wanted:
                 undo()
-                context.report(self.id, NotApplicable(why="taken back: output_attentions=True needs 'eager'"))
+                context.report(self.id, NotApplicable(why="reverted: output_attentions=True needs 'eager'"))
 
         unwrap = wrap_forward(found, around) if wanted != "eager" else None
 
@@ -99,7 +99,7 @@ class HfAttention(Technique):
                 unwrap()
             found.set_attn_implementation(before)
 
-        text = "attn_implementation={implementation!r} in place of {before!r}"
+        text = "attn_implementation={implementation!r} instead of {before!r}"
         return Applied(text=text, values={"implementation": wanted, "before": before}, undo=undo)
 
 

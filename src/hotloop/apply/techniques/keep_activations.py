@@ -56,7 +56,7 @@ class KeepActivations(Technique):
         function, args = (call.args[0], call.args[1:]) if call.args else (kwargs.pop("function"), ())
         contexts = kwargs.get("context_fn")
         if contexts is not None and not _is_selective(contexts):
-            return NotApplicable(why="the call has a context_fn of its own, which recomputing runs")
+            return NotApplicable(why="the call has its own context_fn, which recomputation runs")
         is_reentrant = kwargs.get("use_reentrant") in (None, True)
         if is_reentrant and torch.is_grad_enabled():
             inputs = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
@@ -66,17 +66,17 @@ class KeepActivations(Technique):
         call.kwargs = {key: value for key, value in kwargs.items() if key not in OWN_KEYS}
         if kwargs.get("preserve_rng_state") is False:
             return Applied(
-                text="checkpoint() calls its function plainly; preserve_rng_state=False drew other masks before",
+                text="checkpoint() calls its function directly; preserve_rng_state=False drew different masks before",
                 numerics=Numerics.RESAMPLED,
             )
-        return Applied(text="checkpoint() calls its function plainly")
+        return Applied(text="checkpoint() calls its function directly")
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         if context.from_outside:
             return None
         inner = unwrap(model)
         if not getattr(inner, "is_gradient_checkpointing", False):
-            return NotApplicable(why="by API only the switch of transformers models is known, and it is not on")
+            return NotApplicable(why="the API supports only the switch of Transformers models, which is off")
         use_cache = getattr(getattr(inner, "config", None), "use_cache", None)
         inner.gradient_checkpointing_disable()
         return Applied(

@@ -47,7 +47,9 @@ class KeepHeap(Technique):
     safety = Safety.ASK
     stage = Stage.RUNTIME
     settings = (
-        Setting(name="keep_mib", kind=int, default=1024, least=1, most=2047, help="most freed memory to keep, in MiB"),
+        Setting(
+            name="keep_mib", kind=int, default=1024, least=1, most=2047, help="maximum freed memory to keep, in MiB"
+        ),
     )
 
     def set_environment(
@@ -72,9 +74,9 @@ class KeepHeap(Technique):
         try:
             mallopt = ctypes.CDLL(None).mallopt
         except (OSError, AttributeError) as error:
-            return NotApplicable(why=f"mallopt cannot be had: {error}")
+            return NotApplicable(why=f"mallopt is not available: {error}")
         if not (mallopt(MMAP_PARAMETER, MMAP_BYTES) and mallopt(TRIM_PARAMETER, keep_bytes)):
-            return NotApplicable(why="glibc refused the values")
+            return NotApplicable(why="glibc rejected the values")
         return Applied(
             text="mallopt: up to {keep_mib} MiB of freed memory is kept", values={"keep_mib": settings["keep_mib"]}
         )
@@ -86,9 +88,9 @@ def _find_reason(environment: Mapping[str, str]) -> str | None:
         return "the C library is not glibc"
     for name in (TRIM, MMAP, "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_"):
         if environment.get(name):
-            return f"{name}={environment[name]} is set already"
+            return f"{name}={environment[name]} is already set"
     if "glibc.malloc." in environment.get("GLIBC_TUNABLES", ""):
-        return f"GLIBC_TUNABLES={environment['GLIBC_TUNABLES']} is set already"
+        return f"GLIBC_TUNABLES={environment['GLIBC_TUNABLES']} is already set"
     loaded = environment.get("LD_PRELOAD", "")
     if any(one in loaded for one in OTHER_ALLOCATORS):
         return f"LD_PRELOAD={loaded} replaces the allocator"

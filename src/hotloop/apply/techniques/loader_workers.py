@@ -21,7 +21,7 @@ LOW_PRIORITY = 19
 """The niceness that gives way most; at 10 a third of the gain was seen that 19 gave."""
 
 _LOWER = "at a lower priority (nice {niceness})"
-UNWRITTEN = "the workers' lower priority is a worker_init_fn of forked workers in a file that imports os"
+UNWRITTEN = "the workers' lower priority needs a worker_init_fn, forked workers and a file that imports os"
 
 
 class LoaderWorkers(Technique):
@@ -72,7 +72,9 @@ class LoaderWorkers(Technique):
 
     id = "loader-workers"
     title = "load batches in worker processes"
-    summary = "load in other processes, or in more: `num_workers`, `persistent_workers`, `prefetch_factor`"
+    summary = (
+        "load batches in worker processes, or in more of them: `num_workers`, `persistent_workers`, `prefetch_factor`"
+    )
     effort = "easy"
     numerics = Numerics.RESAMPLED
     safety = Safety.ASK
@@ -94,28 +96,28 @@ class LoaderWorkers(Technique):
             name="num_workers",
             kind=int,
             default=None,
-            help="worker processes of each training process; by default its share of the host's cores (less one where "
-            f"the workers keep their priority), from 1 to {MOST_WORKERS}",
+            help="worker processes per training process; by default its share of the host's cores (minus one if the "
+            f"workers keep their priority), from 1 to {MOST_WORKERS}",
             least=1,
             most=256,
         ),
         Setting(
-            name="prefetch_factor", kind=int, default=2, help="batches that a worker loads ahead", least=1, most=1024
+            name="prefetch_factor", kind=int, default=2, help="batches that each worker loads ahead", least=1, most=1024
         ),
-        Setting(name="persistent_workers", kind=bool, default=True, help="keep the workers between passes"),
+        Setting(name="persistent_workers", kind=bool, default=True, help="keep the workers alive between passes"),
         Setting(
             name="start_method",
             kind=str,
             default=None,
-            help="how workers are started; by default fork on Linux, unless the script chose a method",
+            help="how workers are started; by default fork on Linux, unless the script sets a method",
             choices=("fork", "spawn", "forkserver"),
         ),
         Setting(
             name="niceness",
             kind=int,
             default=None,
-            help=f"how far to lower the workers' priority; by default {LOW_PRIORITY} if the training's threads and "
-            "the workers outnumber the cores, else 0",
+            help=f"niceness of the workers; by default {LOW_PRIORITY} if the training's threads and the workers "
+            "outnumber the cores, else 0",
             least=0,
             most=19,
         ),
@@ -123,7 +125,7 @@ class LoaderWorkers(Technique):
             name="passes",
             kind=str,
             default="training",
-            help="which passes get workers: those with gradients, or all",
+            help="passes that use workers: those with gradients, or all",
             choices=("training", "all"),
         ),
     )
@@ -134,7 +136,7 @@ class LoaderWorkers(Technique):
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         if sys.platform != "linux" and settings["start_method"] in ("fork", "forkserver"):
-            return f"start_method is {settings['start_method']!r}: on {sys.platform} only 'spawn' is safe"
+            return f"start_method is {settings['start_method']!r}, but on {sys.platform} only 'spawn' is safe"
         return None
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
@@ -158,7 +160,7 @@ class LoaderWorkers(Technique):
         if had and settings["num_workers"] is None:
             workers = had
         if not is_plain(loader):
-            return NotApplicable(why=f"{type(loader).__name__} makes its iterators in its own way")
+            return NotApplicable(why=f"{type(loader).__name__} overrides how iterators are created")
         if loader._dataset_kind == 1:
             return _change_iterable(loader, settings, workers, niceness)
         method = _start_method(loader, settings)
@@ -230,12 +232,12 @@ def _chosen_by_hand(loader: Any, settings: Mapping[str, Value], workers: int) ->
     if not had:
         return None
     if had > workers and settings["num_workers"] is not None:
-        return f"num_workers={had} was chosen in the script, and the strategy asks for {workers}"
+        return f"the script sets num_workers={had}, but the strategy sets {workers}"
     more = workers > had and settings["num_workers"] is not None
     persists = bool(settings["persistent_workers"]) and not loader.persistent_workers
     farther = int(settings["prefetch_factor"] or 2) > (loader.prefetch_factor or 2)  # type: ignore[arg-type]
     if not (more or persists or farther):
-        return f"num_workers={had} was chosen in the script; nothing to add"
+        return f"the script sets num_workers={had}; nothing to add"
     return None
 
 
@@ -258,15 +260,17 @@ def _refusal(loader: Any, method: str) -> str | None:
     from hotloop.apply.shareable import find_unshareable
 
     if multiprocessing.current_process().daemon:
-        return "this process is a daemon, which may have no worker processes"
+        return "this process is a daemon, which cannot have worker processes"
     if "torch.utils.data.datapipes" in type(loader.dataset).__module__:
-        return "a data pipe is sharded by torch among ranks and workers"
+        return "torch shards a data pipe among ranks and workers"
     if loader.num_workers and loader.persistent_workers and loader._iterator is not None:
-        return "its workers run already"
+        return "its workers are already running"
     for name in ("sampler", "batch_sampler"):
         sampler = getattr(loader, name)
         if sampler is not None and not type(sampler).__module__.startswith("torch.") and hasattr(sampler, "state_dict"):
-            return f"the {name} {type(sampler).__name__} can be saved: workers would read ahead of its position"
+            return (
+                f"the {name} {type(sampler).__name__} can be saved, and workers would read ahead of its saved position"
+            )
     if loader.num_workers:
         return None  # the script's own workers share all this already
     if method == "fork":
@@ -282,7 +286,7 @@ def _spawn_refusal(loader: Any, method: str) -> str | None:
     file = getattr(main, "__file__", None)
     if file is not None and not _has_guard(file):
         return (
-            f'start method {method}: {os.path.basename(file)} has no `if __name__ == "__main__"`, workers run it again'
+            f'start method {method}: {os.path.basename(file)} has no `if __name__ == "__main__"`, so workers rerun it'
         )
     try:
         from multiprocessing.reduction import ForkingPickler
@@ -293,7 +297,7 @@ def _spawn_refusal(loader: Any, method: str) -> str | None:
 
         ForkingPickler(Nowhere()).dump((loader.dataset, loader.collate_fn, loader.worker_init_fn))
     except (pickle.PicklingError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        return f"start method {method}: the data set cannot be pickled ({type(error).__name__}: {str(error)[:200]})"
+        return f"start method {method}: the dataset cannot be pickled ({type(error).__name__}: {str(error)[:200]})"
     return None
 
 
@@ -325,15 +329,15 @@ def _give(
         return NotApplicable(why=reads)
     had = loader.num_workers
     if reads.error is not None:
-        return NotApplicable(why=f"samples cannot be read in a worker: {reads.error}")
+        return NotApplicable(why=f"reading samples in a worker failed: {reads.error}")
     if reads.unstable and not had:
         return NotApplicable(
-            why="a sample read twice differs while no global generator moved: the data set draws from a generator of "
-            "its own, whose numbers every worker would repeat"
+            why="reading a sample twice gives different data without using a global generator: the dataset has its "
+            "own generator, whose numbers every worker would repeat"
         )
     if reads.changed and not had:
         return NotApplicable(
-            why=f"reading a sample sets the data set's {', '.join(reads.changed)}; workers have copies"
+            why=f"reading a sample changes the dataset's {', '.join(reads.changed)}, but workers have copies"
         )
     prefetch = max(int(settings["prefetch_factor"] or 2), loader.prefetch_factor or 1)  # type: ignore[arg-type]
     refused = _lacks_room(reads.batch_bytes or 0, workers, prefetch)
@@ -358,7 +362,7 @@ def _give(
             tell=tell,
         )
     _allow_open_files()
-    kept = "kept between passes" if settings["persistent_workers"] else "started for each pass"
+    kept = "kept between passes" if settings["persistent_workers"] else "restarted for each pass"
     was = f" (was {had})" if had else ""
 
     def undo() -> None:
@@ -394,17 +398,19 @@ def _numerics(loader: Any, reads: Any, workers: int) -> tuple[Numerics, str]:
         return Numerics.RESAMPLED, f"samples draw from {' and '.join(reads.draws)}, now in the workers"
     if reads.sampler_draws:
         names = " and ".join(reads.sampler_draws)
-        return Numerics.RESAMPLED, f"the sampler draws from {names} as it goes, now ahead of the loop"
+        return Numerics.RESAMPLED, f"the sampler draws from {names} during iteration, now ahead of the loop"
     if loader.worker_init_fn is not None and not loader.num_workers:
-        return Numerics.RESAMPLED, "worker_init_fn runs now"
+        return Numerics.RESAMPLED, "worker_init_fn now runs"
     if uses_worker_number(loader.dataset):
-        return Numerics.RESAMPLED, "the data set asks which worker it is in"
+        return Numerics.RESAMPLED, "the dataset uses get_worker_info"
     generator = getattr(loader.sampler, "generator", None)
     if generator is not None and (getattr(loader.sampler, "replacement", False) or not _reads_once(loader.sampler)):
-        return Numerics.RESAMPLED, "the sampler draws from the script's generator as it goes, now ahead of the loop"
+        return Numerics.RESAMPLED, (
+            "the sampler draws from the script's generator during iteration, now ahead of the loop"
+        )
     if reads.threaded and not loader.num_workers:
         return Numerics.REORDERED, f"one thread computes {', '.join(reads.threaded[:3])} in a worker"
-    return Numerics.EXACT, "reading and collating draw no random numbers"
+    return Numerics.EXACT, "reading and collating use no random numbers"
 
 
 def _reads_once(sampler: Any) -> bool:
@@ -453,24 +459,26 @@ def _change_iterable(loader: Any, settings: Mapping[str, Value], workers: int, n
     from hotloop.apply.worker_passes import LowPriority
 
     if "torch.utils.data.datapipes" in type(loader.dataset).__module__:
-        return NotApplicable(why="a data pipe is sharded by torch among ranks and workers")
+        return NotApplicable(why="torch shards a data pipe among ranks and workers")
     name = type(loader.dataset).__name__
     if loader.num_workers and niceness:
         return _lower(loader, niceness)
     if loader.num_workers:
-        return NotApplicable(why=f"num_workers={loader.num_workers} was chosen in the script for an IterableDataset")
+        return NotApplicable(why=f"the script sets num_workers={loader.num_workers} for an IterableDataset")
     shards = uses_worker_number(loader.dataset) or loader.worker_init_fn is not None
     if not shards and settings["num_workers"] is not None and workers > 1:
         return NotApplicable(
-            why=f"{name} does not split itself among workers (no get_worker_info in it): {workers} would repeat the "
-            "data; num_workers=1 is possible"
+            why=f"{name} does not split its data among workers (it does not use get_worker_info), so {workers} would "
+            "repeat the data; num_workers=1 is possible"
         )
     method = _start_method(loader, settings)
     if hasattr(loader.dataset, "state_dict"):
-        return NotApplicable(why=f"{name} can be saved: the script's copy would not move with the workers")
+        return NotApplicable(
+            why=f"{name} can be saved, and the position of the script's copy would not follow the workers"
+        )
     setter = find_setter(loader.dataset)
     if setter is not None:
-        return NotApplicable(why=f"{setter} sets attributes while it is iterated; workers have copies")
+        return NotApplicable(why=f"{setter} sets attributes during iteration, but workers have copies")
     refused = _refusal(loader, method)
     if refused is not None:
         return NotApplicable(why=refused)

@@ -57,7 +57,7 @@ class MatmulPrecision(Technique):
 
         before = torch.get_float32_matmul_precision()
         if before != FULL:
-            return NotApplicable(why=f"float32 matrix products have precision {before!r} already")
+            return NotApplicable(why=f"float32 matrix products already have precision {before!r}")
         wanted = str(settings["precision"] or "high")
         torch.set_float32_matmul_precision(wanted)
         context.memory(self.id)["set"] = wanted
@@ -67,7 +67,7 @@ class MatmulPrecision(Technique):
                 torch.set_float32_matmul_precision(before)
 
         values: dict[str, Value] = {"precision": wanted, "before": before}
-        text = "set_float32_matmul_precision({precision!r}) in place of {before!r}"
+        text = "set_float32_matmul_precision({precision!r}) instead of {before!r}"
         return Applied(text=text, values=values, undo=undo)
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -79,11 +79,11 @@ class MatmulPrecision(Technique):
         memory["looked"] = True
         now = torch.get_float32_matmul_precision()
         if now != memory["set"]:
-            return NotApplicable(why=f"set_float32_matmul_precision({now!r}) was chosen in the script")
+            return NotApplicable(why=f"the script sets set_float32_matmul_precision({now!r})")
         device = next(model.parameters()).device
         if device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0):
             torch.set_float32_matmul_precision(FULL)
-            return NotApplicable(why=f"{torch.cuda.get_device_name(device)} has no TF32 units; taken back")
+            return NotApplicable(why=f"{torch.cuda.get_device_name(device)} has no TF32 units; reverted")
         if device.type == "cpu" and settings["precision"] is None:
             memory["set"] = "medium"
             torch.set_float32_matmul_precision("medium")

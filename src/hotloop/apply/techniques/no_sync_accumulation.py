@@ -35,12 +35,12 @@ class NoSyncAccumulation(Technique):
 
     id = "no-sync-accumulation"
     title = "synchronise gradients once per step"
-    summary = "average gradients once a step, not after every micro-batch"
+    summary = "average gradients once per step instead of after every micro-batch"
     effort = "medium"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.LOOP
-    source = NoSource(why="it changes the shape of the loop, which the observed lines do not prove")
+    source = NoSource(why="it changes the structure of the loop, which cannot be derived from the observed lines")
     treats = ("sync-every-microstep",)
     watch_steps = True
     functions = (
@@ -54,7 +54,7 @@ class NoSyncAccumulation(Technique):
             name="learn_steps",
             kind=int,
             default=4,
-            help="steps from which the number of micro-batches is learned; at most half of them may have fewer",
+            help="steps used to learn the number of micro-batches; at most half of them may have fewer",
             least=2,
             most=256,
         ),
@@ -66,16 +66,18 @@ class NoSyncAccumulation(Technique):
 
         choice = context.strategy.get(self.id)
         if choice is not None and choice.where:
-            return NotApplicable(why="a place (where) cannot limit it: every use of the gradients must be seen")
+            return NotApplicable(
+                why="it cannot be limited to a place (where), because every use of the gradients must be observed"
+            )
         if not context.from_outside:
-            return NotApplicable(why="by API the loop is yours: hotloop.train.accumulate.micro_batches does this")
+            return NotApplicable(why="your loop must do it: use hotloop.train.accumulate.micro_batches")
         found = find_ddp(model)
         if not found:
             return NotApplicable(why="the model is not a DistributedDataParallel")
         if len(found) > 1 or found[0] is not model:
             return NotApplicable(why="DistributedDataParallel is inside another module, or compiled")
         if "rhythm" in context.memory(self.id):
-            return NotApplicable(why="a second DistributedDataParallel is trained")
+            return NotApplicable(why="the script trains a second DistributedDataParallel")
         why = why_special(model)
         if why is not None:
             return NotApplicable(why=why)

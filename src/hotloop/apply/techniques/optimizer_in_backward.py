@@ -49,12 +49,14 @@ class OptimizerInBackward(Technique):
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         if context.from_outside:
             return NotApplicable(
-                why="whether the script reads or changes gradients after backward cannot be proven; use the API"
+                why="hotloop cannot prove that the script does not use gradients after backward; use the API"
             )
         if context.world_size > 1:
-            return NotApplicable(why=f"gradients are averaged over {context.world_size} ranks after they are ready")
+            return NotApplicable(
+                why=f"gradients are averaged over {context.world_size} ranks only after they are ready"
+            )
         kind = type(optimizer).__name__
-        own = find_own_step(optimizer) or (f"{kind} steps over all tensors together" if kind in NEEDS_ALL else None)
+        own = find_own_step(optimizer) or (f"{kind} updates all tensors together" if kind in NEEDS_ALL else None)
         if own is not None:
             return NotApplicable(why=own)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
@@ -87,8 +89,8 @@ def _update(optimizer: Any, index: int, stepped: set[int]) -> Callable[[Any], No
     def update(parameter: Any) -> None:
         if id(parameter) in stepped:
             raise UsageError(
-                "optimizer-in-backward: a parameter got a second gradient before optimizer.step(); take "
-                "optimizer-in-backward out of the strategy: accumulation needs the gradients of all backwards"
+                "optimizer-in-backward: a parameter got a second gradient before optimizer.step(). Accumulation "
+                "needs the gradients of all backwards; remove optimizer-in-backward from the strategy"
             )
         stepped.add(id(parameter))
         groups = optimizer.param_groups

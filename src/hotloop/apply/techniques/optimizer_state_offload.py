@@ -31,12 +31,12 @@ class OptimizerStateOffload(Technique):
 
     id = "optimizer-state-offload"
     title = "keep optimizer state in host memory"
-    summary = "keep the optimizer's state in the host's memory"
+    summary = "keep the optimizer's state in host memory"
     effort = "hard"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.OPTIMIZER
-    memory = MemorySaving(what="optimizer state, which waits on the host", needs="an accelerator")
+    memory = MemorySaving(what="optimizer state, which is moved to the host", needs="an accelerator")
     treats = ("memory-pressure",)
     conflicts = ("zero-optimizer",)
 
@@ -44,17 +44,17 @@ class OptimizerStateOffload(Technique):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         kinds = {p.device.type for p in parameters}
         if kinds != {"cuda"}:
-            return NotApplicable(why=f"the parameters are on {', '.join(sorted(kinds))}: there is nothing to move")
+            return NotApplicable(why=f"the parameters are on {', '.join(sorted(kinds))}, so there is nothing to move")
         if any(group.get("capturable") for group in optimizer.param_groups):
-            return NotApplicable(why="capturable=True: a captured step keeps the addresses of its state")
+            return NotApplicable(why="capturable=True is set, and a captured step keeps the addresses of its state")
         if not type(optimizer).__module__.startswith("torch.optim."):
-            return NotApplicable(why=f"{type(optimizer).__name__} may keep its state elsewhere")
+            return NotApplicable(why=f"{type(optimizer).__name__} may store its state elsewhere")
         from torch.distributed.tensor import DTensor
 
         if any(isinstance(p, DTensor) for p in parameters):
-            return NotApplicable(why="the parameters are sharded; fsdp2 has cpu_offload")
+            return NotApplicable(why="the parameters are sharded; use cpu_offload of fsdp2")
         if not hasattr(optimizer, "register_step_post_hook"):
-            return NotApplicable(why="this torch's optimizers have no hooks around their steps")
+            return NotApplicable(why="the optimizers of this torch version have no step hooks")
         buffers: dict[tuple[int, str], Any] = {}
         handles = (
             optimizer.register_step_pre_hook(to_device),

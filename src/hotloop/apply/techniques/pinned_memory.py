@@ -41,7 +41,7 @@ class PinnedMemory(Technique):
 
     id = "pinned-memory"
     title = "pin batches and copy them asynchronously"
-    summary = "copy batches to the device from pinned memory, without waiting for the copy"
+    summary = "copy batches to the device from pinned memory without waiting for the copy"
     effort = "medium"
     numerics = Numerics.EXACT
     safety = Safety.ASK
@@ -60,7 +60,7 @@ class PinnedMemory(Technique):
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         if not settings["pin_memory"]:
-            return "pin_memory is False: then there is nothing to do; leave the technique out"
+            return "pin_memory is False, so there is nothing to do; remove the technique"
         return None
 
     def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -69,17 +69,17 @@ class PinnedMemory(Technique):
 
         pin: Any = pin_memory.pin_memory
         if not torch.accelerator.is_available():
-            return NotApplicable(why="no accelerator: there is no device to copy to")
+            return NotApplicable(why="there is no accelerator to copy to")
         kind = torch.accelerator.current_accelerator()
         if kind is None or kind.type == "mps":
-            return NotApplicable(why="torch pins no memory for this accelerator")
+            return NotApplicable(why="torch cannot pin memory for this accelerator")
         if loader.pin_memory:
-            return NotApplicable(why="pin_memory=True was chosen in the script")
+            return NotApplicable(why="the script sets pin_memory=True")
         if loader._iterator is not None:
-            return NotApplicable(why="the loader's iterator exists already")
+            return NotApplicable(why="the loader's iterator already exists")
         if loader.num_workers:
             if _start_method(loader) != "fork":  # a forked worker cannot use the accelerator of its parent
-                return NotApplicable(why="workers that are not forked may send batches on the accelerator")
+                return NotApplicable(why="workers that are not forked may send batches that are on the accelerator")
             loader.pin_memory = True
             return Applied(text=PINNED, values={"pin_memory": True}, undo=lambda: setattr(loader, "pin_memory", False))
 
@@ -88,7 +88,7 @@ class PinnedMemory(Technique):
                 return pin(batch)
             except Exception as error:
                 undo()
-                why = f"taken back, the first batch cannot be pinned: {' '.join(str(error).split())[:160]}"
+                why = f"reverted because the first batch cannot be pinned: {' '.join(str(error).split())[:160]}"
                 context.report(self.id, NotApplicable(why=why))
                 return batch
 
@@ -124,7 +124,9 @@ class _FirstBatch:
     def __call__(self) -> Any:
         loader = self._loader()
         if loader is None:
-            raise RuntimeError("the DataLoader that this iterator belongs to is gone; iterate the original, not a copy")
+            raise RuntimeError(
+                "the DataLoader of this iterator no longer exists; iterate over the original, not over a copy"
+            )
         iterator = type(loader)._get_iterator(loader)
         load = getattr(iterator, "_next_data", None)
         if load is not None:

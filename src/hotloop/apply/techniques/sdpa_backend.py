@@ -61,7 +61,7 @@ class SdpaBackend(Technique):
     safety = Safety.ASK
     stage = Stage.ATTENTION
     settings = (
-        Setting(name="backend", kind=str, default="flash", choices=tuple(MEMBERS), help="the backend to try first"),
+        Setting(name="backend", kind=str, default="flash", choices=tuple(MEMBERS), help="backend to try first"),
     )
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -77,7 +77,7 @@ class SdpaBackend(Technique):
         before = _switches(flags)
         off = [switch for switch, is_on in before.items() if not is_on]
         if off and before != SET:
-            return NotApplicable(why=f"enable_{off[0]}(False) was chosen in the script")
+            return NotApplicable(why=f"the script sets enable_{off[0]}(False)")
         if context.memory(self.id).get("done"):
             return None  # with a model before this one
         device = next(model.parameters()).device.type
@@ -95,9 +95,9 @@ class SdpaBackend(Technique):
                 _switch(flags, before)
                 SET.update(before)
 
-        behind = "" if name == "math" else ", 'math' where it cannot"
+        behind = "" if name == "math" else ", 'math' if it cannot run"
         by_hand = [one for one in attentions if one.kind == "by-hand"]
-        beside = f"; {by_hand[0].module} seems to compute attention by hand and stays" if by_hand else ""
+        beside = f"; {by_hand[0].module} seems to compute attention itself and is not changed" if by_hand else ""
         text = f"scaled_dot_product_attention by {{backend!r}}{behind}{beside}"
         return Applied(text=text, values={"backend": name}, undo=undo)
 
@@ -108,11 +108,10 @@ def _say_none(attentions: tuple[Any, ...]) -> str:
             return f"{one.module} calls flash_attn itself ({one.file}:{one.line})"
     for one in attentions:
         return (
-            f"{one.module} seems to compute attention by hand ({one.file}:{one.line}): "
-            "scaled_dot_product_attention in its place would not store the scores; hotloop cannot prove that it is the "
-            "same formula"
+            f"{one.module} seems to compute attention itself ({one.file}:{one.line}); scaled_dot_product_attention "
+            "would not store the scores, but hotloop cannot prove that the formula is the same"
         )
-    return "no module is seen to call scaled_dot_product_attention"
+    return "no module was observed to call scaled_dot_product_attention"
 
 
 def _switches(flags: Any) -> dict[str, bool]:

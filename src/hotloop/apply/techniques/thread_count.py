@@ -55,7 +55,7 @@ class ThreadCount(Technique):
             default=None,
             least=1,
             most=4096,
-            help="compute threads of each process (default: its cores over the ranks of the host)",
+            help="compute threads per process (default: its cores divided by the host's ranks)",
         ),
     )
 
@@ -77,18 +77,18 @@ class ThreadCount(Technique):
         before = torch.get_num_threads()
         chosen = os.environ.get(VARIABLE)
         if named is None and chosen:
-            return NotApplicable(why=f"{VARIABLE}={chosen} is set (name torch_threads to replace it)")
+            return NotApplicable(why=f"{VARIABLE}={chosen} is set (set torch_threads to replace it)")
         memory = context.memory(self.id)
         memory["wanted"] = wanted
         if before == wanted and chosen == str(wanted):
-            return Applied(text=f"{_threads(wanted)}, as {VARIABLE} says", values={"torch_threads": wanted})
+            return Applied(text=f"{_threads(wanted)}, as set by {VARIABLE}", values={"torch_threads": wanted})
         if before == wanted:
             memory["as_it_was"] = True
             return None
         torch.set_num_threads(wanted)
         source = f" of {VARIABLE}" if chosen == str(before) else ""
         return Applied(
-            text=f"{_threads(wanted)} in place of {{before}}{source}, on {{cores}} cores for {{ranks}} ranks",
+            text=f"{_threads(wanted)} instead of {{before}}{source}, on {{cores}} cores for {{ranks}} ranks",
             values={
                 "torch_threads": wanted,
                 "before": before,
@@ -110,10 +110,10 @@ class ThreadCount(Technique):
             return None
         explicit = f"set_num_threads({asked})"
         if not context.strategy.overrides(self.id):
-            why = f"{_threads(asked)} were chosen in the script (override = true replaces them)"
+            why = f"the script sets {_threads(asked)} (set override = true to replace it)"
             return NotApplicable(why=why, explicit=explicit)
         call.args = (wanted,)
-        text = f"{_threads(wanted)} in place of {{before}} that the script sets"
+        text = f"{_threads(wanted)} instead of the script's {{before}}"
         return Applied(text=text, values={"torch_threads": wanted, "before": asked}, explicit=explicit)
 
     def change_model(self, model: Any, settings: Mapping[str, Any], context: Context) -> Effect:

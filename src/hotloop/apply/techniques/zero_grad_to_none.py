@@ -47,13 +47,13 @@ class ZeroGradToNone(Technique):
     def why_no_source(self, values: Mapping[str, Value]) -> str | None:
         if values.get("always") is not None and values.get("always") == values.get("parameters"):
             return None
-        return "not every parameter is known to get a gradient in every step, as the argument would need"
+        return "not every parameter is known to get a gradient in every step"
 
     def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
         target = call.args[0]
         chosen = call.args[1] if len(call.args) > 1 else call.kwargs.get("set_to_none", True)
         if chosen:
-            return NotApplicable(why="zero_grad sets gradients to None already")
+            return NotApplicable(why="zero_grad already sets gradients to None")
         watches: Any = context.memory(self.id).setdefault("watches", weakref.WeakKeyDictionary())
         watch = watches.get(target)
         if watch is None:
@@ -178,7 +178,7 @@ def _find_hindrance(parameters: list[Any]) -> str | None:
         except (RuntimeError, NotImplementedError):
             return f"gradients are of {type(grad).__name__}"
         if size_bytes > grad.numel() * grad.element_size():
-            return "gradients are parts of a larger buffer"
+            return "gradients are views of a larger buffer"
     cuda: Any = torch.cuda
     if cuda.is_initialized() and any(isinstance(one, cuda.CUDAGraph) for one in gc.get_objects()):
         return "a CUDA graph of the script may write into these gradients"

@@ -33,7 +33,7 @@ class ZeroOptimizer(Technique):
 
     id = "zero-optimizer"
     title = "shard the optimizer state over the ranks"
-    summary = "every rank keeps a part of the optimizer's state (`ZeroRedundancyOptimizer`)"
+    summary = "keep only a shard of the optimizer's state on each rank (`ZeroRedundancyOptimizer`)"
     effort = "medium"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
@@ -48,10 +48,11 @@ class ZeroOptimizer(Technique):
 
         if context.from_outside:
             return NotApplicable(
-                why="a script saves optimizer.state_dict() on one rank, which would hold a share only; apply it by API"
+                why="scripts save optimizer.state_dict() on one rank, which would contain only a shard; apply it "
+                "with the API"
             )
         if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-            return NotApplicable(why="there is one rank")
+            return NotApplicable(why="there is only one rank")
 
         from torch.distributed.tensor import DTensor
 
@@ -60,22 +61,26 @@ class ZeroOptimizer(Technique):
         kind = type(optimizer)
         if not kind.__module__.startswith("torch.optim.") or kind.__name__ not in ELEMENTWISE:
             return NotApplicable(
-                why=f"{kind.__name__} may look at whole tensors; known: {', '.join(sorted(ELEMENTWISE))}"
+                why=f"{kind.__name__} may use whole tensors; supported: {', '.join(sorted(ELEMENTWISE))}"
             )
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if any(isinstance(p, DTensor) for p in parameters):
-            return NotApplicable(why="the parameters are sharded already")
+            return NotApplicable(why="the parameters are already sharded")
         if any(p.is_complex() for p in parameters):
             return NotApplicable(why="a parameter is complex")
         models = [model for model in context.models() if hasattr(model, "reducer")]
         reduced = {id(p) for model in models for p in model.parameters()}
         if models and not all(id(p) in reduced for p in parameters):
-            return NotApplicable(why="a parameter is not in the DistributedDataParallel: its gradients may differ")
+            return NotApplicable(
+                why="a parameter is outside the DistributedDataParallel, so its gradients may differ between ranks"
+            )
         if not models:
-            return NotApplicable(why="the model is not a DistributedDataParallel: gradients may differ between ranks")
+            return NotApplicable(
+                why="the model is not a DistributedDataParallel, so gradients may differ between ranks"
+            )
         sharded = ShardedOptimizer(optimizer, models[0].process_group)
         return Applied(
-            text="state of {parameters} parameters shared out over {ranks} ranks by bytes",
+            text="state of {parameters} parameters sharded over {ranks} ranks by bytes",
             values={"parameters": len(parameters), "ranks": sharded._ranks},
             replacement=sharded,
         )

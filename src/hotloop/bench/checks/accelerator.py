@@ -28,9 +28,9 @@ def check_accelerator(host: Host, answer: ResultMaker) -> MachineCheck:
         hidden = nvidia - len(devices)
         if kind == "cuda" and hidden > 0 and "CUDA_VISIBLE_DEVICES" not in host.environment:
             return answer.warning(
-                f"{measured}; {plural(hidden, 'GPU')} of the machine cannot be used",
-                why="torch sees fewer GPUs than the machine has",
-                fix="nvidia-smi, and look for MIG, errors or a container that holds some back",
+                f"{measured}; torch cannot use {plural(hidden, 'GPU')} of the machine",
+                why="torch finds fewer GPUs than the machine has",
+                fix="run nvidia-smi and look for MIG, errors or a container that hides GPUs",
                 **values,
             )
         return answer.good(measured, **values)
@@ -41,7 +41,7 @@ def check_accelerator(host: Host, answer: ResultMaker) -> MachineCheck:
         return answer.warning(
             f"{machine}, hidden by CUDA_VISIBLE_DEVICES",
             why="training runs on the CPU",
-            fix="unset CUDA_VISIBLE_DEVICES, if that is not what you want",
+            fix="unset CUDA_VISIBLE_DEVICES to train on a GPU",
             **values,
         )
     built = host.fact("torch", "cuda") if nvidia else host.fact("torch", "hip")
@@ -49,14 +49,14 @@ def check_accelerator(host: Host, answer: ResultMaker) -> MachineCheck:
         return answer.harmful(
             f"{machine}, but torch {host.fact('torch', 'version')} is not built for it",
             why="training runs on the CPU",
-            fix="install the build of torch for this accelerator (see pytorch.org/get-started)",
+            fix="install the torch build for this accelerator (see pytorch.org/get-started)",
             **values,
         )
     reason = f": {warning}" if warning else ""
     return answer.harmful(
         f"{machine}, but torch cannot use it{reason}",
         why="training runs on the CPU",
-        fix="nvidia-smi; an old driver for this torch is the usual reason",
+        fix="run nvidia-smi; the usual cause is a driver too old for this torch",
         **values,
     )
 
@@ -67,7 +67,7 @@ def check_architectures(host: Host, answer: ResultMaker) -> MachineCheck | tuple
     if host.fact("accelerator", "kind") != "cuda" or host.fact("torch", "hip") is not None:
         return ()
     if not isinstance(built, list) or not isinstance(devices, list):
-        return answer.unknown("torch does not say for which GPUs it was built")
+        return answer.unknown("torch does not report for which GPUs it was built")
     codes = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", str(text)) for text in built]
     known = [(m.group(1), int(m.group(2)), int(m.group(3))) for m in codes if m]
     lacking = []
@@ -83,8 +83,8 @@ def check_architectures(host: Host, answer: ResultMaker) -> MachineCheck | tuple
     if lacking:
         return answer.harmful(
             f"none for {listed(lacking)}",
-            why="this build of torch cannot run a single kernel on that GPU",
-            fix="install a build of torch for it (see pytorch.org/get-started)",
+            why="this torch build cannot run any kernel on that GPU",
+            fix="install a torch build for it (see pytorch.org/get-started)",
             built=[str(text) for text in built],
         )
     return answer.good("built in", built=[str(text) for text in built])
@@ -100,13 +100,13 @@ def check_gpu_memory(host: Host, answer: ResultMaker) -> MachineCheck | tuple[Ma
         if total and taken is not None:
             used.append((taken / total, f"GPU {gpu['index']}: {format_bytes(taken)} of {format_bytes(total)}"))
     if not used:
-        return answer.unknown("nvidia-smi does not say")
+        return answer.unknown("nvidia-smi does not report it")
     ratio, text = max(used)
     if ratio > 0.1:
         return answer.warning(
             text,
-            why="another process holds memory there, and may compute there too",
-            fix="nvidia-smi names it; choose another GPU with CUDA_VISIBLE_DEVICES",
+            why="another process uses its memory, and possibly its cores",
+            fix="find it with nvidia-smi, or choose another GPU with CUDA_VISIBLE_DEVICES",
             used_ratio=round(ratio, 4),
         )
     return answer.good(f"at most {ratio * 100:.0f}%", used_ratio=round(ratio, 4))
@@ -122,14 +122,15 @@ def check_gpu_links(host: Host, answer: ResultMaker) -> MachineCheck | tuple[Mac
     measured = f"{listed(kinds)}" if kinds else "kind unknown"
     if isinstance(peer, list) and not all(all(row) for row in peer):
         return answer.warning(
-            f"{measured}; some pairs cannot read each other's memory",
-            why="these pairs exchange data through the host's memory",
-            fix="nvidia-smi topo -p2p r shows the pairs; inside a virtual machine, ACS or the hypervisor may forbid it",
+            f"{measured}; some pairs cannot access each other's memory",
+            why="these pairs exchange data through host memory",
+            fix="list the pairs with nvidia-smi topo -p2p r; in a virtual machine, ACS or the hypervisor may prevent "
+            "it",
             links=[*kinds],
         )
     if not kinds and not isinstance(peer, list):
-        return answer.unknown("neither nvidia-smi nor torch tells")
-    return answer.good(f"{measured}, every pair directly" if isinstance(peer, list) else measured, links=[*kinds])
+        return answer.unknown("neither nvidia-smi nor torch reports it")
+    return answer.good(f"{measured}, all pairs directly" if isinstance(peer, list) else measured, links=[*kinds])
 
 
 @machine_check("pcie-width", "accelerator", "PCIe width")
@@ -145,12 +146,12 @@ def check_pcie_width(host: Host, answer: ResultMaker) -> MachineCheck | tuple[Ma
             if int(now) < int(most):
                 narrow.append(f"GPU {gpu['index']}: x{now} of x{most}")
     if not seen:
-        return answer.unknown("nvidia-smi does not say (usual in virtual machines)")
+        return answer.unknown("nvidia-smi does not report it (usual in virtual machines)")
     if narrow:
         return answer.warning(
             listed(narrow),
             why="copies from the host are slower by that factor",
-            fix="look at it again under load; then check the slot, the riser and the BIOS",
+            fix="check again under load, then check the slot, the riser and the BIOS",
         )
     return answer.good("full")
 

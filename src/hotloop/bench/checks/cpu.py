@@ -12,7 +12,7 @@ from hotloop.core.findings import Value
 FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "s390-tod", "timebase")
 
 
-@machine_check("threads", "cpu", "threads against cores")
+@machine_check("threads", "cpu", "threads and cores")
 def check_threads(host: Host, answer: ResultMaker) -> MachineCheck:
     cores = host.cores_count
     threads = host.number("torch", "threads")
@@ -21,23 +21,23 @@ def check_threads(host: Host, answer: ResultMaker) -> MachineCheck:
     limit = host.quota_cores
     quota = f" (the container's quota is {limit:g})" if limit is not None and limit <= cores else ""
     if threads is None:
-        return answer.unknown(f"{plural(cores, 'core')}{quota}, but torch gave no facts")
+        return answer.unknown(f"{plural(cores, 'core')}{quota}, but torch could not be queried")
     threads = int(threads)
     measured = f"{plural(threads, 'thread')} on {plural(cores, 'core')}{quota}"
     values: dict[str, Value] = {"threads_count": threads, "cores_count": cores}
     on_cpu = host.fact("accelerator", "kind") is None
     if threads > cores:
-        why = "threads of one operator wait for each other at its end, and some of them have no core to run on"
-        fix = f"export OMP_NUM_THREADS={cores}, divided by the ranks of this host"
+        why = "the threads of an operator wait for each other, but some of them have no core to run on"
+        fix = f"export OMP_NUM_THREADS={cores}, divided by the number of ranks on this host"
         if on_cpu:
             return answer.harmful(measured, why=why, fix=fix, **values)
-        return answer.warning(measured, why=why + "; it matters for work on the CPU only", fix=fix, **values)
+        return answer.warning(measured, why=why + "; this affects only work on the CPU", fix=fix, **values)
     # Half of the logical cores is one thread per physical core, which is torch's own choice.
     if on_cpu and threads * 2 < cores:
         return answer.warning(
             measured,
-            why="one rank alone leaves cores idle; right only if several ranks share this host",
-            fix=f"export OMP_NUM_THREADS to {cores} divided by the ranks of this host",
+            why="a single rank leaves cores idle; this is right only if several ranks share this host",
+            fix=f"set OMP_NUM_THREADS to {cores} divided by the number of ranks on this host",
             **values,
         )
     return answer.good(measured, **values)
@@ -47,7 +47,7 @@ def check_threads(host: Host, answer: ResultMaker) -> MachineCheck:
 def check_thread_binding(host: Host, answer: ResultMaker) -> MachineCheck:
     before, after = host.number("affinity_count"), host.number("affinity_after_torch_count")
     if before is None or after is None:
-        return answer.unknown("torch gave no facts" if not host.has_torch else "the kernel does not tell")
+        return answer.unknown("torch could not be queried" if not host.has_torch else "the kernel does not report it")
     values: dict[str, Value] = {"before_count": int(before), "after_count": int(after)}
     if after < before:
         intel = "libgomp" not in (host.fact("openmp") or ())
@@ -55,8 +55,8 @@ def check_thread_binding(host: Host, answer: ResultMaker) -> MachineCheck:
         named = [n for n in names if n in host.environment]
         return answer.harmful(
             f"{plural(int(after), 'core')} of {int(before)} after torch has started its threads",
-            why="the main thread is bound, and every DataLoader worker that it forks inherits that: all on those cores",
-            fix=f"unset {' '.join(named)}" if named else "look for a library that binds threads",
+            why="the main thread is pinned to them, and so is every DataLoader worker that it forks",
+            fix=f"unset {' '.join(named)}" if named else "look for a library that pins threads",
             **values,
         )
     return answer.good(f"all {int(after)}" if after > 1 else "1", **values)
@@ -65,7 +65,7 @@ def check_thread_binding(host: Host, answer: ResultMaker) -> MachineCheck:
 @machine_check("quota", "cpu", "CPU quota")
 def check_quota(host: Host, answer: ResultMaker) -> MachineCheck:
     if host.affinity_count is None:
-        return answer.unknown("the kernel does not tell")
+        return answer.unknown("the kernel does not report it")
     quota = host.quota_cores
     if quota is None:
         return answer.good("none", quota_cores=None)
@@ -78,9 +78,9 @@ def check_quota(host: Host, answer: ResultMaker) -> MachineCheck:
     measured = f"{quota:g} of {plural(host.affinity_count, 'core')}"
     if throttled is not None and throttled > 0.05:
         return answer.warning(
-            f"{measured}; stopped for using it up in {throttled * 100:.0f}% of the periods",
-            why="all threads of the container stand still until the next period, as long as 0.1 s",
-            fix="fewer threads and workers, or a larger quota",
+            f"{measured}; throttled in {throttled * 100:.0f}% of the periods",
+            why="all threads of the container stop until the next period, for up to 0.1 s",
+            fix="use fewer threads and workers, or a larger quota",
             quota_cores=quota,
             throttled_ratio=round(throttled, 4),
         )
@@ -92,14 +92,14 @@ def check_load(host: Host, answer: ResultMaker) -> MachineCheck:
     words = (host.read("proc/loadavg") or "").split()
     cores = host.affinity_count
     if not words or not re.fullmatch(r"\d+(\.\d+)?", words[0]) or not cores:
-        return answer.unknown("the kernel does not tell")
+        return answer.unknown("the kernel does not report it")
     load = float(words[0])
     measured = f"{load:.1f} on {plural(cores, 'core')}, mean of the last minute"
     if load > max(1.0, 0.5 * cores):
         return answer.warning(
             measured,
-            why="something else runs here: it slows a training, and its timings mean less",
-            fix="top; wait for it or move",
+            why="other programs use the CPU: training is slower and timings are less reliable",
+            fix="find them with top; wait for their end or use another machine",
             load_ratio=round(load / cores, 3),
         )
     return answer.good(measured, load_ratio=round(load / cores, 3))
@@ -110,14 +110,14 @@ def check_steal(host: Host, answer: ResultMaker) -> MachineCheck:
     found = re.match(r"cpu\s+([\d ]+)", host.read("proc/stat") or "")
     ticks = [int(t) for t in found.group(1).split()] if found else []
     if len(ticks) < 8 or sum(ticks[:8]) <= 0:
-        return answer.unknown("the kernel does not tell")
+        return answer.unknown("the kernel does not report it")
     ratio = ticks[7] / sum(ticks[:8])
     measured = f"{ratio * 100:.1f}% since the start of the machine"
     if ratio > 0.03:
         return answer.warning(
             measured,
-            why="other virtual machines use these cores too: steps take longer and vary",
-            fix="ask for dedicated cores",
+            why="other virtual machines use these cores: steps take longer and vary",
+            fix="use dedicated cores",
             steal_ratio=round(ratio, 4),
         )
     return answer.good(measured, steal_ratio=round(ratio, 4))
@@ -129,7 +129,7 @@ def check_frequency(host: Host, answer: ResultMaker) -> MachineCheck:
     found = (host.read(f"{base}/{name}/cpufreq/scaling_governor") for name in host.names(base) if name[3:].isdigit())
     governors = sorted({governor for governor in found if governor})
     if not governors:
-        return answer.unknown("no frequency control is visible, as usual in virtual machines")
+        return answer.unknown("no frequency control is visible (usual in virtual machines)")
     driver = host.read(f"{base}/cpu0/cpufreq/scaling_driver") or "unknown driver"
     most = host.read(f"{base}/cpu0/cpufreq/cpuinfo_max_freq") or ""
     top = f", up to {int(most) / 1e6:.1f} GHz" if most.isdigit() else ""
@@ -146,8 +146,8 @@ def check_frequency(host: Host, answer: ResultMaker) -> MachineCheck:
     if turbo_off:
         return answer.warning(
             f"{measured}, turbo off",
-            why="the clock stays at its base rate: slower, but steadier timings",
-            fix="turn it on in the BIOS or with cpupower, unless steady timings are wanted",
+            why="the clock stays at its base rate, which is slower but gives steadier timings",
+            fix="enable it in the BIOS or with cpupower, unless you need steady timings",
         )
     return answer.good(measured)
 
@@ -157,13 +157,13 @@ def check_clock(host: Host, answer: ResultMaker) -> MachineCheck:
     source = host.read("sys/devices/system/clocksource/clocksource0/current_clocksource")
     cost = host.clock_read_ns
     if not source:
-        return answer.unknown("the kernel does not tell")
+        return answer.unknown("the kernel does not report it")
     measured = source if cost is None else f"{source}, {cost:.0f} ns per reading"
     if source not in FAST_CLOCKS and (cost is None or cost > 250):
         return answer.warning(
             measured,
-            why="reading the clock is a call into the kernel: profilers cost more, and so does everything that times",
-            fix="choose tsc where the kernel offers it (available_clocksource)",
+            why="reading the clock is a system call, so profiling and timing cost more",
+            fix="switch to tsc if the kernel offers it (available_clocksource)",
             read_ns=cost,
         )
     return answer.good(measured, read_ns=cost)

@@ -18,26 +18,26 @@ ENOUGH_BYTES = 4 << 20
 @machine_check("data-folder", "data", "data folder")
 def check_data_folder(host: Host, answer: ResultMaker) -> MachineCheck:
     if host.reading is None:
-        return answer.unknown("no folder was named", fix="hotloop doctor --data FOLDER")
+        return answer.unknown("no folder was given", fix="hotloop doctor --data FOLDER")
     kind = file_system_of(host, host.reading.folder)
     if kind is None:
-        return answer.unknown("the kernel does not say on which file system it is")
+        return answer.unknown("the kernel does not report its file system")
     measured = f"on {kind}"
     if kind in NETWORK_FILE_SYSTEMS or (kind.startswith("fuse") and kind != "fuseblk"):
         return answer.warning(
             f"{measured}, a network or user-space file system",
-            why="every file that is opened costs a round trip, and other users share its speed",
+            why="opening a file costs a round trip, and the bandwidth is shared with other users",
             fix="pack small files into large ones, or copy the data to a local disk first",
             file_system=kind,
         )
     if kind in ("overlay", "overlayfs", "aufs"):
         return answer.warning(
             f"{measured}, inside the container's layers",
-            why="files are looked up in every layer, and a change copies the whole file first",
+            why="files are looked up in every layer, and changing a file first copies it",
             fix="mount the data into the container (docker run -v FOLDER:/data)",
             file_system=kind,
         )
-    note = "it takes up memory" if kind in ("tmpfs", "ramfs") else ""
+    note = "it uses host memory" if kind in ("tmpfs", "ramfs") else ""
     return answer.noted(measured, why=note, file_system=kind)
 
 
@@ -45,15 +45,15 @@ def check_data_folder(host: Host, answer: ResultMaker) -> MachineCheck:
 def check_read_speed(host: Host, answer: ResultMaker) -> MachineCheck:
     reading = host.reading
     if reading is None:
-        return answer.unknown("no folder was named", fix="hotloop doctor --data FOLDER")
+        return answer.unknown("no folder was given", fix="hotloop doctor --data FOLDER")
     if reading.complaint and not reading.sampled_count:
         return answer.unknown(reading.complaint)
     if not reading.sampled_count:
-        return answer.unknown(f"{reading.folder} holds no files that can be read")
-    if reading.complaint and "did not come back" in reading.complaint:
+        return answer.unknown(f"{reading.folder} contains no readable files")
+    if reading.complaint and "did not finish" in reading.complaint:
         return answer.harmful(
             reading.complaint,
-            why="a DataLoader that reads here stands still as long",
+            why="a DataLoader that reads here would hang as long",
             fix="check the mount and its server",
         )
     return _judge_speed(reading, answer)
@@ -84,7 +84,7 @@ def _judge_speed(reading: Reading, answer: ResultMaker) -> MachineCheck:
         if enough and speed < SLOW_READ_BYTES_PER_S:
             return answer.warning(
                 measured,
-                why="slower than a single hard disk; a first epoch may wait for it",
+                why="slower than a single hard disk; the first epoch may wait for it",
                 fix="copy the data to a local disk, or read larger files in order",
                 **values,
             )
@@ -93,13 +93,15 @@ def _judge_speed(reading: Reading, answer: ResultMaker) -> MachineCheck:
         measured = f"{format_bytes(speed)}/s from the page cache, which could not be dropped; {opened}"
     elif reading.unknown_bytes and reading.unknown_ns:
         speed = reading.unknown_bytes / (reading.unknown_ns * 1e-9)
-        measured = f"{format_bytes(speed)}/s, from the storage or the page cache: the kernel does not tell; {opened}"
+        measured = (
+            f"{format_bytes(speed)}/s, from the storage or the page cache (the kernel does not report which); {opened}"
+        )
     else:
         return answer.unknown(f"nothing could be read from {reading.folder}")
     if reading.open_median_ns is not None and reading.open_median_ns > SLOW_OPEN_NS:
         return answer.warning(
             measured,
-            why="with one sample per file, opening files alone may take longer than a step",
+            why="with one sample per file, opening files may take longer than a step",
             fix="pack samples into large files, or copy the data to a local disk",
             **values,
         )

@@ -37,15 +37,15 @@ def check_memory(host: Host, answer: ResultMaker) -> MachineCheck:
     if free < 0.02 * total:
         return answer.harmful(
             measured,
-            why="a training that starts now is killed, or pushes everything out to swap",
-            fix="end what uses it (top, sorted by memory)",
+            why="a training started now would be killed or cause swapping",
+            fix="stop the programs that use it (top, sorted by memory)",
             **values,
         )
     if free < 0.1 * total:
         return answer.warning(
             measured,
             why="little is left for data, workers and the page cache",
-            fix="end what uses it (top, sorted by memory)",
+            fix="stop the programs that use it (top, sorted by memory)",
             **values,
         )
     return answer.good(measured, **values)
@@ -66,8 +66,8 @@ def check_swap(host: Host, answer: ResultMaker) -> MachineCheck:
     if waiting is not None and waiting > 0.1:
         return answer.warning(
             f"{measured}; tasks waited for memory in {waiting * 100:.0f}% of the last minute",
-            why="pages go out and come back while programs run",
-            fix="end what uses the memory, or use less of it",
+            why="programs wait while pages are swapped in and out",
+            fix="stop the programs that use the memory, or use less",
             used_bytes=total - free,
             waiting_ratio=waiting,
         )
@@ -78,11 +78,11 @@ def check_swap(host: Host, answer: ResultMaker) -> MachineCheck:
 def check_shared_memory(host: Host, answer: ResultMaker) -> MachineCheck:
     total, free = host.shm_total_bytes, host.shm_free_bytes
     if total is None or free is None:
-        return answer.unknown("/dev/shm is not there; DataLoader workers need it on Linux")
+        return answer.unknown("/dev/shm does not exist, but DataLoader workers need it on Linux")
     measured = f"{format_bytes(free)} free of {format_bytes(total)}"
     values: dict[str, Value] = {"free_bytes": free, "total_bytes": total}
     fix = "docker run --shm-size=8g (or --ipc=host); in Kubernetes an emptyDir of medium Memory at /dev/shm"
-    why = "DataLoader workers hand batches over here; when it is full they end with a bus error"
+    why = "DataLoader workers pass batches through it and crash with a bus error when it is full"
     if total <= DEFAULT_SHM_BYTES or free < DEFAULT_SHM_BYTES // 2:
         return answer.harmful(measured, why=why, fix=fix if total < SMALL_SHM_BYTES else "ls /dev/shm", **values)
     if free < SMALL_SHM_BYTES:
@@ -94,12 +94,12 @@ def check_shared_memory(host: Host, answer: ResultMaker) -> MachineCheck:
 def check_huge_pages(host: Host, answer: ResultMaker) -> MachineCheck:
     found = re.search(r"\[(\w+)\]", host.read("sys/kernel/mm/transparent_hugepage/enabled") or "")
     if found is None:
-        return answer.unknown("the kernel does not tell")
+        return answer.unknown("the kernel does not report it")
     setting = found.group(1)
     if setting == "never" and host.fact("accelerator", "kind") is None:
         return answer.warning(
             setting,
-            why="large buffers are mapped in pieces of 4 KiB; training on the CPU may lose a few per cent",
+            why="large buffers are mapped in 4 KiB pages, which may slow training on the CPU by a few per cent",
             fix="echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (needs root), and measure",
         )
     return answer.good(setting)
@@ -109,10 +109,10 @@ def check_huge_pages(host: Host, answer: ResultMaker) -> MachineCheck:
 def check_file_descriptors(host: Host, answer: ResultMaker) -> MachineCheck:
     soft, hard = host.files_soft_count, host.files_hard_count
     if soft is None or hard is None:
-        return answer.unknown("the system does not tell")
+        return answer.unknown("the system does not report it")
     measured = f"{soft:,} per process" + (f" (may be raised to {hard:,})" if hard > soft else "")
     values: dict[str, Value] = {"soft_count": soft, "hard_count": hard}
-    why = "each tensor on its way from a DataLoader worker holds one: 'Too many open files' ends the training"
+    why = "each tensor sent by a DataLoader worker uses one; the training fails with 'Too many open files'"
     fix = f"ulimit -n {min(hard, 65536)}"
     if soft < 256:
         return answer.harmful(measured, why=why, fix=fix, **values)

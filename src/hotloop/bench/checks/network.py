@@ -25,19 +25,19 @@ def check_interfaces(host: Host, answer: ResultMaker) -> MachineCheck:
         else:
             found.append(f"{name}, speed unknown")
     if not found:
-        return answer.unknown("no hardware interface that is up is visible (usual in containers)")
+        return answer.unknown("no active hardware interface is visible (usual in containers)")
     hosts = host.environment.get("SLURM_NNODES", "1")
     several = hosts.isdigit() and int(hosts) > 1
     values: dict[str, Value] = {"interfaces": [*found], "fastest_mbit_per_s": max(speeds, default=None)}
     if several and len(speeds) == len(found) and max(speeds) <= 1000:
         return answer.warning(
             listed(found),
-            why=f"{hosts} hosts exchange gradients over at most {max(speeds) / 1000:g} Gbit/s",
-            fix="use fewer, larger exchanges (accumulation, compression), or a faster network",
+            why=f"{hosts} hosts synchronise gradients over at most {max(speeds) / 1000:g} Gbit/s",
+            fix="synchronise less data or less often (compression, accumulation), or use a faster network",
             **values,
         )
     if not speeds:
-        return answer.unknown(f"{listed(found)}: the driver does not tell, as usual in virtual machines")
+        return answer.unknown(f"{listed(found)}: the driver does not report it (usual in virtual machines)")
     return answer.good("; ".join(found[:4]), **values)
 
 
@@ -58,14 +58,14 @@ def check_infiniband(host: Host, answer: ResultMaker) -> MachineCheck:
     if down:
         return answer.warning(
             f"{measured}; not active: {listed(down)}",
-            why="collectives use only ports that are active",
-            fix="ibstat shows why a port is down",
+            why="collectives use only active ports",
+            fix="run ibstat to find out why a port is down",
             **values,
         )
     if host.locked_soft_bytes is not None and 0 <= host.locked_soft_bytes < 64 << 20:
         return answer.warning(
             f"{measured}; only {format_bytes(host.locked_soft_bytes)} of memory may be locked",
-            why="the card needs locked memory, and its start fails without it",
+            why="the card needs locked memory; initialisation fails without it",
             fix="ulimit -l unlimited (docker run --ulimit memlock=-1)",
             **values,
         )

@@ -15,18 +15,18 @@ from hotloop.core.redact import redact_text
 def check_torch(host: Host, answer: ResultMaker) -> MachineCheck:
     if not host.facts:
         return answer.unknown(
-            redact_text(host.complaint or "the probe gave no facts"), fix="hotloop doctor --python PATH"
+            redact_text(host.complaint or "torch could not be queried"), fix="hotloop doctor --python PATH"
         )
     error = host.fact("torch_error")
     if isinstance(error, Mapping) and error.get("missing"):
         return answer.unknown(
-            f"{host.interpreter} has no torch", fix="hotloop doctor --python PATH, with the training's python"
+            f"{host.interpreter} has no torch", fix="hotloop doctor --python PATH, with the training's Python"
         )
     if isinstance(error, Mapping):
         return answer.harmful(
             f"import torch fails: {redact_text(str(error.get('message')))}",
-            why=f"a training with {host.interpreter} ends at its first line",
-            fix="install torch anew in that environment",
+            why=f"a training with {host.interpreter} fails at import",
+            fix="reinstall torch in that environment",
         )
     version, import_ns = str(host.fact("torch", "version")), host.number("torch", "import_ns")
     python = f"Python {host.fact('python')}"
@@ -37,14 +37,14 @@ def check_torch(host: Host, answer: ResultMaker) -> MachineCheck:
     if host.fact("torch", "debug") or host.fact("torch", "build_type") == "Debug":
         return answer.harmful(
             measured + ", a debug build",
-            why="a debug build checks everything and runs several times slower",
+            why="a debug build runs several times slower",
             fix="install a release build of torch",
             **values,
         )
     if import_ns is not None and import_ns > 30e9:
         return answer.warning(
             measured,
-            why="every rank and every spawned worker imports torch: each start waits this long",
+            why="every rank and every spawned worker imports torch and takes this long to start",
             fix="keep the environment on a local disk",
             **values,
         )
@@ -67,7 +67,7 @@ def check_cpu_libraries(host: Host, answer: ResultMaker) -> MachineCheck:
     if blas in ("none", "eigen", "generic") or host.fact("torch", "onednn") is False:
         return answer.warning(
             measured,
-            why="matrix products or convolutions on the CPU run without a tuned library",
+            why="matrix products or convolutions on the CPU run without an optimised library",
             fix="install torch from its official wheels",
             **values,
         )
@@ -78,13 +78,13 @@ def check_cpu_libraries(host: Host, answer: ResultMaker) -> MachineCheck:
 def check_low_precision(host: Host, answer: ResultMaker) -> MachineCheck:
     flags = host.fact("cpu_flags")
     if not isinstance(flags, list):
-        return answer.unknown("/proc/cpuinfo does not say what the CPU can do")
+        return answer.unknown("/proc/cpuinfo does not list the CPU's features")
     units = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 bf16", "bf16": "bf16"}
     found = [name for flag, name in units.items() if flag in flags]
     values: dict[str, Value] = {"flags": [str(flag) for flag in flags]}
     if found:
         return answer.good(f"in hardware ({', '.join(found)})", **values)
-    return answer.noted("not in hardware", why="bfloat16 autocast on this CPU saves memory at most", **values)
+    return answer.noted("not in hardware", why="bfloat16 autocast on this CPU can save memory, but not time", **values)
 
 
 @machine_check("openmp", "torch", "OpenMP runtime")
@@ -96,8 +96,8 @@ def check_openmp(host: Host, answer: ResultMaker) -> MachineCheck:
     if len(names) > 1:
         return answer.warning(
             listed(names),
-            why="each runtime starts threads of its own: together they are more than the cores",
-            fix="let torch and numpy come from one source (all pip, or all conda); check LD_PRELOAD",
+            why="each runtime starts its own threads; together they exceed the cores",
+            fix="install torch and numpy from one source (all pip or all conda); check LD_PRELOAD",
             runtimes=[*names],
         )
     return answer.good(listed(names) or "none", runtimes=[*names])
@@ -107,8 +107,8 @@ def check_openmp(host: Host, answer: ResultMaker) -> MachineCheck:
 def check_start_method(host: Host, answer: ResultMaker) -> MachineCheck:
     method = host.fact("start_method")
     if not isinstance(method, str):
-        return answer.unknown("the training's python gave no facts")
-    why = "" if method == "fork" else "every DataLoader worker imports the program anew: keep persistent_workers=True"
+        return answer.unknown("the training's Python could not be queried")
+    why = "" if method == "fork" else "every DataLoader worker imports the program again; use persistent_workers=True"
     return answer.noted(method, why=why, start_method=method)
 
 
@@ -125,8 +125,8 @@ def check_backends(host: Host, answer: ResultMaker) -> MachineCheck:
     if several and host.fact("accelerator", "kind") == "cuda" and "nccl" not in names:
         return answer.harmful(
             measured,
-            why="without NCCL, several GPUs exchange gradients through the host's memory",
-            fix="install a build of torch with NCCL",
+            why="without NCCL, several GPUs exchange gradients through host memory",
+            fix="install a torch build with NCCL",
             backends=[*names],
         )
     return answer.good(measured, backends=[*names])

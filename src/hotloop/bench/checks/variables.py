@@ -30,7 +30,7 @@ def check_variables(host: Host, answer: ResultMaker) -> tuple[MachineCheck, ...]
             one.warning(
                 listed([effect.name for effect in idle], most=8),
                 why="; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items()),
-                fix="unset them, or leave them for machines where they act",
+                fix="unset them, or keep them only for machines where they have an effect",
                 variables=[effect.name for effect in idle],
             )
         )
@@ -38,5 +38,5 @@ def check_variables(host: Host, answer: ResultMaker) -> tuple[MachineCheck, ...]
         return tuple(checks)
     variables = read_variables()
     known = sum(1 for one in variables if one.name in host.environment)
-    text = f"{len(variables)} looked for, {known} set" + (", none harmful" if known else "")
+    text = f"{len(variables)} checked, {known} set" + (", none harmful" if known else "")
     return (answer.good(text, set_count=known),)

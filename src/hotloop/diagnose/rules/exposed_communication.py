@@ -51,7 +51,7 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
     if cost_ratio < MATERIAL_RATIO:
         return None
     overlap = part.overlap_ratio or 0.0
-    whose = f" on rank {rank.facts.rank}, which has the least of it," if len(ranks) > 1 else ""
+    whose = f" on rank {rank.facts.rank}, which has the least," if len(ranks) > 1 else ""
     return Finding(
         title=f"{say_share(cost_ratio)} of the device's time{whose} is communication that no computation hides "
         f"({say_share(overlap)} of the communication is hidden)",

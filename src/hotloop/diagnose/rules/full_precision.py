@@ -39,7 +39,7 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
     """
     rank = analysis.lead
     if rank.autocast_dtype is None and rank.model_dtype is None:
-        return Skipped(reason="the precision of the model was not seen")
+        return Skipped(reason="the precision of the model is unknown")
     if rank.autocast_dtype is not None or rank.model_dtype not in ("float32", "torch.float32"):
         return None
     evidence: dict[str, Value] = {"model_dtype": "float32", "parameters_count": rank.model_parameters}

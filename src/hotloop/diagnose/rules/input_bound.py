@@ -70,7 +70,7 @@ def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     """From a profiler's file: the share of the steps that the main thread stands in its DataLoader."""
     known = [rank for rank in analysis.ranks if rank.share("input_wait") is not None]
     if not known:
-        return Skipped(reason="the trace shows no steps of the host to judge")
+        return Skipped(reason="the trace contains no host steps")
     rank = max(known, key=lambda one: one.share("input_wait") or 0.0)
     cost_ratio = rank.share("input_wait") or 0.0
     if cost_ratio < FLOOR_RATIO:
@@ -206,7 +206,7 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
             saving=saving_within(
                 cost_ratio, UNKNOWN_LOW_RATIO * cost_ratio, UNKNOWN_MID_RATIO * cost_ratio, cost_ratio, _THUMB
             ),
-            evidence={"cause": "unknown", "workers": "not judged: no DataLoader was seen making these batches"},
+            evidence={"cause": "unknown", "workers": "not judged: no DataLoader was observed making these batches"},
             where=places(rank.lines.get("input_wait_ns", ())),
             ranks=ranks,
         )
@@ -313,7 +313,7 @@ def _say_workers(fix: Fix, loader: LoaderFacts, cause: str, overlap: Overlap, ra
     if cause == "uneven-batches":
         return "they are quick enough on average: a longer queue bridges late batches"
     hands = f"{overlap.workers} worker{'s' * (overlap.workers != 1)}"
-    forecast = f"{say_time(overlap.mid_ns)} a step with {hands}, {say_time(rank.step_mean_ns)} now"
+    forecast = f"{say_time(overlap.mid_ns)} per step with {hands}, {say_time(rank.step_mean_ns)} now"
     if fix.technique == "precompute-samples":
         return f"no core is free for them: {forecast}"
     return f"they load in parallel with the computation: {forecast}"

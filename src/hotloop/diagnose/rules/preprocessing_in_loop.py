@@ -66,7 +66,8 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     rank = max(analysis.ranks, key=lambda one: _gap_ns(one) / max(1.0, one.step_mean_ns))
     if known_count(rank, "forwards") <= 0:
         return Skipped(
-            reason="no module was called in a step, so preparing a batch cannot be told from computing with it",
+            reason="no module was called in a step, so preparing a batch cannot be distinguished from computing with "
+            "it",
         )
     threshold = threshold_ratio(rank, floor_ratio=FLOOR_RATIO, judged_fields=("after_input_ns", "other_ns"))
     if rank.step_mean_ns <= 0 or _gap_ns(rank) / rank.step_mean_ns < threshold:

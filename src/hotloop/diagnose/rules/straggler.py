@@ -164,7 +164,7 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     if len(analysis.ranks) < 2:
         return Skipped(reason="only one of the ranks was recorded")
     if all(r.ddp is None and r.mean.get("communication_ns", 0.0) <= 0 for r in analysis.ranks):
-        return Skipped(reason="no communication between the ranks was seen")
+        return Skipped(reason="no communication between the ranks was observed")
     gap = find_gap(analysis)
     # With every outlier: one long step of one rank is no straggler.
     noise = max(_noise_ratio(r, gap.saves) for r in analysis.ranks)

@@ -65,7 +65,7 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     if rank.compile.used:
         return None
     if rank.model_is_recurrent:
-        return Skipped(reason="the model has LSTM, GRU or RNN layers of torch, which torch.compile leaves as they are")
+        return Skipped(reason="the model has torch's LSTM, GRU or RNN layers, which torch.compile does not compile")
     forecast = rank.forecasts.get("compile-model")
     if forecast is None and rank.ops is None:
         return Skipped(reason="no operator times were recorded")

@@ -9,7 +9,7 @@ from hotloop.report.renderer import Surface, renderer
 from hotloop.report.text import clean
 
 
-@renderer("github", "annotations of GitHub Actions", suffix=".txt", kinds=("check",))
+@renderer("github", "GitHub Actions annotations", suffix=".txt", kinds=("check",))
 def draw_github(document: Document, surface: Surface) -> str:
     """A line for each regression and for each inconclusive value that decides, then the verdict."""
     check: Check = document.subject

@@ -91,7 +91,7 @@ def _embed_json(document: Document) -> str:
     try:
         text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     except ValueError as error:
-        raise InvariantError(f"the report holds a number that is not finite: {error}") from error
+        raise InvariantError(f"the report contains a number that is not finite: {error}") from error
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

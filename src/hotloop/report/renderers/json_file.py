@@ -9,10 +9,10 @@ from hotloop.report.document import Document
 from hotloop.report.renderer import Surface, renderer
 
 
-@renderer("json", "the report's contract for other programs", suffix=".json")
+@renderer("json", "stable JSON for other programs", suffix=".json")
 def draw_json(document: Document, surface: Surface) -> str:
     """The report as indented JSON; a number that JSON has no form for is refused."""
     try:
         return json.dumps(document.data(), allow_nan=False, indent=1)
     except ValueError as error:
-        raise InvariantError(f"the report holds a number that is not finite: {error}") from error
+        raise InvariantError(f"the report contains a number that is not finite: {error}") from error

@@ -60,7 +60,7 @@ def draw_markdown(document: Document, surface: Surface) -> str:
         length += len(text)
         parts.append(text)
     if left_out:
-        parts.append(f"Too long for a comment, and left out: {_escape(', '.join(left_out))}.")
+        parts.append(f"Left out because a comment would be too long: {_escape(', '.join(left_out))}.")
     if document.next_command:
         parts.append(f"Next: {_code(document.next_command)}")
     return _join(parts) + "\n"

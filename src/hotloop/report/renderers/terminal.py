@@ -88,7 +88,7 @@ class Page:
             self.lines.append(_style((Span(head, tone) if i == 0 else Span(" " * (len(head) + hang)),)) + line)
 
 
-@renderer("terminal", "lines for a terminal or a log", suffix=".txt")
+@renderer("terminal", "text for a terminal or a log", suffix=".txt")
 def draw_terminal(document: Document, surface: Surface) -> str:
     """The report as text ending in a newline; colours only where the surface has them."""
     from io import StringIO
@@ -308,7 +308,7 @@ def _draw_table(page: Page, table: Table) -> None:
         for part in more:
             page.add(Span(f"{INDENT}  {part}"))
     if header and rows[0][shown:]:
-        note = f"in a wider terminal and on the HTML page: {', '.join(rows[0][shown:])}"
+        note = f"more columns in a wider terminal and on the HTML page: {', '.join(rows[0][shown:])}"
         page.paragraph(Span(note, "dim"), head=INDENT)
 
 

@@ -113,12 +113,12 @@ def _number(value: Value) -> float | None:
 
 _DRAW: Mapping[str, list[Draw]] = {
     "train": [
-        _bars("median time of each part, alone", "median_ns", lambda row: str(row.get("part")), _own),
+        _bars("median time of each part, measured separately", "median_ns", lambda row: str(row.get("part")), _own),
         _bars("memory", "size_bytes", lambda row: str(row.get("memory")), _own),
     ],
     "loader": [
         _bars(
-            "batches a second (grey: as the loader is now)",
+            "batches per second (grey: the current loader)",
             "batches_per_s",
             _name_arm,
             lambda row: "base" if row.get("present") else "own",

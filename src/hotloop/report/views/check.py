@@ -22,7 +22,7 @@ def describe_check(check: Check, surface: Surface) -> Document:
     if compared:
         worse = f"worse by ({check.confidence_ratio:.0%})"
         rows = tuple(_row(one) for one in compared if not _is_nothing(one, compared))
-        note = Paragraph(text=write("phases: as fractions of the baseline's step; rates: as time per unit"), indent=0)
+        note = Paragraph(text=write("phases as fractions of the baseline's step; rates as time per unit"), indent=0)
         sections.append(_section(("", "baseline", "this run", worse, "allowed", "verdict"), rows, note))
     budgets = [one for one in check.judged if one.kind == "budget"]
     if budgets:

@@ -51,11 +51,11 @@ def describe_comparison(comparison: Comparison, surface: Surface) -> Document:
     ]
     sections: list[Section] = []
     if comparison.is_same:
-        same = Paragraph(text=write("nothing changed: every term is 0"), indent=0)
+        same = Paragraph(text=write("no change: every term is 0"), indent=0)
         sections.append(Section(title="", blocks=(same,)))
     else:
         if step is not None:
-            sections.append(_list_terms("Step", "by phase of the host, mean per step", step, unit))
+            sections.append(_list_terms("Step", "by host phase, mean per step", step, unit))
         if device is not None:
             note = f"mean of a step's window on the device; {_short(device.whole, unit)}"
             sections.append(_list_terms("Device", note, device, unit))
@@ -191,7 +191,7 @@ def _list_rows(title: str, rows: Sequence[DiffRow], top: int, width: int) -> lis
                 clean(row.status),
             )
         )
-    note = f"largest change first, {len(cells)} of {len(moved)}; mean time per step, no interval"
+    note = f"{len(cells)} of {len(moved)}, largest change first; mean time per step, no interval"
     return [_section(title, note, ("", "before", "after", "change", "calls", ""), cells, unit)]
 
 

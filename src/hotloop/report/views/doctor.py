@@ -23,8 +23,8 @@ def describe_doctor(report: DoctorReport, surface: Surface) -> Document:
     names = {"warning": "warning" if counts["warning"] == 1 else "warnings"}
     parts = [f"{counts[s]} {names.get(s, s)}" for s in counts if counts[s]]
     blind = any(check.id == "torch" and check.status == "unknown" for check in report.checks)
-    fine = "torch was not seen, the rest of the machine is set up well" if blind else "this machine is set up well"
-    head = "this machine harms a training" if worst == "harmful" else fine
+    fine = "this machine is set up well, but torch could not be checked" if blind else "this machine is set up well"
+    head = "this machine slows or breaks a training" if worst == "harmful" else fine
     if worst == "warning":
         head = f"{parts.pop(0)} to check before training"
     problems = [_describe_problem(check) for check in report.checks if check.status in ("harmful", "warning")]
@@ -85,7 +85,7 @@ def _describe_checklist(items: Sequence[ChecklistItem]) -> list[Section]:
     )
     head = [Paragraph(text=write((f"checklist: {count}", "strong")), indent=0)]
     if any(item.evidence == NO_RUN for item in items):
-        text = "No run was given: hotloop doctor --checklist RUN answers the rest."
+        text = "No run was given. To fill in the rest: hotloop doctor --checklist RUN"
         head.append(Paragraph(text=write(text), indent=0))
     sections = [Section(title="", blocks=tuple(head))]
     for stage in dict.fromkeys(item.stage for item in items):

@@ -56,8 +56,8 @@ TIME, TRACE, TRUST = "Where the time goes", "The trace", "How far to trust this"
 LEVEL_TONE = {"error": "high", "warning": "fair", "bad": "bad", "fair": "fair", "good": "good"}
 
 DEVICE_PHASES_NOTE = (
-    "mean per step, between events around each phase: waits of the device count, "
-    "and the rest of a step is not idle time"
+    "mean per step between device events around each phase; includes device waits, and the remainder of a step is "
+    "not idle time"
 )
 
 
@@ -108,7 +108,7 @@ def describe_shared_memory(report: Report) -> str | None:
         or len(hosts) == len(set(hosts))
     ):
         return None
-    return "the processes of one host together: the sum of their peaks"
+    return "all processes of one host together: the sum of their peaks"
 
 
 def excluded_parts(left_out: Excluded) -> list[tuple[str, int]]:
@@ -166,7 +166,8 @@ def describe_hidden_exchange(report: Report) -> str | None:
     for finding in report.findings:
         if finding.rule in EXCHANGE_RULES and finding.phase not in (None, "communication"):
             return (
-                f"waiting for DDP's exchange is counted in {finding.phase}, where it happens: see {clean(finding.rule)}"
+                f"waiting for DDP's communication is counted in {finding.phase}, where it happens; see "
+                f"{clean(finding.rule)}"
             )
     return None
 
@@ -387,8 +388,8 @@ def _describe_life(left_out: Excluded) -> list[Section]:
         for name, ns in life
     )
     note = (
-        f"From the start of the process to its end, {format_duration(all_ns)} in all; the shares are of the run from "
-        "its first step to its end. Shares, costs and savings are of the steady steps; the shaded parts lie outside."
+        f"The whole process, {format_duration(all_ns)}. Shares in this table are of the run from its first step to "
+        "its end. All other shares, costs and savings cover only the steady steps; the shaded parts are excluded."
     )
     excluded = describe_excluded(left_out)
     blocks: tuple[Block, ...] = (Stripe(parts=stripe),)
@@ -439,7 +440,7 @@ def _describe_ranks(report: Report) -> list[Section]:
     blocks: list[Block] = [_rank_table(shown, named)]
     if len(shown) < len(report.ranks):
         more = format_counted(len(report.ranks) - len(shown), "rank")
-        note = write((f"the JSON and HTML reports hold {more} more", "dim"))
+        note = write((f"{more} more in the JSON and HTML reports", "dim"))
         blocks.append(Paragraph(text=note, detail=Detail.BRIEF))
     for rank in shown:
         if rank.lost_rows or (rank.ended not in (None, "completed")):
@@ -550,7 +551,7 @@ def _describe_scorecard(report: Report) -> list[Section]:
         for row in report.scorecard
     )
     table = Table(header=("measure", "here", "verdict", "bands"), rows=rows, left=frozenset({0, 2, 3}), has_words=True)
-    return [Section(title="Scorecard", note="usual bands of tuning guides, as context", blocks=(table,))]
+    return [Section(title="Scorecard", note="compared with typical values from tuning guides", blocks=(table,))]
 
 
 def _describe_strategy(report: Report, surface: Surface) -> list[Section]:
@@ -563,7 +564,7 @@ def _describe_strategy(report: Report, surface: Surface) -> list[Section]:
         numerics = "" if one.numerics is None else f" · {clean(one.numerics)}"
         tone = "strong" if one.status == "applied" else "fair"
         lines.append(Paragraph(text=write((head, tone), f"{clean(one.detail)}{target}{numerics}")))
-    return [Section(title="Strategy", note="what it changed in this run", blocks=tuple(lines))] if lines else []
+    return [Section(title="Strategy", note="changes in this run", blocks=tuple(lines))] if lines else []
 
 
 def _describe_not_judged(report: Report) -> list[Section]:
@@ -608,7 +609,7 @@ def _describe_rest(report: Report) -> list[Section]:
         for number, run in enumerate(report.runs, 1):
             steps = f" ({format_counted(run.step.count, 'step')})" if run.step is not None else ""
             trainings.append(Paragraph(text=write(f"{number}. {clean(run.verdict)}{steps}")))
-        note = "the largest one is above"
+        note = "the report above is of the largest one"
         sections.append(Section(title="Trainings in this run", note=note, blocks=tuple(trainings), group=TRUST))
     if report.environment:
         rows = tuple((clean(k), UNKNOWN if v is None else clean(str(v))) for k, v in report.environment.items())

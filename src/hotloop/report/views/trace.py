@@ -24,7 +24,7 @@ def describe_trace(report: Report, top: int) -> tuple[Section, ...]:
         return tuple(one for file in report.memory_files for one in _list_memory_file(file, top) if one.blocks)
     ranks = report.trace.ranks
     lead = ranks[0].timeline
-    whose = "" if len(ranks) == 1 else f"of {_name_rank(ranks[0])}; the JSON report has every rank"
+    whose = "" if len(ranks) == 1 else f"{_name_rank(ranks[0])} only; every rank is in the JSON report"
     made = [_list_files(ranks), _list_steps(lead, whose), _list_device(ranks)]
     if lead.idle is not None:
         made += [
@@ -98,23 +98,23 @@ def _list_device(ranks: Sequence[TraceRank]) -> Section:
         for one in ranks[:SHOWN_RANKS]
         for device in one.timeline.devices
     ]
-    note = "whole trace; shares of each device's own window, which they sum to exactly"
+    note = "whole trace; the parts sum exactly to each device's own window"
     return _section("Devices", note, {"device": "long", "window": "ns", **PARTS, "comm hidden": "share"}, rows)
 
 
 def _list_idle(idle: IdleCauses, whose: str) -> Section:
     causes = (
-        ("the host had waited for the device (sync-drained)", idle.sync_drained_ns, idle.sync_drained_count),
+        ("the host waited for the device first (sync-drained)", idle.sync_drained_ns, idle.sync_drained_count),
         ("the next launch came late (launch-late)", idle.launch_late_ns, idle.launch_late_count),
         ("of which waiting for the next batch", idle.late_data_wait_ns, ""),
         ("of which garbage collection", idle.late_gc_ns, ""),
         ("of which the allocator", idle.late_allocator_ns, ""),
-        ("queued in time, and waited (queue-dependent)", idle.queue_dependent_ns, idle.queue_dependent_count),
+        ("queued in time, but had to wait (queue-dependent)", idle.queue_dependent_ns, idle.queue_dependent_count),
         ("of which for communication", idle.queue_comm_ns, ""),
         ("of which for an event of another stream", idle.queue_event_ns, ""),
         ("of which inside a graph", idle.queue_graph_ns, ""),
-        ("of which untold for what", idle.queue_untold_ns, ""),
-        ("the latency of launching itself (< 10 µs)", idle.launch_latency_ns, idle.launch_latency_count),
+        ("of which for an unknown reason", idle.queue_untold_ns, ""),
+        ("launch latency (< 10 µs)", idle.launch_latency_ns, idle.launch_latency_count),
         ("unknown: the launch is not in the trace", idle.unknown_ns, idle.unknown_count),
     )
     rows = [(name, ns, ns / max(1, idle.idle_ns), count) for name, ns, count in causes if ns]
@@ -145,7 +145,7 @@ def _list_worst_step(line: RankTimeline, whose: str) -> Section | None:
         if mine:
             rows.append((name, mine, mine / max(1, idle.idle_ns), usual))
     blame = idle.blamed_python or idle.blamed
-    text = "" if blame is None else f"; meanwhile mostly {_cut(blame.name)} ({t.format_duration(blame.total_ns)})"
+    text = "" if blame is None else f"; the host was mostly in {_cut(blame.name)} ({t.format_duration(blame.total_ns)})"
     note = f"step {worst.index} idles {t.format_duration(idle.idle_ns)}, the median {t.format_duration(middle)}{text}"
     columns = {"cause": "", "time": "ns", "share": "share", "median step": "ns"}
     return _section("The step that idles most", _join(note, whose), columns, rows)
@@ -186,12 +186,12 @@ def _list_waits(trace: TraceAnalysis) -> Section | None:
         for one in trace.waits[:SHOWN_RANKS]
     ]
     collectives = t.format_counted(trace.matched_count, "collective")
-    note = f"over {collectives} that all ranks share; shares of the time from the first to the last of them"
+    note = f"{collectives} that all ranks share; shares of the time from the first to the last of them"
     columns = {"rank": "", "waits": "ns", "share": "share", "arrived last": "count"}
     return _section("Waiting for other ranks", note, columns, rows)
 
 
-INFERRED = "without synchronisation events its waits are inferred"
+INFERRED = "waits are inferred, because the trace has no synchronisation events"
 
 
 def _list_path(rank: TraceRank, whose: str, top: int) -> Section | None:
@@ -239,7 +239,7 @@ def _list_asked(trace: TraceAnalysis) -> Section | None:
     ) + "; ".join(dict.fromkeys(one.basis_reason for one in trace.what_if))
     columns = {"change": "long", "step": "ns", "range": "", "saves": "ratio"}
     return _section(
-        "What if, as asked", note, columns | dict.fromkeys(("then bound by", "basis", "inferred edges"), ""), rows
+        "What if, as requested", note, columns | dict.fromkeys(("then bound by", "basis", "inferred edges"), ""), rows
     )
 
 
@@ -253,7 +253,7 @@ def _list_ranks_path(trace: TraceAnalysis) -> Section | None:
             kinds = sorted((kind for kind, ns in one.bound_ns.items() if ns), key=lambda kind: -one.bound_ns[kind])
             shares = (f"{_words(kind)} {t.format_share(one.bound_ns[kind] / one.total_ns)}" for kind in kinds[:3])
             rows.append((f"rank {one.rank}", one.total_ns, one.total_ns / max(1, path.total_ns), ", ".join(shares)))
-    stayed = f"{t.format_counted(path.stayed_count, 'collective')} could not be followed to other ranks"
+    stayed = f"{t.format_counted(path.stayed_count, 'collective')} could not be matched with other ranks"
     note = _join(
         f"step {path.step}, {t.format_duration(path.total_ns)} over all ranks",
         f"it changes ranks {t.format_counted(path.changes_count, 'time')}",
@@ -279,8 +279,8 @@ def _list_memory(ranks: Sequence[TraceRank]) -> Section:
         for one in rank.memory
     ]
     relative = any(not one.is_absolute for rank in ranks for one in rank.memory)
-    note = "levels are relative to the beginning of the trace" if relative else ""
-    names = ("peak", "reserved then", "not in use then", "of the trace's own", "growth per step")
+    note = "relative to the start of the trace" if relative else ""
+    names = ("peak", "reserved then", "not in use then", "allocated during the trace", "growth per step")
     return _section("Memory", note, {"device": "long"} | dict.fromkeys(names, "bytes"), rows)
 
 
@@ -298,7 +298,10 @@ def _list_memory_file(file: MemoryFile, top: int) -> Iterator[Section]:
     yield _section("Memory", file.source, {"device": ""} | dict.fromkeys(names, "bytes"), devices)
     for one in file.devices:
         if one.peak is not None:
-            note = f"{file.source}, device {one.device}; told by what made it and how long it lived"
+            note = (
+                f"{file.source}, device {one.device}; categories are derived from what allocated the memory and "
+                "its lifetime"
+            )
             yield _list_categories(note, one.peak.by_category, one.peak.requested_bytes)
     total = max(1, file.peak_bytes or 0)
     yield _section(
@@ -318,7 +321,7 @@ def _list_memory_file(file: MemoryFile, top: int) -> Iterator[Section]:
 
 
 def _name_line(where: Where | None) -> str:
-    return "no line is known" if where is None else t.format_where(where)
+    return "unknown line" if where is None else t.format_where(where)
 
 
 def _list_memory_categories(rank: TraceRank, whose: str) -> Section | None:
@@ -326,7 +329,7 @@ def _list_memory_categories(rank: TraceRank, whose: str) -> Section | None:
         return None
     one = rank.memory[0]
     before_bytes = one.peak_allocated_bytes - one.held_at_peak_bytes
-    before = f"{t.format_bytes(before_bytes)} were there before the trace" if before_bytes > 0 else ""
+    before = f"{t.format_bytes(before_bytes)} were allocated before the trace" if before_bytes > 0 else ""
     note = _join(f"{one.device_type} {max(0, one.device)}", before, whose)
     return _list_categories(note, one.peak_by_category, one.peak_allocated_bytes)
 
@@ -379,14 +382,14 @@ def _name_cores(row: KernelRow) -> str | None:
 def _describe_tensor_cores(cores: TensorCores) -> str:
     """How much of the products' time is on tensor cores, as far as names show."""
     share = t.format_percent(cores.tensor_core_ns / max(1, cores.matrix_ns))
-    text = f"of the time in products and convolutions {share} on tensor cores, by the kernels' names"
+    text = f"{share} of the time in matrix products and convolutions is on tensor cores, by kernel names"
     unknown = cores.unknown_ns / max(1, cores.matrix_ns)
     return text if unknown < 0.005 else f"{text} ({t.format_percent(unknown)} unknown)"
 
 
 def _list_comm(line: RankTimeline, whose: str, top: int) -> Section:
     rows = [(row.name, row.comm_source, row.count, row.total_ns) for row in line.comm_groups[:top]]
-    return _section("Communication", whose, {"kernel": "", "told by": "", "count": "count", "time": "ns"}, rows)
+    return _section("Communication", whose, {"kernel": "", "identified by": "", "count": "count", "time": "ns"}, rows)
 
 
 def _list_ops(line: RankTimeline, whose: str, top: int) -> Section:

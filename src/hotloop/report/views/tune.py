@@ -51,8 +51,9 @@ TONES = {
 GOAL_WORDS = {"memory": "peak memory", "cost": "cost", "pareto": "speed, and peak memory,"}
 SERIES = (("loss", "loss"), ("gradient_norm", "gradient norm"))
 SERIES_NOTE = (
-    "The band is what the baseline and the class of the change allow the mean of each quarter of a trial; it was fixed "
-    "before the candidate ran. What lies far beyond is drawn at the edge, and a value that is not finite as a gap."
+    "The band shows the range allowed for the mean of each quarter of a trial, from the baseline and the numerics "
+    "class of the change. It was fixed before the candidate ran. Values far outside are drawn at the edge; values "
+    "that are not finite are gaps."
 )
 _RATE = {"token": "tokens_per_s", "sample": "samples_per_s", "step": "steps_per_s"}
 
@@ -65,7 +66,7 @@ def describe_tuning(tuning: Tuning, before: Breakdown | None) -> tuple[Section, 
     if tuning.reference is not None and tuning.reference.measured:
         blocks.append(Paragraph(text=write(f"{against}: {describe_measured(tuning.reference, unit)}")))
     if not tuning.trials:
-        blocks.append(Paragraph(text=write("no finding of the baseline names a technique that could be tried")))
+        blocks.append(Paragraph(text=write("no finding of the baseline suggests a technique that can be tried")))
     else:
         blocks.append(Bars(title="trials", rows=tuple(_describe_trial(tuning, one, unit) for one in tuning.trials)))
     if tuning.strategy_file:
@@ -165,7 +166,7 @@ def describe_side(goal: str, trial: Trial) -> str:
     if goal == "pareto":
         return describe_memory(trial)
     if goal in ("memory", "cost") and trial.speedup_ratio is not None:
-        return f"speed {describe_ratio('speed', trial)} of before"
+        return f"speed: {describe_ratio('speed', trial)} of the baseline"
     return ""
 
 
@@ -200,7 +201,7 @@ def _list_measured(tuning: Tuning, reference: Trial) -> Section:
         rows.append(tuple(row))
     header = ["configuration", "throughput", f"time per {unit}", "peak memory per rank", "speed-up (interval)"]
     cost = "cost per 1,000 steps" if unit == "step" else f"cost per million {unit}s"
-    note = f"Means over the processes of each; speed-ups are relative to {reference.id}, in pairs."
+    note = f"Means over each configuration's processes; speed-ups are measured in pairs with {reference.id}."
     table = Table(header=tuple(header + [cost] * priced), rows=tuple(rows))
     return _full("Measured", note, (table,))
 
@@ -217,7 +218,10 @@ def _list_standings(tuning: Tuning) -> Section:
                 _with_bounds(one, "saving"),
             )
         )
-    note = "Front: nothing is better in one and no worse in the other. Bounds of a row hold together."
+    note = (
+        "Front: no other candidate is better in one and at least as good in the other. The bounds of a row hold "
+        "jointly."
+    )
     table = Table(header=("point", "candidate", "standing", "speed-up", "memory saving"), rows=tuple(rows))
     return _full("Speed and memory", note, (Scatter(points=tuple(tuning.pareto)), table))
 
@@ -269,13 +273,13 @@ def describe_notes(tuning: Tuning) -> list[str]:
     notes = []
     spread, count = tuning.baseline.get("spread_ratio"), tuning.baseline.get("n")
     if isinstance(spread, float) and count:
-        notes.append(f"{count} processes of the baseline spread by {format_percent(spread)} on this machine")
+        notes.append(f"noise on this machine: {count} processes of the baseline vary by {format_percent(spread)}")
     repeat = tuning.baseline.get("losses_repeat")
     if repeat is not None:
         notes.append(
-            "the baseline's losses repeat bit for bit"
+            "the baseline's losses are reproducible bit for bit"
             if repeat
-            else "the baseline's losses do not repeat: candidates are held against their own spread"
+            else "the baseline's losses are not reproducible: candidates are compared with the baseline's own spread"
         )
     if tuning.baseline.get("ended"):
         notes.append(str(tuning.baseline["ended"]))
@@ -290,11 +294,10 @@ def describe_patch(check: PatchCheck) -> str:
         if check.low_ratio is not None and check.high_ratio is not None:
             measured += f" ({check.low_ratio:.2f}–{check.high_ratio:.2f})"
     strategy = UNKNOWN if check.strategy_ratio is None else f"{check.strategy_ratio:.2f}x"
-    left = f"; it lacks {', '.join(check.left_out)}" if check.left_out else ""
+    left = f"; not in the patch: {', '.join(check.left_out)}" if check.left_out else ""
     pairs = format_counted(check.n, "pair")
-    return (
-        f"patch.diff {check.status}: the patched source without a strategy {measured} in {pairs}, "
-        f"the strategy {strategy}{left}" + ("" if check.status == "reproduced" else f"; {check.reason}")
+    return f"patch.diff {check.status}: patched source {measured} in {pairs}, strategy {strategy}{left}" + (
+        "" if check.status == "reproduced" else f"; {check.reason}"
     )
 
 
@@ -318,7 +321,7 @@ def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
             )
         )
     header = ("candidate", "verdict", "speed", "forecast", "pairs", "peak memory", "loss", "pays off after")
-    note = "Against the unchanged command, in fresh processes."
+    note = "Compared with the unchanged command, in fresh processes."
     sections = [_full("Speed and forecast", note, (Table(header=header, rows=tuple(rows)),))]
     measured = [trial for trial in tuning.trials if trial.breakdown]
     if before is not None and measured:
@@ -354,12 +357,12 @@ def _list_series(trial: Trial) -> list[Series]:
         if not steps or any(len(one) != len(steps) for one in series.values()) or None in steps:
             continue
         left = curve.get("left_at_step")
-        left_note = f"; it left its band at step {left}" if left is not None else ""
+        left_note = f"; it left the allowed range at step {left}" if left is not None else ""
         own = trial.id if len(trial.id) < 40 else "candidate"
         plots.append(
             Series(
                 title=f"{trial.id}: {name}",
-                alt=f"{name} of {trial.id} by step, over what the baseline allows{left_note}",
+                alt=f"{name} of {trial.id} by step, with the range that the baseline allows{left_note}",
                 x=[step for step in steps if step is not None],
                 lines=(
                     Line(name="baseline", style="base", values=series["baseline"]),

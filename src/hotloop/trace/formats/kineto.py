@@ -556,26 +556,25 @@ class _Reader:
         self.unclosed_count += sum(map(len, self.open_ranges.values()))
         if not windows.ended:
             why = f" ({source.damage})" if source.damage else ""
-            self._note(
-                "error", "truncated", f"The file ends in the middle{why}; what came after is missing from every number."
-            )
+            self._note("error", "truncated", f"The file is truncated{why}; the missing events are not in any figure.")
         elif source.damage:
             self._note("error", "damaged", f"Part of the file could not be read: {source.damage}.")
         if self.salvaged_windows and (windows.ended or self.salvaged_windows > 1 or self.lost_count > 1):
             self._note(
-                "warning", "salvaged", "Parts of the file are no valid JSON and were read event by event.",
+                "warning", "salvaged", "Parts of the file are not valid JSON and were read event by event.",
                 self.salvaged_windows,
             )  # fmt: skip
         for count, level, code, message in (
-            (self.lost_count, "error", "lost-events", "{} events were damaged and are missing from every number."),
+            (self.lost_count, "error", "lost-events", "{} events were damaged and are not in any figure."),
             (self.wrong_time_count, "warning", "wrong-times", "{} events without a usable time were left out."),
             (self.no_duration_count, "warning", "no-duration", "{} events without a duration were left out."),
-            (self.negative_count, "warning", "negative-duration", "{} events end before they begin; left out."),
-            (self.unclosed_count, "info", "unclosed-ranges", "{} begin or end events had no partner; left out."),
+            (self.negative_count, "warning", "negative-duration", "{} events end before they begin and were left out."),
+            (self.unclosed_count, "info", "unclosed-ranges", "{} begin or end events without a counterpart were left "
+                "out."),
             (self.damaged_args_count, "warning", "damaged-args", "{} events lost their arguments (ids, streams)."),
             (
                 sum(table.left_out_count for table in self.tables.values()), "info", "texts-left-out",
-                "{} texts (shapes, stacks) were left out, because there are too many different ones.",
+                "{} texts (shapes, stacks) were left out because there are too many different ones.",
             ),
         ):  # fmt: skip
             if count:
@@ -586,7 +585,7 @@ class _Reader:
 
     def finish(self, header: Mapping[str, Any]) -> TraceColumns:
         if not self.count:
-            self._note("error", "no-events", "The file holds no event with a duration.")
+            self._note("error", "no-events", "The file contains no event with a duration.")
         columns = {name: column.finish() for name, column in self.columns.items()}
         self.columns.clear()
         sparse = self._finish_sparse()
@@ -798,11 +797,13 @@ def _read_header(candidates: Sequence[bytes], reader: _Reader) -> dict[str, Any]
             if isinstance(header, dict):
                 if at == 2:
                     reader._note(
-                        "warning", "damaged-header", "The head of the file is damaged: rank and devices may be missing."
+                        "warning",
+                        "damaged-header",
+                        "The beginning of the file is damaged; rank and devices may be missing.",
                     )
                 return header
     if candidates:
-        reader._note("warning", "damaged-header", "The head of the file is damaged: rank and devices are unknown.")
+        reader._note("warning", "damaged-header", "The beginning of the file is damaged; rank and devices are unknown.")
     return {}
 
 

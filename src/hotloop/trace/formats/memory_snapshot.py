@@ -120,7 +120,9 @@ class _Visits:
     def spend(self, count: int) -> None:
         self.left -= count
         if self.left < 0:
-            raise RecordingError("The memory snapshot describes more blocks and events than any real one; not read.")
+            raise RecordingError(
+                "The memory snapshot was not read: it describes more blocks and events than a real one can have."
+            )
 
 
 _StackKey = bytes
@@ -148,8 +150,8 @@ def summarize_snapshot(value: object, *, source: str, limits: SnapshotLimits = D
         raw_settings = _dict(value.get("allocator_settings"))
     else:
         raise RecordingError(
-            f"{source} is a pickle, but not a memory snapshot: it has no list of segments. "
-            "Write one with torch.cuda.memory._dump_snapshot(NAME)."
+            f"{source} is a pickle, but not a memory snapshot: it has no list of segments. Record one with "
+            "torch.cuda.memory._dump_snapshot(NAME)."
         )
     visits = _Visits(limits.visits)
     sites = _Sites(visits)
@@ -225,8 +227,8 @@ def _note_gaps(events: dict[int, list[dict[str, Any]]], dropped: Counter[str], n
             TraceNote(
                 level="info",
                 code="no-memory-history",
-                message="The snapshot has no recorded events, so there is no peak and no history: call "
-                "torch.cuda.memory._record_memory_history() before the part to look at.",
+                message="The snapshot has no recorded events, so there is no peak and no history. Call "
+                "torch.cuda.memory._record_memory_history() before the code to analyse.",
             )
         )
     for kind, count in sorted(dropped.items()):
@@ -235,7 +237,7 @@ def _note_gaps(events: dict[int, list[dict[str, Any]]], dropped: Counter[str], n
                 TraceNote(
                     level="warning",
                     code=f"unreadable-{kind}",
-                    message=f"{count} {kind} records of the snapshot lack what they must have and were left out.",
+                    message=f"{count} {kind} records of the snapshot lack required fields and were left out.",
                     count=count,
                 )
             )
@@ -407,7 +409,7 @@ def _walk_events(
                 level="warning",
                 code="memory-history-contradicts",
                 message=f"The events of device {device} free more than its state at the end allows, so its peak is "
-                "unknown; the history was probably switched on and off in between.",
+                "unknown. Recording was probably paused in between.",
             )
         )
     peak = _peak(events, actions, in_use_levels, reserved_levels, active, sites, device, notes) if consistent else None
@@ -455,8 +457,8 @@ def _peak(
             TraceNote(
                 level="info",
                 code="memory-older",
-                message=f"device {device}: {older_bytes >> 20:,} MiB of the peak were allocated before the recording "
-                "began, so nobody knows by what: begin it before the model is built.",
+                message=f"device {device}: {older_bytes >> 20:,} MiB of the peak were allocated before recording "
+                "began, so their origin is unknown. Start recording before the model is built.",
             )
         )
     if rest_bytes < 0:  # an address was used twice without a free in between: no line can be trusted
@@ -589,9 +591,9 @@ def _note_untold(found: list[_Allocation], device: int, notes: list[TraceNote]) 
     """Says on what the categories rest, where that is less than whole stacks."""
     told = [one for one in found if one.told.origin is not Origin.UNTOLD and one.told.site != _END_OF_RECORDING]
     if not told:
-        message = "its allocations have no stacks, so nothing is said about categories"
+        message = "its allocations have no stacks, so their categories are unknown"
     elif not any(one.has_native for one in told) and any(one.told.site == b"" for one in told):
-        message = "its stacks have Python frames only: what has none is taken for the backward"
+        message = "its stacks have only Python frames; allocations without frames are counted as backward"
     else:
         return
     notes.append(
@@ -687,7 +689,7 @@ def _timeline(rows: object, path: Path) -> MemoryTimeline:
         raise RecordingError(f"{path} is not a raw memory timeline: it is not a list of rows.")
     if len(rows) == 2 and all(isinstance(row, list) and len(row) != 4 for row in rows):
         raise RecordingError(
-            f"{path} is a memory timeline that is already summed by time (times, sizes), not a raw one. Export it "
+            f"{path} is a memory timeline already summed by time (times, sizes), not a raw one. Export it "
             'with export_memory_timeline("NAME.raw.json.gz").'
         )
     good = [row for row in rows if _is_timeline_row(row)]
@@ -704,7 +706,8 @@ def _timeline(rows: object, path: Path) -> MemoryTimeline:
             TraceNote(
                 level="warning",
                 code="unreadable-rows",
-                message=f"{lost} rows of the memory timeline are not of the form (time, action, bytes, category).",
+                message=f"{lost} rows of the memory timeline do not have the form (time, action, bytes, category) and "
+                "were left out.",
                 count=lost,
             )
         )
@@ -762,7 +765,7 @@ def _read_bounded(file: gzip.GzipFile, path: Path, limit_bytes: int) -> bytes:
     while chunk := file.read(1 << 20):
         parts.write(chunk)
         if parts.tell() > limit_bytes:
-            raise RecordingError(f"{path} unpacks to more than {limit_bytes >> 20} MiB; not read.")
+            raise RecordingError(f"{path} was not read: it unpacks to more than {limit_bytes >> 20} MiB.")
     return parts.getvalue()
 
 
@@ -775,8 +778,8 @@ def _checked_size_bytes(path: Path, limits: SnapshotLimits) -> int:
         raise RecordingError(f"{path} cannot be read: {error.strerror}.") from error
     if size_bytes > limits.file_bytes:
         raise RecordingError(
-            f"{path} has {size_bytes >> 20} MiB, and at most {limits.file_bytes >> 20} MiB are read. Record fewer "
-            "events: torch.cuda.memory._record_memory_history(max_entries=100000)."
+            f"{path} has {size_bytes >> 20} MiB, more than the limit of {limits.file_bytes >> 20} MiB. Record "
+            "fewer events: torch.cuda.memory._record_memory_history(max_entries=100000)."
         )
     return size_bytes
 

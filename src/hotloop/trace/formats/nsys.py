@@ -188,7 +188,7 @@ class _Database:
         with self.path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
         if len(header) < _HEADER_BYTES:
-            raise RecordingError(f"{self.path} ends within its first {_HEADER_BYTES} bytes: it was cut off.")
+            raise RecordingError(f"{self.path} is truncated: it ends within its first {_HEADER_BYTES} bytes.")
         page_bytes = int.from_bytes(header[16:18], "big")
         whole_bytes = (page_bytes if page_bytes > 1 else 1 << 16) * int.from_bytes(header[28:32], "big")
         if size_bytes < whole_bytes:
@@ -196,8 +196,8 @@ class _Database:
                 TraceNote(
                     level="error",
                     code="truncated",
-                    message=f"The file was cut off: {size_bytes} of {whole_bytes} bytes are there. Rows are missing, "
-                    "and a row at the cut may be wrong. Export it again.",
+                    message=f"The file is truncated: it has {size_bytes} of {whole_bytes} bytes. Rows are missing, "
+                    "and the last one may be wrong. Export it again.",
                 )
             )
 
@@ -269,16 +269,17 @@ class _Database:
         self._text_left_bytes -= text_bytes
         if self._rows_left < 0 or self._text_left_bytes < 0:
             what = "rows" if self._rows_left < 0 else "text"
-            raise RecordingError(f"{self.path} has more {what} than is read; export a shorter range of time.")
+            raise RecordingError(f"{self.path} has more {what} than the limit; export a shorter range of time.")
 
     def _note_damage(self, table: str, error: sqlite3.DatabaseError) -> None:
         if self._is_late():
-            raise RecordingError(f"{self.path} is not read: its tables took too long ({table}).") from error
+            raise RecordingError(f"{self.path} was not read: reading its tables took too long ({table}).") from error
         self.notes.append(
             TraceNote(
                 level="error",
                 code="damaged-table",
-                message=f"Table {table} can be read only in part: {error}. Its other rows are missing below.",
+                message=f"Table {table} can be read only in part: {error}. Its other rows are missing from this "
+                "report.",
             )
         )
 
@@ -443,13 +444,15 @@ class _Reader:
         if have is None:
             return _no_rows(wanted)
         if not set(_NEEDED[table]) <= have:
-            self._note("warning", "missing-columns", f"Table {table} has no {' and '.join(_NEEDED[table])}; not read.")
+            self._note(
+                "warning", "missing-columns", f"Table {table} was not read: it has no {' and '.join(_NEEDED[table])}."
+            )
             return _no_rows(wanted)
         absent = [name for name in wanted if name not in have and name not in _OPTIONAL]
         rows = self.database.integers(table, wanted)
         self.table_rows[table] = len(rows[wanted[0]])
         if absent and self.table_rows[table]:
-            self._note("info", "missing-columns", f"Table {table} of this version has no {', '.join(absent)}.")
+            self._note("info", "missing-columns", f"This version's table {table} has no {', '.join(absent)}.")
         return self._keep_timed(table, rows)
 
     def _keep_timed(self, table: str, rows: Rows) -> Rows:
@@ -460,7 +463,9 @@ class _Reader:
             good &= rows["end"] >= rows["start"]
         lost = int(len(good) - good.sum())
         if lost:
-            self._note("warning", "no-times", f"{lost} rows of {table} have no usable start and end; left out.", lost)
+            self._note(
+                "warning", "no-times", f"{lost} rows of {table} without a usable start and end were left out.", lost
+            )
         return {name: values[good] for name, values in rows.items()} if lost else rows
 
     def _note(self, level: str, code: str, message: str, count: int | None = None) -> None:
@@ -591,8 +596,8 @@ class _Reader:
         self._note(
             "warning",
             "whole-graphs",
-            f"{count} launches of CUDA graphs were recorded as one block each, without their kernels: the gaps inside "
-            "count as busy, and communication inside is not seen. Record with --cuda-graph-trace=node.",
+            f"{count} launches of CUDA graphs were recorded as one block each, without their kernels: gaps inside "
+            "count as busy, and communication inside is missing. Record with --cuda-graph-trace=node.",
             count,
         )
 
@@ -668,9 +673,11 @@ class _Reader:
             marks += int((kind == _NVTX_MARK).sum())
             self._add_ranges({key: values[closed] for key, values in rows.items()}, name[closed], closed, texts)
         if open_count:
-            self._note("info", "open-ranges", f"{open_count} NVTX ranges were not closed; left out.", open_count)
+            self._note(
+                "info", "open-ranges", f"{open_count} NVTX ranges that were not closed were left out.", open_count
+            )
         if marks:
-            self._note("info", "nvtx-marks", f"{marks} NVTX marks have no duration; left out.", marks)
+            self._note("info", "nvtx-marks", f"{marks} NVTX marks, which have no duration, were left out.", marks)
 
     def _read_nvtx_names(self, rows: Rows, kind: Ints, name: Ints, texts: list[str | None]) -> None:
         for at in np.flatnonzero(np.isin(kind, (_NVTX_THREAD, _NVTX_DOMAIN))).tolist()[:_MAX_NAMED_ROWS]:
@@ -952,7 +959,9 @@ def _note_diagnostics(database: _Database, notes: list[TraceNote]) -> None:
                 continue
             if _LOST.search(first[0]):
                 seen.add(first[0])
-                notes.append(TraceNote(level="warning", code="nsys-diagnostic", message=f"nsys says: {first[0][:300]}"))
+                notes.append(
+                    TraceNote(level="warning", code="nsys-diagnostic", message=f"nsys reports: {first[0][:300]}")
+                )
 
 
 # Events -> traces
@@ -971,28 +980,27 @@ def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceCol
             raise RecordingError(f"{path} has {path.stat().st_size >> 30} GiB; export a shorter range of time.")
         with path.open("rb") as file:
             if not is_sqlite(file.read(len(SQLITE_MAGIC))):
-                raise RecordingError(f"{path} is not an SQLite database, so not an export of nsys.")
+                raise RecordingError(f"{path} is not an SQLite database, so it is not an nsys export.")
         database = _Database(path, limits)
         try:
             return _read(database, path)
         finally:
             database.close()
     except (sqlite3.Error, OSError, OverflowError) as error:
-        raise RecordingError(f"{path} cannot be read as an export of nsys: {error}.") from error
+        raise RecordingError(f"{path} cannot be read as an nsys export: {error}.") from error
 
 
 def _read(database: _Database, path: Path) -> tuple[TraceColumns, ...]:
     if not database.columns.keys() & (_COLUMNS.keys() | {"NVTX_EVENTS"}):
         raise RecordingError(
-            f"{path} is a database without any table of events that nsys exports; make one with "
-            "nsys export --type sqlite."
+            f"{path} is a database without nsys event tables; create one with nsys export --type sqlite."
         )
     about = _read_about(database)
     reader = _Reader(database)
     reader.read_events()
     _note_diagnostics(database, reader.notes)
     if not reader.events:
-        raise RecordingError(f"{path} is an export of nsys without any event: was anything traced (--trace=cuda,nvtx)?")
+        raise RecordingError(f"{path} is an nsys export without events; record with --trace=cuda,nvtx.")
     pids, left_out = _choose_processes(reader)
     _note_gaps(reader, left_out)
     return tuple(_build_trace(reader, about, pid, path, alone=len(pids) == 1) for pid in pids)
@@ -1032,12 +1040,12 @@ def _note_gaps(reader: _Reader, left_out: int) -> None:
     found = reader.table_rows
     device = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
     if not any(found.get(f"CUPTI_ACTIVITY_KIND_{name}") for name in device):
-        reader._note("warning", "no-device-events", "The export has no work of a GPU: record with --trace=cuda,nvtx.")
+        reader._note("warning", "no-device-events", "The export contains no GPU work; record with --trace=cuda,nvtx.")
     if not found.get("CUPTI_ACTIVITY_KIND_RUNTIME"):
         reader._note("warning", "no-runtime-events", "The export has no CUDA calls, so launches cannot be judged.")
     if left_out:
         reader._note(
-            "info", "other-processes", f"{left_out} events of processes that used no GPU were left out.", left_out
+            "info", "other-processes", f"{left_out} events of processes without GPU work were left out.", left_out
         )
 
 
