@@ -107,9 +107,9 @@ def test_ranks_under_torchrun_stop_together_and_repeat_their_losses(tmp_path: Pa
 
 def test_wrong_settings_start_nothing(tmp_path: Path) -> None:
     for words, said in (
-        (("--budget", "soon", "--", "true"), "write a time such as"),
+        (("--budget", "soon", "--", "true"), "give a time such as"),
         ((), "no command to tune"),
-        (("-o", "full", "--", "true"), "holds something else"),
+        (("-o", "full", "--", "true"), "is not a tuning folder"),
     ):
         (tmp_path / "full").mkdir(exist_ok=True)
         (tmp_path / "full/thesis.txt").write_text("mine")

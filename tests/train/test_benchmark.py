@@ -161,7 +161,7 @@ def test_batches_of_other_forms() -> None:
 
 @pytest.mark.parametrize(
     ("model", "rows", "said"),
-    [(nn.ReLU(), [1.0], "no parameter"), (nn.Linear(1, 1), [], "loader is empty")],
+    [(nn.ReLU(), [1.0], "no trainable parameter"), (nn.Linear(1, 1), [], "loader is empty")],
 )
 def test_what_cannot_be_measured(model: nn.Module, rows: list[Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

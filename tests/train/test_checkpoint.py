@@ -108,7 +108,7 @@ def test_any_damaged_file_is_found_and_named(tmp_path: Path) -> None:
             with pytest.raises(CheckpointError) as raised:
                 check_files(newest)
             assert name in str(raised.value)
-            with pytest.warns(UserWarning, match="passed over"):
+            with pytest.warns(UserWarning, match="skipped: "):
                 assert latest_checkpoint(tmp_path) == tmp_path / "step-00000001"
             file.write_bytes(content)
     assert latest_checkpoint(tmp_path) == newest
@@ -134,14 +134,14 @@ def test_another_model_or_optimizer_is_refused_before_anything_changes(tmp_path:
     with pytest.raises(CheckpointError, match=r"weight has shape \[4, 3\] and torch.float32 there, \[5, 3\]"):
         load_checkpoint(path, model=model, optimizer=optimizer)
     assert torch.equal(model.weight, kept)  # type: ignore[arg-type]
-    with pytest.raises(CheckpointError, match="it holds bias, which this model does not have"):
+    with pytest.raises(CheckpointError, match="it contains bias, which this model does not have"):
         load_checkpoint(path, model=torch.nn.Linear(3, 4, bias=False))
-    with pytest.raises(CheckpointError, match=r"this model has 0\.|it holds bias"):
+    with pytest.raises(CheckpointError, match=r"this model has 0\.|it contains bias"):
         load_checkpoint(path, model=torch.nn.Sequential(torch.nn.Linear(3, 4)))
     same, _ = build()
     with pytest.raises(CheckpointError, match=r"Adam with \[2\] parameters in its groups there, SGD"):
         load_checkpoint(path, model=same, optimizer=torch.optim.SGD(same.parameters()))
-    with pytest.raises(CheckpointError, match="holds no scheduler"):
+    with pytest.raises(CheckpointError, match="contains no scheduler"):
         load_checkpoint(path, model=same, scheduler=object())
 
 
@@ -221,7 +221,7 @@ def test_a_failed_write_is_one_error_and_older_checkpoints_stay(tmp_path: Path, 
 def test_too_little_space_is_said_with_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(CheckpointError, match=r"it needs \d+ bytes and 10 are free"):
+    with pytest.raises(CheckpointError, match=r"it needs \d+ bytes, but only 10 are free"):
         save(tmp_path, 1)
     assert latest_checkpoint(tmp_path) is None
 

@@ -276,7 +276,7 @@ def line(number: int) -> Where:
         ("out = model('''a\nb''')", "bf16-autocast", "Net", "simple statement"),
         ("out = model(x)", "compile-model", "Net", "not built as Net"),
         ("if a: out = model(x)", "bf16-autocast", "Net", "simple statement"),
-        ("x = 1", "no-sync-accumulation", "DDP", "shape of the loop"),
+        ("x = 1", "no-sync-accumulation", "DDP", "structure of the loop"),
         ("x = 1", "cuda-graphs", "Net", "cannot be written in the source"),
         ("def f(:", "fused-optimizer", "AdamW", "cannot be parsed"),
     ],
@@ -352,7 +352,7 @@ NET = "class Net(nn.Module):\n    def forward(self, x):\n        return x\n"
         ("class Deep(nn.Sequential):\n    pass\nmodel = Deep()\nmodel(x)", "Deep", {}, "torch's own"),
         (NET + "if a:\n    model = Net()\nelse:\n    model = Other()\nmodel(x)", "Net", {}, "another block"),
         (NET + "model = Net()\nif a:\n    model = wrap(model)\nmodel = model.to(d)\nmodel(x)", "Net", {}, "block"),
-        (NET + "model = Net()\nmodel(x)", "Net", {"blocks": 3}, "one by one"),
+        (NET + "model = Net()\nmodel(x)", "Net", {"blocks": 3}, "compiled separately"),
     ],
 )
 def test_a_model_that_would_not_be_compiled_as_it_was_is_left(

@@ -442,7 +442,7 @@ class Trainer:
             path = Path(checkpoints.resume)
             if found and step_of(found[-1]) > step_of(path):
                 raise CheckpointError(
-                    f"{checkpoints.folder} holds {found[-1].name}, which is later than {path}and would be mixed "
+                    f"{checkpoints.folder} holds {found[-1].name}, which is later than {path} and would be mixed "
                     "with the new checkpoints; choose another folder for them"
                 )
             return path

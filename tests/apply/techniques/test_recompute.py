@@ -132,7 +132,7 @@ class Normed(Block):
     ("model", "settings", "why"),
     [
         (Net(block=Normed), {}, "BatchNorm1d"),
-        (Net(depth=1), {}, "no repeated class of modules"),
+        (Net(depth=1), {}, "no class of modules that it repeats"),
         (Net(), {"block": "Layer"}, "no module of class Layer"),
         (torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)), {}, "no class of modules"),
     ],
