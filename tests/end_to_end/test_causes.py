@@ -63,7 +63,9 @@ def test_what_a_validation_logs_is_told_as_validation_alone(tmp_path: Path) -> N
     )
     found = findings_of(ran)
     (validation,) = found["frequent-validation"]
-    assert "logging-overhead" not in found
+    # What follows the last of a validation's 12 forwards lies outside of it: at most that part is told as logging.
+    logged_ratio = sum(one["cost_ratio"] for one in found.get("logging-overhead", ()))
+    assert logged_ratio <= validation["cost_ratio"] / 6
     assert ran.seen["combined_saving"]["mid_ratio"] <= validation["cost_ratio"] + 0.02
 
 
