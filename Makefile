@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks pythons numerics \
-  techniques compile-forecast gpu clean
+  techniques compile-forecast tokenize-bench compression-quality gpu clean
 
 setup: $(VENV)/.ready
 
@@ -128,6 +128,20 @@ techniques: setup
 # What uncompiled-model forecasts beside what torch.compile saves: ten minutes on two quiet cores; resumable.
 compile-forecast: setup
 	$(BIN)/python benchmarks/compile_forecast.py
+
+# hotloop tokenize: bare tokenizer, 1 and 2 processes in turn; 20 kills; 1 GB. Resumable. With PEERS=python also datasets
+# and datatrove, which that interpreter must have.
+tokenize-bench: setup
+	$(BIN)/python benchmarks/tokenizing.py speed
+	$(BIN)/python benchmarks/tokenizing.py kill
+	$(BIN)/python benchmarks/tokenizing.py memory
+	test -z "$(PEERS)" || $(BIN)/python benchmarks/tokenizing.py peers --python $(PEERS) --rounds 3
+
+# What gradients in fewer bits and local updates do to a small language model's loss: 24 runs of about a minute; resumable.
+compression-quality: setup
+	$(BIN)/python benchmarks/compression_quality.py
+	$(BIN)/python benchmarks/compression_quality.py --publish
+	$(BIN)/python benchmarks/compression_quality.py --summarize
 
 # How often tune is wrong on a real step: A/A comparisons and a known 5 %, one procedure, about a minute each; resumable.
 tune-aa: setup

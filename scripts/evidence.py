@@ -33,8 +33,10 @@ for folder in ("tests/zoo", "tests/apply", "benchmarks"):
 
 import accuracy  # noqa: E402
 import compile_forecast  # noqa: E402
+import compression_quality  # noqa: E402
 import fresh  # noqa: E402
 import harness  # noqa: E402
+import link_choice  # noqa: E402
 import tables  # noqa: E402
 import told_won  # noqa: E402
 import treat  # noqa: E402
@@ -338,6 +340,11 @@ def _draw_compile_forecast(root: Path) -> str:
     return compile_forecast.summarize(json.loads((root / RAW / "compile_forecast.json").read_text(encoding="utf-8")))
 
 
+def _draw_compression_quality(root: Path) -> str:
+    file = root / RAW / "compression_quality" / "runs.json"
+    return compression_quality.summarize(json.loads(file.read_text(encoding="utf-8")))
+
+
 def _draw_zoo(root: Path, name: str) -> str:
     return harness.draw_pages(root / RAW / "zoo", root / RAW / "what_if_pairs.json")[name]
 
@@ -360,6 +367,10 @@ DRAWN = {
         lambda raw: [harness.choose_passes(raw / "zoo")["accuracy-diagnosis.md"]],
     ),
     "docs/fresh.md": Drawn(lambda root: fresh.draw_page(treat.read_tables(root / RAW / "fresh")), _all("fresh")),
+    "docs/link-choice.md": Drawn(
+        lambda root: link_choice.draw_page(root / RAW / "link_choice"),
+        lambda raw: sorted((raw / "link_choice").glob("*.json")),
+    ),
     "docs/told_won.md": Drawn(
         lambda root: told_won.draw_page(treat.read_tables(root / RAW / "told_won")), _all("told_won")
     ),
@@ -369,6 +380,7 @@ DRAWN = {
     "docs/claims.md": Drawn(_draw_claims, _one("techniques.json")),
     "docs/overhead.md": Drawn(_draw_overhead, _one("overhead.json")),
     "docs/compile-forecast.md": Drawn(_draw_compile_forecast, _one("compile_forecast.json")),
+    "docs/communication-quality.md": Drawn(_draw_compression_quality, _one("compression_quality/runs.json")),
 }
 
 

@@ -121,7 +121,7 @@ def describe_techniques(techniques: Mapping[str, Technique]) -> str:
         treats = ", ".join(f"[{rule}](rules.md#{rule})" for rule in one.treats) or "-"
         cells = (
             f"[{one.id}](#{one.id})",
-            one.title,
+            one.summary,
             one.numerics.value,
             SAFETIES[one.safety],
             one.effort,
@@ -130,7 +130,7 @@ def describe_techniques(techniques: Mapping[str, Technique]) -> str:
         lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     for one in techniques.values():
         manual = re.sub(r"^## ", "### ", one.manual, flags=re.MULTILINE)
-        lines += ["", f"## {one.id}", "", f"{one.title[0].upper()}{one.title[1:]}. Numerics: {one.numerics.value}."]
+        lines += ["", f"## {one.id}", "", f"{one.summary[0].upper()}{one.summary[1:]}. Numerics: {one.numerics.value}."]
         if one.conflicts:
             lines.append(f"Cannot be combined with {', '.join(f'`{other}`' for other in one.conflicts)}.")
         lines += ["", manual]
@@ -166,27 +166,21 @@ def describe_by_hand(acts: Mapping[str, Act]) -> str:
 
 
 def describe_who(acts: Mapping[str, Act]) -> str:
-    """Which of the acts hotloop does itself, which are the reader's, and what it does besides."""
+    """Which of the acts hotloop does itself, and which are the reader's."""
 
     def links(found: Iterable[Act]) -> str:
         return ", ".join(f"[`{one.id}`](techniques.md#{one.id})" for one in found)
 
-    techniques = [one for one in acts.values() if one.is_technique]
-    lines = [f"Applied by hotloop, from a strategy: {links(one for one in techniques if one.summary)}."]
-    besides = links(one for one in techniques if not one.summary)
-    if besides:
-        lines.append(f"Besides, no rule names these: {besides}.")
+    techniques = links(one for one in acts.values() if one.is_technique)
     by_hand = links(one for one in acts.values() if not one.is_technique)
-    return "\n\n".join([*lines, f"Acts for the reader: {by_hand}."])
+    return f"Applied by hotloop, from a strategy: {techniques}.\n\nActs for the reader: {by_hand}."
 
 
 def describe_acts(acts: Mapping[str, Act]) -> str:
     """The table of docs/vocabulary.md: what each act is and what it does to the numbers."""
     lines = ["| id | the act | numerics |", "|---|---|---|"]
     lines += [
-        f"| `{one.id}` | {_cell(one.summary)} | {one.numerics.value}{one.numerics_note} |"
-        for one in acts.values()
-        if one.summary
+        f"| `{one.id}` | {_cell(one.summary)} | {one.numerics.value}{one.numerics_note} |" for one in acts.values()
     ]
     return "\n".join(lines)
 

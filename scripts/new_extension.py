@@ -24,8 +24,8 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, saving_of_removal
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_mean
-from hotloop.diagnose.noise import threshold_ratio
-from hotloop.diagnose.wording import say_share, say_time
+from hotloop.diagnose.thresholds import threshold_ratio
+from hotloop.diagnose.wording import format_share, format_time
 
 
 @rule("{id}", "FILL IN the fault in one line, without a full stop")
@@ -53,9 +53,10 @@ def {name}(analysis: Analysis) -> Finding | None:
     if cost_ratio < threshold_ratio(rank, judged_fields=("gc_ns",)):  # FILL IN the same field
         return None
     return Finding(
-        title=f"FILL IN what happens: {{say_time(lost_ns)}} ({{say_share(cost_ratio)}}) of every step",
+        title=f"FILL IN what happens: {{format_time(lost_ns)}} ({{format_share(cost_ratio)}}) of every step",
         phase=None,
         cost_ns=round(lost_ns),
+        # FILL IN time_ns={{"input_wait": round(lost_ns)}} if the time lies in one phase, so that it counts once
         cost_ratio=cost_ratio,
         saving=saving_of_removal(cost_ratio),
         evidence={{"lost_ns": round(lost_ns)}},
@@ -112,8 +113,7 @@ class {class_name}(Technique):
     """
 
     id = "{id}"
-    title = "FILL IN the act in a few words"
-    summary = "FILL IN what a report says beside the fix, in one line"
+    summary = "FILL IN the act in one line, as a report shows it beside a fix"
     effort = "medium"  # FILL IN what it takes to edit the program by hand: easy, medium or hard
     numerics = Numerics.LOSSY  # FILL IN the class: EXACT, REORDERED, RESAMPLED or LOSSY
     safety = Safety.ASK

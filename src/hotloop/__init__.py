@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hotloop.apply.api import apply_strategy as apply_strategy
+    from hotloop.apply.compression.compressor import GradientCompressor as GradientCompressor
+    from hotloop.apply.compression.wrapper import CompressedDDP as CompressedDDP
     from hotloop.apply.interop import export_strategy as export_strategy
     from hotloop.apply.interop import import_strategy as import_strategy
     from hotloop.core.errors import HotloopError as HotloopError
@@ -14,16 +16,21 @@ if TYPE_CHECKING:
     from hotloop.core.findings import Skipped as Skipped
     from hotloop.core.report import Report as Report
     from hotloop.core.strategy import load_strategy as load_strategy
+    from hotloop.data.datasets import ElasticLoader as ElasticLoader
+    from hotloop.data.datasets import TokenDataset as TokenDataset
     from hotloop.monitor import Monitor as Monitor
     from hotloop.monitor import profile as profile
     from hotloop.monitor import watch as watch
     from hotloop.pipeline.runs import read_report as read_report
     from hotloop.train.activation_memory import compare_memory as compare_memory
+    from hotloop.train.adaptive_loader import AdaptiveLoader as AdaptiveLoader
     from hotloop.train.batch_size import find_batch_size as find_batch_size
     from hotloop.train.benchmark import benchmark_training as benchmark_training
+    from hotloop.train.cached_dataset import CachedDataset as CachedDataset
     from hotloop.train.checkpoint import CheckpointError as CheckpointError
     from hotloop.train.checkpoint import latest_checkpoint as latest_checkpoint
     from hotloop.train.checkpoint import load_checkpoint as load_checkpoint
+    from hotloop.train.length_sampler import LengthGroupedSampler as LengthGroupedSampler
     from hotloop.train.loader import DevicePrefetcher as DevicePrefetcher
     from hotloop.train.loader import make_loader as make_loader
     from hotloop.train.marker import read_marker as read_marker
@@ -34,10 +41,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "CachedDataset": "hotloop.train.cached_dataset",
+    "LengthGroupedSampler": "hotloop.train.length_sampler",
+    "AdaptiveLoader": "hotloop.train.adaptive_loader",
     "DevicePrefetcher": "hotloop.train.loader",
+    "ElasticLoader": "hotloop.data.datasets",
     "CheckpointError": "hotloop.train.checkpoint",
+    "CompressedDDP": "hotloop.apply.compression.wrapper",
     "Checkpoints": "hotloop.train.trainer",
     "Finding": "hotloop.core.findings",
+    "GradientCompressor": "hotloop.apply.compression.compressor",
     "HotloopError": "hotloop.core.errors",
     "Monitor": "hotloop.monitor",
     "Preempted": "hotloop.train.trainer",
@@ -51,6 +64,7 @@ _HOME = {
     "compare_memory": "hotloop.train.activation_memory",
     "find_batch_size": "hotloop.train.batch_size",
     "make_loader": "hotloop.train.loader",
+    "TokenDataset": "hotloop.data.datasets",
     "Trainer": "hotloop.train.trainer",
     "latest_checkpoint": "hotloop.train.checkpoint",
     "load_checkpoint": "hotloop.train.checkpoint",

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotloop.core.cores import count_cores
 from hotloop.core.errors import HotloopError, UsageError
-from hotloop.observe.events import EventPool, cuda_event_pool
+from hotloop.observe.event_pool import EventPool, cuda_event_pool
+from hotloop.observe.monitor_summary import MonitoredMemory, MonitorSummary, ThreadPhase
 from hotloop.observe.profiling import profile as profile
 from hotloop.observe.ranks import current_rank
 from hotloop.observe.scalars import ScalarReader
 from hotloop.observe.series import Series
 from hotloop.observe.spans import Path, SpanStack, StepRecord, add_device_ns
 from hotloop.observe.step_totals import MetricTotals, StepTotals, device_own_ns, host_own_ns
-from hotloop.observe.summary import MonitoredMemory, MonitorSummary, ThreadPhase
 
 if TYPE_CHECKING:
     from hotloop.core.findings import Finding, Skipped
@@ -173,9 +173,9 @@ class Monitor:
         return summary
 
     def _summarize(
-        self, accounts: tuple[StepTotals, MetricTotals], epoch: int | None, warmup: int, *, judge: bool
+        self, totals: tuple[StepTotals, MetricTotals], epoch: int | None, warmup: int, *, judge: bool
     ) -> MonitorSummary:
-        steps, metrics = accounts
+        steps, metrics = totals
         with self._lock:
             self._collect()
             records = tuple(steps.recent) if judge else ()
@@ -247,8 +247,8 @@ class Monitor:
             self._steps_count += 1
             if self._steps_count > self.warmup_steps:
                 record.counted_in = (self._in_epoch[0], self._in_all[0])
-                for account in record.counted_in:
-                    account.add(record)
+                for total in record.counted_in:
+                    total.add(record)
                 if self._pool is not None and not record.waiting:
                     _complete(record)
             else:
@@ -401,8 +401,8 @@ def _after_fork(monitor: Monitor | None) -> None:
 
 
 def _complete(record: StepRecord) -> None:
-    for account in record.counted_in:
-        account.add_device(record)
+    for total in record.counted_in:
+        total.add_device(record)
 
 
 def _read_memory() -> Readings:

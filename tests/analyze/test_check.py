@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.analyze.check import Limits, judge, student_quantile
-from hotloop.core.check import Check, Launch, Measure, Verdict
+from hotloop.analyze.check import CheckLimits, judge, student_quantile
+from hotloop.core.check import Check, CheckVerdict, Launch, Measure
 from hotloop.core.phases import PHASES
 
 MS = 1e6
@@ -28,11 +28,11 @@ def launch(step_ms: float, *, name: str = "a", error_ms: float | None = 0.05, un
     )
 
 
-def check(runs: list[Launch], baseline: list[Launch], limits: Limits | None = None) -> Check:
-    return judge(runs, baseline, limits or Limits(), baseline_name="base", version="0")
+def check(runs: list[Launch], baseline: list[Launch], limits: CheckLimits | None = None) -> Check:
+    return judge(runs, baseline, limits or CheckLimits(), baseline_name="base", version="0")
 
 
-def verdict_of(found: Check, name: str) -> Verdict:
+def verdict_of(found: Check, name: str) -> CheckVerdict:
     (one,) = (one for one in found.judged if one.id == name)
     return one.verdict
 
@@ -42,12 +42,12 @@ QUIET = [launch(ms) for ms in (10.0, 10.1, 9.95, 10.05, 9.9)]
 
 def test_a_slower_run_beyond_the_noise_between_launches_is_a_regression() -> None:
     found = check([launch(12.0)], QUIET)
-    assert found.verdict is Verdict.REGRESSION
-    assert verdict_of(found, "step_ns") is Verdict.REGRESSION
-    assert verdict_of(found, "phase/forward") is Verdict.REGRESSION
-    assert verdict_of(found, "samples_per_s") is Verdict.REGRESSION
-    assert verdict_of(found, "phase/backward") is Verdict.PASS
-    assert verdict_of(found, "memory_peak_bytes") is Verdict.PASS
+    assert found.verdict is CheckVerdict.REGRESSION
+    assert verdict_of(found, "step_ns") is CheckVerdict.REGRESSION
+    assert verdict_of(found, "phase/forward") is CheckVerdict.REGRESSION
+    assert verdict_of(found, "samples_per_s") is CheckVerdict.REGRESSION
+    assert verdict_of(found, "phase/backward") is CheckVerdict.PASS
+    assert verdict_of(found, "memory_peak_bytes") is CheckVerdict.PASS
 
 
 def test_a_run_many_times_slower_is_told_as_a_multiple_and_not_in_percent() -> None:
@@ -57,12 +57,12 @@ def test_a_run_many_times_slower_is_told_as_a_multiple_and_not_in_percent() -> N
 
 
 def test_an_equal_run_passes() -> None:
-    assert check([launch(10.02)], QUIET).verdict is Verdict.PASS
+    assert check([launch(10.02)], QUIET).verdict is CheckVerdict.PASS
 
 
 def test_noise_between_launches_leaves_a_difference_open() -> None:
     found = check([launch(25.0)], [launch(18.0), launch(30.0), launch(19.0)])
-    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.verdict is CheckVerdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -77,20 +77,20 @@ def test_one_launch_a_side_says_little(step_ms: float, verdict: str) -> None:
 def test_a_launch_against_itself_passes_whatever_its_noise() -> None:
     one = launch(20.0, error_ms=9.0)
     found = check([one], [one])
-    assert found.verdict is Verdict.PASS
-    assert verdict_of(found, "step_ns") is Verdict.PASS
+    assert found.verdict is CheckVerdict.PASS
+    assert verdict_of(found, "step_ns") is CheckVerdict.PASS
 
 
 def test_a_declared_noise_decides_where_launches_are_few() -> None:
-    found = check([launch(13.0)], [launch(10.0)], Limits(launch_noise_ratio=0.02))
-    assert verdict_of(found, "step_ns") is Verdict.REGRESSION
-    found = check([launch(13.0)], [launch(10.0)], Limits(launch_noise_ratio=0.2))
-    assert verdict_of(found, "step_ns") is Verdict.INCONCLUSIVE
+    found = check([launch(13.0)], [launch(10.0)], CheckLimits(launch_noise_ratio=0.02))
+    assert verdict_of(found, "step_ns") is CheckVerdict.REGRESSION
+    found = check([launch(13.0)], [launch(10.0)], CheckLimits(launch_noise_ratio=0.2))
+    assert verdict_of(found, "step_ns") is CheckVerdict.INCONCLUSIVE
 
 
 def test_launches_that_agree_by_chance_are_no_proof_of_silence() -> None:
     loud = [launch(10.0, error_ms=1.0) for _ in range(3)]
-    assert verdict_of(check([launch(11.0, error_ms=1.0)], loud), "step_ns") is Verdict.INCONCLUSIVE
+    assert verdict_of(check([launch(11.0, error_ms=1.0)], loud), "step_ns") is CheckVerdict.INCONCLUSIVE
 
 
 def test_steps_of_other_work_are_judged_by_the_unit() -> None:
@@ -98,7 +98,7 @@ def test_steps_of_other_work_are_judged_by_the_unit() -> None:
     found = check([slow], QUIET)
     assert dict(found.skipped)["step_ns"].startswith("a step has 16 to 32 samples")
     assert [one.id for one in found.judged] == ["samples_per_s", "memory_peak_bytes"]
-    assert verdict_of(found, "samples_per_s") is Verdict.REGRESSION
+    assert verdict_of(found, "samples_per_s") is CheckVerdict.REGRESSION
 
 
 def test_steps_of_other_tokens_are_judged_per_token_and_not_per_sample() -> None:
@@ -118,41 +118,41 @@ def test_steps_of_other_tokens_are_judged_per_token_and_not_per_sample() -> None
 def test_other_steps_of_a_drifting_run_do_not_compare_per_unit() -> None:
     slow = replace(launch(20.0, units=32), unit_drifts=True)
     found = check([slow], QUIET)
-    assert verdict_of(found, "samples_per_s") is Verdict.INCONCLUSIVE
+    assert verdict_of(found, "samples_per_s") is CheckVerdict.INCONCLUSIVE
     as_many = check([replace(launch(20.0), unit_drifts=True)], QUIET)
-    assert verdict_of(as_many, "step_ns") is Verdict.REGRESSION
+    assert verdict_of(as_many, "step_ns") is CheckVerdict.REGRESSION
 
 
 def test_another_machine_is_never_a_regression() -> None:
     found = check([launch(30.0, cores=2)], [launch(ms, cores=8) for ms in (10.0, 10.1, 9.9)])
-    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.verdict is CheckVerdict.INCONCLUSIVE
     assert "cores 8 -> 2" in found.warnings[0]
 
 
 def test_of_a_mixed_baseline_the_launches_of_this_machine_count() -> None:
     mixed = [*(launch(ms, cores=8) for ms in (10.0, 10.1, 9.9, 10.05)), launch(30.0, cores=2)]
     found = check([launch(12.0, cores=8)], mixed)
-    assert (found.verdict, found.baseline_count) == (Verdict.REGRESSION, 4)
+    assert (found.verdict, found.baseline_count) == (CheckVerdict.REGRESSION, 4)
     assert found.warnings == ("1 of 5 baseline launches ran on another machine and are left out",)
-    assert check([launch(10.0, cores=8)], mixed).verdict is Verdict.PASS
-    assert check([launch(10.0, cores=4)], mixed).verdict is Verdict.INCONCLUSIVE
+    assert check([launch(10.0, cores=8)], mixed).verdict is CheckVerdict.PASS
+    assert check([launch(10.0, cores=4)], mixed).verdict is CheckVerdict.INCONCLUSIVE
 
 
 def test_memory_is_judged() -> None:
     found = check([launch(10.0, memory=1.2e9)], QUIET)
-    assert found.verdict is Verdict.REGRESSION
-    assert verdict_of(found, "memory_peak_bytes") is Verdict.REGRESSION
+    assert found.verdict is CheckVerdict.REGRESSION
+    assert verdict_of(found, "memory_peak_bytes") is CheckVerdict.REGRESSION
 
 
 def test_budgets_are_about_the_launch() -> None:
-    limits = Limits(budgets={"step_ms": 9.0, "samples_per_s": 1000.0, "tokens_per_s": 5.0})
+    limits = CheckLimits(budgets={"step_ms": 9.0, "samples_per_s": 1000.0, "tokens_per_s": 5.0})
     found = check([launch(10.0)], [], limits)
-    assert verdict_of(found, "budget/step_ms") is Verdict.REGRESSION
-    assert verdict_of(found, "budget/samples_per_s") is Verdict.PASS
-    assert verdict_of(found, "budget/tokens_per_s") is Verdict.INCONCLUSIVE
-    assert verdict_of(check([launch(10.0, error_ms=2)], [], Limits(budgets={"step_ms": 9.5})), "budget/step_ms") is (
-        Verdict.INCONCLUSIVE
-    )
+    assert verdict_of(found, "budget/step_ms") is CheckVerdict.REGRESSION
+    assert verdict_of(found, "budget/samples_per_s") is CheckVerdict.PASS
+    assert verdict_of(found, "budget/tokens_per_s") is CheckVerdict.INCONCLUSIVE
+    assert verdict_of(
+        check([launch(10.0, error_ms=2)], [], CheckLimits(budgets={"step_ms": 9.5})), "budget/step_ms"
+    ) is (CheckVerdict.INCONCLUSIVE)
 
 
 @pytest.mark.parametrize(("freedom", "point"), [(1, 31.821), (2, 6.965), (3, 4.541), (7, 2.998), (60, 2.390)])
@@ -166,6 +166,6 @@ def test_equal_programs_are_seldom_called_a_regression() -> None:
     wrong = 0
     for _ in range(600):
         sides = [launch(10 * draw.lognormvariate(0, 0.1)) for _ in range(6)]
-        found = check(sides[:1], sides[1:], Limits(step_ratio=0.0, phase_ratio=0.0))
-        wrong += verdict_of(found, "step_ns") is Verdict.REGRESSION
+        found = check(sides[:1], sides[1:], CheckLimits(step_ratio=0.0, phase_ratio=0.0))
+        wrong += verdict_of(found, "step_ns") is CheckVerdict.REGRESSION
     assert 0 < wrong <= 15

@@ -2,6 +2,7 @@ import pytest
 
 from hotloop.analyze.lines import MAX_LINES, collect_lines
 from hotloop.analyze.source import SourceFiles
+from hotloop.core.recording import OTHER_WAIT_FIELD
 from hotloop.diagnose.lines import WEIGHTS, line_kind
 
 
@@ -192,3 +193,13 @@ def test_every_line_of_a_loop_over_gradients_handles_weights(tmp_path):
     weights = {text[x.where.line - 1].strip() for x in found if line_kind(x, loop) == WEIGHTS}
     assert weights >= {"g = p.grad", "n = g.norm(2)", "total += n.item() ** 2", "g *= scale"}
     assert not weights & {"total = 0.0", "y = w(x)", "shown = p.mean()", "opt.step()"}
+
+
+def test_waits_for_a_loader_that_does_not_feed_backward_are_no_waits_of_the_training():
+    fact = samples([0, 10], ("input_wait_ns", [OUTER], "", 2), (OTHER_WAIT_FIELD, [INNER], "", 6))
+    apart = collect_lines([fact], 0, 10, SourceFiles(), "")
+    assert [line.where.line for line in apart.by_field["input_wait_ns"]] == [10]
+    assert [line.where.line for line in apart.by_field[OTHER_WAIT_FIELD]] == [3]
+    together = collect_lines([fact], 0, 10, SourceFiles(), "", trains_on_others=True)
+    assert [line.where.line for line in together.by_field["input_wait_ns"]] == [3, 10]
+    assert OTHER_WAIT_FIELD not in together.samples

@@ -2,7 +2,7 @@ import numpy as np
 
 from hotloop.analyze.partition import split_phases
 from hotloop.analyze.segments import IntColumn, build_steps
-from hotloop.analyze.validation import find_validation, validation_in_gaps
+from hotloop.analyze.validation import find_validation, trains_on_others, validation_in_gaps
 
 from .synthetic import MS, Rows
 
@@ -139,3 +139,16 @@ def test_a_teacher_in_eval_mode_is_not_counted_with_the_validations_beside_it():
         rows.step(**(TEACHER | ({"bursts": 2, "bursts_eval_mode": 2} if i % 20 == 19 else {})))
     validation = find_validation(build_steps(rows.array(), closed=True))
     assert validation.passes.tolist() == [int(i % 20 == 19) for i in range(100)]
+
+
+def test_a_second_loader_is_trained_on_where_most_steps_take_of_it_and_validate_nothing():
+    def found(every: int, **more: int) -> bool:
+        rows = Rows()
+        for i in range(100):
+            rows.step(batches=2 if i % every == 0 else 1, micro_batches=1, **(more if i % every == 0 else {}))
+        steps = build_steps(rows.array(), closed=True)
+        return trains_on_others(steps, find_validation(steps))
+
+    assert found(every=1)
+    assert not found(every=10)
+    assert not found(every=1, **(BURST | {"bursts_other_loader": 1}))

@@ -46,10 +46,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from hotloop.apply import TECHNIQUES
 from hotloop.apply.api import apply_strategy
-from hotloop.apply.applier import APPLIED, FAILED, Applier, make_context
+from hotloop.apply.applier import Applier, make_context
 from hotloop.apply.environment import set_variables
 from hotloop.attach.applying import function_site
 from hotloop.attach.sites import install
+from hotloop.core.applied import APPLIED, FAILED
 from hotloop.core.errors import UsageError
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.techniques import Stage, Technique
@@ -112,6 +113,35 @@ class Windows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         if self.shift_count:
             start += int(torch.randint(self.shift_count, ()))
         return self.codes[start : start + LENGTH], self.codes[start + 1 : start + LENGTH + 1]
+
+
+class CostlyWindows(Windows):
+    """A few windows, read many times, each after work that costs more than a copy of it."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        sum(number * number for number in range(5_000))
+        return super().__getitem__(index * 40)
+
+
+class SentencesOfAnyLength(Windows):
+    """Windows of several lengths; batches are padded to their longest, and the loss leaves the padding out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw = random.Random(11)
+        self.lengths = [draw.randint(LENGTH // 4, LENGTH) for _ in range(len(self))]
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = super().__getitem__(index)
+        return x[: self.lengths[index]], y[: self.lengths[index]]
+
+    def collate(self, samples: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = (list(one) for one in zip(*samples, strict=True))
+        pad = nn.utils.rnn.pad_sequence
+        return pad(x, batch_first=True), pad(y, batch_first=True, padding_value=-100)
 
 
 class Images(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -362,6 +392,15 @@ KINDS = (
         few_steps=6,
     ),
     Fixture(
+        id="exchanged-now-and-then",
+        data=Windows,
+        model=language_model(),
+        ddp=True,
+        only=("local-updates",),
+        for_ranks=("local-updates",),
+        few_steps=6,
+    ),
+    Fixture(
         id="static-graph",
         data=Windows,
         model=language_model(),
@@ -395,6 +434,21 @@ KINDS = (
         lengths=(32, 24, 16),
         is_compiled=True,
         only=("dynamic-shapes",),
+    ),
+    Fixture(
+        id="few-costly-samples",
+        data=CostlyWindows,
+        model=language_model(),
+        ways=("outside", "api"),
+        only=("cache-samples",),
+        few_steps=9,
+    ),
+    Fixture(
+        id="sentences-of-any-length",
+        data=SentencesOfAnyLength,
+        model=language_model(),
+        ways=("outside", "api"),
+        only=("group-by-length",),
     ),
     Fixture(
         id="hugging-face",
@@ -497,7 +551,13 @@ def train(fixture: Fixture, hand: Hand, steps: int, seed: int, dtype: torch.dtyp
         sampler = torch.utils.data.DistributedSampler(data, seed=seed)
     draw = torch.Generator().manual_seed(seed)
     loader: Any = DataLoader(
-        data, batch_size=BATCH, shuffle=sampler is None, sampler=sampler, generator=draw, drop_last=True
+        data,
+        batch_size=BATCH,
+        shuffle=sampler is None,
+        sampler=sampler,
+        generator=draw,
+        drop_last=True,
+        collate_fn=getattr(data, "collate", None),
     )
     loader = hand.loader(loader)
     model: Any = fixture.model(data).to(dtype)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotloop.apply.activation_plan import Footprint, Kept, UnitCall, peak_bytes, plan_budget, total_bytes
+from hotloop.apply.activation_plan import Footprint, KeptStorage, UnitCall, peak_bytes, plan_budget, total_bytes
 
 from .techniques.small import apply_one, is_equal
 
@@ -222,8 +222,8 @@ def a_chain(sizes: list[int], inputs: int) -> Footprint:
     kept, calls = [], []
     for index, size in enumerate(sizes):
         calls.append(UnitCall((index,), index + 1, ((1000 + index, inputs),)))
-        kept.append(Kept(1000 + index, inputs, (index,), index + 1))
-        kept.append(Kept(index, size, (index,), index + 1))
+        kept.append(KeptStorage(1000 + index, inputs, (index,), index + 1))
+        kept.append(KeptStorage(index, size, (index,), index + 1))
     return Footprint(tuple(kept), tuple(calls))
 
 

@@ -13,7 +13,7 @@ from hotloop.core.techniques import Applied, NotApplicable, Setting, Stage, Tech
 
 class Late(Technique):
     id = "late"
-    title = "late"
+    summary = "late"
     numerics = Numerics.EXACT
     safety = Safety.AUTO
     stage = Stage.LOOP

@@ -88,7 +88,8 @@ def test_workers_win_the_wait_where_cores_are_free() -> None:
     technique = TECHNIQUES["loader-workers"]
     saving = technique.forecast(loading(10e6), {"num_workers": 4})
     assert saving is not None
-    assert (saving.mid_ratio, saving.high_ratio) == pytest.approx((0.5, 0.5))
+    # All of the wait less the handover of a batch: 0.1 to 0.2 of 20 ms.
+    assert (saving.mid_ratio, saving.high_ratio) == pytest.approx((0.49, 0.495), abs=1e-4)
     assert saving.basis is Basis.SIMULATED
 
 
@@ -96,12 +97,11 @@ def test_workers_win_less_where_loading_is_slow_or_cores_are_few() -> None:
     technique = TECHNIQUES["loader-workers"]
     slow = technique.forecast(loading(32e6), {"num_workers": 2})
     assert slow is not None
-    assert slow.high_ratio == pytest.approx(0.2)  # 16 ms of loading a step are left of 20
+    assert slow.high_ratio == pytest.approx(0.195)  # 16 ms of loading a step are left of 20, and a handover
     assert slow.low_ratio == 0.0
     crowded = technique.forecast(loading(10e6, cores=1), {"num_workers": 2})
     assert crowded is not None
-    assert crowded.mid_ratio == 0.0  # all CPU time is on one core as before
-    assert crowded.high_ratio == pytest.approx(0.5)
+    assert (crowded.mid_ratio, crowded.high_ratio) == (0.0, 0.0)  # all CPU time is on one core as before
 
 
 def test_no_forecast_of_workers_without_measured_loading() -> None:
@@ -113,3 +113,31 @@ def test_no_forecast_of_workers_without_measured_loading() -> None:
 @pytest.mark.parametrize("technique", ["zero-grad-to-none", "activation-checkpointing", "channels-last", "keep-heap"])
 def test_what_no_report_measures_is_not_forecast(technique: str) -> None:
     assert TECHNIQUES[technique].forecast(one_rank(), {}) is None
+
+
+def kept(epochs: float, **facts: Any) -> Any:
+    loader = LoaderFacts(
+        **{
+            "id": 0, "num_workers": 0, "feeds_backward": True, "iterable": False, "draws_random": False,
+            "fetch_ns": 9e6, "collate_ns": 1e6, "length": 50, "batches": round(50 * epochs), **facts,
+        }
+    )  # fmt: skip
+    return one_rank(input_wait=0.5, loaders=(loader,))
+
+
+@pytest.mark.parametrize(("epochs", "found_ratio"), [(1.0, 0.0), (2.0, 0.5), (5.0, 0.8)])
+def test_kept_samples_win_from_the_second_epoch_on(epochs: float, found_ratio: float) -> None:
+    saving = TECHNIQUES["cache-samples"].forecast(kept(epochs), {})
+    assert saving is not None
+    won = 0.5 * 0.9 * found_ratio
+    assert (saving.low_ratio, saving.mid_ratio, saving.high_ratio) == pytest.approx((0.5 * won, 0.75 * won, won))
+    on_disk = TECHNIQUES["cache-samples"].forecast(kept(epochs), {"folder": "kept"})
+    assert on_disk is not None
+    assert on_disk.high_ratio == pytest.approx(0.45)
+
+
+@pytest.mark.parametrize(
+    "facts", [{"draws_random": True}, {"draws_random": None}, {"iterable": True}, {"fetch_ns": None}, {"length": None}]
+)
+def test_samples_that_may_not_be_kept_have_no_forecast(facts: dict[str, Any]) -> None:
+    assert TECHNIQUES["cache-samples"].forecast(kept(3.0, **facts), {}) is None

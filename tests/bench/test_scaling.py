@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotloop.attach.unsynced import wrap_forward
-from hotloop.bench.scaling import summarize_scaling
+from hotloop.bench.scaling import judge_scaling, summarize_scaling
 from hotloop.core.benchmarks import ScalingRun
 
 
@@ -48,3 +48,25 @@ def test_every_forward_is_one_without_sync_whatever_the_script_sets() -> None:
         model.require_backward_grad_sync = True  # as scripts that accumulate do
         assert forward(model, 3) == 3
     assert seen == [False, False]
+
+
+def test_a_model_too_small_for_its_ranks_is_stated() -> None:
+    runs = [launch(1, 2e6, exposed_ns=0.0, latency_ns=0.0), launch(4, 4e6, exposed_ns=3.2e6, latency_ns=1e6)]
+    (said,) = judge_scaling(runs, summarize_scaling(runs)[0])
+    assert said.startswith("model too small for 4 ranks: efficiency 50%")
+    assert "at least 1 ms) exceeds its computation (0.8 ms)" in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"latency_ns": 0.7e6},  # computes longer than that: a slow link or a slow rank
+        {"latency_ns": None},
+        {"exposed_ns": None},
+        {"step_ns": 2.5e6},  # 80 % efficient
+    ],
+)
+def test_other_reasons_and_unknown_ones_are_not(changes: dict[str, Any]) -> None:
+    known = {"step_ns": 4e6, "exposed_ns": 3.2e6, "latency_ns": 1e6, **changes}
+    runs = [launch(1, 2e6, exposed_ns=0.0), launch(4, known.pop("step_ns"), **known)]
+    assert judge_scaling(runs, summarize_scaling(runs)[0]) == []

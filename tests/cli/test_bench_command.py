@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hotloop.bench.loading import wait_share
+from hotloop.bench.loader_cost import add_forecasts, cost_of, wait_share
 from hotloop.cli import main
+from hotloop.core.cores import count_cores
+from hotloop.core.worker_model import forecast_batch_ns
 
 FACTORY = """
 import torch
@@ -63,9 +69,25 @@ def test_train(factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_loader(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = measure(capsys, "loader", f"{factory}:make", "--workers", "0,1")
-    (rows,) = found["tables"]
+    rows, (parts,) = found["tables"]
     assert [(row["workers"], row["prefetch"], row["present"]) for row in rows] == [(0, 0, True), (1, 2, False)]
     assert all(row["batches_per_s"] > 0 and row["n"] >= 2 for row in rows)
+    assert min(parts[name] for name in ("fetch_ns", "collate_ns", "send_ns", "receive_ns", "start_ns")) > 0
+    assert parts["fetch_cpu_ns"] <= parts["fetch_ns"]
+    alone, with_worker = (row["forecast_batches_per_s"] for row in rows)
+    assert alone == pytest.approx(1e9 / (parts["fetch_ns"] + parts["collate_ns"]))
+    assert with_worker == pytest.approx(1e9 / forecast_batch_ns(cost_of(parts), 1, count_cores()))
+    assert rows[0]["forecast_off_ratio"] == pytest.approx(alone / rows[0]["batches_per_s"] - 1)
+
+
+def test_a_part_that_was_not_measured_counts_nothing() -> None:
+    parts = {"fetch_ns": 5.0, "fetch_cpu_ns": 4.0, "collate_ns": 1.0, "crowding_ratio": None}
+    cost = cost_of({**parts, "send_ns": None, "receive_ns": None, "start_ns": None, "rounds": 3, "batch_bytes": 8})
+    assert (cost.send_ns, cost.crowding_ratio) == (0.0, 1.0)
+    rows = [{"workers": 0, "batches_per_s": None}]
+    add_forecasts(rows, cost, 2.0)
+    assert rows[0]["forecast_batches_per_s"] == pytest.approx(1e9 / 6)
+    assert rows[0]["forecast_off_ratio"] is None
 
 
 def test_the_share_of_a_step_that_waits() -> None:
@@ -120,3 +142,83 @@ def test_usage_errors_start_nothing(words: list[str], capsys: pytest.CaptureFixt
     error = capsys.readouterr().err.strip()
     assert error.startswith("hotloop: ")
     assert len(error.splitlines()) == 1
+
+
+def test_compress_of_random_gradients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "out.html"
+    found = measure(capsys, "compress", "--sizes", "1", "--links", "100mbit", "--html", str(page))
+    costs, exchanges = found["tables"]
+    by_method = {row["method"]: row for row in costs}
+    assert list(by_method) == ["bf16", "fp16", "int8", "int4", "topk 1%", "powersgd 4"]
+    assert {row["elements"] for row in costs} == {1 << 20}
+    assert by_method["bf16"]["sent_ratio"] == 0.5
+    assert by_method["int8"]["sent_ratio"] == pytest.approx(0.2510, abs=1e-4)
+    assert by_method["topk 1%"]["sent_ratio"] <= 0.0201
+    errors = [by_method[name]["error_ratio"] for name in ("fp16", "bf16", "int8", "int4", "topk 1%")]
+    assert errors == sorted(errors)
+    assert all(row["compress_ns"] > 0 and row["n"] >= 2 for row in costs)
+    assert exchanges[0]["wire_100mbit_ns"] == pytest.approx((2 << 20) / 12.5e6 * 1e9, rel=1e-6)
+    assert "<svg" in page.read_text()
+
+
+def test_compress_of_a_model_s_own_gradients(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = measure(capsys, "compress", f"{factory}:make")
+    assert {row["elements"] for row in found["tables"][0]} == {10}
+    assert found["subject"] == f"{factory}:make"
+
+
+def test_sizes_beyond_the_memory_are_left_out_and_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotloop.cli.bench_compress.available_bytes", lambda: 20 << 20)
+    found = measure(capsys, "compress", "--sizes", "1,2")
+    assert {row["elements"] for row in found["tables"][0]} == {1 << 20}
+    assert "2 Mi elements were left out: they need about 24 MiB of memory" in found["notes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sizes", "0"], "--sizes 0: give numbers from 1 to 4096"),
+        (["--links", "fast"], "'fast' is no rate"),
+        (["--sizes", "100000"], "--sizes 100000: give numbers from 1 to 4096"),
+        (["--budget", "0"], "--budget 0.0: give seconds"),
+        (["--device", "cuda:63", "--sizes", "1", "--python", sys.executable], "--device cuda:63: "),
+    ],
+)
+def test_compress_refuses_bad_options(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "compress", *words]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_file_that_reads_its_arguments_finds_none_of_the_benchmark(
+    factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "reads_arguments.py"
+    parsing = "import argparse\nargparse.ArgumentParser().parse_args()\n"
+    file.write_text(parsing + Path(factory).read_text(encoding="utf-8"), encoding="utf-8")
+    assert measure(capsys, "compress", f"{file}:make")["subject"] == f"{file}:make"
+
+
+@pytest.mark.parametrize("words", [["comm", "--ranks", "2"], ["compress", "--sizes", "1"]])
+def test_an_interrupted_benchmark_is_one_line_and_leaves_no_process(words: list[str], tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho $$ >> {tmp_path / 'pids'}\nexec sleep 60\n", encoding="utf-8")
+    python.chmod(0o755)
+    command = [sys.executable, "-m", "hotloop", "bench", *words, "--python", str(python)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        count = 2 if "comm" in words else 1
+        for _ in range(600):
+            if (tmp_path / "pids").exists() and len((tmp_path / "pids").read_text().split()) == count:
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (130, "hotloop: interrupted\n")
+    children = [int(word) for word in (tmp_path / "pids").read_text().split()]
+    assert len(children) == count
+    for child in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(child, 0)

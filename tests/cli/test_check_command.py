@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hotloop.cli import main
-from hotloop.core.check import Check, Judged, Verdict
+from hotloop.core.check import Check, CheckVerdict, Judged
 from hotloop.core.findings import Where
 from hotloop.report import RENDERERS, render
 
@@ -111,6 +111,9 @@ def test_limits_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "budget step_ms" in capsys.readouterr().out
     limits.write_text('schema = "hotloop.limits/1"\n[budget]\nstep_ms = 12\nbackward_ms = 7\n')
     assert main(["check", run, "--limits", str(limits), "--strict", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["check", run, "--limits", str(limits), "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("## pass")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +232,7 @@ def hostile_check() -> Check:
         id="step_ns",
         kind="baseline",
         name="step_ns",
-        verdict=Verdict.REGRESSION,
+        verdict=CheckVerdict.REGRESSION,
         value=2e6,
         reference=1e6,
         change_ratio=1.0,

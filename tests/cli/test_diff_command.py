@@ -128,6 +128,8 @@ def test_two_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ["waiting", "for", "input", "0.40", "0.10", "-0.30", "-0.30", "to", "-0.30"] in rows
     assert lines.index("KERNELS  no change in 1 name") > lines.index("DEVICE  mean of a step's window on the device;"
         " 1.00 -> 0.70 ms, -0.30 ms (-30%)")  # fmt: skip
+    assert main(["diff", str(before), str(after), *KEPT, "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("## step 1.00 -&gt; 0.70 ms")
 
 
 def test_json_goes_to_standard_output_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -315,6 +317,15 @@ def test_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
                          ("forward", "backward"))  # fmt: skip
     assert "not certain" not in forward
     assert backward.endswith("same")
+
+
+def test_a_long_start_is_said_not_to_be_compared(tmp_path: Path) -> None:
+    slow = [400.0] * 2 + STEADY
+    found = compare(record(tmp_path / "a", slow), record(tmp_path / "b", STEADY))
+    (told,) = [one for one in found["warnings"] if "the start of the runs" in one]
+    assert "before: the first 2 steps take 0.814 s of 1.92 s; after: the first 1 steps take" in told
+    assert abs(found["step"]["whole"]["delta_ns"]) < 0.1 * MS
+    assert not compare(record(tmp_path / "c", STEADY), record(tmp_path / "d", SLOWER))["warnings"]
 
 
 def test_means_of_a_run_are_those_of_its_report(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_json_on_standard_output_is_alone_there(tmp_path: Path, quick_python: st
         (("--python", "/no/python"), "--python /no/python: not found"),
         (("--checklist", "no-such-run"), "no-such-run"),
         (("--json", "/no/such/folder/x.json"), "the folder /no/such/folder does not exist"),
-        (("--frobnicate",), "unknown option '--frobnicate'; see hotloop --help"),
+        (("--zebra",), "unknown option '--zebra'; see hotloop --help"),
     ],
 )
 def test_usage_errors_end_with_2_and_no_traceback(tmp_path: Path, words: tuple[str, ...], said: str) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from hotloop import __version__
 from hotloop.cli import main
+from hotloop.report import RENDERERS
 
 
 @pytest.mark.parametrize(
@@ -17,6 +22,11 @@ from hotloop.cli import main
         (("report", "--xyzzy"), "unknown option '--xyzzy'; see hotloop --help"),
         (("report", "a", "b"), "unexpected: b; see hotloop --help"),
         (("tune", "--search", "gredy", "x"), "--search: unknown 'gredy'; did you mean 'greedy'?"),
+        (("tune", "--format", "markdwn", "x"), "argument --format: unknown 'markdwn'; did you mean 'markdown'?"),
+        (
+            ("run", "--format", "junit", "x"),
+            "argument --format: unknown 'junit'; known: html, json, markdown, terminal",
+        ),
         (("diff", "a"), "the following arguments are required: B; see hotloop diff --help"),
         (("rule", "input-bond"), "unknown id 'input-bond'; did you mean 'input-bound'?"),
         (("rule", "fused-optimiser"), "unknown id 'fused-optimiser'; did you mean 'fused-optimizer'?"),
@@ -30,6 +40,7 @@ def test_an_unknown_word_is_answered_in_one_line(
     except SystemExit as ended:
         code = int(str(ended.code))
     assert code == 2
+    said += f"; see hotloop {words[0]} --help" if said.startswith("argument") else ""
     assert capsys.readouterr().err == f"hotloop: {said}\n"
 
 
@@ -38,3 +49,33 @@ def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
         main(("help", "diff"))
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("usage: hotloop diff")
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "tune", "report", "trace", "diff", "check", "doctor", "bench train", "tokenize"]
+)
+def test_every_report_is_printed_in_every_format_that_draws_it(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main((*command.split(), "--help"))
+    text = " ".join(capsys.readouterr().out.split())
+    for one in RENDERERS.values():
+        assert (f"{one.id}: {one.summary}" in text) == (not one.kinds or command in ("report", *one.kinds))
+
+
+def test_a_training_starts_without_loading_the_renderers() -> None:
+    code = "import sys; from hotloop.cli.parser import build_parser; build_parser(['run']).parse_args(['run', 'x'])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    loaded = done.stdout.split()
+    assert "hotloop.cli.run_command" in loaded
+    assert [name for name in loaded if name.startswith("hotloop.report")] == []
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "hotloop", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"hotloop {__version__}\n"
+    done = subprocess.run([sys.executable, "-m", "hotloop", "rnu"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "hotloop: unknown command 'rnu'; did you mean 'run'?\n")

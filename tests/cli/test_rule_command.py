@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hotloop.apply import ACTS, BY_HAND, TECHNIQUES
-from hotloop.apply.check import check_strategy
+from hotloop.apply.strategy_check import check_strategy
 from hotloop.cli import main
 from hotloop.core.strategy import Choice, Strategy, StrategyError
 from hotloop.diagnose import RULES

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.core.trace_demand import TraceDemand, read_demand, tell_demand
+from hotloop.core.trace_demand import TraceDemand, format_demand, read_demand
 
 DEMAND = TraceDemand(cores_count=2, loading_ns=100, loading_busy_ns=40, steps_ns=1000, input_wait_ns=200, cpu_ns=1280)
 
 
 def test_what_was_told_is_read() -> None:
-    assert read_demand(tell_demand(DEMAND) | {"record_shapes": 1}) == DEMAND
+    assert read_demand(format_demand(DEMAND) | {"record_shapes": 1}) == DEMAND
     assert DEMAND.loading_busy_ratio == pytest.approx(0.4)
     # 1280 less the 80 of the loading, over the 800 that were no waiting for input.
     assert DEMAND.busy_cores == pytest.approx(1.5)
@@ -38,10 +38,10 @@ def test_what_was_not_measured_is_not_known() -> None:
     ],
 )
 def test_a_header_that_cannot_be_true_says_nothing(lie: dict[str, object]) -> None:
-    assert read_demand(tell_demand(DEMAND) | lie) is None
+    assert read_demand(format_demand(DEMAND) | lie) is None
 
 
 def test_a_header_without_one_of_the_numbers_says_nothing() -> None:
-    told = tell_demand(DEMAND)
+    told = format_demand(DEMAND)
     for key in told:
         assert read_demand({k: v for k, v in told.items() if k != key}) is None

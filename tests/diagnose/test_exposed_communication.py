@@ -128,3 +128,68 @@ def test_a_single_process_is_no_finding() -> None:
 
 def test_without_statistics_it_is_skipped() -> None:
     assert isinstance(judge_exposed_communication.judge(two({"comm_ns": None})), Skipped)
+
+
+def crossing_a_quick_network(**ddp: object) -> Analysis:
+    """Two ranks on two hosts that exchange 40 MiB over 1 GB/s in a step of 60 ms."""
+    step_ns = 60e6
+    rates = {"eth0": 40 * MIB / (step_ns * 1e-9)}
+    return two(
+        {"bucket_sizes": (20 * MIB, 20 * MIB), "comm_ns": 42e6, "overlap_ns": 5e6, "backward_compute_ns": 5e6} | ddp,
+        step_ns=step_ns,
+        network_bytes_per_s=rates,
+        network_speed_bytes_per_s={"eth0": 1.25e9},
+        local_world_size=1,
+        backward=0.9,
+    )
+
+
+def test_a_quick_network_that_is_still_waited_for_gets_the_way_of_sending_that_pays() -> None:
+    found = judge_exposed_communication.judge(crossing_a_quick_network())
+    assert isinstance(found, Finding)
+    assert found.fix is not None
+    assert (found.fix.technique, found.fix.settings) == ("compress-gradients", {"method": "bf16"})
+    assert found.saving is not None
+    # Of 37 ms stay 21 ms on the wire less 5 ms that backward hides, and 15 ms of rounding 10 Mi elements.
+    assert found.saving.basis is Basis.SIMULATED
+
+
+def test_where_backward_hides_what_is_sent_nothing_is_prescribed_to_send_less() -> None:
+    found = judge_exposed_communication.judge(
+        crossing_a_quick_network(comm_ns=42e6, overlap_ns=36e6, backward_compute_ns=36e6)
+    )
+    assert isinstance(found, Finding)
+    assert found.fix is not None
+    assert found.fix.technique != "compress-gradients"
+
+
+@pytest.mark.parametrize(
+    ("sender", "line"), [("compress-gradients", "loss.backward()"), ("local-updates", "optimizer.step()")]
+)
+def test_collectives_of_an_applied_technique_are_not_the_script_s_own(sender: str, line: str) -> None:
+    waits = {
+        "communication": 0.3,
+        "fields": {"collectives": 30},
+        "lines": {"communication_ns": (make_line(9, 1, line),)},
+    }
+    found = judge_exposed_communication.judge(two({"comm_ns": 4e6, "overlap_ns": 4e6}, applied=(sender,), **waits))
+    assert isinstance(found, Finding)
+    assert found.fix is not None
+    assert found.fix.technique == "fewer-synchronisations"
+    assert f"mostly the exchange of {sender}" in found.title
+    assert (found.evidence["own_collectives_ratio"], found.evidence["exchanged_by"]) == (0.0, sender)
+    assert (found.phase, found.where[0].line) == ("communication", 9)
+    assert found.severity in (Severity.LOW, Severity.INFO)
+
+
+def test_the_script_s_own_collectives_beside_compressed_gradients_stay_its_own() -> None:
+    lines = (make_line(9, 0.2, "loss.backward()"), make_line(12, 0.8, "dist.all_reduce(metric)"))
+    waits = {"communication": 0.3, "fields": {"collectives": 8}, "lines": {"communication_ns": lines}}
+    found = judge_exposed_communication.judge(
+        two({"comm_ns": 4e6, "overlap_ns": 4e6}, applied=("compress-gradients",), **waits)
+    )
+    assert isinstance(found, Finding)
+    assert found.fix is not None
+    assert found.fix.technique == "overlap-own-collectives"
+    assert found.evidence["own_collectives_ratio"] == pytest.approx(0.24)
+    assert found.evidence["gradient_exchange_ratio"] == pytest.approx(0.06)

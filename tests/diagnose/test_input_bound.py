@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from hotloop.core.analysis import Analysis, Line
-from hotloop.core.findings import Basis, Finding, Kind, Severity, Where
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Severity, Where
 from hotloop.diagnose.rules.input_bound import input_bound
 
 from .build_analysis import fix_of, make_analysis, make_excluded, make_line, make_loader, make_rank
@@ -324,3 +324,43 @@ def test_what_is_prepared_is_told_in_the_words_of_the_samples() -> None:
     slow = "transformers.models.bert.tokenization_bert"
     assert told(leaf=f"{slow}:tokenize")["slow_tokenizer"] == slow
     assert told(leaf="transformers.models.bert.tokenization_bert_fast:__call__")["slow_tokenizer"] is None
+
+
+def costly_samples(epochs: float, **options: object) -> Analysis:
+    loader = make_loader(
+        fetch_ns=9e6,
+        fetch_cpu_ns=9e6,
+        collate_ns=0.0,
+        draws_random=False,
+        length=50,
+        batches=round(50 * epochs),
+        iterators=round(epochs),
+    )
+    return make_analysis(input_wait=0.46, cores=1, loaders=(loader,), **options)
+
+
+@pytest.mark.parametrize(("epochs", "found_ratio"), [(2.0, 0.5), (4.0, 0.75), (10.0, 0.9)])
+def test_samples_of_several_epochs_are_kept_and_the_first_epoch_wins_nothing(epochs: float, found_ratio: float) -> None:
+    one = found(costly_samples(epochs))
+    assert (one.fix, fix_of(one).numerics) == (Fix(technique="cache-samples"), Numerics.EXACT)
+    assert one.saving is not None
+    assert one.saving.low_ratio == pytest.approx(0.5 * 0.46 * found_ratio)
+    assert one.saving.high_ratio == pytest.approx(0.46 * found_ratio)
+    assert one.evidence["epochs"] == epochs
+    assert one.evidence["found_in_cache_ratio"] == found_ratio
+    assert one.evidence["saving_in_later_epochs_ratio"] == pytest.approx(0.75 * 0.46, abs=1e-3)
+
+
+def test_in_a_run_of_one_epoch_samples_are_prepared_and_the_cache_says_from_when_it_pays() -> None:
+    one = found(costly_samples(1.0))
+    assert one.fix is not None
+    assert one.fix.technique == "precompute-samples"
+    assert "in memory it pays from the second epoch on" in str(one.evidence["cache"])
+
+
+def test_a_loader_that_chooses_its_workers_is_not_said_to_have_none() -> None:
+    analysis = make_analysis(input_wait=0.5, loaders=(make_loader(num_workers=0, chooses_workers=True),))
+    one = found(analysis)
+    assert "num_workers" not in one.title
+    assert one.fix is None
+    assert "AdaptiveLoader chooses their number" in str(one.evidence["workers"])

@@ -2,18 +2,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotloop.core.worker_model import LoadingWork, best_overlap, simulate_workers
 from hotloop.diagnose.loading import (
-    LoadingWork,
-    best_overlap,
     loading_work,
     restart_ns,
     restart_slowdown_ns,
-    simulate_workers,
 )
 
 from .build_analysis import make_analysis, make_loader
 
 TIMES = st.floats(min_value=1e4, max_value=1e10)
+
+
+def test_a_step_that_does_little_but_sleep_for_its_batch_says_nothing_of_the_cores_it_got() -> None:
+    rank = make_analysis(input_wait=0.98, optimizer=0.0, other=0.0, fields={"cpu_ns": 1.4e6}).lead
+    work = loading_work(rank, make_loader(fetch_ns=19.6e6, fetch_cpu_ns=1.2e6), 19.6e6)
+    assert work is not None
+    assert work.cpu_ns < 2e6
 
 
 @given(

@@ -30,7 +30,7 @@ def test_batches_that_mix_lengths_want_bucketing() -> None:
     found = judge_padding_waste.judge(make_analysis(padding_ratio=0.45, padding_to_longest_ratio=0.45))
     assert isinstance(found, Finding)
     assert found.fix is not None
-    assert (found.fix.technique, fix_of(found).numerics) == ("length-bucketing", Numerics.RESAMPLED)
+    assert (found.fix.technique, fix_of(found).numerics) == ("group-by-length", Numerics.RESAMPLED)
 
 
 def test_an_unknown_longest_length_makes_it_a_rule_of_thumb() -> None:

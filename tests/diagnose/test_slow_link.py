@@ -62,3 +62,29 @@ def test_traffic_of_others_is_no_finding() -> None:
 
 def test_without_counters_it_is_skipped() -> None:
     assert isinstance(judge_slow_link.judge(crossing("eth0", 1.25e9, 2.3e9, network_bytes_per_s={})), Skipped)
+
+
+def test_without_a_nominal_speed_the_way_of_sending_is_chosen_from_the_rate() -> None:
+    times = {"comm_ns": 3.5e9, "overlap_ns": 0.3e9, "backward_compute_ns": 0.3e9}
+    found = judge_slow_link.judge(crossing("eth0", None, 3.5e9, ddp=make_ddp(**times)))
+    assert isinstance(found, Finding)
+    assert found.fix is not None
+    assert (found.fix.technique, found.fix.settings["method"]) == ("compress-gradients", "int8")
+    left = found.evidence["exposed_by_way"]
+    assert isinstance(left, dict)
+    assert float(str(left["topk"])) < float(str(left["bf16"])) < float(str(left["none"]))
+    assert found.saving is not None
+    assert found.cost_ratio is not None
+    # Of a step of 4 s stay compressing 10 Mi elements (0.13 s) and a quarter of the bytes, but what backward hides.
+    least_s, most_s = 3.5 / 4 - 0.3, 0.13 + 3.5 / 4
+    assert least_s / 4 < float(str(left["int8"])) < most_s / 4
+    assert found.saving.mid_ratio == pytest.approx(found.cost_ratio - float(str(left["int8"])), abs=0.002)
+
+
+def test_where_compressing_costs_more_than_it_saves_fewer_exchanges_are_advised() -> None:
+    times = {"comm_ns": 0.2e9, "overlap_ns": 0.01e9, "backward_compute_ns": 0.01e9}
+    found = judge_slow_link.judge(crossing("eth0", None, 0.2e9, ddp=make_ddp(**times), step_ns=2e9))
+    assert isinstance(found, Finding)
+    assert found.fix is not None
+    assert found.fix.technique == "fewer-synchronisations"
+    assert found.severity is Severity.INFO

@@ -39,3 +39,29 @@ def test_default_buckets_are_no_finding() -> None:
 def test_unknown_sizes_are_skipped() -> None:
     unknown = {"bucket_sizes": None, "bucket_cap_bytes": None}
     assert isinstance(judge_small_buckets.judge(two(unknown)), Skipped)
+
+
+def test_the_size_of_the_buckets_follows_from_the_link_that_gradients_cross() -> None:
+    many = {
+        "bucket_sizes": (MIB // 2,) * 28_000,
+        "parameter_bytes": 14_000 * MIB,
+        "comm_ns": 1.5e9,
+        "overlap_ns": 1e8,
+        "backward_compute_ns": 1e8,
+        "backend": "nccl",
+    }
+    step_ns = 1.6e9
+    crossing = {
+        "step_ns": step_ns,
+        "network_bytes_per_s": {"ib0": 14_000 * MIB / (step_ns * 1e-9)},
+        "network_speed_bytes_per_s": {"ib0": 50e9},
+        "backward": 0.95,
+    }
+    found = judge_small_buckets.judge(two(many, **crossing))
+    assert isinstance(found, Finding)
+    assert found.fix is not None
+    assert found.fix.settings["bucket_cap_mb"] == 200
+    alone = judge_small_buckets.judge(two(many, step_ns=step_ns, backward=0.95))
+    assert isinstance(alone, Finding)
+    assert alone.fix is not None
+    assert alone.fix.settings["bucket_cap_mb"] == 25

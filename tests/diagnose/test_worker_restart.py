@@ -31,6 +31,13 @@ def test_short_epochs_restart_their_workers_again_and_again() -> None:
     assert one.where[0].line == 20
     assert one.fix is not None
     assert one.fix.settings["persistent_workers"] is True
+    assert one.evidence["enough_workers"] == 1  # 5 ms of loading hide behind 20 ms of computing
+
+
+def test_how_many_workers_are_enough_is_not_said_where_loading_was_not_measured() -> None:
+    one = worker_restart.judge(epochs_of(10, fetch_ns=None))
+    assert isinstance(one, Finding)
+    assert "enough_workers" not in {name for name, value in one.evidence.items() if value is not None}
 
 
 def test_rare_restarts_are_at_most_low() -> None:

@@ -230,7 +230,8 @@ def test_a_teacher_that_answers_the_same_batch_again_for_metrics_is_computed_twi
         "--no-probe",
     )
     (told,) = (one for one in ran.seen["findings"] if one["rule"] == "redundant-compute")
-    assert told["evidence"]["repeated_forwards_per_step"] == 1.0
+    # A step in which the window of operators begins may miss its own.
+    assert told["evidence"]["repeated_forwards_per_step"] == pytest.approx(1.0, abs=0.05)
     assert told["evidence"]["without_gradients"] is True
 
 

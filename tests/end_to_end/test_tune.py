@@ -30,7 +30,21 @@ def test_a_training_without_end_is_tuned_within_its_budget(tmp_path: Path) -> No
     """The budget is enough for the baseline alone: nothing is proven, everything is written, nothing is changed."""
     (tmp_path / "train.py").write_text(SCRIPT)
     done = subprocess.run(
-        [*HOTLOOP, "tune", "--no-probe", "--budget", "2s", "-o", "out", "--apply", "--", sys.executable, "train.py"],
+        [
+            *HOTLOOP,
+            "tune",
+            "--no-probe",
+            "--budget",
+            "2s",
+            "-o",
+            "out",
+            "--apply",
+            "--format",
+            "markdown",
+            "--",
+            sys.executable,
+            "train.py",
+        ],
         cwd=tmp_path,
         env=clean_environment(),
         capture_output=True,
@@ -52,14 +66,14 @@ def test_a_training_without_end_is_tuned_within_its_budget(tmp_path: Path) -> No
     assert not load_strategy(tmp_path / "out/fast.toml")
     assert (tmp_path / "out/patch.diff").read_text() == ""
     assert "What was tried" in (tmp_path / "out/report.html").read_text()
-    assert "No change was proven faster; fast.toml is empty." in done.stderr
+    assert "\n## No change was proven faster; fast.toml is empty." in done.stderr
     assert "nothing was applied: no change of the source was proven" in done.stderr
     assert (tmp_path / "train.py").read_text() == SCRIPT
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "train.py"]
     stored = sqlite3.connect(tmp_path / "out/tune.sqlite")
     (row,) = [json.loads(text)["measured"] for (text,) in stored.execute("select ran from process")]
     assert "fast.toml, patch.diff, report.html and report.json are in out" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("Next: hotloop tune --budget 1m --no-probe -o out -- ")
+    assert done.stderr.splitlines()[-1].startswith("Next: `hotloop tune --budget 1m --no-probe -o out -- ")
     stored.close()
     noted = [number for number in range(len(row["losses"])) if is_noted(number)]
     assert [number for number, _ in row["norms"]] == noted

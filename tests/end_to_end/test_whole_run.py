@@ -143,6 +143,38 @@ with torch.no_grad():
 """
 
 
+WAITS_BETWEEN_VALIDATIONS = """
+import time
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __len__(self):
+        return 100
+    def __getitem__(self, i):
+        time.sleep(0.002)
+        return torch.randn(32), i % 8
+
+class HeldOut(Data):
+    def __getitem__(self, i):
+        time.sleep(0.02)
+        return torch.randn(32), i % 8
+
+optimizer = torch.optim.SGD(model.parameters())
+held_out = DataLoader(HeldOut(), batch_size=4)
+for epoch in range(8):
+    for a, b in DataLoader(Data(), batch_size=4):
+        optimizer.zero_grad()
+        loss_of(model(a), b).backward()
+        optimizer.step()
+        time.sleep(0.004)
+    with torch.no_grad():
+        for number, (a, b) in enumerate(held_out):
+            loss_of(model(a), b).item()
+            if number == 7:
+                break
+"""
+
+
 def found(ran: Ran, rule: str) -> dict[str, Any]:
     """The rule's finding about the run; the steady steps may have one of their own."""
     (finding,) = [f for f in ran.seen["findings"] if f["rule"] == rule and f["base"] == "run"]
@@ -228,3 +260,23 @@ def test_a_wait_of_training_is_not_blamed_on_the_validation_that_follows(tmp_pat
     assert not [one for one in finding["where"] if one["function"] == "__getitem__" and one["line"] > held_out]
     waits = [line for line in ran.seen["lines"] if line["phase"] == "input_wait" and line["function"] == "__getitem__"]
     assert waits[0]["line"] < held_out  # the 2 s of samples around the last step are of both
+
+
+def test_a_wait_of_training_is_not_blamed_on_validations_between_its_steps(tmp_path: Path) -> None:
+    """The validations wait three times as long as the training does."""
+    ran = run_script(tmp_path, WAITS_BETWEEN_VALIDATIONS)
+    source = (tmp_path / "train.py").read_text().splitlines()
+    held_out = source.index("class HeldOut(Data):") + 1
+
+    def held_out_ratio(phase: str) -> float:
+        """Of the samples of a phase in a ``__getitem__``, those of the validation's."""
+        lines = [line for line in ran.seen["lines"] if line["phase"] == phase and line["function"] == "__getitem__"]
+        whole = sum(line["share_ratio"] for line in lines)
+        return float(sum(line["share_ratio"] for line in lines if line["line"] > held_out) / whole)
+
+    (finding,) = [f for f in ran.seen["findings"] if f["rule"] == "input-bound"]
+    assert finding["where"]
+    assert not [one for one in finding["where"] if one["function"] == "__getitem__" and one["line"] > held_out]
+    # What the very first batch of a loader is for is not known while it is fetched.
+    assert held_out_ratio("input_wait") < 0.2
+    assert held_out_ratio("validation") == 1.0

@@ -9,9 +9,9 @@ import pytest
 HEAVY = ("torch", "numpy", "rich", "jinja2")
 
 
-def heavy_modules_after(statement: str) -> list[str]:
-    """The heavy packages that a fresh interpreter has loaded after ``statement``."""
-    code = f"{statement}\nimport json, sys\nprint('\\n' + json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+def heavy_modules_after(statement: str, heavy: tuple[str, ...] = HEAVY) -> list[str]:
+    """The heavy modules that a fresh interpreter has loaded after ``statement``."""
+    code = f"{statement}\nimport json, sys\nprint('\\n' + json.dumps([m for m in {heavy!r} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: list[str] = json.loads(done.stdout.splitlines()[-1])
@@ -33,6 +33,11 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(statement: str) -> None:
 
 def test_importing_watch_loads_no_torch() -> None:
     assert "torch" not in heavy_modules_after("from hotloop import watch, Monitor, profile")
+
+
+def test_a_run_is_reported_without_the_analysis_of_traces() -> None:
+    traces = ("hotloop.pipeline.traces", "hotloop.analyze.timeline.anatomy")
+    assert heavy_modules_after("import hotloop.pipeline.runs", traces) == []
 
 
 def test_this_check_can_fail() -> None:

@@ -147,7 +147,10 @@ def read_checked() -> dict[str, Module]:
 
 
 def test_no_unnamed_number_enters_a_saving_that_is_no_rule_of_thumb() -> None:
-    assert unnamed_factors(read_checked()) == []
+    advice = (
+        "name it as an UPPER_CASE constant with a docstring that states its source, or make the basis RULE_OF_THUMB"
+    )
+    assert unnamed_factors(read_checked()) == [], advice
 
 
 def check(text: str) -> list[str]:

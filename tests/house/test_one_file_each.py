@@ -65,7 +65,6 @@ class WarmKettle(Technique):
     """
 
     id = "warm-kettle"
-    title = "a warm kettle"
     summary = "warm the kettle"
     effort = "hard"
     numerics = Numerics.LOSSY

@@ -13,10 +13,23 @@ from hotloop.core.recording import (
     CLOSED_BY_OPTIMIZER,
     CLOSED_BY_SCALER_SKIP,
     FIELD,
+    OTHER_WAIT_FIELD,
     STEP_FIELDS,
     TIME_FIELDS,
 )
-from hotloop.observe.recorder import BACKWARD, COMMUNICATION, FORWARD, INPUT, NOGRAD, OPTIMIZER, Recorder
+from hotloop.observe.recorder import (
+    AFTER_INPUT,
+    BACKWARD,
+    COMMUNICATION,
+    FORWARD,
+    INPUT,
+    NOGRAD,
+    OPTIMIZER,
+    OTHER_INPUT,
+    OTHER_ITERATOR,
+    Recorder,
+    sampled_field,
+)
 
 
 @dataclass
@@ -227,3 +240,19 @@ def test_a_reset_forgets_what_was_open(recorder: Recorder, clock: FakeClock) -> 
     clock.spend(5)
     recorder.leave()  # the wrapper that is still on the way out
     assert recorder.row[FIELD["forward_ns"]] == 0
+
+
+def test_a_wait_for_another_loader_is_a_wait_in_rows_and_has_a_name_of_its_own_in_samples(
+    recorder: Recorder, clock: FakeClock, kept: Kept
+) -> None:
+    step(recorder, clock)
+    for wait in (OTHER_ITERATOR, OTHER_INPUT):
+        recorder.enter(wait)
+        assert STEP_FIELDS[sampled_field(recorder.stack[-1])] == OTHER_WAIT_FIELD
+        clock.spend(7)
+        recorder.leave()
+        assert sampled_field(recorder.stack[-1]) == AFTER_INPUT
+    step(recorder, clock)
+    row = kept.rows[-1]
+    assert (row["iterator_ns"], row["input_wait_ns"]) == (7, 7 + 10)  # the step waits for 10 itself
+    assert sampled_field(INPUT) == INPUT

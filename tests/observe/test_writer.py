@@ -21,7 +21,7 @@ import pytest
 
 from hotloop.core.frames import MAX_FACT_BYTES, decode_status
 from hotloop.core.recording import CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD, FLAG_DEEP, STEP_FIELDS, UNKNOWN
-from hotloop.observe.segments import file_system_type, is_network_file_system
+from hotloop.observe.mapped_segments import file_system_type, is_network_file_system
 from hotloop.observe.writer import FrameWriter, merge_rows
 from hotloop.trace.recording import ProcessRecording, Rows, read_process, read_run, read_tail
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, saving_within
@@ -149,12 +149,13 @@ def test_the_order_of_the_findings_does_not_matter(findings: list[Finding]) -> N
         assert one.high_ratio == pytest.approx(other.high_ratio)
 
 
+@example([make_finding("a", "input_wait", 0.125, 0.1, own={"input_wait": 0.125, "h2d": 1221 / 20e6})])
 @given(FINDINGS)
 def test_what_is_counted_once_never_exceeds_the_phase_or_the_step(findings: list[Finding]) -> None:
     kept, _ = share_out(findings, ANALYSIS)
     for name in PHASES:
         counted_ns = sum((one.time_ns or {}).get(name, 0) for one in kept)
-        assert counted_ns <= ANALYSIS.lead.breakdown.mean_ns(name) * 1.006 + len(kept)
+        assert counted_ns <= ANALYSIS.lead.breakdown.mean_ns(name) + len(kept)
     owned = [one for one in kept if one.time_ns is not None]
     assert sum(one.cost_ratio or 0.0 for one in owned) <= 1.01
     both = combine_savings(owned, ANALYSIS.lead.breakdown)

@@ -10,7 +10,7 @@ import report_samples as samples
 
 from hotloop.core.findings import Value
 from hotloop.core.report import Report, report_to_json
-from hotloop.core.tuning import Trial, Tuning, Verdict
+from hotloop.core.tuning import Trial, TrialVerdict, Tuning
 from hotloop.report import render
 from hotloop.report.document import Table
 from hotloop.report.plots import draw_points
@@ -29,7 +29,7 @@ def measured(step_ns: float, peak_bytes: float, tokens_per_s: float | None = Non
     }
 
 
-def trial(name: str, verdict: Verdict, ratio: float | None, **more: object) -> Trial:
+def trial(name: str, verdict: TrialVerdict, ratio: float | None, **more: object) -> Trial:
     one = Trial(id=name, techniques=(name,), settings={}, verdict=verdict, reason="why", n=4, unit="step")
     bounds = {} if ratio is None else {"low_ratio": 0.9 * ratio, "high_ratio": 1.1 * ratio}
     return replace(one, speedup_ratio=ratio, **bounds, **more)  # type: ignore[arg-type]
@@ -42,10 +42,10 @@ def tuning(goal: str, **more: object) -> Tuning:
         goal=goal,
         strategy_file="fast.toml",
         trials=(
-            trial("bf16 <b>", Verdict.FASTER, 1.25, measured=measured(8e6, 300 * 2**20), memory=memory),
-            trial("fsdp2", Verdict.NOT_APPLICABLE, None),
+            trial("bf16 <b>", TrialVerdict.FASTER, 1.25, measured=measured(8e6, 300 * 2**20), memory=memory),
+            trial("fsdp2", TrialVerdict.NOT_APPLICABLE, None),
         ),
-        reference=replace(trial("baseline", Verdict.CANNOT_TELL, None), measured=measured(1e7, 450 * 2**20)),
+        reference=replace(trial("baseline", TrialVerdict.CANNOT_TELL, None), measured=measured(1e7, 450 * 2**20)),
     )
     return replace(one, **more)  # type: ignore[arg-type]
 
@@ -106,12 +106,12 @@ def test_the_terminal_says_what_the_goal_judges() -> None:
     assert "peak memory 1.50x smaller (1.40–1.60): smaller" in both
 
 
-def test_what_needs_more_is_larger_and_dearer() -> None:
+def test_what_needs_more_is_larger_and_costlier() -> None:
     more: dict[str, Value] = {"verdict": "larger", "saving_ratio": 0.5, "low_ratio": 0.4, "high_ratio": 0.8}
-    one = trial("a", Verdict.LARGER, 1.0, memory=more, cost=more)
+    one = trial("a", TrialVerdict.LARGER, 1.0, memory=more, cost=more)
     assert describe_ratio("memory", one) == "2.00x larger (1.25–2.50)"
-    assert describe_ratio("cost", one) == "2.00x dearer (1.25–2.50)"
-    assert describe_ratio("memory", trial("b", Verdict.FAILED, 1.0)) == "unknown"
+    assert describe_ratio("cost", one) == "2.00x costlier (1.25–2.50)"
+    assert describe_ratio("memory", trial("b", TrialVerdict.FAILED, 1.0)) == "unknown"
 
 
 def standing(name: str, speed: float, saving: float, stands: str) -> dict[str, Value]:

@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import report_samples as samples
 
 from hotloop.core.report import Report, report_to_json
-from hotloop.core.tuning import Trial, Tuning, Verdict
+from hotloop.core.tuning import Trial, TrialVerdict, Tuning
 from hotloop.report import render
-from hotloop.report.document import Bar, Line, Series
+from hotloop.report.document import Bar, LinePlot, PlotLine
 from hotloop.report.plots import HEIGHT, WIDTH, draw_bars, draw_lines
 
 EVIL = "</title><script>alert(1)</script>\"'&\x1b"
@@ -24,15 +24,15 @@ def points_of(svg: str) -> list[list[tuple[float, float]]]:
     return [[(float(a), float(b)) for a, b in (p.split(",") for p in one.get("points", "").split())] for one in lines]
 
 
-def draw(x: list[float], *lines: Line, title: str = "t", **more: Any) -> str:
-    return draw_lines(Series(title=title, alt=title, x=x, lines=lines, x_name=title, **more))
+def draw(x: list[float], *lines: PlotLine, title: str = "t", **more: Any) -> str:
+    return draw_lines(LinePlot(title=title, alt=title, x=x, lines=lines, x_name=title, **more))
 
 
 def test_a_line_far_off_is_cut_at_the_edge_and_a_gap_stays_a_gap() -> None:
     svg = draw(
         [1, 2, 3, 4],
-        Line(name="baseline", style="base", values=[1.0, 0.9, 0.8, 0.7]),
-        Line(name="candidate", style="own", values=[1.0, math.nan, 1e30, 0.7]),
+        PlotLine(name="baseline", style="base", values=[1.0, 0.9, 0.8, 0.7]),
+        PlotLine(name="candidate", style="own", values=[1.0, math.nan, 1e30, 0.7]),
         band=([0.9, 0.8, 0.7, 0.6], [1.1, 1.0, 0.9, 0.8]),
         mark_x=3,
     )
@@ -45,7 +45,7 @@ def test_a_line_far_off_is_cut_at_the_edge_and_a_gap_stays_a_gap() -> None:
 
 
 def test_texts_are_escaped_and_nothing_has_a_style() -> None:
-    line = Line(name=EVIL, style='x"/><script>', values=[1.0, 2.0])
+    line = PlotLine(name=EVIL, style='x"/><script>', values=[1.0, 2.0])
     for svg in (draw([0, 1], line, title=EVIL), draw_bars(EVIL, [Bar(label=EVIL, value=1, shown=EVIL)])):
         tags = {element.tag for element in ElementTree.fromstring(svg).iter()}
         assert tags <= {"svg", "title", "line", "text", "polyline", "circle", "rect", "polygon"}
@@ -62,12 +62,12 @@ def test_bars_are_in_proportion_and_unknown_is_no_bar() -> None:
 
 def test_nothing_known_draws_nothing() -> None:
     assert draw_bars("t", [Bar(label="a", value=None, shown="unknown")]) == ""
-    assert draw([1], Line(name="a", style="own", values=[None])) == ""
-    assert draw([], Line(name="a", style="own", values=[])) == ""
+    assert draw([1], PlotLine(name="a", style="own", values=[None])) == ""
+    assert draw([], PlotLine(name="a", style="own", values=[])) == ""
 
 
 def test_one_value_for_all_steps_is_a_line() -> None:
-    assert len(points_of(draw([1, 2], Line(name="a", style="own", values=[5, 5])))[0]) == 2
+    assert len(points_of(draw([1, 2], PlotLine(name="a", style="own", values=[5, 5])))[0]) == 2
 
 
 def tuned(name: str = "bf16-autocast") -> Report:
@@ -85,7 +85,7 @@ def tuned(name: str = "bf16-autocast") -> Report:
         id=name,
         techniques=(name,),
         settings={},
-        verdict=Verdict.REJECTED,
+        verdict=TrialVerdict.REJECTED,
         reason="diverged",
         n=0,
         unit="step",

@@ -19,16 +19,16 @@ from real_traces import TRACES
 
 from hotloop.cli import main
 from hotloop.cli.report_command import read_content
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.benchmarks import BenchmarkResult
-from hotloop.core.check import Check, Judged
-from hotloop.core.check import Verdict as GateVerdict
+from hotloop.core.check import Check, CheckVerdict, Judged
 from hotloop.core.comparison import Comparison, DiffSide
 from hotloop.core.doctor import ChecklistItem, DoctorReport, MachineCheck
 from hotloop.core.errors import RecordingError
 from hotloop.core.findings import Severity, Where
 from hotloop.core.graph import DiffTerm, DiffTerms
-from hotloop.core.report import AppliedTechnique, Health, Report
-from hotloop.core.tuning import Trial, Tuning, Verdict
+from hotloop.core.report import Health, Report
+from hotloop.core.tuning import Trial, TrialVerdict, Tuning
 from hotloop.report import RENDERERS, render
 
 PAGE = Path(__file__).parents[2] / "docs" / "examples" / "tune-train_lm.html"
@@ -85,7 +85,7 @@ def test_any_content_comes_back(
         technique=text, settings=values, status="applied", detail=text, target=None, where=where, numerics=None
     )
     trial = Trial(
-        id=text, techniques=(text,), settings={text: values}, verdict=Verdict.CANNOT_TELL, reason=text, n=line,
+        id=text, techniques=(text,), settings={text: values}, verdict=TrialVerdict.CANNOT_TELL, reason=text, n=line,
         unit="step", speedup_ratio=ratio, quality=values, launch=values,
     )  # fmt: skip
     report = replace(
@@ -194,7 +194,7 @@ def kinds() -> dict[str, Any]:
     """A small report of each kind but a run's."""
     none = {"value": 1.5e6, "reference": 1e6, "change_ratio": 0.5, "low_ratio": 0.4, "high_ratio": 0.6}
     judged = Judged(
-        id="step_ns", kind="baseline", name="step_ns", verdict=GateVerdict.REGRESSION, tolerance_ratio=0.05,
+        id="step_ns", kind="baseline", name="step_ns", verdict=CheckVerdict.REGRESSION, tolerance_ratio=0.05,
         reason="slower | <b>", **none,
     )  # fmt: skip
     check = Check(

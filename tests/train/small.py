@@ -42,6 +42,7 @@ class Losses:
     def __init__(self, stop_at: int = 0, number: int = signal.SIGTERM, whole_group: bool = False) -> None:
         self.losses: dict[int, float] = {}
         self.samples: dict[int, list[int]] = {}
+        self.validations: dict[int, float] = {}
         self.fetched: list[int] = []
         self.stop_at = stop_at
         self.number = number
@@ -52,10 +53,15 @@ class Losses:
         self.losses[step] = loss.item()
         self.samples[step], self.fetched = self.fetched, []
         if step == self.stop_at:
+            if self.number == signal.SIGKILL:
+                torch.distributed.barrier()  # all ranks are killed at the same step
             if self.whole_group:
                 os.killpg(os.getpgrp(), self.number)
             else:
                 os.kill(os.getpid(), self.number)
+
+    def on_validation(self, trainer: Trainer, loss: float) -> None:
+        self.validations[trainer.place.step] = loss
 
 
 def make_trainer(
@@ -128,11 +134,16 @@ def main(folder: str, losses: str, *arguments: str) -> None:
     options = dict(one.split("=") for one in arguments)
     if "group" in options:
         os.setpgid(0, 0)
-    callback = Losses(int(options.get("stop_at", "0")), whole_group="group" in options)
+    number = signal.SIGKILL if "kill_at" in options else signal.SIGTERM
+    stop_at = int(options.get("stop_at", options.get("kill_at", "0")))
+    callback = Losses(stop_at, number, whole_group="group" in options)
     kept = Checkpoints(folder=folder, every_steps=3)
     if "technique" in options:
-        settings = {"cpu_offload": True} if "cpu_offload" in options else {}
+        settings: dict[str, Any] = {"cpu_offload": True} if "cpu_offload" in options else {}
         technique = options["technique"]
+        if technique == "local-updates":
+            settings = {"steps": 4} | {key: options[key] for key in ("outer", "send") if key in options}
+            settings |= {"ratio": 0.1} if settings.get("send") == "topk" else {}
         choices = (Choice(technique=technique, settings=settings),) if technique else ()
         if "parts" in options:
             parts = {"micro_batches": int(options["parts"])}
@@ -151,6 +162,8 @@ def main(folder: str, losses: str, *arguments: str) -> None:
     finally:
         local = [getattr(one, "_local_tensor", one).numel() for one in trainer.model.parameters()]
         found = {"losses": callback.losses, "samples": callback.samples, "parameters_count": sum(local)}
+        found["weights"] = [getattr(one, "_local_tensor", one).flatten().tolist() for one in trainer.model.parameters()]
+        found["validations"] = callback.validations
         found["buffers"] = [one.tolist() for one in trainer.model.buffers()]
         Path(f"{losses}.{trainer.ranks.rank}").write_text(json.dumps(found))
 

@@ -24,6 +24,8 @@ from hotloop.train.checkpoint import (
     list_checkpoints,
     load_checkpoint,
     model_state,
+    open_checkpoint,
+    restore_own,
 )
 from hotloop.train.processes import Ranks
 from hotloop.train.trees import StateError, join_tree, split_tree
@@ -44,7 +46,9 @@ def save(folder: Path, *steps: int, keep: int | None = None, asynchronous: bool 
     writer = CheckpointWriter(folder, ranks=RANKS, keep=keep, asynchronous=asynchronous)
     for step in steps:
         trees = {"model": model_state(model), "optimizer": optimizer.state_dict()}
-        writer.save(step=step, trees=trees, state={"optimizer_kind": "Adam", "optimizer_counts": [2]}, private={})
+        writer.save(
+            step=step, trees=trees, state={"optimizer_kind": "Adam", "optimizer_counts": [2]}, private={}, own_trees={}
+        )
     writer.wait()
     return model
 
@@ -58,12 +62,48 @@ def test_a_saved_state_comes_back_with_the_same_bits(tmp_path: Path, asynchronou
     assert optimizer.state_dict()["state"][0]["step"] == 1
 
 
+class Part:
+    """An object with a state of its own."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if "unsent" not in state:
+            raise ValueError("it was kept by another hook")
+        self.state = state
+
+
+def test_what_one_rank_keeps_for_itself_comes_back_or_the_error_names_it(tmp_path: Path) -> None:
+    model, optimizer = build()
+    writer = CheckpointWriter(tmp_path, ranks=RANKS, keep=None, asynchronous=False)
+    kept = {"unsent": {"layer.weight": torch.tensor([0.25, -3.0])}, "step": 7}
+    writer.save(
+        step=1,
+        trees={"model": model_state(model), "optimizer": optimizer.state_dict()},
+        state={"optimizer_kind": "Adam", "optimizer_counts": [2]},
+        private={},
+        own_trees={"compression-0": kept, "other": {"count": 1}},
+    )
+    checkpoint = open_checkpoint(tmp_path / "step-00000001")
+    part = Part({})
+    restore_own(checkpoint, {"compression-0": part})
+    assert part.state["step"] == 7
+    assert part.state["unsent"]["layer.weight"].tolist() == [0.25, -3.0]
+    with pytest.raises(CheckpointError, match="holds no compression-1 of this rank"):
+        restore_own(checkpoint, {"compression-1": part})
+    with pytest.raises(CheckpointError, match="its other does not fit: it was kept by another hook"):
+        restore_own(checkpoint, {"other": part})
+
+
 def test_what_is_saved_is_the_state_at_the_call(tmp_path: Path) -> None:
     model, optimizer = build()
     writer = CheckpointWriter(tmp_path, ranks=RANKS, keep=None, asynchronous=True)
     kept = model.weight.detach().clone()  # type: ignore[operator]
     trees = {"model": model_state(model), "optimizer": optimizer.state_dict()}
-    writer.save(step=1, trees=trees, state={"optimizer_kind": "Adam", "optimizer_counts": [2]}, private={})
+    writer.save(
+        step=1, trees=trees, state={"optimizer_kind": "Adam", "optimizer_counts": [2]}, private={}, own_trees={}
+    )
     with torch.no_grad():
         model.weight.zero_()  # type: ignore[operator]
     writer.wait()

@@ -16,16 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
-from hotloop.core.report import AppliedTechnique
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import Trial
 from hotloop.tune.budget import Budget
 from hotloop.tune.search import Candidate
 from hotloop.tune.store import Store
-from hotloop.tune.trials import Bench, Limits, Ran, run_trial
-from hotloop.tune.tuner import Campaign, strategy_key, tell_trials, tune_candidates
+from hotloop.tune.trials import Bench, Ran, TrialLimits, run_trial
+from hotloop.tune.tuner import Campaign, describe_trials, strategy_key, tune_candidates
 from hotloop.tune.workspace import plan_workspace
 
 TRAINER = """
@@ -53,7 +53,7 @@ if act == "diverge":
 with open(folder + "/told.json", "w") as file:
     json.dump({"step_ns": 5e5 if act in ("good", "orphans") else 1e6, "losses": losses}, file)
 """
-LIMITS = Limits(steps=40, seconds=None, timeout_s=30.0, start_s=30.0, stall_s=0.5)
+LIMITS = TrialLimits(steps=40, seconds=None, timeout_s=30.0, start_s=30.0, stall_s=0.5)
 
 
 def tune(project: Path, names: list[str]) -> tuple[Trial, ...]:
@@ -80,7 +80,7 @@ def tune(project: Path, names: list[str]) -> tuple[Trial, ...]:
         run=partial(run_stored, store, bench),
         clock_s=time.monotonic,
         budget=Budget(whole_s=60.0, begun_s=time.monotonic()),
-        tell=lambda text: None,
+        emit=lambda text: None,
     )
     candidates = [
         Candidate(
@@ -95,7 +95,7 @@ def tune(project: Path, names: list[str]) -> tuple[Trial, ...]:
     observed = measure_text(json.dumps({"step_ns": 1e6, "losses": [2.0 - 0.01 * i for i in range(40)]}), ())
     try:
         tune_candidates(campaign, candidates, [observed])
-        return tell_trials(campaign)
+        return describe_trials(campaign)
     finally:
         store.close()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Where
-from hotloop.core.report import AppliedTechnique
 
 
 def applied(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy
-from hotloop.core.tuning import Trial, Verdict
+from hotloop.core.tuning import Trial, TrialVerdict
 from hotloop.tune.budget import Budget
 from hotloop.tune.goals import (
     DOMINATED,
@@ -30,7 +30,7 @@ from hotloop.tune.goals import (
 from hotloop.tune.memory_candidates import add_memory_candidates
 from hotloop.tune.search import Candidate, combine
 from hotloop.tune.trials import OK, Ran
-from hotloop.tune.tuner import Campaign, best_arm, choose_pareto, rank_arms, tell_trials, tune_candidates
+from hotloop.tune.tuner import Campaign, best_arm, choose_pareto, describe_trials, rank_arms, tune_candidates
 from tests.tune.records import applied as record_of
 
 LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
@@ -74,7 +74,7 @@ class TwoSided:
             run=self.run,
             clock_s=lambda: self.now_s,
             budget=Budget(whole_s=budget_s),
-            tell=lambda text: None,
+            emit=lambda text: None,
         )
 
 
@@ -91,7 +91,7 @@ def candidate(name: str) -> Candidate:
 def tuned(goal: str, factors: Mapping[str, tuple[float, float]]) -> tuple[Campaign, dict[str, Trial]]:
     campaign = TwoSided(factors).campaign(goal)
     tune_candidates(campaign, [candidate(name) for name in factors], [measurement(1e6)])
-    return campaign, {trial.id: trial for trial in tell_trials(campaign)}
+    return campaign, {trial.id: trial for trial in describe_trials(campaign)}
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -100,9 +100,9 @@ def tuned(goal: str, factors: Mapping[str, tuple[float, float]]) -> tuple[Campai
 def test_memory_is_proven_by_pairs_of_peaks_and_its_price_in_time_is_told() -> None:
     campaign, found = tuned("memory", {"small": (1.25, 0.5), "large": (0.5, 1.4), "same": (1.0, 1.0)})
     assert {name: trial.verdict for name, trial in found.items()} == {
-        "small": Verdict.SMALLER,
-        "large": Verdict.LARGER,
-        "same": Verdict.CANNOT_TELL,
+        "small": TrialVerdict.SMALLER,
+        "large": TrialVerdict.LARGER,
+        "same": TrialVerdict.CANNOT_TELL,
     }
     small = found["small"]
     assert small.memory["n"] == small.n == 4
@@ -119,16 +119,16 @@ def test_a_peak_that_varies_by_itself_is_no_saving() -> None:
     machine = [measurement(1e6, peak * MIB) for peak in peaks]
     fixed = [measurement(1e6, 960 * MIB)] * 4
     found = compare_memory([measurement(1e6, 1000 * MIB)] * 4, fixed, machine, level=0.01)
-    assert found.verdict is Verdict.CANNOT_TELL
+    assert found.verdict is TrialVerdict.CANNOT_TELL
     assert found.noise_ratio is not None
     assert found.noise_ratio > 0.05
     silent = compare_memory([measurement(1e6, 1000 * MIB)] * 4, fixed, [], level=0.01)
-    assert silent.verdict is Verdict.FASTER
+    assert silent.verdict is TrialVerdict.FASTER
 
 
 def test_unseen_peaks_end_a_memory_comparison_and_win_nothing() -> None:
     found = compare_memory([measurement(1e6, None)], [measurement(1e6, None)], [], level=0.01)
-    assert (found.decided, found.verdict, found.reason) == (True, Verdict.CANNOT_TELL, "peak memory is unknown")
+    assert (found.decided, found.verdict, found.reason) == (True, TrialVerdict.CANNOT_TELL, "peak memory is unknown")
 
 
 def test_two_forms_of_one_technique_are_not_combined() -> None:
@@ -233,7 +233,7 @@ def test_pareto_writes_the_free_gain_and_leaves_trades_to_the_reader() -> None:
         "small": FRONT,
         "slow": DOMINATED,
     }
-    assert found["small"].verdict is Verdict.SLOWER
+    assert found["small"].verdict is TrialVerdict.SLOWER
     assert found["small"].memory["verdict"] == "smaller"
 
 
@@ -258,14 +258,14 @@ def test_pareto_says_when_nothing_is_better() -> None:
 # -- cost --------------------------------------------------------------------------------------------------------------
 
 
-def test_cost_is_time_times_price_and_a_dearer_hour_counts() -> None:
+def test_cost_is_time_times_price_and_a_costlier_hour_counts() -> None:
     machine = TwoSided({"twice": (0.5, 1.0), "dear": (0.5, 1.0)})
     campaign = machine.campaign("cost")
     campaign.price_per_hour = 3.6
     campaign.price_ratios = {"dear": 3.0}
     tune_candidates(campaign, [candidate("twice"), candidate("dear")], [measurement(1e6)])
-    found = {trial.id: trial for trial in tell_trials(campaign)}
-    assert (found["twice"].verdict, found["dear"].verdict) == (Verdict.CHEAPER, Verdict.DEARER)
+    found = {trial.id: trial for trial in describe_trials(campaign)}
+    assert (found["twice"].verdict, found["dear"].verdict) == (TrialVerdict.CHEAPER, TrialVerdict.COSTLIER)
     assert found["dear"].speedup_ratio == pytest.approx(2.0, rel=0.02)
     assert found["dear"].cost["saving_ratio"] == pytest.approx(2 / 3, rel=0.02)
     # 3.6 an hour is 0.001 a second; 1,000 steps of 0.5 ms take half a second.
@@ -277,8 +277,8 @@ def test_a_candidate_without_a_price_tells_no_cost() -> None:
     campaign = TwoSided({"twice": (0.5, 1.0)}).campaign("speed")
     campaign.price_per_hour, campaign.price_ratios = 3.6, {"twice": None}
     tune_candidates(campaign, [candidate("twice")], [measurement(1e6)])
-    (found,) = tell_trials(campaign)
-    assert (found.verdict, found.cost) == (Verdict.FASTER, {})
+    (found,) = describe_trials(campaign)
+    assert (found.verdict, found.cost) == (TrialVerdict.FASTER, {})
 
 
 def test_cost_per_million_is_told_where_the_work_was_counted() -> None:

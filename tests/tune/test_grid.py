@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from hotloop.apply import TECHNIQUES, check_strategy
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
-from hotloop.core.report import AppliedTechnique
 from hotloop.core.strategy import Strategy
-from hotloop.core.tuning import Trial, Verdict
+from hotloop.core.tuning import Trial, TrialVerdict
 from hotloop.tune.budget import Budget
 from hotloop.tune.declared import declare_candidates, measure_declared, price_ratios
 from hotloop.tune.grid import Configuration, GridError, change_command, load_grid, make_preset, parse_grid
 from hotloop.tune.matrix import check_prices, find_interpreter, load_matrix
 from hotloop.tune.trials import OK, OOM, Ran
-from hotloop.tune.tuner import BaselineFailed, Campaign, best_arm, tell_reference, tell_trials
+from hotloop.tune.tuner import BaselineFailed, Campaign, best_arm, describe_reference, describe_trials
 from tests.tune.records import applied as record_of
 
 LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
@@ -282,10 +282,10 @@ def measure(
         run=machine.run,
         clock_s=lambda: machine.now_s,
         budget=Budget(whole_s=1e5),
-        tell=lambda said: None,
+        emit=lambda said: None,
     )
     measure_declared(campaign, declare_candidates(rows, dict(TECHNIQUES.items())), rows, [observed or measurement(1e6)])
-    return campaign, {trial.id: trial for trial in tell_trials(campaign)}, machine
+    return campaign, {trial.id: trial for trial in describe_trials(campaign)}, machine
 
 
 def rows_of(*rows: str) -> str:
@@ -314,17 +314,17 @@ def test_every_configuration_ends_with_a_verdict_of_its_own() -> None:
         },
     )
     assert {name: trial.verdict for name, trial in found.items()} == {
-        "bf16": Verdict.FASTER,
-        "fsdp2": Verdict.NOT_APPLICABLE,
-        "full": Verdict.FAILED,
-        "same": Verdict.CANNOT_TELL,
+        "bf16": TrialVerdict.FASTER,
+        "fsdp2": TrialVerdict.NOT_APPLICABLE,
+        "full": TrialVerdict.FAILED,
+        "same": TrialVerdict.CANNOT_TELL,
     }
     assert found["fsdp2"].reason == "held by the optimizer"
     assert (found["fsdp2"].speedup_ratio, found["fsdp2"].n) == (None, 0)
     assert machine.ran.count("fsdp2") == 1
     assert found["bf16"].speedup_ratio == pytest.approx(2.0, rel=0.05)
     assert found["bf16"].measured["samples_per_s"] == pytest.approx(16e3, rel=0.05)
-    reference = tell_reference(campaign, "first")
+    reference = describe_reference(campaign, "first")
     assert reference is not None
     assert reference.measured["samples_per_s"] == pytest.approx(8e3, rel=0.05)
     best = best_arm(campaign)
@@ -353,14 +353,14 @@ def test_ranks_that_do_not_exchange_are_no_speed_up() -> None:
             "one": ok(measurement(1e6, rank_count=1)),
         },
     )
-    assert found["two"].verdict is Verdict.CANNOT_TELL
+    assert found["two"].verdict is TrialVerdict.CANNOT_TELL
     assert "may train 2 independent models" in found["two"].reason
     assert found["two"].speedup_ratio is None
     assert (found["one"].verdict, found["one"].reason) == (
-        Verdict.NOT_APPLICABLE,
+        TrialVerdict.NOT_APPLICABLE,
         "2 ranks were requested, but 1 trained",
     )
-    assert found["ddp"].verdict is Verdict.FASTER
+    assert found["ddp"].verdict is TrialVerdict.FASTER
     assert found["ddp"].unit == "sample"
     assert "a step has 16 samples instead of 8" in found["ddp"].reason
 
@@ -369,7 +369,7 @@ def test_steps_whose_size_is_unknown_are_not_compared() -> None:
     text = rows_of('name = "half"\narguments = ["--batch-size", "4"]', 'name = "same"')
     unseen = measurement(1e6, samples_per_step=None)
     _, found, machine = measure(text, {None: ok(unseen), "same": ok(unseen)}, observed=unseen)
-    assert found["half"].verdict is Verdict.CANNOT_TELL
+    assert found["half"].verdict is TrialVerdict.CANNOT_TELL
     assert "steps of different size cannot be compared" in found["half"].reason
     assert "half" not in machine.ran
     assert found["same"].speedup_ratio is not None
@@ -395,7 +395,7 @@ def test_another_launch_widens_the_class_of_the_numbers_unless_the_grid_says_bet
         text,
         {None: ok(measurement(1e6)), "a": ok(measurement(5e5, losses=other)), "b": ok(measurement(5e5, losses=other))},
     )
-    assert found["b"].verdict is Verdict.REJECTED
+    assert found["b"].verdict is TrialVerdict.REJECTED
     assert "should be exact" in found["b"].reason
     assert found["a"].quality["status"] == "passed"
 

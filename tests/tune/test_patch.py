@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from hotloop.apply import TECHNIQUES
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Value, Where
-from hotloop.core.report import AppliedTechnique
 from hotloop.tune import patch as patches
 from hotloop.tune.patch import Patch, apply_patch
 

@@ -79,7 +79,7 @@ def proven(machine: FakeMachine) -> tuple[Campaign, Arm]:
         run=machine.run,
         clock_s=lambda: machine.now_s,
         budget=Budget(whole_s=1e5),
-        tell=lambda text: None,
+        emit=lambda text: None,
     )
     one = Candidate(
         id="a",

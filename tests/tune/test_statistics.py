@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from hotloop.core.tuning import Verdict
+from hotloop.core.tuning import TrialVerdict
 from hotloop.tune.goals import CROWDING, PACE
 from hotloop.tune.statistics import (
     DECISION_LEVEL,
@@ -48,13 +48,13 @@ def test_the_looks_spend_the_decision_level_once() -> None:
 
 def test_nothing_is_faster_before_four_pairs() -> None:
     found = compare([10.0] * 3, [1.0] * 3)
-    assert (found.verdict, found.low_ratio, found.decided) == (Verdict.CANNOT_TELL, None, False)
+    assert (found.verdict, found.low_ratio, found.decided) == (TrialVerdict.CANNOT_TELL, None, False)
 
 
 def test_the_two_directions_mirror_each_other() -> None:
     slow, fast = [10.0, 10.2, 9.9, 10.1], [5.0, 5.1, 4.9, 5.0]
     faster, slower = compare(slow, fast), compare(fast, slow)
-    assert (faster.verdict, slower.verdict) == (Verdict.FASTER, Verdict.SLOWER)
+    assert (faster.verdict, slower.verdict) == (TrialVerdict.FASTER, TrialVerdict.SLOWER)
     assert faster.low_ratio is not None
     assert slower.high_ratio is not None
     assert faster.low_ratio == pytest.approx(1 / slower.high_ratio)
@@ -68,13 +68,13 @@ def test_scale_does_not_matter() -> None:
 def test_equal_arms_end_early_without_a_winner() -> None:
     a = [10.0, 10.01, 9.99, 10.0, 10.01]
     found = compare(a, a[1:] + a[:1])
-    assert (found.verdict, found.decided) == (Verdict.CANNOT_TELL, True)
+    assert (found.verdict, found.decided) == (TrialVerdict.CANNOT_TELL, True)
     assert "below 2%" in found.reason
 
 
 def test_a_certain_difference_below_one_percent_is_not_recommended() -> None:
     base = [10.0, 10.0001, 9.9999, 10.0]
-    assert compare(base, [x / 1.005 for x in base]).verdict is Verdict.CANNOT_TELL
+    assert compare(base, [x / 1.005 for x in base]).verdict is TrialVerdict.CANNOT_TELL
 
 
 def test_noise_ends_after_the_last_look_undecided() -> None:
@@ -82,7 +82,7 @@ def test_noise_ends_after_the_last_look_undecided() -> None:
     a = [math.exp(generator.gauss(0, 0.3)) for _ in range(MOST_PAIRS)]
     b = [math.exp(generator.gauss(0, 0.3)) for _ in range(MOST_PAIRS)]
     found = compare(a, b)
-    assert (found.verdict, found.decided) == (Verdict.CANNOT_TELL, True)
+    assert (found.verdict, found.decided) == (TrialVerdict.CANNOT_TELL, True)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
@@ -102,7 +102,7 @@ def machine(generator: random.Random, count: int) -> list[float]:
     return times
 
 
-def final_verdict(times: list[float], speedup: float) -> Verdict:
+def final_verdict(times: list[float], speedup: float) -> TrialVerdict:
     """Run a comparison over a machine's times as tune does, in the order AB BA, until it is decided."""
     baseline: list[float] = []
     candidate: list[float] = []
@@ -114,13 +114,15 @@ def final_verdict(times: list[float], speedup: float) -> Verdict:
         found = compare(baseline, candidate)
         if found.decided:
             return found.verdict
-    return Verdict.CANNOT_TELL
+    return TrialVerdict.CANNOT_TELL
 
 
 def test_equal_arms_on_a_restless_machine_are_told_apart_at_most_at_the_level() -> None:
     generator = random.Random(11)
     count = 2_000
-    wrong = sum(final_verdict(machine(generator, 2 * MOST_PAIRS), 1.0) is not Verdict.CANNOT_TELL for _ in range(count))
+    wrong = sum(
+        final_verdict(machine(generator, 2 * MOST_PAIRS), 1.0) is not TrialVerdict.CANNOT_TELL for _ in range(count)
+    )
     assert wrong <= 0.015 * count, f"{wrong} of {count} at level {DECISION_LEVEL}"
 
 
@@ -128,12 +130,12 @@ def test_the_noise_of_other_processes_never_makes_an_interval_narrower_than_they
     """Three pairs agree to the bit by chance: with the baseline's spread beside them they prove nothing."""
     quiet = compare([10.0] * 4, [9.8] * 4)
     beside = compare([10.0] * 4, [9.8] * 4, noise=Noise(spread_ratio=0.05, freedom=6))
-    assert quiet.verdict is Verdict.FASTER
-    assert beside.verdict is Verdict.CANNOT_TELL
+    assert quiet.verdict is TrialVerdict.FASTER
+    assert beside.verdict is TrialVerdict.CANNOT_TELL
     # A spread that is told by more processes decides earlier than three degrees of freedom can.
     times = [10.0, 11.0, 9.4, 10.6], [6.1, 6.0, 6.4, 6.9]
-    assert compare(*times, level=0.001).verdict is Verdict.CANNOT_TELL
-    assert compare(*times, level=0.001, noise=Noise(spread_ratio=0.12, freedom=12)).verdict is Verdict.FASTER
+    assert compare(*times, level=0.001).verdict is TrialVerdict.CANNOT_TELL
+    assert compare(*times, level=0.001, noise=Noise(spread_ratio=0.12, freedom=12)).verdict is TrialVerdict.FASTER
 
 
 def test_pairs_that_are_noisier_than_the_baseline_stand_for_themselves() -> None:
@@ -142,14 +144,14 @@ def test_pairs_that_are_noisier_than_the_baseline_stand_for_themselves() -> None
     alike = compare(*times, level=0.01, noise=Noise(spread_ratio=0.2, freedom=12))
     quieter = compare(*times, level=0.01, noise=Noise(spread_ratio=0.01, freedom=12))
     alone = compare(*times, level=0.01)
-    assert alike.verdict is Verdict.FASTER
-    assert (quieter.verdict, quieter.low_ratio) == (Verdict.CANNOT_TELL, alone.low_ratio)
+    assert alike.verdict is TrialVerdict.FASTER
+    assert (quieter.verdict, quieter.low_ratio) == (TrialVerdict.CANNOT_TELL, alone.low_ratio)
 
 
 def test_no_gain_worth_having_ends_a_comparison_before_it_is_proven_slower() -> None:
     base = [10.0, 10.3, 9.7, 10.1]
     found = compare(base, [x * y for x, y in zip(base, (1.04, 1.09, 1.07, 1.035), strict=True)], level=0.05)
-    assert (found.verdict, found.decided) == (Verdict.CANNOT_TELL, True)
+    assert (found.verdict, found.decided) == (TrialVerdict.CANNOT_TELL, True)
     assert "any gain is below 2%" in found.reason
 
 
@@ -163,7 +165,7 @@ def test_the_pairs_still_needed_shrink_with_the_difference() -> None:
     assert pairs_to_decide(compare([10.0, 11.0, 9.0, 10.0], [10.0, 9.9, 10.1, 9.95])) is None
 
 
-def verdict_beside_baseline(times: list[float]) -> Verdict:
+def verdict_beside_baseline(times: list[float]) -> TrialVerdict:
     """A comparison of equal arms with the noise told by the baseline's processes, six of them before it began."""
     before, rest = times[:6], times[6:]
     baseline: list[float] = []
@@ -178,14 +180,15 @@ def verdict_beside_baseline(times: list[float]) -> Verdict:
         found = compare(baseline, candidate, noise=noise)
         if found.decided:
             return found.verdict
-    return Verdict.CANNOT_TELL
+    return TrialVerdict.CANNOT_TELL
 
 
 def test_equal_arms_beside_the_baseline_s_noise_are_told_apart_at_most_at_the_level() -> None:
     generator = random.Random(14)
     count = 2_000
     wrong = sum(
-        verdict_beside_baseline(machine(generator, 6 + 2 * MOST_PAIRS)) is not Verdict.CANNOT_TELL for _ in range(count)
+        verdict_beside_baseline(machine(generator, 6 + 2 * MOST_PAIRS)) is not TrialVerdict.CANNOT_TELL
+        for _ in range(count)
     )
     assert wrong <= 0.015 * count, f"{wrong} of {count} at level {DECISION_LEVEL}"
 
@@ -193,8 +196,8 @@ def test_equal_arms_beside_the_baseline_s_noise_are_told_apart_at_most_at_the_le
 def test_a_difference_of_a_quarter_is_found_and_never_with_the_wrong_sign() -> None:
     generator = random.Random(12)
     found = [final_verdict(machine(generator, 2 * MOST_PAIRS), 1.25) for _ in range(300)]
-    assert Verdict.SLOWER not in found
-    assert found.count(Verdict.FASTER) >= 0.9 * len(found)
+    assert TrialVerdict.SLOWER not in found
+    assert found.count(TrialVerdict.FASTER) >= 0.9 * len(found)
 
 
 def test_a_difference_of_five_percent_is_found_where_processes_spread_by_two() -> None:
@@ -202,8 +205,8 @@ def test_a_difference_of_five_percent_is_found_where_processes_spread_by_two() -
     found = [
         final_verdict([math.exp(generator.gauss(0, 0.02)) for _ in range(2 * MOST_PAIRS)], 1.05) for _ in range(300)
     ]
-    assert Verdict.SLOWER not in found
-    assert found.count(Verdict.FASTER) >= 0.9 * len(found)
+    assert TrialVerdict.SLOWER not in found
+    assert found.count(TrialVerdict.FASTER) >= 0.9 * len(found)
 
 
 def test_looks_follow_each_other() -> None:
@@ -230,7 +233,7 @@ def crowded(baseline: Sequence[float], candidate: Sequence[float], every: Sequen
 
 def verdict_in_turn(
     run: Callable[[float], tuple[float, ...]], speedup: float, most_pairs: int, words: Sequence[str]
-) -> Verdict:
+) -> TrialVerdict:
     """A comparison of processes that ``run`` makes, AB BA AB: time per unit, then a value for each covariate."""
     every, own = [run(1.0), run(1.0)], []
     for number in range(most_pairs):
@@ -258,10 +261,10 @@ def verdict_in_turn(
         )
         if found.decided:
             return found.verdict
-    return Verdict.CANNOT_TELL
+    return TrialVerdict.CANNOT_TELL
 
 
-def crowded_verdict(generator: random.Random, speedup: float, most_pairs: int, *, is_seen: bool) -> Verdict:
+def crowded_verdict(generator: random.Random, speedup: float, most_pairs: int, *, is_seen: bool) -> TrialVerdict:
     """A comparison on a machine whose cores are full: a process gets what others, who come and go, leave it."""
     share = 0.3
 
@@ -277,16 +280,16 @@ def test_equal_arms_at_equal_crowding_are_told_apart_at_most_at_the_level() -> N
     generator = random.Random(15)
     count = 1_000
     verdicts = [crowded_verdict(generator, 1.0, MOST_PAIRS, is_seen=True) for _ in range(count)]
-    assert sum(verdict is not Verdict.CANNOT_TELL for verdict in verdicts) <= 0.015 * count
+    assert sum(verdict is not TrialVerdict.CANNOT_TELL for verdict in verdicts) <= 0.015 * count
 
 
 def test_equal_crowding_finds_on_a_crowded_machine_what_its_noise_hides() -> None:
     generator = random.Random(16)
     seen = [crowded_verdict(generator, 1.3, 8, is_seen=True) for _ in range(150)]
     blind = [crowded_verdict(generator, 1.3, 8, is_seen=False) for _ in range(150)]
-    assert Verdict.SLOWER not in seen + blind
-    assert seen.count(Verdict.FASTER) >= 0.9 * len(seen)
-    assert blind.count(Verdict.FASTER) <= 0.4 * len(blind)
+    assert TrialVerdict.SLOWER not in seen + blind
+    assert seen.count(TrialVerdict.FASTER) >= 0.9 * len(seen)
+    assert blind.count(TrialVerdict.FASTER) <= 0.4 * len(blind)
 
 
 def test_crowding_that_the_candidate_may_cause_is_not_taken_out() -> None:
@@ -310,12 +313,12 @@ def test_the_report_says_that_pairs_were_compared_at_equal_crowding() -> None:
     base = [10 * math.exp(crowding(share)) for share in shares]
     own = [8 * math.exp(crowding(share)) for share in shares[::-1]]
     found = compare(base, own, covariates=[crowded(shares, shares[::-1], list(zip(base, shares, strict=True)))])
-    assert found.verdict is Verdict.FASTER
+    assert found.verdict is TrialVerdict.FASTER
     assert found.speedup_ratio == pytest.approx(1.25)
     assert "corrected for changes in the CPU use of other programs" in found.reason
 
 
-def paced_verdict(generator: random.Random, speedup: float, most_pairs: int, *, is_seen: bool) -> Verdict:
+def paced_verdict(generator: random.Random, speedup: float, most_pairs: int, *, is_seen: bool) -> TrialVerdict:
     """A comparison on a host whose neighbours slow everything down for a while, which only a fixed piece of work tells.
 
     The work feels it half as much again as the training; the share that others use of the cores says nothing.
@@ -336,13 +339,13 @@ def test_equal_arms_at_equal_pace_are_told_apart_at_most_at_the_level() -> None:
     generator = random.Random(17)
     count = 1_000
     verdicts = [paced_verdict(generator, 1.0, MOST_PAIRS, is_seen=True) for _ in range(count)]
-    assert sum(verdict is not Verdict.CANNOT_TELL for verdict in verdicts) <= 0.015 * count
+    assert sum(verdict is not TrialVerdict.CANNOT_TELL for verdict in verdicts) <= 0.015 * count
 
 
 def test_equal_pace_finds_beside_neighbours_what_their_noise_hides() -> None:
     generator = random.Random(18)
     seen = [paced_verdict(generator, 1.3, 8, is_seen=True) for _ in range(150)]
     blind = [paced_verdict(generator, 1.3, 8, is_seen=False) for _ in range(150)]
-    assert Verdict.SLOWER not in seen + blind
-    assert seen.count(Verdict.FASTER) >= 0.9 * len(seen)
-    assert blind.count(Verdict.FASTER) <= 0.4 * len(blind)
+    assert TrialVerdict.SLOWER not in seen + blind
+    assert seen.count(TrialVerdict.FASTER) >= 0.9 * len(seen)
+    assert blind.count(TrialVerdict.FASTER) <= 0.4 * len(blind)

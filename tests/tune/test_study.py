@@ -20,11 +20,11 @@ from hotloop.tune.request import Progress, Request, TuneError
 from hotloop.tune.search import Candidate
 from hotloop.tune.store import Store
 from hotloop.tune.study import CodeChanged, Study, choose_limits, describe_study, drop_outputs
-from hotloop.tune.trials import CRASH, LOST, OK, OOM, Bench, Limits, Ran
+from hotloop.tune.trials import CRASH, LOST, OK, OOM, Bench, Ran, TrialLimits
 from hotloop.tune.tuner import Arm, BaselineFailed, Campaign
 from hotloop.tune.workspace import SMALL_BYTES, plan_workspace
 
-LIMITS = Limits(steps=40, seconds=None, timeout_s=30.0, start_s=30.0, stall_s=30.0)
+LIMITS = TrialLimits(steps=40, seconds=None, timeout_s=30.0, start_s=30.0, stall_s=30.0)
 MEASURED = Measurement(
     step_ns=1e6, steady_count=30, samples_per_step=8.0, tokens_per_step=None, peak_bytes=1, one_time_ns=1
 )
@@ -171,7 +171,7 @@ def progress_of(arm: Arm) -> Progress:
         run=lambda strategy, number: good(),
         clock_s=lambda: 0.0,
         budget=Budget(whole_s=1e5),
-        tell=lambda text: None,
+        emit=lambda text: None,
         baseline=[MEASURED],
         arms=[arm],
     )

@@ -13,12 +13,12 @@ from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy, StrategyError
-from hotloop.core.tuning import Verdict
+from hotloop.core.tuning import TrialVerdict
 from hotloop.tune.budget import Budget
 from hotloop.tune.search import Candidate
 from hotloop.tune.suggested import LOOKED, OFF, group_candidates, make_optuna, tune_suggested
 from hotloop.tune.trials import OK, Ran
-from hotloop.tune.tuner import Campaign, best_arm, go_on, tell_trials
+from hotloop.tune.tuner import Campaign, best_arm, describe_trials, go_on
 from tests.tune.records import applied as record_of
 
 
@@ -28,11 +28,11 @@ class Listed:
     def __init__(self, *sets: str) -> None:
         self._sets, self.told = [one.split() for one in sets], list[float | None]()
 
-    def ask(self) -> dict[str, str]:
+    def suggest(self) -> dict[str, str]:
         taken = self._sets[min(len(self.told), len(self._sets) - 1)]
         return {name: name for name in taken} or {"a": OFF}
 
-    def tell(self, ratio: float | None) -> None:
+    def record(self, ratio: float | None) -> None:
         self.told.append(ratio)
 
 
@@ -87,7 +87,7 @@ class Machine:
             run=self.run,
             clock_s=lambda: self.now_s,
             budget=Budget(whole_s=budget_s),
-            tell=lambda text: None,
+            emit=lambda text: None,
         )
 
 
@@ -101,17 +101,17 @@ def run(suggester: Listed, names: Sequence[str] = tuple(FACTORS), budget_s: floa
 def test_the_best_combinations_are_proven_with_fresh_processes() -> None:
     suggester = Listed("", "a", "a b", "slow", "a b")
     campaign, machine = run(suggester)
-    found = {trial.id: trial for trial in tell_trials(campaign)}
+    found = {trial.id: trial for trial in describe_trials(campaign)}
     assert suggester.told[0] == 1.0
     assert suggester.told[2] == suggester.told[4]
     best = best_arm(campaign)
     assert best is not None
     assert best.candidate.id == "a + b"
-    assert found["a + b"].verdict is found["a"].verdict is Verdict.FASTER
+    assert found["a + b"].verdict is found["a"].verdict is TrialVerdict.FASTER
     assert found["a + b"].n == 4
     # The process that was looked at in the search (number 0) is no part of the proof.
     assert [number for name, number in machine.numbers if name == "a b"] == [0, 1, 2, 3, 4]
-    assert found["slow"].verdict is Verdict.CANNOT_TELL
+    assert found["slow"].verdict is TrialVerdict.CANNOT_TELL
     assert LOOKED in found["slow"].reason
     assert len({(name, number) for name, number in machine.numbers}) == len(machine.numbers)
 

@@ -15,17 +15,17 @@ import pytest
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
 from hotloop.tune.supervisor import MARK
-from hotloop.tune.trials import CRASH, HANG, NO_TRAINING, OK, OOM, TIMEOUT, Bench, Limits, Ran, run_trial
+from hotloop.tune.trials import CRASH, HANG, NO_TRAINING, OK, OOM, TIMEOUT, Bench, Ran, TrialLimits, run_trial
 from hotloop.tune.workspace import plan_workspace
 
-LIMITS = Limits(steps=10, seconds=None, timeout_s=20.0, start_s=20.0, stall_s=20.0)
+LIMITS = TrialLimits(steps=10, seconds=None, timeout_s=20.0, start_s=20.0, stall_s=20.0)
 STOPPED = "import os; open(os.environ['FOLDER'] + '/stopped-1', 'w'); "
 MEASURED = Measurement(
     step_ns=1e6, steady_count=10, samples_per_step=None, tokens_per_step=None, peak_bytes=None, one_time_ns=None
 )
 
 
-def try_script(tmp_path: Path, text: str, limits: Limits = LIMITS, measured: Measurement | None = MEASURED) -> Ran:
+def try_script(tmp_path: Path, text: str, limits: TrialLimits = LIMITS, measured: Measurement | None = MEASURED) -> Ran:
     source = tmp_path / "source"
     source.mkdir(exist_ok=True)
     (source / "train.py").write_text(text)
@@ -43,8 +43,8 @@ def try_script(tmp_path: Path, text: str, limits: Limits = LIMITS, measured: Mea
     return run_trial(bench, Strategy(), limits, "one")
 
 
-def quick(**changes: float) -> Limits:
-    return Limits(**{"steps": 10, "seconds": None, "timeout_s": 20.0, "start_s": 20.0, "stall_s": 20.0, **changes})  # type: ignore[arg-type]
+def quick(**changes: float) -> TrialLimits:
+    return TrialLimits(**{"steps": 10, "seconds": None, "timeout_s": 20.0, "start_s": 20.0, "stall_s": 20.0, **changes})  # type: ignore[arg-type]
 
 
 def is_alive(pid: int) -> bool:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Where
 from hotloop.core.measurement import Measurement
-from hotloop.core.report import AppliedTechnique
 from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_to_toml
 from hotloop.core.techniques import Setting, Stage, Technique
-from hotloop.core.tuning import Trial, Verdict
+from hotloop.core.tuning import Trial, TrialVerdict
 from hotloop.tune.budget import Budget
 from hotloop.tune.goals import compare_speed
 from hotloop.tune.search import BASELINE, Candidate, find_candidates, schedule_round
@@ -26,11 +26,11 @@ from hotloop.tune.tuner import (
     BaselineFailed,
     Campaign,
     best_arm,
+    describe_trials,
     end_early,
     run_baseline,
     share_level,
     strategy_key,
-    tell_trials,
     tune_candidates,
 )
 from tests.tune.records import applied as record_of
@@ -106,12 +106,12 @@ class FakeMachine:
             run=self.run,
             clock_s=lambda: self.now_s,
             budget=Budget(whole_s=budget_s),
-            tell=lambda text: None,
+            emit=lambda text: None,
         )
 
 
 def trials_of(campaign: Campaign) -> dict[str, Trial]:
-    return {trial.id: trial for trial in tell_trials(campaign)}
+    return {trial.id: trial for trial in describe_trials(campaign)}
 
 
 def failed(kind: str) -> Ran:
@@ -124,11 +124,11 @@ def test_proven_candidates_are_combined_and_the_rest_is_told() -> None:
     tune_candidates(campaign, [candidate(n) for n in ("a", "b", "same", "slow")], [measurement(1e6, ())])
     found = trials_of(campaign)
     assert {name: trial.verdict for name, trial in found.items()} == {
-        "a": Verdict.FASTER,
-        "b": Verdict.FASTER,
-        "same": Verdict.CANNOT_TELL,
-        "slow": Verdict.SLOWER,
-        "a + b": Verdict.FASTER,
+        "a": TrialVerdict.FASTER,
+        "b": TrialVerdict.FASTER,
+        "same": TrialVerdict.CANNOT_TELL,
+        "slow": TrialVerdict.SLOWER,
+        "a + b": TrialVerdict.FASTER,
     }
     best = best_arm(campaign)
     assert best is not None
@@ -169,7 +169,7 @@ def test_the_budget_ends_it_with_what_is_known() -> None:
     tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement(1e6, ())])
     assert machine.now_s <= 75.0
     found = trials_of(campaign)
-    assert {trial.verdict for trial in found.values()} == {Verdict.CANNOT_TELL}
+    assert {trial.verdict for trial in found.values()} == {TrialVerdict.CANNOT_TELL}
     assert all("budget" in trial.reason for trial in found.values())
     assert best_arm(campaign) is None
 
@@ -180,7 +180,7 @@ def test_a_short_budget_goes_to_the_promising() -> None:
     campaign = machine.campaign(budget_s=600.0)
     tune_candidates(campaign, [candidate(n) for n in names], [measurement(1e6, ())])
     found = trials_of(campaign)
-    assert found["c5"].verdict is Verdict.FASTER
+    assert found["c5"].verdict is TrialVerdict.FASTER
     assert any("dropped" in trial.reason for trial in found.values())
 
 
@@ -231,7 +231,7 @@ def test_a_setting_of_the_script_that_a_rule_judged_is_overridden_and_named() ->
     campaign.run = run
     tune_candidates(campaign, [replace(candidate("a"), judged=("train.py:12",))], [measurement(1e6, ())])
     trial = trials_of(campaign)["a"]
-    assert trial.verdict is Verdict.FASTER
+    assert trial.verdict is TrialVerdict.FASTER
     assert trial.overrides == ("fused=False at train.py:12",)
     best = best_arm(campaign)
     assert best is not None
@@ -245,7 +245,7 @@ def test_a_setting_of_the_script_that_no_rule_judged_stays() -> None:
     campaign.run = run
     tune_candidates(campaign, [replace(candidate("a"), judged=("train.py:12",))], [measurement(1e6, ())])
     trial = trials_of(campaign)["a"]
-    assert trial.verdict is Verdict.REJECTED
+    assert trial.verdict is TrialVerdict.REJECTED
     assert "fused=False was chosen in the script" in trial.reason
     assert machine.ran.count(("a",)) == 1
 
@@ -270,7 +270,7 @@ def test_what_the_report_calls_medium_is_tried_before_what_may_win_nothing() -> 
         campaign, [candidate("maybe", 0.15), replace(candidate("bf16"), forecast=medium)], [measurement(1e6, ())]
     )
     found = trials_of(campaign)
-    assert found["bf16"].verdict is Verdict.FASTER
+    assert found["bf16"].verdict is TrialVerdict.FASTER
     assert next(names for names in machine.ran if names) == ("bf16",)
 
 
@@ -280,7 +280,7 @@ def test_the_speed_of_what_was_rejected_is_told() -> None:
     campaign = machine.campaign()
     tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
     trial = trials_of(campaign)["a"]
-    assert trial.verdict is Verdict.REJECTED
+    assert trial.verdict is TrialVerdict.REJECTED
     assert "differs by more than a different summation order explains" in trial.reason
     assert (trial.n, trial.speedup_ratio, trial.low_ratio) == (0, pytest.approx(2.0), None)
 
@@ -292,8 +292,8 @@ def test_a_slow_starter_on_a_rule_of_thumb_does_not_take_the_time_of_what_was_me
     slow = replace(candidate("compile"), forecast=thumb)
     tune_candidates(campaign, [slow, candidate("quick", 0.05)], [measurement(1e6, ())])
     found = trials_of(campaign)
-    assert found["quick"].verdict is Verdict.FASTER
-    assert found["compile"].verdict is Verdict.CANNOT_TELL
+    assert found["quick"].verdict is TrialVerdict.FASTER
+    assert found["compile"].verdict is TrialVerdict.CANNOT_TELL
     assert found["compile"].reason == "not measured, the budget ran out" or "1 of" in found["compile"].reason
 
 
@@ -319,7 +319,7 @@ def test_noise_that_hides_the_difference_ends_the_trial_with_the_time_that_it_wo
     campaign = machine.campaign(budget_s=250.0)
     tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
     trial = trials_of(campaign)["a"]
-    assert trial.verdict is Verdict.CANNOT_TELL
+    assert trial.verdict is TrialVerdict.CANNOT_TELL
     assert trial.n >= 8
     assert "dropped" in trial.reason
     assert machine.now_s <= 250.0
@@ -369,7 +369,7 @@ def test_a_stored_process_of_another_day_is_no_side_of_a_pair() -> None:
     assert len(arm.own) == len(arm.baseline) >= 4
     assert arm.run_count > len(arm.own)
     assert all((one.began_wall_s or 0.0) > 1e6 for one in arm.baseline)
-    assert trials_of(campaign)["a"].verdict is Verdict.FASTER
+    assert trials_of(campaign)["a"].verdict is TrialVerdict.FASTER
 
 
 def test_processes_ran_together_when_they_began_within_a_round() -> None:
@@ -396,7 +396,7 @@ def test_nothing_to_try_runs_nothing() -> None:
     campaign = machine.campaign()
     tune_candidates(campaign, [candidate("a", why_not="conflict")], [])
     assert machine.ran == []
-    assert trials_of(campaign)["a"].verdict is Verdict.REJECTED
+    assert trials_of(campaign)["a"].verdict is TrialVerdict.REJECTED
 
 
 def test_parts_that_undo_each_other_do_not_win_together() -> None:
@@ -441,7 +441,7 @@ def test_a_lossy_winner_without_a_visible_loss_is_not_adopted() -> None:
     campaign.run = run
     tune_candidates(campaign, [candidate("a")], [unseen])
     trial = trials_of(campaign)["a"]
-    assert (trial.verdict, trial.quality["status"]) == (Verdict.FASTER, "unknown")
+    assert (trial.verdict, trial.quality["status"]) == (TrialVerdict.FASTER, "unknown")
     assert "not adopted" in trial.reason
     assert best_arm(campaign) is None
 
@@ -460,7 +460,7 @@ def test_every_candidate_runs_beside_a_baseline_and_orders_alternate() -> None:
 
 class Stub(Technique):
     id = "stub"
-    title = "a stub"
+    summary = "a stub"
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.LOADER
@@ -535,10 +535,10 @@ def test_other_steps_of_a_drifting_run_prove_no_gain() -> None:
     base = replace(measurement(1e6, ()), work_drifts=True)
     later = replace(base, step_ns=1.6e6, samples_per_step=16.0)
     found = compare_speed([base] * 6, [later] * 6, [base] * 6, level=0.05)
-    assert (found.verdict, found.low_ratio, found.decided) == (Verdict.CANNOT_TELL, None, True)
+    assert (found.verdict, found.low_ratio, found.decided) == (TrialVerdict.CANNOT_TELL, None, True)
     assert "the number of samples per step drifts over the run" in found.reason
     faster = replace(base, step_ns=0.6e6)  # of as many samples
-    assert compare_speed([base] * 6, [faster] * 6, [base] * 6, level=0.05).verdict is Verdict.FASTER
+    assert compare_speed([base] * 6, [faster] * 6, [base] * 6, level=0.05).verdict is TrialVerdict.FASTER
 
 
 def test_more_of_the_level_goes_to_what_is_forecast_to_win_more() -> None:
@@ -561,7 +561,7 @@ def test_nothing_is_spent_on_a_lesser_way_to_do_what_is_proven() -> None:
     campaign = machine.campaign(budget_s=200, check=exclusive)
     tune_candidates(campaign, [candidate("a", 0.5), candidate("b", 0.05)], [measurement(1e6, ())])
     found = trials_of(campaign)
-    assert found["a"].verdict is Verdict.FASTER
+    assert found["a"].verdict is TrialVerdict.FASTER
     assert found["b"].n == 0
     assert "it conflicts with a, which already gains more" in found["b"].reason
     assert ("b",) not in machine.ran

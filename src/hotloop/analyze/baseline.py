@@ -18,7 +18,7 @@ from hotloop.core.findings import Value
 from hotloop.core.phases import PHASES
 from hotloop.core.redact import redact_text
 
-from .check import RATES, Limits, judge, pick_same_machine
+from .check import RATES, CheckLimits, judge, pick_same_machine
 from .launch import MACHINE_KEYS, measure_rate
 
 BASELINE_SCHEMA = "hotloop.baseline/1"
@@ -38,7 +38,7 @@ class Baseline:
 
 
 def check_launches(
-    runs: Sequence[Baseline], baselines: Sequence[Baseline], limits: Limits
+    runs: Sequence[Baseline], baselines: Sequence[Baseline], limits: CheckLimits
 ) -> tuple[Check, tuple[Launch, ...]]:
     """Judge runs against baselines. Answers the launches of the runs too, which a baseline file may be written from.
 
@@ -226,7 +226,7 @@ def write_baseline(
         "date": (now or datetime.now(timezone.utc)).isoformat(timespec="seconds"),
         "what": "added" if present else "replaced" if before is not None else "created",
         "launches": [launch.name for launch in added],
-        "changes": _tell_changes(before.launches if before is not None else (), after),
+        "changes": _list_changes(before.launches if before is not None else (), after),
     }
     content = {
         "schema": BASELINE_SCHEMA,
@@ -248,7 +248,7 @@ def find_stranger(path: Path, launches: Sequence[Launch]) -> str | None:
     return next((one.name for one in launches if not pick_same_machine([one], present.launches)), None)
 
 
-def _tell_changes(before: Sequence[Launch], after: Sequence[Launch]) -> list[dict[str, Any]]:
+def _list_changes(before: Sequence[Launch], after: Sequence[Launch]) -> list[dict[str, Any]]:
     """The means of both sides, where both know the measure."""
     found = []
     for name in after[0].measures:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
-from hotloop.core.check import Check, Judged, Launch, Measure, Verdict, say_change
+from hotloop.core.check import Check, CheckVerdict, Judged, Launch, Measure, format_change
 from hotloop.core.phases import PHASES
 
 SIDE_LEVEL = 0.01
@@ -35,7 +35,7 @@ RATES = ("samples_per_s", "tokens_per_s", "batches_per_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CheckLimits:
     """What is accepted. ``budgets`` maps a key of a limits file to its value in the unit that the key ends in."""
 
     step_ratio: float = 0.05
@@ -47,7 +47,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class LimitKey:
     """A key of the limits file: which measure it bounds, its unit in the measure's own, and from which side."""
 
     measure: str
@@ -55,21 +55,21 @@ class Budget:
     is_least: bool = False
 
 
-BUDGETS: dict[str, Budget] = {
-    "step_ms": Budget(measure="step_ns", scale=1e6),
-    "step_p95_ms": Budget(measure="step_p95_ns", scale=1e6),
-    "time_to_first_step_s": Budget(measure="time_to_first_step_ns", scale=1e9),
-    "memory_peak_mib": Budget(measure="memory_peak_bytes", scale=float(1 << 20)),
-    "samples_per_s": Budget(measure="samples_per_s", scale=1.0, is_least=True),
-    "tokens_per_s": Budget(measure="tokens_per_s", scale=1.0, is_least=True),
-    "batches_per_s": Budget(measure="batches_per_s", scale=1.0, is_least=True),
-    **{f"{phase}_ms": Budget(measure=f"{phase}_ns", scale=1e6) for phase in PHASES},
-    **{f"{phase}_share_ratio": Budget(measure=f"{phase}_share_ratio", scale=1.0) for phase in PHASES},
+BUDGETS: dict[str, LimitKey] = {
+    "step_ms": LimitKey(measure="step_ns", scale=1e6),
+    "step_p95_ms": LimitKey(measure="step_p95_ns", scale=1e6),
+    "time_to_first_step_s": LimitKey(measure="time_to_first_step_ns", scale=1e9),
+    "memory_peak_mib": LimitKey(measure="memory_peak_bytes", scale=float(1 << 20)),
+    "samples_per_s": LimitKey(measure="samples_per_s", scale=1.0, is_least=True),
+    "tokens_per_s": LimitKey(measure="tokens_per_s", scale=1.0, is_least=True),
+    "batches_per_s": LimitKey(measure="batches_per_s", scale=1.0, is_least=True),
+    **{f"{phase}_ms": LimitKey(measure=f"{phase}_ns", scale=1e6) for phase in PHASES},
+    **{f"{phase}_share_ratio": LimitKey(measure=f"{phase}_share_ratio", scale=1.0) for phase in PHASES},
 }
 
 
 def judge(
-    runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limits, *, baseline_name: str | None, version: str
+    runs: Sequence[Launch], baseline: Sequence[Launch], limits: CheckLimits, *, baseline_name: str | None, version: str
 ) -> Check:
     """Everything that can be judged of the run. An empty baseline leaves the budgets."""
     judged: list[Judged] = []
@@ -114,7 +114,7 @@ def judge(
 
 
 def _judge_against(
-    runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limits
+    runs: Sequence[Launch], baseline: Sequence[Launch], limits: CheckLimits
 ) -> tuple[list[Judged], list[tuple[str, str]]]:
     judged: list[Judged] = []
     skipped: list[tuple[str, str]] = []
@@ -150,7 +150,7 @@ def _judge_against(
 
 
 def _judge_measure(
-    name: str, judged_id: str, runs: Sequence[Launch], baseline: Sequence[Launch], tolerance: float, limits: Limits
+    name: str, judged_id: str, runs: Sequence[Launch], baseline: Sequence[Launch], tolerance: float, limits: CheckLimits
 ) -> Judged:
     ours = [_own(launch, name) for launch in runs]
     theirs = [_own(launch, name) for launch in baseline]
@@ -176,7 +176,7 @@ def _judge_measure(
 
 
 def _judge_phase(
-    phase: str, step_ns: float, runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limits
+    phase: str, step_ns: float, runs: Sequence[Launch], baseline: Sequence[Launch], limits: CheckLimits
 ) -> Judged:
     name = f"{phase}_ns"
     ours, theirs = [_own(launch, name) for launch in runs], [_own(launch, name) for launch in baseline]
@@ -219,21 +219,21 @@ def _decide(
     low = None if change is None or width is None else max(least, change - width)
     high = None if change is None or width is None else change + width
     if change is None:
-        verdict, reason = Verdict.INCONCLUSIVE, "the baseline's value is 0"
+        verdict, reason = CheckVerdict.INCONCLUSIVE, "the baseline's value is 0"
     elif known:
         verdict, reason = _judge_interval(low, high, tolerance)
     elif (low if low is not None else change) > max(
         tolerance, QUIET_NOISE_RATIO if name in QUIET else UNKNOWN_NOISE_RATIO
     ):
-        verdict = Verdict.REGRESSION
-        reason = f"worse by {say_change(change)}: more than noise between launches ever caused"
+        verdict = CheckVerdict.REGRESSION
+        reason = f"worse by {format_change(change)}: more than noise between launches ever caused"
     elif (high if high is not None else change) <= tolerance:
-        verdict = Verdict.PASS
+        verdict = CheckVerdict.PASS
         reason = f"within the tolerance of {tolerance:.0%} in these two launches"
     else:
-        verdict = Verdict.INCONCLUSIVE
+        verdict = CheckVerdict.INCONCLUSIVE
         reason = (
-            f"{say_change(change)}, tolerance {tolerance:.0%}: one launch on each side cannot show the"
+            f"{format_change(change)}, tolerance {tolerance:.0%}: one launch on each side cannot show the"
             " noise between launches"
         )
     return Judged(
@@ -252,15 +252,15 @@ def _decide(
     )
 
 
-def _judge_interval(low: float | None, high: float | None, tolerance: float) -> tuple[Verdict, str]:
+def _judge_interval(low: float | None, high: float | None, tolerance: float) -> tuple[CheckVerdict, str]:
     assert low is not None
     assert high is not None
-    text = f"worse by {say_change(low)} to {say_change(high)}, tolerance {tolerance:.0%}"
+    text = f"worse by {format_change(low)} to {format_change(high)}, tolerance {tolerance:.0%}"
     if low > tolerance:
-        return Verdict.REGRESSION, text
+        return CheckVerdict.REGRESSION, text
     if high <= tolerance:
-        return Verdict.PASS, text
-    return Verdict.INCONCLUSIVE, f"{text}: inconclusive, because of too much noise between launches"
+        return CheckVerdict.PASS, text
+    return CheckVerdict.INCONCLUSIVE, f"{text}: inconclusive, because of too much noise between launches"
 
 
 def _half_width(
@@ -358,11 +358,11 @@ def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged | st
     bound = "at least" if budget.is_least else "at most"
     text = f"{value:,.4g}, but {bound} {limit:,.4g} is allowed"
     if over > width:
-        verdict = Verdict.REGRESSION
+        verdict = CheckVerdict.REGRESSION
     elif over <= -width or over <= 0 == width:
-        verdict = Verdict.PASS
+        verdict = CheckVerdict.PASS
     else:
-        verdict, text = Verdict.INCONCLUSIVE, f"{text}: the difference is smaller than the variation between steps"
+        verdict, text = CheckVerdict.INCONCLUSIVE, f"{text}: the difference is smaller than the variation between steps"
     ratio = over / limit if limit > 0 else None
     spread = width / limit if limit > 0 else None
     phase = budget.measure.removesuffix("_ns").removesuffix("_share_ratio")
@@ -388,7 +388,7 @@ def _unmeasured_budget(key: str, limit: float, reason: str) -> Judged:
         id=f"budget/{key}",
         kind="budget",
         name=key,
-        verdict=Verdict.INCONCLUSIVE,
+        verdict=CheckVerdict.INCONCLUSIVE,
         value=None,
         reference=limit,
         change_ratio=None,
@@ -402,7 +402,7 @@ def _unmeasured_budget(key: str, limit: float, reason: str) -> Judged:
 # ---- what to know beside the numbers
 
 
-def _describe_noise(runs: Sequence[Launch], baseline: Sequence[Launch], limits: Limits) -> str:
+def _describe_noise(runs: Sequence[Launch], baseline: Sequence[Launch], limits: CheckLimits) -> str:
     freedom = len(runs) + len(baseline) - 2
     count = f"{len(baseline)} baseline launch{'es' if len(baseline) > 1 else ''} and {len(runs)} of this run"
     if freedom < 2 and limits.launch_noise_ratio is not None:
@@ -447,7 +447,7 @@ def _list(values: set[object]) -> str:
 
 def _doubt(one: Judged, reason: str) -> Judged:
     """Neither better nor worse can be told."""
-    return replace(one, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    return replace(one, verdict=CheckVerdict.INCONCLUSIVE, reason=reason)
 
 
 def _describe_other_work(runs: Sequence[Launch], baseline: Sequence[Launch]) -> str | None:

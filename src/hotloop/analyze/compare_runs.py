@@ -12,7 +12,7 @@ from hotloop.core.redact import redact_text
 
 from .launch import Run
 from .run_changes import change_per_unit, count_units, differ, join_training, sum_phases
-from .summary import units_noise_ratio
+from .summary import LOUD_EXCLUDED_RATIO, units_noise_ratio
 from .trainings import Training, analyze_run, find_unit_drift
 
 INTERVAL_NOTE = (
@@ -64,6 +64,7 @@ def compare_runs(names: tuple[str, str], folders: tuple[Path, Path], runs: tuple
             f"steps end with {first.lead.rank.anchor} before and with {second.lead.rank.anchor} after; these may "
             "not be the same steps"
         )
+    warnings += _compare_starts(first, second)
     for which, steps in zip(("before", "after"), joined, strict=True):
         if steps.alignment == "lead":
             warnings.append(f"{which}: the steps of the ranks do not match; only the first rank is used")
@@ -122,6 +123,19 @@ def _describe_run(name: str, training: Training, steps_count: int, ranks_count: 
         samples_per_step=count_units(training, "sample"),
         tokens_per_step=count_units(training, "token"),
     )
+
+
+def _compare_starts(first: Training, second: Training) -> list[str]:
+    """A warning where the steps that the comparison leaves out at the start are a large part of a run."""
+    starts = [training.lead.rank.excluded for training in (first, second)]
+    if not any(one is not None and one.warmup_ns >= LOUD_EXCLUDED_RATIO * one.run_ns for one in starts):
+        return []
+    told = [
+        f"{which} the first {one.warmup_count} steps take {one.warmup_ns * 1e-9:.3g} s of {one.run_ns * 1e-9:.3g} s"
+        for which, one in zip(("before:", "after:"), starts, strict=True)
+        if one is not None
+    ]
+    return [f"the start of the runs is not compared: {'; '.join(told)}"]
 
 
 def compare_devices(before: DiffSide, after: DiffSide) -> list[str]:

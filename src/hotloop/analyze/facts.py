@@ -12,8 +12,9 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from hotloop.core.analysis import CompileFacts, DdpFacts, LoaderFacts, OptimizerFacts
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Where
-from hotloop.core.report import AppliedTechnique, Health, Overhead
+from hotloop.core.report import Health, Overhead
 
 Fact = Mapping[str, Any]
 

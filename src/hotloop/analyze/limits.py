@@ -1,4 +1,4 @@
-"""The limits file of ``hotloop check`` (TOML) -> Limits."""
+"""The limits file of ``hotloop check`` (TOML) -> CheckLimits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from hotloop.core.errors import UsageError
 from hotloop.core.toml import parse_toml
 
-from .check import BUDGETS, Limits
+from .check import BUDGETS, CheckLimits
 
 LIMITS_SCHEMA = "hotloop.limits/1"
 
 
-def load_limits(path: Path) -> Limits:
+def load_limits(path: Path) -> CheckLimits:
     """Read a limits file (TOML). Raises UsageError with the key and what it should be."""
     try:
         with path.open("rb") as file:
@@ -26,7 +26,7 @@ def load_limits(path: Path) -> Limits:
     return parse_limits(text, source=str(path))
 
 
-def parse_limits(text: str, *, source: str = "limits") -> Limits:
+def parse_limits(text: str, *, source: str = "limits") -> CheckLimits:
     try:
         content = parse_toml(text)
     except (ValueError, RecursionError) as error:
@@ -39,7 +39,7 @@ def parse_limits(text: str, *, source: str = "limits") -> Limits:
     tolerance = _table(source, content, "tolerance", ("step_ratio", "phase_ratio", "memory_ratio"))
     noise = _table(source, content, "noise", ("launch_ratio",))
     budgets = _table(source, content, "budget", tuple(BUDGETS))
-    return Limits(**tolerance, launch_noise_ratio=noise.get("launch_ratio"), budgets=budgets)
+    return CheckLimits(**tolerance, launch_noise_ratio=noise.get("launch_ratio"), budgets=budgets)
 
 
 def _table(source: str, content: Mapping[str, Any], table: str, known: Sequence[str]) -> dict[str, float]:

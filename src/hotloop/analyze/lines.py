@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from hotloop.core.analysis import Line
 from hotloop.core.findings import Where
-from hotloop.core.recording import TIME_FIELDS
+from hotloop.core.recording import OTHER_WAIT_FIELD, SAMPLED_FIELDS
 
 from .facts import MAX_ITEMS, Fact, of_kind, read_items, read_where
 from .source import SourceFiles
@@ -43,14 +43,26 @@ class SampledLines:
 
 
 def collect_lines(
-    facts: Sequence[Fact], first_row: int, last_row: int, files: SourceFiles, base_folder: str
+    facts: Sequence[Fact],
+    first_row: int,
+    last_row: int,
+    files: SourceFiles,
+    base_folder: str,
+    *,
+    trains_on_others: bool = False,
 ) -> SampledLines:
-    """The lines seen while rows ``first_row..last_row`` were recorded (all lines when no sample lies among them)."""
+    """The lines seen while rows ``first_row..last_row`` were recorded (all lines when no sample lies among them).
+
+    Waits for a loader that does not feed backward have a field of their own, OTHER_WAIT_FIELD, unless the training's
+    steps wait for such a loader too (``trains_on_others``).
+    """
     samples = of_kind(facts, "samples")
     inside = [fact for fact in samples if _lies_within(fact, first_row, last_row)]
     counts: dict[str, dict[Place, _Seen]] = {}
     for fact in inside or samples:
         for name, stack, leaf, seen in _read_counts(fact, base_folder):
+            if name == OTHER_WAIT_FIELD and trains_on_others:
+                name = "input_wait_ns"
             there = counts.setdefault(name, {}).setdefault((stack, leaf), _Seen())
             there.all += seen.all
             there.late += seen.late
@@ -60,7 +72,7 @@ def collect_lines(
         _move_late(places)
     return SampledLines(
         by_field=_mark_saving(
-            {name: _largest_lines(counts[name], files) for name in TIME_FIELDS if name in counts}, files
+            {name: _largest_lines(counts[name], files) for name in SAMPLED_FIELDS if name in counts}, files
         ),
         samples=totals,
     )
@@ -143,7 +155,7 @@ def _read_counts(fact: Fact, base_folder: str) -> Iterator[tuple[str, Stack, str
         if not isinstance(item, (list, tuple)) or len(item) != 4:
             continue
         name, frames, leaf, count = item
-        if name not in TIME_FIELDS or not isinstance(frames, (list, tuple)) or isinstance(count, bool):
+        if name not in SAMPLED_FIELDS or not isinstance(frames, (list, tuple)) or isinstance(count, bool):
             continue
         if not isinstance(count, int) or not 0 < count < 1 << 40:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hotloop.core.measurement import Measurement
@@ -13,15 +13,20 @@ from .process import Recording
 from .summary import summarize_breakdown, summarize_memory, summarize_strategy
 from .trainings import Training, analyze_run, find_lead, find_unit_drift
 
+ReadOthers = Callable[[tuple[float, float] | None], float | None]
+"""Unix times in s -> the share of the cores' time that other programs used between them; None where not known."""
 LEAST_PACE_READINGS = 10
 """Fewer timings of the fixed piece of work tell nothing of the machine's pace."""
 
 
 def measure_training(
-    training: Training, recordings: Sequence[Recording], left: Mapping[str, Any], others_ratio: float | None
+    training: Training,
+    recordings: Sequence[Recording],
+    left: Mapping[str, Any],
+    read_others_ratio: ReadOthers,
 ) -> Measurement:
-    """What a trial measured over its steady steps. ``left`` is what the lead process wrote of its losses and pace;
-    ``others_ratio`` the share of the cores' time that other programs used."""
+    """What a trial measured over its steady steps, and over all of them. ``left`` is what the lead process wrote of its
+    losses and pace."""
     rank, memory, breakdown = training.lead.rank, summarize_memory(training), summarize_breakdown(training)
     start_ns = _steady_start_ns(training, recordings)
     return Measurement(
@@ -33,7 +38,7 @@ def measure_training(
         rank_peak_bytes=_largest([process.memory.peak_bytes for process in training.processes]),
         rank_count=len(training.processes),
         form=_describe_form(training),
-        others_ratio=others_ratio,
+        others_ratio=read_others_ratio(steady_span_s(training, recordings)),
         pace_ns=_pace_ns(left.get("pace") or (), recordings, training),
         threads_count=rank.torch_threads,
         work_drifts=find_unit_drift(training.processes, training.analysis.unit) is not None,
@@ -47,17 +52,27 @@ def measure_training(
         norms=tuple((int(row), value) for row, value in left.get("norms") or ()),
         norms_unseen=str(left.get("norms_unseen", "the trial left no gradient norms")),
         applied=summarize_strategy(training),
+        whole_ns=None
+        if rank.excluded is None
+        else rank.excluded.warmup_ns + round(rank.step_mean_ns * rank.steady_count),
+        whole_count=rank.warmup_count + rank.steady_count,
+        whole_others_ratio=read_others_ratio(_span_s(training, recordings, 0)),
     )
 
 
 def steady_span_s(training: Training, recordings: Sequence[Recording]) -> tuple[float, float] | None:
     """Unix times, in s, between which the lead process's steps were steady; None where that is not known."""
+    return _span_s(training, recordings, training.lead.rank.warmup_count)
+
+
+def _span_s(training: Training, recordings: Sequence[Recording], first: int) -> tuple[float, float] | None:
+    """From the row of this number to the last one."""
     process = find_lead(recordings, training)
-    start_ns = _steady_start_ns(training, recordings)
     anchor_s = None if process is None else process.process.get("anchor_wall_s")
-    if process is None or start_ns is None or not isinstance(anchor_s, float):
+    if process is None or first >= len(process.rows) or not isinstance(anchor_s, float):
         return None
-    return anchor_s + start_ns * 1e-9, anchor_s + int(process.rows[-1][FIELD["end_ns"]]) * 1e-9
+    start_ns, end_ns = process.rows[first][FIELD["start_ns"]], process.rows[-1][FIELD["end_ns"]]
+    return anchor_s + int(start_ns) * 1e-9, anchor_s + int(end_ns) * 1e-9
 
 
 def list_facts(recordings: Sequence[Recording], names: Sequence[str]) -> dict[str, Any]:

@@ -23,29 +23,29 @@ def find_memory_failures(recordings: Sequence[Recording]) -> tuple[MemoryFailure
 
 
 def _failure_of(recording: Recording) -> MemoryFailure:
-    process, said = recording.process, last_of_kind(recording.facts, "out_of_memory")
-    device = read_text(said, "device") or "cpu"  # the kernel kills for want of the host's memory
-    held = said or _held_on(recording.facts, device)
+    process, fact = recording.process, last_of_kind(recording.facts, "out_of_memory")
+    device = read_text(fact, "device") or "cpu"  # the kernel kills for want of the host's memory
+    held = fact or _held_on(recording.facts, device)
     of_device = {
         key: max((v for f in _readings(recording.facts, device) if (v := read_count(f, key))), default=None)
         for key in ("peak", "total", "peak_rss_bytes")
     }
     on_host = device == "cpu"
-    peak_bytes = read_count(said, "peak_bytes")
+    peak_bytes = read_count(fact, "peak_bytes")
     return MemoryFailure(
         pid=read_int(process, "pid") or 0,
         rank=read_int(process, "rank"),
         world_size=max(1, read_count(process, "world_size") or 1),
         device=device,
-        is_killed=not said,
-        where=read_where(said.get("where")),
-        asked_bytes=read_count(said, "asked_bytes"),
+        is_killed=not fact,
+        where=read_where(fact.get("where")),
+        asked_bytes=read_count(fact, "asked_bytes"),
         total_bytes=read_count(process, "memory_total_bytes")
         if on_host
-        else read_count(said, "total_bytes") or of_device["total"],
-        free_bytes=read_count(said, "free_bytes"),
-        used_bytes=read_count(said, "used_bytes") or peak_bytes or of_device["peak_rss_bytes" if on_host else "peak"],
-        unallocated_bytes=read_count(said, "unallocated_bytes"),
+        else read_count(fact, "total_bytes") or of_device["total"],
+        free_bytes=read_count(fact, "free_bytes"),
+        used_bytes=read_count(fact, "used_bytes") or peak_bytes or of_device["peak_rss_bytes" if on_host else "peak"],
+        unallocated_bytes=read_count(fact, "unallocated_bytes"),
         parameter_bytes=read_count(held, "parameter_bytes"),
         gradient_bytes=read_count(held, "gradient_bytes"),
         optimizer_state_bytes=read_count(held, "optimizer_state_bytes"),

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from hotloop.core.analysis import OptimizerFacts, RankAnalysis
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.noise import noise_of_mean_ratio
 from hotloop.core.phases import PHASES, Excluded
 from hotloop.core.recording import DEVICE_TIME_FIELDS, STEP_FIELDS
-from hotloop.core.report import AppliedTechnique, DevicePhase, Health, MemorySummary, Overhead, Timeline
+from hotloop.core.report import DevicePhase, Health, MemorySummary, Overhead, Timeline
 
 from .batch_source import find_batch_statement
 from .changes import RankSteps
@@ -60,7 +61,7 @@ from .steady import Steady, find_steady
 from .tail import Tail, find_tail
 from .units import Units, measure_units
 from .unrest import find_unrest
-from .validation import ValidationTime, find_validation, validation_in_gaps
+from .validation import ValidationTime, find_validation, trains_on_others, validation_in_gaps
 
 MAX_COLUMN_LENGTH = 100_000
 """Columns of longer runs are a fair draw of this many steps, in order; means and shares always use all steps."""
@@ -228,7 +229,14 @@ def _read_work(recording: Recording, steps: Steps, files: SourceFiles) -> _Work:
         memory=memory,
         memory_slope=slope,
         tail=find_tail(steps, facts),
-        lines=collect_lines(facts, first_row, last_row, files, read_text(process, "cwd") or ""),
+        lines=collect_lines(
+            facts,
+            first_row,
+            last_row,
+            files,
+            read_text(process, "cwd") or "",
+            trains_on_others=trains_on_others(steps, validation),
+        ),
         files=files,
         anchor_wall_s=read_float(process, "anchor_wall_s"),
     )
@@ -245,6 +253,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
     scaler, autocast = last_of_kind(facts, "scaler"), last_of_kind(facts, "autocast")
     checkpointing = last_of_kind(facts, "checkpointing")
     return RankAnalysis(
+        applied=tuple(dict.fromkeys(one.technique for one in read_applied(facts) if one.is_applied)),
         rank=read_int(work.process, "rank"),
         local_rank=read_int(work.process, "local_rank"),
         host=read_text(work.process, "host") or "?",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from hotloop.core.analysis import RankAnalysis
 from hotloop.core.benchmarks import ScalingRun
 from hotloop.core.errors import HotloopError
+from hotloop.core.link_fit import usual_latency_ns
 
 from .run_changes import count_units, join_training
 from .trainings import Training
@@ -30,9 +32,16 @@ def measure_ranks(training: Training, ranks_count: int, *, is_synced: bool) -> S
         units_per_step=count_units(training, unit) if unit != "step" else None,
         exposed_ns=sum(exposed) / len(exposed) if len(exposed) == ranks_count else None,
         threads=training.lead.rank.torch_threads,
+        latency_ns=_latency_ns(training.lead.rank) if ranks_count > 1 else 0.0,
         is_synced=is_synced,
         has_ddp=all(rank.ddp is not None for rank in ranks),
     )
+
+
+def _latency_ns(rank: RankAnalysis) -> float | None:
+    if rank.ddp is None or not rank.ddp.bucket_sizes:
+        return None
+    return usual_latency_ns(rank.ddp.backend) * len(rank.ddp.bucket_sizes) * max(1.0, rank.mean["backwards"])
 
 
 def measure_compute_ns(training: Training) -> float:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.phases import PHASES, Breakdown, PhaseStats
+from hotloop.core.recording import OTHER_WAIT_FIELD
 from hotloop.core.report import (
-    AppliedTechnique,
     DevicePhase,
     Health,
     LineShare,
@@ -201,7 +202,7 @@ def _phase_of(field_name: str, process: ProcessAnalysis) -> str:
         mean_ns = process.rank.breakdown.mean_ns("validation")
         if 2 * mean_ns > process.rank.mean["nograd_ns"] > 0:
             return "validation"
-    return FIELD_PHASE.get(field_name, "other")
+    return "validation" if field_name == OTHER_WAIT_FIELD else FIELD_PHASE.get(field_name, "other")
 
 
 def _rate(processes: Sequence[ProcessAnalysis], per_step: Sequence[float | None]) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hotloop.core.recording import TIME_FIELDS
+from hotloop.core.recording import OTHER_WAIT_FIELD, SAMPLED_FIELDS
 
 from .facts import Fact, of_kind, read_int, read_items
 from .partition import FIELD_PHASE
@@ -57,10 +57,10 @@ def _sampled_tail(steps: Steps, facts: Sequence[Fact]) -> Tail:
             if (
                 isinstance(item, (list, tuple))
                 and len(item) == 4
-                and item[0] in TIME_FIELDS
+                and item[0] in SAMPLED_FIELDS
                 and isinstance(item[3], int)
             ):
-                seen[item[0]] += max(0, item[3])
+                seen["input_wait_ns" if item[0] == OTHER_WAIT_FIELD else item[0]] += max(0, item[3])
     phases = _phases_of(seen)
     if seen["nograd_ns"] and not np.median(steps.columns["nograd_forwards"] / steps.weight):
         # The batches of an evaluation come from a loader of its own, and no training forward uses them.

@@ -89,12 +89,12 @@ def describe_reading(run: Run) -> tuple[Health, ...]:
 def find_outcome(run: Run, training: Training | None) -> Outcome:
     """How the command ended; what the processes themselves said tells an exception from a plain exit code."""
     outcome = run.outcome
-    said = training.lead.ended if training is not None else None
+    ended_as = training.lead.ended if training is not None else None
     ends = [last_of_kind(process.facts, "end").get("ended") for process in run.processes]
     if "oom" in ends:  # one rank's error ends the others by a signal
-        said = "oom"
+        ended_as = "oom"
     if outcome is None:
-        ended = said if said is not None else "unknown" if run.outcome_lost else "running"
+        ended = ended_as if ended_as is not None else "unknown" if run.outcome_lost else "running"
         return Outcome(ended=ended, exit_code=None, signal=None, training_seen=training is not None)
     number = outcome.get("signal")
     name = signal.Signals(number).name if isinstance(number, int) and number in set(signal.Signals) else None
@@ -104,8 +104,8 @@ def find_outcome(run: Run, training: Training | None) -> Outcome:
             ended = "oom" if outcome.get("oom_kills") else "killed"
     else:
         ended = "completed"
-        if outcome.get("exit_code") and said in ("exception", "oom"):
-            ended = said
+        if outcome.get("exit_code") and ended_as in ("exception", "oom"):
+            ended = ended_as
         elif outcome.get("exit_code") and outcome.get("oom_kills") and None in ends:
             ended = "oom"  # the kernel killed a process of the launcher
     exit_code = None if number is not None else outcome.get("exit_code")

@@ -40,13 +40,13 @@ class _Group:
     """Processes of earlier attempts, before the launcher restarted the training."""
 
 
-def analyze_run(recordings: Sequence[Recording], files: SourceFiles | None = None) -> tuple[Training, ...]:
+def analyze_run(recordings: Sequence[Recording]) -> tuple[Training, ...]:
     """The trainings of a run, largest first; none when no process completed a step.
 
     Ranks of one launch form a training; a restart replaces what came before it; processes without a rank that train
     at the same time (hogwild) are one training; whatever else follows or runs beside is a training of its own.
     """
-    files = files or SourceFiles()
+    files = SourceFiles()
     found = [p for recording in recordings if (p := analyze_process(recording, files)) is not None]
     found.sort(key=lambda p: (p.begin_wall_s or 0.0, p.rank.host, p.rank.pid))
     loose, ranked = _split_hogwild(found)
@@ -177,10 +177,10 @@ def _build_training(group: _Group) -> Training:
     if group.earlier:
         attempts = len({p.rank.restart for p in group.earlier})
         steps = max(p.rank.steps for p in group.earlier)
-        told = "1 earlier attempt" if attempts == 1 else f"{attempts} earlier attempts"
+        text = "1 earlier attempt" if attempts == 1 else f"{attempts} earlier attempts"
         most = f"up to {steps} step{'' if steps == 1 else 's'} a process"
         is_or_are = "is" if attempts == 1 else "are"
-        message = f"the training was restarted: {told} ({most}) {is_or_are} not included in the figures"
+        message = f"the training was restarted: {text} ({most}) {is_or_are} not included in the figures"
         health.append(Health(level="warning", message=message))
     world_size = max(r.world_size for r in ranks)
     if ranks[0].rank is not None and len(ranks) < world_size:

@@ -79,6 +79,14 @@ def find_validation(steps: Steps) -> ValidationTime:
     )
 
 
+def trains_on_others(steps: Steps, validation: ValidationTime) -> bool:
+    """Whether most steps take batches of a loader that does not feed backward and validate nothing: ``zip`` of a loader
+    that is trained on with one that only gives a target."""
+    others = np.maximum(steps.columns["batches"] - np.maximum(steps.columns["micro_batches"], 0), 0)
+    taking = np.minimum(others, steps.weight)[~validation.is_validating]
+    return int(taking.sum()) > RARE_ABOVE_NONE_RATIO * int(steps.weight.sum())
+
+
 def validation_in_gaps(validation: ValidationTime, weight: IntColumn, base: BoolColumn) -> dict[str, float]:
     """Nanoseconds of validation in each gap field, as a mean per step of ``base``; fields without any are left out.
 

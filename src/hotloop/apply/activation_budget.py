@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hotloop.apply.activation_plan import TOLERANCE_RATIO, Footprint, Kept, Plan, UnitCall, plan_budget
+from hotloop.apply.activation_plan import TOLERANCE_RATIO, Footprint, KeptStorage, RecomputePlan, UnitCall, plan_budget
 from hotloop.apply.forward import wrap_forward
 from hotloop.apply.recompute import watch_state
 
@@ -17,7 +17,7 @@ class BudgetedRecomputation:
     """Recomputes as much of ``units`` as the budget asks for. The first forward with gradients is watched.
 
     In it, one unit of each shape runs as it is and shows what it keeps; further ones of the same shape are recomputed
-    whole, so that the first step needs no more memory than that. ``done(plan, said)`` is called with the plan;
+    whole, so that the first step needs no more memory than that. ``done(plan, text)`` is called with the plan;
     ``refuse(why)`` when a unit changes state that a second forward would change again, and then all is as before.
     """
 
@@ -27,7 +27,7 @@ class BudgetedRecomputation:
         units: Sequence[Any],
         budget_ratio: float,
         *,
-        done: Callable[[Plan, str], None],
+        done: Callable[[RecomputePlan, str], None],
         refuse: Callable[[str], None],
     ) -> None:
         self._model = model
@@ -83,21 +83,21 @@ class BudgetedRecomputation:
             self._follow(plan_budget(watch.footprint(), self._budget_ratio), watch.modules)
         return result
 
-    def _follow(self, plan: Plan, modules: Sequence[Any]) -> None:
+    def _follow(self, plan: RecomputePlan, modules: Sequence[Any]) -> None:
         for index in sorted(plan.again):
             self._undo.append(wrap_forward(modules[index], functools.partial(self._run, modules[index])))
         outer = sum(any(modules[index] is one for one in self._units) for index in plan.again)
         parts = len(plan.again) - outer
-        said = (
+        text = (
             f"{outer} of {len(self._units)} blocks{f' and {parts} parts of others' if parts else ''} are recomputed: "
             f"at most {plan.peak_ratio:.0%} of {plan.total_bytes / MIB:.1f} MiB of the model's activations are kept"
         )
         if plan.peak_ratio > self._budget_ratio + TOLERANCE_RATIO:
-            said += (
+            text += (
                 f"; a budget of {self._budget_ratio:g} cannot be reached, because each block is recomputed as a "
                 "whole in backward"
             )
-        self._done(plan, said)
+        self._done(plan, text)
 
     def _run(self, module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         import torch
@@ -120,9 +120,9 @@ class _Watch:
         self._path: list[int] = []
         self._position = 0
         self._is_copied = False
-        self._kept: list[Kept] = []
+        self._kept: list[KeptStorage] = []
         self._calls: list[UnitCall] = []
-        self._seen: dict[Any, tuple[int, tuple[Kept, ...], tuple[UnitCall, ...], list[int], list[int]]] = {}
+        self._seen: dict[Any, tuple[int, tuple[KeptStorage, ...], tuple[UnitCall, ...], list[int], list[int]]] = {}
         self._held: list[Any] = []  # so that no address is used twice while this lasts
         self._next_key = -1
         # Neither parameters nor the batch are activations: they are there in any case.
@@ -148,7 +148,7 @@ class _Watch:
         if not self._is_copied:
             for key, size_bytes in self._storages(tensor, hold=False):
                 if key not in self._not_ours:
-                    self._kept.append(Kept(key, size_bytes, tuple(self._path), self._position))
+                    self._kept.append(KeptStorage(key, size_bytes, tuple(self._path), self._position))
         return tensor
 
     def _enter(self, module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -198,7 +198,7 @@ class _Watch:
         self,
         number: int,
         module: Any,
-        known: tuple[int, tuple[Kept, ...], tuple[UnitCall, ...], list[int], list[int]],
+        known: tuple[int, tuple[KeptStorage, ...], tuple[UnitCall, ...], list[int], list[int]],
         inputs: Sequence[tuple[int, int]],
         call: Callable[..., Any],
         args: Any,
@@ -231,7 +231,7 @@ class _Watch:
         start, begun = self._position + 1, calls[0].position
         for one in kept:
             position = one.position - begun + start
-            self._kept.append(Kept(key_of(one.key), one.size_bytes, path_of(one.path), position))
+            self._kept.append(KeptStorage(key_of(one.key), one.size_bytes, path_of(one.path), position))
         for seen in calls:
             entries = tuple((key_of(key), size_bytes) for key, size_bytes in seen.inputs)
             self._calls.append(UnitCall(path_of(seen.path), seen.position - begun + start, entries))

@@ -17,7 +17,7 @@ MOST_EXACT = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptStorage:
     """A storage that the forward kept. ``path``: the units inside which it was, outermost first. ``position``: how many
     units had been entered by then."""
 
@@ -40,12 +40,12 @@ class UnitCall:
 class Footprint:
     """All that one forward kept, and the calls of its units in order."""
 
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptStorage, ...]
     calls: tuple[UnitCall, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RecomputePlan:
     """``again``: units whose forward is computed again. ``peak_bytes``: the most that is kept at any time of a step."""
 
     again: frozenset[int]
@@ -97,7 +97,7 @@ def peak_bytes(footprint: Footprint, again: frozenset[int]) -> int:
     return most
 
 
-def plan_budget(footprint: Footprint, budget_ratio: float) -> Plan:
+def plan_budget(footprint: Footprint, budget_ratio: float) -> RecomputePlan:
     """The units to compute again so that the peak is ``budget_ratio`` of what the plain forward keeps.
 
     Early units are taken first: when backward comes to them, what the later ones kept is gone, so that computing them
@@ -109,11 +109,11 @@ def plan_budget(footprint: Footprint, budget_ratio: float) -> Plan:
     target = budget_ratio * total
     shortlist = _shortlist(outer, options, _kept_apart(footprint), target)
     plans = [
-        Plan(again=again, total_bytes=total, peak_bytes=peak_bytes(footprint, again))
+        RecomputePlan(again=again, total_bytes=total, peak_bytes=peak_bytes(footprint, again))
         for again in (*shortlist, frozenset(outer))
     ]
 
-    def distance(plan: Plan) -> tuple[float, int, int]:
+    def distance(plan: RecomputePlan) -> tuple[float, int, int]:
         over = plan.peak_ratio - budget_ratio
         # A little above costs as much as twice that below; in steps of half a point, then the least work.
         return (round(200 * max(2 * over, -over)), len(plan.again), plan.peak_bytes)
@@ -121,7 +121,7 @@ def plan_budget(footprint: Footprint, budget_ratio: float) -> Plan:
     return min(plans, key=distance)
 
 
-def _entered(footprint: Footprint, one: Kept, again: frozenset[int]) -> int:
+def _entered(footprint: Footprint, one: KeptStorage, again: frozenset[int]) -> int:
     """Position of the call of the outermost unit of ``again`` in which a storage was kept."""
     unit = next(part for part in one.path if part in again)
     return max(

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.apply import TECHNIQUES
-from hotloop.apply.applier import Applier, Record, make_context
-from hotloop.apply.check import check_strategy
+from hotloop.apply.applier import Applier, make_context
+from hotloop.apply.strategy_check import check_strategy
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.strategy import Strategy, load_strategy
 
 
@@ -19,7 +20,7 @@ class AppliedStrategy:
     model: Any
     optimizer: Any
     loader: Any
-    records: tuple[Record, ...]
+    records: tuple[AppliedTechnique, ...]
     applier: Applier = field(repr=False)
 
     def undo(self) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from hotloop.apply.check import settings_of
+from hotloop.apply.strategy_check import settings_of
+from hotloop.core.applied import APPLIED, FAILED, NOT_APPLICABLE, AppliedTechnique
 from hotloop.core.cores import count_cores
 from hotloop.core.findings import Value, Where
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.techniques import Applied, Call, CopyChange, Effect, NotApplicable, Technique, has_hook
-
-APPLIED, NOT_APPLICABLE, FAILED = "applied", "not applicable", "failed"
 
 MEETINGS = {
     "start": "the process",
@@ -30,26 +29,6 @@ MEETINGS = {
 
 MOST_CALL_PLACES = 1_000
 """Places of calls that are remembered; calls from further ones (generated code) stay as they are."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """What one technique did to one object. ``status`` is 'applied', 'not applicable' or 'failed'."""
-
-    technique: str
-    settings: Mapping[str, Value]
-    status: str
-    detail: str
-    target: str | None
-    where: Where | None
-    numerics: str | None
-    explicit: str | None = None
-    values: Mapping[str, Value] = field(default_factory=dict)
-    """What was set, by name: ``detail`` says the same in words."""
-
-    def as_fact(self) -> dict[str, Any]:
-        where = None if self.where is None else [self.where.file, self.where.line, self.where.function]
-        return {"kind": "applied", **asdict(self), "where": where}
 
 
 @dataclass(slots=True)
@@ -80,17 +59,14 @@ class ProcessContext:
         return [one for one in (reference() for reference in self.known_models) if one is not None]
 
 
-def make_context(
-    strategy: Strategy, *, from_outside: bool, environment: Mapping[str, str] | None = None
-) -> ProcessContext:
+def make_context(strategy: Strategy, *, from_outside: bool) -> ProcessContext:
     """The context of this process; ranks are torchrun's variables."""
-    variables = os.environ if environment is None else environment
     return ProcessContext(
         strategy=strategy,
         from_outside=from_outside,
-        rank=_integer(variables.get("RANK"), 0),
-        world_size=_integer(variables.get("WORLD_SIZE"), 1),
-        local_world_size=_integer(variables.get("LOCAL_WORLD_SIZE"), 1),
+        rank=_integer(os.environ.get("RANK"), 0),
+        world_size=_integer(os.environ.get("WORLD_SIZE"), 1),
+        local_world_size=_integer(os.environ.get("LOCAL_WORLD_SIZE"), 1),
         cores=count_cores(),
         known_models=[],
         known_optimizers=[],
@@ -101,7 +77,7 @@ def make_context(
 class Applier:
     """Calls the techniques of a strategy, in the order of their stages.
 
-    ``tell(record)`` receives what happened; ``find_place()`` answers the user's line that is running now.
+    ``emit(record)`` receives what happened; ``find_place()`` answers the user's line that is running now.
     """
 
     def __init__(
@@ -110,13 +86,13 @@ class Applier:
         techniques: Mapping[str, Technique],
         context: ProcessContext,
         *,
-        tell: Callable[[Record], None] = lambda record: None,
+        emit: Callable[[AppliedTechnique], None] = lambda record: None,
         find_place: Callable[[], Where | None] = lambda: None,
     ) -> None:
         self.context = context
         context.on_report = self._report
-        self.records: list[Record] = []
-        self._tell = tell
+        self.records: list[AppliedTechnique] = []
+        self._emit = emit
         self._find_place = find_place
         self._plan: list[tuple[Technique, dict[str, Value], Choice]] = sorted(
             (
@@ -129,7 +105,7 @@ class Applier:
         self._met: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._places: weakref.WeakKeyDictionary[Any, Where] = weakref.WeakKeyDictionary()
         self._places_of_calls: dict[tuple[Any, ...], Where | None] = {}
-        self._told_calls: set[tuple[Any, ...]] = set()
+        self._reported_calls: set[tuple[Any, ...]] = set()
         self._asked: set[str] = set()
         self.waiting: list[weakref.ref[Any]] = []
         """Optimizers that were built and not used yet."""
@@ -223,19 +199,19 @@ class Applier:
                 call.function, call.args, call.kwargs = before
                 self._record(technique, settings, FAILED, f"{type(error).__name__}: {error}", shown, where, None)
                 continue
-            if effect is not None and (key, technique.id, type(effect)) not in self._told_calls:
-                self._told_calls.add((key, technique.id, type(effect)))
+            if effect is not None and (key, technique.id, type(effect)) not in self._reported_calls:
+                self._reported_calls.add((key, technique.id, type(effect)))
                 self._note(technique, settings, effect, shown, where)
         return call
 
     def finish(self) -> None:
         """Say of every technique that met no object of its own why nothing happened."""
-        told = {record.technique for record in self.records}
+        reported = {record.technique for record in self.records}
         for technique, settings, _ in self._plan:
-            if technique.id in told:
+            if technique.id in reported:
                 continue
             hooks = [hook for hook in MEETINGS if hook != "start" and has_hook(technique, hook)]
-            if hooks:
+            if hooks and not (self.context.memory(technique.id).get("acts_later") and not self.context.from_outside):
                 asked = self.context.memory(technique.id).get("why_not", "it found nothing to change")
                 why = asked if technique.id in self._asked else MEETINGS[hooks[0]]
                 self._record(technique, settings, NOT_APPLICABLE, why, None, None, None)
@@ -300,7 +276,7 @@ class Applier:
         explicit: str | None = None,
         values: Mapping[str, Value] | None = None,
     ) -> None:
-        record = Record(
+        record = AppliedTechnique(
             technique=technique.id,
             settings=dict(settings),
             status=status,
@@ -313,7 +289,7 @@ class Applier:
         )
         if record not in self.records:
             self.records.append(record)
-            self._tell(record)
+            self._emit(record)
 
 
 def _is_meant(choice: Choice, where: Where | None) -> bool:

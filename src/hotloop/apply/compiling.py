@@ -40,7 +40,7 @@ def allow_failures(fullgraph: bool) -> Callable[[], None]:
     return undo
 
 
-def watch_first_call(call: Callable[..., Any], device: Any, end: Callable[[], None], tell: Callable[[], None]) -> Any:
+def watch_first_call(call: Callable[..., Any], device: Any, end: Callable[[], None], emit: Callable[[], None]) -> Any:
     """``call``, which says of its first use if that drew random numbers, after ``end`` has put ``call`` itself back.
 
     Inductor's code draws other numbers than the same operators do in eager mode, from a seed that it takes from torch's
@@ -56,7 +56,7 @@ def watch_first_call(call: Callable[..., Any], device: Any, end: Callable[[], No
         before = state()
         result = call(*args, **kwargs)
         if not torch.equal(before, state()):
-            tell()
+            emit()
         return result
 
     return first_call

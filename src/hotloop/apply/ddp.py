@@ -24,6 +24,18 @@ def why_special(ddp: Any) -> str | None:
     """What this DDP does beyond averaging its gradients, which hotloop cannot repeat; None when nothing."""
     if ddp._comm_hooks or ddp._get_ddp_logging_data().get("comm_hook"):
         return "DDP has a communication hook"
+    return _why_unusual(ddp)
+
+
+def why_no_average(ddp: Any) -> str | None:
+    """As ``why_special``, for what is right with every hook that averages: with hotloop's own too."""
+    states = [state for _, state in ddp._comm_hooks]
+    if states and all(type(state).__module__.startswith("hotloop.apply.compression.") for state in states):
+        return _why_unusual(ddp)
+    return why_special(ddp)
+
+
+def _why_unusual(ddp: Any) -> str | None:
     if getattr(ddp, "mixed_precision", None) is not None:
         return "DDP's own mixed precision is on"
     if getattr(ddp, "_use_python_reducer", False):
@@ -58,21 +70,29 @@ def agree(ddp: Any, values: Sequence[int]) -> list[tuple[int, int]]:
 def average_gradients(ddp: Any, parameters: Sequence[Any]) -> None:
     """Replace every gradient by its mean over all ranks, as DDP would have. All ranks must call this."""
     import torch
-    import torch.distributed as dist
-    from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-    world_size = dist.get_world_size(ddp.process_group)
     with torch.no_grad():
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        for chunk in _chunks([parameter.grad for parameter in parameters]):
+        average_tensors([parameter.grad for parameter in parameters], ddp.process_group)
+
+
+def average_tensors(tensors: Sequence[Any], group: Any) -> None:
+    """Replace every tensor by its mean over the ranks of a group. All ranks must call this."""
+    import torch
+    import torch.distributed as dist
+    from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+    world_size = dist.get_world_size(group)
+    with torch.no_grad():
+        for chunk in _chunks(tensors):
             flat = _flatten_dense_tensors(chunk)  # type: ignore[no-untyped-call]
             flat.div_(world_size)
-            dist.all_reduce(flat, group=ddp.process_group)
+            dist.all_reduce(flat, group=group)
             means = _unflatten_dense_tensors(flat, chunk)  # type: ignore[no-untyped-call]
-            for gradient, mean in zip(chunk, means, strict=True):
-                gradient.copy_(mean)
+            for tensor, mean in zip(chunk, means, strict=True):
+                tensor.copy_(mean)
 
 
 def rebuild_reducer(ddp: Any) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.apply import TECHNIQUES
-from hotloop.apply.applier import APPLIED, NOT_APPLICABLE, Record
-from hotloop.apply.check import settings_of
+from hotloop.apply.strategy_check import settings_of
+from hotloop.core.applied import APPLIED, NOT_APPLICABLE, AppliedTechnique
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied
 
@@ -27,7 +27,7 @@ def set_variables(strategy: Strategy, environment: Mapping[str, str]) -> tuple[d
         if effect is None:
             continue
         applied = isinstance(effect, Applied)
-        record = Record(
+        record = AppliedTechnique(
             technique=technique.id,
             settings=settings,
             status=APPLIED if applied else NOT_APPLICABLE,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Saving, saving_within
+from hotloop.core.kept_samples import found_ratio
+from hotloop.core.worker_model import LoadingWork, simulate_workers
 
 
 def forecast_removal(analysis: Analysis, removed_ns: float, *, is_hidden: bool = False) -> Saving | None:
@@ -23,29 +25,50 @@ def forecast_removal(analysis: Analysis, removed_ns: float, *, is_hidden: bool =
 def forecast_workers(analysis: Analysis, workers: int) -> Saving | None:
     """What worker processes win over loading in the training process, from the measured times of a batch.
 
-    Loading then happens beside the step, by ``workers`` at once; the step cannot be shorter than its own work, than the
-    loading of a worker's share, nor than all CPU time on the cores that there are. None where it is not measured, or
-    where workers load already.
+    Loading then happens beside the step, by ``workers`` at once (core/worker_model.py). None where it is not measured,
+    or where workers load already.
     """
     rank = analysis.lead
     loaders = [one for one in rank.loaders if one.feeds_backward]
-    if len(loaders) != 1 or loaders[0].num_workers != 0 or loaders[0].fetch_ns is None:
+    if len(loaders) != 1 or loaders[0].num_workers != 0 or loaders[0].fetch_ns is None or loaders[0].chooses_workers:
         return None
-    step_ns, wait_ns, cpu_ns = rank.step_mean_ns, rank.mean["input_wait_ns"], rank.mean["cpu_ns"]
+    loader, step_ns, wait_ns, cpu_ns = loaders[0], rank.step_mean_ns, rank.mean["input_wait_ns"], rank.mean["cpu_ns"]
     batches = rank.mean["micro_batches"]
     cores = (rank.cores or 0) / max(1, rank.local_world_size or 1)
-    if min(wait_ns, cpu_ns, batches) <= 0 or cores <= 0 or workers < 1:
+    if min(wait_ns, cpu_ns, batches) <= 0 or cores <= 0 or workers < 1 or loader.fetch_ns is None:
         return None
-    load_ns = batches * (loaders[0].fetch_ns + (loaders[0].collate_ns or 0.0))
-    on_cores_ns = cpu_ns / cores
-    rest_ns = max(0.0, step_ns - wait_ns)
+    fetch_cpu_ns = loader.fetch_ns if loader.fetch_cpu_ns is None else min(loader.fetch_ns, loader.fetch_cpu_ns)
+    collate_ns = loader.collate_ns or 0.0
+    work = LoadingWork(wall_ns=batches * (loader.fetch_ns + collate_ns), cpu_ns=batches * (fetch_cpu_ns + collate_ns))
+    compute_ns = max(1.0, step_ns - wait_ns)
+    busy = min(cores, max(1.0, (cpu_ns - work.cpu_ns) / compute_ns))
+    step = simulate_workers(compute_ns=compute_ns, work=work, batches=batches, cores=cores, busy=busy, workers=workers)
+    low, mid, high = (1.0 - one / step_ns for one in (step.worst_ns, step.mid_ns, step.best_ns))
+    return saving_within(min(1.0, wait_ns / step_ns), low, mid, high, Basis.SIMULATED)
 
-    def saving(loading_ns: float, least_ns: float) -> float:
-        return 1.0 - max(rest_ns, loading_ns, least_ns) / step_ns
 
-    cost = min(1.0, wait_ns / step_ns)
-    # High: as if cores were never short. Low: one worker fewer, as if the main process lost a core to them.
-    high = saving(load_ns / workers, 0.0)
-    mid = saving(load_ns / workers, on_cores_ns)
-    low = saving(load_ns / max(1, workers - 1), cpu_ns / max(1.0, cores - 1))
-    return saving_within(cost, low, mid, high, Basis.SIMULATED)
+KEPT_LOW_RATIO, KEPT_MID_RATIO = 0.5, 0.75
+"""Part of the time that makes samples which is won where they are copied instead (as for samples prepared ahead,
+hotloop/diagnose/loading.py: 0.73 to 1.09 of it was won)."""
+
+
+def forecast_kept_samples(analysis: Analysis, *, is_on_disk: bool = False) -> Saving | None:
+    """What samples that are read once and kept win, over the epochs of this run: the first one reads them.
+
+    On disk it is what a later run wins, which finds them all. None where samples must not be kept (drawn at random, an
+    iterable data set) or where the time of reading them, the epochs or the draws are not known.
+    """
+    rank = analysis.lead
+    loaders = [one for one in rank.loaders if one.feeds_backward]
+    if len(loaders) != 1:
+        return None
+    loader, wait_ns = loaders[0], rank.mean["input_wait_ns"]
+    if loader.iterable or loader.draws_random is not False or not loader.fetch_ns or not loader.length:
+        return None
+    if wait_ns <= 0 or not loader.batches or rank.step_mean_ns <= 0:
+        return None
+    fetch_ns = wait_ns * loader.fetch_ns / (loader.fetch_ns + (loader.collate_ns or 0.0))
+    won = fetch_ns / rank.step_mean_ns
+    if not is_on_disk:
+        won *= found_ratio(loader.batches / loader.length, max(1, rank.world_size))
+    return saving_within(min(1.0, won), KEPT_LOW_RATIO * won, KEPT_MID_RATIO * won, won, Basis.SIMULATED)

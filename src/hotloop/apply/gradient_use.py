@@ -63,9 +63,9 @@ def gradient_line(source: str | bytes) -> int | None:
 class GradientReads:
     """While installed, tells of every read of a parameter's ``grad`` by Python code outside torch and hotloop."""
 
-    def __init__(self, parameters: set[int], tell: Callable[[str], None]) -> None:
+    def __init__(self, parameters: set[int], emit: Callable[[str], None]) -> None:
         self._parameters = parameters
-        self._tell = tell
+        self._emit = emit
         self._property: Any = None
 
     def install(self) -> None:
@@ -73,14 +73,14 @@ class GradientReads:
 
         base: Any = torch._C.TensorBase.grad
         inside = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
-        parameters, tell = self._parameters, self._tell
+        parameters, emit = self._parameters, self._emit
 
         def read(tensor: Any) -> Any:
             if id(tensor) in parameters:
                 frame = sys._getframe(1)
                 file = frame.f_code.co_filename
                 if not file.startswith(inside) and not file.startswith("<hotloop"):
-                    tell(f"{file}:{frame.f_lineno}")
+                    emit(f"{file}:{frame.f_lineno}")
             return base.__get__(tensor)
 
         if "grad" not in vars(torch.Tensor):

@@ -23,6 +23,9 @@ from typing import Any
 
 import torch
 
+from hotloop.apply.sample_format import NotPlain, encode
+from hotloop.apply.shareable import find_generators
+
 READ_BUDGET_S = 1.0
 TIMEOUT_S = 10.0
 SAMPLES_COUNT = 4
@@ -36,6 +39,9 @@ _COPIES = (
     "contiguous", "as_strided", "split", "unbind", "narrow", "lift", "to_copy", "fill", "set_", "t.", "select_scatter",
 )  # fmt: skip
 """Operators that move numbers without computing them: threads cannot change what they give."""
+
+
+_PROCESS = {"is_trial": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +59,24 @@ class Reads:
     error: str | None = None
     batch_bytes: int | None = None
     batch_tensors: int | None = None
+    own_draws: tuple[str, ...] = ()
+    """Generators of the data set's own that moved."""
+    unplain: str | None = None
+    """Why a sample has no plain record (hotloop.apply.sample_format)."""
+    record_bytes: int | None = None
+    """Of a sample's plain record, in the mean."""
+    key_kind: str = ""
+    """Class of the keys that the sampler gives."""
 
 
-def read_samples(loader: Any) -> Reads | str:
-    """Read a few samples of a map-style data set in a forked child; a text when the child gave no answer."""
+def read_samples(loader: Any, *, watch_operators: bool = True) -> Reads | str:
+    """Read a few samples of a map-style data set in a forked child; a text when the child gave no answer.
+
+    Without ``watch_operators`` nothing is ``threaded``, and the child saves seconds of imports.
+    """
     if not hasattr(os, "fork") or sys.platform != "linux":
         return "this system cannot fork a process safely, so reading samples cannot be tried"
-    threads = torch.get_num_threads()
+    threads = torch.get_num_threads() if watch_operators else 1
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python warns of forks beside threads; a loader's workers are just that
@@ -67,7 +84,7 @@ def read_samples(loader: Any) -> Reads | str:
     if child == 0:
         try:
             os.close(reading)
-            _be_silent()
+            begin_trial(TIMEOUT_S)
             text = json.dumps(asdict(_read(loader, threads)))
             os.write(writing, text.encode()[:60000])  # below a pipe's capacity: it never blocks
         except BaseException:
@@ -89,6 +106,11 @@ def read_samples(loader: Any) -> Reads | str:
     return Reads(**fields)
 
 
+def is_trial() -> bool:
+    """Whether this process only tries reading samples, so that nothing may be kept for the training."""
+    return _PROCESS["is_trial"]
+
+
 def random_states() -> dict[str, Any]:
     """The state of every global random generator; numpy's only where something else has imported numpy."""
     states: dict[str, Any] = {"torch": torch.get_rng_state(), "random": random.getstate()}
@@ -103,6 +125,25 @@ def moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
     """Names of the generators that drew between two snapshots."""
     found = {name for name in ("random", "numpy") if name in before and before[name] != after[name]}
     return found | ({"torch"} if not torch.equal(before["torch"], after["torch"]) else set())
+
+
+def states_of(generators: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of each random generator, comparable by ``alike``.
+
+    >>> one = {"own": random.Random(1)}
+    >>> before = states_of(one)
+    >>> alike(before, states_of(one)), one["own"].random() < 2, alike(before, states_of(one))
+    (True, True, False)
+    """
+    return {name: _state_of(generator) for name, generator in generators.items()}
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return repr(generator.getstate())
+    if hasattr(generator, "bit_generator"):
+        return generator.bit_generator.state
+    return generator.get_state()
 
 
 def fingerprint(dataset: Any) -> tuple[Any, ...]:
@@ -148,12 +189,14 @@ def _describe(thing: Any, path: str, found: list[Any], depth: int) -> None:
 # -- in the child -----------------------------------------------------------------------------------------------------
 
 
-def _be_silent() -> None:
+def begin_trial(limit_s: float) -> None:
+    """Make this forked process one that tells nobody and ends by itself: see ``is_trial``."""
+    _PROCESS["is_trial"] = True
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.alarm(int(TIMEOUT_S) + 5)  # it ends also when the training died meanwhile
+    signal.alarm(int(limit_s) + 5)  # it ends also when the training died meanwhile
 
 
 def _read(loader: Any, threads: int) -> Reads:
@@ -193,6 +236,8 @@ def _read_keys(loader: Any, taken: list[Any], sampler_draws: set[str], threads: 
         return many([key])[0] if many is not None else dataset[key]
 
     draws: set[str] = set()
+    own = find_generators(("dataset", dataset))
+    own_before = states_of(own)
     unstable = False
     samples: list[Any] = []
     changes: list[set[str]] = []
@@ -211,6 +256,8 @@ def _read_keys(loader: Any, taken: list[Any], sampler_draws: set[str], threads: 
         samples.append(again)
         if time.monotonic() > until:
             break
+    own_draws = {name for name, state in states_of(own).items() if not alike(own_before[name], state)}
+    unplain, record_bytes = _record(samples)
     before = random_states()
     batch = loader.collate_fn(samples if batched else samples[0])
     draws |= moved(before, random_states())
@@ -230,7 +277,19 @@ def _read_keys(loader: Any, taken: list[Any], sampler_draws: set[str], threads: 
         error=problem,
         batch_bytes=size * batch_count // max(1, len(samples)) if batched else size,
         batch_tensors=len(tensors),
+        own_draws=tuple(sorted(own_draws)),
+        unplain=unplain,
+        record_bytes=record_bytes,
+        key_kind=type(keys[0]).__name__ if keys else "",
     )
+
+
+def _record(samples: list[Any]) -> tuple[str | None, int | None]:
+    try:
+        sizes = [len(encode(sample, 0)) for sample in samples]
+    except NotPlain as error:
+        return str(error), None
+    return None, sum(sizes) // len(sizes) if sizes else None
 
 
 def _hand_over(batch: Any) -> str | None:
@@ -250,7 +309,7 @@ def _threaded_operators(read: Any, batched: bool) -> tuple[str, ...]:
 
     found: set[str] = set()
 
-    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = str(func).removeprefix("aten.")
             if not name.startswith(_COPIES):
@@ -262,7 +321,7 @@ def _threaded_operators(read: Any, batched: bool) -> tuple[str, ...]:
     if not batched:
         return ("it reads without batches",)
     try:
-        with Watch():  # type: ignore[no-untyped-call]
+        with OperatorWatch():  # type: ignore[no-untyped-call]
             read()
     except Exception as error:  # what cannot be watched is not known to be the same
         return (f"unknown: {type(error).__name__}",)
@@ -293,7 +352,7 @@ def alike(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         if a.shape != b.shape or a.dtype != b.dtype or a.layout != torch.strided:
             return bool(a.shape == b.shape and a.dtype == b.dtype)
-        return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)) if a.numel() else True
+        return torch.equal(_bytes_of(a), _bytes_of(b)) if a.numel() else True
     if isinstance(a, Mapping):
         return a.keys() == b.keys() and all(alike(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
@@ -306,6 +365,10 @@ def alike(a: Any, b: Any) -> bool:
         same: bool = a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
         return same
     return True
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 # -- in the training --------------------------------------------------------------------------------------------------

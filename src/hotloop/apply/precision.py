@@ -12,8 +12,8 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from hotloop.apply.forward import wrap_forward
+from hotloop.apply.forward_fallback import on_trial
 from hotloop.apply.modules import find_replication
-from hotloop.apply.trial import on_trial
 
 MOST_LAYERS = 8
 """So many wrappers of one forward are looked through."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from hotloop.apply.ddp import agree, average_gradients, reduced_parameters, why_special
+from hotloop.apply.ddp import agree, average_gradients, reduced_parameters, why_no_average
 from hotloop.apply.forward import wrap_forward
 from hotloop.apply.gradient_use import GradientReads, find_gradient_use
 from hotloop.core.findings import Value
@@ -25,14 +25,14 @@ LAST_DECISION = 1024
 class Rhythm:
     """Learns how many backwards a step has, then lets all but the last one of them keep its gradients local.
 
-    ``say(text, values)`` is called once, when it is decided: with the values of an Applied, or None where the exchange
+    ``emit(text, values)`` is called once, when it is decided: with the values of an Applied, or None where the exchange
     stays as it was. All that changes the exchange is decided from what happens on every rank alike: backwards through
     DDP and uses of its gradients.
     """
 
-    def __init__(self, ddp: Any, windows: int, say: Callable[[str, Mapping[str, Value] | None], None]) -> None:
+    def __init__(self, ddp: Any, windows: int, emit: Callable[[str, Mapping[str, Value] | None], None]) -> None:
         self._ddp = weakref.ref(ddp)
-        self._say = say
+        self._emit = emit
         self._enough = windows
         self._learning = True
         self._micro_batches = 0  # what was learned; 0 before
@@ -176,7 +176,7 @@ class Rhythm:
             self._next_decision *= 2
 
     def _what_forbids(self, ddp: Any) -> str | None:
-        special = why_special(ddp)
+        special = why_no_average(ddp)
         if special is not None:
             return special
         for parameter in reduced_parameters(ddp):
@@ -212,7 +212,7 @@ class Rhythm:
         if values is None:
             for hook in self._hooks:
                 hook.remove()
-        self._say(text, values)
+        self._emit(text, values)
 
 
 def _before_step(rhythm: Rhythm, optimizer: Any, args: Any, kwargs: Any) -> None:

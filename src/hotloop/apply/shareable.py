@@ -5,10 +5,11 @@ from __future__ import annotations
 import dis
 import inspect
 import io
+import random
 import threading
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 MOST_OBJECTS = 5000
@@ -44,6 +45,30 @@ def find_unshareable(*roots: tuple[str, Any]) -> str | None:
 
     ``roots`` are (name, object). Attributes, items, closures and the globals that their functions name are followed.
     """
+    for name, thing in _reach(roots):
+        problem = _problem(thing)
+        if problem is not None:
+            return f"{name} is {problem}"
+    return None
+
+
+def find_generators(*roots: tuple[str, Any]) -> dict[str, Any]:
+    """The random generators that belong to the roots or that their functions name, by name; not the global ones.
+
+    ``roots`` as for ``find_unshareable``: generators of Python, torch and numpy are known.
+    """
+    return {name: thing for name, thing in _reach(roots) if _is_generator(thing)}
+
+
+def _is_generator(thing: Any) -> bool:
+    kind = type(thing)
+    if kind.__module__.startswith("numpy.random"):
+        return kind.__name__ in ("Generator", "RandomState")
+    return isinstance(thing, random.Random) or (kind.__module__.startswith("torch") and kind.__name__ == "Generator")
+
+
+def _reach(roots: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Every object that the roots lead to, once, by its name, and no plain value."""
     waiting: deque[tuple[str, Any]] = deque(roots)
     seen: set[int] = set()
     kept: list[Any] = []  # ids stay unique while their objects live
@@ -53,11 +78,8 @@ def find_unshareable(*roots: tuple[str, Any]) -> str | None:
             continue
         seen.add(id(thing))
         kept.append(thing)
-        problem = _problem(thing)
-        if problem is not None:
-            return f"{name} is {problem}"
+        yield name, thing
         waiting.extend(_parts(name, thing))
-    return None
 
 
 def uses_worker_number(dataset: Any) -> bool:

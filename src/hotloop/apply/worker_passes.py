@@ -37,7 +37,7 @@ class WorkerPasses:
 
     A pickle or a deep copy of the loader leaves it behind and has torch's own workers. ``was_local`` says that the
     script loads in the main process: then passes without gradients (validation) still do, and so does whatever the
-    workers cannot do in exactly the same way. ``tell(why)`` is called when that is so for all later passes.
+    workers cannot do in exactly the same way. ``emit(why)`` is called when that is so for all later passes.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class WorkerPasses:
         training_only: bool,
         is_resampled: bool,
         niceness: int = 0,
-        tell: Callable[[str], None] = lambda why: None,
+        emit: Callable[[str], None] = lambda why: None,
     ) -> None:
         self._loader = weakref.ref(loader)
         self.persistent = persistent
@@ -61,7 +61,7 @@ class WorkerPasses:
         self.changes_count = 0
         self._is_resampled = is_resampled
         self._niceness = niceness
-        self._tell = tell
+        self._emit = emit
         self._built_print: Any = fingerprint(loader.dataset)
 
     def __call__(self) -> Any:
@@ -127,7 +127,7 @@ class WorkerPasses:
         if problem is None:
             return True
         self.changes_count = MOST_CHANGES
-        self._tell(f"workers are no longer used: {problem}")
+        self._emit(f"workers are no longer used: {problem}")
         return False
 
     def _start(self, taker: Pass, loader: Any) -> _Pool | None:
@@ -414,7 +414,7 @@ def give_workers(
     training_only: bool,
     is_resampled: bool,
     niceness: int = 0,
-    tell: Callable[[str], None] = lambda why: None,
+    emit: Callable[[str], None] = lambda why: None,
 ) -> None:
     """Let the loader's later passes fetch in workers. Iterators that exist already go on as they are."""
     passes = WorkerPasses(
@@ -424,7 +424,7 @@ def give_workers(
         training_only=training_only,
         is_resampled=is_resampled,
         niceness=niceness,
-        tell=tell,
+        emit=emit,
     )
     loader.num_workers = num_workers
     loader.prefetch_factor = prefetch_factor

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from hotloop.apply import TECHNIQUES
-from hotloop.apply.applier import Applier, Record, make_context
-from hotloop.apply.handed import Offer, offer_choices
+from hotloop.apply.applier import Applier, make_context
+from hotloop.apply.offer import Offer, offer_choices
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Where
 from hotloop.core.strategy import Strategy, strategy_from_mapping
 from hotloop.core.techniques import CopyChange
@@ -33,16 +34,20 @@ def apply_to_process(options: dict[str, Any], session: Session) -> dict[Site, Wr
         strategy,
         TECHNIQUES,
         make_context(strategy, from_outside=True),
-        tell=lambda record: _record(session, record),
+        emit=lambda record: _record(session, record),
         find_place=_find_place,
     )
     for fact in options.get("variables") or ():
         session.record_when_started(dict(fact))
     applier.start()
-    for_library = tuple(one for one in strategy.choices if TECHNIQUES[one.technique].needs_library)
+    for_library = tuple(
+        one
+        for one in strategy.choices
+        if TECHNIQUES[one.technique].needs_library or TECHNIQUES[one.technique].suits_library
+    )
     if for_library:
         chosen = Strategy(choices=for_library, name=strategy.name)
-        offer_choices(Offer(strategy=chosen, tell=functools.partial(_record, session), give_up=applier.give_up))
+        offer_choices(Offer(strategy=chosen, emit=functools.partial(_record, session), give_up=applier.give_up))
     if applier.has("change_model"):
         session.meets_model = applier.model_met
     if applier.step_watchers:
@@ -69,7 +74,7 @@ def function_site(name: str) -> Site:
     return known or Site(id=f"function-{path}", module=module, path=path, aliases=ALIASES)
 
 
-def _record(session: Session, record: Record) -> None:
+def _record(session: Session, record: AppliedTechnique) -> None:
     session.record_when_started(record.as_fact())
 
 

@@ -89,11 +89,12 @@ def run_child(
     environment: Mapping[str, str],
     on_tick: Callable[[], None] | None = None,
     cwd: Path | None = None,
+    on_ending: Callable[[], None] | None = None,
 ) -> ChildEnd:
     """Start the command and wait. Signals that were sent to us alone are passed on; those that the terminal or a
     supervisor sent to all of us are not repeated. A signal that we were told to ignore (nohup) the child ignores too.
 
-    ``on_tick`` is called about once a second while the command runs.
+    ``on_tick`` is called about once a second while the command runs, ``on_ending`` when somebody asks it to end.
     """
     import time
 
@@ -116,7 +117,7 @@ def run_child(
             code = 127 if isinstance(error, FileNotFoundError) else 126
             raise CommandNotStarted(f"{command[0]}: {error.strerror}", exit_code=code) from error
         if watch is not None:
-            seen |= _wait_passing_signals(child, numbers, on_tick, watch)
+            seen |= _wait_passing_signals(child, numbers, on_tick, watch, on_ending)
         else:
             child.wait()
     finally:
@@ -134,7 +135,11 @@ def run_child(
 
 
 def _wait_passing_signals(
-    child: subprocess.Popen[bytes], numbers: Sequence[int], on_tick: Callable[[], None] | None, watch: SignalGroupWatch
+    child: subprocess.Popen[bytes],
+    numbers: Sequence[int],
+    on_tick: Callable[[], None] | None,
+    watch: SignalGroupWatch,
+    on_ending: Callable[[], None] | None,
 ) -> set[int]:
     """Wait for the child's end; answers the signals that came."""
     seen: set[int] = set()
@@ -150,6 +155,8 @@ def _wait_passing_signals(
                 seen.add(info.si_signo)
                 if info.si_code != _SI_KERNEL and not watch.saw(info.si_signo):
                     child.send_signal(info.si_signo)
+                if on_ending is not None and signal.Signals(info.si_signo).name in ENDING:
+                    on_ending()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     return seen

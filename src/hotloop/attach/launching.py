@@ -20,9 +20,9 @@ def prepare_environment(
     """The environment of the child: with what the strategy sets in it, and the agent told the rest of the strategy."""
     if strategy is None:
         return attach_environment(variables, run_folder, options)
-    changed, told = set_variables(strategy, variables)
+    changed, effects = set_variables(strategy, variables)
     return attach_environment(
-        changed, run_folder, {**options, "variables": told, "strategy": strategy_to_mapping(strategy)}
+        changed, run_folder, {**options, "variables": effects, "strategy": strategy_to_mapping(strategy)}
     )
 
 

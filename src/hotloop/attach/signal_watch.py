@@ -61,12 +61,12 @@ class SignalGroupWatch:
 
     def _fetch(self) -> None:
         try:
-            told = os.read(self._read, 64)
+            signals = os.read(self._read, 64)
         except BlockingIOError:
             return
-        if not told:  # it is gone
+        if not signals:  # it is gone
             time.sleep(0.01)
-        for number in told:
+        for number in signals:
             self._seen[number] = time.monotonic()
 
     def end(self) -> None:

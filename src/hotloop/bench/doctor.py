@@ -26,13 +26,13 @@ CHECKS: tuple[HostCheck, ...] = tuple(
 """Every question, group by group, in the order of its module."""
 
 
-def run_checks(host: Host, questions: Iterable[HostCheck] | None = None) -> tuple[MachineCheck, ...]:
-    """The checks of one host, worst first, then by group; ``questions`` defaults to all.
+def run_checks(host: Host, wanted: Iterable[HostCheck] | None = None) -> tuple[MachineCheck, ...]:
+    """The checks of one host, worst first, then by group; ``wanted`` defaults to all.
 
     A question that fails on an odd machine is answered with unknown.
     """
     checks: list[MachineCheck] = []
-    for one in CHECKS if questions is None else questions:
+    for one in CHECKS if wanted is None else wanted:
         answer = ResultMaker(one.id, one.group, one.title)
         try:
             given = one.ask(host, answer)

@@ -26,28 +26,28 @@ def measure_forecasts(
     folder: Path,
     source_folder: Path,
     *,
-    tell: Callable[[str], None],
-    tell_begin: Callable[[], None],
+    emit: Callable[[str], None],
+    on_begin: Callable[[], None],
 ) -> dict[str, Forecast]:
     """Measure in a child of the process's interpreter, and keep the result in the run folder.
 
-    ``tell_begin`` is called before that, ``tell`` gets what went wrong. Ctrl-C skips it.
+    ``on_begin`` is called before that, ``emit`` gets what went wrong. Ctrl-C skips it.
     """
     request = make_request(facts, step)
     if request is None or steady_count < FEWEST_STEPS:
         return {}
-    tell_begin()
+    on_begin()
     try:
         result = run_probe(request, str(process.get("executable") or sys.executable), source_folder, TIMEOUT_S)
     except KeyboardInterrupt:
         return {}
     except ProbeError as error:
-        tell(f"opportunities were not measured: {error}")
+        emit(f"opportunities were not measured: {error}")
         return {}
     try:
         (folder / "probe.json").write_text(json.dumps({"request": request, "result": result}))
     except OSError as error:
-        tell(f"cannot keep the probe's result in {folder}: {error.strerror}")
+        emit(f"cannot keep the probe's result in {folder}: {error.strerror}")
     return make_forecasts(request, result, step)
 
 

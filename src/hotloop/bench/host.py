@@ -176,13 +176,13 @@ def ask_probe(
 ) -> tuple[Mapping[str, Any], str | None]:
     """The probe's facts and None, or no facts and one line that says why there are none."""
     kept = {k: v for k, v in environment.items() if k not in NEVER_PASSED_ON}
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error_file:
         try:
             child = subprocess.Popen(
                 [interpreter, str(program)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=said,
+                stderr=error_file,
                 env=kept,
                 start_new_session=True,
             )
@@ -195,8 +195,8 @@ def ask_probe(
         finally:
             _end(child)
         out.seek(0)
-        said.seek(0)
-        answer, complaint = out.read().decode(errors="replace"), said.read().decode(errors="replace")
+        error_file.seek(0)
+        answer, complaint = out.read().decode(errors="replace"), error_file.read().decode(errors="replace")
     for line in reversed(answer.splitlines()):
         try:
             facts = json.loads(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,7 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,34 +51,76 @@ def run_program(request: Mapping[str, Any], python: str, source_folder: Path, ti
     Raises UsageError for what the program says is the user's to mend, BenchmarkError when it fails or takes too long;
     it and its own children (workers) are ended then.
     """
+    return run_ranks(request, python, source_folder / PROGRAM, timeout_s, ({},))
+
+
+def run_ranks(
+    request: Mapping[str, Any], python: str, program: Path, timeout_s: float, ranks: Sequence[Mapping[str, str]]
+) -> dict[str, Any]:
+    """The answer of the first of several processes of a program, each with its own variables beside this process's.
+
+    ``{folder}`` in a text of the request is a folder that all of them share. Raises as ``run_program`` does: one that
+    fails ends all, because the others would wait for it.
+    """
     with tempfile.TemporaryDirectory(prefix="hotloop-bench-") as folder:
-        given, result = Path(folder) / "in.json", Path(folder) / "out.json"
-        given.write_text(json.dumps(request), encoding="utf-8")
-        words = [python, str(source_folder / PROGRAM), str(given), str(result)]
+        given = Path(folder) / "in.json"
+        given.write_text(json.dumps(request).replace("{folder}", folder), encoding="utf-8")
+        results = [Path(folder) / f"out-{number}.json" for number in range(len(ranks))]
         sys.stderr.flush()
+        children: list[subprocess.Popen[bytes]] = []
         try:
-            child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+            for result, variables in zip(results, ranks, strict=True):
+                words = [python, str(program), str(given), str(result)]
+                children.append(
+                    subprocess.Popen(
+                        words,
+                        stdin=subprocess.DEVNULL,
+                        stdout=2,
+                        start_new_session=True,
+                        env={**os.environ, **variables},
+                    )
+                )
+            code = _wait_all(children, timeout_s)
         except OSError as error:
             raise BenchmarkError(f"the benchmark could not be started with {python}: {error.strerror}") from error
-        try:
-            code = child.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            raise BenchmarkError(f"the benchmark was stopped after {timeout_s:.0f} s; try a larger --budget") from None
         finally:
-            _end(child)
-        if code or not result.exists():
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            raise BenchmarkError(f"the benchmark ended with {how}; see its output above ({python})")
-        answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-    if "error" in answer:
-        raise UsageError(str(answer["error"]))
+            for child in children:
+                _end(child)
+        answers = [_read_answer(result) for result in results]
+    for answer in answers:
+        if answer is not None and "error" in answer:
+            raise UsageError(str(answer["error"]))
+    if code or answers[0] is None:
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise BenchmarkError(f"the benchmark ended with {how}; see its output above ({python})")
+    return answers[0]
+
+
+def _wait_all(children: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> int:
+    """0 once all have ended so, else the code of the first one that was seen to fail."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        codes = [child.poll() for child in children]
+        failed = next((code for code in codes if code), None)
+        if failed is not None or None not in codes:
+            return failed or 0
+        if time.monotonic() > deadline_s:
+            raise BenchmarkError(f"the benchmark was stopped after {timeout_s:.0f} s; try a larger --budget")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            children[codes.index(None)].wait(timeout=0.2)
+
+
+def _read_answer(result: Path) -> dict[str, Any] | None:
+    if not result.exists():
+        return None
+    answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return answer
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     """End what is left of the program's own session."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
+    if child.returncode is None:
         child.poll()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
     child.wait()

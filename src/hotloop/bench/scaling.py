@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.core.benchmarks import ScalingRun
 from hotloop.core.errors import UsageError
 
 SAME_RATIO = 0.01
+POOR_EFFICIENCY_RATIO = 0.7
+"""Below it, more ranks are poorly used. A choice."""
 
 
 def under_torchrun(words: Sequence[str], size: int) -> list[str]:
@@ -84,8 +86,8 @@ def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]],
             }
     threads = {run.ranks: run.threads for run in runs if run.threads}
     if len(set(threads.values())) > 1:
-        told = ", ".join(f"{count} in each of {size}" for size, count in sorted(threads.items()))
-        notes.append(f"thread counts differ ({told} ranks); set OMP_NUM_THREADS so that only the ranks differ")
+        counts = ", ".join(f"{count} in each of {size}" for size, count in sorted(threads.items()))
+        notes.append(f"thread counts differ ({counts} ranks); set OMP_NUM_THREADS so that only the ranks differ")
     if min(len(held) for held in by_size.values()) < 3:
         notes.append("fewer than 3 launches per size: variation between launches is unknown (use --repeats 3)")
     notes.append("without sync: the step minus its exposed communication, not a run without it")
@@ -99,6 +101,24 @@ def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]],
     if kind == "unknown":
         notes.append("samples per step are unknown: assuming the same batch per rank (weak scaling)")
     return rows, kind, notes
+
+
+def judge_scaling(runs: Sequence[ScalingRun], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Numbers of ranks at which the model is too small: little efficiency, and all-reduces whose latency alone is more
+    than what the step computes. Nothing where either is unknown."""
+    for row in rows:
+        held = [run for run in runs if run.ranks == row["ranks"] and run.is_synced]
+        best = min(held, key=lambda run: run.step_ns)
+        if best.latency_ns is None or best.exposed_ns is None or row["efficiency_ratio"] >= POOR_EFFICIENCY_RATIO:
+            continue
+        computed_ns = max(0.0, best.step_ns - best.exposed_ns)
+        if best.latency_ns > computed_ns:
+            return [
+                f"model too small for {row['ranks']} ranks: efficiency {row['efficiency_ratio']:.0%}; the latency of a "
+                f"step's all-reduces (at least {best.latency_ns / 1e6:.2g} ms) exceeds its computation "
+                f"({computed_ns / 1e6:.2g} ms); use fewer ranks, or a larger batch on each"
+            ]
+    return []
 
 
 def _rate(run: ScalingRun, step_ns: float, kind: str) -> float:

@@ -33,6 +33,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except HotloopError as error:
         print(f"hotloop: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("hotloop: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away: nothing more to say to it
         return 0

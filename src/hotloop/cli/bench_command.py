@@ -13,14 +13,12 @@ if TYPE_CHECKING:
 
     from hotloop.core.benchmarks import BenchmarkResult, ScalingRun
 
-SLACK_S = 300.0
-"""What importing and building the user's objects may take beside the measuring."""
-
-
-ORDER, SUMMARY = 7, "measure parts of a training: loader, scaling, matrix products"
+ORDER, SUMMARY = 7, "measure parts of a training: loader, scaling, links, compressors, matrix products"
 
 
 def add_parser(subparsers: Any) -> None:
+    from hotloop.cli.bench_comm import add_comm_parser
+    from hotloop.cli.bench_compress import add_compress_parser
     from hotloop.cli.show import add_output_options
 
     parser = subparsers.add_parser(
@@ -64,7 +62,7 @@ def add_parser(subparsers: Any) -> None:
         help="also launch each number of ranks without DDP's gradient reduction, in a working copy of this folder; "
         "only its time is meaningful, because its ranks train independently",
     )
-    add_output_options(scaling, "result", to_stdout=False, html=html, quiet="no table")
+    add_output_options(scaling, "result", kind="bench", to_stdout=False, html=html, quiet="no table")
     scaling.add_argument(
         "command",
         nargs="...",
@@ -87,10 +85,10 @@ def add_parser(subparsers: Any) -> None:
     )
     gemm.add_argument("--device", metavar="DEVICE", help="cpu or cuda (default: cuda if available)")
     gemm.set_defaults(execute=execute_gemm)
-    for one in (train, loader, gemm):
+    for one in (train, loader, gemm, add_comm_parser(kinds), add_compress_parser(kinds)):
         one.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="measuring time (default: 10)")
         one.add_argument("--python", metavar="FILE", help="interpreter with torch (default: the run's, else PATH's)")
-        add_output_options(one, "result", html=html, quiet="no table")
+        add_output_options(one, "result", kind="bench", html=html, quiet="no table")
 
 
 def execute_train(arguments: argparse.Namespace) -> int:
@@ -103,17 +101,25 @@ def execute_train(arguments: argparse.Namespace) -> int:
 
 def execute_loader(arguments: argparse.Namespace) -> int:
     from hotloop.analyze.scaling import measure_compute_ns
-    from hotloop.bench.loading import choose_workers
+    from hotloop.bench.loader_cost import choose_workers
     from hotloop.bench.program import split_target
+    from hotloop.cli.bench_options import parse_integers
     from hotloop.core.cores import count_cores
     from hotloop.pipeline.launches import read_training
 
     file, function = split_target(arguments.target)
     given = arguments.workers
-    workers = _integers("--workers", given, 0) if given else choose_workers(count_cores())
-    prefetch = _integers("--prefetch", arguments.prefetch, 1)
+    workers = parse_integers("--workers", given, 0) if given else choose_workers(count_cores())
+    prefetch = parse_integers("--prefetch", arguments.prefetch, 1)
     compute_ns = None if arguments.run is None else measure_compute_ns(read_training(arguments.run)[0])
-    request = {"what": "loader", "file": file, "function": function, "workers": workers, "prefetch": prefetch}
+    request = {
+        "what": "loader",
+        "file": file,
+        "function": function,
+        "workers": workers,
+        "prefetch": prefetch,
+        "cores": count_cores(),
+    }
     return _measure(arguments, request, arguments.target, compute_ns=compute_ns)
 
 
@@ -162,8 +168,9 @@ def _measure(
 ) -> int:
     from hotloop import __version__
     from hotloop.attach.child import SOURCE
-    from hotloop.bench.loading import wait_share
+    from hotloop.bench.loader_cost import add_forecasts, cost_of, wait_share
     from hotloop.bench.program import find_python, run_program
+    from hotloop.cli.bench_options import SLACK_S
     from hotloop.cli.show import check_outputs
     from hotloop.core.benchmarks import BenchmarkResult
     from hotloop.core.errors import UsageError
@@ -176,6 +183,9 @@ def _measure(
         {**request, "budget_s": arguments.budget}, python, SOURCE.parent, 4 * arguments.budget + SLACK_S
     )
     tables = [list(table) for table in answer["tables"]]
+    if request["what"] == "loader":
+        add_forecasts(tables[0], cost_of(tables[1][0]), request["cores"])
+        notes = [*notes, "forecast: from the parts in the second table alone (docs/bench.md)"]
     if compute_ns is not None:
         for row in tables[0]:
             row["wait_of_step_ratio"] = wait_share(row["batch_ns"], compute_ns, workers=row["workers"])
@@ -194,8 +204,9 @@ def _measure(
 
 def execute_scaling(arguments: argparse.Namespace) -> int:
     from hotloop import __version__
-    from hotloop.bench.scaling import summarize_scaling
-    from hotloop.cli.show import check_outputs, take_command, tell
+    from hotloop.bench.scaling import judge_scaling, summarize_scaling
+    from hotloop.cli.bench_options import parse_integers
+    from hotloop.cli.show import check_outputs, emit, take_command
     from hotloop.core.benchmarks import BenchmarkResult
     from hotloop.core.errors import HotloopError, UsageError
     from hotloop.pipeline.launches import launch_ranks
@@ -206,20 +217,20 @@ def execute_scaling(arguments: argparse.Namespace) -> int:
     if arguments.repeats < 1:
         raise UsageError(f"--repeats {arguments.repeats}: give a number of at least 1")
     check_outputs(arguments.json, arguments.html)
-    sizes = sorted(set(_integers("--ranks", arguments.ranks, 1)))
+    sizes = sorted(set(parse_integers("--ranks", arguments.ranks, 1)))
     launches = {size: _resolve(command, size) for size in sizes}
     stem = f"scaling-{os.getpid()}"
     runs = []
     for repeat in range(arguments.repeats):
         for size in sizes if repeat % 2 == 0 else reversed(sizes):  # what drifts hits all sizes alike
             name = f"{stem}-{size}-{repeat + 1}"
-            tell(f"{size} rank{'s' if size > 1 else ''}, launch {repeat + 1}")
+            emit(f"{size} rank{'s' if size > 1 else ''}, launch {repeat + 1}")
             runs.append(launch_ranks(launches[size], size, name))
             if arguments.without_sync and size > 1:
                 if not runs[-1].has_ddp:
-                    tell("the training does not use DistributedDataParallel: there is no gradient sync to leave out")
+                    emit("the training does not use DistributedDataParallel: there is no gradient sync to leave out")
                     continue
-                tell(f"{size} ranks, launch {repeat + 1} without gradient sync")
+                emit(f"{size} ranks, launch {repeat + 1} without gradient sync")
                 runs.append(_launch_unsynced(launches[size], size, f"{name}-unsynced"))
     try:
         rows, kind, notes = summarize_scaling(runs)
@@ -232,6 +243,7 @@ def execute_scaling(arguments: argparse.Namespace) -> int:
         tables=(tuple(rows),),
         facts={"scaling": kind, "runs": f".hotloop/{stem}-*"},
         notes=tuple(notes),
+        verdict=tuple(judge_scaling(runs, rows)),
     )
     return _show(arguments, result)
 
@@ -250,14 +262,14 @@ def _launch_unsynced(words: list[str], size: int, name: str) -> ScalingRun:
     import tempfile
     from pathlib import Path
 
-    from hotloop.cli.show import tell
+    from hotloop.cli.show import emit
     from hotloop.pipeline.launches import launch_ranks
     from hotloop.tune.trials import protect_environment
     from hotloop.tune.workspace import make_workspace, plan_workspace, remove_workspace
 
     plan = plan_workspace(Path.cwd(), without=[Path.cwd() / ".hotloop"])
     for warning in plan.warnings:
-        tell(warning)
+        emit(warning)
     with tempfile.TemporaryDirectory(prefix="hotloop-unsynced-") as folder:
         copy = make_workspace(plan, Path(folder) / "work")
         try:
@@ -265,15 +277,6 @@ def _launch_unsynced(words: list[str], size: int, name: str) -> ScalingRun:
             return launch_ranks(words, size, name, variables=variables, cwd=copy, unsynced=True)
         finally:
             remove_workspace(copy)
-
-
-def _integers(option: str, text: str, least: int) -> list[int]:
-    from hotloop.core.errors import UsageError
-
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and least <= int(word) <= 4096 for word in words):
-        raise UsageError(f"{option} {text}: give numbers of at least {least} separated by commas, such as 1,2,4")
-    return list(dict.fromkeys(int(word) for word in words))
 
 
 def _show(arguments: argparse.Namespace, result: BenchmarkResult) -> int:

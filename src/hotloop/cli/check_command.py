@@ -51,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
         help="after the check, add RUN to the launches in the file BASE, unless it is a regression or ran on another "
         "machine",
     )
-    add_output_options(parser, "check", html=None, quiet="no table")
+    add_output_options(parser, "check", kind="check", html=None, quiet="no table")
     parser.add_argument("--junit", metavar="FILE", help="write the result as JUnit XML")
     parser.add_argument("--sarif", metavar="FILE", help="write the result as SARIF 2.1.0")
     parser.add_argument("--github", action="store_true", help="print GitHub Actions annotations")
@@ -61,10 +61,10 @@ def add_parser(subparsers: Any) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from hotloop.analyze.check import Limits
+    from hotloop.analyze.check import CheckLimits
     from hotloop.analyze.limits import load_limits
-    from hotloop.cli.show import check_outputs, find_surface, note_newer_run, show_report, tell, write_text
-    from hotloop.core.check import Verdict
+    from hotloop.cli.show import check_outputs, emit, find_surface, note_newer_run, show_report, write_text
+    from hotloop.core.check import CheckVerdict
     from hotloop.core.errors import UsageError
     from hotloop.pipeline.comparisons import check_runs
     from hotloop.report import render
@@ -80,7 +80,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if not arguments.baseline and arguments.limits is None:
         raise UsageError("nothing to check against; give --baseline BASE, --limits FILE or both")
     note_newer_run(*arguments.runs, *arguments.baseline)
-    limits = load_limits(Path(arguments.limits)) if arguments.limits is not None else Limits()
+    limits = load_limits(Path(arguments.limits)) if arguments.limits is not None else CheckLimits()
     check, launches = check_runs(arguments.runs, [] if creates else arguments.baseline, limits)
     surface = find_surface(sys.stdout, is_strict=arguments.strict)
     for option in ("json", "junit", "sarif"):
@@ -98,18 +98,18 @@ def execute(arguments: argparse.Namespace) -> int:
         sys.stdout.write(render("github", check, surface))
     sys.stdout.flush()
     if note is not None:
-        tell(note)
+        emit(note)
     if creates and arguments.limits is None:
         return 0
-    if check.verdict is Verdict.REGRESSION:
+    if check.verdict is CheckVerdict.REGRESSION:
         return 0 if arguments.update_baseline and not _over_budget(check) else 1
-    return 1 if arguments.strict and check.verdict is Verdict.INCONCLUSIVE else 0
+    return 1 if arguments.strict and check.verdict is CheckVerdict.INCONCLUSIVE else 0
 
 
 def _over_budget(check: Check) -> bool:
-    from hotloop.core.check import Verdict
+    from hotloop.core.check import CheckVerdict
 
-    return any(one.kind == "budget" and one.verdict is Verdict.REGRESSION for one in check.judged)
+    return any(one.kind == "budget" and one.verdict is CheckVerdict.REGRESSION for one in check.judged)
 
 
 def _find_target(arguments: argparse.Namespace) -> Path | None:
@@ -136,9 +136,9 @@ def _find_target(arguments: argparse.Namespace) -> Path | None:
 def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, keep: bool) -> str:
     from hotloop.analyze.baseline import find_stranger, write_baseline
     from hotloop.cli.show import write_text
-    from hotloop.core.check import Verdict, say_change
+    from hotloop.core.check import CheckVerdict, format_change
 
-    if keep and check.verdict is Verdict.REGRESSION:
+    if keep and check.verdict is CheckVerdict.REGRESSION:
         return f"{target} was not changed: RUN is a regression; to accept it, use --update-baseline"
     stranger = find_stranger(target, launches) if keep else None
     if stranger is not None:
@@ -149,5 +149,5 @@ def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, kee
     text, record = write_baseline(target, launches, check.command, keep=keep)
     write_text(str(target), text)
     step = next((one for one in record["changes"] if one["measure"] == "step_ns"), None)
-    moved = "" if step is None else f", mean step {say_change(step['change_ratio'])}"
+    moved = "" if step is None else f", mean step {format_change(step['change_ratio'])}"
     return f"{target} {record['what']}: {', '.join(record['launches'])}{moved}"

@@ -26,7 +26,7 @@ def add_parser(subparsers: Any) -> None:
     side = "a trace file, a folder of ranks, a run folder, a name under .hotloop/, or 'last'"
     parser.add_argument("before", metavar="A", help=side)
     parser.add_argument("after", metavar="B", help="the same, to compare with A")
-    add_output_options(parser, "comparison", html=None)
+    add_output_options(parser, "comparison", kind="diff", html=None)
     parser.add_argument(
         "--top", type=int, default=10, metavar="N", help="number of kernels and operators to show (default: 10)"
     )

@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--data", metavar="FOLDER", help="measure for one second how fast this folder can be read")
     parser.add_argument("--python", metavar="PATH", help="the training's Python (default: python on PATH)")
-    add_output_options(parser, "checks", html=None, quiet="nothing")
+    add_output_options(parser, "checks", kind="doctor", html=None, quiet="nothing")
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if something is harmful")
     parser.set_defaults(execute=execute)
 

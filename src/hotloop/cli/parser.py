@@ -8,7 +8,7 @@ import re
 from importlib import import_module
 
 from hotloop import __version__
-from hotloop.core.spelling import say_meant
+from hotloop.core.spelling import suggest_known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
             unknown = [word.partition("=")[0] for word in rest if word.startswith("-") and word != "--"]
             if not unknown:
                 self.error(f"unexpected: {' '.join(rest)}")
-            self.error(f"unknown option {unknown[0]!r}", meant=_say_close(unknown[0], self.options))
+            self.error(f"unknown option {unknown[0]!r}", meant=_suggest_option(unknown[0], self.options))
         return parsed
 
     def error(self, message: str, meant: str = "") -> NoReturn:
@@ -54,15 +54,15 @@ class Parser(argparse.ArgumentParser):
         if wrong is not None:
             argument, word, known = wrong.groups()
             message = f"{'unknown command' if argument == 'COMMAND' else f'{argument}: unknown'} {word!r}"
-            meant = say_meant(word, re.findall(r"[\w.-]+", known))
+            meant = suggest_known(word, re.findall(r"[\w.-]+", known))
             if argument == "COMMAND" and word.endswith(".py"):
                 meant = f"; to watch a training: hotloop run {word}"
         self.exit(2, f"hotloop: {message}{meant or f'; see {self.prog} --help'}\n")
 
 
-def _say_close(option: str, known: Sequence[str]) -> str:
-    """As say_meant, without the list: a subcommand has many options, and its help explains them."""
-    meant = say_meant(option, known)
+def _suggest_option(option: str, known: Sequence[str]) -> str:
+    """As suggest_known, without the list: a subcommand has many options, and its help explains them."""
+    meant = suggest_known(option, known)
     return meant if "did you mean" in meant else ""
 
 

@@ -18,7 +18,7 @@ ORDER, SUMMARY = 3, "show the report of a recorded run, or render a JSON report"
 
 
 def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_format_option, add_output_options
+    from hotloop.cli.show import add_output_options
 
     parser = subparsers.add_parser(
         "report",
@@ -32,8 +32,7 @@ def add_parser(subparsers: Any) -> None:
         default="last",
         help="a run folder, its name under .hotloop/, 'last' (training), or a JSON file that --json wrote",
     )
-    add_format_option(parser)
-    add_output_options(parser)
+    add_output_options(parser, kind=None)
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found")
     parser.set_defaults(execute=execute)
 

@@ -45,16 +45,16 @@ def _describe_fix(fix_id: str) -> str:
     """The page of a technique, or of an act for the reader, in Markdown. Raises UsageError for an unknown id."""
     from hotloop.apply import BY_HAND, TECHNIQUES
     from hotloop.core.errors import UsageError
-    from hotloop.core.spelling import say_meant
+    from hotloop.core.spelling import suggest_known
     from hotloop.diagnose import RULES
 
     if fix_id in BY_HAND:
         act = BY_HAND[fix_id]
         return f"# {fix_id}: {act.summary} (by hand)\n\n## What to do\n{act.manual}"
     if fix_id not in TECHNIQUES:
-        raise UsageError(f"unknown id {fix_id!r}{say_meant(fix_id, [*RULES, *TECHNIQUES, *BY_HAND])}")
+        raise UsageError(f"unknown id {fix_id!r}{suggest_known(fix_id, [*RULES, *TECHNIQUES, *BY_HAND])}")
     technique = TECHNIQUES[fix_id]
-    page = f"# {technique.id}: {technique.title} ({technique.numerics.value})\n\n{technique.manual}"
+    page = f"# {technique.id}: {technique.summary} ({technique.numerics.value})\n\n{technique.manual}"
     if technique.settings:
         page += "\n\n## Settings"
     for setting in technique.settings:

@@ -10,6 +10,7 @@ from hotloop.core.errors import CommandNotStarted, HotloopError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    import threading
     from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
@@ -65,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.attach import child
     from hotloop.attach.launching import prepare_environment
     from hotloop.attach.run_folder import create_run_folder, write_manifest
-    from hotloop.cli.show import check_outputs, take_command, tell
+    from hotloop.cli.show import check_outputs, emit, take_command
     from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
 
     command = take_command(arguments, "run", "run -- python train.py")
@@ -77,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     resolved = child.resolve_command(command, os.environ.get("PATH"))
     if arguments.trace is not None:
         parse_trace_ranks(arguments.trace_ranks)
-        tell(f"the profiler {parse_trace_plan(arguments.trace).describe()}")
+        emit(f"the profiler {parse_trace_plan(arguments.trace).describe()}")
     strategy = _load_strategy(arguments.strategy) if arguments.strategy is not None else None
     folder, notes = create_run_folder(arguments.name, command)
     if child.ignores_pythonpath(resolved):
@@ -98,7 +99,7 @@ def execute(arguments: argparse.Namespace) -> int:
     kills_before = child.oom_kills()
     watches = _Watches(folder, environment, is_live=arguments.live)
     try:
-        end = child.run_child(resolved, environment, watches.tick)
+        end = child.run_child(resolved, environment, watches.tick, on_ending=watches.prepare_report)
     except BaseException as error:
         watches.stop()
         if isinstance(error, CommandNotStarted):
@@ -109,16 +110,16 @@ def execute(arguments: argparse.Namespace) -> int:
         _write_end(folder, end, kills_before, watches)
         _report(arguments, folder, interrupted=end.interrupted)
     except HotloopError as error:
-        tell(str(error))
+        emit(str(error))
     except KeyboardInterrupt:
-        tell(f"interrupted; to see the report: hotloop report {folder.name}")
+        emit(f"interrupted; to see the report: hotloop report {folder.name}")
     except Exception as error:
         # The training's own exit code must reach the shell, whatever is wrong with our report.
         place = error.__traceback__
         while place is not None and place.tb_next is not None:
             place = place.tb_next
         where = f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})" if place else ""
-        tell(
+        emit(
             f"a bug in hotloop prevented the report: {type(error).__name__}: {error}{where}; the recording is in "
             f"{folder}"
         )
@@ -140,6 +141,7 @@ class _Watches:
         self.unattached = UnattachedWatch(folder / "processes")
         self._stacks = StackSampling(folder / "processes")
         self._live = _make_live_line(folder) if is_live else None
+        self._imports: threading.Thread | None = None
 
     def tick(self) -> None:
         self.devices.tick()
@@ -149,9 +151,34 @@ class _Watches:
         if self._live is not None:
             self._live()
 
+    def prepare_report(self) -> None:
+        """Import what the report needs while the command comes to its end: who pressed Ctrl-C waits for both."""
+        import threading
+
+        if self._imports is None:
+            self._imports = threading.Thread(target=_import_report, name="hotloop-imports", daemon=True)
+            self._imports.start()
+
     def stop(self) -> None:
         self.devices.stop()
         self._stacks.stop()
+        if self._imports is not None:
+            self._imports.join()
+
+
+def _import_report() -> None:
+    """What ``_report`` imports; where that fails it says so itself."""
+    import contextlib
+    import importlib
+
+    with contextlib.suppress(Exception):
+        from hotloop.apply import ACTS
+        from hotloop.diagnose import RULES
+        from hotloop.report import RENDERERS, VIEWS
+
+        importlib.import_module("hotloop.pipeline.runs")
+        for catalogue in (ACTS, RULES, RENDERERS, VIEWS):
+            len(catalogue)
 
 
 def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _Watches) -> None:
@@ -159,15 +186,15 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
     import json
 
     from hotloop.attach.child import oom_kills
-    from hotloop.cli.show import tell
+    from hotloop.cli.show import emit
     from hotloop.core.outcome_file import OUTCOME_FILE, outcome_to_json
     from hotloop.tune.supervisor import CORES_FILE
 
     kills_after = oom_kills()
     watches.cores.sample(now=True)
-    _write_best(folder / CORES_FILE, json.dumps(watches.cores.tell()))
+    _write_best(folder / CORES_FILE, json.dumps(watches.cores.to_mapping()))
     if watches.devices.failure is not None:
-        tell(f"device monitoring stopped early: {watches.devices.failure}")
+        emit(f"device monitoring stopped early: {watches.devices.failure}")
     text = outcome_to_json(
         exit_code=end.exit_code,
         signal=end.signal_number,
@@ -187,12 +214,12 @@ def _load_strategy(path: str) -> Strategy:
 
 
 def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -> None:
-    from hotloop.cli.show import make_probe, show_report, tell
+    from hotloop.cli.show import emit, make_probe, show_report
     from hotloop.pipeline.runs import no_probe, read_report
 
     skips_probe = arguments.no_probe or (interrupted and not arguments.probe)
     if skips_probe and not arguments.no_probe:
-        tell("interrupted: opportunities were not measured (use --probe to measure them anyway)")
+        emit("interrupted: opportunities were not measured (use --probe to measure them anyway)")
     probe = no_probe if skips_probe else make_probe()
     show_report(read_report(folder, probe=probe), arguments, sys.stderr)
 
@@ -205,14 +232,14 @@ def _remove_run_folder(folder: Path) -> None:
 
 def _write_best(path: Path, text: str) -> None:
     """Best effort: a full disk or a folder that was deleted must not hide the training's own exit code."""
-    from hotloop.cli.show import tell
+    from hotloop.cli.show import emit
 
     try:
         partial = path.with_suffix(".part")
         partial.write_text(text)
         partial.replace(path)
     except OSError as error:
-        tell(f"cannot write {path}: {error.strerror}")
+        emit(f"cannot write {path}: {error.strerror}")
 
 
 def _make_live_line(folder: Path) -> LiveLine:

@@ -6,6 +6,7 @@ import os
 import sys
 
 from hotloop.core.errors import UsageError
+from hotloop.core.spelling import suggest_known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,16 +17,24 @@ if TYPE_CHECKING:
     from hotloop.pipeline.runs import Probe
     from hotloop.report import Surface
 
+TERMINAL = "terminal"
+"""The renderer that needs no --format."""
+
 
 def add_output_options(
     parser: argparse.ArgumentParser,
     what: str = "report",
     *,
+    kind: str | None = "run",
     to_stdout: bool = True,
     html: str | None = "as one HTML file",
     quiet: str | None = None,
 ) -> None:
-    """--json, --html (unless ``html`` is None) and -q for what a command shows."""
+    """--format, --json, --html (unless ``html`` is None) and -q for what a command shows.
+
+    ``kind`` is the id of its view; None where a file decides.
+    """
+    add_format_option(parser, what, kind=kind)
     stdout = ", or - for standard output" if to_stdout else ""
     parser.add_argument("--json", metavar="FILE", help=f"write the {what} as JSON to FILE{stdout}")
     if html is not None:
@@ -59,23 +68,40 @@ def take_command(arguments: argparse.Namespace, purpose: str, example: str) -> l
     return command
 
 
-def tell(text: str) -> None:
+def emit(text: str) -> None:
     """A line on standard error."""
     print(f"hotloop: {text}", file=sys.stderr, flush=True)
 
 
-def add_format_option(parser: argparse.ArgumentParser) -> None:
-    """``--format``: every renderer that the catalogue finds."""
-    from hotloop.report import RENDERERS
+class _Formats:
+    """The renderers for one kind of report (None: for all). They load when they are asked for, not with the parser:
+    that takes a tenth of a second, which a training would start later."""
 
-    known = "; ".join(f"{one.id}: {one.summary}" for one in RENDERERS.values())
-    parser.add_argument(
-        "--format",
-        metavar="NAME",
-        choices=list(RENDERERS),
-        default="terminal",
-        help=f"format of the printed report (default: terminal). {known}",
-    )
+    def __init__(self, kind: str | None) -> None:
+        self._kind = kind
+
+    def _find(self) -> dict[str, str]:
+        from hotloop.report import RENDERERS
+
+        fitting = (one for one in RENDERERS.values() if self._kind is None or not one.kinds or self._kind in one.kinds)
+        return {one.id: one.summary for one in fitting}
+
+    def __call__(self, name: str) -> str:
+        if name != TERMINAL and name not in self._find():
+            import argparse
+
+            raise argparse.ArgumentTypeError(f"unknown {name!r}{suggest_known(name, self._find())}")
+        return name
+
+    def __str__(self) -> str:
+        return "; ".join(f"{name}: {summary}" for name, summary in self._find().items())
+
+
+def add_format_option(parser: argparse.ArgumentParser, what: str = "report", *, kind: str | None = "run") -> None:
+    """``--format``: every renderer of the catalogue that draws this kind of report."""
+    formats = _Formats(kind)
+    text = f"format of the printed {what} (default: {TERMINAL}). %(type)s"
+    parser.add_argument("--format", metavar="NAME", type=formats, default=TERMINAL, help=text)
 
 
 def check_outputs(*paths: str | None) -> None:
@@ -96,8 +122,8 @@ def choose_width(stream: TextIO, piped: int = 100) -> int:
     """Columns of what is printed: COLUMNS, else the terminal's, else ``piped``."""
     import shutil
 
-    said = os.environ.get("COLUMNS", "")
-    if stream.isatty() or (said.isdecimal() and int(said) > 0):
+    env_columns = os.environ.get("COLUMNS", "")
+    if stream.isatty() or (env_columns.isdecimal() and int(env_columns) > 0):
         return shutil.get_terminal_size((piped, 24)).columns
     return piped
 
@@ -138,7 +164,7 @@ def show_report(
     if files and html is not None:
         write_text(html, render("html", report, surface))
     if not arguments.quiet and arguments.json != "-":
-        text = render(getattr(arguments, "format", "terminal"), report, surface)
+        text = render(arguments.format, report, surface)
         stream.write(text if text.endswith("\n") else text + "\n")
         stream.flush()
 
@@ -151,9 +177,9 @@ def make_probe() -> Probe:
 
     def begin() -> None:
         if sys.stderr.isatty():
-            tell("measuring what other settings would save (about 10 s; Ctrl-C skips it)")
+            emit("measuring what other settings would save (about 10 s; Ctrl-C skips it)")
 
-    return partial(probe_training, tell=tell, tell_begin=begin)
+    return partial(probe_training, emit=emit, on_begin=begin)
 
 
 def note_newer_run(*names: str) -> None:
@@ -171,7 +197,7 @@ def note_newer_run(*names: str) -> None:
         return  # the command says so itself
     newer = find_newer(run)
     if newer is not None:
-        tell(f"showing {run.name}, the last run with a training; the newer run {newer.name} has none")
+        emit(f"showing {run.name}, the last run with a training; the newer run {newer.name} has none")
 
 
 def write_json(path: str, text: str) -> None:

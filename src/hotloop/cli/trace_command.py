@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hotloop.core.trace import TraceFacts
-    from hotloop.trace.source import Progress
+    from hotloop.trace.byte_source import Progress
 
 SORTS = ("device_time", "host_self", "self_memory", "flops", "count")
 
@@ -22,7 +22,7 @@ ORDER, SUMMARY = 4, "diagnose a training from profiler files"
 def add_parser(subparsers: Any) -> None:
     from hotloop.cli.cache_options import add_cache_options
     from hotloop.cli.show import add_output_options, add_worker_option
-    from hotloop.core.changes import list_forms
+    from hotloop.core.what_if_changes import list_forms
 
     parser = subparsers.add_parser(
         "trace",
@@ -82,7 +82,7 @@ class _AskChange(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
     ) -> None:
         if value == "help":
-            from hotloop.core.changes import explain_forms
+            from hotloop.core.what_if_changes import explain_forms
 
             sys.stdout.write(explain_forms())
             parser.exit()

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 ORDER, SUMMARY = 2, "try the fixes on the unmodified command, and prove them"
 GOALS = ("speed", "memory", "pareto", "cost")
-NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--quiet")
+NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--format", "--quiet")
 """Options that do not change what is tuned: all others belong into the command that goes on."""
 
 
 def add_parser(subparsers: Any) -> None:
+    from hotloop.cli.show import add_format_option
+
     parser = subparsers.add_parser(
         "tune",
         help=SUMMARY,
@@ -63,6 +65,7 @@ def add_parser(subparsers: Any) -> None:
         "without DIR: the patch of this tuning. Writes only a patch that reproduced the gain",
     )
     parser.add_argument("--no-probe", action="store_true", help="do not measure opportunities before the trials")
+    add_format_option(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress and no report")
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
     again = [
@@ -76,7 +79,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from hotloop.apply import TECHNIQUES
     from hotloop.attach import child
-    from hotloop.cli.show import make_probe, take_command, tell
+    from hotloop.cli.show import emit, make_probe, take_command
     from hotloop.pipeline.runs import no_probe
     from hotloop.pipeline.tuning import check, measure_matrix, tune_command
     from hotloop.tune.attempt import SEARCHES
@@ -127,10 +130,10 @@ def execute(arguments: argparse.Namespace) -> int:
             tune_command(request, progress, _make_teller(arguments.quiet, budget_s), search, probe=probe)
     except KeyboardInterrupt:
         if progress.report is None:
-            tell("interrupted before the baseline was measured: nothing to write")
+            emit("interrupted before the baseline was measured: nothing to write")
             return 0
-        tell("interrupted: writing the results so far")
-    _write(request, progress, arguments.quiet, apply=arguments.apply is not None)
+        emit("interrupted: writing the results so far")
+    _write(request, progress, arguments)
     return 0
 
 
@@ -163,23 +166,23 @@ def apply_kept(folder: Path, quiet: bool) -> None:
         _make_teller(quiet)("the source already contains the patch; nothing was written")
         return
     apply_patch(kept.patch)
-    tell = _make_teller(quiet)
+    emit = _make_teller(quiet)
     for change in kept.patch.files:
-        tell(f"changed {os.path.relpath(change.path)}: {', '.join(change.techniques)}")
-    tell(f"to revert: patch -R -p1 --binary -i {os.path.relpath(folder / DIFF)}")
+        emit(f"changed {os.path.relpath(change.path)}: {', '.join(change.techniques)}")
+    emit(f"to revert: patch -R -p1 --binary -i {os.path.relpath(folder / DIFF)}")
 
 
 def _apply_new(progress: Progress, folder: Path, quiet: bool) -> None:
     """The patch of the tuning that was just run; what speaks against it is told, and is no error of the tuning."""
-    from hotloop.cli.show import tell
+    from hotloop.cli.show import emit
 
     if progress.check is None:
-        tell("nothing was applied: no change of the source was proven")
+        emit("nothing was applied: no change of the source was proven")
         return
     try:
         apply_kept(folder, quiet)
     except UsageError as error:
-        tell(f"nothing was applied: {error}")
+        emit(f"nothing was applied: {error}")
 
 
 def _asked_again(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -271,31 +274,29 @@ def make_folder(out: str | None) -> Path:
 def _make_teller(quiet: bool, budget_s: float | None = None) -> Callable[[str], None]:
     import time
 
-    from hotloop.cli.show import tell
+    from hotloop.cli.show import emit
 
     begun_s = time.monotonic()
     of = "" if budget_s is None else f" of {budget_s:.0f}"
 
-    def tell_time(text: str) -> None:
+    def emit_with_time(text: str) -> None:
         if not quiet:
-            tell(f"{time.monotonic() - begun_s:4.0f}{of} s: {text}")
+            emit(f"{time.monotonic() - begun_s:4.0f}{of} s: {text}")
 
-    return tell_time
+    return emit_with_time
 
 
-def _write(request: Request, progress: Progress, quiet: bool, *, apply: bool) -> None:
-    import argparse
-
-    from hotloop.cli.show import show_report, tell, write_text
+def _write(request: Request, progress: Progress, arguments: argparse.Namespace) -> None:
+    from hotloop.cli.show import emit, show_report, write_text
     from hotloop.tune.attempt import settle_patch
     from hotloop.tune.kept_patch import ABOUT, DIFF, about_text, diff_text
     from hotloop.tune.outcome import (
         finish_report,
         front_strategies,
         keep_history,
+        list_overrides,
         reveal_next,
         strategy_text,
-        tell_overrides,
     )
 
     folder = request.folder
@@ -303,7 +304,7 @@ def _write(request: Request, progress: Progress, quiet: bool, *, apply: bool) ->
     patch = settle_patch(progress, request)
     report, strategy = finish_report(request, progress, os.path.relpath(strategy_file))
     report = keep_history(report, request.store.parent)
-    write_text(str(strategy_file), strategy_text(strategy, tell_overrides(progress)))
+    write_text(str(strategy_file), strategy_text(strategy, list_overrides(progress)))
     for name, one in front_strategies(progress).items():
         (folder / "front").mkdir(exist_ok=True)
         write_text(str(folder / "front" / f"{name}.toml"), strategy_text(one))
@@ -311,12 +312,12 @@ def _write(request: Request, progress: Progress, quiet: bool, *, apply: bool) ->
     (folder / ABOUT).unlink(missing_ok=True)  # of an earlier tuning into the same folder
     if progress.check is not None:
         write_text(str(folder / ABOUT), about_text(patch, request.cwd, progress.check))
-    if not quiet:
-        tell(f"fast.toml, patch.diff, report.html and report.json are in {os.path.relpath(folder)}")
-    if apply:
-        _apply_new(progress, folder, quiet)
-    outputs = argparse.Namespace(json=str(folder / "report.json"), html=str(folder / "report.html"), quiet=quiet)
-    show_report(report, outputs, sys.stderr)
+    if not arguments.quiet:
+        emit(f"fast.toml, patch.diff, report.html and report.json are in {os.path.relpath(folder)}")
+    if arguments.apply is not None:
+        _apply_new(progress, folder, arguments.quiet)
+    arguments.json, arguments.html = str(folder / "report.json"), str(folder / "report.html")
+    show_report(report, arguments, sys.stderr)
     runnable = reveal_next(request, report)
-    if runnable and not quiet:
+    if runnable and not arguments.quiet:
         print(f"To run it with the values that the report hides: {runnable}", file=sys.stderr)

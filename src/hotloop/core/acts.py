@@ -14,8 +14,8 @@ class Act:
     """One act: a Technique, or one that no strategy can apply (``act_by_hand``)."""
 
     id: str
-    summary: str = ""
-    """What it does in one line of Markdown, as a report says beside a fix; empty where no rule names it."""
+    summary: str
+    """What it does in one line of Markdown, beside a fix in a report and in the lists of the documentation."""
     effort: Effort
     """Of editing the program by hand."""
     safety: Safety = Safety.SHOW

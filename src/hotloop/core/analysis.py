@@ -21,6 +21,8 @@ class LoaderFacts:
     id: int
     where: Where | None = None
     num_workers: int | None = None
+    chooses_workers: bool | None = None
+    """hotloop's AdaptiveLoader, which adds and retires workers while it runs."""
     batch_size: int | None = None
     pin_memory: bool | None = None
     persistent_workers: bool | None = None
@@ -250,6 +252,8 @@ class RankAnalysis:
     """Operators of one step with shapes and times (probe input), when a deep window recorded them."""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
     """By technique id, from the probe after training."""
+    applied: tuple[str, ...] = ()
+    """Ids of the techniques that a strategy applied in this process, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,13 +21,15 @@ class BenchmarkResult:
 
     tool_version: str
     benchmark: str
-    """train, loader, scaling or gemm."""
+    """train, loader, scaling, comm, compress or gemm."""
     subject: str
     """What was measured, as the user named it."""
     tables: tuple[tuple[Row, ...], ...]
     facts: Row = field(default_factory=dict)
     machine: Row = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    verdict: tuple[str, ...] = ()
+    """What follows from the figures, most important first; empty where nothing is judged."""
 
 
 def benchmark_to_json(result: BenchmarkResult) -> dict[str, Any]:
@@ -50,6 +52,8 @@ class ScalingRun:
     exposed_ns: float | None
     """Communication per step that no computation hides, mean over ranks."""
     threads: int | None
+    latency_ns: float | None = None
+    """What the step's all-reduces of gradients cost at least, however little they carry."""
     is_synced: bool = True
     """False: DDP reduced no gradients in this launch."""
     has_ddp: bool = True

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Generic, Protocol, TypeVar
 
 from .errors import InvariantError, UsageError
-from .spelling import say_meant
+from .spelling import suggest_known
 
 
 class Named(Protocol):
@@ -58,7 +58,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
         try:
             return self._load()[key]
         except KeyError:
-            raise UsageError(f"unknown id {key!r}{say_meant(key, self._load())}") from None
+            raise UsageError(f"unknown id {key!r}{suggest_known(key, self._load())}") from None
 
     def __contains__(self, key: object) -> bool:
         return key in self._load()

@@ -17,7 +17,7 @@ CHECK_SCHEMA = "hotloop.check/1"
 """Version of the contract. Fields are added, never changed."""
 
 
-class Verdict(str, Enum):
+class CheckVerdict(str, Enum):
     """``INCONCLUSIVE``: the noise, or what is not known of it, leaves both open."""
 
     PASS = "pass"
@@ -25,10 +25,10 @@ class Verdict(str, Enum):
     INCONCLUSIVE = "inconclusive"
 
 
-def say_change(ratio: float) -> str:
+def format_change(ratio: float) -> str:
     """A worsening in words: in percent of what it is compared with, from ten times that on as a multiple of it.
 
-    >>> say_change(0.0312), say_change(-0.2), say_change(123.9)
+    >>> format_change(0.0312), format_change(-0.2), format_change(123.9)
     ('+3.1%', '-20.0%', '+124 times')
     """
     return f"{ratio:+.1%}" if abs(ratio) < 10 else f"{ratio:+,.0f} times"
@@ -79,7 +79,7 @@ class Judged:
     kind: str
     name: str
     """The measure's name; its end is the unit of ``value`` and ``reference``."""
-    verdict: Verdict
+    verdict: CheckVerdict
     value: float | None
     reference: float | None
     """The baseline's mean, or the limit."""
@@ -114,14 +114,14 @@ class Check:
     warnings: tuple[str, ...]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckVerdict:
         """Regression when one value is; else pass when every value that decides passed, and there is one."""
-        if any(one.verdict is Verdict.REGRESSION for one in self.judged):
-            return Verdict.REGRESSION
+        if any(one.verdict is CheckVerdict.REGRESSION for one in self.judged):
+            return CheckVerdict.REGRESSION
         deciding = [one for one in self.judged if one.decides]
-        if deciding and all(one.verdict is Verdict.PASS for one in deciding):
-            return Verdict.PASS
-        return Verdict.INCONCLUSIVE
+        if deciding and all(one.verdict is CheckVerdict.PASS for one in deciding):
+            return CheckVerdict.PASS
+        return CheckVerdict.INCONCLUSIVE
 
 
 def check_to_json(check: Check) -> dict[str, Any]:

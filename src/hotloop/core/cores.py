@@ -13,6 +13,30 @@ def count_cores(affinity_cores: int | None = None) -> int:
     return max(1, min(cores, int(quota + 0.5) if quota else cores))
 
 
+def allowed_cores() -> frozenset[int]:
+    """Numbers of the cores that this process may run on."""
+    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
+
+def idle_in(stat: bytes, cores: frozenset[int]) -> list[int] | None:
+    """[ns, cores]: how long some cores together did nothing so far, whoever else runs on them, and how many they are.
+
+    ``stat`` is the text of /proc/stat, in hundredths of a second. None where it does not tell of each of them.
+
+    >>> idle_in(b"cpu 9 9 9 9 9\\ncpu0 1 0 2 700 50 3\\ncpu1 1 0 2 900 0 3\\nintr 7", frozenset({0}))
+    [7500000000, 1]
+    """
+    tick_ns = 1_000_000_000 // (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
+    idle_ticks = {}
+    for line in stat.splitlines():
+        words = line.split(None, 6)
+        if len(words) > 5 and words[0].startswith(b"cpu") and words[0][3:].isdigit():
+            idle_ticks[int(words[0][3:])] = int(words[4]) + int(words[5])
+    if not cores or not cores <= idle_ticks.keys():
+        return None
+    return [sum(idle_ticks[core] for core in cores) * tick_ns, len(cores)]
+
+
 def read_quota_cores() -> float | None:
     """CPU quota of this process's cgroup in cores, the smallest of it and its parents (v2, else v1); None without."""
     quotas = []

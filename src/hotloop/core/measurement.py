@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .report import AppliedTechnique
+from .applied import AppliedTechnique
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,5 +45,11 @@ class Measurement:
     """When its process began; None where that was not noted."""
     work_drifts: bool = False
     """Whether the tokens or samples of a step grow or shrink over its steady steps."""
+    whole_ns: int | None = None
+    """Its steps from the first one on, warm-up included: what a cost that each start pays once is compared by."""
+    whole_count: int = 0
+    """How many steps ``whole_ns`` is of."""
+    whole_others_ratio: float | None = None
+    """As ``others_ratio``, from the first step to the last."""
     duration_s: float = 0.0
     """How long it took, from making its working copy to reading what it left."""

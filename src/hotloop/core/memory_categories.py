@@ -85,29 +85,29 @@ def categorize_allocations(allocations: Sequence[Allocation]) -> list[str]:
     found: list[str | None] = []
     for one in allocations:
         if one.origin in _CERTAIN:
-            told: str | None = _CERTAIN[one.origin]
+            category: str | None = _CERTAIN[one.origin]
         elif one.origin is Origin.FORWARD:
-            told = _judge_forward(one, passes)
+            category = _judge_forward(one, passes)
         elif one.origin is Origin.BACKWARD:
-            told = _judge_run(one, passes, "gradient")
+            category = _judge_run(one, passes, "gradient")
         elif one.origin is Origin.OPTIMIZER:
-            told = None if one.is_nested else _judge_run(one, steps, "optimizer_state")
+            category = None if one.is_nested else _judge_run(one, steps, "optimizer_state")
         elif one.origin is Origin.COPY and one.site in repeated:
-            told = "input"
+            category = "input"
         elif one.origin is not Origin.UNTOLD and one.made >= 0 and passes.holds_free(one):
-            told = "activation"
+            category = "activation"
         else:
-            told = UNKNOWN
-        found.append(told)
+            category = UNKNOWN
+        found.append(category)
     # What the recording cut off is what the same code made at other times, if that was always the same.
     fates: dict[Hashable, set[str]] = {}
-    for one, told in zip(allocations, found, strict=True):
-        if told is not None:
-            fates.setdefault((one.origin, one.site), set()).add(told)
+    for one, category in zip(allocations, found, strict=True):
+        if category is not None:
+            fates.setdefault((one.origin, one.site), set()).add(category)
     result = []
-    for one, told in zip(allocations, found, strict=True):
+    for one, category in zip(allocations, found, strict=True):
         fate = fates.get((one.origin, one.site), set())
-        result.append(told if told is not None else next(iter(fate)) if len(fate) == 1 else UNKNOWN)
+        result.append(category if category is not None else next(iter(fate)) if len(fate) == 1 else UNKNOWN)
     return result
 
 

@@ -31,6 +31,10 @@ TIME_FIELDS = (
 )
 """Exclusive host-time fields, in the order of the phase stack's slots."""
 
+OTHER_WAIT_FIELD = "burst_input_ns"
+"""What stack samples in a wait for a loader that does not feed backward count for; in rows a part of the waits."""
+SAMPLED_FIELDS = (*TIME_FIELDS, OTHER_WAIT_FIELD)
+"""What a stack sample may count for."""
 GAP_FIELDS = ("other_ns", "after_input_ns", "after_forward_ns", "after_nograd_ns", "after_backward_ns")
 """The time fields that make up the phase ``other``."""
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .applied import AppliedTechnique
 from .decode import Special, decode, decode_fields, to_plain
 from .errors import RecordingError
-from .findings import Finding, Severity, Skipped, Value, Where
+from .findings import Finding, Severity, Skipped, Value
 from .memory_snapshot import MemoryFile
 from .phases import PHASES, Breakdown, Excluded
-from .trace_analysis import TraceAnalysis, tell_device, tell_step_windows
+from .trace_analysis import TraceAnalysis, format_device, format_step_windows
 from .tuning import Tuning
 
 SCHEMA = "hotloop.report/1"
@@ -180,32 +181,6 @@ class ScorecardRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppliedTechnique:
-    """What one technique of the run's strategy did to one object. ``status``: applied, not applicable or failed.
-
-    ``numerics`` is that of the change as it was made here (None when nothing was changed). ``ranks`` is empty where the
-    processes have no rank.
-    """
-
-    technique: str
-    settings: Mapping[str, Value]
-    status: str
-    detail: str
-    target: str | None
-    where: Where | None
-    numerics: str | None
-    explicit: str | None = None
-    """The script's own setting that was overridden; where nothing was changed, the one that stood in the way."""
-    ranks: tuple[int, ...] = ()
-    values: Mapping[str, Value] = field(default_factory=dict)
-    """What was set, by name; empty where nothing was, and in reports from before it was recorded."""
-
-    @property
-    def is_applied(self) -> bool:
-        return self.status == "applied"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     tool_version: str
     command: tuple[str, ...]
@@ -271,9 +246,9 @@ def report_to_json(report: Report) -> dict[str, Any]:
     if report.trace is not None:
         out["trace"] = to_plain(report.trace)
         for summary, rank in zip(out["ranks"], report.trace.ranks, strict=True):
-            device = tell_device(rank)
+            device = format_device(rank)
             summary["device"] = None if device is None else {**(summary["device"] or {}), **device}
-            summary["step_windows"] = tell_step_windows(rank)
+            summary["step_windows"] = format_step_windows(rank)
     if report.memory_files:
         out["memory_files"] = to_plain(report.memory_files)
     if report.tune is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def say_meant(word: str, known: Iterable[str]) -> str:
+def suggest_known(word: str, known: Iterable[str]) -> str:
     """What follows an unknown word in a message; empty where nothing is known.
 
-    >>> say_meant("input-bond", ["input-bound", "straggler"]), say_meant("xyz", ["input-bound", "straggler"])
+    >>> suggest_known("input-bond", ["input-bound", "straggler"]), suggest_known("xyz", ["input-bound", "straggler"])
     ("; did you mean 'input-bound'?", '; known: input-bound, straggler')
     """
     import difflib

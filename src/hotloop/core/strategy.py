@@ -109,7 +109,7 @@ def load_strategy(path: str | Path) -> Strategy:
 
 
 def parse_strategy(text: str, *, source: str = "strategy") -> Strategy:
-    """TOML text -> Strategy. Ids and settings are checked where techniques are known (``hotloop.apply.check``)."""
+    """TOML text -> Strategy. ``hotloop.apply.strategy_check`` knows the techniques and checks ids and settings."""
     from .toml import parse_toml  # on Python 3.10 a training may lack tomli
 
     try:

@@ -168,11 +168,12 @@ class Technique(Act):
     MANUAL_HEADINGS: ClassVar[tuple[str, ...]] = ("What it does", "When it helps", "When it does not", "Numerics")
 
     is_technique: ClassVar[bool] = True
-    title: ClassVar[str]
-    """The act in a few words, as docs/techniques.md lists it."""
     stage: ClassVar[Stage]
     treats: ClassVar[tuple[str, ...]] = ()
     """Rule ids whose fault it treats."""
+    acts_on_start: ClassVar[bool] = False
+    """Whether what it saves lies in the first steps or in all, as the shapes come: a tuning compares all steps of its
+    trials, whatever the first look saw."""
     settings: ClassVar[tuple[Setting, ...]] = ()
     conflicts: ClassVar[tuple[str, ...]] = ()
     """Technique ids that must not be chosen beside it."""
@@ -186,6 +187,11 @@ class Technique(Act):
     def why_no_source(self, values: Mapping[str, Value]) -> str | None:
         """Why ``source`` cannot say what was done with these values of Applied; None where it can."""
         return None
+
+    def why_norms_differ(self, settings: Mapping[str, Value]) -> str:
+        """Why gradients have another size than in the unchanged training although it trains alike; empty where they do
+        not, so that their norms show what is wrong. The loss alone judges a technique that answers."""
+        return ""
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         """What is wrong with settings whose types and ranges are right, naming the key; None when nothing."""
@@ -205,6 +211,10 @@ class Technique(Act):
     needs_library: ClassVar[bool] = False
     """An unmodified script cannot be changed so from outside, unless it trains with hotloop's Trainer, which takes the
     choice over."""
+
+    suits_library: ClassVar[bool] = False
+    """It can be done from outside, but where the script trains with hotloop's Trainer, that takes the choice over: its
+    checkpoints then hold what the technique keeps."""
 
     # -- hooks, in the order in which a training meets them ------------------------------------------------------------
 

@@ -219,19 +219,19 @@ PARTITION_KEYS = (
 )
 
 
-def tell_device(rank: TraceRank) -> dict[str, Any] | None:
+def format_device(rank: TraceRank) -> dict[str, Any] | None:
     """The busiest device over the whole trace, as the report's JSON has it; None without device work."""
     if not rank.timeline.devices:
         return None
     device = rank.timeline.devices[0]
     return {
-        **_tell_partition(device.partition),
+        **_format_partition(device.partition),
         "gpu_events": device.gpu_events,
         "unlinked_events": device.unlinked_events,
     }
 
 
-def tell_step_windows(rank: TraceRank) -> list[dict[str, Any]]:
+def format_step_windows(rank: TraceRank) -> list[dict[str, Any]]:
     """The device windows of the steps, as the report's JSON has them; none where the file shows no steps."""
     if rank.timeline.step_source == "whole trace":
         return []
@@ -239,10 +239,10 @@ def tell_step_windows(rank: TraceRank) -> list[dict[str, Any]]:
         {
             "index": step.index,
             "start_ns": step.device_start_ns,
-            **_tell_partition(step.partition),
+            **_format_partition(step.partition),
             "gpu_events": step.gpu_events,
             "unlinked_events": step.unlinked_events,
-            "idle_causes": _tell_idle(step.idle),
+            "idle_causes": _format_idle(step.idle),
         }
         for step in rank.timeline.steps
     ]
@@ -260,14 +260,14 @@ IDLE_PARTS = ("queue_comm_ns", "queue_event_ns", "queue_graph_ns", "queue_untold
 """The first four sum to queue_dependent_ns, the last is a part of launch_late_ns."""
 
 
-def _tell_idle(idle: StepIdle | None) -> dict[str, Any] | None:
+def _format_idle(idle: StepIdle | None) -> dict[str, Any] | None:
     if idle is None:
         return None
-    told: dict[str, Any] = {key: getattr(idle, key) for key in (*IDLE_KEYS, *IDLE_PARTS)}
+    values: dict[str, Any] = {key: getattr(idle, key) for key in (*IDLE_KEYS, *IDLE_PARTS)}
     for key, row in (("blamed", idle.blamed), ("blamed_python", idle.blamed_python)):
-        told[key] = None if row is None else {"name": row.name, "cause": row.cause, "total_ns": row.total_ns}
-    return told
+        values[key] = None if row is None else {"name": row.name, "cause": row.cause, "total_ns": row.total_ns}
+    return values
 
 
-def _tell_partition(partition: DevicePartition | None) -> dict[str, int | None]:
+def _format_partition(partition: DevicePartition | None) -> dict[str, int | None]:
     return {key: None if partition is None else getattr(partition, key) for key in PARTITION_KEYS}

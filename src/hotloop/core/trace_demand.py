@@ -44,7 +44,7 @@ class TraceDemand:
         return max(0.0, self.cpu_ns - loading_cpu_ns) / computing_ns
 
 
-def tell_demand(demand: TraceDemand) -> dict[str, int]:
+def format_demand(demand: TraceDemand) -> dict[str, int]:
     """Entries of a trace's header."""
     return {PREFIX + field.name: getattr(demand, field.name) for field in fields(TraceDemand)}
 

@@ -10,7 +10,7 @@ from typing import Any
 from .findings import Saving, Value
 
 
-class Verdict(str, Enum):
+class TrialVerdict(str, Enum):
     """What is known of a candidate after its trials."""
 
     FASTER = "faster"
@@ -21,13 +21,17 @@ class Verdict(str, Enum):
     LARGER = "larger"
     CHEAPER = "cheaper"
     """Less cost for the same work, where cost is the goal."""
-    DEARER = "dearer"
+    COSTLIER = "costlier"
     REJECTED = "rejected"
     """It acted on nothing, or it changed the training's numbers beyond its class."""
     NOT_APPLICABLE = "not applicable"
     """A declared configuration that this command cannot run under, from outside: the reason says why."""
     FAILED = "failed"
     """Its trials ended in an error, out of memory, or without an end."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> TrialVerdict | None:
+        return cls.COSTLIER if value == "dearer" else None  # the word of reports written before December 2026
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ class Trial:
     id: str
     techniques: tuple[str, ...]
     settings: Mapping[str, Mapping[str, Value]]
-    verdict: Verdict
+    verdict: TrialVerdict
     reason: str
     n: int
     unit: str
@@ -69,6 +73,9 @@ class Trial:
     each with its bounds as ``..._low`` and ``..._high``; without the time before steps are steady."""
     overrides: tuple[str, ...] = ()
     """Settings of the script's own that it replaces, with file and line: 'fused=False at train.py:12'."""
+    first_steps: int | None = None
+    """The ratio is of the time of a process's first steps, so many, warm-up included: for what each start pays once.
+    None where it is of the steady steps."""
     launch: Mapping[str, Any] = field(default_factory=dict)
     """How a declared configuration starts the command, where that differs: ``ranks``, ``arguments``, ``variables``."""
 

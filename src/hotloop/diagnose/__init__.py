@@ -32,8 +32,8 @@ def find_problems(
     a step is counted by two findings (see ownership.py).
     """
     findings, skipped = _ask(analysis, ((one, one.judge) for one in (RULES.values() if rules is None else rules)))
-    findings, told = share_out(findings, analysis)
-    return findings, (*skipped, *told)
+    findings, not_owned = share_out(findings, analysis)
+    return findings, (*skipped, *not_owned)
 
 
 def find_problems_in_trace(

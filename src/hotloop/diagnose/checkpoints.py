@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.diagnose.lines import SAVING, time_of_kinds
-from hotloop.diagnose.noise import threshold_ratio
+from hotloop.diagnose.thresholds import threshold_ratio
 
 
 def saving_rank(analysis: Analysis) -> RankAnalysis | None:

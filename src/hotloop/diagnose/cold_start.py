@@ -10,8 +10,8 @@ from itertools import accumulate
 
 from hotloop.core.analysis import LoaderFacts, RankAnalysis
 from hotloop.diagnose.loading import main_loader
-from hotloop.diagnose.noise import NOISE_MULTIPLE
 from hotloop.diagnose.once import MATERIAL_RUN_RATIO, run_ratio
+from hotloop.diagnose.thresholds import NOISE_MULTIPLE
 
 FEWEST_COLD_STEPS = 5
 """Steps that are judged behind the first: workers that fill their queues take fewer."""

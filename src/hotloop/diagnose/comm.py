@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hotloop.core.analysis import Analysis, DdpFacts, RankAnalysis
 from hotloop.core.findings import REMOVED_LOW_RATIO
+from hotloop.core.link_fit import usual_latency_ns
 from hotloop.diagnose.measured import known_mean, steps_per_anchor_step
 
 LOOPBACK = ("lo", "lo0")
@@ -26,9 +27,6 @@ DEFAULT_BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
 SMALL_BUCKET_BYTES = 1 << 20
 FEWEST_SMALL_BUCKETS = 8
-BUCKET_LATENCY_NS = {"gloo": 250_000.0, "nccl": 40_000.0}
-"""What one more all-reduce costs however little it carries. gloo: a lower bound; 500 all-reduces of 1 KiB between two
-ranks took 0.61, 0.75 and 1.36 ms (quartiles; 2 shared cores, torch 2.13, 2026-11-22). nccl: rule of thumb."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +157,10 @@ def sync_saving_ns(analysis: Analysis) -> tuple[float, float, float] | None:
     mean_exposed = sum(exposed) / len(exposed)
     hidden = max(0.0, sum(comm) / len(comm) - mean_exposed) if analysis.lead.device_type == "cpu" else 0.0
     certain = transfer_ns(facts[0], analysis.lead.world_size)
+    link = crossed_link(analysis)
+    if link is not None:
+        # The rank with the least communication waits for no other.
+        certain = link.comm_ns / sync_count(analysis.lead)
     # Over a slow link all of it is transfer.
     sure = min(exposed) if slow_link(analysis) is not None else min(min(exposed), certain or 0.0)
     low_ns, high_ns = REMOVED_LOW_RATIO * extra * sure, extra * (mean_exposed + hidden)
@@ -190,7 +192,7 @@ def needless_buckets(ddp: DdpFacts) -> int:
 
 def bucket_latency_ns(ddp: DdpFacts) -> float:
     """What one small all-reduce costs by rule of thumb, for this backend."""
-    return BUCKET_LATENCY_NS.get((ddp.backend or "").lower(), BUCKET_LATENCY_NS["gloo"])
+    return usual_latency_ns(ddp.backend)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +203,10 @@ class Link:
     rate_bytes_per_s: float
     """Rate on the wire while gradients were on their way."""
     nominal_bytes_per_s: float | None
+    latency_ns: float
+    """Of all messages of a step, by rule of thumb."""
     comm_ns: float
-    """Communication per step, hidden or not, mean over ranks."""
+    """Communication per step, hidden or not, of the rank with the least of it."""
     overlap_ns: float
 
     @property
@@ -233,8 +237,8 @@ def _payload_bytes(rank: RankAnalysis) -> float:
     return 2 * (n - 1) / n * ((rank.ddp.parameter_bytes if rank.ddp else 0) or 0) * sync_count(rank)
 
 
-def slow_link(analysis: Analysis) -> Link | None:
-    """The link, when gradients go over a real interface and it is what they wait for; else None."""
+def crossed_link(analysis: Analysis) -> Link | None:
+    """The real interface that gradients go over, quick or slow; None on one host, or where it is not known."""
     stats = [r for r in analysis.ranks if r.ddp is not None and r.ddp.comm_ns and r.ddp.overlap_ns is not None]
     if len(stats) != len(analysis.ranks):
         return None
@@ -256,18 +260,25 @@ def slow_link(analysis: Analysis) -> Link | None:
     # The counter has both directions or one; a ring sends and receives the same amount.
     if not _carries_gradients(rank, name) or comm_ns <= 0:
         return None
-    rate = payload_bytes / (comm_ns * 1e-9)
-    nominal = rank.network_speed_bytes_per_s.get(name)
-    limit = SLOW_LINK_RATIO * max(nominal or 0.0, LOOPBACK_BYTES_PER_S)
-    if rate >= limit:
+    return Link(
+        interface=name,
+        rate_bytes_per_s=payload_bytes / (comm_ns * 1e-9),
+        nominal_bytes_per_s=rank.network_speed_bytes_per_s.get(name),
+        latency_ns=bucket_latency_ns(ddp) * max(1, len(bucket_bytes(ddp))) * syncs,
+        comm_ns=comm_ns,
+        overlap_ns=overlap_ns,
+    )
+
+
+def slow_link(analysis: Analysis) -> Link | None:
+    """The link, when gradients go over a real interface and it is what they wait for; else None."""
+    link = crossed_link(analysis)
+    if link is None:
+        return None
+    if link.rate_bytes_per_s >= SLOW_LINK_RATIO * max(link.nominal_bytes_per_s or 0.0, LOOPBACK_BYTES_PER_S):
         return None
     # Buckets and start-up latency also make the rate low; a link is to blame only when the bytes are many.
-    latency_ns = bucket_latency_ns(ddp) * max(1, len(bucket_bytes(ddp))) * syncs
-    if latency_ns > 0.5 * comm_ns:
-        return None
-    return Link(
-        interface=name, rate_bytes_per_s=rate, nominal_bytes_per_s=nominal, comm_ns=comm_ns, overlap_ns=overlap_ns
-    )
+    return None if link.latency_ns > 0.5 * link.comm_ns else link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

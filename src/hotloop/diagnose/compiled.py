@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, Forecast
 from hotloop.core.findings import Severity, saving_within, severity_of
 from hotloop.diagnose.measured import batches_vary_in_length
-from hotloop.diagnose.noise import is_material
+from hotloop.diagnose.thresholds import is_material
 
 
 def compiling_is_unsure(analysis: Analysis) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hotloop.core.analysis import Line, RankAnalysis
 from hotloop.core.findings import Where
 from hotloop.core.recording import GAP_FIELDS
-from hotloop.diagnose.noise import share_bounds
+from hotloop.diagnose.thresholds import share_bounds
 
 LOGGING = "logging"
 WEIGHTS = "weights"
@@ -84,6 +84,9 @@ _IN_PLACE_TEXT = re.compile(
 )
 _MODEL_FUNCTIONS = frozenset({"forward", "__call__"})
 _TRAINING_CALLS = frozenset({"backward", "step", "zero_grad"})
+
+LEAST_SHARE_RATIO = 0.1
+"""Share of a field's samples below which a path from the loop is not named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,9 +289,7 @@ def places(lines: tuple[Line, ...], count: int = 3) -> tuple[Where, ...]:
     return tuple(first.values())[:count]
 
 
-def places_in_loop(
-    rank: RankAnalysis, field_name: str, *, least_share_ratio: float = 0.1, beside: str = ""
-) -> tuple[Where, ...]:
+def places_in_loop(rank: RankAnalysis, field_name: str, *, beside: str = "") -> tuple[Where, ...]:
     """Where the training loop starts what a field was spent in, and the helper's line that it gets to; most first.
 
     Samples of a forward lie on the model's own lines, which are right as they are: what is told here is who called the
@@ -301,7 +302,7 @@ def places_in_loop(
         return places(rank.lines.get(field_name, ()), 2)
     others = {(where.file, where.function) for path in _paths_from_loop(rank, beside, loop) for where in path[-1:]}
     ranked = sorted(shares, key=lambda path: ((path[-1].file, path[-1].function) in others, -shares[path]))
-    kept = [path for path in ranked if shares[path] >= least_share_ratio] or ranked[:1]
+    kept = [path for path in ranked if shares[path] >= LEAST_SHARE_RATIO] or ranked[:1]
     return tuple(dict.fromkeys(where for path in kept for where in path))
 
 

@@ -1,33 +1,23 @@
-"""RankAnalysis -> what batches cost to make, and the step that loader workers would give (a small simulation)."""
+"""RankAnalysis -> what its batches cost to make, what restarts of workers cost, and who uses the cores."""
 
 from __future__ import annotations
 
 import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
+from hotloop.core.worker_model import LoadingWork, Overlap, best_overlap
 from hotloop.diagnose.aftermath import aftermath_ns
 from hotloop.diagnose.measured import known_mean
-from hotloop.diagnose.noise import threshold_ratio
+from hotloop.diagnose.thresholds import threshold_ratio
 
-LEAST_HANDOVER_NS, HANDOVER_NS, MOST_HANDOVER_NS = 100_000.0, 200_000.0, 500_000.0
-"""Taking one batch out of a worker's queue: unpickling, mapping its shared memory (0.1 to 0.3 ms measured on CPUs; the
-most is a range factor for batches of a mebibyte)."""
-SHARPNESS, WORST_SHARPNESS = 8.0, 5.0
-"""Range factors: two processes of one pace that wait for each other take 1.09 and 1.15 times as long.
-
-Of six forecasts for workers (four in benchmarks/results/treated of 2026-11-21, two in zoo/55f64a285295.jsonl of
-2026-11-22), by the fastest runs, four were within 0.10 of the middle; two lay in the range, two above it by 0.01, and
-two below it by 0.07 and 0.08.
-"""
 LEAST_CORE_RATIO = 0.1
 """Guard, no factor: a thread that seems to have got less of its core was not ready to run."""
-UNEVEN_RATIO = 1.15
-"""Range factor: how much slower than their mean the workers may come; covered by the same forecasts."""
-
+LEAST_COMPUTE_RATIO = 0.1
+"""Guard, no factor: a step that does little but load shows too little of its computation to tell what cores that got.
+Seen at 2 %: a fetch that slept, with 3.7 ms of CPU time in 68.6 ms, was taken for 37 ms of computing."""
 PREPARED_LOW_RATIO, PREPARED_MID_RATIO = 0.5, 0.75
 """Part of the time that makes samples which is won by preparing them ahead of the training; the copy stays.
 
@@ -35,7 +25,6 @@ Of three such forecasts in the known set (leaf_cnn, reviews_gru, birdsong; bench
 2026-11-22) 0.73, 1.09 and 0.85 of it was won by the fastest runs and 0.67, 1.13 and 0.87 by medians: all lie above the
 low part, and the middle one is too low in two of three.
 """
-MOST_WORKERS_COUNT = 16
 COMPUTE_FIELDS = (
     "forward_ns",
     "backward_ns",
@@ -44,24 +33,6 @@ COMPUTE_FIELDS = (
     "after_forward_ns",
     "after_backward_ns",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadingWork:
-    """Making the batches of one step. Wall and CPU time per step in ns, wherever it runs; ``cpu_ns`` <= ``wall_ns``."""
-
-    wall_ns: float
-    cpu_ns: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
-    """The forecast step when loading runs beside the computation, in ns: optimistic, expected, pessimistic."""
-
-    workers: int
-    best_ns: float
-    mid_ns: float
-    worst_ns: float
 
 
 def main_loader(rank: RankAnalysis) -> LoaderFacts | None:
@@ -151,6 +122,18 @@ def loading_work(rank: RankAnalysis, loader: LoaderFacts, wait_ns: float) -> Loa
     return LoadingWork(wall_ns=wall_ns, cpu_ns=wall_ns)
 
 
+def enough_workers(rank: RankAnalysis, loader: LoaderFacts) -> Overlap | None:
+    """The fewest workers from which no more is expected of further ones; None where loading was not measured."""
+    wait_ns = known_mean(rank, "input_wait_ns") or 0.0
+    work, cores = loading_work(rank, loader, wait_ns), cores_per_rank(rank)
+    if loader.fetch_ns is None or work is None or cores is None:
+        return None
+    compute_ns = max(1.0, rank.step_mean_ns - wait_ns)
+    busy = min(cores, busy_cores(rank, wait_ns, 0.0 if loader.num_workers else work.cpu_ns))
+    batches = max(1.0, known_mean(rank, "micro_batches") or 1.0)
+    return best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores, busy=busy)
+
+
 def most_saved_ratio(rank: RankAnalysis) -> float:
     """Largest share of a step that faster computing can save, 0..1: batches come no sooner than workers make them."""
     loader = main_loader(rank)
@@ -202,9 +185,11 @@ def cpu_availability_ratio(rank: RankAnalysis, loading_ns: float, loading_cpu_in
 
     Where other programs compete for the cores, a thread that never sleeps still shows less CPU time than wall time;
     without this its loading would look like a wait for storage. Ranks that wait for each other and hosts that wait
-    for a device sleep for other reasons, so nothing is concluded there.
+    for a device sleep for other reasons, and a step that does little but load has no such thread: nothing is concluded
+    there.
     """
-    if rank.world_size > 1 or rank.device_type != "cpu":
+    computes = rank.step_mean_ns - loading_ns >= LEAST_COMPUTE_RATIO * rank.step_mean_ns
+    if rank.world_size > 1 or rank.device_type != "cpu" or not computes:
         return 1.0
     known = _cores_used(rank, loading_ns, loading_cpu_in_process_ns)
     return 1.0 if known is None else min(1.0, max(LEAST_CORE_RATIO, known))
@@ -216,46 +201,3 @@ def _cores_used(rank: RankAnalysis, loading_ns: float, loading_cpu_in_process_ns
     if cpu_ns is None or wall_ns <= 0:
         return None
     return (cpu_ns - loading_cpu_in_process_ns) / wall_ns
-
-
-def simulate_workers(
-    *, compute_ns: float, work: LoadingWork, batches: float, cores: float, busy: float, workers: int
-) -> Overlap:
-    """The step with ``workers`` loader processes beside a computation of ``compute_ns`` on ``busy`` of ``cores``.
-
-    The step is bound by the computation, by the workers' throughput and by the cores. CPU work that finds no free
-    core displaces computation: at best it shares all cores evenly, at worst every thread of the computation waits
-    for the one that was displaced, as at the barrier of an OpenMP loop.
-    """
-    throughput_ns = work.wall_ns / workers
-    spare = max(0.0, cores - min(busy, cores))
-    displaced_ns = max(0.0, work.cpu_ns - min(spare, workers) * compute_ns)
-    even = 1.0 / max(1.0, cores)
-    best_ns = max(compute_ns + displaced_ns * even, throughput_ns) + LEAST_HANDOVER_NS * batches
-    mid_ns = _soft_max(compute_ns + displaced_ns * (1.0 + even) / 2, throughput_ns, SHARPNESS) + HANDOVER_NS * batches
-    worst_ns = _soft_max(compute_ns + displaced_ns, throughput_ns * UNEVEN_RATIO, WORST_SHARPNESS)
-    worst_ns += MOST_HANDOVER_NS * batches
-    return Overlap(workers=workers, best_ns=best_ns, mid_ns=max(best_ns, mid_ns), worst_ns=max(mid_ns, worst_ns))
-
-
-def best_overlap(*, compute_ns: float, work: LoadingWork, batches: float, cores: float, busy: float) -> Overlap:
-    """The fewest workers whose expected step is within 2 % of the best that any number of workers gives.
-
-    Workers that wait for storage need no core of their own, so there may be more of them than cores.
-    """
-    latency_bound = work.cpu_ns < 0.5 * work.wall_ns
-    most = MOST_WORKERS_COUNT if latency_bound else max(1, min(MOST_WORKERS_COUNT, round(cores)))
-    choices = [
-        simulate_workers(compute_ns=compute_ns, work=work, batches=batches, cores=cores, busy=busy, workers=count)
-        for count in range(1, most + 1)
-    ]
-    best_ns = min(choice.mid_ns for choice in choices)
-    return next(choice for choice in choices if choice.mid_ns <= 1.02 * best_ns)
-
-
-def _soft_max(a_ns: float, b_ns: float, sharpness: float) -> float:
-    """A little more than the larger of two times: two processes that take turns to be late lose some to each other."""
-    larger, smaller = max(a_ns, b_ns), min(a_ns, b_ns)
-    if larger <= 0:
-        return 0.0
-    return float(larger * (1.0 + (smaller / larger) ** sharpness) ** (1.0 / sharpness))

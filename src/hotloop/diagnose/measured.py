@@ -10,7 +10,7 @@ from hotloop.core.analysis import Analysis, Forecast, Line, RankAnalysis
 from hotloop.core.findings import Basis, Value, Where
 from hotloop.core.noise import noise_of_mean_ratio
 from hotloop.core.recording import TIME_FIELDS
-from hotloop.diagnose.wording import SURE_RATIO, say_share
+from hotloop.diagnose.wording import SURE_RATIO, format_share
 
 FEWEST_BATCHES, MOST_BATCHES = 5, 32
 NARROW_RATIO = 0.25
@@ -45,10 +45,10 @@ def basis_of_replay(low_ratio: float, mid_ratio: float) -> Basis:
     return Basis.RULE_OF_THUMB
 
 
-def say_probed(forecast: Forecast, mid_ratio: float, verb: str = "was") -> str:
+def describe_probed(forecast: Forecast, mid_ratio: float, verb: str = "was") -> str:
     """What a probe says of a change, as a predicate: measured only where the probe resembles the run."""
-    said = f"{verb} measured to save" if forecast.basis is Basis.MEASURED else "may save"
-    return f"{said} {say_share(mid_ratio)}"
+    verb_text = f"{verb} measured to save" if forecast.basis is Basis.MEASURED else "may save"
+    return f"{verb_text} {format_share(mid_ratio)}"
 
 
 def evidence_of(forecast: Forecast) -> dict[str, Value]:

@@ -6,7 +6,7 @@ from hotloop.core.analysis import Forecast
 from hotloop.core.findings import Basis, Saving, Value, saving_within
 from hotloop.core.timeline import BlameRow
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
-from hotloop.diagnose.wording import say_time
+from hotloop.diagnose.wording import format_time
 
 NO_DEVICE = "the trace shows no work of an accelerator"
 MATERIAL_RATIO = 0.02
@@ -49,6 +49,6 @@ def named_ranks(ranks: tuple[TraceRank, ...], total: int) -> tuple[int, ...]:
     return tuple(rank.facts.rank for rank in ranks if rank.facts.rank is not None)
 
 
-def say_blame(row: BlameRow) -> Value:
+def describe_blame(row: BlameRow) -> Value:
     """One host activity with the idle time that it covers."""
-    return f"{row.name}: {say_time(row.total_ns)}, {row.gaps_count} times"
+    return f"{row.name}: {format_time(row.total_ns)}, {row.gaps_count} times"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, Forecast, OptimizerFacts
-from hotloop.diagnose.noise import threshold_ratio
+from hotloop.diagnose.thresholds import threshold_ratio
 
 FLOOR_RATIO = 0.03
 LEAST_WON_RATIO = 0.005

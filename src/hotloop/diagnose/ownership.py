@@ -13,8 +13,8 @@ from dataclasses import replace
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Saving, Skipped
 from hotloop.core.phases import PHASES
-from hotloop.diagnose.noise import MATERIAL_RATIO
-from hotloop.diagnose.wording import say_share
+from hotloop.diagnose.thresholds import MATERIAL_RATIO
+from hotloop.diagnose.wording import format_share
 
 ROUNDING_RATIO = 0.005
 """Sampled shares of several fields add up to a phase within this."""
@@ -41,12 +41,15 @@ def share_out(findings: Sequence[Finding], analysis: Analysis) -> tuple[tuple[Fi
         for name, ns in given.items():
             left_ns[name] -= ns
         share = sum(given.values()) / wanted_ns
-        if share >= 1.0 - ROUNDING_RATIO:
+        rest_ns = {name: round(ns) for name, ns in given.items() if ns >= 1}
+        if share >= 1.0:
             kept[index] = finding
+        elif share >= 1.0 - ROUNDING_RATIO:
+            kept[index] = replace(finding, time_ns=rest_ns)
         elif share * (finding.cost_ratio or 0.0) < MATERIAL_RATIO:
             gone.append(Skipped(rule=finding.rule, reason=f"other findings cover the same time: {finding.title}"))
         else:
-            kept[index] = _cut(finding, share, {name: round(ns) for name, ns in given.items() if ns >= 1})
+            kept[index] = _cut(finding, share, rest_ns)
     return tuple(kept[index] for index in sorted(kept)), tuple(gone)
 
 
@@ -67,7 +70,7 @@ def _cut(finding: Finding, share: float, own_ns: dict[str, int]) -> Finding:
         )
     return replace(
         finding,
-        title=f"{finding.title}; {say_share((1.0 - share) * cost_ratio)} is counted in other findings",
+        title=f"{finding.title}; {format_share((1.0 - share) * cost_ratio)} is counted in other findings",
         cost_ns=None if finding.cost_ns is None else round(share * finding.cost_ns),
         cost_ratio=share * cost_ratio,
         saving=saving,

@@ -11,7 +11,7 @@ from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.phases import Breakdown, Excluded
 from hotloop.core.report import Device, LineShare, StepSummary
 from hotloop.core.timeline import IdleCauses
-from hotloop.diagnose.wording import say_bytes, say_time
+from hotloop.diagnose.wording import format_bytes, format_time
 
 _SERIOUS = (Severity.HIGH, Severity.MEDIUM)
 
@@ -52,8 +52,8 @@ def describe_verdict(
 def _describe_excluded(left_out: Excluded) -> str:
     """Most of the run was not judged: which part of it is the longest, and what it was spent on."""
     parts = {
-        f"the first {_say_steps(left_out.warmup_count)} took": left_out.warmup_ns,
-        f"{_say_steps(left_out.later_count)} that were recorded in detail took": left_out.later_ns,
+        f"the first {_format_steps(left_out.warmup_count)} took": left_out.warmup_ns,
+        f"{_format_steps(left_out.later_count)} that were recorded in detail took": left_out.later_ns,
         "what followed the last step took": left_out.tail_ns,
     }
     longest = max(parts, key=lambda part: parts[part])
@@ -62,11 +62,11 @@ def _describe_excluded(left_out: Excluded) -> str:
     why = f", most of it {main_part}" if main_part else ""
     return (
         f"no serious fault in the steady steps, but they are only {1 - left_out.ratio:.0%} of the run: "
-        f"{longest} {say_time(parts[longest])}{why}"
+        f"{longest} {format_time(parts[longest])}{why}"
     )
 
 
-def _say_steps(count: int) -> str:
+def _format_steps(count: int) -> str:
     return "step" if count == 1 else f"{count:,} steps"
 
 
@@ -92,7 +92,7 @@ def describe_trace_verdict(
     if device is not None and device.idle.share_ratio > IDLE_RATIO:
         why = "" if idle is None else f", {_main_cause(idle)}"
         if idle is not None and idle.gaps_count > 1 and idle.longest_ns >= MOST_RATIO * idle.idle_ns:
-            why += f" ({idle.longest_ns / idle.idle_ns:.0%} of it is one gap of {say_time(idle.longest_ns)})"
+            why += f" ({idle.longest_ns / idle.idle_ns:.0%} of it is one gap of {format_time(idle.longest_ns)})"
         whole = "the complete steps" if in_steps else "the trace"
         return f"the device idles {device.idle.share_ratio:.0%} of {whole}{why}; no rule can attribute it to a fault"
     if device is not None:
@@ -120,14 +120,14 @@ def describe_memory_verdict(file: MemoryFile) -> str:
     """Of a memory snapshot or timeline: where the memory is."""
     if file.kind == "timeline":
         largest = f", most of it {file.categories[0].category}" if file.categories else ""
-        return f"memory peaks at {say_bytes(file.peak_bytes or 0)}{largest}"
+        return f"memory peaks at {format_bytes(file.peak_bytes or 0)}{largest}"
     if not file.devices:
         return "the snapshot contains no device memory"
     worst = max(file.devices, key=lambda one: one.reserved_bytes)
     failures = len(file.out_of_memory)
     failed = f"; {failures} allocation{'s' * (failures > 1)} failed" if failures else ""
     return (
-        f"device {worst.device} has {say_bytes(worst.active_bytes)} in use of {say_bytes(worst.reserved_bytes)}"
+        f"device {worst.device} has {format_bytes(worst.active_bytes)} in use of {format_bytes(worst.reserved_bytes)}"
         f" reserved{failed}"
     )
 

@@ -6,10 +6,10 @@ SURE_RATIO = 0.01
 """With a low forecast below this, what was measured does not rule out that nothing is won, and titles say so."""
 
 
-def say_time(time_ns: float) -> str:
+def format_time(time_ns: float) -> str:
     """A time with three significant digits in the unit that suits it.
 
-    >>> say_time(18_342_000), say_time(432_000), say_time(2.5e9)
+    >>> format_time(18_342_000), format_time(432_000), format_time(2.5e9)
     ('18.3 ms', '432 µs', '2.5 s')
     """
     for unit_ns, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
@@ -19,19 +19,19 @@ def say_time(time_ns: float) -> str:
     return f"{time_ns:.0f} ns"
 
 
-def say_share(ratio: float) -> str:
+def format_share(ratio: float) -> str:
     """A share in percent: whole ones from 10 %, else one decimal.
 
-    >>> say_share(0.463), say_share(0.037)
+    >>> format_share(0.463), format_share(0.037)
     ('46%', '3.7%')
     """
     return f"{ratio * 100:.0f}%" if ratio >= 0.0995 else f"{ratio * 100:.1f}%"
 
 
-def say_bytes(size_bytes: float) -> str:
+def format_bytes(size_bytes: float) -> str:
     """A size in binary units.
 
-    >>> say_bytes(3 * 2**20), say_bytes(1536)
+    >>> format_bytes(3 * 2**20), format_bytes(1536)
     ('3.0 MiB', '1.5 KiB')
     """
     for unit_bytes, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
@@ -53,10 +53,10 @@ def shorten_code(text: str, most_count: int = 60) -> str:
     return f"{head.rsplit(' ', 1)[0]} ..."
 
 
-def say_every(steps: float, on_average: bool = False) -> str:
+def format_interval(steps: float, on_average: bool = False) -> str:
     """How often something happens that happens every ``steps`` steps.
 
-    >>> say_every(1.0), say_every(50.2), say_every(24.8, on_average=True)
+    >>> format_interval(1.0), format_interval(50.2), format_interval(24.8, on_average=True)
     ('every step', 'every 50 steps', 'every 25 steps on average')
     """
     return "every step" if steps < 1.5 else f"every {steps:.0f} steps{' on average' * on_average}"

@@ -13,6 +13,7 @@ import threading
 import time
 from typing import Any
 
+from hotloop.core.cores import allowed_cores, idle_in
 from hotloop.core.recording import ACCESS_SUFFIX, STEP_FIELDS
 
 from .guard import GUARD
@@ -21,18 +22,16 @@ from .places import Place, user_stack
 from .readings import (
     MEMORY_PATH,
     ProcFile,
-    allowed_cores,
     device_memory,
-    idle_in,
     network_counters,
     read_resident,
     run_delay_in,
 )
-from .recorder import DEVICE_ALLOCATED, DEVICE_RESERVED, RSS
+from .recorder import DEVICE_ALLOCATED, DEVICE_RESERVED, RSS, sampled_field
 from .session import Session
 from .stack_access import current_thread_state, offer_access
 from .stacks import can_read_stacks, read_stack
-from .threads import run_delay_ns
+from .thread_time import run_delay_ns
 from .writer import FrameWriter
 
 FAST_INTERVAL_S = 0.020
@@ -82,7 +81,7 @@ class Background:
         self._network_file = ProcFile("/proc/net/dev")
         self.allowed_cores = allowed_cores()
         self._cores_file = ProcFile("/proc/stat") if len(self.allowed_cores) <= MOST_CORES_COUNTED else None
-        self._held_told = False
+        self._held_recorded = False
         self._offered = ""
         self._is_read_outside = False
         # Made on the thread that trains.
@@ -160,14 +159,14 @@ class Background:
         session = self._session
         seen = read_stack(session.owner)
         stack = session.recorder.stack
-        field, late, taken = stack[-1], 0, 0
+        field, late, taken = sampled_field(stack[-1]), 0, 0
         if overslept_ns > LATE_NS and seen.threads_count == 2:  # with more threads than ours nobody knows who had it
             run_delay_ns_before, self._run_delay_ns = self._run_delay_ns, run_delay_ns()
             held_ns = overslept_ns - (self._run_delay_ns - run_delay_ns_before)
             taken = held_ns >= sys.getswitchinterval() * 1e9
             late = held_ns > LATE_NS and not taken
             if late and len(stack) > 1 and time.perf_counter_ns() - session.recorder.last_ns < held_ns:
-                field = stack[-2]  # the phase has begun since
+                field = sampled_field(stack[-2])  # the phase has begun since
         key = (field, *user_stack(seen))
         counts = self._counts
         found = counts.get(key)
@@ -232,14 +231,14 @@ class Background:
     def _write_held(self) -> None:
         """Once, when the optimizer has its state: what a process that is killed later cannot say any more."""
         optimizers, models = self._session.trained_objects()
-        if self._held_told or not optimizers or self._session.learning:
+        if self._held_recorded or not optimizers or self._session.learning:
             return
         device = "cuda" if self._session.device_index is not None else "cpu"
         try:
             held = held_bytes(optimizers, models, device)
         except RuntimeError:  # the training adds to the state at this moment: next time
             return
-        self._held_told = True
+        self._held_recorded = True
         self._session.record({"kind": "held", "device": device, **held})
 
     def write_network(self) -> None:

@@ -69,14 +69,14 @@ def count_samples(batch: Any) -> int:
     size = leading_size(batch)
     if size is not None:
         return size
-    told = count_told(batch)
-    if told:
-        return told
+    declared = count_declared(batch)
+    if declared:
+        return declared
     tensor = first_tensor(batch)
     return 0 if tensor is None else tensor.size(0)
 
 
-def count_told(batch: Any) -> int:
+def count_declared(batch: Any) -> int:
     """Samples that a batch object tells itself: a batch of graphs in one (``num_graphs``); 0 where it does not.
 
     Its first tensor holds the nodes of all of them.

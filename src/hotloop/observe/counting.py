@@ -99,9 +99,9 @@ class Counting:
         """
         if state.batch_size is None and not self.time_first:
             return leading
-        told = batches.count_told(batch)
-        if told:
-            return told
+        declared = batches.count_declared(batch)
+        if declared:
+            return declared
         known: Any = self._inner_batches if state.batch_size is None else (state.batch_size,)
         shape = batches.leading_shape(batch)
         if state.sample_dim is None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from .events import DeviceEvent, EventPool
+from .event_pool import DeviceEvent, EventPool, StreamEvent
 from .guard import guarded
 from .recorder import BACKWARD, FORWARD, H2D, OPTIMIZER, Recorder
 
@@ -277,9 +277,7 @@ def _recorder_with(timer: DeviceTimer) -> type[Recorder]:
     return DeviceRecorder
 
 
-def cuda_device_timer(
-    device_index: int, record: RecordFact, captures: CaptureWatch, *, min_interval_ns: int = MIN_INTERVAL_NS
-) -> DeviceTimer:
+def cuda_device_timer(device_index: int, record: RecordFact, captures: CaptureWatch) -> DeviceTimer:
     """A timer of the current stream of one CUDA device, also while another device is current."""
     import torch
 
@@ -297,28 +295,10 @@ def cuda_device_timer(
             found = streams[handle] = cuda.current_stream(device_index)
         return found
 
-    class StreamEvent:
-        """An event of torch's on that device."""
-
-        __slots__ = ("event",)
-
-        def __init__(self) -> None:
-            self.event = cuda.Event(enable_timing=True)
-
-        def record(self) -> None:
-            self.event.record(current_stream())
-
-        def query(self) -> bool:
-            return bool(self.event.query())
-
-        def elapsed_time(self, end_event: Any, /) -> float:
-            return float(self.event.elapsed_time(end_event.event))
-
     return DeviceTimer(
-        StreamEvent,
+        functools.partial(StreamEvent, current_stream),
         lambda: captures.is_capturing() or is_current_capturing(),
         record=record,
         stream=lambda: raw_stream(device_index),
         lock=captures.lock,
-        min_interval_ns=min_interval_ns,
     )

@@ -176,6 +176,7 @@ def loader_facts(loader: Any, loader_id: int, where: Place | None) -> dict[str, 
         "id": loader_id,
         "where": where,
         "num_workers": loader.num_workers,
+        "chooses_workers": bool(getattr(loader, "chooses_workers", False)),
         "batch_size": batch_size if isinstance(batch_size, int) else None,
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(

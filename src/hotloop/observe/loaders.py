@@ -146,14 +146,15 @@ class Loaders:
         return self.states[key]
 
     @guarded
-    def iterator_begins(self, loader: Any) -> None:
-        """An iterator of the loader is about to be made."""
+    def iterator_begins(self, loader: Any) -> bool | None:
+        """An iterator of the loader is about to be made; True when its batches surely do not feed backward."""
         self._forget_peeked()
         self.last_state = state = self._state_of(loader)
         if loader.num_workers and self._table is None:
             self._table = WorkerTable.create()
         if self._is_other(state):
             self._recorder.other_loader()
+        return self.is_surely_other(state)
 
     def _forget_peeked(self) -> None:
         """Take back a batch that was only looked at: its iterator was dropped and no training forward followed."""
@@ -188,6 +189,15 @@ class Loaders:
     def _is_other(self, state: LoaderState) -> bool:
         """True for a loader that does not feed backward, or has not yet while another one does."""
         return state.feeds_backward is False or (state.feeds_backward is None and self._training_loaders > 0)
+
+    @guarded
+    def is_surely_other(self, state: LoaderState | None) -> bool | None:
+        """True for a loader that does not feed backward; of one that has not yet, once forwards without gradients have
+        followed its batches: one that is made anew for each epoch feeds backward too."""
+        if state is None or not self._is_other(state):
+            return False
+        burst = self._recorder.burst
+        return state.feeds_backward is False or bool(state.pending and burst is not None and burst.forwards)
 
     @guarded
     def iterator_created(self, loader: Any, iterator: Any, spent_ns: int) -> None:

@@ -14,10 +14,10 @@ from .loader_state import LoaderState
 from .recorder import FORWARD, Recorder
 from .session import Session
 
-IN_PLACE_RATIO = 3.7
-"""What hooks cost between torch's operators over what ``hook_costs_ns`` says: 122.0 us a step (95 % interval 73.7 to
-171.0, 200 pairs of blocks with and without) over 32.9 us, on a 3-layer MLP (2026-11-22, 2 cores of an AMD EPYC, torch
-2.13.0 CPU; docs/overhead.md). It was 2.3 in a pass whose steps were twice as fast. Other loops may differ."""
+IN_PLACE_RATIO = 2.3
+"""What hooks cost between torch's operators over what ``hook_costs_ns`` says: 38.1 us a step (95 % interval 30.0 to
+43.6, 200 pairs of blocks with and without) over 16.7 us, on a 3-layer MLP (2026-11-23, 2 cores of an AMD EPYC, torch
+2.13.0 CPU; docs/overhead.md). It was 3.7 in a pass whose steps took twice as long. Other loops may differ."""
 
 METHOD = (
     "Hook calls × median cost of an empty call (cold cache), measured in the training process, "

@@ -39,30 +39,6 @@ def run_delay_in(schedstat: bytes) -> int | None:
     return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
 
 
-def allowed_cores() -> frozenset[int]:
-    """Numbers of the cores that this process may run on."""
-    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-
-
-def idle_in(stat: bytes, cores: frozenset[int]) -> list[int] | None:
-    """[ns, cores]: how long some cores together did nothing so far, whoever else runs on them, and how many they are.
-
-    ``stat`` is the text of /proc/stat, in hundredths of a second. None where it does not tell of each of them.
-
-    >>> idle_in(b"cpu 9 9 9 9 9\\ncpu0 1 0 2 700 50 3\\ncpu1 1 0 2 900 0 3\\nintr 7", frozenset({0}))
-    [7500000000, 1]
-    """
-    tick_ns = 1_000_000_000 // (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
-    idle_ticks = {}
-    for line in stat.splitlines():
-        words = line.split(None, 6)
-        if len(words) > 5 and words[0].startswith(b"cpu") and words[0][3:].isdigit():
-            idle_ticks[int(words[0][3:])] = int(words[4]) + int(words[5])
-    if not cores or not cores <= idle_ticks.keys():
-        return None
-    return [sum(idle_ticks[core] for core in cores) * tick_ns, len(cores)]
-
-
 def resident_bytes() -> int | None:
     """Resident memory of this process; None where /proc does not tell."""
     try:
@@ -119,7 +95,7 @@ def network_counters(device_table: bytes, speeds: dict[str, int | None]) -> dict
             continue
         name = name.strip()
         if name not in speeds:
-            speeds[name] = _interface_speed(name)
+            speeds[name] = interface_speed(name)
         found[name] = {
             "rx_bytes": int(fields[0]),
             "tx_bytes": int(fields[8]),
@@ -128,9 +104,14 @@ def network_counters(device_table: bytes, speeds: dict[str, int | None]) -> dict
     return found
 
 
-def _interface_speed(name: str) -> int | None:
+def interface_speed(name: str, root: str = "/sys/class/net") -> int | None:
+    """Bytes per second; None where no hardware stands behind it: one end of a virtual cable, as in every container,
+    states 10 Gbit/s whatever carries it. A bond or a VLAN has the interfaces below it."""
+    folder = f"{root}/{name}"
     try:
-        with open(f"/sys/class/net/{name}/speed") as file:
+        if not any(entry == "device" or entry.startswith("lower_") for entry in os.listdir(folder)):
+            return None
+        with open(f"{folder}/speed") as file:
             megabits_per_s = int(file.read())
     except (OSError, ValueError):
         return None

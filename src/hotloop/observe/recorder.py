@@ -21,6 +21,7 @@ from hotloop.core.recording import (
     FLAG_DEEP,
     FLAG_FOREIGN_PROFILER,
     FLAG_WATCHED_ALL,
+    OTHER_WAIT_FIELD,
     STEP_FIELDS,
     UNKNOWN,
 )
@@ -51,6 +52,20 @@ GAP_AFTER = {
     OPTIMIZER: OTHER,
 }
 """The gap field that follows a phase; a phase that is not here leaves the gap as it was."""
+
+
+class _OtherWait(int):
+    """A field of loading on the stack while the loader does not feed backward: equal to it, and another object."""
+
+
+OTHER_INPUT, OTHER_ITERATOR = _OtherWait(INPUT), _OtherWait(ITERATOR)
+"""Rows count them as the fields that they equal; stack samples count them for OTHER_WAIT_FIELD."""
+
+
+def sampled_field(top: int) -> int:
+    """What a stack sample counts for while ``top`` is the top of the phase stack."""
+    return FIELD[OTHER_WAIT_FIELD] if isinstance(top, _OtherWait) else top
+
 
 _GAP_AFTER = [GAP_AFTER.get(field, 0) for field in range(len(STEP_FIELDS))]  # no gap is field 0
 

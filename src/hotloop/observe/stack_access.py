@@ -23,6 +23,7 @@ from hotloop.core.recording import FIELD, TIME_FIELDS
 
 from .foreign_memory import prepare_read, read_spans
 from .places import LIBRARIES
+from .recorder import OTHER_INPUT, OTHER_ITERATOR, sampled_field
 
 STATE_BYTES = 320
 """The first so many bytes of a thread's state hold the way to its frames (CPython 3.11: the first 312; 3.13: 248)."""
@@ -53,7 +54,10 @@ def offer_access(path: str, thread_state: int, stack: list[int], anchor_ns: int)
         "pid": os.getpid(),
         "token": [id(_TOKEN), _TOKEN.hex()],
         "stack": id(stack),
-        "fields": {str(id(field)): field for field in map(FIELD.__getitem__, TIME_FIELDS)},
+        "fields": {
+            str(id(field)): sampled_field(field)
+            for field in (*map(FIELD.__getitem__, TIME_FIELDS), OTHER_INPUT, OTHER_ITERATOR)
+        },
         "anchor_ns": anchor_ns,
         "libraries": list(LIBRARIES),
         "folder": os.getcwd(),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from .monitor_summary import MetricSummary, PhaseSummary
 from .series import Series
 from .spans import Path, PhaseTotals, StepRecord
-from .summary import MetricSummary, PhaseSummary
 
 RECENT = 2048
 """So many of the newest steps are kept whole, for the rules."""

@@ -23,7 +23,7 @@ import torch
 
 from hotloop.core.cores import count_cores
 from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD
-from hotloop.core.trace_demand import TraceDemand, tell_demand
+from hotloop.core.trace_demand import TraceDemand, format_demand
 from hotloop.core.trace_plan import SAVE, WAIT, TracePlan, parse_trace_plan, parse_trace_ranks
 
 from .at_exit import run_at_exit
@@ -165,7 +165,7 @@ class Tracing:
             input_wait_ns=self._input_wait_ns,
             cpu_ns=self._cpu_ns,
         )
-        for key, value in tell_demand(demand).items():
+        for key, value in format_demand(demand).items():
             profiler.add_metadata_json(key, str(value))
 
     def _ends_step(self, row: list[int]) -> bool:

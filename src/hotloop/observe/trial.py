@@ -23,12 +23,16 @@ from .losses import LossWatch, read_values
 from .pace import Pace
 from .ranks import current_rank
 
-_CLOSED_BY = FIELD["closed_by"]
+_CLOSED_BY, _COMPILE = FIELD["closed_by"], FIELD["compile_ns"]
 
 MOST_LOSSES = 4_000
 PROGRESS_NS = 250_000_000
 OTHER_RANKS_S = 5.0
 """So long a process that is done waits for the ranks that are not: who leaves early breaks their collectives."""
+QUIET_ROWS = 10
+"""Compilation has settled once so many rows in a row compile nothing (as QUIET_COUNT of analyze/steady.py)."""
+MOST_SETTLING_RATIO = 3.0
+"""While it has not, a process that ends by time goes on, up to so many times as long."""
 MARGIN_ROWS = 2
 """Ranks run in step: none is further than this ahead of the one that notices that the time is over."""
 
@@ -50,6 +54,8 @@ class TrialWatch:
         """The losses of rows that turned out to be one step."""
         self._begin_ns = 0
         self._progress_ns = 0
+        self._compiled_row: int | None = None
+        """The last row but the first that compiled anything."""
         self._stop_row: int | None = None
         self._finished = False
         self.losses = LossWatch()
@@ -73,6 +79,8 @@ class TrialWatch:
         if now_ns - self._progress_ns >= PROGRESS_NS:
             self._progress_ns = now_ns
             self._touch("progress")
+        if row[_COMPILE] > 0 and self._rows > 1:
+            self._compiled_row = self._rows
         if self._is_over(now_ns):
             self._stop()
         self.pace(session, row)
@@ -93,9 +101,15 @@ class TrialWatch:
         if self._seconds is None or self._rows < self._least_steps:
             return False
         if self._stop_row is None:
-            is_late = now_ns - self._begin_ns > self._seconds * 1e9
+            most_s = self._seconds * (MOST_SETTLING_RATIO if self._is_settling() else 1.0)
+            is_late = now_ns - self._begin_ns > most_s * 1e9
             self._stop_row = self._agree(is_late)
         return self._stop_row is not None and self._rows >= self._stop_row
+
+    def _is_settling(self) -> bool:
+        """Whether torch.compile was at work in one of the last rows: what it costs in a start is not yet told from what
+        it costs in every step."""
+        return self._compiled_row is not None and self._rows - self._compiled_row < QUIET_ROWS
 
     def _agree(self, is_late: bool) -> int | None:
         """The row after which all processes stop: the first one that is late says so in a file."""

@@ -37,10 +37,12 @@ from .recorder import (
     NOGRAD,
     OPTIMIZER,
     OTHER,
+    OTHER_INPUT,
+    OTHER_ITERATOR,
     Recorder,
 )
 from .session import Session
-from .threads import busy_ns
+from .thread_time import busy_ns
 
 BATCHES = FIELD["batches"]
 MICRO_BATCHES = FIELD["micro_batches"]
@@ -69,7 +71,7 @@ _LOADING = (INPUT, ITERATOR)
 _ident = threading.get_ident
 _clock = time.perf_counter_ns
 
-# Dynamo, which folds both ways to ask, and whatever else traces. The function that asks for both at once is dearer.
+# Dynamo, which folds both ways to ask, and whatever else traces. The function that asks for both at once costs more.
 _is_dynamo_tracing = getattr(torch.compiler, "is_dynamo_compiling", torch.compiler.is_compiling)
 _tracing: Any = torch.compiler if hasattr(torch.compiler, "_is_compiling_flag") else _NeverTracing
 
@@ -113,8 +115,8 @@ def wrap_loader_iter(session: Session) -> Callable[[Call], Call]:
         def __iter__(self: Any) -> Any:
             if _ident() != session.active:
                 return original(self)
-            loading.iterator_begins(self)
-            recorder.enter(ITERATOR)
+            is_other = loading.iterator_begins(self)
+            recorder.enter(OTHER_ITERATOR if is_other else ITERATOR)
             start_ns = recorder.last_ns
             try:
                 iterator = original(self)
@@ -199,7 +201,7 @@ def _next_batch(session: Session, original: Call, iterator: Any) -> Any:
     """The next batch of a loader of which something is still to be found out, or in a row that is watched closely."""
     recorder, loading = session.recorder, session.loading
     state = loading.state if loading.iterator_ref() is iterator else loading.before_batch(iterator)
-    recorder.enter(INPUT)
+    recorder.enter(OTHER_INPUT if loading.is_surely_other(state) else INPUT)
     start_ns = recorder.last_ns
     try:
         batch = original(iterator)

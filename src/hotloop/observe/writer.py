@@ -52,7 +52,7 @@ from hotloop.core.frames import (
 )
 from hotloop.core.recording import CLOSED_BY_END, FIELD, STEP_FIELDS, UNKNOWN
 
-from .segments import Segment, SegmentFile, Slot
+from .mapped_segments import Segment, SegmentFile, Slot
 
 RAW_ROWS = 16384
 """Rows that are kept one by one; later ones are merged in blocks of 2, then 4, 8, ..."""

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from hotloop.analyze.baseline import Baseline, check_launches, read_baseline
-from hotloop.analyze.check import Limits
+from hotloop.analyze.check import CheckLimits
 from hotloop.analyze.compare_runs import compare_runs
 from hotloop.analyze.launch import describe_launch
 from hotloop.analyze.timeline.compare_traces import compare_traces, reduce_for_diff
@@ -16,54 +16,40 @@ from hotloop.core.comparison import Comparison
 from hotloop.core.errors import UsageError
 from hotloop.trace.inputs import find_recorded, is_remote, map_traces
 from hotloop.trace.recording import find_run, read_run
-from hotloop.trace.source import Progress
 
 
-def check_runs(
-    runs: Sequence[str], baselines: Sequence[str], limits: Limits, *, root: Path | None = None
-) -> tuple[Check, tuple[Launch, ...]]:
+def check_runs(runs: Sequence[str], baselines: Sequence[str], limits: CheckLimits) -> tuple[Check, tuple[Launch, ...]]:
     """Judge runs (folders, names under .hotloop, 'last') against baselines (the same, report JSON, baseline files).
 
     Answers the launches of the runs too, which a baseline file may be written from. Raises UsageError and
     RecordingError with what cannot be read.
     """
-    read = partial(_read_side, root=root or Path.cwd())
-    return check_launches([read(name) for name in runs], [read(name) for name in baselines], limits)
+    return check_launches([_read_side(name) for name in runs], [_read_side(name) for name in baselines], limits)
 
 
-def _read_side(name: str, root: Path) -> Baseline:
-    if (root / name).is_file():
-        return read_baseline(name, root / name)
-    folder = find_run(name, root)
+def _read_side(name: str) -> Baseline:
+    if Path(name).is_file():
+        return read_baseline(name, Path(name))
+    folder = find_run(name, Path.cwd())
     launch, command = describe_launch(read_run(folder), folder)
     return Baseline(name=name, launches=(launch,), command=command)
 
 
-def compare(
-    before: str,
-    after: str,
-    *,
-    root: Path | None = None,
-    workers: int = 1,
-    cache_folder: Path | None = None,
-    progress: Progress | None = None,
-) -> Comparison:
+def compare(before: str, after: str, *, workers: int = 1, cache_folder: Path | None = None) -> Comparison:
     """Compare two sides: files or folders of a profiler, or recorded runs (a folder, a name under .hotloop, 'last').
 
     Raises UsageError for a trace against a run, RecordingError (TraceError) when a side cannot be read.
     """
-    root, names = root or Path.cwd(), (before, after)
-    first, second = (find_recorded(name, root) for name in names)
+    names = before, after
+    first, second = (find_recorded(name, Path.cwd()) for name in names)
     if first is not None and second is not None:
         run = read_run(first)
         other = run if first.resolve() == second.resolve() else read_run(second)
         return compare_runs(names, (first, second), (run, other))
     if first is None and second is None:
-        read = partial(
-            map_traces, reduce=reduce_for_diff, workers=workers, progress=progress, cache_folder=cache_folder
-        )
-        same = not any(map(is_remote, names)) and (root / before).resolve() == (root / after).resolve()
-        sides = [read([name if is_remote(name) else root / name]) for name in names[: 1 if same else 2]]
+        read = partial(map_traces, reduce=reduce_for_diff, workers=workers, cache_folder=cache_folder)
+        same = not any(map(is_remote, names)) and Path(before).resolve() == Path(after).resolve()
+        sides = [read([name if is_remote(name) else Path(name)]) for name in names[: 1 if same else 2]]
         return compare_traces(names, (sides[0], sides[-1]))
     recorded, trace = names if first is not None else reversed(names)
     raise UsageError(

@@ -40,8 +40,6 @@ from hotloop.tune.history import NAME as HISTORY
 from hotloop.tune.history import read_history
 from hotloop.tune.supervisor import CORES_FILE
 
-from .traces import report_traces
-
 Forecasts = Mapping[str, Forecast]
 Probe = Callable[[RunRecording, Training, Path], Forecasts]
 """Measures what techniques would win for a training of the run in a folder."""
@@ -53,11 +51,11 @@ def no_probe(run: RunRecording, training: Training, folder: Path) -> Forecasts:
 
 
 def probe_training(
-    run: RunRecording, training: Training, folder: Path, *, tell: Callable[[str], None], tell_begin: Callable[[], None]
+    run: RunRecording, training: Training, folder: Path, *, emit: Callable[[str], None], on_begin: Callable[[], None]
 ) -> Forecasts:
     """Measured now, after the training, in a child of the interpreter that it ran in."""
     lead, step, count = find_lead(run.processes, training), step_times(training), training.lead.rank.steady_count
-    measure = partial(measure_forecasts, source_folder=SOURCE.parent, tell=tell, tell_begin=tell_begin)
+    measure = partial(measure_forecasts, source_folder=SOURCE.parent, emit=emit, on_begin=on_begin)
     return {} if lead is None else measure(lead.process, lead.facts, step, count, folder)
 
 
@@ -66,12 +64,12 @@ def recorded_probe(run: RunRecording, training: Training, folder: Path) -> Forec
     return recall_forecasts(run.probe, step_times(training))
 
 
-def read_report(run: str | Path = "last", *, root: Path | None = None, probe: Probe = no_probe) -> Report:
-    """The report of a recorded run: a folder, a name under ``.hotloop/`` of ``root`` (default: here), or 'last'.
+def read_report(run: str | Path = "last", *, probe: Probe = no_probe) -> Report:
+    """The report of a recorded run: a folder, a name under ``.hotloop/``, or 'last'.
 
     Raises RecordingError when there is nothing to read.
     """
-    folder = find_run(str(run), root or Path.cwd())
+    folder = find_run(str(run), Path.cwd())
     return report_run(read_run(folder), folder=folder, probe=probe)
 
 
@@ -145,6 +143,8 @@ def _read_kept_traces(traces: Path) -> tuple[Report | None, tuple[Health, ...]]:
     """Their report, and what is to be said of them: a trace that cannot be read costs a line, not the report."""
     if not traces.is_dir() or not any(traces.iterdir()):
         return None, ()
+    from .traces import report_traces  # a third of the time that all imports take, and most runs keep no traces
+
     try:
         traced = report_traces([traces])
     except HotloopError as error:

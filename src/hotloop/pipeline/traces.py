@@ -29,9 +29,9 @@ from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose import RULES, find_problems_in_trace
 from hotloop.diagnose.verdict import describe_memory_verdict, describe_trace_verdict, first_serious
 from hotloop.prescribe import combine_savings, rank_findings
+from hotloop.trace.byte_source import Progress
 from hotloop.trace.inputs import is_remote, map_traces
 from hotloop.trace.memory_files import read_memory_file
-from hotloop.trace.source import Progress
 
 
 def report_traces(

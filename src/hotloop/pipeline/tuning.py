@@ -11,19 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotloop.analyze.measurement import list_facts, measure_training, steady_span_s
+from hotloop.analyze.measurement import list_facts, measure_training
 from hotloop.analyze.trainings import analyze_run
 from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.attach.launching import prepare_environment
 from hotloop.attach.run_folder import write_manifest
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
-from hotloop.telemetry.host_load import read_host_load
+from hotloop.telemetry.host_load import read_others_ratio
 from hotloop.trace.recording import move_places, read_run
 from hotloop.tune.attempt import OBSERVED, Attempt, Search, observe_baseline, run_attempt, stop_early
 from hotloop.tune.budget import PATCH_RATIO, Budget
 from hotloop.tune.grid import Configuration
 from hotloop.tune.matrix import begin_with_first, try_rows
+from hotloop.tune.one_time import least_steps
+from hotloop.tune.quality_guard import excuse_norms
 from hotloop.tune.request import Progress, Request
 from hotloop.tune.store import Store
 from hotloop.tune.study import FACTS, CodeChanged, drop_outputs, open_study
@@ -34,14 +36,14 @@ from hotloop.tune.workspace import WorkspaceError, code_outside, plan_workspace,
 
 from .runs import Probe, no_probe, report_run
 
-Tell = Callable[[str], None]
+Emit = Callable[[str], None]
 check = partial(check_strategy, techniques=TECHNIQUES)
 
 
 def tune_command(
     request: Request,
     progress: Progress,
-    tell: Tell,
+    emit: Emit,
     search: Search,
     *,
     probe: Probe = no_probe,
@@ -61,7 +63,7 @@ def tune_command(
     bench = Bench(
         command=request.command, plan=plan, folder=request.folder, environment=attach(request), measure=measure_run
     )
-    tell("measuring the baseline")
+    emit("measuring the baseline")
     seeing = replace(bench, environment=partial(attach_trial, request, deep=True))
     ran, observed = observe_baseline(seeing, baseline or Strategy(), budget, progress)
     run_folder = request.folder / "trials" / OBSERVED
@@ -73,14 +75,15 @@ def tune_command(
     bench = replace(bench, plan=drop_outputs(plan))
     try:
         with closing(Store(request.store)) as store:
-            study = open_study(request, store, bench, list_facts(run.processes, FACTS), observed, ran.duration_s)
+            facts, least = list_facts(run.processes, FACTS), least_steps(progress.report.findings)
+            study = open_study(request, store, bench, facts, observed, ran.duration_s, least)
             progress.campaign = Campaign(
                 goal=request.goal,
                 check=check,
                 run=study.run_strategy,
                 clock_s=time.monotonic,
                 budget=budget,
-                tell=tell,
+                emit=emit,
                 process_s=ran.duration_s,
                 price_per_hour=request.price_per_hour,
             )
@@ -100,12 +103,12 @@ def tune_command(
 
 
 def measure_matrix(
-    rows: tuple[Configuration, ...], request: Request, progress: Progress, tell: Tell, probe: Probe
+    rows: tuple[Configuration, ...], request: Request, progress: Progress, emit: Emit, probe: Probe
 ) -> None:
     """Observe the first configuration, measure the others against it. ``progress`` holds the outcome."""
     first = begin_with_first(rows, request, progress)
     search = partial(try_rows, rows, request, progress)
-    tune_command(first, progress, tell, search, probe=probe, baseline=rows[0].strategy, kept_ratio=0.0)
+    tune_command(first, progress, emit, search, probe=probe, baseline=rows[0].strategy, kept_ratio=0.0)
 
 
 def measure_run(folder: Path) -> Measurement | None:
@@ -114,9 +117,9 @@ def measure_run(folder: Path) -> Measurement | None:
     training = next(iter(analyze_run(processes)), None)
     if training is None:
         return None
-    load = read_host_load(folder / CORES_FILE, steady_span_s(training, processes))
     left = read_left(folder, training.lead.rank.pid)
-    return measure_training(training, processes, left, None if load is None else load.others_ratio)
+    others = partial(read_others_ratio, folder / CORES_FILE)
+    return excuse_norms(measure_training(training, processes, left, others), TECHNIQUES)
 
 
 def attach_trial(

@@ -32,7 +32,8 @@ def main(given: str, result: str) -> int:
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != own]
     request = json.loads(Path(given).read_text(encoding="utf-8"))
     try:
-        answer = {"train": bench_train, "loader": bench_loader, "gemm": bench_gemm}[request["what"]](request)
+        known = {"train": bench_train, "loader": bench_loader, "gemm": bench_gemm, "compress": bench_compress}
+        answer = known[request["what"]](request)
     except BadRequest as error:
         answer = {"error": str(error)}
     answer["machine"] = {
@@ -63,6 +64,7 @@ def load_function(file: str, function: str) -> Callable[[], Any]:
     """The function of a file, which is imported as a module of its own name and not as __main__."""
     path = Path(file).resolve()
     sys.path.insert(0, str(path.parent))
+    sys.argv = [file]  # a file that reads its arguments while it is imported finds none, and not this program's
     module = _load(path, path.stem)
     found = getattr(module, function, None)
     if not callable(found):
@@ -79,6 +81,12 @@ def _load(path: Path, name: str) -> Any:
     sys.modules[name] = module  # workers that unpickle a data set look for its module here
     spec.loader.exec_module(module)
     return module
+
+
+def _load_own(path: str) -> Any:
+    """A file of hotloop by its place: where hotloop is not installed, its folder is not on the path."""
+    file = Path(__file__).resolve().parents[1] / path
+    return _load(file, f"_hotloop_{file.stem}")
 
 
 def _call(request: dict[str, Any]) -> Any:
@@ -100,8 +108,7 @@ def bench_train(request: dict[str, Any]) -> dict[str, Any]:
             f"{request['function']}() returned {_describe(made)}; it must return (model, loader), (model, loader,"
             " optimizer) or (model, loader, optimizer, loss)"
         )
-    # Beside this file and not through the package: where hotloop is not installed, its folder is not on the path.
-    benchmark = _load(Path(__file__).resolve().parents[1] / "train" / "benchmark.py", "_hotloop_benchmark")
+    benchmark = _load_own("train/benchmark.py")
     model, loader, optimizer, loss = (*made, None, None)[:4]
     try:
         found = benchmark.benchmark_training(
@@ -150,6 +157,9 @@ def bench_loader(request: dict[str, Any]) -> dict[str, Any]:
     pins = [False, True] if can_pin else [bool(loader.pin_memory)]
     if not can_pin:
         notes.append("pinning was not tried: there is no accelerator")
+    # Beside this file and not through the package: where hotloop is not installed, its folder is not on the path.
+    parts = _load(Path(__file__).resolve().parent / "loader_parts.py", "_hotloop_loader_parts")
+    cost = parts.measure_batch_cost(loader, request["cores"], request["budget_s"] / 4)
     arms: list[dict[str, Any]] = []
     for workers in request["workers"]:
         for prefetch in request["prefetch"] if workers else [0]:
@@ -188,7 +198,8 @@ def bench_loader(request: dict[str, Any]) -> dict[str, Any]:
     notes.append("start: time to the first batch, including worker start; n: number of timed groups of batches")
     if any(not times for times in seen):
         notes.append("unknown: the dataset is too short to time more than the prefetched batches")
-    return {"tables": [rows], "facts": {"batch_size": loader.batch_size, **present, "blocks": blocks}, "notes": notes}
+    facts = {"batch_size": loader.batch_size, **present, "blocks": blocks}
+    return {"tables": [rows, [cost]], "facts": facts, "notes": notes}
 
 
 def _time_loader(loader: Any, arm: dict[str, Any], share_s: float) -> tuple[int, list[float]]:
@@ -237,6 +248,45 @@ def _rebuild(loader: Any, arm: dict[str, Any]) -> Any:
     else:
         settings["batch_sampler"] = loader.batch_sampler
     return torch.utils.data.DataLoader(loader.dataset, **settings)
+
+
+# ---- compress
+
+
+def bench_compress(request: dict[str, Any]) -> dict[str, Any]:
+    """Compressors on random gradients, or on those of the user's model for one batch."""
+    gradients = None
+    if request.get("device"):
+        _check_device(request["device"])
+    if request.get("file") is not None:
+        made = _call(request)
+        if not isinstance(made, (tuple, list)) or not 2 <= len(made) <= 4 or not isinstance(made[0], torch.nn.Module):
+            raise BadRequest(f"{request['function']}() returned {_describe(made)}; it must return (model, loader, ...)")
+        model, loader, _, loss = (*made, None, None)[:4]
+        if request.get("device"):
+            model.to(request["device"])
+        device = next(model.parameters()).device
+        batch = next(iter(loader), None)
+        if batch is None:
+            raise BadRequest("the loader is empty; return a loader that yields batches")
+        benchmark = _load_own("train/benchmark.py")
+        benchmark.loss_of(model, benchmark.move(batch, device), loss).backward()
+        gradients = [one.grad for one in model.parameters() if one.grad is not None and one.grad.is_floating_point()]
+        gradients = [one.detach().float() for one in gradients if not one.is_sparse]
+        if not gradients:
+            raise BadRequest("backward left no dense gradient; return a model with parameters that are trained")
+    answer: dict[str, Any] = _load_own("probe/compressors.py").measure_compressors(request, gradients)
+    return answer
+
+
+def _check_device(name: str) -> None:
+    """Raises BadRequest where torch cannot compute on it."""
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # the latter: torch was built without CUDA
+        raise BadRequest(
+            f"--device {name}: {str(error).splitlines()[0]}; give a device that torch has, or cpu"
+        ) from error
 
 
 # ---- gemm

@@ -113,8 +113,8 @@ def torch_facts(torch: Any, notes: list[str]) -> dict[str, Any]:
 
 def accelerator_facts(torch: Any, notes: list[str]) -> dict[str, Any]:
     """What torch can compute on: {"kind": null | "cuda" | "xpu" | "mps", "devices": [...], "warning": null | text}."""
-    said = io.StringIO()
-    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(said):
+    captured = io.StringIO()
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(captured):
         warnings.simplefilter("always")
         cuda = bool(attempt("CUDA", notes, lambda: torch.cuda.is_available()))
     warning = "; ".join(one_line(w.message) for w in caught) or None

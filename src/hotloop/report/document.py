@@ -207,7 +207,7 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PlotLine:
     """Values over a plot's x; None where there is none. ``style`` is a class of report.css."""
 
     name: str
@@ -216,14 +216,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class LinePlot:
     """Lines over x, with a band of what is allowed; ``status`` and ``reason`` stand beside the title."""
 
     title: str
     alt: str
     """What the plot shows, for those who do not see it."""
     x: Sequence[float]
-    lines: tuple[Line, ...]
+    lines: tuple[PlotLine, ...]
     x_name: str
     band: tuple[Sequence[float | None], Sequence[float | None]] | None = None
     mark_x: float | None = None
@@ -256,7 +256,7 @@ class StepChart:
     detail: Detail = Detail.FULL
 
 
-Block = Paragraph | Card | Facts | Table | Shares | Bars | Series | Scatter | Stripe | StepChart
+Block = Paragraph | Card | Facts | Table | Shares | Bars | LinePlot | Scatter | Stripe | StepChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from .text import UNKNOWN, clean, format_quantity, format_share
 def title_of(one: Judged) -> str:
     """The judged value in words.
 
-    >>> from hotloop.core.check import Verdict
-    >>> base = dict(kind="baseline", verdict=Verdict.PASS, value=1, reference=1, change_ratio=0, low_ratio=None,
+    >>> from hotloop.core.check import CheckVerdict
+    >>> base = dict(kind="baseline", verdict=CheckVerdict.PASS, value=1, reference=1, change_ratio=0, low_ratio=None,
     ...             high_ratio=None, tolerance_ratio=0, reason="")
     >>> [title_of(Judged(id=i, name=n, **base)) for i, n in (("step_ns", "step_ns"), ("phase/h2d", "h2d_ns"))]
     ['step time', 'phase h2d']

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from hotloop.core.findings import Value
 
-from .document import Bar, Series
+from .document import Bar, LinePlot
 from .text import clean, shorten
 
 WIDTH, HEIGHT = 560, 220
@@ -27,7 +27,7 @@ POINTS_LEFT, POINTS_RIGHT, POINTS_TOP, POINTS_BOTTOM = 62, 616, 18, 294
 POINT_TICKS = 5
 
 
-def draw_lines(series: Series) -> str:
+def draw_lines(series: LinePlot) -> str:
     """Lines over x with a legend. The frame follows the band and the first line; others are cut at its edge."""
     x, lines, band, mark_x, from_zero = series.x, series.lines, series.band, series.mark_x, series.from_zero
     frame = [*lines[0].values, *(band[0] if band else ()), *(band[1] if band else ())]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hotloop.core.findings import Value, Where
+from hotloop.core.link_fit import format_byte_rate
 
 UNKNOWN = "unknown"
 
@@ -194,16 +195,21 @@ def format_quantity(value: float, unit: str, percent: Callable[[float], str] = f
 
 
 def format_scalar(name: str, value: Value) -> str:
-    """A value of a table in the unit that its column's name ends in; rates are plain, their head says what they are.
+    """A value of a table in the unit that its column's name ends in; rates are plain, their head says what they are,
+    but for those of bytes.
 
     >>> [format_scalar("x_ratio", 0.5), format_scalar("pinned", True), format_scalar("x_ns", None)]
     ['50.0%', 'yes', 'unknown']
+    >>> format_scalar("bus_bytes_per_s", 3 * 2**20)
+    '3.15 MB/s'
     """
     if value is None:
         return UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
+        if name.endswith("bytes_per_s"):
+            return format_byte_rate(value)
         unit = name.rpartition("_")[2]
         return format_quantity(value, unit if unit in ("ns", "bytes", "ratio") else "", format_share)
     return shorten(str(value), 60)

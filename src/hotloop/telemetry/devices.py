@@ -116,9 +116,9 @@ def visible_devices(variable: str | None, uuids: Sequence[str]) -> list[int]:
 
 
 def _read_device(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
-    def ask(question: Callable[[], Any]) -> Any:
+    def ask(read: Callable[[], Any]) -> Any:
         try:
-            return question()
+            return read()
         except Exception:  # not supported on this device, or not allowed: unknown
             return None
 

@@ -38,6 +38,12 @@ def read_host_load(path: Path, span_s: tuple[float, float] | None) -> HostLoad |
         return None
 
 
+def read_others_ratio(path: Path, span_s: tuple[float, float] | None) -> float | None:
+    """Share of the cores' time that other programs used in a span, 0..1; None where nobody sampled it."""
+    load = read_host_load(path, span_s)
+    return None if load is None else load.others_ratio
+
+
 def load_between(samples: Sequence[Sequence[float]], start_s: float, end_s: float) -> HostLoad | None:
     """The load in a span, from samples of (clock, busy, whole, own[, stolen]), all in seconds of all cores together.
 

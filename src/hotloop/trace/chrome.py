@@ -202,18 +202,18 @@ def _format_slice(one: Slice, process: int, thread: int, clock: _Clock) -> str:
 def _format_rows(trace: Trace, rows: Int64s, clock: _Clock) -> list[str]:
     args = _collect_args(trace, rows)
     columns = (trace.start_ns, trace.duration_ns, trace.name, trace.category, trace.thread, trace.process)
-    told = []
+    lines = []
     for at, (start_ns, duration_ns, name, category, thread, process) in enumerate(
         zip(*(column[rows].tolist() for column in columns), strict=True)
     ):
         pid = _identify(trace.processes[process]) if process >= 0 else '""'
         tid = _identify(trace.thread_labels[thread]) if thread >= 0 else '""'
-        told.append(
+        lines.append(
             f'{{"ph": "X", "cat": "{_CATEGORY_NAMES[Category(category)]}", "name": {json.dumps(trace.names[name])}, '
             f'"pid": {pid}, "tid": {tid}, "ts": {clock.at(start_ns)}, "dur": {clock.length(duration_ns)}'
             + (f', "args": {json.dumps(args[at])}}}' if args[at] else "}")
         )
-    return told
+    return lines
 
 
 def _collect_args(trace: Trace, rows: Int64s) -> list[dict[str, Any]]:
@@ -255,19 +255,19 @@ def _find_facts(rows: Int64s, holders: Int64s, values: NDArray[Any]) -> Iterator
 def _format_arrows(trace: Trace, links: tuple[Int64s, Int64s], clock: _Clock) -> Iterator[list[str]]:
     """From each launching call to its work, as torch.profiler draws them."""
     calls, work = (part.tolist() for part in links)
-    told = []
+    lines = []
     for number, (call, done) in enumerate(zip(calls, work, strict=True), start=1):
         for phase, row in (("s", call), ("f", done)):
             pid = _identify(trace.processes[int(trace.process[row])]) if trace.process[row] >= 0 else '""'
             tid = _identify(trace.thread_labels[int(trace.thread[row])]) if trace.thread[row] >= 0 else '""'
-            told.append(
+            lines.append(
                 f'{{"ph": "{phase}", "id": {number}, "cat": "ac2g", "name": "ac2g", "pid": {pid}, "tid": {tid}, '
                 f'"ts": {clock.at(int(trace.start_ns[row]))}' + (', "bp": "e"}' if phase == "f" else "}")
             )
-        if len(told) >= BLOCK_ROWS:
-            yield told
-            told = []
-    yield told
+        if len(lines) >= BLOCK_ROWS:
+            yield lines
+            lines = []
+    yield lines
 
 
 def _format_memory(trace: Trace, memory: MemoryEvents, rows: Int64s, clock: _Clock) -> Iterator[list[str]]:
@@ -289,14 +289,14 @@ def _format_memory(trace: Trace, memory: MemoryEvents, rows: Int64s, clock: _Clo
         ("Addr", memory.address, True),
     )
     for begin in range(first, last, BLOCK_ROWS):
-        told = []
+        lines = []
         for at in range(begin, min(last, begin + BLOCK_ROWS)):
             args = {key: int(column[at]) for key, column, optional in names if not optional or column[at] >= 0}
-            told.append(
+            lines.append(
                 f'{{"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": {pid}, "tid": {tid}, '
                 f'"ts": {clock.at(int(memory.time_ns[at]))}, "args": {json.dumps(args)}}}'
             )
-        yield told
+        yield lines
 
 
 def _identify(label: str) -> str:
@@ -323,17 +323,17 @@ def _find_free_process(trace: Trace) -> int:
 
 
 def _name_processes(trace: Trace, own: int) -> list[str]:
-    told = [_name_it("process_name", own, 0, "hotloop"), _sort_it(own, None)]
+    lines = [_name_it("process_name", own, 0, "hotloop"), _sort_it(own, None)]
     named = trace.facts.extra.get("process_names")
     for label, name in named.items() if isinstance(named, dict) else ():
         if label in trace.processes:
-            told.append(_format_meta("process_name", _identify(label), "0", {"name": str(name)}))
+            lines.append(_format_meta("process_name", _identify(label), "0", {"name": str(name)}))
     for thread, name in trace.facts.threads.items():
         rows = np.flatnonzero(trace.thread == thread)[:1]
         if len(rows) and trace.process[rows[0]] >= 0:
             pid = _identify(trace.processes[int(trace.process[rows[0]])])
-            told.append(_format_meta("thread_name", pid, _identify(trace.thread_labels[thread]), {"name": name}))
-    return told
+            lines.append(_format_meta("thread_name", pid, _identify(trace.thread_labels[thread]), {"name": name}))
+    return lines
 
 
 def _name_it(kind: str, process: int, thread: int, name: str) -> str:
@@ -375,7 +375,7 @@ def _describe_facts(facts: TraceFacts) -> dict[str, Any]:
 
 
 def _describe_device(device: DeviceFacts) -> dict[str, Any]:
-    told = {
+    lines = {
         "id": device.index,
         "name": device.name,
         "totalGlobalMem": device.total_bytes,
@@ -385,7 +385,7 @@ def _describe_device(device: DeviceFacts) -> dict[str, Any]:
         "warpSize": device.warp_size,
         "maxThreadsPerMultiprocessor": device.max_threads_per_sm,
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in lines.items() if value is not None}
 
 
 def export_steps(

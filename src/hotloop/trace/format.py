@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .byte_source import Progress
 from .columns import TraceColumns
-from .source import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,11 +25,11 @@ from hotloop.core.redact import redact_text
 from hotloop.core.trace import TraceFacts, TraceNote
 from hotloop.core.trace_results import ReducedTrace, ReducedTraces
 
+from .byte_source import ByteSource, Progress
 from .cache import MIN_TRACE_BYTES, cache_place, load_columns, make_key, store_columns, trim_folder
 from .columns import TraceColumns
 from .format import TraceFormat
 from .recording import find_run
-from .source import ByteSource, Progress
 
 R = TypeVar("R")
 

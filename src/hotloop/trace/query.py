@@ -22,8 +22,8 @@ from hotloop.core.phases import PHASES
 from hotloop.core.trace import Category, Trace
 from hotloop.core.trace_results import EventTables
 
+from .byte_source import Progress
 from .inputs import TraceFile, find_traces, read_trace_file
-from .source import Progress
 
 if TYPE_CHECKING:
     import duckdb
@@ -88,7 +88,7 @@ def query_traces(
             try:
                 cursor = connection.execute(sql)
             except duckdb.Error as error:
-                raise _tell_error(error) from None
+                raise _convert_error(error) from None
             yield Answer(columns=tuple(str(c[0]) for c in cursor.description or ()), rows=_fetch_rows(cursor))
         finally:
             connection.close()
@@ -108,7 +108,7 @@ def _check_query(sql: str) -> None:
     try:
         statements = duckdb.extract_statements(sql)
     except duckdb.Error as error:
-        raise _tell_error(error) from None
+        raise _convert_error(error) from None
     kinds = [statement.type for statement in statements]
     if len(kinds) != 1 or kinds[0] not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
         raise UsageError(
@@ -122,7 +122,7 @@ def _name_kinds(kinds: Sequence[Any]) -> str:
     return str(kinds[0]).rsplit(".", 1)[-1] if len(kinds) == 1 else f"{len(kinds)} statements"
 
 
-def _tell_error(error: Exception) -> UsageError:
+def _convert_error(error: Exception) -> UsageError:
     """DuckDB's words without its drawing of the place, on one line."""
     words = str(error).split("\n\nLINE ", 1)[0].split("\nLINE ", 1)[0]
     return UsageError(f"--sql: {' '.join(words.split())[:400]} (tables: {', '.join(TABLES)})")
@@ -134,7 +134,7 @@ def _fetch_rows(cursor: Any) -> Iterator[tuple[Any, ...]]:
         try:
             rows = cursor.fetchmany(FETCH_ROWS)
         except duckdb.Error as error:
-            raise _tell_error(error) from None
+            raise _convert_error(error) from None
         if not rows:
             return
         yield from rows

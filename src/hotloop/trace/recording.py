@@ -192,13 +192,13 @@ def fill_device_times(rows: Rows, facts: Iterable[Mapping[str, Any]]) -> Rows:
 
     What no fact tells stays UNKNOWN, and so does a block of rows: its sum would lack the rows that were not timed.
     """
-    told = [f for f in facts if f.get("kind") == "device_times" and _is_count(f.get("row"))]
-    if not told or not len(rows):
+    timed = [f for f in facts if f.get("kind") == "device_times" and _is_count(f.get("row"))]
+    if not timed or not len(rows):
         return rows
     filled: Rows = rows.copy()
     index = filled[:, FIELD["index"]]
-    places = np.searchsorted(index, np.array([f["row"] for f in told], dtype=np.int64))
-    for fact, place in zip(told, places, strict=True):
+    places = np.searchsorted(index, np.array([f["row"] for f in timed], dtype=np.int64))
+    for fact, place in zip(timed, places, strict=True):
         if place == len(filled) or index[place] != fact["row"] or filled[place, FIELD["rows_merged"]] != 1:
             continue
         for key, name in DEVICE_TIME_FIELDS.items():

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from hotloop.core.errors import TraceError
 
-from .source import ByteSource
+from .byte_source import ByteSource
 
 WINDOW_BYTES = 1 << 20
 """What is decoded at once. Measured over 0.25 .. 16 MiB: little difference up to 8, a quarter more CPU time at 16."""

@@ -165,11 +165,11 @@ def _try_size(build: Build, batch_of: BatchOf, size: int, steps: int, timeout_s:
             child.kill()
         child.join()
     if not started and answer is None and child.exitcode is not None and child.exitcode >= 0:
-        said = f"the trial's process exited with code {child.exitcode} before it began; see its output above"
+        reason = f"the trial's process exited with code {child.exitcode} before it began; see its output above"
         return SizeTrial(
             size=size,
             outcome="error",
-            detail=f'{said}. It imports the script again; guard the script with `if __name__ == "__main__"`',
+            detail=f'{reason}. It imports the script again; guard the script with `if __name__ == "__main__"`',
         )
     if answer == "late":
         return SizeTrial(size=size, outcome="too-slow", detail=f"no answer within {timeout_s:g} s")
@@ -182,8 +182,8 @@ def _how_it_ended(size: int, exit_code: int | None, kills_before: int | None, ki
     """A child that ended without an answer: killed for memory, or crashed."""
     counted = kills_before is not None and kills_after is not None and kills_after > kills_before
     if exit_code == -signal.SIGKILL:
-        said = "the cgroup counted an OOM kill" if counted else "no OOM kill was counted for this cgroup"
-        return SizeTrial(size=size, outcome="out-of-memory", detail=f"killed by SIGKILL; {said}")
+        reason = "the cgroup counted an OOM kill" if counted else "no OOM kill was counted for this cgroup"
+        return SizeTrial(size=size, outcome="out-of-memory", detail=f"killed by SIGKILL; {reason}")
     if exit_code is not None and exit_code < 0:
         return SizeTrial(size=size, outcome="crashed", detail=f"ended by {signal.Signals(-exit_code).name}")
     return SizeTrial(size=size, outcome="crashed", detail=f"exited with code {exit_code} without a result")

@@ -111,10 +111,10 @@ def _measure(
 ) -> TrainingBenchmark:
     data = _Batches(loader)
     raw = [data.take() for _ in range(KEPT_BATCHES)]
-    batches = itertools.cycle([_to(batch, device) for batch in raw])
+    batches = itertools.cycle([move(batch, device) for batch in raw])
 
     def compute_loss() -> Any:
-        return _loss_of(model, next(batches), loss)
+        return loss_of(model, next(batches), loss)
 
     is_parallel = hasattr(model, "no_sync") and hasattr(model, "require_backward_grad_sync")
     parts = _list_parts(model, data, raw[0], batches, device, optimizer, loss, is_parallel)
@@ -151,10 +151,10 @@ def _list_parts(
     """Each part of a step as a call that runs it once and returns its ns."""
 
     def compute_loss() -> Any:
-        return _loss_of(model, next(batches), loss)
+        return loss_of(model, next(batches), loss)
 
     def train_on(value: Any) -> None:
-        _loss_of(model, value, loss).backward()
+        loss_of(model, value, loss).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -183,11 +183,11 @@ def _list_parts(
             return clock.time(lambda: train_on(next(batches)))
 
     def time_step() -> int:
-        return clock.time(lambda: train_on(_to(data.take(), device)))
+        return clock.time(lambda: train_on(move(data.take(), device)))
 
     parts: dict[str, Callable[[], int]] = {"data": lambda: clock.time(data.take)}
     if device.type != "cpu":
-        parts["copy to device"] = lambda: clock.time(lambda: _to(first, device))
+        parts["copy to device"] = lambda: clock.time(lambda: move(first, device))
     parts |= {"forward": time_forward, "backward": time_backward, "optimizer": time_optimizer, "compute": time_compute}
     if is_parallel:
         parts["compute without sync"] = time_without_sync
@@ -320,7 +320,7 @@ def _bytes(tensor: Any) -> int:
     return int(tensor.numel()) * int(tensor.element_size())
 
 
-def _loss_of(model: Any, batch: Any, loss: Callable[[Any, Any], Any] | None) -> Any:
+def loss_of(model: Any, batch: Any, loss: Callable[[Any, Any], Any] | None) -> Any:
     if isinstance(batch, dict):
         output, target = model(**batch), None
     elif isinstance(batch, (list, tuple)):
@@ -353,13 +353,13 @@ def _tensors(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _to(value: Any, device: Any) -> Any:
+def move(value: Any, device: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _to(one, device) for key, one in value.items()}
+        return {key: move(one, device) for key, one in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_to(one, device) for one in value))
+        return type(value)(*(move(one, device) for one in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(_to(one, device) for one in value)
+        return type(value)(move(one, device) for one in value)
     return value.to(device, non_blocking=True) if hasattr(value, "to") else value
 
 

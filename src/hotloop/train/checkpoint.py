@@ -4,7 +4,7 @@
       step-00000200/
         manifest.json     step, world size, and bytes and SHA-256 of every other file; written last
         state.json        everything that is no tensor
-        rank-00000.json   what belongs to one rank: its random number generators
+        rank-00000.json   what belongs to one rank: its random number generators, what its communication hooks keep
         tensors/          torch.distributed.checkpoint
       .step-00000300.tmp/ one that is being written, or was when the process died: never read
 
@@ -163,11 +163,36 @@ def restore(checkpoint: Checkpoint, *, model: Any, optimizer: Any, plain: Mappin
             )
         targets |= {one: _empty_of(index, one) for one in tensor_names(trees[name])}
     _read_tensors(checkpoint.path, index, targets)
-    _load_model(model, join_tree(trees["model"], targets))
+    load_model(model, join_tree(trees["model"], targets))
     if optimizer is not None:
         optimizer.load_state_dict(join_tree(trees["optimizer"], targets))
     for name, value in plain.items():
         value.load_state_dict(join_tree(trees[name], targets))
+
+
+def restore_own(checkpoint: Checkpoint, parts: Mapping[str, Any]) -> None:
+    """Read what this rank alone had kept into ``parts``, objects with load_state_dict, by the name of their tree.
+
+    Raises CheckpointError where it is missing, was kept by another number of ranks, or does not fit.
+    """
+    kept = (checkpoint.private or {}).get("trees", {})
+    for name, part in parts.items():
+        if name not in kept:
+            raise CheckpointError(f"{checkpoint.path} holds no {name} of this rank")
+        index = _read_index(checkpoint.path)
+        targets = {one: _empty_of(index, one) for one in tensor_names(kept[name])}
+        _read_tensors(checkpoint.path, index, targets)
+        try:
+            part.load_state_dict(join_tree(kept[name], targets))
+        except ValueError as error:
+            raise CheckpointError(f"{checkpoint.path}: its {name} does not fit: {error}") from error
+
+
+def load_model(model: Any, state: Mapping[str, Any]) -> None:
+    """The other way round of ``model_state``."""
+    inner = unwrap_model(model)
+    own = {key.replace("_orig_mod.", ""): key for key in inner.state_dict()}
+    inner.load_state_dict({own[key]: value for key, value in state.items()})
 
 
 def unwrap_model(model: Any) -> Any:
@@ -219,14 +244,25 @@ class CheckpointWriter:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def save(
-        self, *, step: int, trees: Mapping[str, Any], state: Mapping[str, Any], private: Mapping[str, Any]
+        self,
+        *,
+        step: int,
+        trees: Mapping[str, Any],
+        state: Mapping[str, Any],
+        private: Mapping[str, Any],
+        own_trees: Mapping[str, Any],
     ) -> None:
-        """Copy the state now, write it soon. Raises CheckpointError for the *last* one if that could not be written."""
+        """Copy the state now, write it soon. Raises CheckpointError for the *last* one if that could not be written.
+
+        ``trees`` are alike on all ranks; ``private`` (JSON values) and ``own_trees`` belong to this rank alone.
+        """
         self.wait()
         tensors: dict[str, torch.Tensor] = {}
         shapes = {name: split_tree(tree, name, tensors) for name, tree in trees.items()}
         content = json.dumps({**state, "trees": shapes}).encode()
-        own = json.dumps(dict(private)).encode()
+        prefix = f"rank-{self._ranks.rank:05d}"
+        own_shapes = {name: split_tree(tree, f"{prefix}/{name}", tensors) for name, tree in own_trees.items()}
+        own = json.dumps({**private, "trees": own_shapes}).encode()
         name = f"step-{step:08d}"
         if not self._asynchronous:
             self._write(name, step, tensors, content, own)
@@ -569,9 +605,3 @@ def _optimizer_targets(tree: Any, optimizer: Any, index: Metadata) -> dict[str, 
         else:
             targets[name] = empty
     return targets
-
-
-def _load_model(model: Any, state: Mapping[str, Any]) -> None:
-    inner = unwrap_model(model)
-    own = {key.replace("_orig_mod.", ""): key for key in inner.state_dict()}
-    inner.load_state_dict({own[key]: value for key, value in state.items()})

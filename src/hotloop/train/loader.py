@@ -47,7 +47,7 @@ def loader_settings(dataset: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     if workers and "persistent_workers" not in arguments:
         chosen["persistent_workers"] = True
     if "pin_memory" not in arguments:
-        chosen["pin_memory"] = _can_pin()
+        chosen["pin_memory"] = can_pin()
     return chosen
 
 
@@ -61,7 +61,8 @@ def _workers_count(dataset: Any) -> int:
     return max(0, min(MOST_WORKERS, share))
 
 
-def _can_pin() -> bool:
+def can_pin() -> bool:
+    """Whether there is an accelerator to which pinned memory is copied faster."""
     if not torch.accelerator.is_available():
         return False
     kind = torch.accelerator.current_accelerator()

@@ -81,6 +81,20 @@ class BatchOrder(Sampler[list[int]]):
         """``start``: samples of this epoch that all ranks together have already taken."""
         self.epoch, self.start = epoch, start
 
+    def set_epoch(self, epoch: int) -> None:
+        """The beginning of an epoch."""
+        self.set_position(epoch, 0)
+
+    @property
+    def batches_before(self) -> int:
+        """Batches of this rank in this epoch before the position."""
+        return self.start // self.layout.window * self.layout.accumulate
+
+    @property
+    def pass_seed(self) -> int:
+        """What the random draws of this rank's samples follow from, in this epoch."""
+        return (self.seed + self.epoch) * 65_537 + self.layout.rank
+
     def permutation(self) -> torch.Tensor:
         """The order of the whole epoch, the same on every rank."""
         count = self.layout.samples_count

@@ -24,12 +24,12 @@ def read_generators() -> dict[str, Any]:
     """Where every generator stands. numpy is absent when nothing imported it."""
     version, words, gauss = random.getstate()
     found: dict[str, Any] = {
-        "torch": _encode(torch.get_rng_state()),
+        "torch": encode_state(torch.get_rng_state()),
         "python": [version, list(words), gauss],
     }
     if torch.accelerator.is_available():
         kind = str(torch.accelerator.current_accelerator())
-        found[kind] = _encode(torch.get_device_module(kind).get_rng_state())
+        found[kind] = encode_state(torch.get_device_module(kind).get_rng_state())
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         kind, keys, position, has_gauss, cached = numpy.random.get_state()
@@ -39,12 +39,12 @@ def read_generators() -> dict[str, Any]:
 
 def restore_generators(found: dict[str, Any]) -> None:
     """Put every generator back to where ``read_generators`` found it."""
-    torch.set_rng_state(_decode(found["torch"]))
+    torch.set_rng_state(decode_state(found["torch"]))
     version, words, gauss = found["python"]
     random.setstate((version, tuple(words), gauss))
     kind = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else ""
     if kind in found:
-        torch.get_device_module(kind).set_rng_state(_decode(found[kind]))
+        torch.get_device_module(kind).set_rng_state(decode_state(found[kind]))
     if "numpy" in found:
         try:
             numpy: Any = importlib.import_module("numpy")
@@ -54,9 +54,11 @@ def restore_generators(found: dict[str, Any]) -> None:
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))
 
 
-def _encode(state: torch.Tensor) -> str:
+def encode_state(state: torch.Tensor) -> str:
+    """A generator's state as text."""
     return base64.b64encode(bytes(state.tolist())).decode("ascii")
 
 
-def _decode(text: str) -> torch.Tensor:
+def decode_state(text: str) -> torch.Tensor:
+    """The state that ``encode_state`` wrote."""
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8).clone()

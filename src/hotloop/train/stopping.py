@@ -88,6 +88,6 @@ class StopWatch:
             work.wait()
             agreed, slowest_ns = int(answer[0]), float(answer[1])
             apart = max(1, min(_MOST_STEPS, int(_APART_NS / max(1.0, slowest_ns))))
-        question = torch.tensor([self.noted, step_ns], dtype=torch.float64)
-        self._asked = (dist.all_reduce(question, dist.ReduceOp.MAX, group=self._group, async_op=True), question)
+        vote = torch.tensor([self.noted, step_ns], dtype=torch.float64)
+        self._asked = (dist.all_reduce(vote, dist.ReduceOp.MAX, group=self._group, async_op=True), vote)
         return agreed, apart

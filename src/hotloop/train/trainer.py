@@ -15,13 +15,16 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from hotloop.apply import TECHNIQUES, check_strategy, settings_of
-from hotloop.apply.applier import APPLIED, NOT_APPLICABLE, Applier, Record, make_context
-from hotloop.apply.handed import Offer, offered_choices
+from hotloop.apply.applier import Applier, make_context
+from hotloop.apply.compression import hooks_of
 from hotloop.apply.modules import is_sharded
+from hotloop.apply.offer import Offer, offered_choices
+from hotloop.core.applied import APPLIED, NOT_APPLICABLE, AppliedTechnique
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.strategy import Choice, Strategy, StrategyError, chain, load_strategy, strategy_to_mapping
 
 from .accumulate import batch_size, micro_batches
+from .adaptive_loader import AdaptiveLoader
 from .checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -33,12 +36,14 @@ from .checkpoint import (
     optimizer_kind,
     optimizer_state,
     restore,
+    restore_own,
     step_of,
 )
 from .marker import remove_marker, write_marker
 from .order import BatchOrder, Layout
 from .processes import Ranks, first_error, join_ranks
 from .random_state import read_generators, restore_generators, seed_generators
+from .replicas import Replicas
 from .stopping import StopWatch, keep_from_signals
 
 Step = Callable[[Any, Any], torch.Tensor]
@@ -79,7 +84,7 @@ class FitResult:
     resumed_from: Path | None
     validation_losses: tuple[float, ...]
     """Of this run, in order."""
-    records: tuple[Record, ...]
+    records: tuple[AppliedTechnique, ...]
     """What the strategy changed, and what did not apply."""
 
 
@@ -107,6 +112,8 @@ class Trainer:
     """Trains; callbacks are plain objects with any of on_fit_start(trainer), on_step_end(trainer, loss),
     on_validation(trainer, loss), on_fit_end(trainer, result), state_dict() and
     load_state_dict(state). Losses are given as tensors: reading one waits for the device, so nothing here does.
+    With local-updates, a callback sees its rank's own weights; a validation, a checkpoint and the end of ``fit`` have
+    the mean of all ranks.
 
     ``optimizer`` is one, or a function of the model's parameters that builds it (needed where a strategy replaces the
     parameters, such as FSDP); ``scheduler`` likewise, of the optimizer, and advances once per step.
@@ -131,7 +138,7 @@ class Trainer:
         keep_global_batch: bool = True,
     ) -> None:
         self.strategy, self.accumulate, self.split = _choose(precision, accumulate, strategy)
-        self._handed: frozenset[str] = frozenset()
+        self._taken: frozenset[str] = frozenset()
         self._offer = offered_choices()
         if self._offer is not None:
             self._take_over(
@@ -157,12 +164,13 @@ class Trainer:
         self._step = step
         self.keep_global_batch = keep_global_batch
         context = make_context(self.strategy, from_outside=False)
-        self._applier = Applier(self.strategy, TECHNIQUES, context, tell=self._report_choice)
+        self._applier = Applier(self.strategy, TECHNIQUES, context, emit=self._report_choice)
         self._applier.start()
         self.model: Any = self._build_model(model)
         self.optimizer: Any = self._build_optimizer(optimizer)
         self.scheduler: Any = scheduler(self.optimizer) if _is_function(scheduler, "step") else scheduler
         self.scaler = self._find_scaler()
+        self._replicas = Replicas(context.memory("local-updates").get("rounds"), self.model, self.optimizer)
         self._loaders: dict[int, tuple[Any, Any, BatchOrder | None]] = {}
 
     def fit(
@@ -201,6 +209,7 @@ class Trainer:
                     self._call("on_validation", self, losses[-1])
             run.save()
             run.settle()
+        self._replicas.settle()
         self.optimizer.zero_grad()
         self._applier.finish()
         result = FitResult(
@@ -223,7 +232,8 @@ class Trainer:
         was_training = self.model.training
         self.model.eval()
         try:
-            losses = [self._step(self.model, self._to_device(batch)).detach() for batch in loader]
+            with self._replicas.mean_weights():
+                losses = [self._step(self.model, self._to_device(batch)).detach() for batch in loader]
         finally:
             self.model.train(was_training)
             restore_generators(kept)
@@ -258,21 +268,21 @@ class Trainer:
             except StrategyError as error:
                 why = why or str(error)
             if why:
-                offer.tell(_record_of(choice, NOT_APPLICABLE, why))
+                offer.emit(_record_of(choice, NOT_APPLICABLE, why))
             else:
                 taken.append(choice)
         offer.give_up([one.technique for one in offer.strategy.choices])
-        self._handed = frozenset(one.technique for one in taken)
+        self._taken = frozenset(one.technique for one in taken)
         whole, _, parts = _choose("fp32", 1, chain(self.strategy, Strategy(choices=tuple(taken))))
         self.strategy, self.split = replace(whole, name=self.strategy.name), max(self.split, parts)
 
-    def _report_choice(self, record: Record) -> None:
-        if self._offer is not None and record.technique in self._handed:
-            self._offer.tell(record)
+    def _report_choice(self, record: AppliedTechnique) -> None:
+        if self._offer is not None and record.technique in self._taken:
+            self._offer.emit(record)
 
     def _check_split(self, batch: Any) -> None:
         """Once, at the first batch: parts that were asked for from outside must not end a training they do not fit."""
-        if self._offer is None or _ACCUMULATION not in self._handed:
+        if self._offer is None or _ACCUMULATION not in self._taken:
             return
         choice = self._offer.strategy.get(_ACCUMULATION)
         assert choice is not None
@@ -280,11 +290,11 @@ class Trainer:
             size = batch_size(batch)
         except HotloopError as error:
             self.split = 1
-            self._offer.tell(_record_of(choice, NOT_APPLICABLE, str(error)))
+            self._offer.emit(_record_of(choice, NOT_APPLICABLE, str(error)))
         else:
             detail = f"each batch of {size} samples in {min(self.split, size)} parts"
-            self._offer.tell(_record_of(choice, APPLIED, detail, TECHNIQUES[_ACCUMULATION].numerics.value))
-        self._handed -= {_ACCUMULATION}
+            self._offer.emit(_record_of(choice, APPLIED, detail, TECHNIQUES[_ACCUMULATION].numerics.value))
+        self._taken -= {_ACCUMULATION}
 
     # -- building ------------------------------------------------------------------------------------------------------
 
@@ -312,12 +322,12 @@ class Trainer:
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), src=0)
         built = self._applier.model_met(model)
-        told = [one for one in self._applier.records if one.technique == _SHARDING]
-        if not any(one.status == "applied" for one in told):
+        entries = [one for one in self._applier.records if one.technique == _SHARDING]
+        if not any(one.status == "applied" for one in entries):
             # Neither cut nor copied, every rank would train a model of its own.
-            if _SHARDING in self._handed:  # it was asked for beside the script, which trains as it would without
+            if _SHARDING in self._taken:  # it was asked for beside the script, which trains as it would without
                 return self._wrap_model(built)
-            why = told[-1].detail if told else "it is limited to other places (where)"
+            why = entries[-1].detail if entries else "it is limited to other places (where)"
             raise UsageError(
                 f"{_SHARDING} cannot shard the model over the {self.ranks.world_size} ranks: {why}; remove it from "
                 "the strategy to keep the whole model on every rank"
@@ -366,7 +376,7 @@ class Trainer:
                 drop_last=given.drop_last,
             )
             order = BatchOrder(layout, shuffle=shuffled, seed=self.seed)
-            loader = _with_order(given, order)
+            loader = given.with_batches(order) if isinstance(given, AdaptiveLoader) else _with_order(given, order)
         elif self.ranks.world_size > 1 and not hasattr(getattr(given, "sampler", None), "num_replicas"):
             warnings.warn(
                 f"{type(given).__name__} defines its own order, so hotloop does not split it over the "
@@ -397,6 +407,26 @@ class Trainer:
         }
         return {name: value for name, value in parts.items() if value is not None}
 
+    def _own_parts(self) -> dict[str, Any]:
+        """What each rank keeps for itself: gradients that its communication hooks have not sent yet."""
+        return {f"compression-{index}": hook for index, hook in enumerate(hooks_of(self.model))}
+
+    def _restore_own(self, checkpoint: Checkpoint) -> None:
+        """Gradients that were not sent may begin at zero again; what differs does so on all ranks alike."""
+        parts = self._own_parts()
+        error: CheckpointError | None = None
+        try:
+            if parts and checkpoint.world_size != self.ranks.world_size:
+                raise CheckpointError(f"{checkpoint.path} was written by {checkpoint.world_size} ranks")
+            restore_own(checkpoint, parts)
+        except CheckpointError as raised:
+            error = raised
+        text = first_error(error, self.ranks.control) if parts else None
+        if text is not None:
+            for part in parts.values():
+                part.forget()
+            warnings.warn(f"{text}: what communication hooks keep of gradients begins at zero", stacklevel=4)
+
     def _state(self, order: BatchOrder | None, accumulate: int) -> dict[str, Any]:
         groups = self.optimizer.param_groups
         return {
@@ -424,13 +454,15 @@ class Trainer:
         if text is not None:
             raise CheckpointError(text) from error
         if self.ranks.control is not None:
-            told = [None if path is None else str(path)]
-            dist.broadcast_object_list(told, src=0, group=self.ranks.control)
-            path = None if told[0] is None else Path(told[0])
+            entries = [None if path is None else str(path)]
+            dist.broadcast_object_list(entries, src=0, group=self.ranks.control)
+            path = None if entries[0] is None else Path(entries[0])
         if path is None:
             return None
         checkpoint = open_checkpoint(path, rank=self.ranks.rank)
         restore(checkpoint, model=self.model, optimizer=self.optimizer, plain=self._plain_parts())
+        self._restore_own(checkpoint)
+        self._replicas.restore(checkpoint, self.ranks.world_size)
         self.place = _Place(**checkpoint.state["place"])
         return checkpoint
 
@@ -554,13 +586,16 @@ class _Run:
             return
         self.settle()
         self._saved_step = step
+        own = trainer._replicas.own_trees()
         try:
-            self.writer.save(
-                step=step,
-                trees=trainer._trees(),
-                state=trainer._state(self.order, self.accumulate),
-                private={"generators": read_generators(), "epoch_generators": self._epoch_generators},
-            )
+            with trainer._replicas.mean_weights():
+                self.writer.save(
+                    step=step,
+                    trees=trainer._trees(),
+                    state={**trainer._state(self.order, self.accumulate), "has_replicas": bool(own)},
+                    private={"generators": read_generators(), "epoch_generators": self._epoch_generators},
+                    own_trees={name: part.state_dict() for name, part in trainer._own_parts().items()} | own,
+                )
         except CheckpointError as error:
             self._bear(error)
 
@@ -605,7 +640,8 @@ class _Run:
             private = None
         if self.order is not None:
             self.order.set_position(place.epoch, place.samples)
-            self.loader.generator.manual_seed((self.trainer.seed + place.epoch) * 65_537 + self.trainer.ranks.rank)
+            if not isinstance(self.loader, AdaptiveLoader):  # which takes the order's seed
+                self.loader.generator.manual_seed(self.order.pass_seed)
             batches = iter(self.loader)
         else:
             if private is not None and place.samples:
@@ -646,7 +682,7 @@ class _Run:
                     raise UsageError(f"the loader ended before its stated length ({len(self.loader)})")
                 if device is not None:
                     batch = move_batch(batch, device)
-                if trainer.split > 1 and trainer._handed:
+                if trainer.split > 1 and trainer._taken:
                     trainer._check_split(batch)
                 if trainer.split > 1:
                     if frees_late and micro == 0:
@@ -757,9 +793,9 @@ def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | N
     return left, accumulate, cast(int, count)
 
 
-def _record_of(choice: Choice, status: str, detail: str, numerics: str | None = None) -> Record:
+def _record_of(choice: Choice, status: str, detail: str, numerics: str | None = None) -> AppliedTechnique:
     """What became of a choice that no object was changed for."""
-    return Record(
+    return AppliedTechnique(
         technique=choice.technique,
         settings=dict(choice.settings),
         status=status,
@@ -820,7 +856,11 @@ def _identity_of(order: BatchOrder) -> dict[str, Any]:
 
 def _is_shuffled(loader: Any) -> bool | None:
     """Whether a loader shuffles; None when its order is not one that follows from a seed alone."""
-    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+    if (
+        type(loader) not in (DataLoader, AdaptiveLoader)
+        or isinstance(loader.dataset, IterableDataset)
+        or loader.batch_size is None
+    ):
         return None
     sampler = loader.sampler
     if type(sampler) is RandomSampler:

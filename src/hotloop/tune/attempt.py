@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from hotloop.core.measurement import Measurement
@@ -14,6 +14,7 @@ from hotloop.core.techniques import Technique
 from .budget import Budget
 from .goals import MEMORY, PARETO
 from .memory_candidates import add_memory_candidates
+from .one_time import ADVICE, Room, leave_out_unjudged, trial_s
 from .patch import Patch, make_patch
 from .patch_check import check_patch, describe_unchecked
 from .request import Progress, Request, TuneError
@@ -48,15 +49,18 @@ Search = Callable[[Attempt], None]
 def try_findings(attempt: Attempt) -> None:
     """The fixes of the findings; under the goals memory and pareto also what saves memory."""
     candidates = _choose_candidates(attempt)
-    attempt.campaign.tell(_describe_plan(candidates, attempt.study.limits.steps))
+    attempt.campaign.emit(_describe_plan(candidates, attempt.study.limits.steps))
     tune_candidates(attempt.campaign, candidates, [attempt.observed])
 
 
 def try_suggestions(attempt: Attempt) -> None:
     """The same candidates, in combinations that Optuna suggests."""
-    candidates = _choose_candidates(attempt)
+    why = f"not tried: its cost is paid once per start, which needs --search greedy; or {ADVICE}"
+    candidates = tuple(
+        replace(one, why_not=why) if one.is_one_time and not one.why_not else one for one in _choose_candidates(attempt)
+    )
     count, steps = sum(not one.why_not for one in candidates), attempt.study.limits.steps
-    attempt.campaign.tell(f"{count} candidates for optuna, {steps} steps in each process")
+    attempt.campaign.emit(f"{count} candidates for optuna, {steps} steps in each process")
     tune_suggested(attempt.campaign, candidates, [attempt.observed], make_optuna(group_candidates(candidates)))
 
 
@@ -98,7 +102,7 @@ def stop_early(request: Request, progress: Progress, error: Exception) -> None:
     if progress.campaign is None or not end_early(progress.campaign, str(error)):
         raise TuneError(why) from error
     progress.warnings += (f"ended early: {why}",)
-    progress.campaign.tell(f"ended early: {why}")
+    progress.campaign.emit(f"ended early: {why}")
 
 
 def check_source(request: Request, progress: Progress, study: Study) -> None:
@@ -119,7 +123,7 @@ def check_source(request: Request, progress: Progress, study: Study) -> None:
         progress.check = describe_unchecked(patch, names, why)
         return
     progress.check = describe_unchecked(patch, names, "interrupted before the patched source was run")
-    campaign.tell("running the patched source without a strategy")
+    campaign.emit("running the patched source without a strategy")
     after = {name: change.after for name, change in zip(names, patch.files, strict=True)}
     progress.check = check_patch(campaign, best, partial(study.run_patched, after), progress.check)
 
@@ -152,6 +156,10 @@ def _choose_candidates(attempt: Attempt) -> tuple[Candidate, ...]:
     candidates = find_candidates(
         attempt.report.findings, attempt.techniques, campaign.check, attempt.study.bench.plan.source
     )
+    steps = attempt.study.limits.steps or 0
+    process_s, now_s = trial_s(attempt.observed, steps), campaign.clock_s()
+    room = Room(steps=steps, process_s=process_s, now_s=now_s, budget=campaign.budget)
+    candidates = leave_out_unjudged(candidates, attempt.report.findings, room)
     if campaign.goal not in (MEMORY, PARETO):
         return candidates
     return add_memory_candidates(
@@ -167,6 +175,8 @@ def _choose_candidates(attempt: Attempt) -> tuple[Candidate, ...]:
 def _describe_plan(candidates: Sequence[Candidate], steps: int | None) -> str:
     """What is about to be tried, by name, for the person who waits."""
     names = [one.id for one in candidates if not one.why_not]
+    if not names and candidates:
+        return "; ".join(f"{one.id}: {one.why_not}" for one in candidates)
     if not names:
         return "no finding of the baseline suggests a technique that can be tried"
     return f"candidates, in fresh processes of {steps} steps each: {', '.join(names)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .trials import Limits
+from .trials import TrialLimits
 
 OBSERVE_RATIO = 0.1
 """Share of the budget that the first look may take for its steps, within these seconds."""
@@ -35,9 +35,9 @@ class Budget:
         return self.until_s - self.kept_ratio * self.whole_s
 
     @property
-    def observation(self) -> Limits:
+    def observation(self) -> TrialLimits:
         """How long the first look at the unchanged command may take."""
-        return Limits(
+        return TrialLimits(
             steps=None,
             seconds=min(max(OBSERVE_S[0], OBSERVE_RATIO * self.whole_s), OBSERVE_S[1]),
             timeout_s=max(60.0, 0.5 * self.whole_s),

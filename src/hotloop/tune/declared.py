@@ -12,7 +12,7 @@ from dataclasses import replace
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.techniques import Technique
-from hotloop.core.tuning import Verdict
+from hotloop.core.tuning import TrialVerdict
 
 from . import statistics
 from .grid import Configuration
@@ -63,9 +63,9 @@ def measure_declared(
     campaign.arms = [Arm(candidate=one) for one in candidates]
     for arm in campaign.arms:
         if arm.candidate.why_not:
-            end_arm(campaign, arm, Verdict.NOT_APPLICABLE, arm.candidate.why_not)
+            end_arm(campaign, arm, TrialVerdict.NOT_APPLICABLE, arm.candidate.why_not)
         elif _changes_work(rows[arm.candidate.id]) and not all(map(_counts_work, observed)):
-            end_arm(campaign, arm, Verdict.CANNOT_TELL, UNCOUNTED)
+            end_arm(campaign, arm, TrialVerdict.CANNOT_TELL, UNCOUNTED)
     active = [arm for arm in campaign.arms if arm.ended is None]
     if active:
         campaign.level = statistics.DECISION_LEVEL / len(active)
@@ -87,23 +87,23 @@ def _have_last_word(campaign: Campaign, arm: Arm, row: Configuration) -> None:
     """What the search would call rejected, in the words of a grid; and comparisons that would not be fair."""
     if arm.ended is not None:
         if arm.unapplied is not None and arm.quality is None:
-            reason = arm.unapplied.describe(implied=Verdict.NOT_APPLICABLE.value)
-            arm.ended = replace(arm.ended, verdict=Verdict.NOT_APPLICABLE, reason=reason)
+            reason = arm.unapplied.describe(implied=TrialVerdict.NOT_APPLICABLE.value)
+            arm.ended = replace(arm.ended, verdict=TrialVerdict.NOT_APPLICABLE, reason=reason)
         return
     if not arm.own:
         return
     last = arm.own[-1]
     if row.ranks is not None and last.rank_count is not None and last.rank_count != row.ranks:
         why = f"{row.ranks} ranks were requested, but {last.rank_count} trained"
-        end_arm(campaign, arm, Verdict.NOT_APPLICABLE, why)
+        end_arm(campaign, arm, TrialVerdict.NOT_APPLICABLE, why)
     elif row.ranks not in (None, 1) and last.exchanges is False:
         why = (
             f"no communication between its {row.ranks} ranks was observed: they may train {row.ranks} independent "
             "models"
         )
-        end_arm(campaign, arm, Verdict.CANNOT_TELL, why)
+        end_arm(campaign, arm, TrialVerdict.CANNOT_TELL, why)
     elif _changes_work(row) and not all(map(_counts_work, arm.own)):
-        end_arm(campaign, arm, Verdict.CANNOT_TELL, UNCOUNTED)
+        end_arm(campaign, arm, TrialVerdict.CANNOT_TELL, UNCOUNTED)
 
 
 def _numerics_of(row: Configuration, techniques: Mapping[str, Technique]) -> Numerics:

@@ -7,18 +7,21 @@ goal pareto every candidate is compared twice, each time at half of its level, s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hotloop.core.findings import Value
 from hotloop.core.measurement import Measurement
-from hotloop.core.tuning import Verdict
+from hotloop.core.tuning import TrialVerdict
 
 from . import statistics
 from .trials import pick_unit, time_per_unit
 
 SPEED, MEMORY, PARETO, COST = "speed", "memory", "pareto", "cost"
 GOALS = (SPEED, MEMORY, PARETO, COST)
+MOST_UNEQUAL_RATIO = 1.02
+"""Sides whose samples per step differ by at most this do equal work per step."""
 NO_WORSE_RATIO = 1.0 - statistics.SAME_WITHIN_RATIO
 """A ratio whose lower bound is at least this is no loss that matters."""
 
@@ -60,34 +63,92 @@ def compare_speed(
     *,
     level: float,
     price_ratio: float = 1.0,
-) -> statistics.Comparison:
+) -> statistics.PairComparison:
     """Time per unit of work of both sides; with a ratio of the prices of their hours, what it costs."""
     unit = pick_unit([*baseline, *own]) if own else "step"
     found = statistics.compare(
         [time_per_unit(one, unit) for one in baseline],
         [price_ratio * time_per_unit(one, unit) for one in own],
         level=level,
-        noise=tell_noise(all_baseline, unit, memory=False),
-        covariates=tell_covariates(baseline, own, all_baseline, unit),
+        noise=estimate_noise(all_baseline, unit, memory=False),
+        covariates=find_covariates(baseline, own, all_baseline, unit),
     )
     if unit != "step" and any(one.work_drifts for one in (*baseline, *own)):
         # Part of a step's time does not grow with its work: other steps have another time per unit, whatever the code.
         why = f"the number of {unit}s per step drifts over the run, and the two sides measured different steps"
-        return replace(found, verdict=Verdict.CANNOT_TELL, reason=why, low_ratio=None, high_ratio=None, decided=True)
+        return replace(
+            found, verdict=TrialVerdict.CANNOT_TELL, reason=why, low_ratio=None, high_ratio=None, decided=True
+        )
     return found
 
 
-def tell_covariates(
+def compare_whole_runs(
+    baseline: Sequence[Measurement],
+    own: Sequence[Measurement],
+    all_baseline: Sequence[Measurement],
+    *,
+    level: float,
+    price_ratio: float = 1.0,
+) -> statistics.PairComparison:
+    """Time of both sides from the first step on, warm-up included; with a ratio of prices, what it costs.
+
+    Every process trains the same number of steps: a cost that each start pays once is compared over these.
+    """
+    processes = (*baseline, *own, *all_baseline)
+    samples = [one.samples_per_step for one in (*baseline, *own) if one.samples_per_step]
+    why = ""
+    if any(one.whole_ns is None for one in processes):
+        why = "the time of whole runs is unknown"
+    elif len({one.whole_count for one in processes}) > 1:
+        why = "the processes ran different numbers of steps, so their whole times do not compare"
+    elif samples and max(samples) > MOST_UNEQUAL_RATIO * min(samples):
+        why = "a step has different numbers of samples on the two sides, so their whole times do not compare"
+    if why:
+        return replace(statistics.compare([], [], level=level), reason=why, decided=True)
+    return statistics.compare(
+        [whole_time(one) for one in baseline],
+        [price_ratio * whole_time(one) for one in own],
+        level=level,
+        noise=estimate_whole_noise(all_baseline),
+        covariates=_find_known_covariates(baseline, own, all_baseline, (_WHOLE_CROWDING,), whole_time),
+    )
+
+
+def estimate_whole_noise(all_baseline: Sequence[Measurement]) -> statistics.Noise | None:
+    """How far the baseline's own processes differ in the time of all their steps, as pairs of them would."""
+    return statistics.noise_of([whole_time(one) for one in all_baseline if one.whole_ns is not None])
+
+
+def whole_time(one: Measurement) -> float:
+    """ns of all its steps. Raises ValueError where that is not known."""
+    if one.whole_ns is None:
+        raise ValueError("the time of the whole run is unknown")
+    return float(one.whole_ns)
+
+
+def find_covariates(
     baseline: Sequence[Measurement], own: Sequence[Measurement], all_baseline: Sequence[Measurement], unit: str
 ) -> list[statistics.Covariate]:
     """What was seen of the machine beside all of these processes: the cores that other programs used, and its pace.
 
     The pace only where every process has as many compute threads as the others: it is measured with them.
     """
+    has_pace = len({one.threads_count for one in (*baseline, *own, *all_baseline)}) == 1
+    ways = (_CROWDING, _PACE) if has_pace else (_CROWDING,)
+    return _find_known_covariates(baseline, own, all_baseline, ways, partial(time_per_unit, unit=unit))
+
+
+def _find_known_covariates(
+    baseline: Sequence[Measurement],
+    own: Sequence[Measurement],
+    all_baseline: Sequence[Measurement],
+    ways: Sequence[tuple[str, Callable[[Measurement], float | None]]],
+    time_of: Callable[[Measurement], float],
+) -> list[statistics.Covariate]:
+    """The covariates that every process knows."""
     found = []
     processes = (*baseline, *own, *all_baseline)
-    has_pace = len({one.threads_count for one in processes}) == 1
-    for words, value_of in (_CROWDING, _PACE) if has_pace else (_CROWDING,):
+    for words, value_of in ways:
         values = {id(one): value_of(one) for one in processes}
         known = {key: value for key, value in values.items() if value is not None}
         if len(known) == len(values):
@@ -95,7 +156,7 @@ def tell_covariates(
                 statistics.Covariate(
                     baseline=[known[id(one)] for one in baseline],
                     candidate=[known[id(one)] for one in own],
-                    every=[(time_per_unit(one, unit), known[id(one)]) for one in all_baseline],
+                    every=[(time_of(one), known[id(one)]) for one in all_baseline],
                     words=words,
                 )
             )
@@ -110,7 +171,11 @@ def _pace_of(one: Measurement) -> float | None:
     return None if one.pace_ns is None else math.log(one.pace_ns)
 
 
-_CROWDING, _PACE = (CROWDING, _crowding_of), (PACE, _pace_of)
+def _whole_crowding_of(one: Measurement) -> float | None:
+    return None if one.whole_others_ratio is None else statistics.crowding(one.whole_others_ratio)
+
+
+_CROWDING, _PACE, _WHOLE_CROWDING = (CROWDING, _crowding_of), (PACE, _pace_of), (CROWDING, _whole_crowding_of)
 
 
 def compare_memory(
@@ -119,11 +184,11 @@ def compare_memory(
     all_baseline: Sequence[Measurement],
     *,
     level: float,
-) -> statistics.Comparison:
+) -> statistics.PairComparison:
     """Peak memory of the rank that needs most, the baseline's over the candidate's. Unseen peaks do not count."""
     pairs = [(peak_of(a), peak_of(b)) for a, b in zip(baseline, own, strict=True)]
     known = [(a, b) for a, b in pairs if a is not None and b is not None]
-    noise = tell_noise(all_baseline, "step", memory=True)
+    noise = estimate_noise(all_baseline, "step", memory=True)
     found = statistics.compare([a for a, _ in known], [b for _, b in known], level=level, noise=noise)
     if own and not known:
         return replace(found, reason="peak memory is unknown", decided=True)
@@ -136,7 +201,7 @@ def peak_of(one: Measurement) -> float | None:
     return float(peak) if peak else None
 
 
-def tell_noise(all_baseline: Sequence[Measurement], unit: str, *, memory: bool) -> statistics.Noise | None:
+def estimate_noise(all_baseline: Sequence[Measurement], unit: str, *, memory: bool) -> statistics.Noise | None:
     """How far the baseline's own processes differ, as pairs of them would: in time per unit of work, or in memory."""
     if memory:
         values = [peak for one in all_baseline if (peak := peak_of(one)) is not None]
@@ -145,11 +210,11 @@ def tell_noise(all_baseline: Sequence[Measurement], unit: str, *, memory: bool) 
     return statistics.noise_of(values)
 
 
-def word_verdict(goal: str, verdict: Verdict) -> Verdict:
+def word_verdict(goal: str, verdict: TrialVerdict) -> TrialVerdict:
     """``faster`` and ``slower`` in the words of the goal."""
     words = {
-        MEMORY: {Verdict.FASTER: Verdict.SMALLER, Verdict.SLOWER: Verdict.LARGER},
-        COST: {Verdict.FASTER: Verdict.CHEAPER, Verdict.SLOWER: Verdict.DEARER},
+        MEMORY: {TrialVerdict.FASTER: TrialVerdict.SMALLER, TrialVerdict.SLOWER: TrialVerdict.LARGER},
+        COST: {TrialVerdict.FASTER: TrialVerdict.CHEAPER, TrialVerdict.SLOWER: TrialVerdict.COSTLIER},
     }
     return words.get(goal, {}).get(verdict, verdict)
 
@@ -195,11 +260,12 @@ def _looks_better(a: Point, b: Point) -> bool:
     return any(better) and all(no_worse) and a.speed[0] * a.memory[0] > b.speed[0] * b.memory[0]
 
 
-def is_free_gain(speed: statistics.Comparison, memory: statistics.Comparison) -> bool:
+def is_free_gain(speed: statistics.PairComparison, memory: statistics.PairComparison) -> bool:
     """Proven better in one of both, and shown to be no worse in the other."""
     both = (speed, memory)
-    return any(one.verdict is Verdict.FASTER for one in both) and all(
-        one.verdict is Verdict.FASTER or (one.low_ratio is not None and one.low_ratio >= NO_WORSE_RATIO) for one in both
+    return any(one.verdict is TrialVerdict.FASTER for one in both) and all(
+        one.verdict is TrialVerdict.FASTER or (one.low_ratio is not None and one.low_ratio >= NO_WORSE_RATIO)
+        for one in both
     )
 
 
@@ -281,7 +347,7 @@ def describe_cost(measured: Mapping[str, Value], price_per_hour: float) -> dict[
     }
 
 
-def comparison_to_mapping(goal: str, found: statistics.Comparison) -> dict[str, Value]:
+def comparison_to_mapping(goal: str, found: statistics.PairComparison) -> dict[str, Value]:
     """A comparison as the report holds it beside the trial's own."""
     return {
         "verdict": word_verdict(goal, found.verdict).value,

@@ -29,7 +29,7 @@ from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
-from hotloop.core.spelling import say_meant
+from hotloop.core.spelling import suggest_known
 from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_from_mapping
 from hotloop.core.toml import parse_toml
 
@@ -75,14 +75,14 @@ class Configuration:
     @property
     def launch(self) -> dict[str, Any]:
         """What differs in the start of the command, as the report tells it."""
-        told: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         if self.ranks is not None:
-            told["ranks"] = self.ranks
+            values["ranks"] = self.ranks
         if self.arguments:
-            told["arguments"] = list(self.arguments)
+            values["arguments"] = list(self.arguments)
         if self.variables:
-            told["variables"] = dict(self.variables)
-        return told
+            values["variables"] = dict(self.variables)
+        return values
 
 
 def load_grid(path: str, check: Check) -> tuple[Configuration, ...]:
@@ -249,7 +249,7 @@ def _read_price(value: Any, place: str) -> float | None:
 def _refuse_unknown(content: Mapping[str, Any], known: Sequence[str], place: str) -> None:
     for key in content:
         if key not in known:
-            raise GridError(f"{place}: unknown key {_cut(key)}{say_meant(key, known)}")
+            raise GridError(f"{place}: unknown key {_cut(key)}{suggest_known(key, known)}")
 
 
 def _cut(value: Any) -> str:

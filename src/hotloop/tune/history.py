@@ -29,8 +29,8 @@ def remember_forecasts(tuning: Tuning, history: Path) -> int:
         forecast = trial.forecast.get("mid_ratio")
         if isinstance(forecast, float) and trial.speedup_ratio and trial.n >= LEAST_PAIRS:
             error = forecast - (1.0 - 1.0 / trial.speedup_ratio)
-            told = {"technique": trial.id, "forecast_ratio": forecast, "error_ratio": error, "wall_s": time.time()}
-            lines.append(json.dumps(told) + "\n")
+            entry = {"technique": trial.id, "forecast_ratio": forecast, "error_ratio": error, "wall_s": time.time()}
+            lines.append(json.dumps(entry) + "\n")
     if lines:
         with history.open("a", encoding="utf-8") as file:
             file.write("".join(lines))

@@ -23,7 +23,7 @@ _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptPatch:
     """A patch that was read back and fits the files. ``is_there`` says that all of it was applied before."""
 
     patch: Patch
@@ -48,13 +48,13 @@ def about_text(patch: Patch, root: Path, check: PatchCheck) -> str:
         }
         for change in patch.files
     ]
-    told = {"status": check.status, "reason": check.reason, "n": check.n, "speedup_ratio": check.speedup_ratio}
+    result = {"status": check.status, "reason": check.reason, "n": check.n, "speedup_ratio": check.speedup_ratio}
     content = {
         "schema": SCHEMA,
         "root": str(root.resolve()),
         "diff_sha256": hash_bytes(diff_text(patch, check).encode()),
         "files": files,
-        "check": told,
+        "check": result,
     }
     return json.dumps(content, indent=1) + "\n"
 
@@ -63,7 +63,7 @@ def hash_bytes(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def load_patch(folder: Path, root: Path) -> Kept:
+def load_patch(folder: Path, root: Path) -> KeptPatch:
     """The patch of a finished tuning, ready to be written. Raises UsageError, naming what does not fit."""
     about = _read_about(folder)
     check = about["check"]
@@ -100,7 +100,7 @@ def load_patch(folder: Path, root: Path) -> Kept:
         changes.append(FileChange(path=path, before=before, after=after, techniques=tuple(one["techniques"])))
     if there and changes:
         raise UsageError("the patch is already applied to some of its files, so nothing was written; tune again")
-    return Kept(patch=Patch(diff=diff.decode(), files=tuple(changes), left_out=()), is_there=not changes)
+    return KeptPatch(patch=Patch(diff=diff.decode(), files=tuple(changes), left_out=()), is_there=not changes)
 
 
 def split_diff(diff: bytes) -> dict[str, list[list[bytes]]]:

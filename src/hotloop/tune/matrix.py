@@ -113,7 +113,7 @@ def try_rows(rows: tuple[Configuration, ...], request: Request, progress: Progre
     campaign.price_ratios = price_ratios(rows, request.price_per_hour)
     candidates = declare_candidates(tuple(known.values()), attempt.techniques)
     count = sum(not one.why_not for one in candidates)
-    campaign.tell(f"{count} configurations to compare with {first.name}, {study.limits.steps} steps in each process")
+    campaign.emit(f"{count} configurations to compare with {first.name}, {study.limits.steps} steps in each process")
     measure_declared(campaign, candidates, tuple(known.values()), [attempt.observed])
 
 
@@ -137,9 +137,9 @@ def _run_row(
 
 def _not_applied(row: Configuration, attempt: Attempt) -> str:
     for choice in row.strategy.choices:
-        told = [one for one in attempt.observed.applied if one.technique == choice.technique]
-        if not any(one.is_applied for one in told):
+        records = [one for one in attempt.observed.applied if one.technique == choice.technique]
+        if not any(one.is_applied for one in records):
             return next(
-                (f"{choice.technique}: {one.detail}" for one in told), f"{choice.technique} found nothing to change"
+                (f"{choice.technique}: {one.detail}" for one in records), f"{choice.technique} found nothing to change"
             )
     return ""

@@ -18,17 +18,19 @@ from .goals import COST, DOMINATED, MEMORY, PARETO, SPEED, standing_to_mapping
 from .history import NAME as HISTORY
 from .history import read_history, remember_forecasts
 from .request import Progress, Request
-from .statistics import Comparison, spread_of
+from .statistics import PairComparison, spread_of
 from .tuner import (
     Arm,
     Campaign,
     best_arm,
     choose_pareto,
     compare_arm,
+    describe_reference,
+    describe_start,
+    describe_trials,
+    is_proven,
     judge,
     rank_arms,
-    tell_reference,
-    tell_trials,
 )
 
 
@@ -45,16 +47,20 @@ def finish_report(request: Request, progress: Progress, strategy_file: str) -> t
         strategy_file=strategy_file,
         trials=(),
         patch=progress.check,
-        warnings=(*progress.warnings, *(f"not in patch.diff: {one.technique}: {one.why}" for one in left_out)),
+        warnings=(
+            *progress.warnings,
+            *_list_untried_together(campaign, best),
+            *(f"not in patch.diff: {one.technique}: {one.why}" for one in left_out),
+        ),
     )
     next_command = progress.report.next_command
     if campaign is not None:
         is_pareto = request.goal == PARETO
         tuning = replace(
             tuning,
-            trials=tuple(replace(one, launch=progress.launches.get(one.id, {})) for one in tell_trials(campaign)),
+            trials=tuple(replace(one, launch=progress.launches.get(one.id, {})) for one in describe_trials(campaign)),
             baseline=_describe_baseline(campaign),
-            reference=tell_reference(campaign, progress.reference),
+            reference=describe_reference(campaign, progress.reference),
             pareto=tuple(standing_to_mapping(one, progress.reference) for one in rank_arms(campaign) if is_pareto),
             price_per_hour=campaign.price_per_hour,
         )
@@ -114,7 +120,9 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
         return f"{why} ({', '.join(parts)}){_launch_words(progress, best)}"
     if campaign is None or best is None:
         won = {MEMORY: "smaller", COST: "cheaper"}.get(goal, "faster")
-        return f"No change was proven {won}; fast.toml is empty."
+        arms = [] if campaign is None else campaign.arms
+        has_start = any(arm.candidate.is_one_time and arm.own for arm in arms)
+        return f"No change was {'adopted' if has_start else f'proven {won}'}; fast.toml is empty."
     found = judge(campaign, best)
     names = " + ".join(choice.technique for choice in best.candidate.strategy.choices) or best.candidate.id
     what = {MEMORY: "smaller peak memory", COST: "cheaper"}.get(goal, "faster")
@@ -122,23 +130,38 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
     if goal in (MEMORY, COST):
         speed = compare_arm(campaign, best, SPEED)
         side = "" if speed.speedup_ratio is None else f"; speed: {_ratio_words(speed)} of the baseline"
+    if best.candidate.is_one_time:
+        what += f" over the first {best.own[0].whole_count} steps (a start that each run pays once)"
+        side += f"; {describe_start(campaign, best)}"
     return (
         f"{found.speedup_ratio:.2f}x {what} with {names} "
         f"({found.low_ratio:.2f}–{found.high_ratio:.2f}, n = {found.n} pairs of processes){side}"
-        f"{''.join(f'; it overrides {one}' for one in tell_overrides(progress))}{_launch_words(progress, best)}"
+        f"{''.join(f'; it overrides {one}' for one in list_overrides(progress))}{_launch_words(progress, best)}"
     )
 
 
-def tell_overrides(progress: Progress) -> tuple[str, ...]:
+def list_overrides(progress: Progress) -> tuple[str, ...]:
     """What the proven strategy replaces of the script's own settings, with file and line."""
     campaign = progress.campaign
     best = None if campaign is None else best_arm(campaign)
     if campaign is None or best is None:
         return ()
-    return next(trial.overrides for trial in tell_trials(campaign) if trial.id == best.candidate.id)
+    return next(trial.overrides for trial in describe_trials(campaign) if trial.id == best.candidate.id)
 
 
-def _ratio_words(found: Comparison) -> str:
+def _list_untried_together(campaign: Campaign | None, best: Arm | None) -> tuple[str, ...]:
+    """What was proven to make the start quicker, and stays out because something else wins in every step."""
+    if campaign is None or best is None or best.candidate.is_one_time:
+        return ()
+    return tuple(
+        f"{arm.candidate.id} makes the start quicker but was not tried together with {best.candidate.id}, so it is not "
+        "in fast.toml"
+        for arm in campaign.arms
+        if arm.candidate.is_one_time and is_proven(campaign, arm)
+    )
+
+
+def _ratio_words(found: PairComparison) -> str:
     if found.speedup_ratio is None:
         return "not known"
     bounds = "" if found.low_ratio is None else f" ({found.low_ratio:.2f}–{found.high_ratio:.2f})"
@@ -150,8 +173,8 @@ def _launch_words(progress: Progress, best: Arm) -> str:
     launch = progress.launches.get(best.candidate.id)
     if not launch:
         return ""
-    told = [f"{key} = {value}" for key, value in launch.items()]
-    return f"; fast.toml contains only its techniques, so also start the command with {', '.join(told)}"
+    settings = [f"{key} = {value}" for key, value in launch.items()]
+    return f"; fast.toml contains only its techniques, so also start the command with {', '.join(settings)}"
 
 
 def keep_history(report: Report, root: Path) -> Report:

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.errors import UsageError
-from hotloop.core.report import AppliedTechnique
 from hotloop.core.sources import Arguments, NoSource, Source, TorchCall
 from hotloop.core.techniques import Technique
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
-from hotloop.core.tuning import PatchCheck, Verdict
+from hotloop.core.tuning import PatchCheck, TrialVerdict
 
 from . import goals, statistics
 from .patch import Patch
@@ -24,10 +24,14 @@ RunPatched = Callable[[int], Ran]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the patch has to show: the strategy's comparison, and whether the patch holds all of the strategy."""
+    """What the patch has to show: the strategy's comparison, and whether the patch holds all of the strategy.
 
-    strategy: statistics.Comparison
+    With ``is_one_time`` all steps are compared, as those of the strategy were.
+    """
+
+    strategy: statistics.PairComparison
     is_whole: bool
+    is_one_time: bool = False
 
 
 def describe_unchecked(patch: Patch, names: tuple[str, ...], reason: str) -> PatchCheck:
@@ -45,7 +49,7 @@ def describe_unchecked(patch: Patch, names: tuple[str, ...], reason: str) -> Pat
 def check_patch(campaign: Campaign, arm: Arm, run_patched: RunPatched, before: PatchCheck) -> PatchCheck:
     """Pairs of the unchanged command and its patched copy, until they decide or the time is over."""
     strategy = judge(campaign, arm)
-    wanted = Wanted(strategy=strategy, is_whole=not before.left_out)
+    wanted = Wanted(strategy=strategy, is_whole=not before.left_out, is_one_time=arm.candidate.is_one_time)
     found = replace(before, strategy_ratio=strategy.speedup_ratio)
     baseline: list[Measurement] = []
     own: list[Measurement] = []
@@ -69,8 +73,8 @@ def check_patch(campaign: Campaign, arm: Arm, run_patched: RunPatched, before: P
         baseline.append(unchanged)
         own.append(ran.measured)
         found = _judge(campaign, found, wanted, baseline, own, numerics)
-        campaign.tell(f"the patched source: {found.status}, {found.reason}")
-        if found.status == NOT_REPRODUCED or _compare(campaign, baseline, own).decided:
+        campaign.emit(f"the patched source: {found.status}, {found.reason}")
+        if found.status == NOT_REPRODUCED or _compare(campaign, wanted, baseline, own).decided:
             break
     if not own:
         return replace(found, reason="the budget ran out before the patched source could be run")
@@ -95,7 +99,7 @@ def _judge(
     numerics: Numerics,
 ) -> PatchCheck:
     """What the pairs so far say of the gain, and the last process of the loss."""
-    found = _compare(campaign, baseline, own)
+    found = _compare(campaign, wanted, baseline, own)
     guarded = judge_numbers(campaign, own[-1], numerics)
     status, reason = judge_gain(found, wanted)
     if guarded.quality.status == "rejected":
@@ -107,28 +111,31 @@ def _judge(
         status=status,
         reason=reason,
         n=found.n,
-        unit=pick_unit([*baseline, *own]),
+        unit="step" if wanted.is_one_time else pick_unit([*baseline, *own]),
         speedup_ratio=found.speedup_ratio,
         low_ratio=found.low_ratio,
         high_ratio=found.high_ratio,
-        quality=guarded.told,
+        quality=guarded.summary,
     )
 
 
-def _compare(campaign: Campaign, baseline: list[Measurement], own: list[Measurement]) -> statistics.Comparison:
-    return judge_pairs(campaign, baseline, own, statistics.DECISION_LEVEL, memory=campaign.goal == goals.MEMORY)
+def _compare(
+    campaign: Campaign, wanted: Wanted, baseline: list[Measurement], own: list[Measurement]
+) -> statistics.PairComparison:
+    level, memory = statistics.DECISION_LEVEL, campaign.goal == goals.MEMORY
+    return judge_pairs(campaign, baseline, own, level, memory=memory, is_one_time=wanted.is_one_time)
 
 
-def judge_gain(found: statistics.Comparison, wanted: Wanted) -> tuple[str, str]:
+def judge_gain(found: statistics.PairComparison, wanted: Wanted) -> tuple[str, str]:
     """Status and reason of the patched copy's gain beside the strategy's."""
     if found.low_ratio is None or found.high_ratio is None:
         return CANNOT_TELL, found.reason
-    if found.verdict is Verdict.SLOWER or (found.decided and found.verdict is not Verdict.FASTER):
+    if found.verdict is TrialVerdict.SLOWER or (found.decided and found.verdict is not TrialVerdict.FASTER):
         return NOT_REPRODUCED, found.reason
     least = wanted.strategy.low_ratio
     if wanted.is_whole and least is not None and found.high_ratio < least:
         return NOT_REPRODUCED, f"it gains less than the strategy (at least {least:.3f}x): {found.reason}"
-    if found.verdict is not Verdict.FASTER:
+    if found.verdict is not TrialVerdict.FASTER:
         return CANNOT_TELL, found.reason
     part = "" if wanted.is_whole else "; the patch contains only part of the strategy"
     return REPRODUCED, found.reason + part

@@ -33,7 +33,7 @@ EXPLAINS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class WatchedQuantity:
     """A quantity of a training's steps, and how far it may lie off by class of numerics."""
 
     name: str
@@ -45,14 +45,14 @@ class Watched:
     """In any step, for what should be exact."""
 
 
-LOSS = Watched(
+LOSS = WatchedQuantity(
     name="loss",
     # float32 sums in another order differ by some 1e-6, bfloat16's products by 2**-8 each.
     first_ratio={Numerics.REORDERED: 1e-4, Numerics.LOSSY: 0.02},
     window_ratio={Numerics.REORDERED: 0.01, Numerics.RESAMPLED: 0.05, Numerics.LOSSY: 0.03},
     exact_ratio=0.0,
 )
-NORM = Watched(
+NORM = WatchedQuantity(
     name="gradient norm",
     first_ratio={Numerics.REORDERED: 1e-3, Numerics.LOSSY: 0.05},
     window_ratio={Numerics.REORDERED: 0.05, Numerics.RESAMPLED: 0.15, Numerics.LOSSY: 0.15},
@@ -93,8 +93,8 @@ class Quality:
     left_at_step: int | None = None
 
 
-def make_bands(processes: Sequence[Sequence[float | None]], unseen: str = "", *, watched: Watched = LOSS) -> Bands:
-    """The bands of the baseline's processes (their values per step, from the first one)."""
+def make_bands(processes: Sequence[Sequence[float | None]], unseen: str = "") -> Bands:
+    """The bands of the losses of the baseline's processes (per step, from the first one)."""
 
     def nothing(why: str) -> Bands:
         finite = all(x is not None and math.isfinite(x) for one in processes for x in one) and any(processes)
@@ -105,15 +105,15 @@ def make_bands(processes: Sequence[Sequence[float | None]], unseen: str = "", *,
     if unseen:
         return nothing(unseen)
     if len(processes) < 2:
-        return nothing(f"the {watched.name} was recorded in fewer than two processes of the baseline")
+        return nothing("the loss was recorded in fewer than two processes of the baseline")
     count = min(len(one) for one in processes)
     cut = [[math.nan if x is None else x for x in one[:count]] for one in processes]
     bad = next(((i, one[i]) for one in processes for i in range(count) if not _is_finite(one[i])), None)
     if count >= LEAST_STEPS and bad is not None:
         step, value = bad
         why = "was not recorded" if value is None else f"is {value}: the unchanged training diverges"
-        return nothing(f"the baseline's own {watched.name} {why} in step {step + 1}")
-    return _bands_of(cut, range(1, count + 1), watched, nothing)
+        return nothing(f"the baseline's own loss {why} in step {step + 1}")
+    return _bands_of(cut, range(1, count + 1), LOSS, nothing)
 
 
 def make_norm_bands(processes: Sequence[Sequence[tuple[int, float | None]]], unseen: str = "") -> Bands:
@@ -132,7 +132,9 @@ def make_norm_bands(processes: Sequence[Sequence[tuple[int, float | None]]], uns
     return _bands_of(cut, [row + 1 for row in rows], NORM, nothing)
 
 
-def _bands_of(cut: list[list[float]], steps: Sequence[int], watched: Watched, nothing: Callable[[str], Bands]) -> Bands:
+def _bands_of(
+    cut: list[list[float]], steps: Sequence[int], watched: WatchedQuantity, nothing: Callable[[str], Bands]
+) -> Bands:
     count = len(steps)
     if count < LEAST_STEPS:
         plural = "losses" if watched is LOSS else f"{watched.name}s"
@@ -161,7 +163,7 @@ def _bands_of(cut: list[list[float]], steps: Sequence[int], watched: Watched, no
     )
 
 
-def half_widths(bands: Bands, numerics: Numerics, watched: Watched = LOSS) -> tuple[float, ...]:
+def half_widths(bands: Bands, numerics: Numerics, watched: WatchedQuantity = LOSS) -> tuple[float, ...]:
     """How far the mean of each window may lie off for a class: known before a candidate of it runs."""
     widths = []
     for part, (middle, chance) in zip(window_slices(len(bands.steps)), bands.windows, strict=True):
@@ -216,13 +218,13 @@ def judge_norms(
     return _judge(bands, known, numerics, NORM)
 
 
-def _diverged(watched: Watched, step: int, value: float | None) -> Quality:
+def _diverged(watched: WatchedQuantity, step: int, value: float | None) -> Quality:
     return Quality(
         status="rejected", reason=f"diverged: the {watched.name} of step {step} is {value}", left_at_step=step
     )
 
 
-def _judge(bands: Bands, known: Sequence[float], numerics: Numerics, watched: Watched) -> Quality:
+def _judge(bands: Bands, known: Sequence[float], numerics: Numerics, watched: WatchedQuantity) -> Quality:
     plural = "losses" if watched is LOSS else f"{watched.name}s"
     if bands.is_repeatable:
         if tuple(known) == bands.losses:

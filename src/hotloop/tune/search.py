@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Basis, Finding, Numerics, Safety, Saving, Severity, Value, Where, severity_of
-from hotloop.core.report import AppliedTechnique
 from hotloop.core.strategy import Choice, Strategy, StrategyError, chain
 from hotloop.core.techniques import Stage, Technique
 
@@ -38,6 +38,14 @@ class Candidate:
     """Lines (``file:line``) that the rule which prescribes it judged."""
     judges_process: bool = False
     """That rule judged a setting of the whole process, wherever the script makes it."""
+    one_time_ratio: float | None = None
+    """Share of the observed run or of its steps that its findings say is lost, where each start may pay it once: then
+    trials compare all of their steps. None where a finding is about every step."""
+
+    @property
+    def is_one_time(self) -> bool:
+        """Whether it treats what each start may pay once."""
+        return self.one_time_ratio is not None
 
 
 def find_candidates(
@@ -65,6 +73,8 @@ def find_candidates(
             if is_named:
                 places = tuple(_name_line(place, root) for place in finding.where)
                 candidate = replace(candidate, judged=places, judges_process=technique.stage is Stage.RUNTIME)
+            if finding.base == "run" or technique.acts_on_start:
+                candidate = replace(candidate, one_time_ratio=finding.cost_ratio or 0.0)
             before = found.get(candidate.id)
             found[candidate.id] = candidate if before is None else _merge(before, candidate)
     return tuple(sorted(found.values(), key=urgency))
@@ -207,13 +217,21 @@ def _merge(a: Candidate, b: Candidate) -> Candidate:
         rules=tuple(dict.fromkeys((*a.rules, *b.rules))),
         judged=tuple(dict.fromkeys((*a.judged, *b.judged))),
         judges_process=a.judges_process or b.judges_process,
+        one_time_ratio=None
+        if a.one_time_ratio is None or b.one_time_ratio is None
+        else max(a.one_time_ratio, b.one_time_ratio),
     )
 
 
 def promise(candidate: Candidate) -> float:
-    """The forecast saving, weighted down by what it rests on; 0 without a forecast."""
+    """The forecast saving, weighted down by what it rests on; 0 without a forecast.
+
+    What a start pays once stands for a saving that nobody forecast: how much of it goes is not known.
+    """
     saving = candidate.forecast
-    return 0.0 if saving is None else saving.mid_ratio * _WEIGHT[saving.basis]
+    if saving is None:
+        return (candidate.one_time_ratio or 0.0) * _WEIGHT[Basis.RULE_OF_THUMB]
+    return saving.mid_ratio * _WEIGHT[saving.basis]
 
 
 def rests_on_evidence(candidate: Candidate) -> bool:
@@ -228,4 +246,9 @@ def is_material(candidate: Candidate) -> bool:
 
 def urgency(candidate: Candidate) -> tuple[bool, bool, float, str]:
     """The order in which candidates are tried: what the report calls medium or high first, then by what it promises."""
-    return candidate.forecast is None, not is_material(candidate), -promise(candidate), candidate.id
+    return (
+        promise(candidate) == 0 and candidate.forecast is None,
+        not is_material(candidate),
+        -promise(candidate),
+        candidate.id,
+    )

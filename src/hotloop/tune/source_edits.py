@@ -6,8 +6,8 @@ import ast
 import tokenize
 from collections.abc import Iterator, Mapping
 
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Value
-from hotloop.core.report import AppliedTechnique
 from hotloop.core.sources import (
     Arguments,
     ModelCompile,
@@ -271,8 +271,8 @@ def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext
             if odd is not None:
                 return Refusal(odd)
         lines = [Edit(script.starts[at], script.starts[at], unit) for at in range(statement.lineno - 1, end_line)]
-        told = ", ".join(names) + " = " + ", ".join(f"{name}.float()" for name in names)
-        tail = insert_after(script, statement, told)
+        statement_text = ", ".join(names) + " = " + ", ".join(f"{name}.float()" for name in names)
+        tail = insert_after(script, statement, statement_text)
         if isinstance(tail, Refusal):
             return tail
         return [Edit(begin, begin, head + unit), *lines[1:], *tail]

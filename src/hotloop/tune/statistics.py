@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hotloop.core.tuning import Verdict
+from hotloop.core.tuning import TrialVerdict
 
 DECISION_LEVEL = 0.01
 """Two-sided probability of a wrong ``faster`` or ``slower`` over all looks of one comparison."""
@@ -84,14 +84,14 @@ class Covariate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class PairComparison:
     """Candidate against baseline. Ratios are speed-ups: the baseline's time per unit over the candidate's.
 
     ``low_ratio`` and ``high_ratio`` bound it at the decision level, whenever one looks; None before the first look.
     ``noise_ratio`` is the spread of a single pair's ratio (a standard deviation of its logarithm).
     """
 
-    verdict: Verdict
+    verdict: TrialVerdict
     reason: str
     n: int
     speedup_ratio: float | None
@@ -107,10 +107,9 @@ def compare(
     candidate: Sequence[float],
     *,
     level: float = DECISION_LEVEL,
-    most_pairs: int = MOST_PAIRS,
     noise: Noise | None = None,
     covariates: Sequence[Covariate] = (),
-) -> Comparison:
+) -> PairComparison:
     """Judge pairs of process means (times per unit, entry i of both ran beside each other).
 
     Four pairs that happen to agree prove no silence, and alone they decide next to nothing (t of 3 degrees of freedom).
@@ -131,28 +130,28 @@ def compare(
     ratio = math.exp(math.fsum(logs) / n) if n else None
     look = latest_look(n)
     if look is None:
-        return _comparison(Verdict.CANNOT_TELL, f"{n} of at least {LEAST_PAIRS} pairs", n, ratio)
+        return _comparison(TrialVerdict.CANNOT_TELL, f"{n} of at least {LEAST_PAIRS} pairs", n, ratio)
     # Fitted to the pairs of the look: between two looks nothing new is to be seen.
     levelled = [level_pairs(baseline[:look], candidate[:look], covariate) for covariate in covariates]
     found = _interval(logs, level, noise, levelled)
     low, high, middle, all_low, all_high = found.low, found.high, found.middle, found.all_low, found.all_high
     ratio = math.exp(middle)
     bounds = (math.exp(low), math.exp(high), found.spread)
-    at_end = n >= most_pairs
+    at_end = n >= MOST_PAIRS
     effect = math.log1p(SMALLEST_EFFECT_RATIO)
-    told = _words(ratio, bounds, n)
+    text = _words(ratio, bounds, n)
     if found.levelled is not None:
-        told += f", corrected for changes in {found.levelled.words}"
+        text += f", corrected for changes in {found.levelled.words}"
     if all_low > 0 and middle >= effect:
-        return _comparison(Verdict.FASTER, told, n, ratio, *bounds, decided=True)
+        return _comparison(TrialVerdict.FASTER, text, n, ratio, *bounds, decided=True)
     if all_high < 0 and middle <= -effect:
-        return _comparison(Verdict.SLOWER, told, n, ratio, *bounds, decided=True)
+        return _comparison(TrialVerdict.SLOWER, text, n, ratio, *bounds, decided=True)
     if high < math.log1p(SAME_WITHIN_RATIO):
         is_same = low > math.log1p(-SAME_WITHIN_RATIO)
         what = "a difference" if is_same else "any gain"
-        words = f"{what} is below {SAME_WITHIN_RATIO:.0%} ({told})"
-        return _comparison(Verdict.CANNOT_TELL, words, n, ratio, *bounds, decided=True)
-    return _comparison(Verdict.CANNOT_TELL, told, n, ratio, *bounds, decided=at_end)
+        words = f"{what} is below {SAME_WITHIN_RATIO:.0%} ({text})"
+        return _comparison(TrialVerdict.CANNOT_TELL, words, n, ratio, *bounds, decided=True)
+    return _comparison(TrialVerdict.CANNOT_TELL, text, n, ratio, *bounds, decided=at_end)
 
 
 def latest_look(n: int) -> int | None:
@@ -286,9 +285,7 @@ def _intersect(logs: Sequence[float], level: float, noise: Noise | None, levelle
     )
 
 
-def pairs_to_decide(
-    found: Comparison, *, level: float = DECISION_LEVEL, noise: Noise | None = None, most_pairs: int = MOST_PAIRS
-) -> int | None:
+def pairs_to_decide(found: PairComparison, *, level: float = DECISION_LEVEL, noise: Noise | None = None) -> int | None:
     """The look that would tell a difference as large as it seems; None when none would, or before the first look."""
     if found.speedup_ratio is None or found.noise_ratio is None:
         return None
@@ -297,7 +294,7 @@ def pairs_to_decide(
         return None
     for pairs, share in LOOKS:
         freedom = pairs - 1 + (0 if noise is None else noise.freedom)
-        if found.n < pairs <= most_pairs and t_bound(freedom, level * share) * found.noise_ratio < effect * pairs**0.5:
+        if found.n < pairs <= MOST_PAIRS and t_bound(freedom, level * share) * found.noise_ratio < effect * pairs**0.5:
             return pairs
     return None
 
@@ -375,7 +372,7 @@ def _words(ratio: float | None, bounds: tuple[float, float, float], n: int) -> s
 
 
 def _comparison(
-    verdict: Verdict,
+    verdict: TrialVerdict,
     reason: str,
     n: int,
     ratio: float | None,
@@ -384,8 +381,8 @@ def _comparison(
     noise: float | None = None,
     *,
     decided: bool = False,
-) -> Comparison:
-    return Comparison(
+) -> PairComparison:
+    return PairComparison(
         verdict=verdict,
         reason=reason,
         n=n,

@@ -16,9 +16,9 @@ from hotloop.core.strategy import Strategy
 
 from .request import Request
 from .store import Store
-from .trials import LOST, OK, Bench, Limits, Ran, run_trial
+from .trials import LOST, OK, Bench, Ran, TrialLimits, run_trial
 from .tuner import strategy_key
-from .workspace import Plan, changed_code
+from .workspace import WorkspacePlan, changed_code
 
 STEADY_S = 3.0
 STEPS = (30, 400)
@@ -38,7 +38,7 @@ class Study:
     store: Store
     id: str
     bench: Bench
-    limits: Limits
+    limits: TrialLimits
 
     def run_strategy(self, strategy: Strategy, number: int) -> Ran:
         """The process of this number under a strategy. Raises CodeChanged."""
@@ -82,22 +82,31 @@ class Study:
 
 
 def open_study(
-    request: Request, store: Store, bench: Bench, facts: Mapping[str, object], measured: Measurement, duration_s: float
+    request: Request,
+    store: Store,
+    bench: Bench,
+    facts: Mapping[str, object],
+    measured: Measurement,
+    duration_s: float,
+    least_steps: int = 0,
 ) -> Study:
     """The study of an observed command. ``facts`` are FACTS of its process, ``duration_s`` is how long that took."""
     study = describe_study(request, bench.plan.code_hash, facts)
-    limits = choose_limits(measured, duration_s)
+    limits = choose_limits(measured, duration_s, least_steps)
     # Processes of an earlier tuning count only when they are as long as those of this one: keep its length.
     limits = replace(limits, steps=store.keep_steps(study, limits.steps or STEPS[0]))
     return Study(store=store, id=study, bench=bench, limits=limits)
 
 
-def choose_limits(measured: Measurement, duration_s: float) -> Limits:
-    """How long a trial is: as many steps as fill STEADY_S behind a warm-up, and a wide limit for everything."""
+def choose_limits(measured: Measurement, duration_s: float, least_steps: int = 0) -> TrialLimits:
+    """How long a trial is: as many steps as fill STEADY_S behind a warm-up, and a wide limit for everything.
+
+    ``least_steps`` where its start is to be seen, up to the most steps of a trial.
+    """
     step_s = measured.step_ns * 1e-9
-    steps = min(max(round(STEADY_S / max(step_s, 1e-6)) + 5, STEPS[0]), STEPS[1])
+    steps = min(max(round(STEADY_S / max(step_s, 1e-6)) + 5, STEPS[0], least_steps), STEPS[1])
     expected_s = duration_s + steps * step_s
-    return Limits(
+    return TrialLimits(
         steps=steps,
         seconds=None,
         timeout_s=120.0 + 4.0 * expected_s,
@@ -106,7 +115,7 @@ def choose_limits(measured: Measurement, duration_s: float) -> Limits:
     )
 
 
-def drop_outputs(plan: Plan) -> Plan:
+def drop_outputs(plan: WorkspacePlan) -> WorkspacePlan:
     """The plan without what the command itself wrote in its first run: results that have the suffix of a setting."""
     written = [one for one in changed_code(plan) if one.path.suffix not in (".py", ".sh", ".ipynb")]
     return replace(plan, watched=tuple(one for one in plan.watched if one not in written))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import StrategyError, chain
-from hotloop.core.tuning import Verdict
+from hotloop.core.tuning import TrialVerdict
 
 from . import goals, statistics
 from .quality import ORDER
@@ -41,9 +41,9 @@ OFF = "off"
 class Suggester(Protocol):
     """Names for every group of candidates which one to take (or OFF), and learns what came of it."""
 
-    def ask(self) -> dict[str, str]: ...
+    def suggest(self) -> dict[str, str]: ...
 
-    def tell(self, ratio: float | None) -> None:
+    def record(self, ratio: float | None) -> None:
         """The ratio by the goal of what was asked last; None when it failed or could not be run."""
         ...
 
@@ -79,11 +79,11 @@ class _Optuna:
         self._failed = optuna.trial.TrialState.FAIL
         self._study, self._groups, self._trial = study, groups, None
 
-    def ask(self) -> dict[str, str]:
+    def suggest(self) -> dict[str, str]:
         self._trial = trial = self._study.ask()
         return {name: trial.suggest_categorical(name, ids) for name, ids in self._groups.items()}
 
-    def tell(self, ratio: float | None) -> None:
+    def record(self, ratio: float | None) -> None:
         if ratio is None:
             self._study.tell(self._trial, state=self._failed)
         else:
@@ -96,7 +96,7 @@ def tune_suggested(
     """Look at combinations while SEARCH_RATIO of the budget lasts, then prove the best ones."""
     campaign.arms = [Arm(candidate=one) for one in candidates if one.why_not]
     for arm in campaign.arms:
-        end_arm(campaign, arm, Verdict.REJECTED, arm.candidate.why_not)
+        end_arm(campaign, arm, TrialVerdict.REJECTED, arm.candidate.why_not)
     known = {one.id: one for one in candidates if not one.why_not}
     if not known:
         return
@@ -117,7 +117,7 @@ def tune_suggested(
         chosen.append(Arm(candidate=arm.candidate, run_count=arm.run_count))
     campaign.arms.extend(chosen)
     if chosen:
-        campaign.tell("candidates to prove: " + "; ".join(arm.candidate.id for arm in chosen))
+        campaign.emit("candidates to prove: " + "; ".join(arm.candidate.id for arm in chosen))
         run_rounds(campaign, chosen, campaign.budget.search_until_s)
 
 
@@ -128,14 +128,14 @@ def _look(campaign: Campaign, known: dict[str, Candidate], suggester: Suggester,
     for number in range(MOST_SUGGESTIONS):
         if campaign.clock_s() + 2 * campaign.process_s > until_s:
             break
-        asked = suggester.ask()
+        asked = suggester.suggest()
         taken = [known[name] for name in asked.values() if name != OFF and name not in dead]
         if not taken:
-            suggester.tell(1.0)
+            suggester.record(1.0)
             continue
         candidate = _join(taken, campaign.check)
         if candidate is None:
-            suggester.tell(None)
+            suggester.record(None)
             continue
         arm = seen.get(candidate.id)
         if arm is None:
@@ -144,7 +144,7 @@ def _look(campaign: Campaign, known: dict[str, Candidate], suggester: Suggester,
             _run_pair(campaign, arm, is_baseline_first=number % 2 == 0)
             if arm.ended is not None:
                 dead |= _find_dead(arm, taken)
-        suggester.tell(_ratio(campaign, arm) if arm.ended is None and arm.own else None)
+        suggester.record(_ratio(campaign, arm) if arm.ended is None and arm.own else None)
     return list(seen.values())
 
 
@@ -155,7 +155,7 @@ def _run_pair(campaign: Campaign, arm: Arm, *, is_baseline_first: bool) -> None:
         return
     add_pair(arm, base or run_baseline(campaign), own)
     if arm.own:
-        campaign.tell(f"{arm.candidate.id}: {_ratio(campaign, arm):.2f}x in one pair")
+        campaign.emit(f"{arm.candidate.id}: {_ratio(campaign, arm):.2f}x in one pair")
 
 
 def _find_dead(arm: Arm, taken: Sequence[Candidate]) -> set[str]:

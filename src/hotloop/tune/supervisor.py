@@ -72,7 +72,7 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     cores = Cores()
     how, detail = _watch(child, request, folder, started_s, cores)
     cores.sample(now=True)
-    (folder / CORES_FILE).write_text(json.dumps(cores.tell()))
+    (folder / CORES_FILE).write_text(json.dumps(cores.to_mapping()))
     if how != "exited":
         end_processes(request["mark"])
     try:
@@ -126,7 +126,7 @@ class Cores:
             del self.samples[1::2]
             self._every_s *= 2
 
-    def tell(self) -> dict[str, Any]:
+    def to_mapping(self) -> dict[str, Any]:
         return {"samples": self.samples}
 
     def _own_s(self) -> float:

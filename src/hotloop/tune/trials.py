@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Where
 from hotloop.core.measurement import Measurement
 from hotloop.core.outcome_file import OUTCOME_FILE, outcome_to_json
-from hotloop.core.report import AppliedTechnique
 from hotloop.core.strategy import Strategy
 
-from .workspace import Plan, make_workspace, own_place, remove_workspace
+from .workspace import WorkspacePlan, make_workspace, own_place, remove_workspace
 
 AttachTrial = Callable[[Strategy, Path, Mapping[str, Any]], Mapping[str, str]]
 """Strategy, run folder and the agent's options for a trial -> the environment of its process."""
@@ -57,7 +57,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TrialLimits:
     """When a trial is over. ``steps`` None: after ``seconds`` of training."""
 
     steps: int | None
@@ -72,7 +72,7 @@ class Bench:
     """Where and how trials of one command run."""
 
     command: tuple[str, ...]
-    plan: Plan
+    plan: WorkspacePlan
     folder: Path
     environment: AttachTrial
     measure: Callable[[Path], Measurement | None]
@@ -82,7 +82,7 @@ class Bench:
     """Files of the working copy that differ from the user's, by their path in it."""
 
 
-def run_trial(bench: Bench, strategy: Strategy, limits: Limits, name: str) -> Ran:
+def run_trial(bench: Bench, strategy: Strategy, limits: TrialLimits, name: str) -> Ran:
     """Run the command once under the strategy, in a working copy, and clean up after it."""
     run_folder = bench.folder / "trials" / name
     # A tuning that was killed left its last trial half done: marks of its end would end this one.
@@ -216,8 +216,8 @@ def _judge_end(answer: Mapping[str, Any], run_folder: Path, measure: Callable[[P
         return Ran(ended=kind, reason=reason, duration_s=float(answer["duration_s"]), measured=measured)
 
     how, detail = answer["how"], str(answer["detail"])
-    told = read_tail(run_folder / "stderr.log") or read_tail(run_folder / "stdout.log")
-    last = last_line(told)
+    output = read_tail(run_folder / "stderr.log") or read_tail(run_folder / "stdout.log")
+    last = last_line(output)
     if how in ("hang", "timeout"):
         return ended(HANG if how == "hang" else TIMEOUT, detail)
     if how == "memory":
@@ -229,7 +229,7 @@ def _judge_end(answer: Mapping[str, Any], run_folder: Path, measure: Callable[[P
     code, number = answer.get("exit_code"), answer.get("signal")
     stopped = any(run_folder.glob("stopped-*"))
     if how == "exited" and not stopped and (number is not None or code):
-        if _MEMORY_WORDS.search(told):
+        if _MEMORY_WORDS.search(output):
             return ended(OOM, f"out of memory: {last}")
         if number == 9:
             return ended(OOM, "killed (signal 9), probably because memory ran out")

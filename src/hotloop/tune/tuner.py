@@ -12,12 +12,12 @@ from statistics import median
 from hotloop.core.findings import Numerics, Value
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy, strategy_to_toml
-from hotloop.core.tuning import Trial, Verdict, forecast_of
+from hotloop.core.tuning import Trial, TrialVerdict, forecast_of
 
 from . import goals, statistics
 from .budget import Budget
-from .guard import GuardBands, Guarded, first_unseen, judge_measured
 from .quality import Bands, Quality, make_bands, make_norm_bands, repeats_bit_for_bit, widest_numerics
+from .quality_guard import GuardBands, Guarded, first_unseen, judge_measured
 from .search import (
     BASELINE,
     Candidate,
@@ -111,7 +111,7 @@ class Campaign:
     run: RunArm
     clock_s: Callable[[], float]
     budget: Budget
-    tell: Callable[[str], None]
+    emit: Callable[[str], None]
     baseline: list[Measurement] = field(default_factory=list)
     baseline_count: int = 0
     bands: Bands | None = None
@@ -148,7 +148,8 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
     campaign.arms = [Arm(candidate=one) for one in candidates]
     for arm in campaign.arms:
         if arm.candidate.why_not:
-            arm.ended = _last_word(campaign, arm, Verdict.REJECTED, arm.candidate.why_not)
+            untried = TrialVerdict.CANNOT_TELL if arm.candidate.is_one_time else TrialVerdict.REJECTED
+            arm.ended = _last_word(campaign, arm, untried, arm.candidate.why_not)
     active = [arm for arm in campaign.arms if arm.ended is None]
     if not active:
         return
@@ -173,7 +174,7 @@ def tune_candidates(campaign: Campaign, candidates: Sequence[Candidate], observe
         if together is None:
             break
         campaign.arms.append(together)
-        campaign.tell(f"together: {together.candidate.id}")
+        campaign.emit(f"together: {together.candidate.id}")
         run_rounds(campaign, [together], until_s)
 
 
@@ -232,14 +233,14 @@ def _take_turns(campaign: Campaign, active: list[Arm], until_s: float) -> tuple[
     left_s = until_s - campaign.clock_s()
     if 1.5 * campaign.process_s * PAIRS_FOR_ALL * len(active) <= left_s:
         return active, []
-    told = sorted(
+    ranked = sorted(
         [arm for arm in active if rests_on_evidence(arm.candidate)] or active, key=lambda arm: urgency(arm.candidate)
     )
-    best = told[0].candidate
+    best = ranked[0].candidate
     affordable = max(1, int(left_s / max(1.5 * campaign.process_s * statistics.LEAST_PAIRS, 1e-9)))
     first = [
         arm
-        for arm in told
+        for arm in ranked
         if is_material(arm.candidate) >= is_material(best) and promise(arm.candidate) >= NEAR_BEST_RATIO * promise(best)
     ][:affordable]
     return first, [arm for arm in active if arm not in first]
@@ -293,7 +294,10 @@ def _pairs_left(campaign: Campaign, arm: Arm) -> int | None:
     lefts = []
     for goal in (goals.SPEED, goals.MEMORY) if campaign.goal == goals.PARETO else (campaign.goal,):
         found = compare_arm(campaign, arm, goal)
-        noise = goals.tell_noise(campaign.baseline, unit_of(arm), memory=goal == goals.MEMORY)
+        if arm.candidate.is_one_time and goal != goals.MEMORY:
+            noise = goals.estimate_whole_noise(campaign.baseline)
+        else:
+            noise = goals.estimate_noise(campaign.baseline, unit_of(arm), memory=goal == goals.MEMORY)
         needed = statistics.pairs_to_decide(found, level=_level(campaign, arm), noise=noise)
         lefts += [] if needed is None else [needed - found.n]
     return min(lefts, default=None)
@@ -336,7 +340,7 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_w
         if arm.ended is not None:
             continue
         verdict = judge(campaign, arm)
-        campaign.tell(f"{arm.candidate.id}: {verdict.verdict.value}, {verdict.reason}")
+        campaign.emit(f"{arm.candidate.id}: {verdict.verdict.value}, {verdict.reason}")
         if not verdict.decided:
             going.append(arm)
     has_others = others_wait or len(going) > 1
@@ -383,10 +387,10 @@ def add_pair(arm: Arm, base: Measurement, own: Measurement) -> None:
         arm.own.append(own)
 
 
-def end_arm(campaign: Campaign, arm: Arm, verdict: Verdict, reason: str) -> None:
+def end_arm(campaign: Campaign, arm: Arm, verdict: TrialVerdict, reason: str) -> None:
     """Nothing more is run of it; this is its last word."""
     arm.ended = _last_word(campaign, arm, verdict, reason)
-    campaign.tell(f"{arm.candidate.id}: {verdict.value}, {reason}")
+    campaign.emit(f"{arm.candidate.id}: {verdict.value}, {reason}")
 
 
 def run_baseline(campaign: Campaign) -> Measurement:
@@ -406,26 +410,27 @@ def run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
     arm.process_s = max(took_s, DECAY_RATIO * (arm.process_s or 0.0))
     arm.run_count += 1
     if ran.measured is None:
-        arm.ended = _last_word(campaign, arm, Verdict.FAILED, f"{ran.ended}: {ran.reason}")
+        arm.ended = _last_word(campaign, arm, TrialVerdict.FAILED, f"{ran.ended}: {ran.reason}")
     else:
         overriding = override_explicit(arm.candidate, ran.measured.applied)
         if overriding is not None:
-            told = ", ".join(_tell_explicit(ran.measured, arm.candidate))
-            campaign.tell(
-                f"{arm.candidate.id}: trying to override {told}, which the script sets and a rule found to cost time"
+            settings = ", ".join(_list_explicit(ran.measured, arm.candidate))
+            campaign.emit(
+                f"{arm.candidate.id}: trying to override {settings}, which the script sets and a rule found to cost "
+                "time"
             )
             arm.candidate = overriding
             return run_candidate(campaign, arm)
         arm.unapplied = _find_unapplied(arm.candidate, ran.measured)
         if arm.unapplied is not None:
-            arm.ended = _last_word(campaign, arm, Verdict.REJECTED, arm.unapplied.describe())
+            arm.ended = _last_word(campaign, arm, TrialVerdict.REJECTED, arm.unapplied.describe())
         else:
             arm.guarded = _judge_quality(campaign, arm, ran.measured)
             if arm.guarded.quality.status == "rejected":
                 arm.rejected = ran.measured
-                arm.ended = _last_word(campaign, arm, Verdict.REJECTED, arm.guarded.quality.reason)
+                arm.ended = _last_word(campaign, arm, TrialVerdict.REJECTED, arm.guarded.quality.reason)
     if arm.ended is not None:
-        campaign.tell(f"{arm.candidate.id}: {arm.ended.verdict.value}, {arm.ended.reason}")
+        campaign.emit(f"{arm.candidate.id}: {arm.ended.verdict.value}, {arm.ended.reason}")
         return None
     return ran.measured
 
@@ -450,7 +455,7 @@ def _find_unapplied(candidate: Candidate, measured: Measurement) -> Unapplied | 
     return None
 
 
-def _tell_explicit(measured: Measurement, candidate: Candidate) -> tuple[str, ...]:
+def _list_explicit(measured: Measurement, candidate: Candidate) -> tuple[str, ...]:
     """The script's own settings that were in the way of a candidate or overridden by it, with file and line."""
     found = []
     techniques = {choice.technique for choice in candidate.strategy.choices}
@@ -485,7 +490,12 @@ def judge_numbers(campaign: Campaign, measured: Measurement, numerics: Numerics)
 def _next_combination(campaign: Campaign) -> Arm | None:
     """Everything that was proven alone; and when that is no better than its best part, without its weakest part."""
     proven = sorted(
-        (arm for arm in campaign.arms if len(arm.candidate.strategy.choices) == 1 and is_proven(campaign, arm)),
+        (
+            arm
+            for arm in campaign.arms
+            # What each start pays once is compared over other steps than the rest.
+            if len(arm.candidate.strategy.choices) == 1 and not arm.candidate.is_one_time and is_proven(campaign, arm)
+        ),
         key=lambda arm: -(judge(campaign, arm).speedup_ratio or 0.0),
     )
     combined = [arm for arm in campaign.arms if len(arm.candidate.strategy.choices) > 1]
@@ -503,12 +513,16 @@ def _next_combination(campaign: Campaign) -> Arm | None:
 # -- what is known -----------------------------------------------------------------------------------------------------
 
 
-def judge(campaign: Campaign, arm: Arm) -> statistics.Comparison:
+def judge(campaign: Campaign, arm: Arm) -> statistics.PairComparison:
     """The comparison of an arm's pairs by the campaign's goal; with pareto that of the times, decided when both are."""
     if campaign.goal == goals.PARETO:
         found = compare_arm(campaign, arm, goals.SPEED)
         return replace(found, decided=found.decided and compare_arm(campaign, arm, goals.MEMORY).decided)
-    return compare_arm(campaign, arm, campaign.goal)
+    found = compare_arm(campaign, arm, campaign.goal)
+    if arm.candidate.is_one_time and found.decided and found.verdict is TrialVerdict.FASTER:
+        # A start that is quicker for sure is worth nothing to a long training whose other steps are slower for it.
+        return replace(found, decided=not is_steady_doubtful(campaign, arm) or compare_steady(campaign, arm).decided)
+    return found
 
 
 def _level(campaign: Campaign, arm: Arm) -> float:
@@ -516,13 +530,24 @@ def _level(campaign: Campaign, arm: Arm) -> float:
     return campaign.level * arm.weight * (0.5 if campaign.goal == goals.PARETO else 1.0)
 
 
-def compare_arm(campaign: Campaign, arm: Arm, goal: str) -> statistics.Comparison:
+def compare_arm(campaign: Campaign, arm: Arm, goal: str) -> statistics.PairComparison:
     """The comparison of an arm's pairs by speed, memory or cost."""
     level = _level(campaign, arm)
     price_ratio = campaign.price_ratios.get(arm.candidate.id, 1.0) if goal == goals.COST else 1.0
     return judge_pairs(
-        campaign, arm.baseline, arm.own, level, memory=goal == goals.MEMORY, price_ratio=price_ratio or 1.0
+        campaign,
+        arm.baseline,
+        arm.own,
+        level,
+        memory=goal == goals.MEMORY,
+        is_one_time=arm.candidate.is_one_time,
+        price_ratio=price_ratio or 1.0,
     )
+
+
+def compare_steady(campaign: Campaign, arm: Arm) -> statistics.PairComparison:
+    """The comparison of an arm's steady steps, also where all of its steps decide."""
+    return judge_pairs(campaign, arm.baseline, arm.own, _level(campaign, arm), memory=False)
 
 
 def judge_pairs(
@@ -532,11 +557,15 @@ def judge_pairs(
     level: float,
     *,
     memory: bool,
+    is_one_time: bool = False,
     price_ratio: float = 1.0,
-) -> statistics.Comparison:
-    """The comparison of processes that ran beside each other, by peak memory or by time."""
+) -> statistics.PairComparison:
+    """The comparison of processes that ran beside each other, by peak memory or by time: that of all their steps for
+    what is paid once per start."""
     if memory:
         return goals.compare_memory(baseline, own, campaign.baseline, level=level)
+    if is_one_time:
+        return goals.compare_whole_runs(baseline, own, campaign.baseline, level=level, price_ratio=price_ratio)
     return goals.compare_speed(baseline, own, campaign.baseline, level=level, price_ratio=price_ratio)
 
 
@@ -553,9 +582,8 @@ def _hope(campaign: Campaign, arm: Arm) -> float:
     beside them where that rests on evidence, so that one disturbed pair decides nothing."""
     if campaign.goal != goals.SPEED or not arm.own:
         return _promise(campaign, arm)
-    unit = unit_of(arm)
     pairs = zip(arm.baseline, arm.own, strict=True)
-    ratios = [time_per_unit(base, unit) / time_per_unit(own, unit) for base, own in pairs]
+    ratios = [time_of(arm, base) / time_of(arm, own) for base, own in pairs]
     if rests_on_evidence(arm.candidate) and arm.candidate.forecast is not None:
         ratios.append(1 / max(1e-3, 1 - arm.candidate.forecast.mid_ratio))
     return median(ratios)
@@ -563,7 +591,18 @@ def _hope(campaign: Campaign, arm: Arm) -> float:
 
 def unit_of(arm: Arm) -> str:
     """The unit in which both sides of an arm are counted."""
-    return pick_unit([*arm.baseline, *arm.own]) if arm.own else "step"
+    return pick_unit([*arm.baseline, *arm.own]) if arm.own and not arm.candidate.is_one_time else "step"
+
+
+def time_of(arm: Arm, one: Measurement) -> float:
+    """What an arm's pairs compare of a process, in ns: the mean time per unit of work, or that of all its steps."""
+    return goals.whole_time(one) if arm.candidate.is_one_time else time_per_unit(one, unit_of(arm))
+
+
+def is_steady_doubtful(campaign: Campaign, arm: Arm) -> bool:
+    """Whether the steady steps of a candidate that makes the start quicker look slower than the baseline's."""
+    ratio = compare_steady(campaign, arm).speedup_ratio
+    return ratio is None or ratio < goals.NO_WORSE_RATIO
 
 
 def is_proven(campaign: Campaign, arm: Arm) -> bool:
@@ -572,12 +611,14 @@ def is_proven(campaign: Campaign, arm: Arm) -> bool:
         return False
     if campaign.goal == goals.PARETO:
         parts = (compare_arm(campaign, arm, goals.SPEED), compare_arm(campaign, arm, goals.MEMORY))
-        return goals.is_free_gain(*parts) and not why_not_adopted(arm)
-    return judge(campaign, arm).verdict is Verdict.FASTER and not why_not_adopted(arm)
+        return goals.is_free_gain(*parts) and not why_not_adopted(campaign, arm)
+    return judge(campaign, arm).verdict is TrialVerdict.FASTER and not why_not_adopted(campaign, arm)
 
 
-def why_not_adopted(arm: Arm) -> str:
+def why_not_adopted(campaign: Campaign, arm: Arm) -> str:
     """Why a faster candidate stays out of the strategy file; empty when it does not."""
+    if arm.candidate.is_one_time and arm.own and is_steady_doubtful(campaign, arm):
+        return "not adopted: its steady steps may be slower than the baseline's"
     if arm.quality is None or arm.quality.status == "passed":
         return ""
     if arm.quality.status == "rejected":
@@ -589,12 +630,19 @@ def why_not_adopted(arm: Arm) -> str:
 
 
 def best_arm(campaign: Campaign) -> Arm | None:
-    """The proven arm with the largest ratio; with pareto the one that ``choose_pareto`` names."""
+    """The proven arm with the largest ratio; with pareto the one that ``choose_pareto`` names.
+
+    One that wins in every step goes before one that wins once per start: the ratios are not of the same steps.
+    """
     if campaign.goal == goals.PARETO:
         name, _ = choose_pareto(campaign)
         return next((arm for arm in campaign.arms if arm.candidate.id == name), None)
     proven = [arm for arm in campaign.arms if is_proven(campaign, arm)]
-    return max(proven, key=lambda arm: judge(campaign, arm).speedup_ratio or 0.0, default=None)
+    return max(
+        proven,
+        key=lambda arm: (not arm.candidate.is_one_time, judge(campaign, arm).speedup_ratio or 0.0),
+        default=None,
+    )
 
 
 def rank_arms(campaign: Campaign) -> tuple[goals.Standing, ...]:
@@ -605,7 +653,7 @@ def rank_arms(campaign: Campaign) -> tuple[goals.Standing, ...]:
             continue
         speed, memory = (_triple(compare_arm(campaign, arm, goal)) for goal in (goals.SPEED, goals.MEMORY))
         if speed is not None and memory is not None:
-            adoptable = not why_not_adopted(arm)
+            adoptable = not why_not_adopted(campaign, arm)
             points.append(goals.Point(id=arm.candidate.id, speed=speed, memory=memory, is_adoptable=adoptable))
     return goals.rank_points(points)
 
@@ -616,30 +664,43 @@ def choose_pareto(campaign: Campaign) -> tuple[str | None, str]:
     return goals.choose_point(rank_arms(campaign), free)
 
 
-def _triple(found: statistics.Comparison) -> tuple[float, float, float] | None:
+def _triple(found: statistics.PairComparison) -> tuple[float, float, float] | None:
     if found.speedup_ratio is None or found.low_ratio is None or found.high_ratio is None:
         return None
     return found.speedup_ratio, found.low_ratio, found.high_ratio
 
 
-def tell_trials(campaign: Campaign) -> tuple[Trial, ...]:
+def describe_trials(campaign: Campaign) -> tuple[Trial, ...]:
     """Every arm as a Trial, with what is known now."""
-    return tuple(arm.ended if arm.ended is not None else _tell_arm(campaign, arm) for arm in campaign.arms)
+    return tuple(arm.ended if arm.ended is not None else _describe_arm(campaign, arm) for arm in campaign.arms)
 
 
-def _tell_arm(campaign: Campaign, arm: Arm) -> Trial:
+def _describe_arm(campaign: Campaign, arm: Arm) -> Trial:
     found = judge(campaign, arm)
-    told = {
+    found_text = {
         goals.MEMORY: f"peak memory: {found.reason}",
         goals.COST: f"cost: {found.reason}",
         goals.PARETO: f"speed: {found.reason}; peak memory: {compare_arm(campaign, arm, goals.MEMORY).reason}",
     }.get(campaign.goal, found.reason)
     if arm.left_out and not arm.own:
-        told = f"not measured, {arm.left_out}"
-    left_out = arm.left_out if arm.own and not found.decided else ""
-    reasons = [told, left_out, why_not_adopted(arm), _batch_note(arm)]
+        found_text = f"not measured, {arm.left_out}"
+    is_open = not found.decided and found.verdict is TrialVerdict.CANNOT_TELL
+    left_out = arm.left_out if arm.own and is_open else ""
+    reasons = [found_text, left_out, describe_start(campaign, arm), why_not_adopted(campaign, arm), _batch_note(arm)]
     verdict = goals.word_verdict(campaign.goal, found.verdict)
     return _last_word(campaign, arm, verdict, "; ".join(reason for reason in reasons if reason), found)
+
+
+def describe_start(campaign: Campaign, arm: Arm) -> str:
+    """What a candidate for the start saves of it, and what it does to the steady steps; empty for every other one."""
+    if not arm.candidate.is_one_time or not arm.own or any(one.whole_ns is None for one in (*arm.baseline, *arm.own)):
+        return ""
+    saved_ns = math.fsum(goals.whole_time(one) for one in arm.baseline) - math.fsum(map(goals.whole_time, arm.own))
+    steady = compare_steady(campaign, arm)
+    bounds = "" if steady.low_ratio is None else f" ({steady.low_ratio:.2f}–{steady.high_ratio:.2f})"
+    what = f"{abs(saved_ns) / len(arm.own) * 1e-9:.2f} s {'less' if saved_ns >= 0 else 'more'}"
+    ratio = "" if steady.speedup_ratio is None else f"; steady steps: {steady.speedup_ratio:.2f}x{bounds}"
+    return f"the first {arm.own[0].whole_count} steps take {what}, once per start{ratio}"
 
 
 def _batch_note(arm: Arm) -> str:
@@ -652,7 +713,7 @@ def _batch_note(arm: Arm) -> str:
 
 
 def _last_word(
-    campaign: Campaign, arm: Arm, verdict: Verdict, reason: str, found: statistics.Comparison | None = None
+    campaign: Campaign, arm: Arm, verdict: TrialVerdict, reason: str, found: statistics.PairComparison | None = None
 ) -> Trial:
     one_time_ns = _one_time_ns(arm)
     speed = None if found is None else compare_arm(campaign, arm, goals.SPEED)
@@ -672,7 +733,7 @@ def _last_word(
         high_ratio=None if speed is None else speed.high_ratio,
         memory_ratio=_memory_ratio(arm),
         forecast=forecast_of(arm.candidate.forecast),
-        quality={} if arm.guarded is None else arm.guarded.told,
+        quality={} if arm.guarded is None else arm.guarded.summary,
         breakdown=_mean_breakdown(arm.own),
         one_time_ns=one_time_ns,
         break_even_steps=None
@@ -680,8 +741,9 @@ def _last_word(
         else statistics.break_even_steps(one_time_ns, _mean_step(arm.baseline), _mean_step(arm.own)),
         memory={} if memory is None else goals.comparison_to_mapping(goals.MEMORY, memory),
         measured=measured,
-        cost=_tell_cost(campaign, arm, measured),
-        overrides=_tell_explicit(ran[-1], arm.candidate) if ran else (),
+        cost=_summarize_cost(campaign, arm, measured),
+        overrides=_list_explicit(ran[-1], arm.candidate) if ran else (),
+        first_steps=arm.own[0].whole_count if arm.candidate.is_one_time and arm.own else None,
     )
 
 
@@ -693,7 +755,7 @@ def _rejected_ratio(campaign: Campaign, arm: Arm) -> float | None:
     return median(time_per_unit(one, unit) for one in campaign.baseline) / time_per_unit(arm.rejected, unit)
 
 
-def _tell_cost(campaign: Campaign, arm: Arm, measured: Mapping[str, Value]) -> Mapping[str, Value]:
+def _summarize_cost(campaign: Campaign, arm: Arm, measured: Mapping[str, Value]) -> Mapping[str, Value]:
     """What the arm's work costs, and the saving with its interval; empty without a price."""
     ratio = campaign.price_ratios.get(arm.candidate.id, 1.0)
     if campaign.price_per_hour is None or ratio is None or not arm.own:
@@ -703,7 +765,7 @@ def _tell_cost(campaign: Campaign, arm: Arm, measured: Mapping[str, Value]) -> M
     return {**goals.describe_cost(measured, price), **saving}
 
 
-def tell_reference(campaign: Campaign, name: str) -> Trial | None:
+def describe_reference(campaign: Campaign, name: str) -> Trial | None:
     """What everything is held against, with what all of its own processes measured."""
     if not campaign.baseline:
         return None
@@ -712,7 +774,7 @@ def tell_reference(campaign: Campaign, name: str) -> Trial | None:
         id=name,
         techniques=(),
         settings={},
-        verdict=Verdict.CANNOT_TELL,
+        verdict=TrialVerdict.CANNOT_TELL,
         reason="reference for all others",
         n=0,
         unit=pick_unit(campaign.baseline),

@@ -61,7 +61,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class WatchedFile:
     """Code that trials read where it lies. ``digest`` is empty where it is known by its stamp (size, time) alone."""
 
     path: Path
@@ -70,13 +70,13 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WorkspacePlan:
     """What a working copy holds, and what has to be said of it."""
 
     source: Path
     entries: tuple[Entry, ...]
     warnings: tuple[str, ...]
-    watched: tuple[Watched, ...] = ()
+    watched: tuple[WatchedFile, ...] = ()
 
     @property
     def code_hash(self) -> str:
@@ -169,55 +169,55 @@ class _Planner:
             changed_ns=status.st_mtime_ns,
         )
 
-    def tell(self) -> tuple[str, ...]:
-        told = list(self.warnings)
+    def collect_notes(self) -> tuple[str, ...]:
+        notes = list(self.warnings)
         if self.small.was_refused:
-            told.append(
+            notes.append(
                 f"{self.source} is too large to copy for every trial, so the rest is linked: a script that "
                 "overwrites these files overwrites yours"
             )
         if self.whole:
-            told.append(
+            notes.append(
                 "linked as whole folders, because they are too large or cannot be listed: "
                 f"{_name_some(self.whole)}; trials that write there write into your folder"
             )
         if self.unreadable:
-            told.append(f"not copied for the trials because they cannot be read: {_name_some(self.unreadable)}")
-        return tuple(told)
+            notes.append(f"not copied for the trials because they cannot be read: {_name_some(self.unreadable)}")
+        return tuple(notes)
 
 
-def plan_workspace(source: Path, *, without: Sequence[Path] = (), outside: Sequence[Path] = ()) -> Plan:
+def plan_workspace(source: Path, *, without: Sequence[Path] = (), outside: Sequence[Path] = ()) -> WorkspacePlan:
     """Look through ``source`` once; ``without`` are our own folders inside it, ``outside`` is code elsewhere."""
     planner = _Planner(source)
     found = _walk(source, {str(path.resolve()) for path in without})
     # What may be copied is for code first: a folder of pictures shall not use it up.
     entries = tuple(planner.plan(one) for one in sorted(found, key=_copied_in_turn))
-    return Plan(
+    return WorkspacePlan(
         source=source,
         entries=entries,
-        warnings=planner.tell(),
+        warnings=planner.collect_notes(),
         watched=watch([*planner.watched, *outside]),
     )
 
 
-def watch(paths: Iterable[Path]) -> tuple[Watched, ...]:
+def watch(paths: Iterable[Path]) -> tuple[WatchedFile, ...]:
     """Code as it is now, to be looked at again; what cannot be read is left out."""
     hashed = _Allowance(MOST_HASHED_BYTES)
-    found: dict[Path, Watched] = {}
+    found: dict[Path, WatchedFile] = {}
     for path in paths:
         stamp = _stamp_of(path)
         if stamp is not None and path not in found:
-            found[path] = Watched(path=path, stamp=stamp, digest=_digest_of(path) if hashed.take(stamp[0]) else "")
+            found[path] = WatchedFile(path=path, stamp=stamp, digest=_digest_of(path) if hashed.take(stamp[0]) else "")
     return tuple(found.values())
 
 
-def changed_code(plan: Plan) -> tuple[Watched, ...]:
+def changed_code(plan: WorkspacePlan) -> tuple[WatchedFile, ...]:
     """Watched code that is another one than when the plan was made."""
     moved = [one for one in plan.watched if _stamp_of(one.path) != one.stamp]
     return tuple(one for one in moved if not one.digest or _digest_of(one.path) != one.digest)
 
 
-def changed_files(plan: Plan, names: Sequence[str]) -> tuple[str, ...]:
+def changed_files(plan: WorkspacePlan, names: Sequence[str]) -> tuple[str, ...]:
     """Files of the folder whose code is not what every trial got."""
     held = {entry.path: entry.content for entry in plan.entries if entry.content is not None}
     return tuple(name for name in names if name in held and not _has_content(plan.source / name, held[name]))
@@ -255,7 +255,7 @@ def _scripts_beside(script: Path) -> list[Path]:
     return [Path(one.path) for one in names if one.name.endswith(".py") and os.path.isfile(one.path)]
 
 
-def make_workspace(plan: Plan, target: Path) -> Path:
+def make_workspace(plan: WorkspacePlan, target: Path) -> Path:
     """Build the working copy below ``target``, which must not exist; answers its path.
 
     It has the name of the user's folder and lies between links to that folder's neighbours, so that ``../data`` leads
@@ -320,7 +320,7 @@ def _neighbours(source: Path) -> list[Path]:
     return found if len(found) <= MOST_NEIGHBOURS else []
 
 
-def written_outside(plan: Plan, since_wall_s: float) -> tuple[str, ...]:
+def written_outside(plan: WorkspacePlan, since_wall_s: float) -> tuple[str, ...]:
     """Files of the user's own folder that were changed after a moment: a trial wrote past its working copy."""
     found = []
     for entry in plan.entries:

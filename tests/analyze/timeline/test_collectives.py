@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.classes import classify_work
-from hotloop.analyze.timeline.collectives import MAX_COLLECTIVES, OP, collect_collectives, name_op
-from hotloop.analyze.timeline.links import link_device_work
-from hotloop.analyze.timeline.ranks import (
-    bus_factor,
+from hotloop.analyze.timeline.collective_report import (
     compare_ranks,
     compute_waits_by_row,
+    find_bus_factor,
     list_rank_waits,
     match_collectives,
 )
+from hotloop.analyze.timeline.collectives import MAX_COLLECTIVES, OP, collect_collectives, name_op
+from hotloop.analyze.timeline.links import link_device_work
 from hotloop.analyze.timeline.steps import find_steps
 from hotloop.core.graph import RankCollectives
 from hotloop.trace.inputs import find_traces, read_trace_file
@@ -57,9 +57,9 @@ def test_wait_and_transfer_by_hand() -> None:
 
 def test_the_factors_are_those_of_nccl_tests() -> None:
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
-    assert [bus_factor(kind, 4) for kind in kinds] == [1.5, 0.75, 0.75, 0.75, 1.0, 1.0]
-    assert bus_factor("all_reduce", 1) is None
-    assert bus_factor("barrier", 4) is None
+    assert [find_bus_factor(kind, 4) for kind in kinds] == [1.5, 0.75, 0.75, 0.75, 1.0, 1.0]
+    assert find_bus_factor("all_reduce", 1) is None
+    assert find_bus_factor("barrier", 4) is None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.classes import classify_work
+from hotloop.analyze.timeline.collective_report import compare_ranks
 from hotloop.analyze.timeline.collectives import collect_collectives
 from hotloop.analyze.timeline.critical_path import (
     MAX_ARRIVALS,
@@ -24,7 +25,6 @@ from hotloop.analyze.timeline.critical_path import (
 )
 from hotloop.analyze.timeline.dependencies import build_graph
 from hotloop.analyze.timeline.links import link_device_work
-from hotloop.analyze.timeline.ranks import compare_ranks
 from hotloop.analyze.timeline.reduce import ReduceOptions
 from hotloop.analyze.timeline.step_graph import ROLE, StepGraph, make_skeleton, order_by_time, order_nodes, replay
 from hotloop.analyze.timeline.steps import find_steps

@@ -24,11 +24,11 @@ from hotloop.analyze.timeline.what_if import (
     open_window,
     parse_change,
 )
-from hotloop.core.changes import CHANGES
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, Change, WhatIf
 from hotloop.core.trace import Category
-from hotloop.core.trace_demand import TraceDemand, tell_demand
+from hotloop.core.trace_demand import TraceDemand, format_demand
+from hotloop.core.what_if_changes import CHANGES
 from hotloop.trace.inputs import find_traces, read_trace_file
 
 from .plain_trace import TRACES, US, PlainTrace, Row, call, frame, kernel, mark, op
@@ -45,7 +45,7 @@ def ask(
     waits: dict[int, int] | None = None,
     demand: TraceDemand | None = None,
 ) -> WhatIf:
-    trace = PlainTrace(rows, extra=tell_demand(demand) if demand is not None else None)
+    trace = PlainTrace(rows, extra=format_demand(demand) if demand is not None else None)
     links = link_device_work(trace)
     return forecast(trace, links, classify_work(trace, links), find_steps(trace, links), changes, waits_by_row=waits)
 

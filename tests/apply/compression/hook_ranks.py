@@ -11,11 +11,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hotloop.apply.compression import CastHook, GradientHook, LowRankHook, TopKHook, register
+from hotloop import CompressedDDP, HotloopError
+from hotloop.apply.compression import CastHook, GradientHook, Int8Hook, LowRankHook, TopKHook, register
 
 HOOKS = {
     "bf16": lambda: CastHook(torch.bfloat16),
     "fp16": lambda: CastHook(torch.float16),
+    "int8": lambda: Int8Hook(),
     "topk": lambda: TopKHook(0.05),
     "topk_momentum": lambda: TopKHook(0.05, momentum=0.9),
     "powersgd": lambda: LowRankHook(2),
@@ -111,6 +113,30 @@ def poison(name: str) -> dict[str, Any]:
     return {"arrived": any(seen), "finite_after": bool(torch.isfinite(weights(model)).all()), "loss": loss}
 
 
+def wrap_in_one_line() -> dict[str, Any]:
+    """CompressedDDP trains, says what it does, and goes on from its state."""
+    model = CompressedDDP(build(), method="topk", ratio=0.05, bucket_cap_mb=0.01)
+    train(model, range(3))
+    state = model.compression_state()
+    again = CompressedDDP(build(), method="topk", ratio=0.05, bucket_cap_mb=0.01)
+    again.module.load_state_dict(model.module.state_dict())
+    again.load_compression_state(state)
+    train(model, range(3, 6))
+    train(again, range(3, 6))
+    try:
+        CompressedDDP(build(), method="int8").load_compression_state(state)
+        refused = ""
+    except HotloopError as error:
+        refused = str(error)
+    return {
+        "agree": agree(weights(model)),
+        "goes_on": torch.equal(weights(model), weights(again)),
+        "compression": model.compression,
+        "shown": "topk" in repr(model),
+        "refused": refused,
+    }
+
+
 def main(out: str) -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
@@ -124,6 +150,7 @@ def main(out: str) -> None:
         one["poison"] = poison(name)
         one["resume"] = resume(name) if make().state_dict() else None
         found[name] = one
+    found["one line"] = wrap_in_one_line()
     if dist.get_rank() == 0:
         Path(out).write_text(json.dumps(found))
     dist.destroy_process_group()

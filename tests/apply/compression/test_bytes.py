@@ -24,7 +24,7 @@ def sent():
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 found = {}
-for method in ("plain", "bf16", "topk", "powersgd"):
+for method in ("plain", "bf16", "int8", "topk", "powersgd"):
     model = DistributedDataParallel(nn.Sequential(*(nn.Linear(512, 512) for _ in range(8))), bucket_cap_mb=2)
     if method != "plain":
         register(model, make_hook(method))
@@ -63,7 +63,8 @@ def sent_bytes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("method", "least_ratio", "most_ratio"), [("bf16", 0.49, 0.51), ("topk", 0.0195, 0.0215), ("powersgd", 0.015, 0.02)]
+    ("method", "least_ratio", "most_ratio"),
+    [("bf16", 0.49, 0.51), ("int8", 0.25, 0.26), ("topk", 0.0195, 0.0215), ("powersgd", 0.015, 0.02)],
 )
 def test_a_hook_sends_what_it_says(
     sent_bytes: dict[str, int], method: str, least_ratio: float, most_ratio: float

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.apply.compression import CastHook, LowRankHook, TopKHook, make_hook
+from hotloop.apply.compression import CastHook, Int8Hook, LowRankHook, TopKHook, make_hook
+from hotloop.apply.compression.hooks import after
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-NAMES = ("bf16", "fp16", "topk", "topk_momentum", "powersgd")
-KEEPING = ("topk", "topk_momentum", "powersgd")
+NAMES = ("bf16", "fp16", "int8", "topk", "topk_momentum", "powersgd")
+KEEPING = ("int8", "topk", "topk_momentum", "powersgd")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,8 @@ def test_replicas_are_equal_bit_for_bit(found: dict[str, Any], name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "most_ratio"), [("bf16", 1.01), ("fp16", 1.01), ("topk", 1.3), ("topk_momentum", 1.3), ("powersgd", 1.3)]
+    ("name", "most_ratio"),
+    [("bf16", 1.01), ("fp16", 1.01), ("int8", 1.01), ("topk", 1.3), ("topk_momentum", 1.3), ("powersgd", 1.3)],
 )
 def test_the_training_learns_about_as_well(found: dict[str, Any], name: str, most_ratio: float) -> None:
     assert found[name]["loss"] <= most_ratio * found["plain"]["loss"]
@@ -50,6 +52,15 @@ def test_a_checkpoint_goes_on_bit_for_bit(found: dict[str, Any], name: str) -> N
     assert found[name]["resume"] == {"same_state": True, "same_weights": True}
 
 
+def test_a_model_wrapped_in_one_line_trains_and_goes_on(found: dict[str, Any]) -> None:
+    one = found["one line"]
+    assert one["agree"]
+    assert one["goes_on"]
+    assert one["compression"] == "topk: 0.05 of the elements with their indices, the rest is kept"
+    assert one["shown"]
+    assert "it was kept by TopKHook, and this is Int8Hook" in one["refused"]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -57,10 +68,24 @@ def test_a_checkpoint_goes_on_bit_for_bit(found: dict[str, Any], name: str) -> N
         (lambda: TopKHook(0.0), "ratio is 0.0: choose more than 0"),
         (lambda: TopKHook(0.1, momentum=1.0), "momentum is 1.0: choose 0 to less than 1"),
         (lambda: LowRankHook(0), "rank is 0: choose 1 or more"),
-        (lambda: make_hook("int1"), "method is 'int1': choose one of bf16, fp16, topk, powersgd"),
-        (lambda: CastHook().load_state_dict({"unsent": {}}), "CastHook keeps nothing"),
+        (lambda: make_hook("int1"), "method is 'int1': choose one of bf16, fp16, int8, topk, powersgd"),
+        (lambda: CastHook().load_state_dict(TopKHook().state_dict()), "it was kept by TopKHook, and this is CastHook"),
+        (lambda: Int8Hook().load_state_dict(TopKHook().state_dict()), "it was kept by TopKHook, and this is Int8Hook"),
+        (lambda: TopKHook().load_state_dict({}), "it was kept by None, and this is TopKHook"),
     ],
 )
 def test_bad_settings_are_refused_with_their_value(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_an_exchange_that_failed_gives_its_error_and_no_gradient() -> None:
+    class Work:
+        def get_future(self) -> Any:
+            future: Any = torch.futures.Future()
+            future.set_exception(RuntimeError("the other rank is gone"))
+            return future
+
+    arrived = after(Work(), lambda: torch.full((3,), torch.nan))
+    with pytest.raises(RuntimeError, match="the other rank is gone"):
+        arrived.wait()

@@ -65,5 +65,5 @@ def test_a_checkpoint_may_be_loaded_under_other_buckets(parameters: list[torch.T
 
 
 def test_a_name_that_the_model_does_not_have_is_refused(parameters: list[torch.Tensor]) -> None:
-    with pytest.raises(KeyError, match="'gone', which is no parameter of this model"):
+    with pytest.raises(ValueError, match="'gone', which is no parameter of this model"):
         pieces_of({"gone": torch.zeros(1)}, {id(parameters[0]): "layer"})

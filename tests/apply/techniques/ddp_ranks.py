@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.apply import TECHNIQUES, rhythm
 from hotloop.apply.applier import make_context
+from hotloop.apply.compression import METHODS, make_hook, register
 from hotloop.apply.rhythm import Rhythm
 from hotloop.core.strategy import Choice, Strategy
 
@@ -41,9 +42,13 @@ def ranks_agree(model):
     return bool(torch.equal(both[0], both[1]))
 
 
-def accumulate(windows, *, learned, clip=None, norm=False, carry=False, drop=False, closure=False, **options):
+def accumulate(
+    windows, *, learned, clip=None, norm=False, carry=False, drop=False, closure=False, method=None, **options
+):
     """Train over windows of micro-batches; answers the parameters, what was said, and the local backwards."""
     model = build(norm=norm, **options)
+    if method is not None:
+        register(model, make_hook(method))
     # A bias before a BatchNorm has no gradient but rounding, which Adam would blow up to whole steps.
     make = torch.optim.SGD if norm else torch.optim.AdamW
     optimizer = make(model.parameters(), lr=1e-2)
@@ -170,6 +175,7 @@ def main():
         "view": compare([4, 4, 2] * 8, gradient_as_bucket_view=True),
         "static": compare([4, 4, 2] * 8, static_graph=True),
         "small_buckets": compare([3, 3, 1] * 8, bucket_cap_mb=0.001),
+        **{f"sent_by_{method}": compare([4, 4, 2] * 8, method=method, bucket_cap_mb=0.001) for method in METHODS},
         "single": compare([1] * 30),
         "varying": compare([rng.randint(1, 9) for _ in range(260)]),
         "closure": compare([1] * 40, closure=True),

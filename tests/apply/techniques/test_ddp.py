@@ -11,6 +11,7 @@ import torch
 
 from hotloop.apply import TECHNIQUES
 from hotloop.apply.applier import Applier, make_context
+from hotloop.apply.compression import METHODS
 from hotloop.apply.gradient_use import gradient_line
 from hotloop.core.strategy import Choice, Strategy
 
@@ -18,6 +19,9 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 HOTLOOP = (sys.executable, "-m", "hotloop.cli.start")
 TOLERANCE = 1e-6
 """Of the largest parameter, after up to 24 steps in float32: sums in another order."""
+
+ROUNDED = {"bf16": 2**-7, "fp16": 2**-10, "int8": 2**-6}
+"""The same, where each exchange rounds gradients to 8, 11 or about 7 bits."""
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +57,16 @@ def test_skipped_exchanges_change_the_order_of_sums_only(
     assert 0 < one["difference"] < TOLERANCE
     if scenario != "buffers":  # with BatchNorm each rank ends with its own running mean, as without hotloop
         assert one["ranks_agree"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_compressed_sums_keep_the_replicas_equal(found: dict[str, Any], method: str) -> None:
+    one = found[f"sent_by_{method}"]
+    assert [applied for _, applied in one["said"]] == [True]
+    assert one["local"] >= 40
+    assert one["ranks_agree"]
+    if method in ROUNDED:  # the others send other elements of a sum than of its parts
+        assert 0 < one["difference"] < ROUNDED[method]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_what_a_probe_measured_is_a_valid_strategy(arm: str) -> None:
 @pytest.mark.parametrize("technique", HERE)
 def test_every_technique_says_what_it_does(technique: str) -> None:
     assert TECHNIQUES[technique].summary
-    assert TECHNIQUES[technique].title
+    assert TECHNIQUES[technique].summary
 
 
 def test_a_forecast_is_what_the_probe_measured_and_none_without() -> None:

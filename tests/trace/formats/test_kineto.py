@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hotloop.core.errors import HotloopError, TraceError
 from hotloop.core.trace import DEVICE_WORK, Category
-from hotloop.trace import cache, source
+from hotloop.trace import byte_source, cache
 from hotloop.trace.columns import TraceColumns
 from hotloop.trace.formats.kineto import read_kineto
 
@@ -429,7 +429,7 @@ def test_several_gzip_members_and_padding_are_one_file(tmp_path: Path) -> None:
 
 
 def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_RATIO_FROM_BYTES", 1 << 22)
+    monkeypatch.setattr(byte_source, "_RATIO_FROM_BYTES", 1 << 22)
     bomb = gzip.compress(b'{"traceEvents": [' + b" " * (1 << 25))
     with pytest.raises(TraceError, match="gunzip"):
         read(write(tmp_path, bomb, "t.json.gz"))

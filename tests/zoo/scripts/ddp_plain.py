@@ -6,7 +6,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -16,7 +15,7 @@ def main():
     parser.add_argument("--level", type=int, choices=(1, 2, 3), default=2)
     parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--hook", choices=("fp16", "bf16"))
+    parser.add_argument("--hook", choices=("fp16", "bf16", "topk", "powersgd"))
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -30,8 +29,9 @@ def main():
         nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1))
     )
     if args.hook:
-        hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
-        model.register_comm_hook(None, hooks[args.hook])
+        from hotloop.apply.compression import make_hook, register
+
+        register(model, make_hook(args.hook))  # torch's own bfloat16 hook refuses the CPU
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     step = 0
     while step < args.steps:

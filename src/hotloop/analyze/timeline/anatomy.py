@@ -29,7 +29,7 @@ from .intervals import Int64s, Intervals, intersect, overlap_pieces, subtract, u
 from .links import Links
 from .names import TORCH_RANGE, match_names
 from .nesting import NONE, Nesting, nest
-from .steps import BACKWARD_NAME, PROFILER_STEP, Steps
+from .steps import BACKWARD_NAME, PROFILER_STEP, StepWindows
 
 Int8s = NDArray[np.int8]
 
@@ -214,7 +214,7 @@ def name_phase(name: str) -> str | None:
     return None
 
 
-def find_host_phases(trace: Trace, links: Links, steps: Steps) -> HostPhases:
+def find_host_phases(trace: Trace, links: Links, steps: StepWindows) -> HostPhases:
     """The phases of the main thread over the whole trace."""
     main = steps.main_thread
     empty = np.empty(0, dtype=np.int64)
@@ -254,7 +254,7 @@ def find_backward_threads(trace: Trace, links: Links, main: int) -> tuple[int, .
     return tuple(int(t) for t in threads)
 
 
-def split_steps(phases: HostPhases, steps: Steps) -> NDArray[np.int64]:
+def split_steps(phases: HostPhases, steps: StepWindows) -> NDArray[np.int64]:
     """Host time of every step (rows) by phase (columns); every row sums to its step exactly."""
     table = np.zeros((len(steps), len(PHASES)), dtype=np.int64)
     if len(steps) == 0:
@@ -501,7 +501,7 @@ def _no_marks() -> _Marks:
     return _Marks(empty, empty, np.empty(0, dtype=np.int8))
 
 
-def _infer_forward(trace: Trace, links: Links, main: int, steps: Steps, marks: _Marks) -> _Marks:
+def _infer_forward(trace: Trace, links: Links, main: int, steps: StepWindows, marks: _Marks) -> _Marks:
     """From the first to the last operator of each stretch without marks, where a backward pass of the same step
     follows. A trace without any backward pass has a forward only where nn.Modules ran."""
     backward = marks.phase == PHASE["backward"]
@@ -553,7 +553,7 @@ def _join(marks: Sequence[_Marks]) -> _Marks:
     )
 
 
-def _flatten(marks: _Marks, steps: Steps) -> tuple[Int64s, Int8s]:
+def _flatten(marks: _Marks, steps: StepWindows) -> tuple[Int64s, Int8s]:
     """(edges, phase of each segment): every instant belongs to the innermost mark; ``other`` where there is none."""
     if len(marks.start_ns) == 0:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int8)

@@ -155,10 +155,10 @@ def lower_precision(
     products = _edges_of(trace, links, graph, found.product_rows)
     weight[products.edges] /= factor
     if len(found.attention_rows):
-        told = case.attention
+        shortening = case.attention
         if attention is not None:
-            told = attention if len(graph.work) else attention * case.attention_error
-        weight[_edges_of(trace, links, graph, found.attention_rows).edges] /= told
+            shortening = attention if len(graph.work) else attention * case.attention_error
+        weight[_edges_of(trace, links, graph, found.attention_rows).edges] /= shortening
     if case.keeps_half and len(found.pointwise_rows):
         weight[_edges_of(trace, links, graph, found.pointwise_rows).edges] /= 2
     # What the forward converts, the backward converts back as gradients: both are charged to the forward's product.

@@ -24,7 +24,7 @@ from .intervals import Int64s, cover_windows, unite
 from .links import Links
 from .names import match_names
 from .nesting import NONE
-from .steps import Steps
+from .steps import StepWindows
 
 MAX_COLLECTIVES = 24_000
 """Kept per rank: below 2 MB."""
@@ -67,7 +67,7 @@ def name_op(text: str) -> str:
 
 
 def collect_collectives(
-    trace: Trace, links: Links, classes: Classes, steps: Steps, limit: int = MAX_COLLECTIVES
+    trace: Trace, links: Links, classes: Classes, steps: StepWindows, limit: int = MAX_COLLECTIVES
 ) -> RankCollectives:
     """The collectives of one rank, from device events where there are any and from ranges of gloo, MPI and UCC."""
     found = _join_columns(_from_device(trace, links, classes), _from_host(trace, links))
@@ -198,8 +198,8 @@ def _describe(
     names = [trace.names[trace.name[row]] if row >= 0 else "" for row in sources[-1].tolist()]
     own = [trace.names[trace.name[row]] for row in first_row.tolist()]
     kinds = []
-    for said, ranged, kernel in zip(collective, names, own, strict=True):
-        kind = next((k for k in (name_op(t) for t in (said, ranged, kernel) if t) if k != "unknown"), "unknown")
+    for named, ranged, kernel in zip(collective, names, own, strict=True):
+        kind = next((k for k in (name_op(t) for t in (named, ranged, kernel) if t) if k != "unknown"), "unknown")
         kinds.append(OP[kind])
     in_elements = _first_integer(trace, "in_elements", sources, size)
     dtype = _first_text(trace, "dtype", sources, size)

@@ -62,7 +62,7 @@ def compare_traces(names: tuple[str, str], reduced: tuple[Side, Side]) -> Compar
     warnings = [note.message for note in found.notes if note.level == "warning"]
     notes = [note.message for note in found.notes if note.level != "warning"]
     for which, side in zip(("before", "after"), reduced, strict=True):
-        for level, message in _tell_notes(side):
+        for level, message in _collect_notes(side):
             (warnings if level in ("error", "warning") else notes).append(f"{which}: {message}")
     if same:
         warnings.insert(0, "both sides are the same file or folder")
@@ -122,22 +122,22 @@ def _describe_traces(name: str, side: Side) -> DiffSide:
     )
 
 
-def _tell_notes(side: Side) -> list[tuple[str, str]]:
+def _collect_notes(side: Side) -> list[tuple[str, str]]:
     """What is wrong with the files themselves; what several have in common is said once."""
     found: dict[tuple[str, str], int] = {}
     for note in side.notes:
         if note.code != "guessed-ranks" or len(side.traces) > 1:
             found[(note.level, note.message)] = 1
-    told: dict[tuple[str, str], list[str]] = {}
+    collected: dict[tuple[str, str], list[str]] = {}
     for one in side.traces:
         notes: list[TraceNote] = [
             TraceNote(level=n.level, code=n.code, message=n.message) for n in one.notes if n.level != "info"
         ]
         notes += [n for n in one.result.timeline.notes if n.level != "info"]
         for n in {n.code: n for n in notes}.values():
-            told.setdefault((n.level, n.code), []).append(n.message)
+            collected.setdefault((n.level, n.code), []).append(n.message)
     messages = list(found)
-    for (level, _), texts in told.items():
+    for (level, _), texts in collected.items():
         several = f"in {len(texts)} of {len(side.traces)} files: " if len(side.traces) > 1 else ""
         messages.append((level, several + texts[0]))
     return messages

@@ -29,13 +29,13 @@ from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import RankOnPath, RanksPath, StepPath
 
 from .classes import Classes
+from .collective_report import SYNCHRONISING, match_collectives
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
 from .intervals import Int64s
 from .links import Links
 from .nesting import NONE
-from .ranks import SYNCHRONISING, match_collectives
 from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph
-from .steps import Steps
+from .steps import StepWindows
 
 PARTS_COUNT = 40
 NOTHING = "nothing recorded"
@@ -62,7 +62,7 @@ class _Walk:
         return tuple(total.tolist())
 
 
-def choose_step(steps: Steps) -> int:
+def choose_step(steps: StepWindows) -> int:
     """Place of the step to look at: the complete one of median length; the first of several."""
     if len(steps) == 0:
         raise UsageError("the trace contains no events for a critical path")
@@ -77,7 +77,7 @@ def summarize_path(
     trace: Trace,
     links: Links,
     classes: Classes,
-    steps: Steps,
+    steps: StepWindows,
     window: StepWindowGraph | None = None,
     top: int = 20,
 ) -> StepPath | None:
@@ -102,7 +102,7 @@ def find_critical_path(
     trace: Trace,
     links: Links,
     classes: Classes,
-    steps: Steps,
+    steps: StepWindows,
     place: int | None = None,
     window: StepWindowGraph | None = None,
 ) -> CriticalPath:
@@ -136,7 +136,7 @@ BEHIND_RATIO = 0.05
 """The device falls behind when its lag grows by more than this share of a step at every step."""
 
 
-def find_device_ends(links: Links, trace: Trace, steps: Steps) -> Int64s:
+def find_device_ends(links: Links, trace: Trace, steps: StepWindows) -> Int64s:
     """Latest end of all device work that was launched in each step or before it; -1 before the first."""
     ends = np.full(len(steps), NONE, dtype=np.int64)
     known = np.flatnonzero(links.launch_row >= 0)
@@ -145,7 +145,7 @@ def find_device_ends(links: Links, trace: Trace, steps: Steps) -> Int64s:
     return np.maximum.accumulate(ends)
 
 
-def falls_behind(trace: Trace, links: Links, steps: Steps) -> bool:
+def falls_behind(trace: Trace, links: Links, steps: StepWindows) -> bool:
     """Whether the host runs ahead of a device that needs longer for a step. Of a single step: whether the device needs
     longer for its work than the host for the step."""
     ends = find_device_ends(links, trace, steps)
@@ -317,7 +317,7 @@ def cut_at_collectives(
     trace: Trace,
     links: Links,
     classes: Classes,
-    steps: Steps,
+    steps: StepWindows,
     collectives: RankCollectives,
     place: int,
 ) -> RankSegments:
@@ -354,7 +354,7 @@ MAX_ARRIVALS = 2000
 
 
 def cut_middle_step(
-    trace: Trace, links: Links, classes: Classes, steps: Steps, collectives: RankCollectives
+    trace: Trace, links: Links, classes: Classes, steps: StepWindows, collectives: RankCollectives
 ) -> RankSegments | None:
     """The segments of the step in the middle, which every rank chooses alike; None where it cannot be cut.
 

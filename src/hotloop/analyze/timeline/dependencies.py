@@ -41,7 +41,7 @@ from .links import Links, find_categories, nest_rows
 from .names import match_names
 from .nesting import NONE, Nesting, split_by_thread
 from .step_graph import KIND, ROLE, ROLES, StepGraph, make_skeleton, order_by_time
-from .steps import LOADER_NEXT, Steps
+from .steps import LOADER_NEXT, StepWindows
 
 Bools = NDArray[np.bool_]
 Int8s = NDArray[np.int8]
@@ -142,19 +142,19 @@ class _Thread:
         return int(self.node[np.searchsorted(self.time_ns, time_ns)])
 
 
-def build_graph(trace: Trace, links: Links, classes: Classes, steps: Steps, first: int, last: int) -> StepGraph:
+def build_graph(trace: Trace, links: Links, classes: Classes, steps: StepWindows, first: int, last: int) -> StepGraph:
     """The graph of the steps at places ``first`` to ``last``, both included."""
     return _Builder(trace, links, classes, steps, first, last).build()
 
 
-def count_rows(trace: Trace, steps: Steps, first: int, last: int) -> int:
+def count_rows(trace: Trace, steps: StepWindows, first: int, last: int) -> int:
     """Rows that begin in the window: what a graph of it costs."""
     low, high = np.searchsorted(trace.start_ns, [int(steps.start_ns[first]), int(steps.end_ns[last])])
     return int(high - low)
 
 
 class _Builder:
-    def __init__(self, trace: Trace, links: Links, classes: Classes, steps: Steps, first: int, last: int) -> None:
+    def __init__(self, trace: Trace, links: Links, classes: Classes, steps: StepWindows, first: int, last: int) -> None:
         self.trace, self.links, self.classes, self.steps = trace, links, classes, steps
         self.first, self.last = first, last
         self.low, self.high = int(steps.start_ns[first]), int(steps.end_ns[last])

@@ -8,7 +8,7 @@ from hotloop.core.trace import Category, Trace
 from hotloop.core.trace_results import EventTables
 
 from .anatomy import find_host_phases, split_steps
-from .partition import DeviceCover, cover_devices
+from .device_partition import DeviceCover, cover_devices
 from .reduce import Groundwork, describe_steps, lay_groundwork
 from .steps import DeviceSteps, assign_device_work
 

@@ -13,7 +13,7 @@ from hotloop.core.trace import DEVICE_WORK, Category, Trace
 from .critical_path import choose_step
 from .intervals import Int64s
 from .links import Links
-from .steps import DeviceSteps, Steps
+from .steps import DeviceSteps, StepWindows
 
 NEIGHBOURS = 1
 """Steps on either side of the usual one that are shown with it."""
@@ -32,7 +32,7 @@ class Excerpt:
     launched: Int64s
 
 
-def choose_steps(steps: Steps, wanted: tuple[int, int] | None) -> tuple[int, int]:
+def choose_steps(steps: StepWindows, wanted: tuple[int, int] | None) -> tuple[int, int]:
     """Places of the first and the last step: of the numbers ``wanted``, else the usual step and its neighbours.
 
     Raises UsageError when the trace has no such steps.
@@ -53,7 +53,9 @@ def choose_steps(steps: Steps, wanted: tuple[int, int] | None) -> tuple[int, int
     return places[0], places[-1]
 
 
-def cut_excerpt(trace: Trace, links: Links, steps: Steps, seen: DeviceSteps | None, first: int, last: int) -> Excerpt:
+def cut_excerpt(
+    trace: Trace, links: Links, steps: StepWindows, seen: DeviceSteps | None, first: int, last: int
+) -> Excerpt:
     """Everything on the host that overlaps the steps; all device work that overlaps their device windows or that they
     launched; and for all of this work its launching calls with the operators around them, wherever those lie, without
     which it would be known less well than in the whole trace."""

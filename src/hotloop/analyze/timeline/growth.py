@@ -26,13 +26,13 @@ from hotloop.core.trace import Category, Trace
 
 from .anatomy import find_host_phases
 from .classes import COLLECTIVE_RANGE, COMPUTE, Classes
+from .collective_report import list_waits
+from .device_partition import cover_devices
 from .diff import normalize_name
 from .intervals import EMPTY, Int64s, Intervals, cover_windows, intersect, overlap_pieces, unite, unite_sets
 from .links import Links
 from .names import match_names
-from .partition import cover_devices
-from .ranks import list_waits
-from .steps import Steps, assign_device_work
+from .steps import StepWindows, assign_device_work
 
 MAX_PIECES = 500_000
 """Kernels (or operators) of one rank whose times are compared one by one; more are left out of the slow-down."""
@@ -74,7 +74,7 @@ class SideWork:
     collectives: Sequence[RankCollectives]
 
 
-def collect_work(trace: Trace, links: Links, classes: Classes, steps: Steps) -> RankWork | None:
+def collect_work(trace: Trace, links: Links, classes: Classes, steps: StepWindows) -> RankWork | None:
     """What ``split_growth`` needs of one rank; None without device work and without a backward pass."""
     covers = cover_devices(trace, links, classes)
     index = np.array(steps.index, dtype=np.int64)
@@ -98,7 +98,7 @@ def collect_work(trace: Trace, links: Links, classes: Classes, steps: Steps) -> 
     )
 
 
-def _collect_host(trace: Trace, links: Links, steps: Steps, index: Int64s) -> RankWork | None:
+def _collect_host(trace: Trace, links: Links, steps: StepWindows, index: Int64s) -> RankWork | None:
     phases = find_host_phases(trace, links, steps)
     times = [phases.find_time(phase) for phase in ("backward", "communication")]
     threads = [t for t in (phases.main_thread, *phases.backward_threads) if t is not None]

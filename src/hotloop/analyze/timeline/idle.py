@@ -21,11 +21,11 @@ from hotloop.core.timeline import BlameRow, IdleCauses, StepIdle
 from hotloop.core.trace import Category, Trace
 
 from .classes import COMM, Classes
+from .device_partition import DeviceCover
 from .intervals import EMPTY, Int64s, Intervals, cover_windows, find_gaps, overlap_pieces, unite
 from .links import Links, find_categories
 from .names import TORCH_RANGE, match_names
 from .nesting import NONE, Nesting, nest, split_by_thread
-from .partition import DeviceCover
 from .steps import LOADER_NEXT, PROFILER_STEP, DeviceSteps
 
 LAUNCH_LATENCY_NS = 10_000
@@ -305,9 +305,9 @@ class _StreamWaits:
     def any_between(
         self, stream: int, after_ns: Int64s, before_ns: Int64s, thread: NDArray[np.int32]
     ) -> NDArray[np.bool_]:
-        told = self._by_stream.get(stream)
-        if told is not None:
-            result: NDArray[np.bool_] = _has_between(told, after_ns, before_ns)
+        syncs = self._by_stream.get(stream)
+        if syncs is not None:
+            result: NDArray[np.bool_] = _has_between(syncs, after_ns, before_ns)
             return result
         result = np.zeros(len(before_ns), dtype=bool)
         for one, mine in split_by_thread(thread):
@@ -329,8 +329,8 @@ def _has_between(times: Int64s, after_ns: Int64s, before_ns: Int64s) -> NDArray[
 def _find_stream_waits(trace: Trace, links: Links) -> _StreamWaits:
     rows = find_categories(trace, (Category.RUNTIME,))
     rows = rows[match_names(trace, trace.name[rows], STREAM_WAIT_CALL)]
-    told = find_categories(trace, (Category.SYNC,))
-    by_correlation = dict(zip(trace.correlation[told].tolist(), trace.stream[told].tolist(), strict=True))
+    syncs = find_categories(trace, (Category.SYNC,))
+    by_correlation = dict(zip(trace.correlation[syncs].tolist(), trace.stream[syncs].tolist(), strict=True))
     streams: dict[int, list[int]] = {}
     for row, correlation in zip(rows.tolist(), trace.correlation[rows].tolist(), strict=True):
         if correlation in by_correlation:

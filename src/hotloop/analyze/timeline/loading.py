@@ -141,22 +141,22 @@ def measure_loading(trace: Trace, graph: StepGraph, workers_count: int, cores_co
         best=Case(best_ratio, likely, HANDOVER_NS[0], 0.0, 0.0, 0.0, 0.0),
         middle=Case(middle, likely, HANDOVER_NS[1], 1.0, 1.0, 0.0, 0.5),
         worst=Case(high, most, HANDOVER_NS[2], 2.0, 1.0, GRACE_RATIO, 1.0),
-        doubt=_describe_doubts(doubts, told=demand is not None),
+        doubt=_describe_doubts(doubts, demand_ratio=demand is not None),
     )
 
 
-def _describe_doubts(doubts: Sequence[str], told: bool) -> str:
+def _describe_doubts(doubts: Sequence[str], demand_ratio: bool) -> str:
     if not doubts:
         return ""
-    said = f"the trace does not show {', '.join(doubts)}"
-    return said if told else f"{said}; record one with hotloop run --trace"
+    shown = f"the trace does not show {', '.join(doubts)}"
+    return shown if demand_ratio else f"{shown}; record one with hotloop run --trace"
 
 
 def _find_computing(trace: Trace, graph: StepGraph, demand: TraceDemand | None) -> tuple[float, float, float]:
     """Share of the loading that needs a core: at least, most likely, at most."""
-    told = demand.loading_busy_ratio if demand is not None else None
-    if told is not None:
-        return told, told, told
+    demand_ratio = demand.loading_busy_ratio if demand is not None else None
+    if demand_ratio is not None:
+        return demand_ratio, demand_ratio, demand_ratio
     edges = np.flatnonzero(graph.role == ROLE["input"])
     if len(edges) == 0:
         return 0.0, 1.0, 1.0

@@ -25,7 +25,7 @@ from .intervals import Int64s
 from .links import Links
 from .names import match_names
 from .nesting import NONE
-from .steps import Steps
+from .steps import StepWindows
 
 DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 14: "meta", 20: "privateuseone"}
 OPS_COUNT = 40
@@ -50,7 +50,9 @@ PHASE_ORIGINS = {
 }
 
 
-def describe_memory(trace: Trace, links: Links, steps: Steps, phases: HostPhases) -> tuple[DeviceMemoryTimeline, ...]:
+def describe_memory(
+    trace: Trace, links: Links, steps: StepWindows, phases: HostPhases
+) -> tuple[DeviceMemoryTimeline, ...]:
     """One value for each device with memory events, accelerators first; empty when the trace has none."""
     memory = trace.memory
     if memory is None or len(memory.time_ns) == 0:
@@ -78,7 +80,7 @@ def find_holders(links: Links, time_ns: Int64s) -> Int64s:
 
 
 def find_origins(
-    trace: Trace, links: Links, steps: Steps, phases: HostPhases, time_ns: Int64s, holder: Int64s
+    trace: Trace, links: Links, steps: StepWindows, phases: HostPhases, time_ns: Int64s, holder: Int64s
 ) -> Int64s:
     """core.memory_categories.Origin at each instant with its innermost range.
 
@@ -142,16 +144,16 @@ def sum_categories(origin: Int64s, address: Int64s, change: Int64s, held: Int64s
 def _describe_device(
     trace: Trace,
     links: Links,
-    steps: Steps,
+    steps: StepWindows,
     memory: MemoryEvents,
     holder: Int64s,
     origin: Int64s,
     mine: Int64s,
 ) -> DeviceMemoryTimeline:
     time, change = memory.time_ns[mine], memory.bytes[mine]
-    told = memory.allocated_bytes[mine]
-    absolute = bool((told >= 0).all())
-    level = told if absolute else np.cumsum(change)
+    totals = memory.allocated_bytes[mine]
+    absolute = bool((totals >= 0).all())
+    level = totals if absolute else np.cumsum(change)
     reserved = memory.reserved_bytes[mine]
     kind = int(memory.device_type[mine[0]])
     # The CPU reserves nothing; torch writes 0 there.
@@ -194,7 +196,7 @@ def find_held(address: Int64s, change: Int64s, peak: int) -> Int64s:
     return result
 
 
-def _growth(steps: Steps, time: Int64s, level: Int64s) -> tuple[float, float] | None:
+def _growth(steps: StepWindows, time: Int64s, level: Int64s) -> tuple[float, float] | None:
     """(slope, its noise) of the level at the ends of the complete steps, bytes per step."""
     if steps.source == "whole trace" or len(steps) == 0:
         return None

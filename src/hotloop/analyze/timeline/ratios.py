@@ -12,11 +12,11 @@ from hotloop.core.trace import Category, Trace
 
 from .anatomy import DEVICE_TO_HOST_COPY, HOST_COPY, PHASE, HostPhases
 from .classes import COLLECTIVE_RANGE, COMM, Classes
+from .device_partition import DeviceCover
 from .intervals import Int64s, Intervals, unite
 from .links import Links
 from .names import match_names
-from .partition import DeviceCover
-from .steps import BACKWARD_NAME, Steps
+from .steps import BACKWARD_NAME, StepWindows
 
 ALL_REDUCE = re.compile(r"all_?reduce", re.IGNORECASE)
 PAGEABLE = re.compile(r"Pageable", re.IGNORECASE)
@@ -30,7 +30,7 @@ def measure_ratios(
     links: Links,
     classes: Classes,
     cover: DeviceCover | None,
-    steps: Steps,
+    steps: StepWindows,
     phases: HostPhases,
     step_phases: NDArray[np.int64],
     work_phase: Int64s,
@@ -97,9 +97,9 @@ def _device_allreduce_ratio(
     comm = work[classes.kind[work] == COMM]
     reduce = match_names(trace, trace.name[links.device_rows[comm]], ALL_REDUCE)
     rows, indices, table = trace.texts("collective")
-    told = {i for i, text in enumerate(table) if ALL_REDUCE.search(text)}
-    if told:
-        chosen = rows[np.isin(indices, list(told))]
+    matches = {i for i, text in enumerate(table) if ALL_REDUCE.search(text)}
+    if matches:
+        chosen = rows[np.isin(indices, list(matches))]
         reduce |= np.isin(links.device_rows[comm], chosen)
         # 'Collective name' of the launching record_param_comms.
         place = links.op_place[comm]

@@ -28,13 +28,13 @@ from .anatomy import (
     sum_by_phase,
 )
 from .classes import Classes, classify_work, list_comm_groups
+from .device_partition import DeviceCover, cover_devices, describe_device, partition_windows
 from .idle import explain_idle
 from .intervals import Int64s, cover_windows
-from .launch import measure_launches
+from .launch_stats import measure_launches
 from .links import Links, link_device_work
-from .partition import DeviceCover, cover_devices, describe_device, partition_windows
 from .ratios import find_pageable_copies, measure_ratios
-from .steps import DeviceSteps, Steps, assign_device_work, find_steps
+from .steps import DeviceSteps, StepWindows, assign_device_work, find_steps
 from .tables import measure_tensor_cores, tabulate_kernels, tabulate_modules, tabulate_ops
 
 NAME_LENGTH = 400
@@ -66,7 +66,7 @@ class Groundwork:
 
     links: Links
     classes: Classes
-    steps: Steps
+    steps: StepWindows
 
 
 def lay_groundwork(trace: Trace, definitions: str = "default") -> Groundwork:
@@ -157,7 +157,7 @@ def _measure_steps(
 
 
 def describe_steps(
-    steps: Steps,
+    steps: StepWindows,
     step_phases: Int64s,
     cover: DeviceCover | None,
     seen: DeviceSteps | None,
@@ -197,7 +197,7 @@ def _write_notes(
     trace: Trace,
     links: Links,
     covers: tuple[DeviceCover, ...],
-    steps: Steps,
+    steps: StepWindows,
     phases: HostPhases,
     seen: DeviceSteps | None,
 ) -> tuple[TraceNote, ...]:

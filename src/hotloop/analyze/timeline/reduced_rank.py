@@ -14,10 +14,10 @@ from hotloop.core.trace_analysis import AskedChange, TraceAnalysis, TraceRank
 from hotloop.core.trace_results import ReducedTraces
 
 from .anatomy import find_host_phases
+from .collective_report import compare_ranks, compute_waits_by_row, list_rank_waits
 from .collectives import collect_collectives
 from .critical_path import cut_middle_step, summarize_path, summarize_ranks_path
 from .memory import describe_memory
-from .ranks import compare_ranks, compute_waits_by_row, list_rank_waits
 from .reduce import ReduceOptions, lay_groundwork, reduce_trace
 from .what_if import answer_asked, can_replay, forecast_for_rules, open_typical_window
 
@@ -55,8 +55,8 @@ def describe_rank(
         except UsageError as error:
             notes.append(TraceNote(level="info", code="not-replayed", message=str(error)))
     if window is not None:
-        forecasts, told = forecast_for_rules(*parts, asked, window)
-        rank, notes = replace(rank, forecasts=forecasts), [*notes, *told]
+        forecasts, forecast_notes = forecast_for_rules(*parts, asked, window)
+        rank, notes = replace(rank, forecasts=forecasts), [*notes, *forecast_notes]
     if rank.timeline.step_source != "whole trace":
         rank = replace(rank, path=summarize_path(*parts, window))
     if trace.memory is not None:

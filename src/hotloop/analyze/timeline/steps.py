@@ -1,4 +1,4 @@
-"""Trace -> Steps: the windows of the training steps on the host, and to which step each device event belongs."""
+"""Trace -> StepWindows: the windows of the training steps on the host, and to which step each device event belongs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MIN_INFERRED_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepWindows:
     """Windows on the host, disjoint and in order."""
 
     source: str
@@ -72,7 +72,7 @@ class DeviceSteps:
     has_window: NDArray[np.bool_]
 
 
-def find_steps(trace: Trace, links: Links) -> Steps:
+def find_steps(trace: Trace, links: Links) -> StepWindows:
     """The steps of a trace: ProfilerStep ranges, else the user's iteration ranges, else optimizer steps, else batches
     of a loader, else the whole trace as one window."""
     main = find_main_thread(trace, links)
@@ -155,7 +155,7 @@ def _group_iterations(trace: Trace, links: Links, places: Int64s) -> list[tuple[
     return [(f"range {stem}", at) for _, stem, at in sorted(found, key=lambda f: (-f[0], f[1]))]
 
 
-def _steps_from_profiler(trace: Trace, links: Links, places: Int64s) -> Steps:
+def _steps_from_profiler(trace: Trace, links: Links, places: Int64s) -> StepWindows:
     ranges = links.ranges
     thread = _find_most_common(ranges.thread[places])
     places = _keep_disjoint(links, places[ranges.thread[places] == thread])
@@ -164,13 +164,13 @@ def _steps_from_profiler(trace: Trace, links: Links, places: Int64s) -> Steps:
         found = PROFILER_STEP.match(trace.names[i])
         numbers.append(int(found.group(1)) if found else 0)
     start, end = ranges.start_ns[places], ranges.end_ns[places]
-    return Steps("ProfilerStep", tuple(numbers), start, end, np.ones(len(places), dtype=bool), thread)
+    return StepWindows("ProfilerStep", tuple(numbers), start, end, np.ones(len(places), dtype=bool), thread)
 
 
-def _steps_from_spans(links: Links, places: Int64s, source: str) -> Steps:
+def _steps_from_spans(links: Links, places: Int64s, source: str) -> StepWindows:
     ranges = links.ranges
     places = _keep_disjoint(links, places)
-    return Steps(
+    return StepWindows(
         source,
         tuple(range(len(places))),
         ranges.start_ns[places],
@@ -180,7 +180,7 @@ def _steps_from_spans(links: Links, places: Int64s, source: str) -> Steps:
     )
 
 
-def _steps_between(trace: Trace, links: Links, places: Int64s, source: str, *, are_ends: bool) -> Steps:
+def _steps_between(trace: Trace, links: Links, places: Int64s, source: str, *, are_ends: bool) -> StepWindows:
     """Windows that end, or begin, with each marker. The first begins, or the last ends, where the recording of the
     thread does, so it may be cut."""
     ranges = links.ranges
@@ -191,20 +191,20 @@ def _steps_between(trace: Trace, links: Links, places: Int64s, source: str, *, a
     edges = np.insert(marks, 0, first) if are_ends else np.append(marks, last)
     complete = np.ones(len(places), dtype=bool)
     complete[0 if are_ends else -1] = False
-    return Steps(source, tuple(range(len(places))), edges[:-1], edges[1:], complete, thread)
+    return StepWindows(source, tuple(range(len(places))), edges[:-1], edges[1:], complete, thread)
 
 
-def _whole_trace(trace: Trace, main: int | None) -> Steps:
+def _whole_trace(trace: Trace, main: int | None) -> StepWindows:
     rows = find_categories(trace, HOST_ACTIVITY)
     if len(rows) == 0:
         rows = find_categories(trace, DEVICE_WORK)
     empty = np.empty(0, dtype=np.int64)
     if len(rows) == 0:
-        return Steps("whole trace", (), empty, empty, np.empty(0, dtype=bool), main)
+        return StepWindows("whole trace", (), empty, empty, np.empty(0, dtype=bool), main)
     low = int(trace.start_ns[rows].min())
     high = int((trace.start_ns[rows] + trace.duration_ns[rows]).max())
     one = np.array([low], dtype=np.int64), np.array([high], dtype=np.int64)
-    return Steps("whole trace", (0,), *one, np.ones(1, dtype=bool), main)
+    return StepWindows("whole trace", (0,), *one, np.ones(1, dtype=bool), main)
 
 
 def _extent_of_thread(trace: Trace, thread: int) -> tuple[int, int]:
@@ -226,7 +226,7 @@ def _keep_disjoint(links: Links, places: Int64s) -> Int64s:
     return np.array(kept, dtype=np.int64)
 
 
-def assign_device_work(trace: Trace, links: Links, work: Int64s, steps: Steps) -> DeviceSteps:
+def assign_device_work(trace: Trace, links: Links, work: Int64s, steps: StepWindows) -> DeviceSteps:
     """The step of each work of one device: that of its launching call. Unlinked work goes by its own start to the
     device window that holds it, and is counted."""
     launch = links.launch_row[work]

@@ -17,7 +17,7 @@ from .anatomy import find_outermost
 from .classes import CLASS_NAMES, COMPUTE, SOURCE_NAMES, Classes
 from .flops import LEAVES, count_work
 from .intervals import Int64s
-from .launch import _divide
+from .launch_stats import _divide
 from .links import Links, nest_rows
 from .names import TORCH_RANGE, match_names
 from .nesting import NONE
@@ -140,9 +140,9 @@ def measure_tensor_cores(trace: Trace, links: Links, classes: Classes) -> Tensor
         if NO_MATRIX_KERNEL.search(name) or not MATRIX_KERNEL.search(name):
             continue
         matrix += int(total[g])
-        told = judge_tensor_core(name)
-        on_tensor += int(total[g]) if told else 0
-        unknown += int(total[g]) if told is None else 0
+        known = judge_tensor_core(name)
+        on_tensor += int(total[g]) if known else 0
+        unknown += int(total[g]) if known is None else 0
     if matrix == 0:
         return None
     return TensorCores(matrix_ns=matrix, tensor_core_ns=on_tensor, unknown_ns=unknown)
@@ -370,14 +370,14 @@ def _count_flops(
 ) -> tuple[list[int | None], list[str | None], list[int | None], int | None]:
     """Flops, their source and least bytes of every group, and the flops of the whole trace."""
     size = len(groups)
-    known_rows, told = trace.integers("flops")
+    known_rows, known = trace.integers("flops")
     from_file = np.zeros(size, dtype=np.int64)
     file_count = np.zeros(size, dtype=np.int64)
     if len(known_rows):
         group_of_row = np.full(len(trace.start_ns), NONE, dtype=np.int32)
         group_of_row[rows] = inverse
         group = group_of_row[known_rows]
-        np.add.at(from_file, group[group >= 0], told[group >= 0])
+        np.add.at(from_file, group[group >= 0], known[group >= 0])
         np.add.at(file_count, group[group >= 0], 1)
     flops: list[int | None] = [None] * size
     source: list[str | None] = [None] * size

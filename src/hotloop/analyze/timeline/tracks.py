@@ -14,11 +14,11 @@ from hotloop.core.trace_results import Slice, TraceExcerpt, Track
 
 from .anatomy import HostPhases, find_host_phases
 from .critical_path import find_critical_path
+from .device_partition import DeviceCover, cover_devices, partition_windows
 from .excerpt import Excerpt, choose_steps, cut_excerpt
 from .intervals import Intervals, clip, find_gaps, overlap_pieces, subtract
-from .partition import DeviceCover, cover_devices, partition_windows
 from .reduce import Groundwork, lay_groundwork
-from .steps import DeviceSteps, Steps, assign_device_work
+from .steps import DeviceSteps, StepWindows, assign_device_work
 
 NAME_LENGTH = 200
 """Of an event on the critical path; the event itself stands beside it with its whole name."""
@@ -58,7 +58,7 @@ def draw_steps(trace: Trace, definitions: str = "default", wanted: tuple[int, in
     )
 
 
-def _draw_steps(steps: Steps, excerpt: Excerpt) -> Iterator[Slice]:
+def _draw_steps(steps: StepWindows, excerpt: Excerpt) -> Iterator[Slice]:
     for at in range(excerpt.first, excerpt.last + 1):
         start_ns, end_ns = int(steps.start_ns[at]), int(steps.end_ns[at])
         yield Slice(
@@ -69,7 +69,7 @@ def _draw_steps(steps: Steps, excerpt: Excerpt) -> Iterator[Slice]:
         )
 
 
-def _draw_phases(phases: HostPhases, steps: Steps, excerpt: Excerpt) -> Iterator[Slice]:
+def _draw_phases(phases: HostPhases, steps: StepWindows, excerpt: Excerpt) -> Iterator[Slice]:
     at = slice(excerpt.first, excerpt.last + 1)
     windows = Intervals(steps.start_ns[at], steps.end_ns[at])
     start, end, segment, step = overlap_pieces(Intervals(phases.edge_ns[:-1], phases.edge_ns[1:]), windows)
@@ -86,7 +86,7 @@ def _draw_phases(phases: HostPhases, steps: Steps, excerpt: Excerpt) -> Iterator
         yield _draw_phase(previous, steps, excerpt)
 
 
-def _draw_phase(piece: tuple[int, int, int, int], steps: Steps, excerpt: Excerpt) -> Slice:
+def _draw_phase(piece: tuple[int, int, int, int], steps: StepWindows, excerpt: Excerpt) -> Slice:
     start_ns, end_ns, phase, step = piece
     return Slice(name=PHASES[phase], start_ns=start_ns, end_ns=end_ns, args={"step": steps.index[excerpt.first + step]})
 
@@ -97,7 +97,7 @@ def _find_windows(seen: DeviceSteps, excerpt: Excerpt) -> tuple[list[int], Inter
     return places, Intervals(seen.start_ns[places], seen.end_ns[places])
 
 
-def _draw_windows(cover: DeviceCover, seen: DeviceSteps, steps: Steps, excerpt: Excerpt) -> Iterator[Slice]:
+def _draw_windows(cover: DeviceCover, seen: DeviceSteps, steps: StepWindows, excerpt: Excerpt) -> Iterator[Slice]:
     places, windows = _find_windows(seen, excerpt)
     parts = partition_windows(cover, windows.start_ns, windows.end_ns)
     for at, start_ns, end_ns, part in zip(
@@ -116,7 +116,7 @@ def _draw_windows(cover: DeviceCover, seen: DeviceSteps, steps: Steps, excerpt: 
         )
 
 
-def _draw_partition(cover: DeviceCover, seen: DeviceSteps, steps: Steps, excerpt: Excerpt) -> Iterator[Slice]:
+def _draw_partition(cover: DeviceCover, seen: DeviceSteps, steps: StepWindows, excerpt: Excerpt) -> Iterator[Slice]:
     places, windows = _find_windows(seen, excerpt)
     if not places:
         return

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.core.analysis import Forecast
-from hotloop.core.changes import CHANGES, DEFAULT_FACTOR, FORMS, list_forms
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, Change, WhatIf
 from hotloop.core.trace import Category, Trace, TraceNote
 from hotloop.core.trace_analysis import AskedChange
+from hotloop.core.what_if_changes import CHANGES, DEFAULT_FACTOR, FORMS, list_forms
 
 from .autocast import BEST, MIDDLE, WORST, Autocast, AutocastCase, find_autocast, lower_precision
 from .classes import Classes
@@ -33,7 +33,7 @@ from .links import Links
 from .loading import Loading, measure_loading
 from .names import match_names
 from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph, replay
-from .steps import LOADER_NEXT, Steps
+from .steps import LOADER_NEXT, StepWindows
 from .tables import MATRIX_KERNEL, NO_MATRIX_KERNEL
 
 Bools = NDArray[np.bool_]
@@ -113,13 +113,13 @@ def answer_asked(
     trace: Trace,
     links: Links,
     classes: Classes,
-    steps: Steps,
+    steps: StepWindows,
     asked: Sequence[str],
     waits_by_row: Mapping[int, int] | None = None,
 ) -> tuple[tuple[AskedChange, ...], tuple[TraceNote, ...]]:
     """(every change alone, then all together, on as many steps as fit; why some of them have no answer)."""
     sets = [(one,) for one in asked] + ([tuple(asked)] if len(asked) > 1 else [])
-    told: list[AskedChange] = []
+    answers: list[AskedChange] = []
     notes: list[TraceNote] = []
     try:
         if steps.source == "whole trace":
@@ -134,8 +134,8 @@ def answer_asked(
         except UsageError as error:
             notes.append(TraceNote(level="warning", code=f"what-if {one}", message=f"--what-if: {error}"))
             continue
-        told.append(_tell(trace, one, found))
-    return tuple(told), tuple(notes)
+        answers.append(_forecast_asked(trace, one, found))
+    return tuple(answers), tuple(notes)
 
 
 _RESTATED = (
@@ -145,7 +145,7 @@ _RESTATED = (
 )
 
 
-def _tell(trace: Trace, asked: tuple[str, ...], found: WhatIf) -> AskedChange:
+def _forecast_asked(trace: Trace, asked: tuple[str, ...], found: WhatIf) -> AskedChange:
     edges = found.edges
     recorded = edges.program + edges.launch + edges.sync + edges.forward_backward
     return AskedChange(
@@ -163,7 +163,7 @@ def forecast(
     trace: Trace,
     links: Links,
     classes: Classes,
-    steps: Steps,
+    steps: StepWindows,
     changes: Sequence[Change],
     *,
     waits_by_row: Mapping[int, int] | None = None,
@@ -176,7 +176,7 @@ def forecast_all(
     trace: Trace,
     links: Links,
     classes: Classes,
-    steps: Steps,
+    steps: StepWindows,
     sets: Sequence[Sequence[Change]],
     *,
     waits_by_row: Mapping[int, int] | None = None,
@@ -201,25 +201,27 @@ ASKED: Mapping[str, Change] = {
 """What rules ask for, by the name under which they do."""
 
 
-def can_replay(links: Links, steps: Steps) -> bool:
+def can_replay(links: Links, steps: StepWindows) -> bool:
     """Whether there are steps to re-time, and work of a device that something launched."""
     return steps.source != "whole trace" and bool(np.any(links.launch_row >= 0))
 
 
-def is_typical(steps: Steps, first: int, last: int) -> bool:
+def is_typical(steps: StepWindows, first: int, last: int) -> bool:
     """Whether the steps from ``first`` to ``last`` take as long as the complete steps do on average."""
     length = steps.end_ns - steps.start_ns
     mean_ns = float(length[steps.is_complete].mean())
     return abs(float(length[first : last + 1].mean()) - mean_ns) <= TYPICAL_RATIO * mean_ns
 
 
-def open_typical_window(trace: Trace, links: Links, classes: Classes, steps: Steps) -> StepWindowGraph:
+def open_typical_window(trace: Trace, links: Links, classes: Classes, steps: StepWindows) -> StepWindowGraph:
     """The graph of FEW_STEPS around the median one, or of all that fit where these are not like the others."""
     first, last = choose_steps(trace, steps, FEW_STEPS)
     return open_window(trace, links, classes, steps, FEW_STEPS if is_typical(steps, first, last) else MAX_STEPS)
 
 
-def open_window(trace: Trace, links: Links, classes: Classes, steps: Steps, most: int = MAX_STEPS) -> StepWindowGraph:
+def open_window(
+    trace: Trace, links: Links, classes: Classes, steps: StepWindows, most: int = MAX_STEPS
+) -> StepWindowGraph:
     """The graph of the steps around the median one. Raises UsageError when even that one is too large."""
     first, last = choose_steps(trace, steps, most)
     return StepWindowGraph(first, last, build_graph(trace, links, classes, steps, first, last))
@@ -229,7 +231,7 @@ def forecast_for_rules(
     trace: Trace,
     links: Links,
     classes: Classes,
-    steps: Steps,
+    steps: StepWindows,
     asked: Collection[str] = tuple(ASKED),
     window: StepWindowGraph | None = None,
 ) -> tuple[Mapping[str, Forecast], tuple[TraceNote, ...]]:
@@ -245,7 +247,7 @@ def forecast_for_rules(
         found = forecast_all(trace, links, classes, steps, [(one,) for one in wanted.values()], window=window)
     except UsageError as error:
         return {}, (TraceNote(level="info", code="not-replayed", message=str(error)),)
-    told = {
+    answers = {
         name: Forecast(
             technique=name,
             saving_low_ratio=one.saving_low_ratio,
@@ -263,12 +265,12 @@ def forecast_for_rules(
         for name, one in zip(wanted, found, strict=True)
         if one.basis == "simulated"
     }
-    if told:
-        return told, ()
+    if answers:
+        return answers, ()
     return {}, (TraceNote(level="info", code="not-replayed", message=found[0].basis_reason),)
 
 
-def choose_steps(trace: Trace, steps: Steps, most: int = MAX_STEPS) -> tuple[int, int]:
+def choose_steps(trace: Trace, steps: StepWindows, most: int = MAX_STEPS) -> tuple[int, int]:
     """First and last place of the complete steps to replay: all of them, or as many around the median one as make
     GRAPH_ROWS, at most ``most``. Raises UsageError when even one is too large."""
     middle = choose_step(steps)
@@ -289,7 +291,9 @@ def choose_steps(trace: Trace, steps: Steps, most: int = MAX_STEPS) -> tuple[int
     return first, last
 
 
-def _forecast_one(at: Situation, steps: Steps, changes: tuple[Change, ...], base: Int64s, paced_by: str) -> WhatIf:
+def _forecast_one(
+    at: Situation, steps: StepWindows, changes: tuple[Change, ...], base: Int64s, paced_by: str
+) -> WhatIf:
     graph = at.graph
     _check(changes)
     notes: list[TraceNote] = []

@@ -5,6 +5,19 @@ collectives by order: a collective that starts in a future's callback runs in an
 What a rank does not send it keeps (error feedback) and adds to its next gradient.
 """
 
-from .hooks import CastHook, GradientHook, LowRankHook, TopKHook, make_hook, register
+from .blocks import Int8Hook
+from .hooks import CastHook, GradientHook, TopKHook
+from .low_rank import LowRankHook
+from .methods import METHODS, hooks_of, make_hook, register
 
-__all__ = ["CastHook", "GradientHook", "LowRankHook", "TopKHook", "make_hook", "register"]
+__all__ = [
+    "METHODS",
+    "CastHook",
+    "GradientHook",
+    "Int8Hook",
+    "LowRankHook",
+    "TopKHook",
+    "hooks_of",
+    "make_hook",
+    "register",
+]

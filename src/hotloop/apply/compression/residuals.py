@@ -22,14 +22,17 @@ class Residuals:
 
     DDP lays its buckets out again after the first step. What was kept then moves with its parameters, and a checkpoint
     holds it by parameter as well, so that it may be loaded under other bucket sizes.
+
+    ``multiple``: each parameter takes up a multiple of so many elements; the last ones are its padding.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, multiple: int = 1) -> None:
+        self._multiple = multiple
         self._flat: dict[int, tuple[tuple[int, ...], torch.Tensor]] = {}
         self._loose: dict[int, torch.Tensor] = {}
         """By id of the parameter: what no bucket has taken up yet."""
         self._sizes: dict[int, int] = {}
-        """Elements of each parameter seen, by its id."""
+        """Elements kept of each parameter seen, by its id."""
 
     def of(self, bucket: Bucket) -> torch.Tensor:
         """The bucket's vector, to be changed in place; zeros at first."""
@@ -39,16 +42,14 @@ class Residuals:
         if known is not None and known[0] == layout:
             return known[1]
         self._dissolve(bucket, parameters)
-        buffer = bucket.buffer()
-        flat = torch.zeros_like(buffer)
-        for parameter, piece in zip(
-            parameters, flat.split_with_sizes([one.numel() for one in parameters]), strict=True
-        ):
+        sizes = [-(-one.numel() // self._multiple) * self._multiple for one in parameters]
+        flat = bucket.buffer().new_zeros(sum(sizes))
+        for parameter, piece in zip(parameters, flat.split_with_sizes(sizes), strict=True):
             kept = self._loose.pop(id(parameter), None)
             if kept is not None:
                 piece.copy_(kept.view(-1))
         self._flat[bucket.index()] = (layout, flat)
-        self._sizes.update((id(one), one.numel()) for one in parameters)
+        self._sizes.update(zip(layout, sizes, strict=True))
         return flat
 
     def _dissolve(self, bucket: Bucket, parameters: list[torch.Tensor]) -> None:
@@ -80,9 +81,11 @@ def state_by_name(pieces: Mapping[int, torch.Tensor], names: Mapping[int, str]) 
 
 
 def pieces_of(state: Mapping[str, Any], names: Mapping[int, str]) -> dict[int, torch.Tensor]:
-    """The other way round. Raises KeyError for a name that the model does not have."""
+    """The other way round. Raises ValueError for a name that the model does not have."""
     keys = {name: key for key, name in names.items()}
     unknown = sorted(set(state) - set(keys))
     if unknown:
-        raise KeyError(f"the state has {unknown[0]!r}, which is no parameter of this model ({len(unknown)} such names)")
+        raise ValueError(
+            f"the state has {unknown[0]!r}, which is no parameter of this model ({len(unknown)} such names)"
+        )
     return {keys[name]: piece for name, piece in state.items()}

@@ -32,7 +32,6 @@ class Accumulation(Technique):
     """
 
     id = "accumulation"
-    title = "split each batch into micro-batches"
     summary = "use smaller micro-batches whose gradients add up to one step"
     effort = "medium"
     numerics = Numerics.REORDERED

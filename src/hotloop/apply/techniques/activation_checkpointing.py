@@ -60,7 +60,6 @@ class ActivationCheckpointing(Technique):
     """
 
     id = "activation-checkpointing"
-    title = "recompute activations in backward"
     summary = "keep fewer activations and recompute them in backward"
     effort = "medium"
     numerics = Numerics.EXACT
@@ -143,8 +142,8 @@ class ActivationCheckpointing(Technique):
                 inner,
                 blocks,
                 budget,
-                done=lambda plan, said: context.report(
-                    self.id, Applied(text=said, values={"kept_ratio": plan.peak_ratio})
+                done=lambda plan, note: context.report(
+                    self.id, Applied(text=note, values={"kept_ratio": plan.peak_ratio})
                 ),
                 refuse=refuse,
             )
@@ -209,8 +208,8 @@ def _switch_transformers(model: Any) -> Effect:
         if before:
             config.use_cache = before
 
-    said = ", use_cache=False" if before else ""
-    return Applied(text=f"gradient_checkpointing_enable(use_reentrant=False){said}", undo=undo)
+    note = ", use_cache=False" if before else ""
+    return Applied(text=f"gradient_checkpointing_enable(use_reentrant=False){note}", undo=undo)
 
 
 def _switch_caches_off(model: Any) -> tuple[Callable[[], None], str]:

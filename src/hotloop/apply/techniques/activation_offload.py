@@ -31,7 +31,6 @@ class ActivationOffload(Technique):
     """
 
     id = "activation-offload"
-    title = "keep activations in host memory"
     summary = "keep activations in host memory until backward needs them"
     effort = "easy"
     numerics = Numerics.EXACT

@@ -45,7 +45,6 @@ class Bf16Autocast(Technique):
     """
 
     id = "bf16-autocast"
-    title = "run the forward in bfloat16 (autocast)"
     summary = "run the forward and the loss under `torch.autocast(dtype=torch.bfloat16)`"
     effort = "easy"
     numerics = Numerics.LOSSY

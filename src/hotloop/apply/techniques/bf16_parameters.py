@@ -55,7 +55,7 @@ class Bf16Parameters(Technique):
     """
 
     id = "bf16-parameters"
-    title = "store weights, gradients and optimizer state in bfloat16"
+    summary = "store weights, gradients and optimizer state in bfloat16"
     effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.SHOW

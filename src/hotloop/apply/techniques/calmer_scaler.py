@@ -35,7 +35,6 @@ class CalmerScaler(Technique):
     """
 
     id = "calmer-scaler"
-    title = "make the GradScaler skip fewer steps"
     summary = "set the GradScaler so that it skips fewer steps"
     effort = "easy"
     numerics = Numerics.LOSSY

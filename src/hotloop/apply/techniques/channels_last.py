@@ -42,7 +42,7 @@ class ChannelsLast(Technique):
     """
 
     id = "channels-last"
-    title = "run convolutions in the channels-last memory format"
+    summary = "run convolutions in the channels-last memory format"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
@@ -66,7 +66,7 @@ class ChannelsLast(Technique):
         from torch.nn.parallel import DistributedDataParallel
 
         from hotloop.apply.forward import wrap_forward
-        from hotloop.apply.trial import on_trial
+        from hotloop.apply.forward_fallback import on_trial
 
         memory = context.memory(self.id)
         is_laid = isinstance(model, DistributedDataParallel) and any(

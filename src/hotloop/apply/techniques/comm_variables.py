@@ -52,7 +52,7 @@ class CommVariables(Technique):
     """
 
     id = "comm-variables"
-    title = "set environment variables of NCCL and gloo"
+    summary = "set environment variables of NCCL and gloo"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.SHOW
@@ -96,10 +96,10 @@ class CommVariables(Technique):
         wanted = _wanted(settings)
         kept = {name: environment[name] for name in wanted if name in environment}
         new = {name: value for name, value in wanted.items() if name not in kept}
-        said = "; ".join(f"{name}={{{name}}} was already set and is kept" for name in kept)
+        kept_text = "; ".join(f"{name}={{{name}}} was already set and is kept" for name in kept)
         if not new:
-            return {}, NotApplicable(why=said.format_map(kept))
-        text = " ".join(f"{name}={{{name}}}" for name in new) + (f" ({said})" if said else "")
+            return {}, NotApplicable(why=kept_text.format_map(kept))
+        text = " ".join(f"{name}={{{name}}}" for name in new) + (f" ({kept_text})" if kept_text else "")
         return new, Applied(text=text, values={**kept, **new})
 
     def start(self, settings: Mapping[str, Value], context: Context) -> Effect:

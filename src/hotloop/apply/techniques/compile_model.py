@@ -60,8 +60,7 @@ class CompileModel(Technique):
     """
 
     id = "compile-model"
-    title = "compile the model"
-    summary = "`torch.compile`"
+    summary = "compile the model with `torch.compile`"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
@@ -100,29 +99,29 @@ class CompileModel(Technique):
                 named = f"no module of class {block}" if block else "no repeated class of modules"
                 return NotApplicable(why=f"the model has {named}, so there are no blocks to compile")
         undos = [allow_failures(bool(settings["fullgraph"])), allow_kept_graphs()]
-        device, told = next(inner.parameters()).device, [False]
+        device, reported = next(inner.parameters()).device, [False]
         values: dict[str, Value] = {key: settings[key] for key in SOURCE_NAMES}
         what = type(inner).__name__
         if parts != [inner]:
             what, values["blocks"] = f"{{blocks}} blocks of {type(parts[0]).__name__}", len(parts)
 
-        def tell_draws() -> None:
-            if not told[0]:
-                told[0] = True
+        def report_draws() -> None:
+            if not reported[0]:
+                reported[0] = True
                 text = "its forward draws random numbers, which compiled code draws differently"
                 context.report(self.id, Applied(text=text, values=values, numerics=Numerics.RESAMPLED))
 
         for part in parts:
             undos.append(_compile_forward(part, options) if sharded else _compile_in_place(part, options))
             if not sharded and draws_anew(str(settings["backend"])):
-                _watch_draws(part, device, tell_draws)
+                _watch_draws(part, device, report_draws)
 
         def undo() -> None:
             for take_back in reversed(undos):
                 take_back()
 
-        said = ", ".join(f"{key}={{{key}}}" for key, value in options.items() if value not in (None, False))
-        return Applied(text=f"compiled {what} ({said})", values=values, undo=undo)
+        options_text = ", ".join(f"{key}={{{key}}}" for key, value in options.items() if value not in (None, False))
+        return Applied(text=f"compiled {what} ({options_text})", values=values, undo=undo)
 
     def why_no_source(self, values: Mapping[str, Value]) -> str | None:
         return (
@@ -178,14 +177,14 @@ def draws_anew(backend: str) -> bool:
     return backend == "inductor" and not config.fallback_random
 
 
-def _watch_draws(module: Any, device: Any, tell: Callable[[], None]) -> None:
+def _watch_draws(module: Any, device: Any, emit: Callable[[], None]) -> None:
     compiled = vars(module)["_compiled_call_impl"]
 
     def end() -> None:
         if vars(module).get("_compiled_call_impl") is first_call:
             module._compiled_call_impl = compiled
 
-    first_call = module._compiled_call_impl = watch_first_call(compiled, device, end, tell)
+    first_call = module._compiled_call_impl = watch_first_call(compiled, device, end, emit)
 
 
 def _compile_forward(module: Any, options: Mapping[str, Value]) -> Callable[[], None]:

@@ -40,7 +40,6 @@ class CompileOptimizer(Technique):
     """
 
     id = "compile-optimizer"
-    title = "compile the optimizer's step"
     summary = "compile the optimizer's step"
     effort = "easy"
     numerics = Numerics.LOSSY

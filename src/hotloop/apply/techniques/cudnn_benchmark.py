@@ -27,7 +27,7 @@ class CudnnBenchmark(Technique):
     """
 
     id = "cudnn-benchmark"
-    title = "let cuDNN choose the fastest convolution for each shape"
+    summary = "let cuDNN choose the fastest convolution for each shape"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK

@@ -30,7 +30,6 @@ class DdpBuckets(Technique):
     """
 
     id = "ddp-buckets"
-    title = "change the size of DDP's gradient buckets"
     summary = "send gradients in buckets of a different size"
     effort = "easy"
     numerics = Numerics.REORDERED

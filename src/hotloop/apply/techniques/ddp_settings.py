@@ -40,7 +40,6 @@ class DdpSettings(Technique):
     """
 
     id = "ddp-settings"
-    title = "turn off DDP work that is not needed"
     summary = "change options of DistributedDataParallel"
     effort = "easy"
     numerics = Numerics.REORDERED
@@ -136,13 +135,13 @@ class DdpSettings(Technique):
 class _Watch:
     """Counts which parameters get gradients, until it can decide. All ranks decide at the same forward."""
 
-    def __init__(self, ddp: Any, steps: int, tell: Callable[[Effect], None]) -> None:
+    def __init__(self, ddp: Any, steps: int, emit: Callable[[Effect], None]) -> None:
         from hotloop.apply.ddp import reduced_parameters
         from hotloop.apply.forward import wrap_forward
 
         self._ddp = ddp
         self._steps = steps
-        self._tell = tell
+        self._emit = emit
         self._count = 0
         self._fired: set[int] = set()
         self._parameters = reduced_parameters(ddp)
@@ -182,17 +181,17 @@ class _Watch:
         self._unwrap()
         special = why_special(ddp)
         if ddp._join_config.enable:  # ranks that have run out of data would not take part
-            self._tell(NotApplicable(why=str(special)))
+            self._emit(NotApplicable(why=str(special)))
             return
         usable = special is None and ddp.find_unused_parameters
         (least, _), (all_used, _), (_, ranks) = agree(ddp, [int(usable), int(self._missing is None), 1])
         if not all_used:
             which = next((name for name, p in ddp.module.named_parameters() if self._is_missing(p)), "one")
             where = "on another rank" if self._missing is None else f"({which})"
-            self._tell(NotApplicable(why=f"a parameter got no gradient in the first {self._count} backwards {where}"))
+            self._emit(NotApplicable(why=f"a parameter got no gradient in the first {self._count} backwards {where}"))
             return
         if not least or not ranks:
-            self._tell(NotApplicable(why=special or "the script changed DDP's settings during training"))
+            self._emit(NotApplicable(why=special or "the script changed DDP's settings during training"))
             return
         ddp.find_unused_parameters = False
         rebuild_reducer(ddp)
@@ -204,7 +203,7 @@ class _Watch:
         import torch.distributed as dist
 
         two = dist.get_world_size(ddp.process_group) <= 2
-        self._tell(Applied(text=text, values=values, numerics=Numerics.EXACT if two else None))
+        self._emit(Applied(text=text, values=values, numerics=Numerics.EXACT if two else None))
 
     def _is_missing(self, parameter: Any) -> bool:
         return self._missing is not None and parameter is self._parameters[self._missing]

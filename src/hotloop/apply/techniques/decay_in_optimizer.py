@@ -32,7 +32,6 @@ class DecayInOptimizer(Technique):
     """
 
     id = "decay-in-optimizer"
-    title = "let the optimizer apply weight decay"
     summary = "apply weight decay in the optimizer instead of in a loop over the weights"
     effort = "medium"
     numerics = Numerics.REORDERED

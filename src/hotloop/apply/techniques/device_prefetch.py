@@ -29,7 +29,6 @@ class DevicePrefetch(Technique):
     """
 
     id = "device-prefetch"
-    title = "copy the next batch during computation"
     summary = "copy the next batch to the device while the current one is processed"
     effort = "medium"
     numerics = Numerics.EXACT

@@ -37,7 +37,6 @@ class DropScaler(Technique):
     """
 
     id = "drop-scaler"
-    title = "turn off the GradScaler"
     summary = "train without the GradScaler"
     effort = "medium"
     numerics = Numerics.REORDERED
@@ -53,7 +52,7 @@ class DropScaler(Technique):
     )
 
     def change_scaler(self, scaler: Any, settings: Mapping[str, Value], context: Context) -> Effect:
-        from hotloop.apply.scaling import watch_scale
+        from hotloop.apply.loss_scaling import watch_scale
 
         if not scaler.is_enabled():
             return NotApplicable(why="the scaler is already disabled")
@@ -145,11 +144,11 @@ def _drop(scaler: Any, dtype: Any, device: str) -> Effect:
     if dtype == torch.float16 and device != "cpu":
         return NotApplicable(why=f"float16 on {device} needs a scaler; bfloat16 does not")
     scaler._enabled = False
-    said = _State(scaler)
-    object.__setattr__(scaler, "state_dict", said)
+    state_of = _State(scaler)
+    object.__setattr__(scaler, "state_dict", state_of)
 
     def undo() -> None:
-        if vars(scaler).get("state_dict") is said:
+        if vars(scaler).get("state_dict") is state_of:
             object.__delattr__(scaler, "state_dict")
             scaler._enabled = True
 

@@ -31,13 +31,13 @@ class DynamicShapes(Technique):
     """
 
     id = "dynamic-shapes"
-    title = "compile once for all shapes"
     summary = "compile once for all shapes"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
     stage = Stage.COMPILE
     treats = ("recompilation",)
+    acts_on_start = True
     conflicts = ("compile-model",)
     settings = (
         Setting(name="dynamic", kind=bool, default=True, choices=(True,), help="value passed to torch.compile"),

@@ -34,7 +34,6 @@ class ExpandableSegments(Technique):
     """
 
     id = "expandable-segments"
-    title = "let device memory segments grow"
     summary = (
         "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, so that blocks of different sizes need no new segments"
     )

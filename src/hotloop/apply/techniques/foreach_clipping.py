@@ -38,7 +38,6 @@ class ForeachClipping(Technique):
     """
 
     id = "foreach-clipping"
-    title = "clip all gradients in a few calls"
     summary = "clip all tensors in one call (`torch._foreach_*`) instead of one by one"
     effort = "easy"
     numerics = Numerics.REORDERED

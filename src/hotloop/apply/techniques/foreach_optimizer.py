@@ -33,7 +33,6 @@ class ForeachOptimizer(Technique):
     """
 
     id = "foreach-optimizer"
-    title = "update all tensors with foreach operators"
     summary = "run one update for all tensors (`foreach=True`)"
     effort = "easy"
     numerics = Numerics.REORDERED

@@ -33,7 +33,7 @@ class Fp16Autocast(Technique):
     """
 
     id = "fp16-autocast"
-    title = "run the forward in float16 (autocast and a GradScaler)"
+    summary = "run the forward in float16 (autocast and a GradScaler)"
     effort = "medium"
     numerics = Numerics.LOSSY
     safety = Safety.ASK
@@ -65,8 +65,8 @@ class Fp16Autocast(Technique):
     def change_model(self, model: Any, settings: Mapping[str, Any], context: Context) -> Effect:
         import torch
 
+        from hotloop.apply.loss_scaling import watch_scale
         from hotloop.apply.precision import autocast_forward, device_of, why_not_autocast
-        from hotloop.apply.scaling import watch_scale
 
         why = why_not_autocast(model, None)
         if why is not None:

@@ -32,7 +32,6 @@ class Fsdp2(Technique):
     """
 
     id = "fsdp2"
-    title = "shard the model over the ranks (FSDP2)"
     summary = "keep only a shard of the parameters, gradients and optimizer state on each rank (`fully_shard`)"
     effort = "hard"
     numerics = Numerics.REORDERED

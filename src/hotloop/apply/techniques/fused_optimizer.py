@@ -32,7 +32,6 @@ class FusedOptimizer(Technique):
     """
 
     id = "fused-optimizer"
-    title = "update all parameters with one fused kernel"
     summary = "update all tensors in one kernel (`fused=True`)"
     effort = "easy"
     numerics = Numerics.REORDERED

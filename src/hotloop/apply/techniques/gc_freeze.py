@@ -39,7 +39,6 @@ class GcFreeze(Technique):
     """
 
     id = "gc-freeze"
-    title = "stop garbage collection from scanning long-lived objects"
     summary = "stop Python's garbage collector from scanning long-lived objects"
     effort = "easy"
     numerics = Numerics.EXACT

@@ -36,7 +36,7 @@ class HfAttention(Technique):
     """
 
     id = "hf-attention"
-    title = "choose the attention implementation of a Hugging Face model"
+    summary = "choose the attention implementation of a Hugging Face model"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK

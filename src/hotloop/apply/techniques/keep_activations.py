@@ -39,7 +39,6 @@ class KeepActivations(Technique):
     """
 
     id = "keep-activations"
-    title = "keep activations instead of recomputing them"
     summary = "do not recompute activations that fit in memory"
     effort = "easy"
     numerics = Numerics.EXACT

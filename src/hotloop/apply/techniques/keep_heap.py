@@ -41,7 +41,7 @@ class KeepHeap(Technique):
     """
 
     id = "keep-heap"
-    title = "keep freed memory in the process"
+    summary = "keep freed memory in the process"
     effort = "easy"
     numerics = Numerics.EXACT
     safety = Safety.ASK

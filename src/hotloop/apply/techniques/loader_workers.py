@@ -71,7 +71,6 @@ class LoaderWorkers(Technique):
     """
 
     id = "loader-workers"
-    title = "load batches in worker processes"
     summary = (
         "load batches in worker processes, or in more of them: `num_workers`, `persistent_workers`, `prefetch_factor`"
     )
@@ -169,10 +168,10 @@ class LoaderWorkers(Technique):
             return NotApplicable(why=refused)
         reads = _reads_of(loader, context.memory(self.id))
 
-        def tell(why: str) -> None:
+        def emit(why: str) -> None:
             context.report(self.id, NotApplicable(why=why))
 
-        effect = _give(loader, settings, workers, niceness, method, reads, tell)
+        effect = _give(loader, settings, workers, niceness, method, reads, emit)
         return replace(effect, explicit=explicit) if isinstance(effect, Applied) else effect
 
 
@@ -320,7 +319,7 @@ def _give(
     niceness: int,
     method: str,
     reads: Any,
-    tell: Callable[[str], None],
+    emit: Callable[[str], None],
 ) -> Effect:
     from hotloop.apply.loader_samples import Reads
     from hotloop.apply.worker_passes import LowPriority, WorkerPasses, give_workers
@@ -359,7 +358,7 @@ def _give(
             training_only=settings["passes"] == "training",
             is_resampled=numerics is Numerics.RESAMPLED,
             niceness=niceness,
-            tell=tell,
+            emit=emit,
         )
     _allow_open_files()
     kept = "kept between passes" if settings["persistent_workers"] else "restarted for each pass"

@@ -34,7 +34,7 @@ class MatmulPrecision(Technique):
     """
 
     id = "matmul-precision"
-    title = "compute float32 matrix products with fewer bits (TF32 or bfloat16)"
+    summary = "compute float32 matrix products with fewer bits (TF32 or bfloat16)"
     effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.ASK

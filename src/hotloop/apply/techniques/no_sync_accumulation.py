@@ -25,16 +25,15 @@ class NoSyncAccumulation(Technique):
 
     ## When it does not
     One backward per step. Scripts that read or change gradients by hand (`.grad`), or clip after every micro-batch:
-    they would see one rank's gradients. Communication hooks, hooks on parameters, sparse gradients, `join()`, and
-    `find_unused_parameters` (unless ddp-settings turns it off). Code that is imported later and uses gradients between
-    micro-batches would see local ones.
+    they would see one rank's gradients. Communication hooks (but compress-gradients, which then compresses the sum once
+    per step), hooks on parameters, sparse gradients, `join()`, and `find_unused_parameters` (unless ddp-settings turns
+    it off). Code that is imported later and uses gradients between micro-batches would see local ones.
 
     ## Numerics
     Reordered: the same sum of gradients, first over micro-batches, then over ranks.
     """
 
     id = "no-sync-accumulation"
-    title = "synchronise gradients once per step"
     summary = "average gradients once per step instead of after every micro-batch"
     effort = "medium"
     numerics = Numerics.REORDERED
@@ -61,7 +60,7 @@ class NoSyncAccumulation(Technique):
     )
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
-        from hotloop.apply.ddp import find_ddp, why_special
+        from hotloop.apply.ddp import find_ddp, why_no_average
         from hotloop.apply.rhythm import Rhythm
 
         choice = context.strategy.get(self.id)
@@ -78,17 +77,17 @@ class NoSyncAccumulation(Technique):
             return NotApplicable(why="DistributedDataParallel is inside another module, or compiled")
         if "rhythm" in context.memory(self.id):
             return NotApplicable(why="the script trains a second DistributedDataParallel")
-        why = why_special(model)
+        why = why_no_average(model)
         if why is not None:
             return NotApplicable(why=why)
         rhythm_memory = context.memory(self.id)
         steps = settings["learn_steps"]
         assert isinstance(steps, int)
 
-        def say(text: str, values: Mapping[str, Value] | None) -> None:
+        def emit(text: str, values: Mapping[str, Value] | None) -> None:
             context.report(self.id, NotApplicable(why=text) if values is None else Applied(text=text, values=values))
 
-        rhythm_memory["rhythm"] = Rhythm(model, steps, say)
+        rhythm_memory["rhythm"] = Rhythm(model, steps, emit)
         return None
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:

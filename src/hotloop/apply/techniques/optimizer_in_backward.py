@@ -37,7 +37,6 @@ class OptimizerInBackward(Technique):
     """
 
     id = "optimizer-in-backward"
-    title = "update each parameter inside backward"
     summary = "update each parameter inside backward, then free its gradient"
     effort = "hard"
     numerics = Numerics.REORDERED

@@ -30,7 +30,6 @@ class OptimizerStateOffload(Technique):
     """
 
     id = "optimizer-state-offload"
-    title = "keep optimizer state in host memory"
     summary = "keep the optimizer's state in host memory"
     effort = "hard"
     numerics = Numerics.EXACT

@@ -40,7 +40,6 @@ class PinnedMemory(Technique):
     """
 
     id = "pinned-memory"
-    title = "pin batches and copy them asynchronously"
     summary = "copy batches to the device from pinned memory without waiting for the copy"
     effort = "medium"
     numerics = Numerics.EXACT

@@ -55,7 +55,7 @@ class SdpaBackend(Technique):
     """
 
     id = "sdpa-backend"
-    title = "choose the kernel of scaled_dot_product_attention"
+    summary = "choose the kernel of scaled_dot_product_attention"
     effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.ASK
@@ -72,7 +72,7 @@ class SdpaBackend(Technique):
         name = str(settings["backend"])
         attentions = find_attention(model)
         if not any(one.kind == "sdpa" for one in attentions):
-            return NotApplicable(why=_say_none(attentions))
+            return NotApplicable(why=_explain_none(attentions))
         flags: Any = torch.backends.cuda
         before = _switches(flags)
         off = [switch for switch, is_on in before.items() if not is_on]
@@ -102,7 +102,7 @@ class SdpaBackend(Technique):
         return Applied(text=text, values={"backend": name}, undo=undo)
 
 
-def _say_none(attentions: tuple[Any, ...]) -> str:
+def _explain_none(attentions: tuple[Any, ...]) -> str:
     for one in attentions:
         if one.kind == "flash-attn":
             return f"{one.module} calls flash_attn itself ({one.file}:{one.line})"

@@ -38,7 +38,6 @@ class ThreadCount(Technique):
     """
 
     id = "thread-count"
-    title = "use as many compute threads as cores"
     summary = "use as many compute threads as this process has cores"
     effort = "easy"
     numerics = Numerics.REORDERED

@@ -34,7 +34,6 @@ class ZeroGradToNone(Technique):
     """
 
     id = "zero-grad-to-none"
-    title = "free gradients between steps"
     summary = "free gradients between steps (`set_to_none=True`)"
     effort = "easy"
     numerics = Numerics.EXACT
@@ -57,7 +56,7 @@ class ZeroGradToNone(Technique):
         watches: Any = context.memory(self.id).setdefault("watches", weakref.WeakKeyDictionary())
         watch = watches.get(target)
         if watch is None:
-            watch = watches[target] = Watch()
+            watch = watches[target] = ZeroingWatch()
         parameters = _parameters(target)
         if watch.windows <= WATCHED:
             watch.hook(context.optimizers())
@@ -96,7 +95,7 @@ class ZeroGradToNone(Technique):
         )
 
 
-class Watch:
+class ZeroingWatch:
     """Which parameters got a gradient between every two calls so far."""
 
     def __init__(self) -> None:
@@ -133,7 +132,7 @@ class Watch:
         self._versions = {id(p): (weakref.ref(p.grad), p.grad._version) for p in parameters if p.grad is not None}
 
 
-def _fill(watch: Watch) -> Callable[..., Any]:
+def _fill(watch: ZeroingWatch) -> Callable[..., Any]:
     """A parameter that got no gradient has zeros when the optimizer steps, as the script left it.
 
     A closure calls ``zero_grad`` and backward within the step, so the zeros come after it.

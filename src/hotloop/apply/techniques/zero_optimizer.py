@@ -32,7 +32,6 @@ class ZeroOptimizer(Technique):
     """
 
     id = "zero-optimizer"
-    title = "shard the optimizer state over the ranks"
     summary = "keep only a shard of the optimizer's state on each rank (`ZeroRedundancyOptimizer`)"
     effort = "medium"
     numerics = Numerics.REORDERED

@@ -7,7 +7,7 @@ from hotloop.core.findings import Finding, Fix, Skipped
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.on_trace import MATERIAL_RATIO, device_ranks, named_ranks, saving_from, window_ns
-from hotloop.diagnose.wording import say_share
+from hotloop.diagnose.wording import format_share
 
 FEWEST_STEPS_COUNT = 3
 """A first step asks for its memory; what two steps show may be that."""
@@ -25,7 +25,7 @@ def allocator_thrash_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | No
     if cost_ratio < MATERIAL_RATIO:
         return None
     return Finding(
-        title=f"the device idles {say_share(cost_ratio)} of the time while the host allocates or frees memory",
+        title=f"the device idles {format_share(cost_ratio)} of the time while the host allocates or frees memory",
         cost_ns=round(cost_ratio * rank.step_ns),
         cost_ratio=cost_ratio,
         saving=saving_from(None, cost_ratio, 0.2, 0.6, 1.0),

@@ -11,8 +11,8 @@ from hotloop.diagnose.aftermath import aftermath_ns
 from hotloop.diagnose.checkpoints import saving_rank
 from hotloop.diagnose.lines import SAVING, places, time_between_phases
 from hotloop.diagnose.measured import known_count
-from hotloop.diagnose.noise import recurs_unevenly, steps_between
-from hotloop.diagnose.wording import say_every, say_share, say_time
+from hotloop.diagnose.thresholds import recurs_unevenly, steps_between
+from hotloop.diagnose.wording import format_interval, format_share, format_time
 
 
 @rule("blocking-checkpoint", "the training loop waits while a checkpoint is written")
@@ -57,10 +57,10 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
     certainty = seen / (seen + 1.0)
     every = steps_between(rank.columns["checkpoints"]) or (1.0 / per_step if per_step > 0 else None)
     return Finding(
-        title=f"saving a checkpoint stops the loop for {say_time(each_ns)} "
-        f"{say_every(every, recurs_unevenly(rank.columns['checkpoints'])) if every else ''}: "
-        f"{say_share(stopped_ratio)} of the run"
-        + (f", plus {say_share(cost_ratio - stopped_ratio)} in slower steps after it" if slower_ns > 0 else ""),
+        title=f"saving a checkpoint stops the loop for {format_time(each_ns)} "
+        f"{format_interval(every, recurs_unevenly(rank.columns['checkpoints'])) if every else ''}: "
+        f"{format_share(stopped_ratio)} of the run"
+        + (f", plus {format_share(cost_ratio - stopped_ratio)} in slower steps after it" if slower_ns > 0 else ""),
         phase="checkpoint",
         cost_ns=round(mean_ns),
         time_ns={"checkpoint": rank.breakdown.mean_ns("checkpoint"), "other": round(beside.mean_ns)},

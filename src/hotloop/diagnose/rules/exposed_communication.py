@@ -6,20 +6,23 @@ from dataclasses import replace
 
 from hotloop.core.analysis import Analysis, DdpFacts, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Numerics, Saving, Skipped, saving_of_removal, saving_within
+from hotloop.core.link_choice import WayChoice
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.comm import (
     LOOPBACK_BYTES_PER_S,
     bucket_bytes,
+    crossed_link,
     explicit_ns,
     exposure_by_cause,
     is_distributed,
     shares_its_cores,
 )
 from hotloop.diagnose.measured import known_count, known_places, line_places
-from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, saving_from
-from hotloop.diagnose.wording import say_share
+from hotloop.diagnose.sending import applied_sender, bucket_cap_mib, choose_sending, saved_ratio, sender_ns
+from hotloop.diagnose.thresholds import is_material
+from hotloop.diagnose.wording import format_share
 
 ONE_BUCKET_BYTES = 8 << 20
 FEW_COLLECTIVES = 3.5
@@ -53,8 +56,8 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
     overlap = part.overlap_ratio or 0.0
     whose = f" on rank {rank.facts.rank}, which has the least," if len(ranks) > 1 else ""
     return Finding(
-        title=f"{say_share(cost_ratio)} of the device's time{whose} is communication that no computation hides "
-        f"({say_share(overlap)} of the communication is hidden)",
+        title=f"{format_share(cost_ratio)} of the device's time{whose} is communication that no computation hides "
+        f"({format_share(overlap)} of the communication is hidden)",
         phase="communication",
         cost_ns=round(cost_ratio * rank.step_ns),
         time_ns={"exposed_comm": round(cost_ratio * rank.step_ns)},
@@ -107,7 +110,9 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     a limit of the setup rather than a fault, and the forecast is low. If ranks use all cores of one host and exchange
     through its memory, communication takes cores from computation: splitting a bucket hides nothing, and gradients
     already sent as one flat tensor leave little to save. FSDP all-gathers weights and reduce-scatters gradients with
-    calls of its own, which cannot be told apart from the training's; that forecast is low too.
+    calls of its own, which cannot be told apart from the training's; that forecast is low too. If a strategy applied
+    `compress-gradients` or `local-updates`, its collectives count as the exchange of gradients: all but those at a line
+    that itself calls a collective.
     """
     if not is_distributed(analysis):
         return None
@@ -123,13 +128,21 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     cost_ratio = min(1.0, cost_ns / analysis.step_ns)
     if not is_material(analysis, cost_ratio, own_fields=("backward_ns", "communication_ns")):
         return None
-    own_ratio = min(1.0, exposure.explicit_ns / analysis.step_ns)
+    sender = applied_sender(rank)
+    own_ns = exposure.explicit_ns - sender_ns(rank, exposure.explicit_ns)
+    own_ratio = min(1.0, own_ns / analysis.step_ns)
     rest_ratio = cost_ratio - own_ratio
     mostly_own = own_ratio >= rest_ratio
-    saving, fix = _forecast(rank, cost_ratio, own_ratio)
+    mostly_called = 2 * exposure.explicit_ns >= cost_ns
+    saving, fix = _forecast(analysis, cost_ratio, own_ratio)
+    choice = None if mostly_own or sender is not None or fix != FIX_TRAINING else _choose(analysis)
+    if choice is not None:
+        fix = Fix(technique=str(choice.picked.technique), settings=choice.picked.settings)
+        saving = saving_of_removal(cost_ratio, saved_ratio(analysis, choice, exposure.rest_ns))
     return Finding(
-        title=f"{cost_ratio:.0%} of the step is communication between ranks that no computation hides",
-        phase="communication" if mostly_own else "backward",
+        title=f"{cost_ratio:.0%} of the step is communication between ranks that no computation hides"
+        + ("" if sender is None or mostly_own else f", mostly the exchange of {sender}"),
+        phase="communication" if mostly_called else "backward",
         cost_ns=round(cost_ns),
         time_ns={"communication": round(exposure.explicit_ns), "backward": round(exposure.rest_ns)},
         cost_ratio=cost_ratio,
@@ -137,24 +150,38 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         evidence={
             "own_collectives_ratio": round(own_ratio, 4),
             "gradient_exchange_ratio": round(rest_ratio, 4),
+            **({} if sender is None else {"exchanged_by": sender}),
             "collectives_per_step": round(known_count(rank, "collectives"), 2),
             "buckets": len(bucket_bytes(rank.ddp)) if rank.ddp is not None else None,
             "least_over_ranks": True,
         },
         where=line_places(rank.lines.get("communication_ns", ()), 0.1, 3)
-        if mostly_own
+        if mostly_called
         else known_places(rank.ddp.where if rank.ddp else None),
         fix=fix,
         ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),
     )
 
 
-def _forecast(rank: RankAnalysis, cost_ratio: float, own_ratio: float) -> tuple[Saving, Fix]:
+def _choose(analysis: Analysis) -> WayChoice | None:
+    """A way of sending less that pays on the interface that gradients cross; None where there is none."""
+    link = crossed_link(analysis)
+    choice = None if link is None else choose_sending(analysis, link)
+    return choice if choice is not None and choice.picked.technique is not None else None
+
+
+def _forecast(analysis: Analysis, cost_ratio: float, own_ratio: float) -> tuple[Saving, Fix]:
     """What a change wins where so much of the step is exchange and so much of that the training's own; and which."""
+    rank = analysis.lead
     rest_ratio = cost_ratio - own_ratio
     mostly_own = own_ratio >= rest_ratio
     collectives = known_count(rank, "collectives")
-    hideable = rank.ddp is not None and _is_unsplit(rank.ddp) and not shares_its_cores(rank)
+    sender = applied_sender(rank)
+    if sender is not None:  # most of the calls are its own, so the training does not send gradients one by one
+        collectives = min(collectives, FEW_COLLECTIVES)
+    hideable = (
+        sender != "local-updates" and rank.ddp is not None and _is_unsplit(rank.ddp) and not shares_its_cores(rank)
+    )
     own, rest = _saving_of_own(rank, collectives), HIDEABLE_SAVING if hideable else SHARDED_SAVING
     low, mid, high = (own_ratio * a + rest_ratio * b for a, b in zip(own, rest, strict=True))
     saving = saving_within(cost_ratio, low, mid, high, Basis.RULE_OF_THUMB)
@@ -166,7 +193,8 @@ def _forecast(rank: RankAnalysis, cost_ratio: float, own_ratio: float) -> tuple[
         return replace(saving, low_ratio=min(low, LEAST_NAMED_RATIO)), FIX_TRAINING
     if mostly_own:
         return saving, Fix(technique="overlap-own-collectives")
-    return saving, Fix(technique="ddp-buckets", settings={"bucket_cap_mb": 25})
+    cap_mib = bucket_cap_mib(analysis, crossed_link(analysis))
+    return saving, Fix(technique="ddp-buckets", settings={"bucket_cap_mb": cap_mib})
 
 
 def _saving_of_own(rank: RankAnalysis, collectives: float) -> tuple[float, float, float]:

@@ -9,8 +9,8 @@ from hotloop.core.findings import Basis, Finding, Fix, Skipped, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import VALIDATING, places_in_loop, time_between_phases
 from hotloop.diagnose.measured import known_count
-from hotloop.diagnose.noise import recurs_unevenly, steps_between, threshold_ratio
-from hotloop.diagnose.wording import say_every, say_share, say_time
+from hotloop.diagnose.thresholds import recurs_unevenly, steps_between, threshold_ratio
+from hotloop.diagnose.wording import format_interval, format_share, format_time
 
 FLOOR_RATIO = 0.10
 """A validation per epoch that takes a few percent is what a careful training looks like."""
@@ -53,17 +53,17 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     per_step = known_count(rank, "validations")
     seen = per_step * rank.steady_count
     if seen < 2:
-        return Skipped(reason=f"validation took {say_share(cost_ratio)} of the run, but ran fewer than twice in it")
+        return Skipped(reason=f"validation took {format_share(cost_ratio)} of the run, but ran fewer than twice in it")
     training = 1.0 - cost_ratio
     times_rarer = MOST_TIMES_RARER
     if training > 0:
         wanted = cost_ratio * (1.0 - AIM_RATIO) / (AIM_RATIO * training)
         times_rarer = max(2, min(MOST_TIMES_RARER, math.ceil(wanted)))
     every = steps_between(rank.columns["validations"]) or 1.0 / per_step
-    how_often = say_every(every, recurs_unevenly(rank.columns["validations"]))
+    how_often = format_interval(every, recurs_unevenly(rank.columns["validations"]))
     saved = cost_ratio * (1.0 - 1.0 / times_rarer)
     return Finding(
-        title=f"validation takes {say_share(cost_ratio)} of the run: {say_time(mean_ns / per_step)} {how_often}",
+        title=f"validation takes {format_share(cost_ratio)} of the run: {format_time(mean_ns / per_step)} {how_often}",
         phase="validation",
         cost_ns=round(mean_ns),
         time_ns={"validation": in_phase_ns, "other": round(beside.mean_ns)},

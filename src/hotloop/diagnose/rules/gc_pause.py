@@ -8,8 +8,8 @@ from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import COLLECTING, field_lines, places
 from hotloop.diagnose.measured import known_count, known_mean
-from hotloop.diagnose.noise import threshold_ratio
-from hotloop.diagnose.wording import say_every, say_share, say_time
+from hotloop.diagnose.thresholds import threshold_ratio
+from hotloop.diagnose.wording import format_interval, format_share, format_time
 
 
 @rule("gc-pause", "Python's garbage collector pauses the training loop")
@@ -53,8 +53,8 @@ def gc_pause(analysis: Analysis) -> Finding | None:
     how = "gc.collect() runs" if explicit else "garbage collection pauses the loop"
     settings: dict[str, Value] = {"remove_explicit": True} if explicit else {"freeze": True}
     return Finding(
-        title=f"{how} {say_every(1.0 / count) if count > 0 else ''}: {say_time(each_ns)} each, "
-        f"{say_share(cost_ratio)} of the run",
+        title=f"{how} {format_interval(1.0 / count) if count > 0 else ''}: {format_time(each_ns)} each, "
+        f"{format_share(cost_ratio)} of the run",
         cost_ns=round(pause_ns),
         cost_ratio=cost_ratio,
         saving=saving_of_removal(cost_ratio),

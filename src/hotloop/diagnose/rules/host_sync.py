@@ -9,14 +9,14 @@ from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.on_trace import (
     MATERIAL_RATIO,
     NO_DEVICE,
+    describe_blame,
     device_ranks,
     named_ranks,
     saving_from,
-    say_blame,
     steps_in,
     window_ns,
 )
-from hotloop.diagnose.wording import say_share
+from hotloop.diagnose.wording import format_share
 
 FEW_WAITS = 5
 """Where no steps are known, fewer waits than these may as well lie between two parts of a program."""
@@ -39,14 +39,14 @@ def host_sync_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     callers = [row for row in idle.syncs if row.total_ns > 0]
     named = f", mostly after {callers[0].name}" if callers else ""
     return Finding(
-        title=f"the device{whose} idles {say_share(cost_ratio)} of the time after the host waited for it{named}",
+        title=f"the device{whose} idles {format_share(cost_ratio)} of the time after the host waited for it{named}",
         cost_ns=round(cost_ratio * rank.step_ns),
         time_ns={"idle": round(cost_ratio * rank.step_ns)},
         cost_ratio=cost_ratio,
         saving=saving_from(rank.forecasts.get("no-host-syncs"), cost_ratio, 0.2, 0.6, 1.0),
         evidence={
             "waits_per_step": round(idle.sync_drained_count / steps_in(rank), 2),
-            "after": [say_blame(row) for row in callers[:3]],
+            "after": [describe_blame(row) for row in callers[:3]],
         },
         fix=Fix(technique="fewer-host-syncs"),
         ranks=named_ranks(tuple(r for r, x in zip(ranks, ratios, strict=True) if x >= 0.6 * cost_ratio), len(ranks)),

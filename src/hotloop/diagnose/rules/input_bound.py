@@ -7,16 +7,15 @@ from dataclasses import dataclass
 
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Numerics, Saving, Skipped, Value, Where, saving_within
+from hotloop.core.kept_samples import found_ratio
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
+from hotloop.core.worker_model import LATENCY_CPU_RATIO, LoadingWork, Overlap, best_overlap, waits_for_storage
 from hotloop.diagnose.cold_start import ColdStart, batches_of_an_epoch, find_cold_start
 from hotloop.diagnose.lines import places
 from hotloop.diagnose.loading import (
     PREPARED_LOW_RATIO,
     PREPARED_MID_RATIO,
-    LoadingWork,
-    Overlap,
-    best_overlap,
     busy_cores,
     cores_per_rank,
     fetch_work_ns,
@@ -28,7 +27,6 @@ from hotloop.diagnose.loading import (
     waiting_rank,
 )
 from hotloop.diagnose.measured import known_mean, known_places
-from hotloop.diagnose.noise import NOISE_MULTIPLE, threshold_ratio
 from hotloop.diagnose.on_trace import saving_from, window_ns
 from hotloop.diagnose.once import severity_once
 from hotloop.diagnose.samples import (
@@ -38,13 +36,21 @@ from hotloop.diagnose.samples import (
     sample_lines,
     slow_tokenizer,
 )
-from hotloop.diagnose.wording import say_share, say_time
+from hotloop.diagnose.thresholds import NOISE_MULTIPLE, threshold_ratio
+from hotloop.diagnose.wording import format_share, format_time
 
 FLOOR_RATIO = 0.02
 """Every loader costs something; below two percent of the step there is nothing to win."""
 
 PREPARED_SAMPLE_NS = 5_000.0
 """A sample that costs less than this is copied, not made: preparing it ahead of the training leaves the same copy."""
+
+LEAST_EPOCHS = 2.0
+"""From so many epochs in this run on, keeping samples is the fix; in a shorter one they are prepared ahead of it."""
+CACHE_IN_ONE_EPOCH = (
+    "too few samples were read twice in this run: in memory it pays from the second epoch on, with a folder from the "
+    "next run on"
+)
 
 NO_CORE_MID_RATIO = 0.15
 """Rule of thumb: part of the wait that is expected back from workers where no core is free for them."""
@@ -58,12 +64,14 @@ WORKERS_ON_TRACE = {
     False: "the workers are too few or too slow: more of them help while cores are free",
 }
 
+NOT_JUDGED = {
+    False: "not judged: no DataLoader was observed making these batches",
+    True: "AdaptiveLoader chooses their number: where it still waits, the samples have to become cheaper",
+}
+
 UNKNOWN_LOW_RATIO, UNKNOWN_MID_RATIO = 0.2, 0.6
 """Rule of thumb: part of the wait that is won where nothing is known of the loader."""
 _THUMB = Basis.RULE_OF_THUMB
-
-LATENCY_CPU_RATIO = 0.5
-"""Loading whose thread is on a CPU for less than this part of its time waits for storage or a network."""
 
 
 def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
@@ -84,7 +92,7 @@ def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     alike = all((one.share("input_wait") or 0.0) >= 0.6 * cost_ratio for one in known)
     workers = "" if in_main is None else " (num_workers=0)" if in_main else " despite its workers"
     return Finding(
-        title=f"every step waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch{workers}",
+        title=f"every step waits {format_time(wait_ns)} ({format_share(cost_ratio)}) for the next batch{workers}",
         phase="input_wait",
         cost_ns=round(wait_ns),
         time_ns={"input_wait": round(wait_ns)},
@@ -139,6 +147,10 @@ def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
 
     A tokenizer written in Python is reported as `slow_tokenizer`: `use_fast=True` selects the one in Rust.
 
+    `cache-samples` keeps the samples of the first epoch for the later ones, in memory or in a folder. It is the fix if
+    the samples draw no random numbers and this run had two epochs or more. Its forecast is for the epochs of this run,
+    of which the first wins nothing; `saving_in_later_epochs_ratio` is what a longer training approaches.
+
     The forecast for preparing samples counts the part of `__getitem__` that stack samples show before its first random
     draw, recognised by names in the source; without such samples the saving is unknown. Samples of a few microseconds
     are already copies: with all cores busy, no saving is promised. If no core was free, because the training or other
@@ -152,20 +164,20 @@ def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
     starts = [find_cold_start(rank) for rank in analysis.ranks]
     index = max(range(len(starts)), key=lambda i: 0.0 if (one := starts[i]) is None else one.run_ratio)
     start = starts[index]
-    once = None if start is None else _tell_cold_start(analysis, analysis.ranks[index], start)
+    once = None if start is None else _report_cold_start(analysis, analysis.ranks[index], start)
     rank = waiting_rank(analysis)
     own = starts[analysis.ranks.index(rank)]
     steady = _judge_steady(analysis, rank, 0.0 if own is None else own.steady_ns)
     return (steady, once) if steady is not None and once is not None else steady or once
 
 
-def _tell_cold_start(analysis: Analysis, rank: RankAnalysis, start: ColdStart) -> Finding:
+def _report_cold_start(analysis: Analysis, rank: RankAnalysis, start: ColdStart) -> Finding:
     """Something fills at the start: what its steps wait for batches beyond the later ones."""
     loader = main_loader(rank)
     return Finding(
         title=f"batches arrive more slowly {'in the first epoch' if start.is_epoch else 'at the start'}: the first "
-        f"{start.steps_count} steps wait {say_time(start.beyond_ns)} ({say_share(start.run_ratio)} of this run) longer "
-        "than later steps; you pay for filling a cache once per start",
+        f"{start.steps_count} steps wait {format_time(start.beyond_ns)} ({format_share(start.run_ratio)} of this run) "
+        "longer than later steps; you pay for filling a cache once per start",
         phase="input_wait",
         cost_ns=round(start.beyond_ns),
         cost_ratio=start.run_ratio,
@@ -196,9 +208,9 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
         return None
     ranks, who = _who_waits(analysis, rank)
     work = None if loader is None else loading_work(rank, loader, wait_ns)
-    if loader is None or work is None:
+    if loader is None or work is None or loader.chooses_workers:
         return Finding(
-            title=f"{who} waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch",
+            title=f"{who} waits {format_time(wait_ns)} ({format_share(cost_ratio)}) for the next batch",
             phase="input_wait",
             cost_ns=round(wait_ns),
             time_ns={"input_wait": round(wait_ns)},
@@ -206,7 +218,7 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
             saving=saving_within(
                 cost_ratio, UNKNOWN_LOW_RATIO * cost_ratio, UNKNOWN_MID_RATIO * cost_ratio, cost_ratio, _THUMB
             ),
-            evidence={"cause": "unknown", "workers": "not judged: no DataLoader was observed making these batches"},
+            evidence={"cause": "unknown", "workers": NOT_JUDGED[loader is not None and bool(loader.chooses_workers)]},
             where=places(rank.lines.get("input_wait_ns", ())),
             ranks=ranks,
         )
@@ -219,20 +231,20 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
     draws = draws_random(rank, loader)
     same = before_draws_ratio(rank) if draws else 1.0
     saving, fix = _forecast(rank, loader, work, overlap, cost_ratio, cause, lacks_cores, draws, same)
-    title = f"{who} waits {say_time(wait_ns)} ({say_share(cost_ratio)}) for the next batch"
+    title = f"{who} waits {format_time(wait_ns)} ({format_share(cost_ratio)}) for the next batch"
     if restarts_ns > 0:
-        title += f", plus {say_share(restarts_ns / rank.step_mean_ns)} for restarting workers"
-    title += ": " + _say_cause(cause, loader, work, compute_ns, batches)
+        title += f", plus {format_share(restarts_ns / rank.step_mean_ns)} for restarting workers"
+    title += ": " + _describe_cause(cause, loader, work, compute_ns, batches)
     # Workers that wait for storage need no core of their own.
-    needs_core = work.cpu_ns >= LATENCY_CPU_RATIO * work.wall_ns
+    needs_core = not waits_for_storage(work)
     if fix.technique == "loader-workers" and needs_core and (cores.all - cores.busy) * compute_ns < 0.5 * work.cpu_ns:
         alone = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores.all, busy=cores.own)
         saving = _without_a_free_core(saving, rank, alone, cost_ratio)
         if not _has_fewer_workers(fix, loader):
             title += OTHERS_HAVE_CORES if cores.taken >= LEAST_TAKEN_CORES and not lacks_cores else NO_FREE_CORE
-    is_preparation = fix.technique == "precompute-samples"
+    is_preparation = fix.technique in ("precompute-samples", "cache-samples")
     if is_preparation and draws:
-        part = f" ({say_share(same)} of the wait)" if same else ""
+        part = f" ({format_share(same)} of the wait)" if same else ""
         title += f"; samples draw random numbers, so only the work before that{part} can be prepared"
     return Finding(
         title=title,
@@ -243,8 +255,9 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
         saving=saving,
         evidence={
             "cause": cause,
-            "workers": _say_workers(fix, loader, cause, overlap, rank),
+            "workers": _describe_workers(fix, loader, cause, overlap, rank),
             "to_prepare": describe_preparation(rank) if is_preparation else None,
+            **(_describe_cache(rank, loader, fix, saving) if is_preparation and draws is False else {}),
             "draws_random": draws,
             "before_draws_ratio": round(same, 2) if draws and same is not None else None,
             "slow_tokenizer": slow_tokenizer(sample_lines(rank)),
@@ -306,15 +319,15 @@ def _has_fewer_workers(fix: Fix, loader: LoaderFacts) -> bool:
     return isinstance(wanted, int) and wanted < (loader.num_workers or 0)
 
 
-def _say_workers(fix: Fix, loader: LoaderFacts, cause: str, overlap: Overlap, rank: RankAnalysis) -> str:
+def _describe_workers(fix: Fix, loader: LoaderFacts, cause: str, overlap: Overlap, rank: RankAnalysis) -> str:
     """Why loader workers are the fix, or are not."""
     if _has_fewer_workers(fix, loader):
         return f"{loader.num_workers} share {rank.cores} cores with the training: fewer leave it more of them"
     if cause == "uneven-batches":
         return "they are quick enough on average: a longer queue bridges late batches"
     hands = f"{overlap.workers} worker{'s' * (overlap.workers != 1)}"
-    forecast = f"{say_time(overlap.mid_ns)} per step with {hands}, {say_time(rank.step_mean_ns)} now"
-    if fix.technique == "precompute-samples":
+    forecast = f"{format_time(overlap.mid_ns)} per step with {hands}, {format_time(rank.step_mean_ns)} now"
+    if fix.technique in ("precompute-samples", "cache-samples"):
         return f"no core is free for them: {forecast}"
     return f"they load in parallel with the computation: {forecast}"
 
@@ -342,28 +355,28 @@ def _cause_of(loader: LoaderFacts, work: LoadingWork, compute_ns: float, needs_c
         return "slow-collate"
     if needs_core_ns < LATENCY_CPU_RATIO * loader.fetch_ns:
         return "storage"
-    # Samples that take less than the computation need only hands; dearer ones are the fault themselves.
+    # Samples that take less than the computation need only more workers; slower ones are the fault themselves.
     return "too-few-workers" if workers and work.wall_ns <= 2.0 * workers * compute_ns else "slow-getitem"
 
 
-def _say_cause(cause: str, loader: LoaderFacts, work: LoadingWork, compute_ns: float, batches: float) -> str:
+def _describe_cause(cause: str, loader: LoaderFacts, work: LoadingWork, compute_ns: float, batches: float) -> str:
     workers = loader.num_workers or 0
     hands = f"{workers} worker{'s' * (workers > 1)}"
     place = f"in {hands}" if workers else "in the main process (num_workers=0)"
-    period = say_time(work.wall_ns / max(1, workers) / batches)
+    period = format_time(work.wall_ns / max(1, workers) / batches)
     if cause == "storage" and loader.fetch_ns and loader.fetch_cpu_ns is not None:
-        busy = say_share(loader.fetch_cpu_ns / loader.fetch_ns)
-        return f"reading a batch {place} takes {say_time(loader.fetch_ns)}, only {busy} of it on the CPU"
+        busy = format_share(loader.fetch_cpu_ns / loader.fetch_ns)
+        return f"reading a batch {place} takes {format_time(loader.fetch_ns)}, only {busy} of it on the CPU"
     if cause == "slow-collate":
-        return f"collate_fn takes {say_time(loader.collate_ns or 0.0)} a batch {place}"
+        return f"collate_fn takes {format_time(loader.collate_ns or 0.0)} a batch {place}"
     if cause == "uneven-batches":
         return f"{hands} could deliver one every {period}, but batches arrive unevenly or are slow to transfer"
     if cause == "too-few-workers":
-        return f"{hands} can deliver one every {period}, but computing takes only {say_time(compute_ns / batches)}"
+        return f"{hands} can deliver one every {period}, but computing takes only {format_time(compute_ns / batches)}"
     if loader.fetch_ns is None:
         return f"samples are made {place}"
     maker = "__iter__" if loader.iterable else "__getitem__"
-    return f"{maker} runs {place}, {say_time(loader.fetch_ns)} a batch"
+    return f"{maker} runs {place}, {format_time(loader.fetch_ns)} a batch"
 
 
 def _forecast(
@@ -403,6 +416,10 @@ def _forecast(
         if not same:  # not known which part of a sample comes before its random part
             return saving_within(cost_ratio, low, max(low, 0.4 * cost_ratio), cost_ratio, Basis.RULE_OF_THUMB), fix
         sure, likely = (max(low, part * same * cost_ratio) for part in (PREPARED_LOW_RATIO, PREPARED_MID_RATIO))
+        if draws is False and cause != "slow-collate" and (_epochs(loader) or 0.0) >= LEAST_EPOCHS:
+            found = _found_ratio(rank, loader) * _fetch_ratio(loader)
+            kept = saving_within(cost_ratio, found * sure, found * likely, found * cost_ratio, Basis.SIMULATED)
+            return kept, Fix(technique="cache-samples")
         return saving_within(cost_ratio, sure, likely, cost_ratio, Basis.SIMULATED), fix
     return (
         saving_within(cost_ratio, low, mid, high, Basis.SIMULATED),
@@ -411,6 +428,34 @@ def _forecast(
             settings={"num_workers": overlap.workers, "persistent_workers": True, "prefetch_factor": 2},
         ),
     )
+
+
+def _epochs(loader: LoaderFacts) -> float | None:
+    """Passes over the data in this run; None where its length or its batches are not known."""
+    batches = None if loader.iterable else batches_of_an_epoch(loader)
+    return None if not batches or loader.batches is None else loader.batches / batches
+
+
+def _found_ratio(rank: RankAnalysis, loader: LoaderFacts) -> float:
+    """Share of this run's reads that would have found their sample in a cache."""
+    return found_ratio(_epochs(loader) or 0.0, max(1, rank.world_size))
+
+
+def _fetch_ratio(loader: LoaderFacts) -> float:
+    """Share of the making of a batch that reads its samples; collating them is left."""
+    fetch_ns, collate_ns = loader.fetch_ns or 0.0, loader.collate_ns or 0.0
+    return fetch_ns / (fetch_ns + collate_ns) if fetch_ns + collate_ns > 0 else 1.0
+
+
+def _describe_cache(rank: RankAnalysis, loader: LoaderFacts, fix: Fix, saving: Saving) -> dict[str, Value]:
+    """Evidence: from when a cache of the samples pays."""
+    epochs, found = _epochs(loader), _found_ratio(rank, loader)
+    told: dict[str, Value] = {"epochs": None if epochs is None else round(epochs, 1)}
+    if fix.technique != "cache-samples":
+        return {**told, "cache": None if epochs is None else CACHE_IN_ONE_EPOCH}
+    told["found_in_cache_ratio"] = round(found, 3)
+    told["saving_in_later_epochs_ratio"] = round(saving.mid_ratio / found, 3) if found else None
+    return told
 
 
 def _without_a_free_core(saving: Saving, rank: RankAnalysis, alone: Overlap, cost_ratio: float) -> Saving:

@@ -9,14 +9,14 @@ from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose.on_trace import (
     MATERIAL_RATIO,
     NO_DEVICE,
+    describe_blame,
     device_ranks,
     named_ranks,
     saving_from,
-    say_blame,
     steps_in,
     window_ns,
 )
-from hotloop.diagnose.wording import say_share
+from hotloop.diagnose.wording import format_share
 
 SHORT_RATIO = 0.5
 """Where fewer kernels than this are short, it is single slow calls that come late, not launching itself..."""
@@ -55,14 +55,14 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     if short_ratio < SHORT_RATIO and not starved:
         return None
     why = (
-        f"{say_share(short_ratio)} of the kernels take less than 10 µs"
+        f"{format_share(short_ratio)} of the kernels take less than 10 µs"
         if short_ratio >= SHORT_RATIO
-        else f"after {say_share(starved_ratio)} of the kernels, nothing is queued"
+        else f"after {format_share(starved_ratio)} of the kernels, nothing is queued"
     )
     cost_ns = cost_ratio * rank.step_ns
     # Recording Python frames slows the host, and with it every launch: part of the idle time is the profiler's own.
     sure = 0.1 if rank.facts.has_stacks else 0.3
-    late_calls: list[Value] = [say_blame(row) for row in idle.blamed if row.cause == "launch-late"]
+    late_calls: list[Value] = [describe_blame(row) for row in idle.blamed if row.cause == "launch-late"]
     evidence: dict[str, Value] = {
         "short_kernels_ratio": launch.short_kernels_ratio,
         "starved_kernels_ratio": round(starved_ratio, 4),
@@ -70,7 +70,7 @@ def launch_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
         "host": late_calls[:3],
     }
     return Finding(
-        title=f"the device{whose} idles {say_share(cost_ratio)} of the time because the host launches kernels too "
+        title=f"the device{whose} idles {format_share(cost_ratio)} of the time because the host launches kernels too "
         f"late; {why}",
         cost_ns=round(cost_ns),
         time_ns={"idle": round(cost_ns)},

@@ -9,8 +9,8 @@ from hotloop.core.findings import Finding, Fix, Skipped, saving_of_removal
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import LOGGING, own_ns, places, time_between_phases
-from hotloop.diagnose.noise import threshold_ratio
-from hotloop.diagnose.wording import say_share, say_time, shorten_code
+from hotloop.diagnose.thresholds import threshold_ratio
+from hotloop.diagnose.wording import format_share, format_time, shorten_code
 
 TIMES_RARER = 10
 """How much less often the fix logs."""
@@ -47,7 +47,9 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     if lead.step_mean_ns <= 0 or gaps_ns / lead.step_mean_ns < threshold:
         return None
     if not any(lead.lines.get(name) for name in GAP_FIELDS):
-        return Skipped(reason=f"too few stack samples to explain {say_share(gaps_ns / lead.step_mean_ns)} of the step")
+        return Skipped(
+            reason=f"too few stack samples to explain {format_share(gaps_ns / lead.step_mean_ns)} of the step"
+        )
     part = time_between_phases(lead, LOGGING)
     cost_ratio = min(1.0, part.mean_ns / lead.step_mean_ns)
     if cost_ratio < threshold or not part.lines:
@@ -62,7 +64,7 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     shown = f" ({shorten_code(line.text)})" if line.text.strip() else ""
     gone = 1.0 - 1.0 / TIMES_RARER
     return Finding(
-        title=f"logging takes {say_time(part.mean_ns)} ({say_share(cost_ratio)}) {often}, "
+        title=f"logging takes {format_time(part.mean_ns)} ({format_share(cost_ratio)}) {often}, "
         f"most of it in {line.where.function}{shown}",
         phase="other",
         cost_ns=round(part.mean_ns),

@@ -7,7 +7,7 @@ from hotloop.core.findings import Basis, Finding, Fix, Numerics, Value, saving_o
 from hotloop.core.recording import CLOSED_BY_SCALER_SKIP
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_mean, known_places
-from hotloop.diagnose.noise import MATERIAL_RATIO, is_material_span
+from hotloop.diagnose.thresholds import MATERIAL_RATIO, is_material_span
 
 MANY_SKIPS_RATIO = 0.02
 FEWEST_SKIPS = 5

@@ -11,7 +11,7 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Finding, Fix, Severity, Skipped
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
-from hotloop.diagnose.wording import say_bytes
+from hotloop.diagnose.wording import format_bytes
 
 SMALLEST_GROWTH_BYTES = 16 << 20
 """Over the steady steps; an allocator that warms up takes as much in a short run."""
@@ -52,9 +52,9 @@ def memory_growth_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     total = _total_bytes(rank, worst.device)
     # Levels that begin at an unknown height say nothing of what is left.
     left = None if total is None or not worst.is_absolute else max(0.0, (total - worst.last_allocated_bytes) / slope)
-    then = "" if left is None else f"; {say_bytes(total or 0)} will be full in about {_say_count(left)} steps"
+    then = "" if left is None else f"; {format_bytes(total or 0)} will be full in about {_format_count(left)} steps"
     return Finding(
-        title=f"device memory grows by {say_bytes(slope)} per step over {steps} recorded steps{then}",
+        title=f"device memory grows by {format_bytes(slope)} per step over {steps} recorded steps{then}",
         evidence={
             "growth_bytes_per_step": round(slope),
             "noise_bytes_per_step": round(noise),
@@ -110,9 +110,9 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
         left = max(0.0, (total - together * used) / (together * slope))
     severity = _severity_of(left)
     slow_ranks = tuple(one.rank for _, one in growing if one.rank is not None)
-    then = "" if left is None else f"; {say_bytes(total or 0)} will be full in about {_say_count(left)} steps"
+    then = "" if left is None else f"; {format_bytes(total or 0)} will be full in about {_format_count(left)} steps"
     return Finding(
-        title=f"memory grows by {say_bytes(slope)} per step{then}",
+        title=f"memory grows by {format_bytes(slope)} per step{then}",
         evidence={
             "growth_bytes_per_step": round(slope),
             "noise_bytes_per_step": None
@@ -198,10 +198,10 @@ def _slope_of(values: Sequence[int]) -> float:
     return above / below if below else 0.0
 
 
-def _say_count(count: float) -> str:
+def _format_count(count: float) -> str:
     """Two significant digits: a forecast of this kind has no more.
 
-    >>> _say_count(48_731)
+    >>> _format_count(48_731)
     '49,000'
     """
     whole = max(0, round(count))

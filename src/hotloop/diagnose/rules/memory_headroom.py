@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Fix, Kind, Skipped
 from hotloop.core.rules import rule
-from hotloop.diagnose.wording import say_bytes, say_share
+from hotloop.diagnose.wording import format_bytes, format_share
 
 USED_RATIO = 0.5
 
@@ -39,7 +39,7 @@ def memory_headroom(analysis: Analysis) -> Finding | Skipped | None:
     if peak / total >= USED_RATIO:
         return None
     return Finding(
-        title=f"{say_bytes(total - peak)} of device memory is never used (peak {say_share(peak / total)})",
+        title=f"{format_bytes(total - peak)} of device memory is never used (peak {format_share(peak / total)})",
         evidence={"peak_bytes": peak, "total_bytes": total},
         fix=Fix(technique="batch-size"),
     )

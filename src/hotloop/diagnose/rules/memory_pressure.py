@@ -6,7 +6,7 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Fix, Severity, Skipped
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
-from hotloop.diagnose.wording import say_bytes, say_share
+from hotloop.diagnose.wording import format_bytes, format_share
 
 FULL_RATIO = 0.90
 NEARLY_FULL_RATIO = 0.97
@@ -30,7 +30,7 @@ def memory_pressure_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | Non
         return None
     where = f" on rank {rank.facts.rank}" if len(analysis.ranks) > 1 else ""
     return Finding(
-        title=f"device memory peaks at {say_share(peak_ratio)} of {say_bytes(total_bytes)}{where}",
+        title=f"device memory peaks at {format_share(peak_ratio)} of {format_bytes(total_bytes)}{where}",
         evidence={"peak_bytes": peak_bytes, "total_bytes": total_bytes},
         fix=Fix(technique="activation-checkpointing"),
         ranks=() if rank.facts.rank is None or len(analysis.ranks) == 1 else (rank.facts.rank,),
@@ -69,7 +69,8 @@ def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
     worst = known[ratios.index(peak_ratio)]
     where = f" on rank {worst.rank}" if len(analysis.ranks) > 1 else ""
     return Finding(
-        title=f"device memory peaks at {say_share(peak_ratio)} of {say_bytes(worst.memory_total_bytes or 0)}{where}",
+        title=f"device memory peaks at {format_share(peak_ratio)} of {format_bytes(worst.memory_total_bytes or 0)}"
+        f"{where}",
         evidence={"peak_bytes": worst.memory_peak_bytes, "total_bytes": worst.memory_total_bytes},
         fix=Fix(technique="activation-checkpointing"),
         ranks=() if worst.rank is None or len(analysis.ranks) == 1 else (worst.rank,),

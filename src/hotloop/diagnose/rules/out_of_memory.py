@@ -9,7 +9,7 @@ from hotloop.core.analysis import Analysis, MemoryFailure, RankAnalysis
 from hotloop.core.findings import Finding, Fix, Severity, Value
 from hotloop.core.rules import rule
 from hotloop.diagnose.loading import main_loader
-from hotloop.diagnose.wording import say_bytes
+from hotloop.diagnose.wording import format_bytes
 
 NOISE_MULTIPLE = 3.0
 """A growth below so many standard errors is noise."""
@@ -117,13 +117,13 @@ def _title(failure: MemoryFailure, is_too_large: bool, rank: RankAnalysis | None
     title = f"{who} ran out of {memory} {when}"
     if failure.is_killed:
         title += ": the kernel killed it"
-    used = None if failure.used_bytes is None else say_bytes(failure.used_bytes)
-    total = "" if failure.total_bytes is None else f" of {say_bytes(failure.total_bytes)}"
+    used = None if failure.used_bytes is None else format_bytes(failure.used_bytes)
+    total = "" if failure.total_bytes is None else f" of {format_bytes(failure.total_bytes)}"
     if is_too_large:
-        return f"{title}: one allocation of {say_bytes(failure.asked_bytes or 0)} exceeds all memory ({total[4:]})"
+        return f"{title}: one allocation of {format_bytes(failure.asked_bytes or 0)} exceeds all memory ({total[4:]})"
     if failure.asked_bytes is not None:
         held = "" if used is None else f" with {used}{total} in use"
-        return f"{title}: allocating {say_bytes(failure.asked_bytes)} failed{held}"
+        return f"{title}: allocating {format_bytes(failure.asked_bytes)} failed{held}"
     return title if used is None else f"{title}, with {used}{total} in use"
 
 

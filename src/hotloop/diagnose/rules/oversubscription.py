@@ -6,7 +6,7 @@ from hotloop.core.analysis import Analysis, Forecast, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.loading import main_loader
-from hotloop.diagnose.measured import evidence_of, say_probed
+from hotloop.diagnose.measured import describe_probed, evidence_of
 
 HARMLESS_RATIO = 0.005
 """A measured gain below this says that the extra threads do no harm here."""
@@ -78,7 +78,9 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
         )
     cost_ratio = None if saving is None or probed is None else saving.high_ratio
     across = f" of {ranks} ranks" if ranks > 1 else ""
-    measured = f"; {wanted} per process {say_probed(probed, saving.mid_ratio, 'were')}" if probed and saving else ""
+    measured = (
+        f"; {wanted} per process {describe_probed(probed, saving.mid_ratio, 'were')}" if probed and saving else ""
+    )
     return Finding(
         title=f"{total} compute threads{across} share {cores} core{'s' * (cores != 1)}{measured}",
         cost_ns=None if cost_ratio is None else round(cost_ratio * lead.step_mean_ns),

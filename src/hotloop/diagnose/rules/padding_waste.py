@@ -6,7 +6,7 @@ from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
 from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Skipped, Value, Where, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_places, train_share
-from hotloop.diagnose.noise import is_material
+from hotloop.diagnose.thresholds import is_material
 
 DISPATCH_NS = 2_500.0
 """Host time of an operator that does not shrink with its input (as in small-batch: measured 2 to 4 us on CPUs)."""
@@ -33,7 +33,7 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
 
     ## What to do
     In the collate function, pad to the longest sample of the batch, not to the model's maximum. If lengths vary within
-    a batch, group samples of similar length (length bucketing), or pack several samples into one row.
+    a batch, group samples of similar length (`group-by-length`), or pack several samples into one row.
 
     ## When it is wrong
     With static shapes for torch.compile or CUDA graphs, a few bucket lengths are better than the exact longest one.
@@ -74,7 +74,7 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
         saving=saving,
         evidence=evidence,
         where=_where(loader),
-        fix=Fix(technique="pad-to-longest" if use_longest else "length-bucketing"),
+        fix=Fix(technique="pad-to-longest" if use_longest else "group-by-length"),
     )
 
 

@@ -7,7 +7,7 @@ from hotloop.core.findings import Basis, Finding, Fix, Skipped, saving_within
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, window_ns
-from hotloop.diagnose.wording import say_share
+from hotloop.diagnose.wording import format_share
 
 
 def pageable_transfer_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
@@ -28,7 +28,7 @@ def pageable_transfer_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | N
         return None
     rank = ranks[worst]
     return Finding(
-        title=f"copies from pageable memory that nothing hides take {say_share(cost_ratio)} of the device's time",
+        title=f"copies from pageable memory that nothing hides take {format_share(cost_ratio)} of the device's time",
         phase="h2d",
         cost_ns=round(cost_ratio * rank.step_ns),
         time_ns={"exposed_mem": round(cost_ratio * rank.step_ns)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, saving_within
 from hotloop.core.rules import rule
+from hotloop.core.worker_model import LoadingWork, best_overlap
 from hotloop.diagnose.lines import (
     BATCH,
     BOOKKEEPING,
@@ -21,11 +22,15 @@ from hotloop.diagnose.lines import (
     time_of_kinds,
     time_of_other_kinds,
 )
-from hotloop.diagnose.loading import PREPARED_MID_RATIO, LoadingWork, best_overlap, busy_cores, cores_per_rank
+from hotloop.diagnose.loading import (
+    PREPARED_MID_RATIO,
+    busy_cores,
+    cores_per_rank,
+)
 from hotloop.diagnose.measured import known_count
-from hotloop.diagnose.noise import NOISE_MULTIPLE, threshold_ratio
 from hotloop.diagnose.samples import slow_tokenizer
-from hotloop.diagnose.wording import say_share, say_time
+from hotloop.diagnose.thresholds import NOISE_MULTIPLE, threshold_ratio
+from hotloop.diagnose.wording import format_share, format_time
 
 FLOOR_RATIO = 0.02
 
@@ -54,8 +59,9 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
 
     ## What to do
     Move these lines into the data set's `__getitem__` or into `collate_fn` and give the DataLoader workers, or prepare
-    the samples once, before training. Where the lines loop over items, work on whole tensors. A tokenizer written in
-    Python is reported as `slow_tokenizer`: `use_fast=True` selects the one in Rust.
+    the samples once, before training; `hotloop.CachedDataset` keeps what `__getitem__` answers for the next epochs.
+    Where the lines loop over items, work on whole tensors. A tokenizer written in Python is reported as
+    `slow_tokenizer`: `use_fast=True` selects the one in Rust.
 
     ## When it is wrong
     Work that needs the model (hard-example mining, self-play) cannot move into a worker. Augmentation that runs on the
@@ -74,7 +80,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
         return None
     if not any(rank.lines.get(name) for name in ("after_input_ns", *GAPS_WITHOUT_LOADER, AFTER_ACTING)):
         return Skipped(
-            reason=f"{say_share(_gap_ns(rank) / rank.step_mean_ns)} of the step passes between batch and forward, "
+            reason=f"{format_share(_gap_ns(rank) / rank.step_mean_ns)} of the step passes between batch and forward, "
             "but there are too few stack samples to show in which lines",
         )
     work = _preparation(rank)
@@ -83,8 +89,8 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
         return _hidden_behind_bookkeeping(analysis, rank)
     line = work.lines[0]
     return Finding(
-        title=f"preparing the batch in the loop body takes {say_time(work.mean_ns)} ({say_share(cost_ratio)}) of every "
-        f"step: {_say_line(line.where.function, line.text)}",
+        title=f"preparing the batch in the loop body takes {format_time(work.mean_ns)} ({format_share(cost_ratio)}) of "
+        f"every step: {_describe_line(line.where.function, line.text)}",
         phase="other",
         cost_ns=round(work.mean_ns),
         time_ns={"other": round(work.mean_ns)},
@@ -118,10 +124,10 @@ def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Findin
     if cost_ratio < HIDDEN_RATIO or found.mean_ns < HIDDEN_NS or not found.lines or not found.lines[0].late_ratio:
         return None
     line = found.lines[0]
-    what = _say_line(line.where.function, line.text)
+    what = _describe_line(line.where.function, line.text)
     return Finding(
-        title=f"{say_time(found.mean_ns)} ({say_share(cost_ratio)}) of every step passes between batch and forward, in "
-        f"Python code before {what} or in that line: stack samples cannot tell which",
+        title=f"{format_time(found.mean_ns)} ({format_share(cost_ratio)}) of every step passes between batch and "
+        f"forward, in Python code before {what} or in that line: stack samples cannot tell which",
         phase="other",
         cost_ns=round(found.mean_ns),
         time_ns={"other": round(found.mean_ns)},
@@ -175,7 +181,7 @@ def _forecast(rank: RankAnalysis, work: FieldShare, cost_ratio: float) -> Saving
     return saving_within(cost_ratio, low, mid, high, Basis.SIMULATED)
 
 
-def _say_line(function: str, text: str) -> str:
+def _describe_line(function: str, text: str) -> str:
     shown = text.strip()
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
     return f"`{shown}` in {function}" if shown else f"in {function}"

@@ -6,8 +6,8 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import IN_PLACE, WEIGHTS, add_shares, own_ns, places, time_of_kinds
-from hotloop.diagnose.noise import threshold_ratio
-from hotloop.diagnose.wording import say_share, say_time, shorten_code
+from hotloop.diagnose.thresholds import threshold_ratio
+from hotloop.diagnose.wording import format_share, format_time, shorten_code
 
 GAPS = ("after_backward_ns", "other_ns")
 """Between backward and optimizer, where clipping stands; and after the optimizer: decay and averages by hand."""
@@ -50,7 +50,7 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
         return None
     if not any(lead.lines.get(name) for name in GAPS):
         return Skipped(
-            reason=f"too few stack samples to explain {say_share(gaps_ns / lead.step_mean_ns)} of the step, "
+            reason=f"too few stack samples to explain {format_share(gaps_ns / lead.step_mean_ns)} of the step, "
             "around the optimizer",
         )
     part = add_shares(*(time_of_kinds(lead, name, WEIGHTS, IN_PLACE) for name in GAPS))
@@ -62,8 +62,8 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
     shown = f" (`{shorten_code(line.text)}`)" if line.text.strip() else ""
     over = f" over {tensors} tensors" if tensors else ""
     return Finding(
-        title=f"a Python loop{over} in {line.where.function}{shown} takes {say_time(part.mean_ns)} "
-        f"({say_share(cost_ratio)}) of every step",
+        title=f"a Python loop{over} in {line.where.function}{shown} takes {format_time(part.mean_ns)} "
+        f"({format_share(cost_ratio)}) of every step",
         phase="other",
         cost_ns=round(part.mean_ns),
         time_ns={"other": round(part.mean_ns)},

@@ -11,9 +11,9 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Severity, Value, saving_of_removal, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_mean, known_places
-from hotloop.diagnose.noise import MATERIAL_RATIO, NOISE_MULTIPLE, is_material
 from hotloop.diagnose.once import MATERIAL_RUN_RATIO, run_ratio, settling_column, severity_once
-from hotloop.diagnose.wording import say_share, say_time
+from hotloop.diagnose.thresholds import MATERIAL_RATIO, NOISE_MULTIPLE, is_material
+from hotloop.diagnose.wording import format_share, format_time
 
 SHAPE_WORDS = ("size mismatch", "shape", "stride", "size of", "dynamic")
 ORDER = tuple(Severity)
@@ -63,7 +63,7 @@ def judge_recompilation(analysis: Analysis) -> Finding | None:
         grave, other = sorted((steady, start), key=lambda found: ORDER.index(found.severity))
         name = "compile_ns_before_steady" if other is start else "compile_ns_per_steady_step"
         steady, start = replace(grave, evidence={**grave.evidence, name: other.cost_ns}), None
-    return _tell_limit(analysis, steady or start)
+    return _add_limit(analysis, steady or start)
 
 
 def _judge_steady(analysis: Analysis) -> Finding | None:
@@ -101,11 +101,12 @@ def _judge_start(analysis: Analysis) -> Finding | None:
     if cost_ratio < MATERIAL_RUN_RATIO or count < FEWEST_RECOMPILES:
         return None
     title = (
-        f"torch.compile recompiled {count} times: {say_time(compile_ns)} in the first {rank.warmup_count} steps "
-        f"({say_share(cost_ratio)} of this run), a cost you pay once per start"
+        f"torch.compile recompiled {count} times: {format_time(compile_ns)} in the first {rank.warmup_count} steps "
+        f"({format_share(cost_ratio)} of this run), a cost you pay once per start"
     )
     evidence: dict[str, Value] = {
         "recompiles": count,
+        "steps": rank.warmup_count,
         "reasons": [reason for reason, _ in rank.compile.recompile_reasons[:3]],
     }
     return replace(
@@ -117,7 +118,7 @@ def _judge_start(analysis: Analysis) -> Finding | None:
     )
 
 
-def _tell_limit(analysis: Analysis, found: Finding | None) -> Finding | None:
+def _add_limit(analysis: Analysis, found: Finding | None) -> Finding | None:
     """The finding, or one of its own, with what runs eagerly since torch.compile reached its limit."""
     rank = analysis.lead
     facts = rank.compile
@@ -138,7 +139,7 @@ def _tell_limit(analysis: Analysis, found: Finding | None) -> Finding | None:
         cost_ratio = min(1.0, mid_ns / rank.step_mean_ns)
         if found is None and cost_ratio >= MATERIAL_RATIO and low_ns > 0:
             return replace(
-                _finding(analysis, f"torch.compile gave up: {lost}, {say_time(mid_ns)} slower per step", evidence),
+                _finding(analysis, f"torch.compile gave up: {lost}, {format_time(mid_ns)} slower per step", evidence),
                 cost_ns=round(mid_ns),
                 cost_ratio=cost_ratio,
                 saving=saving_within(

@@ -6,9 +6,9 @@ from hotloop.core.analysis import Analysis, OptimizerFacts
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import places
-from hotloop.diagnose.measured import evidence_of, known_places, say_probed
+from hotloop.diagnose.measured import describe_probed, evidence_of, known_places
 from hotloop.diagnose.optimizers import LEAST_WON_RATIO, faster_form, slow_optimizer_of
-from hotloop.diagnose.wording import say_share, say_time
+from hotloop.diagnose.wording import format_share, format_time
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """Optimizers of torch.optim with a fused update."""
@@ -77,8 +77,8 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
         other = "the same loop as torch._foreach_* calls over lists"
     tensors = f" over {optimizer.tensors} tensors" if optimizer.tensors else ""
     return Finding(
-        title=f"{optimizer.name}.step(){tensors} takes {say_time(step_ns)} ({say_share(cost_ratio)}) of every step; "
-        f"{other} " + (say_probed(forecast, saving.mid_ratio) if forecast else "was not measured here"),
+        title=f"{optimizer.name}.step(){tensors} takes {format_time(step_ns)} ({format_share(cost_ratio)}) of every "
+        f"step; {other} " + (describe_probed(forecast, saving.mid_ratio) if forecast else "was not measured here"),
         phase="optimizer",
         cost_ns=round(step_ns),
         cost_ratio=cost_ratio,

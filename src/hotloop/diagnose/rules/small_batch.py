@@ -13,8 +13,8 @@ from hotloop.diagnose.comm import exposure_by_cause, needless_buckets
 from hotloop.diagnose.compiled import forecast_of_compiled_model
 from hotloop.diagnose.loading import most_saved_ratio
 from hotloop.diagnose.measured import basis_of_replay, known_count, train_share
-from hotloop.diagnose.noise import is_material
 from hotloop.diagnose.optimizers import forecast_of_faster_optimizer
+from hotloop.diagnose.thresholds import is_material
 from hotloop.diagnose.wording import SURE_RATIO
 
 DISPATCH_NS = 2_500.0

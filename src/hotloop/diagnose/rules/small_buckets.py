@@ -5,9 +5,10 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, Value, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.comm import bucket_bytes, exposure_by_cause, is_distributed, needless_buckets
+from hotloop.diagnose.comm import bucket_bytes, crossed_link, exposure_by_cause, is_distributed, needless_buckets
 from hotloop.diagnose.measured import known_places
-from hotloop.diagnose.noise import MATERIAL_RATIO
+from hotloop.diagnose.sending import bucket_cap_mib
+from hotloop.diagnose.thresholds import MATERIAL_RATIO
 
 
 @rule("small-buckets", "gradients are sent in many small buckets")
@@ -26,8 +27,9 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
     usual latency, never more than what is exposed.
 
     ## What to do
-    Leave `bucket_cap_mb` at 25, or raise it. Very slow links may need larger buckets, and a model with one huge last
-    layer smaller ones.
+    Leave `bucket_cap_mb` at 25, or raise it. Where gradients cross a network, the finding names the size that leaves
+    the least exposed at the rate seen there: 25 is only the start, and large models on quick links want 50 to 200. A
+    model with one huge last layer may need smaller ones.
 
     ## When it is wrong
     Small buckets start earlier: if backward already hides communication, larger ones save nothing.
@@ -78,5 +80,9 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
         saving=saving,
         evidence=evidence,
         where=known_places(ddp.where),
-        fix=Fix(technique="ddp-buckets", settings={"bucket_cap_mb": 25}),
+        # The probe timed buckets of 25 MiB.
+        fix=Fix(
+            technique="ddp-buckets",
+            settings={"bucket_cap_mb": 25 if forecast else bucket_cap_mib(analysis, crossed_link(analysis))},
+        ),
     )

@@ -29,7 +29,7 @@ from hotloop.diagnose.checkpoints import saving_rank, saving_times_ns
 from hotloop.diagnose.comm import is_distributed, shows_exchange_of_backward, sync_count, waiting
 from hotloop.diagnose.lines import saving_functions
 from hotloop.diagnose.measured import known_places, line_places, phase_noise_ratio, spread_of_own_ratio
-from hotloop.diagnose.noise import NOISE_MULTIPLE
+from hotloop.diagnose.thresholds import NOISE_MULTIPLE
 
 LEAST_GAP_RATIO = 0.03
 UNEVEN_CORES_RATIO = 0.2

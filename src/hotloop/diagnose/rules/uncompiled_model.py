@@ -13,7 +13,7 @@ from hotloop.core.rules import rule
 from hotloop.diagnose.compiled import compiling_is_unsure
 from hotloop.diagnose.loading import most_saved_ratio
 from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, known_places, train_share
-from hotloop.diagnose.noise import is_material
+from hotloop.diagnose.thresholds import is_material
 from hotloop.diagnose.wording import SURE_RATIO
 
 LEAST_FUSABLE_RATIO = 0.25

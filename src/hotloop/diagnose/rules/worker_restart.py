@@ -5,10 +5,10 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Fix, saving_of_removal
 from hotloop.core.rules import rule
-from hotloop.diagnose.loading import has_costly_restarts, main_loader, restart_ns, restart_slowdown_ns
+from hotloop.diagnose.loading import enough_workers, has_costly_restarts, main_loader, restart_ns, restart_slowdown_ns
 from hotloop.diagnose.measured import known_count, known_mean, known_places
-from hotloop.diagnose.noise import recurs_unevenly, steps_between
-from hotloop.diagnose.wording import say_every, say_share, say_time
+from hotloop.diagnose.thresholds import recurs_unevenly, steps_between
+from hotloop.diagnose.wording import format_interval, format_share, format_time
 
 
 @rule("worker-restart", "DataLoader workers restart for every pass over the data")
@@ -28,7 +28,8 @@ def worker_restart(analysis: Analysis) -> Finding | None:
 
     ## What to do
     Set `DataLoader(..., persistent_workers=True)`. For very short epochs, let one pass cover several of them (a sampler
-    that repeats), which also saves the wait for the first batch.
+    that repeats), which also saves the wait for the first batch. `enough_workers` in the evidence is the number from
+    which the cost model expects no further gain: fewer start faster.
 
     ## When it is wrong
     Persistent workers keep the data set as it was when they started: code that changes it between epochs (curriculum,
@@ -50,10 +51,11 @@ def worker_restart(analysis: Analysis) -> Finding | None:
     sure_ratio = (waited_ns - first_batch_ns) / rank.step_mean_ns
     each_ns = lost_ns / iterators
     every = steps_between(rank.columns["iterators"]) or 1.0 / iterators
-    how_often = say_every(every, recurs_unevenly(rank.columns["iterators"]))
+    how_often = format_interval(every, recurs_unevenly(rank.columns["iterators"]))
+    enough = enough_workers(rank, loader)
     return Finding(
         title=f"{loader.num_workers} loader worker{'s' * (loader.num_workers != 1)} restart "
-        f"{how_often}: {say_time(each_ns)} each time, {say_share(cost_ratio)} of the run",
+        f"{how_often}: {format_time(each_ns)} each time, {format_share(cost_ratio)} of the run",
         phase="input_wait",
         cost_ns=round(lost_ns),
         time_ns={"input_wait": round(waited_ns), "forward": round(slowdown_ns)},
@@ -68,6 +70,7 @@ def worker_restart(analysis: Analysis) -> Finding | None:
             "restart_ns": round(each_ns),
             "slower_first_step_ns": round(slowdown_ns / iterators),
             "iterator_start_ns": None if loader.iterator_start_ns is None else round(loader.iterator_start_ns),
+            "enough_workers": None if enough is None else enough.workers,
             "first_wait_ns": None if loader.first_wait_ns is None else round(loader.first_wait_ns),
         },
         where=known_places(loader.where),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotloop.core.check import Check, Judged, Verdict
+from hotloop.core.check import Check, CheckVerdict, Judged
 from hotloop.report.document import Document
 from hotloop.report.judged import relative_path, sentence_of, title_of
 from hotloop.report.renderer import Surface, renderer
@@ -15,9 +15,9 @@ def draw_github(document: Document, surface: Surface) -> str:
     check: Check = document.subject
     lines = []
     for one in check.judged:
-        if one.verdict is Verdict.REGRESSION:
+        if one.verdict is CheckVerdict.REGRESSION:
             lines.append(_command("error", one, surface))
-        elif one.verdict is Verdict.INCONCLUSIVE and one.decides:
+        elif one.verdict is CheckVerdict.INCONCLUSIVE and one.decides:
             lines.append(_command("error" if surface.is_strict else "warning", one, surface))
     text = f"{check.verdict.value}: {len(check.judged)} values judged; noise: {check.noise}"
     lines.append(f"::notice title=hotloop check::{_data(text)}")

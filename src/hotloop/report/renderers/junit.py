@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.sax.saxutils import escape, quoteattr
 
-from hotloop.core.check import Check, Judged, Verdict
+from hotloop.core.check import Check, CheckVerdict, Judged
 from hotloop.report.document import Document
 from hotloop.report.judged import sentence_of
 from hotloop.report.renderer import Surface, renderer
@@ -20,7 +20,7 @@ def draw_junit(document: Document, surface: Surface) -> str:
     """Regressions are failures; what is inconclusive was skipped, and fails where the check is strict."""
     check: Check = document.subject
     failed = [one for one in check.judged if _fails(one, surface)]
-    skipped = [one for one in check.judged if one.verdict is Verdict.INCONCLUSIVE and one not in failed]
+    skipped = [one for one in check.judged if one.verdict is CheckVerdict.INCONCLUSIVE and one not in failed]
     counts = (
         f'tests="{len(check.judged) + len(check.skipped)}" failures="{len(failed)}" errors="0"'
         f' skipped="{len(skipped) + len(check.skipped)}"'
@@ -45,9 +45,9 @@ def draw_junit(document: Document, surface: Surface) -> str:
 
 
 def _fails(one: Judged, surface: Surface) -> bool:
-    if one.verdict is Verdict.REGRESSION:
+    if one.verdict is CheckVerdict.REGRESSION:
         return True
-    return surface.is_strict and one.verdict is Verdict.INCONCLUSIVE and one.decides
+    return surface.is_strict and one.verdict is CheckVerdict.INCONCLUSIVE and one.decides
 
 
 def _case(one: Judged, surface: Surface) -> list[str]:
@@ -56,7 +56,7 @@ def _case(one: Judged, surface: Surface) -> list[str]:
     sentence = sentence_of(one)
     if _fails(one, surface):
         inside = f"<failure type={_attribute(one.verdict.value)} message={_attribute(sentence)}/>"
-    elif one.verdict is Verdict.INCONCLUSIVE:
+    elif one.verdict is CheckVerdict.INCONCLUSIVE:
         inside = f"<skipped message={_attribute(sentence)}/>"
     else:
         return [f"{head}/>"]

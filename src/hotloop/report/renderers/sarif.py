@@ -6,7 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from hotloop.core.check import Check, Judged, Verdict
+from hotloop.core.check import Check, CheckVerdict, Judged
 from hotloop.report.document import Document
 from hotloop.report.judged import manual_of, relative_path, sentence_of, title_of
 from hotloop.report.renderer import Surface, renderer
@@ -21,7 +21,7 @@ def draw_sarif(document: Document, surface: Surface) -> str:
     check: Check = document.subject
     rules = [_rule(one) for one in check.judged]
     results = [
-        _result(index, one, surface) for index, one in enumerate(check.judged) if one.verdict is not Verdict.PASS
+        _result(index, one, surface) for index, one in enumerate(check.judged) if one.verdict is not CheckVerdict.PASS
     ]
     notifications = [
         {"level": "warning", "message": {"text": clean(text)}} for text in (*check.warnings, f"noise: {check.noise}")
@@ -55,7 +55,13 @@ def _rule(one: Judged) -> dict[str, Any]:
 
 
 def _result(index: int, one: Judged, surface: Surface) -> dict[str, Any]:
-    level = "error" if one.verdict is Verdict.REGRESSION else "warning" if surface.is_strict and one.decides else "note"
+    level = (
+        "error"
+        if one.verdict is CheckVerdict.REGRESSION
+        else "warning"
+        if surface.is_strict and one.decides
+        else "note"
+    )
     result: dict[str, Any] = {
         "ruleId": one.id,
         "ruleIndex": index,

@@ -6,12 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hotloop.core.benchmarks import BENCH_SCHEMA, BenchmarkResult, Row, benchmark_from_json, benchmark_to_json
 from hotloop.core.findings import Value
-from hotloop.report.document import Bar, Bars, Block, Detail, Document, Line, Paragraph, Section, Series, Table, write
+from hotloop.report.document import (
+    Bar,
+    Bars,
+    Block,
+    Detail,
+    Document,
+    LinePlot,
+    Paragraph,
+    PlotLine,
+    Section,
+    Table,
+    write,
+)
 from hotloop.report.renderer import Surface
 from hotloop.report.text import clean, format_scalar
 from hotloop.report.view import View
 
-UNITS = ("_ns", "_bytes", "_ratio", "_per_s")
+UNITS = ("_ns", "_bytes_per_s", "_bytes", "_ratio", "_per_s")
 
 Draw = Callable[[Sequence[Row]], list[Block]]
 
@@ -35,7 +47,10 @@ def describe_benchmark(result: BenchmarkResult, surface: Surface) -> Document:
         data=lambda: benchmark_to_json(result),
         version=result.tool_version,
         title=clean(f"{result.benchmark}: {result.subject}"),
-        lead=(Paragraph(text=write(clean(" · ".join(facts))), indent=0, hang=2),) if facts else (),
+        lead=tuple(
+            Paragraph(text=write(clean(text)), indent=0, hang=2)
+            for text in (*result.verdict, *([" · ".join(facts)] if facts else []))
+        ),
         sections=(*sections, *((Section(title="", blocks=notes),) if notes else ())),
     )
 
@@ -81,14 +96,14 @@ def _scaling(rows: Sequence[Row]) -> list[Block]:
     if len(known) < 2 or len(known) != len(rows):
         return []
     lines = [
-        Line(name="ideal", style="base", values=[rank / known[0] for rank in known]),
-        Line(name="measured", style="own", values=[_number(row.get("speedup")) for row in rows]),
+        PlotLine(name="ideal", style="base", values=[rank / known[0] for rank in known]),
+        PlotLine(name="measured", style="own", values=[_number(row.get("speedup")) for row in rows]),
     ]
     if any("speedup_unsynced" in row for row in rows):
         values = [_number(row.get("speedup_unsynced")) for row in rows]
-        lines.append(Line(name="without gradient sync", style="other", values=values))
+        lines.append(PlotLine(name="without gradient sync", style="other", values=values))
     title = "speed-up by number of ranks"
-    plot = Series(title=title, alt=title, x=known, lines=tuple(lines), x_name="ranks", from_zero=True)
+    plot = LinePlot(title=title, alt=title, x=known, lines=tuple(lines), x_name="ranks", from_zero=True)
     steps = [
         _bar(row, column, f"{format_scalar('ranks', row.get('ranks'))} ranks{what}", style)
         for row in rows
@@ -125,6 +140,17 @@ _DRAW: Mapping[str, list[Draw]] = {
         )
     ],
     "scaling": [_scaling],
+    "comm": [
+        _bars(
+            "bus bandwidth by message",
+            "bus_bytes_per_s",
+            lambda row: f"{row.get('collective')} {format_scalar('message_bytes', row.get('message_bytes'))}",
+            _own,
+        )
+    ],
+    "compress": [
+        _bars("error of one exchange", "error_ratio", lambda row: f"{row.get('elements'):,} {row.get('method')}", _own)
+    ],
     "gemm": [
         _bars("GFLOP/s", "gflops_per_s", lambda row: f"{row.get('product')} {row.get('dtype')}", _own),
         _bars("all products of a step", "per_step_ns", lambda row: str(row.get("dtype")), _own),

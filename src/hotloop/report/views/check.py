@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hotloop.core.check import CHECK_SCHEMA, Check, Judged, Verdict, check_from_json, check_to_json, say_change
+from hotloop.core.check import CHECK_SCHEMA, Check, CheckVerdict, Judged, check_from_json, check_to_json, format_change
 from hotloop.report.document import Block, Cell, Document, Paragraph, Section, Table, write
 from hotloop.report.judged import show_value, title_of
 from hotloop.report.renderer import Surface
 from hotloop.report.text import UNKNOWN, clean
 from hotloop.report.view import View
 
-TONES = {Verdict.PASS: "good", Verdict.REGRESSION: "bad", Verdict.INCONCLUSIVE: "fair"}
+TONES = {CheckVerdict.PASS: "good", CheckVerdict.REGRESSION: "bad", CheckVerdict.INCONCLUSIVE: "fair"}
 ZERO_PHASE_RATIO = 0.0005
 """Phases below this share of the step on both sides are left out of the table when they passed."""
 
@@ -31,7 +31,7 @@ def describe_check(check: Check, surface: Surface) -> Document:
     reasons = [
         _paragraph(f"{title_of(one)}: {one.reason}" + ("" if one.where is None else f" ({_place(one)})"))
         for one in check.judged
-        if one.verdict is Verdict.REGRESSION or (one.verdict is Verdict.INCONCLUSIVE and one.decides)
+        if one.verdict is CheckVerdict.REGRESSION or (one.verdict is CheckVerdict.INCONCLUSIVE and one.decides)
     ]
     reasons += [_paragraph(f"not judged: {name}: {reason}") for name, reason in check.skipped]
     if reasons:
@@ -62,7 +62,7 @@ def _place(one: Judged) -> str:
 
 
 def _headline(check: Check) -> str:
-    worst = [one for one in check.judged if one.verdict is Verdict.REGRESSION]
+    worst = [one for one in check.judged if one.verdict is CheckVerdict.REGRESSION]
     text = f"{check.verdict.value}: {', '.join(check.runs)}"
     if check.baseline is not None:
         text += f" against {check.baseline}"
@@ -73,15 +73,15 @@ def _headline(check: Check) -> str:
 
 def _is_nothing(one: Judged, all_judged: list[Judged]) -> bool:
     step = next((other for other in all_judged if other.id == "step_ns"), None)
-    if not one.id.startswith("phase/") or one.verdict is Verdict.REGRESSION or step is None or not step.reference:
+    if not one.id.startswith("phase/") or one.verdict is CheckVerdict.REGRESSION or step is None or not step.reference:
         return False
     return max(one.value or 0.0, one.reference or 0.0) < ZERO_PHASE_RATIO * step.reference
 
 
 def _row(one: Judged) -> tuple[str | Cell, ...]:
-    change = UNKNOWN if one.change_ratio is None else say_change(one.change_ratio)
+    change = UNKNOWN if one.change_ratio is None else format_change(one.change_ratio)
     if one.low_ratio is not None and one.high_ratio is not None and one.high_ratio > one.low_ratio:
-        change += f" [{say_change(one.low_ratio)} to {say_change(one.high_ratio)}]"
+        change += f" [{format_change(one.low_ratio)} to {format_change(one.high_ratio)}]"
     return (
         clean(title_of(one)),
         show_value(one.name, one.reference),

@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 
 from hotloop.core.findings import Value
 from hotloop.core.phases import PHASES, Breakdown
-from hotloop.core.tuning import PatchCheck, Trial, Tuning, Verdict
+from hotloop.core.tuning import PatchCheck, Trial, TrialVerdict, Tuning
 from hotloop.report.document import (
     Bar,
     Bars,
     Block,
     Detail,
-    Line,
+    LinePlot,
     Paragraph,
+    PlotLine,
     Scatter,
     Section,
-    Series,
     Table,
     Text,
     write,
@@ -37,16 +37,16 @@ from hotloop.report.text import (
 
 GROUP = "What was tried"
 TONES = {
-    Verdict.FASTER: "best",
-    Verdict.SMALLER: "best",
-    Verdict.CHEAPER: "best",
-    Verdict.SLOWER: "fair",
-    Verdict.LARGER: "fair",
-    Verdict.DEARER: "fair",
-    Verdict.REJECTED: "fair",
-    Verdict.NOT_APPLICABLE: "dim",
-    Verdict.CANNOT_TELL: "",
-    Verdict.FAILED: "high",
+    TrialVerdict.FASTER: "best",
+    TrialVerdict.SMALLER: "best",
+    TrialVerdict.CHEAPER: "best",
+    TrialVerdict.SLOWER: "fair",
+    TrialVerdict.LARGER: "fair",
+    TrialVerdict.COSTLIER: "fair",
+    TrialVerdict.REJECTED: "fair",
+    TrialVerdict.NOT_APPLICABLE: "dim",
+    TrialVerdict.CANNOT_TELL: "",
+    TrialVerdict.FAILED: "high",
 }
 GOAL_WORDS = {"memory": "peak memory", "cost": "cost", "pareto": "speed, and peak memory,"}
 SERIES = (("loss", "loss"), ("gradient_norm", "gradient norm"))
@@ -113,8 +113,10 @@ def _describe_trial(tuning: Tuning, trial: Trial, unit: str) -> Bar:
 
 def describe_ratio(goal: str, trial: Trial) -> str:
     """The trial's ratio in the words of the goal, with its interval."""
-    better, worse = {"memory": (" smaller", " larger"), "cost": (" cheaper", " dearer")}.get(goal, ("", ""))
-    return _words(*goal_ratio(goal, trial), better, worse)
+    better, worse = {"memory": (" smaller", " larger"), "cost": (" cheaper", " costlier")}.get(goal, ("", ""))
+    first = "" if trial.first_steps is None or goal == "memory" else f" over the first {trial.first_steps} steps"
+    ratio = _words(*goal_ratio(goal, trial), better, worse)
+    return ratio if ratio == UNKNOWN else ratio + first
 
 
 def _words(ratio: float | None, low: float | None, high: float | None, better: str, worse: str) -> str:
@@ -258,16 +260,6 @@ def _number(held: Mapping[str, Value], key: str) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def describe_trial(trial: Trial) -> str:
-    """The measured ratio with its interval, or why there is none."""
-    if trial.speedup_ratio is None:
-        return UNKNOWN
-    text = f"{trial.speedup_ratio:.2f}x"
-    if trial.low_ratio is not None and trial.high_ratio is not None:
-        text += f" ({trial.low_ratio:.2f}–{trial.high_ratio:.2f})"
-    return text
-
-
 def describe_notes(tuning: Tuning) -> list[str]:
     """What a reader has to know about the figures, one sentence each."""
     notes = []
@@ -312,7 +304,7 @@ def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
             (
                 clean(trial.id),
                 trial.verdict.value,
-                describe_trial(trial),
+                describe_ratio("speed", trial),
                 f"{forecast:.2f}x" if isinstance(forecast, float) else UNKNOWN,
                 str(trial.n),
                 UNKNOWN if trial.memory_ratio is None else f"{trial.memory_ratio:.2f}x",
@@ -330,7 +322,7 @@ def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
 
 
 def _describe_break_even(trial: Trial) -> str:
-    if trial.verdict is not Verdict.FASTER or trial.break_even_steps is None:
+    if trial.verdict is not TrialVerdict.FASTER or trial.break_even_steps is None:
         return UNKNOWN
     return format_counted(trial.break_even_steps, "step")
 
@@ -345,7 +337,7 @@ def _list_phases(measured: list[Trial], before: Breakdown) -> Section:
     return _full("Before and after", "Mean host time per step.", (table,))
 
 
-def _list_series(trial: Trial) -> list[Series]:
+def _list_series(trial: Trial) -> list[LinePlot]:
     """One plot of the loss and one of the gradient norm, where they were seen on both sides."""
     plots = []
     for key, name in SERIES:
@@ -360,13 +352,13 @@ def _list_series(trial: Trial) -> list[Series]:
         left_note = f"; it left the allowed range at step {left}" if left is not None else ""
         own = trial.id if len(trial.id) < 40 else "candidate"
         plots.append(
-            Series(
+            LinePlot(
                 title=f"{trial.id}: {name}",
                 alt=f"{name} of {trial.id} by step, with the range that the baseline allows{left_note}",
                 x=[step for step in steps if step is not None],
                 lines=(
-                    Line(name="baseline", style="base", values=series["baseline"]),
-                    Line(name=own, style="own", values=series["candidate"]),
+                    PlotLine(name="baseline", style="base", values=series["baseline"]),
+                    PlotLine(name=own, style="own", values=series["candidate"]),
                 ),
                 x_name="step",
                 band=(series["low"], series["high"]),

@@ -25,15 +25,15 @@ from numpy.typing import NDArray
 
 from hotloop.core.errors import TraceError
 from hotloop.core.trace import Category, DeviceFacts, MemoryEvents, TraceFacts, TraceNote
+from hotloop.trace.byte_source import ByteSource, Progress
+from hotloop.trace.chrome_events import ABSENT, DAMAGE, Event, decode_window, in_brackets
 from hotloop.trace.columns import COLUMN_TYPES, SparseColumn, TraceColumns, assemble_trace
 from hotloop.trace.decimals import MISSING as NO_TIME
 from hotloop.trace.decimals import OK, parse_microseconds, parse_one
-from hotloop.trace.events import ABSENT, DAMAGE, Event, decode_window, in_brackets
 from hotloop.trace.format import TraceFormat
 from hotloop.trace.growing import GrowingArray
 from hotloop.trace.health import judge_columns
 from hotloop.trace.interning import Interner, merge_equal
-from hotloop.trace.source import ByteSource, Progress
 from hotloop.trace.windows import WINDOW_BYTES, EventWindows, sanitize
 
 Int64s: TypeAlias = NDArray[np.int64]
@@ -912,7 +912,7 @@ def _read_process_groups(listed: Any, world_size: int | None) -> dict[str, tuple
     return groups
 
 
-_TOLD_ELSEWHERE = frozenset({"distributedInfo", "deviceProperties", "host_name", "baseTimeNanoseconds", "traceEvents"})
+_READ_ELSEWHERE = frozenset({"distributedInfo", "deviceProperties", "host_name", "baseTimeNanoseconds", "traceEvents"})
 
 
 def _read_extra(
@@ -921,7 +921,7 @@ def _read_extra(
     extra: dict[str, Any] = {
         key: value[:_MAX_EXTRA_TEXT] if isinstance(value, str) else value
         for key, value in header.items()
-        if key not in _TOLD_ELSEWHERE and isinstance(value, (str, int, float, bool))
+        if key not in _READ_ELSEWHERE and isinstance(value, (str, int, float, bool))
     }
     if isinstance(distributed.get("nccl_version"), str):
         extra["nccl_version"] = distributed["nccl_version"][:_MAX_EXTRA_TEXT]

@@ -442,16 +442,16 @@ def _peak(
 ) -> MemoryPeak:
     top = int(np.argmax(in_use_levels))  # the level before event `top`, which is the one after event `top - 1`
     found = _list_allocations(events, actions, active, sites)
-    category = categorize_allocations([one.told for one in found])
+    category = categorize_allocations([one.allocation for one in found])
     parts: list[tuple[Where | None, int, int | None]] = []
     by_category: Counter[str] = Counter()
     for one, named in zip(found, category, strict=True):
-        if one.told.made < top and (one.completed is None or one.completed >= top):
+        if one.allocation.made < top and (one.completed is None or one.completed >= top):
             parts.append((one.where(events, sites), one.bytes, 1))
             by_category[named] += one.bytes
     total_bytes = int(in_use_levels[top])
     rest_bytes = total_bytes - sum(part_bytes for _, part_bytes, _ in parts)
-    older_bytes = rest_bytes + sum(one.bytes for one in found if one.told.made < 0 and one.told.site == b"")
+    older_bytes = rest_bytes + sum(one.bytes for one in found if one.allocation.made < 0 and one.allocation.site == b"")
     if older_bytes * 10 > total_bytes and rest_bytes >= 0:
         notes.append(
             TraceNote(
@@ -467,7 +467,7 @@ def _peak(
     if rest_bytes > 0:  # allocated before the first event and freed after the peak: nobody recorded by whom
         parts.append((None, rest_bytes, None))
         by_category[UNKNOWN] += rest_bytes
-    _note_untold(found, device, notes)
+    _note_unknown_origins(found, device, notes)
     return MemoryPeak(
         requested_bytes=total_bytes,
         reserved_bytes=int(reserved_levels[top]),
@@ -482,7 +482,7 @@ def _peak(
 class _Allocation:
     """An allocation of the history, or a block that is older than it."""
 
-    told: Allocation
+    allocation: Allocation
     bytes: int
     completed: int | None
     """The event with which its memory became free; None when it was in use at the end."""
@@ -490,7 +490,7 @@ class _Allocation:
     has_native: bool
 
     def where(self, events: list[dict[str, Any]], sites: _Sites) -> Where | None:
-        return sites.find(events[self.told.made].get("frames")) if self.block is None else self.block.where
+        return sites.find(events[self.allocation.made].get("frames")) if self.block is None else self.block.where
 
 
 def _list_allocations(
@@ -502,7 +502,7 @@ def _list_allocations(
     }
     found = [
         _Allocation(
-            told=Allocation(
+            allocation=Allocation(
                 origin=block.stack.origin,
                 made=-1,
                 freed=None,
@@ -551,7 +551,7 @@ def _list_allocations(
             by = UNTOLD if by_key == key else by if by_key else silent
         found.append(
             _Allocation(
-                told=Allocation(
+                allocation=Allocation(
                     origin=stack.origin,
                     made=index,
                     freed=completed if asked is None else asked,
@@ -571,7 +571,7 @@ def _list_allocations(
         end = Allocation(
             origin=Origin.ELSEWHERE, made=len(events), freed=None, freed_by=Origin.UNTOLD, site=_END_OF_RECORDING
         )
-        found.append(_Allocation(told=end, bytes=0, completed=None, block=None, has_native=False))
+        found.append(_Allocation(allocation=end, bytes=0, completed=None, block=None, has_native=False))
     return found
 
 
@@ -587,12 +587,14 @@ def _classify_silence(stacks: list[StackOrigin]) -> StackOrigin:
     return UNTOLD
 
 
-def _note_untold(found: list[_Allocation], device: int, notes: list[TraceNote]) -> None:
+def _note_unknown_origins(found: list[_Allocation], device: int, notes: list[TraceNote]) -> None:
     """Says on what the categories rest, where that is less than whole stacks."""
-    told = [one for one in found if one.told.origin is not Origin.UNTOLD and one.told.site != _END_OF_RECORDING]
-    if not told:
+    allocation = [
+        one for one in found if one.allocation.origin is not Origin.UNTOLD and one.allocation.site != _END_OF_RECORDING
+    ]
+    if not allocation:
         message = "its allocations have no stacks, so their categories are unknown"
-    elif not any(one.has_native for one in told) and any(one.told.site == b"" for one in told):
+    elif not any(one.has_native for one in allocation) and any(one.allocation.site == b"" for one in allocation):
         message = "its stacks have only Python frames; allocations without frames are counted as backward"
     else:
         return

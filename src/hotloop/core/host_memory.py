@@ -1,0 +1,29 @@
+"""Memory that this process may still use, and what another process holds alone, from the kernel's files."""
+
+from __future__ import annotations
+
+from .cores import list_cgroup_files, read_system_file
+
+
+def read_free_bytes() -> int | None:
+    """The least of what the host has available and what this process's cgroup has left; None where neither tells."""
+    found = []
+    for line in read_system_file("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            found.append(int(line.split()[1]) * 1024)
+    for path in list_cgroup_files("memory.max"):
+        limit = read_system_file(path).strip()
+        used = read_system_file(path.removesuffix("max") + "current").strip()
+        if limit.isdigit() and used.isdigit():
+            found.append(max(0, int(limit) - int(used)))
+    return min(found) if found else None
+
+
+def read_private_bytes(pid: int) -> int | None:
+    """What a process holds that it shares with no other; None where the kernel does not tell."""
+    sizes = [
+        int(line.split()[1]) * 1024
+        for line in read_system_file(f"/proc/{pid}/smaps_rollup").splitlines()
+        if line.startswith(("Private_Clean:", "Private_Dirty:"))
+    ]
+    return sum(sizes) if sizes else None

@@ -1,0 +1,1 @@
+"""Texts -> memory-mapped token files, and datasets over them. Only the dataset files need torch."""

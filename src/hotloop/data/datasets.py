@@ -1,0 +1,210 @@
+"""A folder of tokens -> samples of equal length; and batches in an order that the number of ranks does not change."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sized
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from hotloop.core.errors import UsageError
+
+from .shard_readers import MappedFiles, StreamedFiles, read_remote
+from .shuffle import permute_index
+from .text_files import is_remote
+from .token_folder import MANIFEST, TokenFolder, open_folder, parse_manifest, verify_folder
+
+
+class TokenDataset(Dataset[torch.Tensor]):
+    """Samples of ``seq_length`` + 1 tokens from a folder that ``hotloop tokenize`` wrote, read where they lie on disk.
+
+    The documents of all shards are one row of tokens, packed: sample i begins at token i x ``seq_length`` and shares
+    its last token with the next, so that ``sample[:-1]`` are inputs and ``sample[1:]`` their targets, and each token
+    but the first is a target once. Tokens after the last whole sample are left out.
+
+    ``dataset[i]`` is an int64 tensor of shape (seq_length + 1,). With ``verify`` every file is compared with its
+    SHA-256 first. A URL is streamed: blocks are fetched when they are needed, and up to ``buffer_bytes`` of them are
+    kept in the user's cache folder; read it in order, or shuffled within a window (see ElasticLoader).
+
+    Raises UsageError for a folder that is damaged, not complete, or too small for one sample.
+    """
+
+    def __init__(
+        self, folder: str | Path, seq_length: int, *, verify: bool = False, buffer_bytes: int = 1 << 30
+    ) -> None:
+        if seq_length < 1:
+            raise UsageError(f"seq_length={seq_length}: give a number of at least 1")
+        self._files: MappedFiles | StreamedFiles
+        if isinstance(folder, str) and is_remote(folder):
+            if verify:
+                raise UsageError("verify=True reads every file first, which is no streaming; leave it out")
+            self.folder, self._files = _open_remote(folder.rstrip("/"), buffer_bytes)
+        else:
+            self.folder = open_folder(folder)
+            self._files = MappedFiles(str(folder))
+            if verify:
+                verify_folder(self.folder)
+        self.seq_length = seq_length
+        self._ends = list(accumulate(shard.tokens_count for shard in self.folder.shards))
+        if len(self) == 0:
+            raise UsageError(
+                f"{folder} holds {self.folder.tokens_count} tokens, fewer than one sample of {seq_length} + 1; give a "
+                "smaller seq_length"
+            )
+
+    def __len__(self) -> int:
+        return max(0, self.folder.tokens_count - 1) // self.seq_length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        count = len(self)
+        if not -count <= index < count:
+            raise IndexError(f"sample {index} of {count}")
+        start = index % count * self.seq_length
+        return self.read_tokens(start, self.seq_length + 1)
+
+    def read_tokens(self, start: int, count: int) -> torch.Tensor:
+        """``count`` tokens from token ``start`` of all shards on, as int64 of shape (count,)."""
+        size = self.folder.token_bytes
+        content = bytearray()
+        while len(content) < count * size:
+            shard = bisect_right(self._ends, start)
+            first = self._ends[shard] - self.folder.shards[shard].tokens_count
+            end = min(self._ends[shard], start + count - len(content) // size)
+            name = f"{self.folder.shards[shard].name}.bin"
+            content += self._files.read(name, (start - first) * size, (end - first) * size)
+            start = end
+        return decode_tokens(content, self.folder.token_type)
+
+
+def _open_remote(url: str, buffer_bytes: int) -> tuple[TokenFolder, StreamedFiles]:
+    text = read_remote(f"{url}/{MANIFEST}")
+    try:
+        folder = parse_manifest(json.loads(text), url)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{url}/{MANIFEST} is damaged: {error}") from error
+    sizes = {f"{shard.name}.bin": shard.bin_bytes for shard in folder.shards}
+    return folder, StreamedFiles(url, sizes, str(folder.content["checksum"]), buffer_bytes)
+
+
+def decode_tokens(content: bytearray, token_type: str) -> torch.Tensor:
+    """Little-endian uint16 or int32 tokens as int64."""
+    if token_type == "int32":
+        return torch.frombuffer(content, dtype=torch.int32).long()
+    # torch.uint16 lacks most operations, and older versions lack torch.uint16.
+    return torch.frombuffer(content, dtype=torch.int16).long() & 0xFFFF
+
+
+class ElasticLoader:
+    """Batches of a map-style data set; a scalar, ``cursor``, says where the training stands on any number of ranks.
+
+    The samples have one global order over all epochs. A step takes the next ``batch_size`` x ``world_size`` of them,
+    each rank its part; ``cursor`` counts what all ranks together have taken. Save ``state_dict()`` on one rank, and go
+    on with more or fewer: each sample is seen once an epoch, in the same global order.
+
+    ``shuffle_window`` shuffles only within so many neighbouring samples, so that a streamed data set is read nearly in
+    order. ``epochs`` None never ends. At the end of the last epoch, samples that fill no whole step are left out.
+    ``rank`` and ``world_size`` default to torch.distributed's. Further arguments go to DataLoader (``num_workers``...);
+    the cursor counts the batches that the training was given, not those that wait in workers.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        shuffle_window: int | None = None,
+        seed: int = 0,
+        epochs: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        **arguments: Any,
+    ) -> None:
+        is_joined = dist.is_available() and dist.is_initialized()
+        self.rank = rank if rank is not None else dist.get_rank() if is_joined else 0
+        self.world_size = world_size if world_size is not None else dist.get_world_size() if is_joined else 1
+        if not 0 <= self.rank < self.world_size:
+            raise UsageError(f"rank={self.rank}, world_size={self.world_size}: give a rank below world_size")
+        for name, value in (("batch_size", batch_size), ("epochs", epochs), ("shuffle_window", shuffle_window)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name}={value}: give a number of at least 1")
+        taken = {"batch_sampler", "sampler", "drop_last"} & set(arguments)
+        if taken:
+            raise UsageError(f"{min(taken)}: ElasticLoader defines the order of the samples itself; leave it out")
+        self.batch_size, self.shuffle, self.seed, self.epochs = batch_size, shuffle, seed, epochs
+        self.shuffle_window = shuffle_window
+        self.samples_count = len(cast(Sized, dataset))
+        if not self.samples_count:
+            raise UsageError("the data set is empty; give one with samples")
+        self.cursor = 0
+        self._order = _RankOrder(self)
+        self._loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._order, **arguments)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._order.start = self.cursor
+        for batch in self._loader:
+            self.cursor += self.batch_size * self.world_size
+            yield batch
+
+    def __len__(self) -> int:
+        """Batches that are left for this rank. Raises TypeError where there is no end."""
+        if self.epochs is None:
+            raise TypeError("an ElasticLoader without epochs has no length")
+        return max(0, self.epochs * self.samples_count - self.cursor) // (self.batch_size * self.world_size)
+
+    def sample_at(self, position: int) -> int:
+        """The index of the data set's sample at a position of the global order."""
+        epoch, within = divmod(position, self.samples_count)
+        if not self.shuffle:
+            return within
+        key = self.seed * 1_000_003 + epoch
+        size = self.shuffle_window or self.samples_count
+        first = within - within % size
+        count = min(size, self.samples_count - first)
+        return first + permute_index(within - first, count, key * 1_000_003 + first // size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The cursor, and by what another order is recognised; the same on every rank."""
+        return {
+            "cursor": self.cursor,
+            "samples_count": self.samples_count,
+            "shuffle": self.shuffle,
+            "shuffle_window": self.shuffle_window,
+            "seed": self.seed,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of any number of ranks. Raises UsageError where it belongs to another order."""
+        own = self.state_dict()
+        for name in ("samples_count", "shuffle", "shuffle_window", "seed"):
+            if state.get(name) != own[name]:
+                raise UsageError(
+                    f"the state has {name}={state.get(name)!r}, this loader {own[name]!r}: another order of samples"
+                )
+        cursor = state.get("cursor")
+        if not isinstance(cursor, int) or cursor < 0:
+            raise UsageError(f"the state's cursor is {cursor!r}, not a count of samples")
+        self.cursor = cursor
+
+
+class _RankOrder(Sampler[list[int]]):
+    """The indices of each batch of one rank, from ``start`` on."""
+
+    def __init__(self, loader: ElasticLoader) -> None:
+        self._loader = loader
+        self.start = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        loader = self._loader
+        size, window = loader.batch_size, loader.batch_size * loader.world_size
+        at = self.start
+        while loader.epochs is None or at + window <= loader.epochs * loader.samples_count:
+            first = at + loader.rank * size
+            yield [loader.sample_at(position) for position in range(first, first + size)]
+            at += window

@@ -1,0 +1,132 @@
+"""Tensors there and back: any shape and floating dtype, and the ratio and error that are reported."""
+
+import re
+
+import pytest
+import torch
+
+from hotloop import GradientCompressor, HotloopError
+from hotloop.apply.compression.compressor import DTYPES
+from hotloop.apply.compression.selection import EXACT_COUNT
+
+SHAPES = ((), (0,), (3, 0, 2), (1,), (7,), (5, 1, 3), (33, 70))
+COMPRESSOR = GradientCompressor()
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(3)).to(dtype)
+
+
+def error_of(tensor: torch.Tensor, again: torch.Tensor) -> float:
+    lost = (tensor.double() - again.double()).norm()
+    return float(lost / tensor.double().norm()) if tensor.numel() else 0.0
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_what_comes_back_has_the_shape_and_dtype_and_the_error_that_was_reported(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    tensor = draw(*shape, dtype=dtype)
+    before = tensor.clone()
+    sparse = COMPRESSOR.compress_topk(tensor, 0.1)
+    forms = [(sparse, COMPRESSOR.decompress_topk(sparse))]
+    for num_bits in range(2, 9):
+        small = COMPRESSOR.compress_quantize(tensor, num_bits)
+        forms.append((small, COMPRESSOR.decompress_quantize(small)))
+    for form, again in forms:
+        assert (again.shape, again.dtype) == (tensor.shape, dtype)
+        assert form.error == pytest.approx(error_of(tensor, again), abs=1e-6)
+    assert torch.equal(tensor.double(), before.double())
+
+
+def test_a_view_with_gaps_that_needs_a_gradient_is_compressed() -> None:
+    tensor = draw(40, 30).requires_grad_()[::2].t()
+    small = COMPRESSOR.compress_quantize(tensor)
+    assert error_of(tensor.detach(), COMPRESSOR.decompress_quantize(small)) < 0.01
+
+
+def test_ratios_count_what_is_sent() -> None:
+    tensor = draw(1 << 16)
+    assert COMPRESSOR.compress_quantize(tensor, 8).ratio == (65536 + 64 * 4) / 262144
+    assert COMPRESSOR.compress_quantize(tensor, 4).ratio == (32768 + 64 * 4) / 262144
+    small = tensor[:30_000]
+    assert COMPRESSOR.compress_topk(small, 0.01).ratio == 300 * 8 / 120_000
+    assert COMPRESSOR.compress_topk(small.bfloat16(), 0.01).ratio == 300 * 6 / 60_000
+    assert COMPRESSOR.compress_topk(tensor[:0]).ratio == 0.0
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, -7.0])
+@pytest.mark.parametrize("num_bits", range(2, 9))
+def test_a_constant_comes_back_as_it_was(value: float, num_bits: int) -> None:
+    tensor = torch.full((3000,), value)
+    small = COMPRESSOR.compress_quantize(tensor, num_bits)
+    torch.testing.assert_close(COMPRESSOR.decompress_quantize(small), tensor, rtol=2e-7, atol=0.0)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3])
+def test_a_long_constant_gives_no_more_than_was_asked_for(value: float) -> None:
+    sparse = COMPRESSOR.compress_topk(torch.full((4 * EXACT_COUNT,), value), 0.01)
+    assert sparse.values.numel() <= 1311
+    assert sparse.ratio <= 0.0201
+
+
+@pytest.mark.parametrize("size", [1000, 4 * EXACT_COUNT])
+def test_nan_and_infinities_are_chosen_first_and_the_error_is_unknown(size: int) -> None:
+    tensor = draw(size)
+    tensor[5], tensor[8], tensor[11] = torch.nan, torch.inf, -torch.inf
+    sparse = COMPRESSOR.compress_topk(tensor, 10 / size)
+    again = COMPRESSOR.decompress_topk(sparse)
+    assert again[5].isnan()
+    assert again[[8, 11]].tolist() == [torch.inf, -torch.inf]
+    assert sparse.error is None
+
+
+def test_more_infinities_than_places_fill_all_places() -> None:
+    sparse = COMPRESSOR.compress_topk(torch.full((4 * EXACT_COUNT,), torch.inf), 0.01)
+    assert sparse.values.numel() == 1311
+    assert sparse.values.isinf().all()
+
+
+def test_a_block_that_holds_nan_comes_back_as_nan_and_the_error_is_unknown() -> None:
+    tensor = draw(3000)
+    tensor[1500] = torch.nan
+    small = COMPRESSOR.compress_quantize(tensor, 4)
+    assert COMPRESSOR.decompress_quantize(small).isnan().nonzero().flatten().tolist() == list(range(1024, 2048))
+    assert small.error is None
+
+
+def test_numbers_whose_squares_leave_float32_have_an_error() -> None:
+    tensor = draw(5000) * 1e30
+    assert COMPRESSOR.compress_quantize(tensor).error == pytest.approx(0.0077, abs=0.001)
+
+
+def test_fewer_bits_and_smaller_ratios_lose_more() -> None:
+    tensor = draw(20_000)
+    by_bits = [COMPRESSOR.compress_quantize(tensor, num_bits).error for num_bits in range(2, 9)]
+    by_ratio = [COMPRESSOR.compress_topk(tensor, ratio).error for ratio in (0.001, 0.01, 0.1, 1.0)]
+    assert by_bits == sorted(by_bits, key=lambda error: -(error or 0.0))
+    assert by_ratio == sorted(by_ratio, key=lambda error: -(error or 0.0))
+    assert by_ratio[-1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: COMPRESSOR.compress_topk(draw(3), 0.0), "ratio is 0.0: give the part of the elements"),
+        (lambda: COMPRESSOR.compress_topk(draw(3), float("nan")), "ratio is nan"),
+        (lambda: COMPRESSOR.compress_quantize(draw(3), 1), "num_bits is 1: give a whole number from 2 to 8"),
+        (lambda: COMPRESSOR.compress_quantize(draw(3), 4.0), "num_bits is 4.0"),  # type: ignore[arg-type]
+        (lambda: COMPRESSOR.compress_topk(torch.ones(3, dtype=torch.int32)), "a tensor of torch.int32"),
+        (lambda: COMPRESSOR.compress_quantize(torch.ones(3).to_sparse()), "(torch.sparse_coo) cannot be compressed"),
+        (lambda: COMPRESSOR.compress_quantize([1.0]), "a list cannot be compressed; give a torch.Tensor"),  # type: ignore[arg-type]
+        (
+            lambda: COMPRESSOR.decompress_topk(COMPRESSOR.compress_quantize(draw(3))),  # type: ignore[arg-type]
+            "QuantizedForm is not what compress_topk returns",
+        ),
+    ],
+)
+def test_bad_input_is_refused_with_its_value(call: "object", message: str) -> None:
+    assert callable(call)
+    with pytest.raises(HotloopError, match=re.escape(message)):
+        call()

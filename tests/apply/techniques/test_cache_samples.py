@@ -1,0 +1,445 @@
+"""cache-samples: the same bits as without it, fewer reads, and a refusal or an end that names the fact."""
+
+import copy
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+
+from hotloop.apply.api import AppliedStrategy
+from hotloop.apply.loader_samples import alike
+
+from .small import apply_one
+
+COUNT = 20
+
+
+class Reading(Dataset[Any]):
+    """Sample i is full of i, takes a moment, and writes a line to a file at every read, in whatever process."""
+
+    def __init__(self, log: Path, count: int = COUNT) -> None:
+        self.log = str(log)
+        self.values = torch.arange(count, dtype=torch.float32)
+        self.scale = 1.0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, i: int) -> Any:
+        with open(self.log, "a") as file:
+            file.write(f"{i}\n")
+        total = sum(x * x for x in range(20_000))  # much longer than a copy
+        return {"x": self.values[i].repeat(8) * self.scale, "name": f"{i}", "total": total}
+
+
+class Drawing(Reading):
+    def __getitem__(self, i: int) -> Any:
+        return {**super().__getitem__(i), "draw": torch.rand(())}
+
+
+class SometimesDrawing(Reading):
+    def __getitem__(self, i: int) -> Any:
+        extra = random.random() if i == 13 else 0.0
+        return {**super().__getitem__(i), "draw": extra}
+
+
+class OwnDraws(Reading):
+    """Its own generator changes only every tenth sample or so: four reads may all look alike."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__(log)
+        self.own = random.Random(3)
+
+    def __getitem__(self, i: int) -> Any:
+        sample = super().__getitem__(i)
+        return {**sample, "x": -sample["x"] if self.own.random() < 0.1 else sample["x"]}
+
+
+class Batched(Reading):
+    def __getitems__(self, keys: list[int]) -> list[Any]:
+        return [self[key] for key in keys]
+
+
+class Quick(Reading):
+    def __getitem__(self, i: int) -> Any:
+        return self.values[i]
+
+
+class Picture:
+    pass
+
+
+class Pictures(Reading):
+    def __getitem__(self, i: int) -> Any:
+        return Picture()
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(12))
+
+
+class Registered(Reading):
+    def __init_subclass__(cls) -> None:
+        raise AssertionError("a subclass was made")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "reads.txt"
+
+
+def reads_of(log: Path) -> int:
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def make_loader(data: Any, **options: Any) -> DataLoader[Any]:
+    return DataLoader(data, **{"batch_size": 4, **options})
+
+
+def apply_cache(loader: Any, **settings: Any) -> AppliedStrategy:
+    return apply_one("cache-samples", settings, loader=loader)
+
+
+def told(applied: AppliedStrategy) -> list[tuple[str, str]]:
+    return [(record.status, record.detail) for record in applied.applier.records]
+
+
+def epoch_of(loader: Any) -> list[Any]:
+    return list(loader)
+
+
+@pytest.mark.parametrize("kind", [Reading, Batched])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("place", ["memory", "folder"])
+def test_later_epochs_have_the_same_bits_and_read_almost_nothing(
+    kind: Any, workers: int, place: str, log: Path, tmp_path: Path
+) -> None:
+    plain = epoch_of(make_loader(kind(tmp_path / "other.txt")))
+    data = kind(log)
+    loader = make_loader(data, num_workers=workers)
+    applied = apply_cache(loader, **({"folder": str(tmp_path / "kept")} if place == "folder" else {}))
+    assert told(applied)[0][0] == "applied"
+    assert applied.records[0].numerics == "exact"
+    first = epoch_of(loader)
+    before = reads_of(log)
+    later = [epoch_of(loader) for _ in range(3)]
+    assert all(alike(plain, one) for one in (first, *later))
+    # Each process reads its first, second, fourth, ... hit again: not more than five of its up to twenty a pass.
+    assert reads_of(log) - before <= 3 * max(1, workers) * 5 < 3 * COUNT
+    applied.undo()
+    assert type(data) is kind
+    before = reads_of(log)
+    assert alike(plain, epoch_of(loader))
+    assert reads_of(log) - before == COUNT
+
+
+def test_changing_samples_in_place_changes_nothing_in_the_cache(log: Path) -> None:
+    loader = make_loader(Reading(log), batch_size=None)
+    apply_cache(loader)
+    seen = []
+    for _ in range(3):
+        for sample in loader:
+            seen.append(float(sample["x"][0]))
+            sample["x"].mul_(-100)
+            sample["name"] = "changed"
+    assert seen == [float(i) for i in range(COUNT)] * 3
+
+
+def test_a_data_set_whose_own_samples_are_changed_in_place_is_not_kept(log: Path) -> None:
+    class Views(Reading):
+        def __getitem__(self, i: int) -> Any:
+            super().__getitem__(i)
+            return self.values[i : i + 1]
+
+    def run(is_cached: bool) -> tuple[list[float], list[tuple[str, str]]]:
+        loader = make_loader(Views(log), batch_size=None)
+        applied = apply_cache(loader) if is_cached else None
+        seen = []
+        for _ in range(3):
+            for sample in loader:
+                seen.append(float(sample))
+                sample.add_(1)  # into the data set's own memory
+                if applied is not None:
+                    applied.after_step()
+        return seen, [] if applied is None else told(applied)
+
+    plain, _ = run(False)
+    treated, records = run(True)
+    assert treated == plain
+    assert records[-1] == ("not applicable", "samples are no longer kept: the script changed the data set")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Drawing, "samples draw random numbers (torch), which a cache would freeze"),
+        (OwnDraws, "samples draw random numbers (dataset.own), which a cache would freeze"),
+        (Pictures, "a sample contains test_cache_samples.Picture"),
+        (lambda log: Stream(), "Stream is iterable: its samples have no index to keep them by"),
+        (lambda log: [1, 2, 3], "list is a built-in class, whose instances cannot be read through a cache"),
+        (Registered, "Registered is told of its subclasses (__init_subclass__), so none can be made unnoticed"),
+    ],
+)
+def test_refusals(make: Callable[[Path], Any], why: str, log: Path) -> None:
+    data = make(log)
+    kind = type(data)
+    loader = make_loader(data, collate_fn=list)
+    ((status, reason),) = told(apply_cache(loader))
+    assert (status, reason.replace("tests.apply.techniques.", "")) == ("not applicable", why)
+    assert type(data) is kind
+
+
+def test_spawned_workers_and_too_little_room_are_refused(log: Path) -> None:
+    spawned = make_loader(Reading(log), num_workers=1, multiprocessing_context="spawn")
+    assert "started by spawn" in told(apply_cache(spawned))[0][1]
+    assert "no room" in told(apply_cache(make_loader(Large(log)), most_bytes=1 << 16))[0][1]
+
+
+def test_a_folder_that_cannot_be_made_is_said_so(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in ("/proc/nowhere", str(tmp_path / "file")):
+        ((status, why),) = told(apply_cache(make_loader(Reading(log)), folder=folder))
+        assert status == "not applicable"
+        assert why.startswith(f"the folder {folder} cannot be created: ")
+
+
+def test_a_data_set_for_each_epoch_is_given_up_once(log: Path) -> None:
+    applied = apply_cache(make_loader(Quick(log)))
+    for _ in range(4):
+        loader = make_loader(Quick(log))
+        applied.applier.loader_built(loader)
+        epoch_of(loader)
+        applied.after_step()
+    assert [status for status, _ in told(applied)] == ["applied", "not applicable"]
+
+
+class Large(Reading):
+    def __getitem__(self, i: int) -> Any:
+        return torch.full((1 << 15,), float(i))
+
+
+def test_a_draw_that_no_trial_met_ends_the_cache(log: Path, tmp_path: Path) -> None:
+    def run(is_cached: bool) -> tuple[list[Any], list[tuple[str, str]]]:
+        random.seed(5)
+        loader = make_loader(SometimesDrawing(log), batch_size=None)
+        applied = apply_cache(loader) if is_cached else None
+        seen = []
+        for _ in range(3):
+            for sample in loader:
+                seen.append(sample)
+                if applied is not None:
+                    applied.after_step()
+        return seen, [] if applied is None else told(applied)
+
+    plain, _ = run(False)
+    treated, records = run(True)
+    assert alike(plain, treated)
+    assert records[-1][1] == "samples are no longer kept: reading a sample drew random numbers (random)"
+
+
+def test_the_end_in_a_worker_reaches_the_training(log: Path) -> None:
+    loader = make_loader(SometimesDrawing(log), num_workers=2, persistent_workers=True)
+    applied = apply_cache(loader)
+    epoch_of(loader)
+    applied.after_step()
+    assert "drew random numbers (random)" in told(applied)[-1][1]
+    before = reads_of(log)
+    epoch_of(loader)
+    assert reads_of(log) - before == COUNT
+
+
+def test_a_data_set_that_the_script_changes_is_read_again(log: Path) -> None:
+    data = Reading(log)
+    loader = make_loader(data)
+    applied = apply_cache(loader)
+    data.scale = 2.0  # nothing is kept yet
+    assert float(epoch_of(loader)[0]["x"][1, 0]) == 2.0
+    data.scale = 3.0
+    assert float(epoch_of(loader)[0]["x"][1, 0]) == 3.0
+    applied.after_step()
+    assert told(applied)[-1][1] == "samples are no longer kept: the script changed the data set"
+
+
+def test_a_change_between_passes_reaches_new_workers(log: Path) -> None:
+    data = Reading(log)
+    loader = make_loader(data, num_workers=2)
+    applied = apply_cache(loader)
+    epoch_of(loader)
+    data.scale = 3.0
+    assert float(epoch_of(loader)[0]["x"][1, 0]) == 3.0
+    applied.after_step()
+    assert "the script changed the data set" in told(applied)[-1][1]
+
+
+def test_a_file_opened_at_the_first_read_is_no_change(log: Path) -> None:
+    class Lazy(Reading):
+        file: Any = None
+
+        def __getitem__(self, i: int) -> Any:
+            if self.file is None:
+                self.file = open(os.devnull)  # noqa: SIM115
+            return super().__getitem__(i)
+
+    data = Lazy(log)
+    loader = make_loader(data, num_workers=2)
+    applied = apply_cache(loader)
+    for _ in range(3):
+        epoch_of(loader)
+    applied.after_step()
+    assert [status for status, _ in told(applied)] == ["applied"]
+
+
+def test_samples_as_quick_to_read_as_to_copy_are_not_kept(log: Path) -> None:
+    loader = make_loader(Quick(log))
+    applied = apply_cache(loader)
+    epoch_of(loader)
+    applied.after_step()
+    assert "copied from the cache in" in told(applied)[-1][1]
+
+
+def test_the_object_looks_and_copies_as_before(log: Path) -> None:
+    data = Reading(log)
+    attributes = dict(vars(data))
+    apply_cache(make_loader(data))
+    assert isinstance(data, Reading)
+    assert type(data).__name__ == "Reading"
+    assert vars(data) == attributes
+    assert type(copy.copy(data)) is Reading
+    assert type(copy.deepcopy(data)) is Reading
+    assert type(pickle.loads(pickle.dumps(data))) is Reading
+    assert alike(type(data)(log)[3], data[3])  # another one of its class has nothing to do with the cache
+
+
+def test_a_full_cache_reads_the_rest_as_before(log: Path) -> None:
+    loader = make_loader(Slow(log))
+    applied = apply_cache(loader, most_bytes=9 * (1 << 17))
+    assert "of which about" in told(applied)[0][1]
+    first = epoch_of(loader)
+    before = reads_of(log)
+    assert alike(first, epoch_of(loader))
+    assert 0 < reads_of(log) - before < COUNT
+
+
+class Slow(Reading):
+    def __getitem__(self, i: int) -> Any:
+        return {**super().__getitem__(i), "large": torch.full((1 << 15,), float(i)), "more": sum(range(200_000))}
+
+
+def test_subsets_are_kept_by_their_own_index(log: Path) -> None:
+    data = Reading(log)
+    one, other = Subset(data, [3, 4, 5, 6]), Subset(data, [9, 8, 7, 6])
+    loaders = [make_loader(one), make_loader(other)]
+    for loader in loaders:
+        apply_cache(loader)
+    for _ in range(2):
+        found = [[float(x) for batch in loader for x in batch["x"][:, 0]] for loader in loaders]
+        assert found == [[3, 4, 5, 6], [9, 8, 7, 6]]
+
+
+def test_a_folder_serves_the_next_run_but_not_another_data_set(log: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "kept")
+    apply_and_read = lambda data: (apply_cache(loader := make_loader(data), folder=folder), epoch_of(loader))[1]  # noqa: E731
+    first = apply_and_read(Reading(log))
+    before = reads_of(log)
+    assert alike(first, apply_and_read(Reading(log)))
+    assert reads_of(log) - before < COUNT
+    changed = Reading(log)
+    changed.scale = 7.0
+    assert float(apply_and_read(changed)[0]["x"][1, 0]) == 7.0
+    assert len(os.listdir(folder)) == 2
+
+
+def test_a_folder_whose_samples_went_stale_is_noticed_at_the_first_hit(log: Path, tmp_path: Path) -> None:
+    class FromFile(Reading):
+        def __getitem__(self, i: int) -> Any:
+            super().__getitem__(i)
+            return float((tmp_path / "value.txt").read_text()) + i
+
+    folder = str(tmp_path / "kept")
+    (tmp_path / "value.txt").write_text("1")
+    loader = make_loader(FromFile(log))
+    apply_cache(loader, folder=folder)
+    epoch_of(loader)
+    (tmp_path / "value.txt").write_text("2")
+    loader = make_loader(FromFile(log), batch_size=1)
+    applied = apply_cache(loader, folder=folder)
+    assert [float(one) for one in epoch_of(loader)] == [2.0 + i for i in range(COUNT)]
+    applied.after_step()
+    assert told(applied)[-1][1] == "samples are no longer kept: reading sample 0 twice gave different data"
+
+
+def test_errors_of_the_data_set_are_its_own(log: Path) -> None:
+    class Failing(Reading):
+        def __getitem__(self, i: int) -> Any:
+            if i == 7:
+                raise KeyError("seven")
+            return super().__getitem__(i)
+
+    loader = make_loader(Failing(log), batch_size=1)
+    apply_cache(loader)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="seven"):
+            epoch_of(loader)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """With more, loader-workers watches operators in a forked process, which imports for seconds."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_it_goes_together_with_workers(log: Path) -> None:
+    from hotloop.apply.api import apply_strategy
+    from hotloop.core.strategy import Choice, Strategy
+
+    loader = make_loader(Reading(log), shuffle=True)
+    strategy = Strategy(
+        choices=(
+            Choice(technique="cache-samples", settings={}),
+            Choice(technique="loader-workers", settings={"num_workers": 2}),
+        )
+    )
+    applied = apply_strategy(strategy, loader=loader)
+    assert [record.status for record in applied.records] == ["applied", "applied"]
+    for _ in range(3):
+        assert sorted(int(x) for batch in loader for x in batch["x"][:, 0]) == list(range(COUNT))
+    before = reads_of(log)
+    epoch_of(loader)
+    assert reads_of(log) - before < COUNT
+    applied.undo()
+
+
+def test_no_file_descriptor_and_no_memory_is_left(log: Path) -> None:
+    script = f"""
+import gc, os, torch
+from torch.utils.data import DataLoader
+from tests.apply.techniques.test_cache_samples import Reading, apply_cache
+def count():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), sum("zero (deleted)" in line for line in open("/proc/self/maps"))
+def one():
+    loader = DataLoader(Reading({str(log)!r}), batch_size=4)
+    applied = apply_cache(loader)
+    assert applied.records[0].status == "applied"
+    list(loader)
+one()
+before = count()
+for _ in range(5):
+    one()
+assert count() == before, (count(), before)
+"""
+    root = Path(__file__).parents[3]
+    subprocess.run([sys.executable, "-c", script], cwd=root, check=True)

@@ -1,0 +1,43 @@
+"""A command is waited for: who asks it to end is noticed once, and reaches it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from hotloop.attach.child import run_child
+
+SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+
+
+def test_a_request_to_end_is_passed_on_and_told() -> None:
+    told: list[str] = []
+
+    def ask() -> None:
+        if not told:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    end = run_child(SLEEPS, dict(os.environ), on_tick=ask, on_ending=lambda: told.append("ending"))
+    assert told == ["ending"]
+    assert (end.signal_number, end.interrupted) == (signal.SIGTERM, True)
+
+
+def test_a_signal_that_ends_nothing_is_no_request_to_end() -> None:
+    told: list[str] = []
+    quick = [
+        sys.executable,
+        "-c",
+        "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: exit(3)); time.sleep(60)",
+    ]
+    asked: list[int] = []
+
+    def ask() -> None:
+        asked.append(1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    end = run_child(quick, dict(os.environ), on_tick=ask, on_ending=lambda: told.append("ending"))
+    assert (told, end.interrupted) == ([], False)
+    assert asked
+    # Python may not have set its handler when the first one came.
+    assert end.exit_code == 3 or end.signal_number == signal.SIGUSR1

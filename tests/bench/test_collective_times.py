@@ -1,0 +1,152 @@
+"""How the ranks of bench comm start, and what their times say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hotloop.bench.collective_times import (
+    collect_notes,
+    describe_slow_pairs,
+    fit_collectives,
+    judge_pairs,
+    plan_launch,
+    tabulate_fits,
+    tabulate_pairs,
+    tabulate_times,
+)
+from hotloop.core.errors import UsageError
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    cells = [
+        {"collective": "all-reduce", "bytes": size, "times_ns": [1e5 + size, 2e5 + size, 3e5 + size]}
+        for size in (1000, 1_000_000, 100_000_000)
+    ]
+    known = {"cells": cells, "left_out": [], "pairs": [], "pairs_left": 0, "ranks": 4, "hosts": ["a", "a", "b", "b"]}
+    known["backend"] = "nccl"
+    return {**known, "pair_bytes": {"small": 1024, "large": 1_000_000}, **changes}
+
+
+def pairs(*slow: tuple[int, int], ranks: int = 4, factor: float = 4.0) -> list[dict[str, Any]]:
+    return [
+        {
+            "first": first,
+            "second": second,
+            "small_ns": 5e4,
+            "large_ns": 1e6 * (factor if (first, second) in slow else 1.0),
+        }
+        for first in range(ranks)
+        for second in range(first + 1, ranks)
+    ]
+
+
+def test_bandwidths_and_the_line_are_of_the_least_times() -> None:
+    rows = tabulate_times(answer())
+    assert rows[1]["algorithm_bytes_per_s"] == pytest.approx(1e6 / 1.1e6 * 1e9, rel=1e-6)
+    assert rows[1]["bus_bytes_per_s"] == pytest.approx(1.5e6 / 1.1e6 * 1e9, rel=1e-6)
+    assert (rows[1]["median_ns"], rows[1]["n"]) == (1_200_000, 3)
+    (fit,) = tabulate_fits(fit_collectives(answer()), 4)
+    assert fit["latency_ns"] == pytest.approx(1e5, rel=0.02)
+    assert fit["rate_bytes_per_s"] == pytest.approx(1.5e9, rel=0.01)
+
+
+def test_the_slow_pair_is_named() -> None:
+    found = judge_pairs(answer(pairs=pairs((1, 3)), hosts=list("abcd")))
+    assert [(one.first, one.second) for one in found if one.is_slow] == [(1, 3)]
+    said = describe_slow_pairs(found, list("abcd"))
+    assert said is not None
+    assert said.startswith("ranks 1 and 3 (b and d) are slow: 250 MB/s")
+    assert [row["slow"] for row in tabulate_pairs(found, ["a"] * 4)] == [one.is_slow for one in found]
+
+
+def test_a_rank_whose_pairs_are_all_slow_is_named_itself() -> None:
+    found = judge_pairs(answer(pairs=pairs((0, 4), (1, 4), (2, 4), (3, 4), ranks=5), hosts=list("aaaaa")))
+    said = describe_slow_pairs(found, list("abcde"))
+    assert said is not None
+    assert said.startswith("all pairs of rank 4 (e) are slow")
+
+
+def test_a_pair_may_be_slow_by_its_latency_alone() -> None:
+    some = pairs()
+    some[2]["small_ns"] = 4e5
+    found = judge_pairs(answer(pairs=some, hosts=list("abcd")))
+    assert [one.is_slow for one in found] == [False, False, True, False, False, False]
+
+
+def test_one_slow_rank_of_three_is_found_although_most_pairs_are_slow() -> None:
+    found = judge_pairs(answer(pairs=pairs((0, 2), (1, 2), ranks=3), hosts=["a"] * 3))
+    said = describe_slow_pairs(found, ["a"] * 3)
+    assert said is not None
+    assert said.startswith("all pairs of rank 2 (a) are slow: 250 MB/s to 250 MB/s, 1 GB/s between the others")
+
+
+def test_on_shared_cores_a_factor_of_two_says_nothing() -> None:
+    hosts = ["a"] * 4
+    twice = answer(pairs=pairs((1, 3), factor=2.5), hosts=hosts)
+    assert [one.is_slow for one in judge_pairs(twice)].count(True) == 1
+    assert describe_slow_pairs(judge_pairs(twice | {"backend": "gloo"}), hosts) is None
+
+
+def test_pairs_between_hosts_are_not_slow_because_those_on_one_host_are_quicker() -> None:
+    between = [(first, second) for first in range(4) for second in range(4, 8)]
+    hosts = ["a"] * 4 + ["b"] * 4
+    assert describe_slow_pairs(judge_pairs(answer(pairs=pairs(*between, ranks=8), hosts=hosts)), hosts) is None
+    worse = pairs(*between, ranks=8)
+    next(pair for pair in worse if (pair["first"], pair["second"]) == (1, 6))["large_ns"] *= 3
+    said = describe_slow_pairs(judge_pairs(answer(pairs=worse, hosts=hosts)), hosts)
+    assert said is not None
+    assert said.startswith("ranks 1 and 6 (a and b) are slow")
+
+
+def test_few_pairs_and_equal_ones_are_not_judged() -> None:
+    assert describe_slow_pairs(judge_pairs(answer(pairs=pairs((0, 1), ranks=2))), ["a", "b"]) is None
+    assert describe_slow_pairs(judge_pairs(answer(pairs=pairs())), ["a"] * 4) is None
+    assert judge_pairs(answer()) == ()
+
+
+def test_notes_say_what_is_missing() -> None:
+    left = [
+        {"collective": "all-reduce", "bytes": 64 << 20, "why": "budget"},
+        {"collective": "all-to-all", "bytes": 1024, "why": "not supported"},
+    ]
+    notes = collect_notes(answer(left_out=left, pairs_left=7), {"all-reduce": None})
+    assert "all-to-all was not timed: not supported" in notes
+    assert "1 messages of 64 MiB or more did not fit into --budget" in notes
+    assert "7 pairs of ranks did not fit into --budget" in notes
+    assert any("too few sizes" in note for note in notes)
+
+
+def test_ranks_of_this_host() -> None:
+    launch = plan_launch({}, None)
+    assert launch.is_alone
+    assert [one["RANK"] for one in launch.variables] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RANK": "3", "WORLD_SIZE": "8"},
+        {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"},
+    ],
+)
+def test_one_rank_of_a_launchers_group(variables: dict[str, str]) -> None:
+    launch = plan_launch({**variables, "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}, None)
+    assert (launch.is_alone, launch.rank, launch.variables[0]["WORLD_SIZE"]) == (False, 3, "8")
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks", "said"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, None, "not MASTER_PORT"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, 4, "leave --ranks out"),
+        ({"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, None, "RANK is 'x'"),
+        ({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, None, "nothing is sent"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, None, "export MASTER_ADDR"),
+        ({}, 1, "--ranks 1"),
+    ],
+)
+def test_half_a_group_is_refused(variables: dict[str, str], ranks: int | None, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        plan_launch(variables, ranks)

@@ -1,0 +1,143 @@
+"""hotloop bench comm: real ranks of gloo, started by itself and by torchrun, and over a link of a known rate."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.bench.topology import Topology
+from hotloop.cli import main
+from hotloop.cli.bench_comm import make_result, parse_sizes
+from hotloop.core.benchmarks import benchmark_from_json, benchmark_to_json
+from hotloop.core.link_fit import COLLECTIVES
+from hotloop.probe.link_times import choose_large, forecast_time, pair_order
+from tests.apply.compression.test_bytes import load_links
+
+HOTLOOP = str(Path(sys.executable).with_name("hotloop"))
+QUICK = ["--budget", "0.5", "--sizes", "1K,16K", "--python", sys.executable]
+
+
+def test_two_ranks_of_this_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "comm.html"
+    assert main(["bench", "comm", *QUICK, "--json", "-", "--html", str(page)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    times, fits, pairs, ways, gradients, sending = found["tables"]
+    assert found["subject"] == "2 ranks on 1 host"
+    assert (found["facts"]["backend"], found["facts"]["device"]) == ("gloo", "cpu")
+    assert {row["collective"] for row in times} == set(COLLECTIVES)
+    assert all(0 < row["min_ns"] <= row["median_ns"] and row["n"] >= 3 for row in times)
+    assert [row["fit"] for row in fits] == list(COLLECTIVES)
+    assert [row["ranks"] for row in pairs] == ["0 and 1"]
+    assert (ways, gradients, sending) == ([], [], [])
+    assert "bus bandwidth by message" in page.read_text()
+
+
+def test_under_torchrun_the_first_rank_prints() -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
+    done = subprocess.run(
+        [*launcher, HOTLOOP, "bench", "comm", *QUICK], capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("comm: 2 ranks on 1 host") == 1
+
+
+def test_a_rank_that_fails_ends_all(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] && exit 3\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    assert main(["bench", "comm", *QUICK[:-1], str(python)]) == 2
+    assert "the benchmark ended with exit code 3" in capfd.readouterr().err
+
+
+def test_nccl_without_a_device_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "comm", *QUICK, "--backend", "nccl"]) == 2
+    assert "use gloo" in capsys.readouterr().err
+
+
+def test_the_rate_of_a_shaped_link() -> None:
+    links = load_links()
+    why = links.why_no_link()
+    if why is not None:
+        pytest.skip(why)
+    command = [HOTLOOP, "bench", "comm", "--budget", "4", "--sizes", "1K,1M", "--json", "-", "--python", sys.executable]
+    with links.shaped_link("100mbit") as link:
+        run = link.run(command, timeout_s=200)
+    assert run.return_codes == (0, 0), run.outputs
+    found = json.loads(run.outputs[0][run.outputs[0].index("{") :])
+    fit = next(row for row in found["tables"][1] if row["fit"] == "all-reduce")
+    # 100 Mbit/s are 12.5 MB/s with the headers; the filter lets 256 KB pass at once.
+    assert 6e6 < fit["rate_bytes_per_s"] < 18e6
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks", "1"], "--ranks 1"),
+        (["--sizes", "1X"], "'1X' is not a size"),
+        (["--sizes", "2"], "is not a size"),
+        (["--budget", "0"], "--budget 0"),
+        (["--nccl-log", "no-such.log"], "--nccl-log no-such.log"),
+        (["--run", "no-such-run"], "no-such-run"),
+    ],
+)
+def test_usage_errors_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "comm", *words]) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_sizes_in_binary_units() -> None:
+    assert parse_sizes("64, 1k,2M") == [64, 1024, 2 << 20]
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        "cells": [{"collective": "all-reduce", "bytes": 1 << 26, "times_ns": [1e6, 1e6, 1e6]}],
+        "left_out": [],
+        "pairs": [],
+        "pairs_left": 0,
+        "pair_bytes": {"small": 1024, "large": 1 << 20},
+        "gradients": {"bytes": 1 << 26, "buckets": 3, "times_ns": [2e6, 3e6]},
+        "hosts": ["a", "a"],
+        "ranks": 2,
+        "backend": "nccl",
+        "device": "cuda",
+        "device_name": "NVIDIA H200",
+        "torch": "2.13.0",
+    }
+    return known | changes
+
+
+def test_devices_through_the_cpu_are_the_verdict() -> None:
+    result = make_result(answer(), Topology(ways={(0, 1): "SYS"}), None, None)
+    assert result.verdict[0].startswith("not good: 1 of 1 pairs")
+    assert result.tables[4][0]["bus_bytes_per_s"] == round((1 << 26) / 2e6 * 1e9)
+
+
+def test_every_pair_once_and_every_rank_early() -> None:
+    for size in (2, 3, 5, 8):
+        order = pair_order(size)
+        assert sorted(order) == [(a, b) for a in range(size) for b in range(a + 1, size)]
+        assert len({rank for pair in order[: (size + 1) // 2 + 1] for rank in pair}) >= size - 1
+
+
+def test_the_time_of_a_larger_message_is_forecast_from_two_smaller_ones() -> None:
+    assert forecast_time([], 1024) == 0
+    assert forecast_time([(1024, 5.0)], 4096) == 5.0
+    assert forecast_time([(1000, 10.0), (2000, 20.0)], 4000) == 40.0
+    timed = {"collective": "all-reduce", "bytes": 1_000_000, "times_ns": [1e8]}
+    assert choose_large([timed], 1e8) == 1 << 20
+    assert choose_large([timed], 1.0) == 1 << 16
+
+
+def test_a_report_is_read_again_with_its_verdict() -> None:
+    result = make_result(answer(), Topology(ways={(0, 1): "PHB"}), None, None)
+    text = json.dumps(benchmark_to_json(result))
+    assert benchmark_from_json(json.loads(text)) == result
+    assert result.verdict

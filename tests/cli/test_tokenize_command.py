@@ -1,0 +1,133 @@
+"""hotloop tokenize: options, progress, report and exit codes."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from hotloop.cli import main
+from hotloop.cli.tokenize_command import ProgressLine
+from hotloop.data.text_chunks import CutRules
+from hotloop.data.text_files import find_files
+from hotloop.data.tokenize_state import JobState, TokenizeJob
+from hotloop.data.tokenizer_file import open_tokenizer
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a tokenizer and texts."""
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "</s>": 1, "a": 2, "b": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "texts.jsonl").write_text('{"text": "a b"}\n{broken\n{"text": "b zebra"}\n\n')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_report_says_what_was_written_and_what_was_left_out(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "tokenize",
+        "texts.jsonl",
+        "--tokenizer",
+        "tokenizer.json",
+        "-o",
+        "out",
+        "--append-eos",
+        "--processes",
+        "1",
+    ]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("6 tokens of 2 documents in out\n")
+    assert "files: 1 pair of .bin and .idx, uint16, 12 B\n" in said
+    assert "left out: 1 document not a JSON object (first: texts.jsonl, byte 16)\n" in said
+    assert "left out: 1 document empty (first: texts.jsonl, byte 44)\n" in said
+    assert "unknown: 1 token (16.67%) for text outside the vocabulary\n" in said
+    assert "6 tokens in " in said
+    assert "too few for a sequence of 1024 tokens" in said
+    assert "TokenDataset" not in said
+    assert (place / "out" / "tokens-00000.bin").read_bytes() == bytes([2, 0, 3, 0, 1, 0, 3, 0, 0, 0, 1, 0])
+    assert main([*words, "--json", "-"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert (content["schema"], content["was_complete"], content["tokens_count"]) == ("hotloop.tokenize/1", True, 6)
+    assert main(["report", str(_write(place / "kept.json", content))]) == 0
+    assert "this run: nothing to do, the folder was complete" in capsys.readouterr().out
+
+
+def _write(file: Path, content: Any) -> Path:
+    file.write_text(json.dumps(content))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--strict"], "texts.jsonl, byte 16: not a JSON object; fix it, or omit --strict to skip and count"),
+        (["--column", "body"], "texts.jsonl has no column 'body'; give --column (text)"),
+        (["--processes", "0"], "--processes 0: give a number of at least 1"),
+        (["--batch-size", "0"], "--batch-size 0: give a number of at least 1"),
+        (["--document-limit", "5000"], "--document-limit 5000: give at most 1024 (MiB)"),
+        (["--eos", "<eot>"], "--eos <eot>: the tokenizer has no such token"),
+        (["missing.jsonl"], "missing.jsonl: no such file or folder"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_2(
+    options: list[str], words: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tokenize", "texts.jsonl", *options, "--tokenizer", "tokenizer.json", "-o", "out"]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    if "--strict" not in options:
+        assert not (place / "out").exists()
+
+
+def test_a_folder_of_another_ending_is_refused_in_words(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tokenize", "texts.jsonl", "--tokenizer", "tokenizer.json", "-o", "out", "--processes", "1"]
+    assert main([*words, "--append-eos"]) == 0
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "the id that --append-eos appends is 1 there and this command appends none;" in capsys.readouterr().err
+
+
+def test_an_empty_folder_of_the_user_stays(place: Path) -> None:
+    (place / "out").mkdir()
+    words = ["tokenize", "texts.jsonl", "--column", "body", "--tokenizer", "tokenizer.json", "-o", "out"]
+    assert main(words) == 2
+    assert list((place / "out").iterdir()) == []
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_one_line_on_a_terminal_and_rare_elsewhere(place: Path) -> None:
+    (place / "texts.jsonl").write_text("x" * 4000)
+    cut = CutRules(column="text", whole_files=False, limit_bytes=100)
+    job = TokenizeJob(
+        files=find_files(["texts.jsonl"])[0],
+        tokenizer=open_tokenizer("tokenizer.json"),
+        cut=cut,
+        end_id=None,
+        special_tokens=False,
+        shard_tokens=100,
+    )
+    total_bytes = job.files[0].size_bytes
+    written = {}
+    for stream in (Terminal(), io.StringIO()):
+        now_s = iter(range(100))
+        line = ProgressLine(job, stream, clock=lambda now_s=now_s: float(next(now_s)))  # type: ignore[misc]
+        for done in range(1, 41):
+            line(JobState(size_bytes=total_bytes * done // 40, tokens_count=1000 * done))
+        line.end()
+        written[type(stream)] = stream.getvalue()
+    assert written[Terminal].count("\r") == 42
+    assert "\n" not in written[Terminal]
+    assert "hotloop: 50%, 20,000 tokens, 1,000/s, 0:00:20 left" in written[Terminal]
+    assert written[io.StringIO].count("\n") == 1

@@ -1,0 +1,274 @@
+"""Files to documents: the same whatever the cuts and the compression; what is left out is counted with its place."""
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotloop.core.errors import UsageError
+from hotloop.core.tokenizing import REJECTIONS
+from hotloop.data import text_chunks
+from hotloop.data.documents import Rejected, read_documents
+from hotloop.data.first_file import check_first_file
+from hotloop.data.text_chunks import Chunk, Cursor, CutRules, plan_chunks
+from hotloop.data.text_files import find_files
+
+from .small import TEXTS, write_jsonl
+
+PACKERS = {
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+
+
+def make_rules(**more: Any) -> CutRules:
+    return CutRules(**{"column": "text", "whole_files": False, "limit_bytes": 1 << 20, **more})
+
+
+def plan(
+    sources: Sequence[Path | str], rules: CutRules, form: str | None = None, start: Cursor | None = None
+) -> list[Chunk]:
+    files, _ = find_files([str(one) for one in sources], form)
+    return list(plan_chunks(files, start or Cursor(), rules))
+
+
+def read(
+    sources: Sequence[Path | str], form: str | None = None, start: Cursor | None = None, **more: Any
+) -> tuple[list[str], Rejected]:
+    """All documents, and what was left out."""
+    rules, rejected = make_rules(**more), Rejected()
+    chunks = plan(sources, rules, form, start)
+    return [text for chunk in chunks for text in read_documents(chunk, rules, rejected)], rejected
+
+
+@settings(max_examples=150)
+@given(
+    lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=40), max_size=12),
+    chunk_bytes=st.integers(1, 90),
+    newline=st.sampled_from(["\n", "\r\n"]),
+    ends=st.booleans(),
+    packed=st.booleans(),
+)
+def test_every_line_is_read_once_wherever_the_file_is_cut(
+    tmp_path_factory: pytest.TempPathFactory,
+    lines: list[str],
+    chunk_bytes: int,
+    newline: str,
+    ends: bool,
+    packed: bool,
+) -> None:
+    content = (newline.join(lines) + (newline if ends else "")).encode()
+    file = tmp_path_factory.getbasetemp() / ("cut.txt.gz" if packed else "cut.txt")
+    file.write_bytes(gzip.compress(content) if packed else content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_chunks, "CHUNK_BYTES", chunk_bytes)
+        texts, rejected = read([file], form="text")
+    wanted = [line.removeprefix("\ufeff") if at == 0 else line for at, line in enumerate(lines)]
+    assert texts == [line for line in wanted if line and not line.isspace()]
+    assert set(rejected.counts) <= {"empty"}
+
+
+def test_every_chunk_can_be_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_chunks, "CHUNK_BYTES", 700)
+    plain, packed = write_jsonl(tmp_path / "a.jsonl"), tmp_path / "b.jsonl.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    table = tmp_path / "c.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS}), table)
+    small = [write_jsonl(tmp_path / f"small{i}.jsonl", TEXTS[i : i + 2]) for i in range(5)]
+    sources = [plain, packed, *small, table, plain]
+    whole, _ = read(sources)
+    assert len(whole) == 4 * len(TEXTS) + 10
+    rules = make_rules()
+    chunks = plan(sources, rules)
+    assert len(chunks) > 50
+    done = 0
+    for chunk in chunks:
+        done += len(list(read_documents(chunk, rules, Rejected())))
+        assert read(sources, start=chunk.following)[0] == whole[done:]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_a_compressed_file_holds_the_same_documents(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_chunks, "CHUNK_BYTES", 1000)
+    plain = write_jsonl(tmp_path / "a.jsonl").read_bytes()
+    (tmp_path / f"b.jsonl{suffix}").write_bytes(PACKERS[suffix](plain[:5000]) + PACKERS[suffix](plain[5000:]))
+    assert read([tmp_path / f"b.jsonl{suffix}"])[0] == TEXTS
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_a_compressed_file_that_was_cut_is_refused(suffix: str, tmp_path: Path) -> None:
+    whole = PACKERS[suffix](write_jsonl(tmp_path / "a.jsonl").read_bytes())
+    (tmp_path / f"b.jsonl{suffix}").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UsageError, match=rf"b\.jsonl{suffix} is damaged: .*; repair it or leave it out"):
+        read([tmp_path / f"b.jsonl{suffix}"])
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "binary", "dictionary", "string_view"])
+def test_tables_hold_the_same_documents(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_chunks, "CHUNK_BYTES", 1000)
+    types = {"dictionary": pyarrow.dictionary(pyarrow.int32(), pyarrow.string())}
+    column = pyarrow.array(TEXTS).cast(types[kind] if kind in types else getattr(pyarrow, kind)())
+    table = pyarrow.table({"id": range(len(TEXTS)), "body": column})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=70)
+    with pyarrow.ipc.new_file(tmp_path / "b.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=64)
+    assert read([tmp_path / "a.parquet"], column="body")[0] == TEXTS
+    assert read([tmp_path / "b.arrow"], column="body")[0] == TEXTS
+    assert len(plan([tmp_path / "b.arrow"], make_rules(column="body"))) > 4
+
+
+def save_dataset(folder: Path, texts: Sequence[str]) -> Path:
+    """As datasets.save_to_disk lays a folder out, in two files."""
+    folder.mkdir()
+    names = []
+    for number, part in enumerate((texts[:120], texts[120:])):
+        names.append({"filename": f"data-{number:05d}-of-00002.arrow"})
+        table = pyarrow.table({"text": list(part)})
+        with pyarrow.ipc.new_stream(folder / names[-1]["filename"], table.schema) as writer:
+            writer.write_table(table, max_chunksize=50)
+    (folder / "state.json").write_text(json.dumps({"_data_files": names, "_split": "train"}))
+    (folder / "dataset_info.json").write_text("{}")
+    return folder
+
+
+def test_a_saved_dataset_is_read_and_its_splits_are_named(tmp_path: Path) -> None:
+    folder = save_dataset(tmp_path / "saved", TEXTS)
+    assert read([folder])[0] == TEXTS
+    splits = tmp_path / "splits"
+    splits.mkdir()
+    (splits / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(UsageError, match=r"several splits; give those you want: .*splits/train, .*splits/test"):
+        read([splits])
+
+
+def test_what_is_left_out_is_counted_with_the_place_of_the_first(tmp_path: Path) -> None:
+    lines = [
+        b'{"text": "good", "score": NaN}',
+        b"{broken",
+        b"[1, 2]",
+        b'{"text": "\xff\xfe"}',
+        b'{"text": "\\ud800"}',
+        b'{"other": "x"}',
+        b'{"text": null}',
+        b'{"text": 5}',
+        b'{"text": "' + b"x" * 300 + b'"}',
+        b'{"text": "  "}',
+        b"",
+        b'{"text": "also good"}',
+        b"[" * 100_000,
+    ]
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b"\n".join(lines))
+    texts, rejected = read([file], limit_bytes=200)
+    assert texts == ["good", "also good"]
+    assert rejected.counts == {"corrupt": 2, "bad-utf8": 2, "no-column": 1, "not-text": 2, "too-long": 2, "empty": 2}
+    assert set(rejected.counts) <= set(REJECTIONS)
+    assert rejected.firsts["corrupt"] == f"{file}, byte {len(lines[0]) + 1}"
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(file.read_bytes()))
+    texts, packed = read([tmp_path / "a.jsonl.gz"], limit_bytes=200)
+    assert (texts, packed.counts) == (["good", "also good"], rejected.counts)
+    assert packed.firsts["corrupt"] == f"{file}.gz, byte {len(lines[0]) + 1}"
+
+
+def test_values_of_tables_that_are_no_text_are_counted(tmp_path: Path) -> None:
+    values = pyarrow.array([b"good", None, b"\xff", b""], pyarrow.binary())
+    pyarrow.parquet.write_table(pyarrow.table({"text": values}), tmp_path / "a.parquet")
+    texts, rejected = read([tmp_path / "a.parquet"])
+    assert texts == ["good"]
+    assert rejected.counts == {"not-text": 1, "bad-utf8": 1, "empty": 1}
+    assert rejected.firsts["not-text"] == f"{tmp_path}/a.parquet, row 1"
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_line_without_end_is_left_out_and_never_held(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_chunks, "CHUNK_BYTES", 1000)
+    content = b"first\n" + b"x" * 50_000 + b"\nlast\n" + b"y" * 7000
+    file = tmp_path / f"a.txt{suffix}"
+    file.write_bytes(gzip.compress(content) if suffix else content)
+    texts, rejected = read([file], limit_bytes=5000)
+    assert texts == ["first", "last"]
+    assert (rejected.counts, rejected.firsts) == ({"too-long": 2}, {"too-long": f"{file}, byte 6"})
+
+
+def test_a_text_file_can_be_one_document(tmp_path: Path) -> None:
+    for name in ("b.py", "a.py", "c.py"):
+        (tmp_path / name).write_text(f"# {name}\n\nx = 1\n")
+    (tmp_path / "c.py").write_text("long " * 100)
+    (tmp_path / "d.py.gz").write_bytes(gzip.compress(b"# d\n\n"))
+    texts, rejected = read([tmp_path], form="text", whole_files=True, limit_bytes=100)
+    assert texts == ["# a.py\n\nx = 1\n", "# b.py\n\nx = 1\n", "# d\n\n"]
+    assert rejected.firsts == {"too-long": f"{tmp_path}/c.py, byte 0"}
+
+
+def test_files_behind_a_url_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_chunks, "CHUNK_BYTES", 1000)
+    write_jsonl(tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
+    assert read([f"file://{tmp_path}"])[0] == TEXTS * 2
+    assert read([f"local://{tmp_path}/a.jsonl"])[0] == TEXTS
+
+
+def test_files_of_unknown_format_are_counted_in_a_folder_and_refused_alone(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl")
+    (tmp_path / "readme.md").write_text("x")
+    (tmp_path / ".hidden.jsonl").write_text("{}")
+    files, left_out_count = find_files([str(tmp_path)])
+    assert ([Path(one.path).name for one in files], left_out_count) == (["a.jsonl"], 1)
+    with pytest.raises(UsageError, match=r"readme\.md: cannot tell the format from the name; give --source-format"):
+        find_files([str(tmp_path / "readme.md")])
+    with pytest.raises(UsageError, match="no such file or folder"):
+        find_files([str(tmp_path / "nothing")])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="no file to read"):
+        find_files([str(tmp_path / "empty")])
+
+
+def test_a_missing_column_is_refused_before_the_work(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", column="body")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
+    pyarrow.parquet.write_table(pyarrow.table({"body": TEXTS, "id": range(len(TEXTS))}), tmp_path / "c.parquet")
+    for name, known in (("a.jsonl", "id, body"), ("b.jsonl.gz", "id, body"), ("c.parquet", "body, id")):
+        files, _ = find_files([str(tmp_path / name)])
+        with pytest.raises(UsageError, match=rf"{name} has no column 'text'; give --column \({known}\)"):
+            check_first_file(files, make_rules())
+        check_first_file(files, make_rules(column="body"))
+    with pytest.raises(UsageError, match="column 'id' holds int64, not text"):
+        read([tmp_path / "c.parquet"], column="id")
+
+
+def test_a_json_array_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[\n{"text": "x"}\n]')
+    with pytest.raises(UsageError, match="is a JSON array, not one object a line; convert it: jq"):
+        check_first_file(find_files([str(tmp_path / "a.json")])[0], make_rules())
+
+
+def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.arrow"):
+        (tmp_path / name).write_text("no table at all")
+        with pytest.raises(UsageError, match=f"{name} is no {name.split('.')[1]} file, or a damaged one"):
+            read([tmp_path / name])
+
+
+@pytest.mark.parametrize(("module", "name"), [("pyarrow", "a.parquet"), ("zstandard", "a.jsonl.zst")])
+def test_a_missing_package_is_named(module: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(UsageError, match=rf"{module}, which is not installed; run: pip install 'hotloop\[data\]'"):
+        read([tmp_path / name])
