@@ -36,11 +36,11 @@ from hotloop.pipeline.tuning import attach_trial, measure_run
 from hotloop.tune.patch import Patch, make_patch
 from hotloop.tune.request import Request
 from hotloop.tune.statistics import compare
-from hotloop.tune.trials import Bench, Limits, Ran, run_trial
+from hotloop.tune.trials import Bench, Ran, TrialLimits, run_trial
 from hotloop.tune.workspace import plan_workspace
 
 RESULTS = Path(__file__).resolve().parent / "results" / "patches.json"
-LIMITS = Limits(steps=200, seconds=None, timeout_s=240.0, start_s=180.0, stall_s=60.0)
+LIMITS = TrialLimits(steps=200, seconds=None, timeout_s=240.0, start_s=180.0, stall_s=60.0)
 SIDES = ("unchanged", "strategy", "patched")
 
 PLAIN = """# a script from top to bottom

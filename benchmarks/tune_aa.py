@@ -35,9 +35,9 @@ from typing import Any, NamedTuple
 
 from raw import describe_commit
 
-from hotloop.core.tuning import Verdict
+from hotloop.core.tuning import TrialVerdict
 from hotloop.tune.goals import CROWDING, PACE
-from hotloop.tune.statistics import DECISION_LEVEL, MOST_PAIRS, Comparison, Covariate, compare, crowding, noise_of
+from hotloop.tune.statistics import DECISION_LEVEL, MOST_PAIRS, Covariate, PairComparison, compare, crowding, noise_of
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / ".passes" / "tune_aa.jsonl"
@@ -174,9 +174,9 @@ def resample(count: int) -> None:
     right = dict.fromkeys(POWER_RATIOS, 0)
     for _ in range(count):
         processes = draw_blocks(generator, flat)
-        wrong += judge_in_turn(processes, 1.0, MOST_PAIRS) is not Verdict.CANNOT_TELL
+        wrong += judge_in_turn(processes, 1.0, MOST_PAIRS) is not TrialVerdict.CANNOT_TELL
         for ratio in POWER_RATIOS:
-            right[ratio] += judge_in_turn(processes, ratio, POWER_PAIRS) is Verdict.FASTER
+            right[ratio] += judge_in_turn(processes, ratio, POWER_PAIRS) is TrialVerdict.FASTER
     told = {"part": "resample", "count": count, "wrong": wrong, "processes": len(flat)}
     known = sum(one.others_ratio is not None for one in flat)
     store({**told, "with_others": known, "right": {f"{ratio:g}": right[ratio] for ratio in POWER_RATIOS}})
@@ -207,9 +207,9 @@ def resample_equal(part: str, count: int) -> None:
         wrong, right = 0, dict.fromkeys(POWER_RATIOS, 0)
         for _ in range(count):
             processes = draw_blocks(generator, blocks)
-            wrong += judge_in_turn(processes, 1.0, MOST_PAIRS) is not Verdict.CANNOT_TELL
+            wrong += judge_in_turn(processes, 1.0, MOST_PAIRS) is not TrialVerdict.CANNOT_TELL
             for ratio in POWER_RATIOS:
-                right[ratio] += judge_in_turn(processes, ratio, POWER_PAIRS) is Verdict.FASTER
+                right[ratio] += judge_in_turn(processes, ratio, POWER_PAIRS) is TrialVerdict.FASTER
         told = ", ".join(f"{ratio:g}x {right[ratio] / count:.1%}" for ratio in POWER_RATIOS)
         print(f"{part}, {name}: {wrong} of {count} A/A wrong; right within {POWER_PAIRS} pairs: {told}")
 
@@ -234,7 +234,7 @@ def sides_of(one: dict[str, Any]) -> tuple[list[Process], list[Process]]:
     return first, second
 
 
-def judge_in_turn(processes: Sequence[Process], speedup: float, most_pairs: int) -> Verdict:
+def judge_in_turn(processes: Sequence[Process], speedup: float, most_pairs: int) -> TrialVerdict:
     """Neighbours as pairs, the second arm so much faster than it was."""
     sides: tuple[list[Process], list[Process]] = ([], [])
     for pair in range(most_pairs):
@@ -245,10 +245,10 @@ def judge_in_turn(processes: Sequence[Process], speedup: float, most_pairs: int)
         found = judge_pairs(*sides)
         if found.decided:
             return found.verdict
-    return Verdict.CANNOT_TELL
+    return TrialVerdict.CANNOT_TELL
 
 
-def judge_pairs(baseline: Sequence[Process], candidate: Sequence[Process]) -> Comparison:
+def judge_pairs(baseline: Sequence[Process], candidate: Sequence[Process]) -> PairComparison:
     """As tune does: beside the noise of the baseline itself, at equal values of what was seen of the machine."""
     times = [[one.time_s for one in side] for side in (baseline, candidate)]
     covariates = []
@@ -266,7 +266,7 @@ _COVARIATES = (
 )
 
 
-def judge_again(one: dict[str, Any]) -> Verdict:
+def judge_again(one: dict[str, Any]) -> TrialVerdict:
     """What today's statistics say of a stored comparison, pair by pair. One that older ones ended early has no more
     pairs than they needed."""
     baseline, candidate = sides_of(one)
@@ -274,14 +274,14 @@ def judge_again(one: dict[str, Any]) -> Verdict:
         found = judge_pairs(baseline[:pairs], candidate[:pairs])
         if found.decided:
             return found.verdict
-    return Verdict.CANNOT_TELL
+    return TrialVerdict.CANNOT_TELL
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:
     """The figures so far, with what was asked of them."""
     live = [one for one in results if one["part"] == "live"]
     told = [judge_again(one) for one in live]
-    wrong = sum(verdict is not Verdict.CANNOT_TELL for verdict in told)
+    wrong = sum(verdict is not TrialVerdict.CANNOT_TELL for verdict in told)
     print(
         f"live A/A: {wrong} of {len(live)} wrong (asked: at most 2 of 40; level {DECISION_LEVEL:.0%}); "
         f"longest {max((one['took_s'] for one in live), default=0):.0f} s, "
@@ -290,8 +290,8 @@ def show(results: Sequence[dict[str, Any]]) -> None:
     known = [one for one in results if one["part"] == "known"]
     told = [judge_again(one) for one in known]
     print(
-        f"known {_words_of_known(known)}: {told.count(Verdict.FASTER)} of {len(told)} right, "
-        f"{told.count(Verdict.SLOWER)} with the wrong sign, {told.count(Verdict.CANNOT_TELL)} cannot tell "
+        f"known {_words_of_known(known)}: {told.count(TrialVerdict.FASTER)} of {len(told)} right, "
+        f"{told.count(TrialVerdict.SLOWER)} with the wrong sign, {told.count(TrialVerdict.CANNOT_TELL)} cannot tell "
         f"(asked: 90 %, 0); "
         f"longest {max((one['took_s'] for one in known), default=0):.0f} s (asked: 300)"
     )

@@ -1,0 +1,404 @@
+"""A small language model on two ranks -> what fewer bits and local updates do to its loss, as JSON and as a page.
+
+    python benchmarks/compression_quality.py                every run that is missing
+    python benchmarks/compression_quality.py --limit 600    begin no run after so many seconds
+    python benchmarks/compression_quality.py --publish      the finished runs as one file in benchmarks/results/
+    python benchmarks/compression_quality.py --summarize    docs/communication-quality.md from that file
+
+Run by `make compression-quality`: about a minute for each run on two cores. A finished run is kept under .passes/ at
+once, so that a pass goes on where it was stopped; the load of the machine does not matter, since nothing is timed. The
+model predicts the next byte of the Python standard library's sources. A seed draws the weights and the order of the
+tokens, which are the same for all methods. Methods are applied as a user would: hotloop's techniques, by API.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raw import describe_commit, draw_raw
+
+ROOT = Path(__file__).resolve().parents[1]
+WORK = ROOT / ".passes" / "compression_quality"
+RESULT = ROOT / "benchmarks" / "results" / "compression_quality" / "runs.json"
+PAGE = ROOT / "docs" / "communication-quality.md"
+SCHEMA = "hotloop.compression-quality/1"
+SEEDS = (1, 2, 3)
+WORLD_SIZE = 2
+STEPS = 2000
+LAST_STEPS = 100
+"""The result of a run is the mean loss of so many steps at its end."""
+BLOCK_STEPS = 50
+"""A curve is kept as means of so many steps."""
+ALLOWED_RATIO = 0.01
+"""Of plain's loss; or the distance between plain's best and worst seed, where that is larger. Fixed beforehand."""
+LENGTH, BATCH, WIDTH, HEADS, LAYERS = 64, 4, 96, 3, 2
+HELD_OUT_BATCHES = 64
+CORPUS_BYTES = 8_000_000
+LEARNING_RATE = 2e-3
+WARM_UP_STEPS = 100
+LEAST_RATE_RATIO = 0.1
+LIMIT_S = 3600.0
+"""A run that takes longer is ended, and nothing of it is kept."""
+
+COMPRESS, LOCAL = "compress-gradients", "local-updates"
+DILOCO = {"outer": "nesterov", "steps": 10, "outer_rate": 0.7, "outer_momentum": 0.9}
+"""The outer optimizer of the paper (arXiv 2311.08105, which makes 500 steps between exchanges)."""
+METHODS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
+    "plain": None,
+    "bf16": (COMPRESS, {"method": "bf16"}),
+    "fp16": (COMPRESS, {"method": "fp16"}),
+    "int8": (COMPRESS, {"method": "int8"}),
+    "top-k 1 %": (COMPRESS, {"method": "topk", "ratio": 0.01}),
+    "PowerSGD rank 4": (COMPRESS, {"method": "powersgd", "rank": 4}),
+    "Local SGD, H=10": (LOCAL, {"outer": "average", "steps": 10, "send": "float32"}),
+    "DiLoCo, H=10, bf16": (LOCAL, {**DILOCO, "send": "bf16"}),
+    "DiLoCo, H=10, bf16, momentum 0.5": (LOCAL, {**DILOCO, "outer_momentum": 0.5, "send": "bf16"}),
+    "DiLoCo, H=10, top-k 1 %": (LOCAL, {**DILOCO, "send": "topk", "ratio": 0.01}),
+}
+Row = dict[str, Any]
+
+
+# One rank of one run.
+
+
+def read_corpus() -> bytes:
+    """The standard library's sources, in the order of their names."""
+    root = Path(sysconfig.get_path("stdlib"))
+    files = sorted(
+        path
+        for path in root.rglob("*.py")
+        if not {"site-packages", "dist-packages", "test", "tests", "idlelib"} & set(path.relative_to(root).parts)
+    )
+    return b"".join(path.read_bytes() for path in files)[:CORPUS_BYTES]
+
+
+def build_model() -> Any:
+    """A decoder of LAYERS blocks over bytes, with learned positions."""
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+        def forward(self, x_BLD: Any) -> Any:
+            batch, length, width = x_BLD.shape
+            parts = self.qkv(self.before(x_BLD)).view(batch, length, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
+            mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
+            x_BLD = x_BLD + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+            return x_BLD + self.narrow(F.gelu(self.wide(self.between(x_BLD))))
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bytes, self.places = nn.Embedding(256, WIDTH), nn.Embedding(LENGTH, WIDTH)
+            self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+            self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256)
+            for part in self.modules():
+                if isinstance(part, (nn.Linear, nn.Embedding)):
+                    nn.init.normal_(part.weight, std=0.02)
+
+        def forward(self, x_BL: Any) -> Any:
+            return self.head(self.norm(self.blocks(self.bytes(x_BL) + self.places(torch.arange(x_BL.shape[1])))))
+
+    return Decoder()
+
+
+def train_rank(method: str, seed: int, out: Path) -> None:
+    """This rank's losses of every step, and its loss on held-out text at the end."""
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.nn.parallel import DistributedDataParallel
+
+    from hotloop.apply.api import apply_strategy
+    from hotloop.core.strategy import Choice, Strategy
+
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    corpus = torch.frombuffer(bytearray(read_corpus()), dtype=torch.uint8)
+    held_out_count = len(corpus) // 20
+    model: Any = DistributedDataParallel(build_model())
+    optimizer: Any = torch.optim.AdamW(model.parameters(), LEARNING_RATE, weight_decay=0.01)
+    said: list[str] = []
+    chosen = METHODS[method]
+    if chosen is not None:
+        strategy = Strategy(choices=(Choice(technique=chosen[0], settings=chosen[1]),))
+        applied = apply_strategy(strategy, model=model, optimizer=optimizer)
+        model, optimizer = applied.model, applied.optimizer
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate_at)
+    rank = dist.get_rank()
+
+    def draw(generator: torch.Generator, first: int, end: int) -> tuple[Any, Any]:
+        starts = torch.randint(first, end - LENGTH - 1, (BATCH,), generator=generator).tolist()
+        windows = torch.stack([corpus[start : start + LENGTH + 1] for start in starts]).long()
+        return windows[:, :-1], windows[:, 1:]
+
+    def loss_of(x_BL: Any, y_BL: Any) -> Any:
+        return F.cross_entropy(model(x_BL).flatten(0, 1), y_BL.flatten())
+
+    order = torch.Generator().manual_seed(1_000 * seed + rank)
+    losses: list[float] = []
+    for _ in range(STEPS):
+        loss = loss_of(*draw(order, held_out_count, len(corpus)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        losses.append(loss.item())
+    order.manual_seed(0)
+    model.eval()
+    with torch.no_grad():
+        held_out = [loss_of(*draw(order, 0, held_out_count)).item() for _ in range(HELD_OUT_BATCHES)]
+    if chosen is not None:
+        said = [f"{one.status}: {one.detail}" for one in applied.applier.records]
+        if not any(one.startswith("applied") for one in said):
+            raise SystemExit(f"{method} was not applied: {said}")
+    weights = b"".join(one.detach().numpy().tobytes() for one in model.parameters())
+    answer = {
+        "losses": losses,
+        "held_out_loss": statistics.fmean(held_out),
+        "parameters_count": sum(one.numel() for one in model.parameters()),
+        "said": said,
+        "weights": hashlib.sha256(weights).hexdigest(),
+        "corpus": hashlib.sha256(corpus.numpy().tobytes()).hexdigest(),
+    }
+    out.write_text(json.dumps(answer))
+    dist.destroy_process_group()
+
+
+def rate_at(step: int) -> float:
+    """Part of the learning rate: a linear start, then a straight way down."""
+    if step < WARM_UP_STEPS:
+        return (step + 1) / WARM_UP_STEPS
+    return max(LEAST_RATE_RATIO, 1.0 - (1.0 - LEAST_RATE_RATIO) * (step - WARM_UP_STEPS) / (STEPS - WARM_UP_STEPS))
+
+
+# A pass.
+
+
+def run_once(method: str, seed: int) -> Row:
+    """Both ranks of one run -> its row. Raises RuntimeError where a rank fails or the replicas differ at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        outs = [Path(folder) / f"{rank}.json" for rank in range(WORLD_SIZE)]
+        ranks = []
+        for rank, out in enumerate(outs):
+            words = [sys.executable, __file__, "--rank-of", method, str(seed), str(out)]
+            variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD_SIZE)}
+            variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20_000 + os.getpid() % 20_000)}
+            ranks.append(subprocess.Popen(words, env={**os.environ, **variables, "OMP_NUM_THREADS": "1"}))
+        try:
+            codes = [process.wait(LIMIT_S) for process in ranks]
+        finally:
+            for process in ranks:
+                process.kill()
+        if any(codes):
+            raise RuntimeError(f"{method}, seed {seed}: the ranks ended with {codes}")
+        found = [json.loads(out.read_text()) for out in outs]
+    if found[0]["weights"] != found[1]["weights"]:
+        raise RuntimeError(f"{method}, seed {seed}: the replicas differ after the last step")
+    losses = [statistics.fmean(pair) for pair in zip(*(one["losses"] for one in found), strict=True)]
+    return {
+        "method": method,
+        "seed": seed,
+        "last_loss": statistics.fmean(losses[-LAST_STEPS:]),
+        "held_out_loss": found[0]["held_out_loss"],
+        "curve": [
+            round(statistics.fmean(losses[at : at + BLOCK_STEPS]), 4) for at in range(0, len(losses), BLOCK_STEPS)
+        ],
+        "said": found[0]["said"],
+        "parameters_count": found[0]["parameters_count"],
+        "corpus_sha256": found[0]["corpus"],
+        "commit": describe_commit(),
+    }
+
+
+def place_of(method: str, seed: int) -> Path:
+    name = "".join(letter if letter.isalnum() else "-" for letter in method)
+    return WORK / f"{name}-{seed}.json"
+
+
+def run_missing(methods: Sequence[str], limit_s: float) -> None:
+    began = time.monotonic()
+    WORK.mkdir(parents=True, exist_ok=True)
+    for seed in SEEDS:
+        for method in methods:
+            place = place_of(method, seed)
+            if place.exists():
+                continue
+            if time.monotonic() - began > limit_s:
+                return
+            row = run_once(method, seed)
+            scratch = place.with_suffix(".new")
+            scratch.write_text(json.dumps(row))
+            scratch.replace(place)
+            print(f"{method}, seed {seed}: {row['last_loss']:.4f}, held out {row['held_out_loss']:.4f}", flush=True)
+
+
+def publish() -> None:
+    """The finished runs as one file, in the order of the methods. What is missing stays open on the page."""
+    places = [place_of(method, seed) for method in METHODS for seed in SEEDS]
+    rows = [json.loads(place.read_text()) for place in places if place.exists()]
+    if not rows:
+        raise SystemExit(f"{WORK} holds no finished run: run them first")
+    if len({(row["corpus_sha256"], row["parameters_count"]) for row in rows}) > 1:
+        raise SystemExit(f"the runs are of several corpora or models: delete {WORK} and run all again")
+    head = {
+        "schema": SCHEMA,
+        "date": datetime.date.today().isoformat(),
+        "commit": describe_commit(),
+        "machine": describe_machine(),
+        "wanted_count": len(places),
+        "seeds_count": len(SEEDS),
+        "steps_count": STEPS,
+        "last_steps_count": LAST_STEPS,
+        "block_steps_count": BLOCK_STEPS,
+        "world_size": WORLD_SIZE,
+        "batch_size": BATCH,
+        "length": LENGTH,
+        "allowed_ratio": ALLOWED_RATIO,
+    }
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(draw_raw({**head, "rows": rows}))
+
+
+def describe_machine() -> Row:
+    import torch
+
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    cores = len(os.sched_getaffinity(0))
+    return {"cpu": name, "cores": cores, "python": platform.python_version(), "torch": torch.__version__}
+
+
+# The page.
+
+
+def allowed_loss(result: Mapping[str, Any]) -> float:
+    """How much above plain's mean a method's mean may lie."""
+    losses = losses_of(result, "plain")
+    return max(result["allowed_ratio"] * statistics.fmean(losses), max(losses) - min(losses))
+
+
+def losses_of(result: Mapping[str, Any], method: str, key: str = "last_loss") -> list[float]:
+    return [row[key] for row in result["rows"] if row["method"] == method]
+
+
+def above_plain(result: Mapping[str, Any], method: str) -> float:
+    """The mean difference to plain, seed by seed, as a part of plain's loss there."""
+    plain = {row["seed"]: row["last_loss"] for row in result["rows"] if row["method"] == "plain"}
+    pairs = [(row["last_loss"], plain[row["seed"]]) for row in result["rows"] if row["method"] == method]
+    return sum(own - base for own, base in pairs) / sum(base for _, base in pairs)
+
+
+def verdict_of(result: Mapping[str, Any], method: str) -> str:
+    seeds_count = result["seeds_count"]
+    counts = [len(losses_of(result, one)) for one in ("plain", method)]
+    if counts != [seeds_count] * 2:
+        return f"open: {counts[1]} of {seeds_count} seeds"
+    if method == "plain":
+        return ""
+    plain, own = (statistics.fmean(losses_of(result, one)) for one in ("plain", method))
+    return "pass" if own - plain <= allowed_loss(result) else "**worse**"
+
+
+def summarize(result: Mapping[str, Any]) -> str:
+    machine, rows = result["machine"], result["rows"]
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    seeds = sorted({row["seed"] for row in rows})
+    lines = [
+        "# What sending less does to the loss",
+        "",
+        f"Measured {result['date']} on {machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, torch "
+        f"{machine['torch']}, at the commits {', '.join(sorted({row['commit'] for row in rows}))}. Made by "
+        "`make compression-quality` from benchmarks/results/compression_quality/runs.json.",
+        "",
+        f"A decoder of {rows[0]['parameters_count']:,} parameters predicts the next byte of the Python standard "
+        f"library's sources, on {result['world_size']} gloo ranks with {result['batch_size']} windows of "
+        f"{result['length']} bytes each, for {result['steps_count']:,} steps of AdamW. Seed by seed, all methods start "
+        "from the same weights, see the same tokens and have the same hyperparameters, which were chosen for plain "
+        "training. The *loss* is the mean of the last "
+        f"{result['last_steps_count']} steps over both ranks; *held out* is the loss on text that was not trained on.",
+        "",
+        f"A method passes if its mean loss lies at most {allowed_loss(result):.4f} above plain's: "
+        f"{result['allowed_ratio']:.0%} of it, or the distance between plain's best and worst seed, whichever is "
+        "larger. The limit was fixed before the runs. "
+        f"{len(rows)} of {result['wanted_count']} runs are finished; *above plain* compares equal seeds.",
+        "",
+        "| method | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean | above plain | held out | verdict |",
+        "|---|" + "---|" * (len(seeds) + 4),
+    ]
+    for method in methods:
+        own = {row["seed"]: row for row in rows if row["method"] == method}
+        losses = [one["last_loss"] for one in own.values()]
+        cells = [f"{own[seed]['last_loss']:.4f}" if seed in own else "" for seed in seeds]
+        cells += [f"{statistics.fmean(losses):.4f}", f"{above_plain(result, method):+.1%}"]
+        cells += [f"{statistics.fmean(losses_of(result, method, 'held_out_loss')):.4f}", verdict_of(result, method)]
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    lines += ["", "What hotloop reported to have applied:", ""]
+    for method in methods:
+        said = {one for row in rows if row["method"] == method for one in row["said"]}
+        lines += [f"- {method}: {one.removeprefix('applied: ')}" for one in sorted(said)]
+    lines += ["", "## Curves", "", *draw_curves(result, methods), ""]
+    return "\n".join(lines)
+
+
+def draw_curves(result: Mapping[str, Any], methods: Sequence[str]) -> list[str]:
+    """The loss at ten places on the way, each the mean of one block of steps and all seeds."""
+    block = result["block_steps_count"]
+    count = result["steps_count"] // block
+    places = [index * count // 10 - 1 for index in range(1, 11)]
+    lines = [
+        f"Mean loss of the {block} steps up to the one at the top, over the seeds; the file has all blocks.",
+        "",
+        "| method | " + " | ".join(str((place + 1) * block) for place in places) + " |",
+        "|---|" + "---|" * len(places),
+    ]
+    for method in methods:
+        curves = [row["curve"] for row in result["rows"] if row["method"] == method]
+        cells = (f"{statistics.fmean(curve[place] for curve in curves):.3f}" for place in places)
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--methods", nargs="*", choices=tuple(METHODS), default=tuple(METHODS))
+    parser.add_argument("--limit", type=float, default=float("inf"), help="begin no run after so many seconds")
+    parser.add_argument("--publish", action="store_true", help="write the finished runs to benchmarks/results/")
+    parser.add_argument("--summarize", action="store_true", help="draw the page from the published runs")
+    parser.add_argument("--rank-of", nargs=3, metavar=("METHOD", "SEED", "OUT"), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.rank_of:
+        method, seed, out = options.rank_of
+        train_rank(method, int(seed), Path(out))
+    elif options.publish:
+        publish()
+    elif options.summarize:
+        PAGE.write_text(summarize(json.loads(RESULT.read_text())), encoding="utf-8")
+    else:
+        run_missing(options.methods, options.limit)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
