@@ -275,8 +275,9 @@ class FetchPool:
         processes = [one.process for one in workers if one.process is not None]
         for process in processes:
             process.terminate()
+        until_s = time.monotonic() + _END_S
         for process in processes:
-            process.join(_END_S)
+            process.join(max(0.0, until_s - time.monotonic()))
             if process.is_alive():
                 process.kill()
 
@@ -467,7 +468,7 @@ def serve_tasks(pipe: Connection, inherited: list[Connection], recipe: Recipe, n
         with contextlib.suppress(OSError):
             one.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent ends its workers
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _end_between_calls)
     torch.set_num_threads(1)
     data_utils.worker._worker_info = data_utils.worker.WorkerInfo(
         id=number, num_workers=number + 1, seed=number, dataset=recipe.dataset
@@ -493,6 +494,12 @@ def serve_tasks(pipe: Connection, inherited: list[Connection], recipe: Recipe, n
         finished.put(_make_bytes(making, *task))
     finished.put(None)
     sender.join()
+
+
+def _end_between_calls(number: int, _frame: Any) -> None:
+    """End by the signal, but never inside the call that makes shared memory, before it takes the name away again."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _next_task(pipe: Connection, parent: int) -> tuple[int, int, Any] | None:
