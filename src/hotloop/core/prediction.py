@@ -1,0 +1,87 @@
+"""What a plan states: memory of one device, time of one step, cost; each with its basis and a range that was earned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BASES = ("formula", "calibrated", "measured")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPrediction:
+    """Bytes on the device that needs most, at the moment when it needs most."""
+
+    params_bytes: int
+    """Weights that the layers compute with."""
+    master_bytes: int
+    """Float32 copies of the weights that the optimizer changes, where there are any beside them."""
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    logits_bytes: int
+    """The output, its float32 copy, and its gradient, while the loss is computed."""
+    buffers_bytes: int
+    """Buckets, gathered layers, work space."""
+    context_bytes: int
+    """What the driver, its libraries and the communicators hold, and what fragmentation loses."""
+    capacity_bytes: int
+    layer_bytes: int
+    """Activations that one layer keeps, of one micro-batch."""
+    when: str
+    """The moment of the peak: forward | backward | loss | optimizer."""
+    error_ratio: float
+    """90 % of the published rows that were not fitted lie within this share of the prediction."""
+    basis: str
+
+    @property
+    def states_bytes(self) -> int:
+        """Parameters, master weights, gradients and optimizer states."""
+        return self.params_bytes + self.master_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.states_bytes + self.activations_bytes + self.logits_bytes + self.buffers_bytes + self.context_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Also at the upper end of the range."""
+        return self.peak_bytes * (1 + self.error_ratio) <= self.capacity_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPrediction:
+    """Time of one optimizer step, in ns, and its parts, which sum to ``mid_ns``."""
+
+    low_ns: float
+    mid_ns: float
+    high_ns: float
+    compute_ns: float
+    exposed_ns: float
+    """Communication that no compute hides."""
+    bubble_ns: float
+    """A pipeline rank waits for the others."""
+    optimizer_ns: float
+    offload_ns: float
+    tokens_per_s_per_gpu: float
+    mfu_ratio: float
+    """Model FLOPs (6 N + 12 L h s a token, non-causal; PaLM, appendix B) over the device's dense peak."""
+    hfu_ratio: float
+    """The same with what is computed twice."""
+    basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostPrediction:
+    """Of one training: ``tokens`` at the predicted rate, with failures."""
+
+    tokens: int
+    hours: float
+    """Wall time with checkpoints, failures and restarts."""
+    compute_hours: float
+    """Wall time without them."""
+    gpu_hours: float
+    usd: float | None
+    """None where no price is known."""
+    energy_kwh: float | None
+    price: str
+    """Which price, from where and when."""

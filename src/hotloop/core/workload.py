@@ -1,0 +1,255 @@
+"""What a plan is made for: a model, how it is trained, on which hardware. Values that were checked; no arithmetic of time.
+
+All counts are of the whole model, before any sharding, unless the name says ``per_gpu``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from hotloop.core.errors import UsageError
+
+PRECISIONS = ("fp32", "bf16", "pure-bf16", "fp16", "fp8")
+"""bf16 and fp16 are autocast: weights and optimizer states in float32. fp8 computes its products in 8 bits, the rest as
+bf16 does. pure-bf16 keeps everything in bfloat16."""
+RECOMPUTES = ("none", "selective", "full")
+SHARDINGS = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
+ATTENTIONS = ("flash", "math")
+OPTIMIZERS = ("adamw", "sgd", "adafactor", "adamw-8bit")
+OFFLOADS = ("none", "optimizer", "parameters", "activations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderShape:
+    """A decoder transformer. ``heads`` and ``kv_heads`` are of attention; ``ffn`` is the width of a feed-forward block."""
+
+    layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    seq: int
+    """Tokens of one sequence."""
+    kv_heads: int | None = None
+    head_width: int | None = None
+    """Width of one attention head; hidden / heads by default."""
+    ffn: int | None = None
+    """4 x hidden by default."""
+    is_gated: bool = False
+    """Three products in a feed-forward block (SwiGLU), not two."""
+    tied: bool = True
+    """The embedding is also the output's weight."""
+    learned_positions: bool = False
+    bias: bool = False
+    dropout: bool = False
+    experts: int = 1
+    experts_per_token: int = 1
+    shared_experts: int = 0
+    dense_layers: int = 0
+    """Of a mixture of experts: the first layers whose feed-forward block is ``ffn`` wide and has no experts."""
+    expert_ffn: int | None = None
+    attention: str = "flash"
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "vocab", "seq", "experts", "experts_per_token"):
+            require_count(f"model.{name}", getattr(self, name))
+        for name in ("kv_heads", "head_width", "ffn", "expert_ffn"):
+            if getattr(self, name) is not None:
+                require_count(f"model.{name}", getattr(self, name))
+        for name in ("shared_experts", "dense_layers"):
+            require_count(f"model.{name}", getattr(self, name), least=0)
+        require_choice("model.attention", self.attention, ATTENTIONS)
+        if self.head_width is None and self.hidden % self.heads:
+            raise UsageError(f"model.heads = {self.heads} does not divide model.hidden = {self.hidden}: give head_width")
+        if self.heads % self.kv_head_count:
+            raise UsageError(f"model.kv_heads = {self.kv_heads} does not divide model.heads = {self.heads}")
+        if self.experts_per_token > self.experts:
+            raise UsageError(
+                f"model.experts_per_token = {self.experts_per_token} is more than model.experts = {self.experts}"
+            )
+        if self.dense_layers > self.layers:
+            raise UsageError(f"model.dense_layers = {self.dense_layers} is more than model.layers = {self.layers}")
+
+    @property
+    def kv_head_count(self) -> int:
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def attention_width(self) -> int:
+        """Width of all queries of a token."""
+        return self.heads * (self.hidden // self.heads if self.head_width is None else self.head_width)
+
+    @property
+    def kv_width(self) -> int:
+        """Width of all keys of a token; the values are as wide."""
+        return self.attention_width // self.heads * self.kv_head_count
+
+    @property
+    def ffn_width(self) -> int:
+        return 4 * self.hidden if self.ffn is None else self.ffn
+
+    @property
+    def expert_width(self) -> int:
+        return self.ffn_width if self.expert_ffn is None else self.expert_ffn
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers whose feed-forward block is a mixture of experts."""
+        return self.layers - self.dense_layers if self.experts > 1 else 0
+
+    @property
+    def attention_params(self) -> int:
+        """Of one layer: queries, keys, values and output."""
+        weights = 2 * self.hidden * (self.attention_width + self.kv_width)
+        return weights + (self.attention_width + 2 * self.kv_width + self.hidden if self.bias else 0)
+
+    def ffn_params(self, width: int) -> int:
+        """Of one feed-forward block of this width."""
+        products = 3 if self.is_gated else 2
+        return products * self.hidden * width + ((products - 1) * width + self.hidden if self.bias else 0)
+
+    @property
+    def norm_params(self) -> int:
+        """Of one layer, which has two norms."""
+        return 2 * self.hidden * (2 if self.bias else 1)
+
+    @property
+    def layer_params(self) -> int:
+        """Of one layer without experts."""
+        return self.attention_params + self.ffn_params(self.ffn_width) + self.norm_params
+
+    @property
+    def expert_params(self) -> int:
+        """Of all routed experts of one layer."""
+        return self.experts * self.ffn_params(self.expert_width)
+
+    @property
+    def expert_layer_params(self) -> int:
+        """Of one layer with experts: routed and shared ones, and the router."""
+        shared = self.shared_experts * self.ffn_params(self.expert_width)
+        return self.attention_params + self.norm_params + self.expert_params + shared + self.experts * self.hidden
+
+    @property
+    def embedding_params(self) -> int:
+        positions = self.seq * self.hidden if self.learned_positions else 0
+        return self.vocab * self.hidden + positions
+
+    @property
+    def head_params(self) -> int:
+        """Of the output, 0 where it is tied, and of the last norm."""
+        return (0 if self.tied else self.vocab * self.hidden) + self.norm_params // 2
+
+    @property
+    def params(self) -> int:
+        dense = self.layers - self.expert_layers
+        blocks = dense * self.layer_params + self.expert_layers * self.expert_layer_params
+        return blocks + self.embedding_params + self.head_params
+
+    @property
+    def active_params(self) -> int:
+        """That a token passes through: of the routed experts only its own."""
+        idle = self.experts - self.experts_per_token
+        return self.params - self.expert_layers * idle * self.ffn_params(self.expert_width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """How the model is trained. ``micro_batch`` is of one data-parallel rank, ``global_batch`` of all, in sequences."""
+
+    micro_batch: int
+    global_batch: int
+    precision: str = "bf16"
+    recompute: str = "none"
+    sharding: str = "ddp"
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    sequence_parallel: bool = True
+    """Norms and dropout split over the tensor-parallel ranks, as Megatron's option; no effect with tp = 1."""
+    pipeline_chunks: int = 1
+    """Model chunks of one pipeline rank (interleaved schedule)."""
+    optimizer: str = "adamw"
+    offload: str = "none"
+    compiled: bool = False
+    fused_loss: bool = False
+    """The cross entropy without a float32 copy of the logits."""
+    overlap: bool = True
+    """Communication of gradients and shards runs beside compute."""
+    framework: str = "torch"
+    """torch | megatron: whose buffers the memory is of (megatron keeps float32 gradients beside 16-bit weights)."""
+
+    def __post_init__(self) -> None:
+        for name in ("micro_batch", "global_batch", "tp", "pp", "cp", "ep", "pipeline_chunks"):
+            require_count(f"run.{name}", getattr(self, name))
+        require_choice("run.precision", self.precision, PRECISIONS)
+        require_choice("run.recompute", self.recompute, RECOMPUTES)
+        require_choice("run.sharding", self.sharding, SHARDINGS)
+        require_choice("run.optimizer", self.optimizer, OPTIMIZERS)
+        require_choice("run.offload", self.offload, OFFLOADS)
+        require_choice("run.framework", self.framework, ("torch", "megatron"))
+
+    @property
+    def model_ranks(self) -> int:
+        """GPUs that hold one copy of the model together, before the data-parallel states are sharded."""
+        return self.tp * self.pp * self.cp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A model and its run on ``gpus`` devices."""
+
+    model: DecoderShape
+    run: PlannedRun
+    gpus: int
+
+    def __post_init__(self) -> None:
+        require_count("hardware.count", self.gpus)
+        model, run = self.model, self.run
+        if self.gpus % run.model_ranks:
+            raise UsageError(
+                f"tp x pp x cp = {run.model_ranks} does not divide hardware.count = {self.gpus}: choose factors of it"
+            )
+        if model.heads % run.tp:
+            raise UsageError(f"run.tp = {run.tp} does not divide model.heads = {model.heads}")
+        if model.layers % run.pp:
+            raise UsageError(f"run.pp = {run.pp} does not divide model.layers = {model.layers}")
+        if model.experts % run.ep:
+            raise UsageError(f"run.ep = {run.ep} does not divide model.experts = {model.experts}")
+        if self.data_ranks % run.ep and run.ep > 1:
+            raise UsageError(f"run.ep = {run.ep} does not divide the {self.data_ranks} data-parallel ranks")
+        at_once = run.micro_batch * self.data_ranks
+        if run.global_batch % at_once:
+            raise UsageError(
+                f"run.global_batch = {run.global_batch} is no multiple of run.micro_batch x data-parallel ranks = "
+                f"{run.micro_batch} x {self.data_ranks} = {at_once}"
+            )
+
+    @property
+    def data_ranks(self) -> int:
+        return self.gpus // self.run.model_ranks
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of one optimizer step on one data-parallel rank."""
+        return self.run.global_batch // (self.run.micro_batch * self.data_ranks)
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.run.global_batch * self.model.seq
+
+
+def require_count(name: str, value: object, least: int = 1) -> None:
+    """UsageError unless it is a whole number of at least ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UsageError(f"{name} = {value!r}: give a whole number of {least} or more")
+
+
+def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """UsageError that lists the choices unless it is one."""
+    if value not in choices:
+        raise UsageError(f"{name} = {value!r}: choose one of {', '.join(choices)}")
+
+
+def field_names(kind: type) -> tuple[str, ...]:
+    """Names of a data class's fields, for messages about unknown keys."""
+    return tuple(field.name for field in fields(kind))
