@@ -100,6 +100,14 @@ def make() -> Iterator[Any]:
         one.close()
 
 
+def wait_for_workers(loader: AdaptiveLoader, count: int, limit_s: float = 60.0) -> None:
+    """Until so many can take a batch; the loop makes its batches itself before."""
+    until_s = time.monotonic() + limit_s
+    while loader._live.pool is None or loader._live.pool.ready_count() < count:
+        assert time.monotonic() < until_s
+        time.sleep(0.005)
+
+
 def plain(batches: Any) -> list[Any]:
     return [[one.tolist() for one in batch] if isinstance(batch, list) else batch.tolist() for batch in batches]
 
@@ -186,8 +194,10 @@ def test_out_of_order_every_batch_once_also_after_a_resume(make: Any) -> None:
 def test_an_error_keeps_its_type_and_names_the_sample(make: Any, counts: list[int]) -> None:
     loader = make(Plain(fails=30), counts)
     batches, had = iter(loader), 0
-    for _ in range(7):
+    for number in range(7):
         had += len(next(batches))
+        if number == 4:
+            wait_for_workers(loader, counts[0])
     assert had == 28
     with pytest.raises(KeyError) as raised:
         next(batches)
@@ -204,8 +214,10 @@ def test_a_worker_that_dies_is_named_with_its_sample_and_the_rest_arrives(make: 
     loader = make(Plain(dies=30), [2])
     had: list[int] = []
     batches = iter(loader)
-    for _ in range(7):
+    for number in range(7):
         had += next(batches).tolist()
+        if number == 4:
+            wait_for_workers(loader, 2)
     assert had == list(range(28))
     with pytest.raises(RuntimeError, match=r"ended \(signal SIGKILL\) while it made sample 30 of batch 7; .* memory"):
         next(batches)

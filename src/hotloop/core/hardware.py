@@ -24,7 +24,8 @@ class Price:
 class Hardware:
     """One kind of device and the nodes it is rented in.
 
-    ``peak_flops``: dense products a second by dtype ("fp32", "tf32", "bf16", "fp16", "fp8"), from the vendor's data sheet.
+    ``peak_flops``: dense products a second by dtype ("fp32", "tf32", "bf16", "fp16", "fp8"), from the vendor's data
+    sheet.
     """
 
     name: str

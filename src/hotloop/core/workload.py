@@ -1,4 +1,4 @@
-"""What a plan is made for: a model, how it is trained, on which hardware. Values that were checked; no arithmetic of time.
+"""What a plan is made for: a model, how it is trained, on which hardware. Checked values; no arithmetic of time.
 
 All counts are of the whole model, before any sharding, unless the name says ``per_gpu``.
 """
@@ -21,7 +21,7 @@ OFFLOADS = ("none", "optimizer", "parameters", "activations")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderShape:
-    """A decoder transformer. ``heads`` and ``kv_heads`` are of attention; ``ffn`` is the width of a feed-forward block."""
+    """A decoder transformer; ``heads`` and ``kv_heads`` are of attention, ``ffn`` the width of a feed-forward block."""
 
     layers: int
     hidden: int
@@ -59,7 +59,9 @@ class DecoderShape:
             require_count(f"model.{name}", getattr(self, name), least=0)
         require_choice("model.attention", self.attention, ATTENTIONS)
         if self.head_width is None and self.hidden % self.heads:
-            raise UsageError(f"model.heads = {self.heads} does not divide model.hidden = {self.hidden}: give head_width")
+            raise UsageError(
+                f"model.heads = {self.heads} does not divide model.hidden = {self.hidden}: give head_width"
+            )
         if self.heads % self.kv_head_count:
             raise UsageError(f"model.kv_heads = {self.kv_heads} does not divide model.heads = {self.heads}")
         if self.experts_per_token > self.experts:

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,7 @@ def main(out: str) -> None:
     if dist.get_rank() == 0:
         Path(out).write_text(json.dumps(found))
     dist.destroy_process_group()
+    time.sleep(0.2)  # gloo's threads may still hold what `agree` gathered; asking for the lock at exit they would abort
 
 
 if __name__ == "__main__":

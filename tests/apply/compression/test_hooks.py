@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from hotloop.apply.compression import CastHook, Int8Hook, LowRankHook, TopKHook, make_hook
-from hotloop.apply.compression.hooks import after
+from hotloop.apply.compression.hooks import after, wait_for_release
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 NAMES = ("bf16", "fp16", "int8", "topk", "topk_momentum", "powersgd")
@@ -89,3 +90,20 @@ def test_an_exchange_that_failed_gives_its_error_and_no_gradient() -> None:
     arrived = after(Work(), lambda: torch.full((3,), torch.nan))
     with pytest.raises(RuntimeError, match="the other rank is gone"):
         arrived.wait()
+
+
+def test_the_process_ends_after_the_last_exchange_is_released() -> None:
+    class Work:
+        def get_future(self) -> Any:
+            return pending
+
+    pending: Any = torch.futures.Future()
+    arrived = after(Work(), lambda: torch.ones(3))
+    ended = threading.Thread(target=wait_for_release)
+    ended.start()
+    ended.join(0.1)
+    assert ended.is_alive()
+    pending.set_result(None)
+    ended.join(0.8)
+    assert not ended.is_alive()
+    assert arrived.wait().tolist() == [1.0, 1.0, 1.0]

@@ -7,6 +7,10 @@ everywhere; it is never kept.
 
 from __future__ import annotations
 
+import atexit
+import functools
+import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +19,11 @@ import torch.distributed as dist
 
 from .residuals import Bucket, Residuals, pieces_of, state_by_name
 from .selection import select_largest
+
+_RELEASE_S = 0.005
+_MOST_RELEASE_S = 1.0
+_unreleased: set[weakref.ref[Any]] = set()
+"""What the backend's threads still hold of exchanges that are done."""
 
 all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
 
@@ -184,7 +193,26 @@ def after(work: Any, finish: Callable[[], torch.Tensor]) -> Any:
         done.value()  # raises: torch calls this after a failure too, and what arrived is no gradient then
         return finish()
 
+    _wait_at_exit()
+    _unreleased.add(weakref.ref(proceed, _unreleased.discard))
     return work.get_future().then(proceed)
+
+
+@functools.cache
+def _wait_at_exit() -> None:
+    atexit.register(wait_for_release)
+
+
+def wait_for_release() -> None:
+    """Wait until the backend's threads released the exchanges' objects, for a second at most.
+
+    A thread of gloo that asks for the interpreter's lock while Python ends aborts the process (torch 2.13 and Python
+    3.11).
+    """
+    until_s = time.monotonic() + _MOST_RELEASE_S
+    while _unreleased and time.monotonic() < until_s:
+        time.sleep(_RELEASE_S)
+    time.sleep(_RELEASE_S)  # a collective's tensors are released after what followed it
 
 
 def new_future(device: torch.device) -> Any:
