@@ -16,6 +16,8 @@ def test_the_cgroup_s_limit_counts_where_it_is_less(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(host_memory, "read_system_file", lambda path: files.get(path, ""))
     monkeypatch.setattr(host_memory, "list_cgroup_files", lambda name: [f"/cg/{name}"])
     assert host_memory.read_free_bytes() == 3072000
+    files["/cg/memory.stat"] = "anon 5\ninactive_file 1000\nactive_file 7\n"
+    assert host_memory.read_free_bytes() == 3073000
     files["/cg/memory.max"] = "max\n"
     assert host_memory.read_free_bytes() == 5000 * 1024
     files.clear()

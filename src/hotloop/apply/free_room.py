@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hotloop.core.cores import list_cgroup_files, read_system_file
+from hotloop.core.host_memory import read_free_bytes
 
 MEMORY_PART, DISK_PART = 4, 2
 """A cache takes this part of what is free, unless it is given a size."""
@@ -14,7 +14,7 @@ UNKNOWN_BYTES = 1 << 28
 
 def choose_memory_bytes(processes: int = 1) -> int:
     """Size of a cache in memory for each of so many processes of this host."""
-    free = free_memory_bytes()
+    free = read_free_bytes()
     return UNKNOWN_BYTES // processes if free is None else free // MEMORY_PART // processes
 
 
@@ -22,20 +22,6 @@ def choose_disk_bytes(folder: str, processes: int = 1) -> int:
     """Size of a cache below a folder for each of so many processes of this host."""
     free = free_disk_bytes(folder)
     return UNKNOWN_BYTES // processes if free is None else free // DISK_PART // processes
-
-
-def free_memory_bytes() -> int | None:
-    """Available memory of the host, or what the cgroup's limit leaves if that is less; None where no file tells."""
-    found = [
-        int(line.split()[1]) * 1024
-        for line in read_system_file("/proc/meminfo").splitlines()
-        if line.startswith("MemAvailable:")
-    ]
-    for path in list_cgroup_files("memory.max"):
-        left = _left_in_cgroup(os.path.dirname(path), read_system_file(path).strip())
-        if left is not None:
-            found.append(left)
-    return min(found) if found else None
 
 
 def free_disk_bytes(folder: str) -> int | None:
@@ -50,15 +36,3 @@ def free_disk_bytes(folder: str) -> int | None:
             if parent == path:
                 return None
             path = parent
-
-
-def _left_in_cgroup(folder: str, limit: str) -> int | None:
-    used = read_system_file(os.path.join(folder, "memory.current")).strip()
-    if not (limit.isdigit() and used.isdigit()):
-        return None
-    cached = [
-        int(line.split()[1])
-        for line in read_system_file(os.path.join(folder, "memory.stat")).splitlines()
-        if line.startswith("inactive_file ")
-    ]
-    return max(0, int(limit) - int(used) + sum(cached))

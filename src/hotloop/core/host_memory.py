@@ -15,8 +15,14 @@ def read_free_bytes() -> int | None:
         limit = read_system_file(path).strip()
         used = read_system_file(path.removesuffix("max") + "current").strip()
         if limit.isdigit() and used.isdigit():
-            found.append(max(0, int(limit) - int(used)))
+            found.append(max(0, int(limit) - int(used) + _read_cached_bytes(path.removesuffix("max") + "stat")))
     return min(found) if found else None
+
+
+def _read_cached_bytes(path: str) -> int:
+    """Of a cgroup's memory, the pages of files that the kernel drops before anything else."""
+    lines = read_system_file(path).splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
 def read_private_bytes(pid: int) -> int | None:
