@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hotloop.core.findings import Basis, Saving, Severity, Skipped, Where
-from hotloop.core.report import Health, Report, ScorecardRow
+from hotloop.core.report import Health, Outcome, Report, ScorecardRow
 from hotloop.report import render
 from hotloop.report.document import Table
 from hotloop.report.renderers.terminal import UNICODE_GLYPHS, Page, _draw_table
@@ -185,6 +185,20 @@ def test_many_ranks_are_cut_to_those_that_matter() -> None:
     text = render("terminal", replace(report, ranks=ranks, findings=(named,)), width=80, color=False)
     assert "48 ranks more in the JSON and HTML reports" in text
     assert any(line.split()[:1] == ["63"] and line.endswith("straggler") for line in text.splitlines())
+
+
+def test_a_rank_that_recorded_no_end_is_named_with_the_outcome() -> None:
+    report = samples.straggler_report()
+    report = replace(
+        report,
+        outcome=Outcome(ended="exception", exit_code=1, signal=None, training_seen=True),
+        ranks=(replace(report.ranks[0], ended="exception"), replace(report.ranks[1], ended=None)),
+    )
+    shown = render("terminal", report, width=300, color=False)
+    assert "exit code 1; rank 1: recorded no end: killed, or crashed" in shown
+    assert "\n   rank 1: recorded no end: killed, or crashed\n" in shown
+    running = replace(report, outcome=Outcome(ended="running", exit_code=None, signal=None, training_seen=True))
+    assert "recorded no end" not in render("terminal", running, width=300, color=False)
 
 
 def test_trace_report_without_outcome_and_steps_is_drawn() -> None:

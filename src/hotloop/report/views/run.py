@@ -84,6 +84,10 @@ OUTCOME_TEXT = {
 }
 
 
+SILENT_TEXT = "recorded no end: killed, or crashed"
+SHOWN_SILENT = 3
+
+
 def format_bands(row: ScorecardRow) -> str:
     """The bands of a scorecard's row, as far as guides give them.
 
@@ -207,7 +211,7 @@ def describe_run(report: Report, surface: Surface) -> Document:
         tone=worst.severity.value if worst is not None else "best",
         lead=(Paragraph(text=write((stake, "strong")), indent=0),) if stake else (),
         command=clean(shlex.join(report.command)),
-        outcome=_describe_outcome(report.outcome),
+        outcome=_describe_outcome(report),
         names_tool=True,
         next_command=None if report.next_command is None else clean(report.next_command),
         folder=report.run_folder or "",
@@ -243,11 +247,22 @@ def _find_root(report: Report) -> str:
     return next((file.removesuffix(end) for end in scripts for file in sorted(files) if file.endswith(end)), "")
 
 
-def _describe_outcome(outcome: Outcome | None) -> Span | None:
+def _describe_outcome(report: Report) -> Span | None:
+    outcome = report.outcome
     if outcome is None:
         return None
     ended_well = outcome.ended in ("completed", "running") and not outcome.exit_code
-    return Span(format_outcome(outcome), "dim" if ended_well else "high")
+    text, silent = format_outcome(outcome), [rank for rank in report.ranks if _ended_silently(rank, report)]
+    if silent and len(silent) < len(report.ranks):
+        names = ", ".join(_name_process(rank) for rank in silent[:SHOWN_SILENT])
+        more = f" and {len(silent) - SHOWN_SILENT} more" if len(silent) > SHOWN_SILENT else ""
+        text += f"; rank {names}{more}: {SILENT_TEXT}"
+    return Span(text, "dim" if ended_well and not silent else "high")
+
+
+def _ended_silently(rank: RankSummary, report: Report) -> bool:
+    """Whether a rank of a command that is over recorded no end."""
+    return rank.ended is None and report.outcome is not None and report.outcome.ended not in ("running", "unknown")
 
 
 def _no_training_line(report: Report) -> str:
@@ -443,9 +458,11 @@ def _describe_ranks(report: Report) -> list[Section]:
         note = write((f"{more} more in the JSON and HTML reports", "dim"))
         blocks.append(Paragraph(text=note, detail=Detail.BRIEF))
     for rank in shown:
-        if rank.lost_rows or (rank.ended not in (None, "completed")):
+        is_silent = _ended_silently(rank, report)
+        if rank.lost_rows or is_silent or rank.ended not in (None, "completed"):
             lost = f"; its recording lost {format_counted(rank.lost_rows, 'row')}" if rank.lost_rows else ""
-            ended = OUTCOME_TEXT.get(rank.ended or "", clean(rank.ended or UNKNOWN))
+            known = OUTCOME_TEXT.get(rank.ended or "", clean(rank.ended or UNKNOWN))
+            ended = SILENT_TEXT if is_silent else known
             label = f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
             blocks.append(Paragraph(text=write(f"{label}: {ended}{lost}"), detail=Detail.BRIEF))
     blocks.append(_heat_table(report.ranks, named))
