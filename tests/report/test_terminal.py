@@ -196,7 +196,7 @@ def test_a_rank_that_recorded_no_end_is_named_with_the_outcome() -> None:
     )
     shown = render("terminal", report, width=300, color=False)
     assert "exit code 1; rank 1: recorded no end: killed, or crashed" in shown
-    assert "\n   rank 1: recorded no end: killed, or crashed\n" in shown
+    assert "\n   rank 1: recorded no end: killed, or crashed; its recording lost 3 rows\n" in shown
     running = replace(report, outcome=Outcome(ended="running", exit_code=None, signal=None, training_seen=True))
     assert "recorded no end" not in render("terminal", running, width=300, color=False)
 
