@@ -2,27 +2,24 @@
 
 python benchmarks/plan_memory_rows.py [--published FOLDER] [--out FILE]
 
-The rows lie beside the repository, in ../shared/published; facts with citations, which the raw table repeats. A row that
-cannot be forecast is listed with the reason. A family on which a constant was set is marked as used; error bars come from
-the others.
+The rows lie beside the repository, in ../shared/published; facts with citations, which the raw table repeats. A row
+that cannot be forecast is listed with the reason. A family on which a constant was set is marked as used; error bars
+come from the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raw import ROOT, describe_commit, draw_raw
+from raw import ROOT
 
 from hotloop.core.errors import UsageError
-from hotloop.core.hardware import Hardware
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
 from hotloop.plan import memory
 from hotloop.plan.hardware_files import read_hardware
@@ -111,7 +108,7 @@ def _forecast(row: Mapping[str, str]) -> Iterator[RowResult]:
 
 
 FITTED = ("SimuMax",)
-"""Gated layers under Megatron: their 14 h + 6 kv + 6 ffn was checked on its rows; the allocator's share is of them too."""
+"""Gated layers under Megatron (14 h + 6 kv + 6 ffn) were chosen on its rows, and the allocator's share is their mean."""
 
 
 def _find_family(source: str) -> tuple[str, Any]:
@@ -314,7 +311,7 @@ def _percentile(ordered: list[float], share: float) -> float:
 
 
 def held_out_p90(results: list[RowResult]) -> float:
-    """90th percentile of the error over measured rows of families that no constant was set on (formula tables apart)."""
+    """90th percentile of the error, over what was measured, defined and used to set no constant."""
     sizes = sorted(
         abs(one.error_ratio)
         for one in results

@@ -1,9 +1,9 @@
 """Workload + Hardware -> MemoryPrediction: bytes of the device that needs most, by what they are for.
 
-States follow ZeRO (arXiv:1910.02054). Activations follow Korthikanti et al., "Reducing Activation Recomputation in Large
-Transformer Models" (arXiv:2205.05198): sbh (34 + 5 a s / h) bytes a layer for 16-bit GPT with dropout, split by tensor
-and sequence parallelism. What they leave open is derived from the tensors that autograd keeps: gated feed-forward blocks,
-grouped queries, flash attention, float32 residuals under autocast, the loss over a large vocabulary.
+States follow ZeRO (arXiv:1910.02054). Activations follow Korthikanti et al., "Reducing Activation Recomputation in
+Large Transformer Models" (arXiv:2205.05198): sbh (34 + 5 a s / h) bytes a layer for 16-bit GPT with dropout, split by
+tensor and sequence parallelism. What they leave open is derived from the tensors that autograd keeps: gated feed-forward
+blocks, grouped queries, flash attention, float32 residuals under autocast, the loss over a large vocabulary.
 
 Every part is affine in the micro-batch. Gradients are counted together with the activations: with accumulation they are
 there from the second micro-batch on.
@@ -13,21 +13,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hotloop.core.findings import Value
 from hotloop.core.hardware import Hardware
 from hotloop.core.prediction import MemoryPrediction
-from hotloop.core.workload import DecoderShape, PlannedRun, Workload
+from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_names
 
 from .zero import STATE_BYTES, StateBytes
 
 FRAGMENTATION_RATIO = 0.05
-"""Of what is allocated: what the allocator reserves beyond it. Mean of SimuMax's ten rows with both (0.028 to 0.079)."""
+"""Of what is allocated: what the allocator reserves beyond it. Mean of SimuMax's ten rows with both (0.028 to 0.079
+each)."""
 
 COMMUNICATOR_BYTES = 268_435_456
 """Of one group's communicator: 4 MiB (NCCL_BUFFSIZE) to and from each peer of a ring, in at most 32 channels."""
 
 FLAT_GRADIENT_BYTES = 6
 """Per parameter of a rank's partition: DeepSpeed's stages 1 and 2 flatten its gradients in 16 bits and cast them to
-float32 (stage_1_and_2.py, step). So large a piece finds no room between freed activations: the allocator reserves more."""
+float32 (stage_1_and_2.py, step). So large a piece finds no room between freed activations, and more is reserved."""
 
 BUCKET_PARAMS = 500_000_000
 """DeepSpeed's reduce_bucket_size and allgather_bucket_size."""
@@ -94,7 +96,7 @@ def full_token_bytes(model: DecoderShape, run: PlannedRun, *, has_experts: bool)
     has_weights = run.trainable_params is None
     h, q, kv = model.hidden, model.attention_width, model.kv_width
     norms = 2 * r * h + (2 if has_weights else 1) * e * h + (2 * h if model.dropout else 0)
-    attention = e * (2 * q + 2 * kv)
+    attention = float(e * (2 * q + 2 * kv))
     if run.framework == "megatron" and not model.learned_positions:
         # The fused projection lives on through the values, which are a view of it; rotated queries and keys are copies.
         attention += e * (q + kv)
@@ -141,7 +143,7 @@ def kept_token_bytes(model: DecoderShape, run: PlannedRun, *, has_experts: bool)
 def logits_token_bytes(model: DecoderShape, run: PlannedRun) -> float:
     """Of one token while the loss is computed and its gradient leaves it.
 
-    Eager 16-bit: the 16-bit output, log-softmax in float32, its gradient, and the gradient before the cast: 2 + 4 + 4 + 4.
+    Eager, 16-bit: the output, log-softmax in float32, its gradient, and the gradient before the cast: 2 + 4 + 4 + 4.
     Fused: the output and its gradient.
     """
     e = element_bytes(run)
@@ -208,9 +210,8 @@ def stage_params(workload: Workload, stage: Stage) -> StageParams:
     model, run = workload.model, workload.run
     norms = model.norm_params
     expert_rest = model.expert_layer_params - model.expert_params - norms
-    layers = (
-        stage.dense_layers * ((model.layer_params - norms) / run.tp + norms)
-        + stage.expert_layers * (expert_rest / run.tp + norms)
+    layers = stage.dense_layers * ((model.layer_params - norms) / run.tp + norms) + stage.expert_layers * (
+        expert_rest / run.tp + norms
     )
     experts = stage.expert_layers * model.expert_params / run.tp / run.ep
     ends = 0.0
@@ -237,7 +238,9 @@ def shard_ranks(workload: Workload, hardware: Hardware) -> tuple[int, int]:
 
 def predict_memory(workload: Workload, hardware: Hardware) -> MemoryPrediction:
     """Memory of the device that needs most, at the moment when it needs most."""
-    return max((predict_stage(workload, hardware, one) for one in heavy_stages(workload)), key=lambda one: one.peak_bytes)
+    return max(
+        (predict_stage(workload, hardware, one) for one in heavy_stages(workload)), key=lambda one: one.peak_bytes
+    )
 
 
 def predict_stage(workload: Workload, hardware: Hardware, stage: Stage) -> MemoryPrediction:
@@ -252,9 +255,7 @@ def predict_stage(workload: Workload, hardware: Hardware, stage: Stage) -> Memor
     if run.offload == "activations":
         stored_layers = min(stored_layers, 2 * layer)  # one in use, one on its way
     activations = flight * stored_layers
-    working = max(
-        (_working_bytes(workload, has) * tokens for has, count in _kinds(stage) if count), default=0.0
-    )
+    working = max((_working_bytes(workload, has) * tokens for has, count in _kinds(stage) if count), default=0.0)
     logits = 0.0
     if stage.is_last:
         logits = logits_token_bytes(model, run) / run.tp * tokens
@@ -350,3 +351,20 @@ def _buffer_bytes(workload: Workload, params: StageParams, ranks: tuple[int, int
         flat = FLAT_GRADIENT_BYTES * trained * (params.dense / ranks[0] + params.experts / ranks[1])
         return flat + 2.0 * e * min(params.total, BUCKET_PARAMS)
     return 0.0
+
+
+def layer_parts(workload: Workload) -> dict[str, float]:
+    """Bytes that one layer keeps of one micro-batch on one rank, by class of module; of its largest kind of layer."""
+    model, run = workload.model, workload.run
+    kept = kept_token_bytes(model, run, has_experts=model.expert_layers > 0)
+    tokens = run.micro_batch * model.seq / run.cp
+    return {
+        "norms and inputs": kept.norms / sequence_ranks(run) * tokens,
+        "attention": kept.attention / run.tp * tokens,
+        "feed-forward": kept.feed_forward / run.tp * tokens,
+    }
+
+
+def setting_values(workload: Workload) -> dict[str, Value]:
+    """Every setting of the run by its key, defaults included."""
+    return {name: getattr(workload.run, name) for name in field_names(PlannedRun)}
