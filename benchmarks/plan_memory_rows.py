@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import argparse
 import csv
+import datetime
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raw import ROOT
+from raw import ROOT, describe_commit, draw_raw
 
 from hotloop.core.errors import UsageError
+from hotloop.core.prediction import MemoryPrediction
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
 from hotloop.plan import memory
 from hotloop.plan.hardware_files import read_hardware
@@ -59,6 +61,21 @@ class RowResult:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class FitResult:
+    """One published run that fitted, or did not, and the forecast; None where there is none."""
+
+    family: str
+    source: str
+    model: str
+    config: str
+    published: bool
+    predicted: bool | None
+    peak_ratio: float | None
+    """Of the device's memory."""
+    note: str = ""
+
+
 def forecast_rows(published: Path = PUBLISHED) -> list[RowResult]:
     """Every memory row of the published tables with its forecast."""
     return [result for row in _read(published) for result in _forecast(row)]
@@ -84,19 +101,11 @@ def _forecast(row: Mapping[str, str]) -> Iterator[RowResult]:
     unit = "%" if row["unit"].startswith("%") else "GiB" if factor == GIB else "GB"
     if predicted is not None and unit != "%":
         predicted /= factor
-    config = " ".join(
-        f"{name}={row[key]}"
-        for name, key in (
-            ("gpus", "gpus"), ("dp", "dp"), ("tp", "tp"), ("pp", "pp"), ("seq", "seq"), ("micro_batch", "micro_batch"),
-            ("precision", "precision"), ("recompute", "recompute"), ("sharding", "sharding"),
-        )
-        if row[key]
-    )  # fmt: skip
     yield RowResult(
         family=family,
         source=row["source"],
         model=row["model"],
-        config=config,
+        config=_describe(row),
         metric=row["metric"],
         published=published,
         unit=unit,
@@ -107,8 +116,13 @@ def _forecast(row: Mapping[str, str]) -> Iterator[RowResult]:
     )
 
 
+def _describe(row: Mapping[str, str]) -> str:
+    names = ("hardware", "gpus", "dp", "tp", "pp", "seq", "micro_batch", "precision", "recompute", "sharding")
+    return " ".join(f"{name}={row[name]}" for name in names if row[name])
+
+
 FITTED = ("SimuMax",)
-"""Gated layers under Megatron (14 h + 6 kv + 6 ffn) were chosen on its rows, and the allocator's share is their mean."""
+"""Gated layers under Megatron (14 h + 6 kv + 6 ffn) were chosen on its rows; the allocator's share is their mean."""
 
 
 def _find_family(source: str) -> tuple[str, Any]:
@@ -141,7 +155,7 @@ def _deepspeed(row: Mapping[str, str]) -> tuple[float, str]:
     raise LookupError("another tool's estimate with offload and its own buffers, not a measurement")
 
 
-def _plan(model: DecoderShape, run: PlannedRun, gpus: int, gpu: str, chunks: int = 1) -> Any:
+def _plan(model: DecoderShape, run: PlannedRun, gpus: int, gpu: str) -> MemoryPrediction:
     workload = Workload(model=model, run=run, gpus=gpus)
     return predict_memory(workload, read_hardware(gpu))
 
@@ -180,6 +194,11 @@ def _korthikanti(row: Mapping[str, str]) -> tuple[float, str]:
 
 
 def _bloom(row: Mapping[str, str]) -> tuple[float, str]:
+    found, note = _plan_bloom(row)
+    return float(found.peak_bytes), note
+
+
+def _plan_bloom(row: Mapping[str, str]) -> tuple[MemoryPrediction, str]:
     line = re.search(r"L\d+", row["source"])
     if line and line.group() in SUSPECT:
         raise LookupError(f"left out by name: {SUSPECT[line.group()]}")
@@ -206,7 +225,7 @@ def _bloom(row: Mapping[str, str]) -> tuple[float, str]:
         sharding="ddp" if "ZeRO-0" in row["sharding"] else "zero1", tp=_int(row, "tp"), pp=_int(row, "pp"),
         sequence_parallel=False, framework="megatron" if "ZeRO-0" in row["sharding"] else "torch",
     )  # fmt: skip
-    return float(_plan(model, run, _int(row, "gpus"), "a100-80g-sxm").peak_bytes), note
+    return _plan(model, run, _int(row, "gpus"), "a100-80g-sxm"), note
 
 
 def _simumax(row: Mapping[str, str]) -> tuple[float, str]:
@@ -234,25 +253,30 @@ FUSED_SINCE = "the loss is compiled with the model: pytorch/torchtitan turned th
 
 
 def _torchtitan(row: Mapping[str, str]) -> tuple[float, str]:
+    model, run, gpu, note = _read_torchtitan(row)
+    predicted = _plan(model, run, _int(row, "dp") * run.model_ranks, gpu)
+    return (predicted.peak_bytes - predicted.context_bytes) * (1 + FRAGMENTATION_RATIO), note
+
+
+def _read_torchtitan(row: Mapping[str, str]) -> tuple[DecoderShape, PlannedRun, str, str]:
     if not row["recompute"]:
         raise LookupError("its recompute is not stated")
     name = "llama-3-405b" if "405B" in row["model"] else "llama-3-70b" if "70B" in row["model"] else "llama-3-8b"
     words = row["precision"] + row["sharding"]
     cp = re.search(r"CP(\d+)", row["sharding"])
-    pp, tp, dp = _int(row, "pp"), _int(row, "tp"), _int(row, "dp")
+    pp, tp = _int(row, "pp"), _int(row, "tp")
     local = _int(row, "micro_batch")
+    batch = _int(row, "global_batch") if row["global_batch"] else local * _int(row, "dp")
     is_fused = "h200" in row["source"] or "B200" in row["hardware"]
     run = PlannedRun(
         # torchtitan splits a rank's batch into as many micro-batches as there are stages.
-        micro_batch=max(1, local // pp), global_batch=_int(row, "global_batch"), precision="bf16",
+        micro_batch=max(1, local // pp), global_batch=batch, precision="bf16",
         recompute="selective" if "selective" in row["recompute"] else "full", sharding="fsdp", tp=tp, pp=pp,
         cp=int(cp.group(1)) if cp else 1, compiled="compile" in words, fused_loss=is_fused,
     )  # fmt: skip
     model = read_model(name, seq=_int(row, "seq"))
     gpu = "h200" if "H200" in row["hardware"] else "b200" if "B200" in row["hardware"] else "h100-80g-sxm"
-    predicted = _plan(model, run, dp * tp * pp * run.cp, gpu)
-    allocated = predicted.peak_bytes - predicted.context_bytes
-    return allocated * (1 + FRAGMENTATION_RATIO), FUSED_SINCE if is_fused else ""
+    return model, run, gpu, FUSED_SINCE if is_fused else ""
 
 
 def _internevo(row: Mapping[str, str]) -> tuple[float, str]:
@@ -288,6 +312,58 @@ def _litgpt(row: Mapping[str, str]) -> tuple[float, str]:
     return float(predicted.peak_bytes - predicted.context_bytes), "phi-1.5" if is_phi else ""
 
 
+def forecast_fits(published: Path = PUBLISHED) -> list[FitResult]:
+    """Every published statement that a run fitted, or did not, with the forecast."""
+    with (published / "published.tsv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file, delimiter="\t") if row["metric"] == "fits_in_memory"]
+    return [_forecast_fit(row) for row in rows]
+
+
+def _forecast_fit(row: Mapping[str, str]) -> FitResult:
+    family = "llm-foundry" if row["source"].startswith("mosaicml") else _find_family(row["source"])[0]
+    found: MemoryPrediction | None = None
+    note = ""
+    try:
+        if family == "llm-foundry":
+            found = _foundry(row)
+        elif family == "BLOOM":
+            found = _plan_bloom(row)[0]
+        else:
+            model, run, gpu, note = _read_torchtitan(row)
+            room = re.search(r"(\d+)GB", row["hardware"])
+            device = read_hardware(gpu)
+            if room:
+                device = replace(device, memory_bytes=int(room.group(1)) * 10**9)
+            found = predict_memory(Workload(model=model, run=run, gpus=_int(row, "gpus")), device)
+    except (LookupError, UsageError) as error:
+        note = str(error.args[0])
+    return FitResult(
+        family=family,
+        source=row["source"],
+        model=row["model"],
+        config=_describe(row),
+        published=row["value"] == "1",
+        predicted=None if found is None else found.fits,
+        peak_ratio=None if found is None else round(found.peak_bytes / found.capacity_bytes, 4),
+        note=note,
+    )
+
+
+def _foundry(row: Mapping[str, str]) -> MemoryPrediction:
+    # MPT: biases, learned positions, a fused cross entropy (llm-foundry's default), attention without the score matrix.
+    model = DecoderShape(
+        layers=_int(row, "layers"), hidden=_int(row, "hidden"), heads=_int(row, "heads"), seq=_int(row, "seq"),
+        vocab=50368, bias=True, learned_positions=True,
+    )  # fmt: skip
+    run = PlannedRun(
+        micro_batch=_int(row, "micro_batch"), global_batch=_int(row, "global_batch"), fused_loss=True,
+        recompute="full" if row["recompute"] == "full" else "none",
+        sharding="fsdp" if "FULL" in row["sharding"] else "zero2",
+    )  # fmt: skip
+    gpu = "a100-40g-sxm" if "40GB" in row["hardware"] else "a100-80g-sxm"
+    return _plan(model, run, _int(row, "gpus"), "h100-80g-sxm" if row["hardware"].startswith("H100") else gpu)
+
+
 def summarise(results: list[RowResult]) -> dict[str, dict[str, Any]]:
     """Of each family: rows, mean and 90th percentile of the size of the error."""
     found: dict[str, dict[str, Any]] = {}
@@ -310,31 +386,54 @@ def _percentile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, -(-int(share * len(ordered) * 1000) // 1000) - 1))]
 
 
+NOT_COUNTED = ("ZeRO", "Korthikanti", "InternEvo")
+"""Formulas that this one repeats; a memory whose definition is not stated."""
+
+
 def held_out_p90(results: list[RowResult]) -> float:
     """90th percentile of the error, over what was measured, defined and used to set no constant."""
-    sizes = sorted(
-        abs(one.error_ratio)
-        for one in results
-        if one.error_ratio is not None and not one.is_fitted and one.family not in ("ZeRO", "Korthikanti")
-    )
-    return _percentile(sizes, 0.9)
+    counted = (one for one in results if not one.is_fitted and one.family not in NOT_COUNTED)
+    return _percentile(sorted(abs(one.error_ratio) for one in counted if one.error_ratio is not None), 0.9)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--published", type=Path, default=PUBLISHED)
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--date", default=None)
+    parser.add_argument("--date", default=str(datetime.date.today()))
     arguments = parser.parse_args()
-    results = forecast_rows(arguments.published)
+    results, fits = forecast_rows(arguments.published), forecast_fits(arguments.published)
     for one in results:
-        shown = "      -" if one.predicted is None else f"{one.predicted:7.2f} {one.error_ratio:+7.1%}"
-        print(f"{one.family:12} {one.model[:24]:24} {one.metric[:20]:20} {one.published:8g} {one.unit:3} {shown} "
-              f"{one.note[:40] or one.config[:90]}")  # fmt: skip
+        shown = "        -         " if one.predicted is None else f"{one.predicted:9.2f} {one.error_ratio:+8.1%}"
+        fitted = "fitted " if one.is_fitted else ""
+        print(
+            f"{one.family:12} {one.model[:22]:22} {one.metric[:24]:24} {one.published:9g} {one.unit:3} {shown} {fitted}"
+            f"{one.note or one.config}"
+        )
+    for fit in fits:
+        words = f"fits {fit.published} predicted {fit.predicted} {fit.peak_ratio} {fit.config} {fit.note}"
+        print(f"{fit.family:12} {fit.model[:22]:22} {words}")
     summary = summarise(results)
     for family, row in summary.items():
-        print(family, row)
-    print("held-out P90", held_out_p90(results), "n", len(results))
+        print(f"{family:20} {row}")
+    judged = [one for one in fits if one.predicted is not None]
+    right = sum(one.predicted == one.published for one in judged)
+    print(f"fits: {right} of {len(judged)} right; held-out P90 {held_out_p90(results):.3f}")
+    content = {
+        "benchmark": "plan_memory_rows",
+        "machine": "none: formulas, no measurement here",
+        "commit": describe_commit(),
+        "date": arguments.date,
+        "n": len(results),
+        "held_out_p90_ratio": held_out_p90(results),
+        "fits_right": right,
+        "fits_judged": len(judged),
+        "families": [{"family": family, **row} for family, row in summary.items()],
+        "rows": [asdict(one) for one in results],
+        "fits": [asdict(one) for one in fits],
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(draw_raw(content), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -47,12 +47,13 @@ def execute(arguments: argparse.Namespace) -> int:
     check_outputs(arguments.json, arguments.html)
     report: object
     if arguments.file == "zero":
-        from hotloop.pipeline.plans import make_zero_report
+        from hotloop import __version__
+        from hotloop.plan.planner import build_zero_report
 
         if arguments.params is None or arguments.ranks is None:
             raise UsageError("plan zero needs --params and --ranks, such as --params 175e9 --ranks 64")
         precision, optimizer = arguments.precision or "mixed", arguments.optimizer or "adamw"
-        report = make_zero_report(arguments.params, arguments.ranks, precision, optimizer)
+        report = build_zero_report(arguments.params, arguments.ranks, precision, optimizer, __version__)
     else:
         from hotloop.pipeline.plans import make_plan
         from hotloop.plan.workload_file import read_workload_file

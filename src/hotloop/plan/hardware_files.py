@@ -38,8 +38,7 @@ def _read_tables(name: str) -> dict[str, Any]:
     path = Path(name) if is_path else FOLDER / f"{name}.toml"
     if not is_path and name not in list_hardware():
         raise UsageError(
-            f"unknown gpu {name!r}{suggest_known(name, [])}: choose one of {', '.join(list_hardware())}, or give the "
-            "path of a TOML file"
+            f"unknown gpu {name!r}: choose one of {', '.join(list_hardware())}, or give the path of a TOML file"
         )
     try:
         tables = parse_toml(path.read_text(encoding="utf-8"))
@@ -104,9 +103,8 @@ def _table(name: str, key: str, value: Any, known: tuple[str, ...]) -> Mapping[s
     return value
 
 
-def _number(name: str, key: str, value: Any, least: float = 0.0) -> float:
-    """A number above ``least``, or equal to it where that is not 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf") or value == 0:
+def _number(name: str, key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise UsageError(f"{name}: {key} = {value!r}: give a number above 0")
     return float(value)
 

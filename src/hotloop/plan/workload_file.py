@@ -11,7 +11,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware, Price
 from hotloop.core.spelling import suggest_known
 from hotloop.core.toml import parse_toml
-from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_names
+from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_names, require_count
 
 from .hardware_files import PRICE_KINDS, read_hardware
 
@@ -30,6 +30,8 @@ class PlanRequest:
     """As the file names it."""
     hardware: Hardware
     price_kind: str = "on-demand"
+    tokens: int | None = None
+    """That the training is to see, where the file states it."""
 
 
 def list_models() -> list[str]:
@@ -71,8 +73,15 @@ def read_workload_file(path: str) -> PlanRequest:
 
 def parse_workload(tables: Mapping[str, Any], name: str) -> PlanRequest:
     """The request of a workload file's tables. Raises UsageError."""
-    _check_keys("table", tables, ("model", "run", "hardware"))
+    _check_keys("table", tables, ("model", "run", "hardware", "goal"))
     model, run, hardware = (_table(tables, one) for one in ("model", "run", "hardware"))
+    goal = _table(tables, "goal") if "goal" in tables else {}
+    _check_keys("goal", goal, ("tokens",))
+    tokens = goal.get("tokens")
+    if isinstance(tokens, float) and tokens.is_integer():
+        tokens = int(tokens)  # 1e12 is a float in TOML
+    if tokens is not None:
+        require_count("goal.tokens", tokens)
     _check_keys("hardware", hardware, HARDWARE_KEYS)
     for key in ("gpu", "count"):
         if key not in hardware:
@@ -82,19 +91,17 @@ def parse_workload(tables: Mapping[str, Any], name: str) -> PlanRequest:
     shape = _build_model(model)
     workload = Workload(model=shape, run=_build_run(run), gpus=hardware["count"])
     device = _price(read_hardware(hardware["gpu"]), hardware)
-    if workload.run.precision not in ("fp32", "fp8") and _dtype(workload.run.precision) not in device.peak_flops:
-        raise UsageError(
-            f"run.precision = {workload.run.precision!r}: {device.name} computes {', '.join(device.peak_flops)} only"
-        )
-    if workload.run.precision == "fp8" and "fp8" not in device.peak_flops:
-        raise UsageError(f"run.precision = 'fp8': {device.name} computes {', '.join(device.peak_flops)} only")
+    precision = workload.run.precision
+    if precision.removeprefix("pure-") not in device.peak_flops:
+        raise UsageError(f"run.precision = {precision!r}: {device.name} computes {', '.join(device.peak_flops)} only")
     return PlanRequest(
-        str(model.get("name", name)), workload, hardware["gpu"], device, hardware.get("price_kind", "on-demand")
+        name=str(model.get("name", name)),
+        workload=workload,
+        gpu=hardware["gpu"],
+        hardware=device,
+        price_kind=hardware.get("price_kind", "on-demand"),
+        tokens=tokens,
     )
-
-
-def _dtype(precision: str) -> str:
-    return precision.removeprefix("pure-")
 
 
 def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
