@@ -38,8 +38,8 @@ def plan(model: DecoderShape = LLAMA, gpus: int = 8, **run: object) -> MemoryPre
 def test_a_layer_of_gpt_keeps_what_korthikanti_states() -> None:
     # sbh (34 + 5 a s / h), of which 10 h are not split without sequence parallelism.
     found = full_token_bytes(GPT, MEGATRON, has_experts=False)
-    assert found.norms == 10 * GPT.hidden
-    assert found.norms + found.attention + found.feed_forward == 34 * GPT.hidden + 5 * GPT.heads * GPT.seq
+    assert found.norms + found.inputs == 10 * GPT.hidden
+    assert found.attention + found.feed_forward == 24 * GPT.hidden + 5 * GPT.heads * GPT.seq
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_gated_layer_under_megatron() -> None:
     run = PlannedRun(micro_batch=1, global_batch=1, framework="megatron")
     found = full_token_bytes(LLAMA, run, has_experts=False)
     by_hand = 14 * LLAMA.hidden + 6 * LLAMA.kv_width + 6 * LLAMA.ffn_width + 4 * LLAMA.heads
-    assert found.norms + found.attention + found.feed_forward == by_hand
+    assert found.norms + found.inputs + found.attention + found.feed_forward == by_hand
 
 
 def test_states_follow_sharding() -> None:
@@ -113,7 +113,8 @@ def test_the_loss_and_the_ways_to_make_it_small() -> None:
     eager, fused = plan(), plan(fused_loss=True)
     assert eager.logits_bytes == 14 * LLAMA.vocab * LLAMA.seq
     assert fused.logits_bytes == 4 * LLAMA.vocab * LLAMA.seq
-    assert plan(tp=8, gpus=8, global_batch=8).logits_bytes == eager.logits_bytes // 8
+    # torch's parallel loss adds exponentials: 18 bytes an entry, shared by the ranks.
+    assert plan(tp=8, gpus=8, global_batch=8).logits_bytes == 18 * LLAMA.vocab * LLAMA.seq // 8
 
 
 def test_autocast_keeps_more_than_sixteen_bit_weights() -> None:
@@ -154,3 +155,12 @@ def test_published_rows_are_still_forecast_as_the_table_says(monkeypatch: pytest
     assert summary["SimuMax"]["mean_ratio"] <= 0.03
     fits = [one for one in plan_memory_rows.forecast_fits() if one.predicted is not None]
     assert [one for one in fits if one.predicted != one.published] == []
+
+
+def test_torch_keeps_the_inputs_that_megatron_gathers_again() -> None:
+    kept = {}
+    for name in ("torch", "megatron"):
+        run = replace(MEGATRON, framework=name, sharding="fsdp")
+        found = full_token_bytes(GPT, run, has_experts=False)
+        kept[name] = found.parts_on_rank(run)["norms and inputs"]
+    assert kept["torch"] - kept["megatron"] == 4 * GPT.hidden * 7 / 8

@@ -42,22 +42,35 @@ SHARDED_PARAMS = ("zero3", "fsdp", "hsdp")
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """What one token needs in one layer. ``whole`` is on every tensor-parallel rank without sequence parallelism,
-    ``split`` over them in any case."""
+    """What one token needs in one layer, before tensor parallelism."""
 
     norms: float
-    """Inputs and outputs of both norms, dropout's masks: whole."""
+    """Inputs of both norms and dropout's masks: split by sequence parallelism only."""
+    inputs: float
+    """Outputs of both norms, with which products begin: Megatron gathers them again in backward, torch keeps them."""
     attention: float
     feed_forward: float
 
     def on_rank(self, run: PlannedRun) -> float:
         """Bytes on one tensor-parallel rank."""
-        return self.norms / sequence_ranks(run) + (self.attention + self.feed_forward) / run.tp
+        return sum(self.parts_on_rank(run).values())
+
+    def parts_on_rank(self, run: PlannedRun) -> dict[str, float]:
+        return {
+            "norms and inputs": self.norms / sequence_ranks(run) + self.inputs / input_ranks(run),
+            "attention": self.attention / run.tp,
+            "feed-forward": self.feed_forward / run.tp,
+        }
 
 
 def sequence_ranks(run: PlannedRun) -> int:
     """Ranks over which norms and layer inputs are split."""
     return run.tp if run.sequence_parallel else 1
+
+
+def input_ranks(run: PlannedRun) -> int:
+    """Ranks over which the inputs of products are split while they are kept."""
+    return sequence_ranks(run) if run.framework == "megatron" else 1
 
 
 def element_bytes(run: PlannedRun) -> int:
@@ -95,7 +108,8 @@ def full_token_bytes(model: DecoderShape, run: PlannedRun, *, has_experts: bool)
     e, r = element_bytes(run), residual_bytes(run)
     has_weights = run.trainable_params is None
     h, q, kv = model.hidden, model.attention_width, model.kv_width
-    norms = 2 * r * h + (2 if has_weights else 1) * e * h + (2 * h if model.dropout else 0)
+    norms = 2 * r * h + (2 * h if model.dropout else 0)
+    inputs = (2 if has_weights else 1) * e * h
     attention = float(e * (2 * q + 2 * kv))
     if run.framework == "megatron" and not model.learned_positions:
         # The fused projection lives on through the values, which are a view of it; rotated queries and keys are copies.
@@ -115,7 +129,7 @@ def full_token_bytes(model: DecoderShape, run: PlannedRun, *, has_experts: bool)
         feed_forward = routed + model.shared_experts * factor * e * width
     else:
         feed_forward = factor * e * model.ffn_width
-    return TokenBytes(norms, attention, feed_forward)
+    return TokenBytes(norms, inputs, attention, feed_forward)
 
 
 def core_bytes(model: DecoderShape, run: PlannedRun) -> float:
@@ -129,13 +143,13 @@ def kept_token_bytes(model: DecoderShape, run: PlannedRun, *, has_experts: bool)
     """What is kept of one token in one layer from its forward to its backward."""
     e, r = element_bytes(run), residual_bytes(run)
     if run.recompute == "full":
-        return TokenBytes(r * model.hidden, 0, 0)
+        return TokenBytes(r * model.hidden, 0, 0, 0)
     if run.recompute == "selective" and run.framework == "torch":
         # The layer's input, attention's output, and every second product: queries, values, the first of the block.
         width = model.experts_per_token * model.expert_width if has_experts else model.ffn_width
         products = e * model.hidden if model.is_gated else 0
         return TokenBytes(
-            r * model.hidden + products, e * (2 * model.attention_width + model.kv_width), float(e * width)
+            r * model.hidden + products, 0, e * (2 * model.attention_width + model.kv_width), float(e * width)
         )
     return full_token_bytes(model, run, has_experts=has_experts)
 
@@ -144,12 +158,13 @@ def logits_token_bytes(model: DecoderShape, run: PlannedRun) -> float:
     """Of one token while the loss is computed and its gradient leaves it.
 
     Eager, 16-bit: the output, log-softmax in float32, its gradient, and the gradient before the cast: 2 + 4 + 4 + 4.
-    Fused: the output and its gradient.
+    Where tensor-parallel ranks share the vocabulary, the backward of torch.distributed.tensor.parallel.loss_parallel
+    adds exponentials: 4 more. Fused: the output and its gradient.
     """
     e = element_bytes(run)
     if run.fused_loss:
         return float(2 * e * model.vocab)
-    eager = 10 if run.framework == "megatron" else e + 12
+    eager = 10 if run.framework == "megatron" else e + (16 if run.tp > 1 else 12)
     return float(eager * model.vocab)
 
 
@@ -259,7 +274,8 @@ def predict_stage(workload: Workload, hardware: Hardware, stage: Stage) -> Memor
     logits = 0.0
     if stage.is_last:
         logits = logits_token_bytes(model, run) / run.tp * tokens
-        activations += (residual_bytes(run) + element_bytes(run)) * model.hidden / sequence_ranks(run) * tokens
+        ends = residual_bytes(run) / sequence_ranks(run) + element_bytes(run) / input_ranks(run)
+        activations += ends * model.hidden * tokens  # the last norm's input, and the output's
     buffers = _buffer_bytes(workload, params, shard_ranks(workload, hardware))
     # The backward of a layer begins where the loss has ended: the larger of both.
     activations += max(0.0, working - logits)
@@ -358,8 +374,4 @@ def layer_parts(workload: Workload) -> dict[str, float]:
     model, run = workload.model, workload.run
     kept = kept_token_bytes(model, run, has_experts=model.expert_layers > 0)
     tokens = run.micro_batch * model.seq / run.cp
-    return {
-        "norms and inputs": kept.norms / sequence_ranks(run) * tokens,
-        "attention": kept.attention / run.tp * tokens,
-        "feed-forward": kept.feed_forward / run.tp * tokens,
-    }
+    return {name: size * tokens for name, size in kept.parts_on_rank(run).items()}
