@@ -45,6 +45,20 @@ def test_an_own_shape_may_have_an_own_name() -> None:
     assert (request.name, request.workload.model.params) == ("mine", DecoderShape(**MODEL).params)
 
 
+def test_what_is_usual_stands_in_for_what_is_not_said() -> None:
+    def run(**changes: Any) -> Any:
+        return parse_workload(tables(**changes), "file").workload.run
+
+    assert run().sequence_parallel
+    assert not run(run={"sharding": "zero1"}).sequence_parallel
+    assert run(run={"sharding": "zero1", "sequence_parallel": True}).sequence_parallel
+    assert run(run={"sharding": "zero1", "framework": "megatron"}).sequence_parallel
+    mpt = {"model": {"name": "mpt-7b"}, "run": RUN, "hardware": HARDWARE}
+    assert parse_workload(mpt, "file").workload.run.fused_loss
+    assert not parse_workload({**mpt, "run": {**RUN, "fused_loss": False}}, "file").workload.run.fused_loss
+    assert not run().fused_loss
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_name
 from .hardware_files import PRICE_KINDS, read_hardware
 
 MODELS = Path(__file__).with_name("models.toml")
+ABOUT_MODEL = ("params", "source", "fused_loss")
+"""Keys of models.toml that are no part of a shape; ``fused_loss`` is what the model's own training code does."""
 HARDWARE_KEYS = ("gpu", "count", "usd_per_hour", "price_kind")
 
 
@@ -44,7 +47,7 @@ def read_model(name: str, **changes: Any) -> DecoderShape:
     known = _read_models()
     if name not in known:
         raise UsageError(f"unknown model {name!r}: choose one of {', '.join(known)}, or give its shape in [model]")
-    shape = {key: value for key, value in known[name].items() if key not in ("params", "source")}
+    shape = {key: value for key, value in known[name].items() if key not in ABOUT_MODEL}
     return DecoderShape(**{**shape, **changes})
 
 
@@ -53,7 +56,8 @@ def published_params(name: str) -> float:
     return float(_read_models()[name]["params"])
 
 
-def _read_models() -> dict[str, Any]:
+@cache
+def _read_models() -> Mapping[str, Any]:
     return parse_toml(MODELS.read_text(encoding="utf-8"))
 
 
@@ -89,7 +93,7 @@ def parse_workload(tables: Mapping[str, Any], name: str) -> PlanRequest:
     if not isinstance(hardware["gpu"], str):
         raise UsageError(f"hardware.gpu = {hardware['gpu']!r}: give the name of a device in quotes")
     shape = _build_model(model)
-    workload = Workload(model=shape, run=_build_run(run), gpus=hardware["count"])
+    workload = Workload(model=shape, run=_build_run(run, model), gpus=hardware["count"])
     device = _price(read_hardware(hardware["gpu"]), hardware)
     precision = workload.run.precision
     if precision.removeprefix("pure-") not in device.peak_flops:
@@ -128,11 +132,17 @@ def _build_model(table: Mapping[str, Any]) -> DecoderShape:
     return DecoderShape(**rest)
 
 
-def _build_run(table: Mapping[str, Any]) -> PlannedRun:
+def _build_run(table: Mapping[str, Any], model: Mapping[str, Any]) -> PlannedRun:
     _check_keys("run", table, field_names(PlannedRun))
     _check_types("run", table, PlannedRun)
     _require("run", table, ("micro_batch", "global_batch"))
-    return PlannedRun(**table)
+    run = PlannedRun(**table)
+    usual: dict[str, Any] = {}
+    if run.framework == "torch" and run.sharding.startswith("zero"):
+        usual["sequence_parallel"] = False  # DeepSpeed has none of its own
+    if model.get("name") in _read_models():
+        usual["fused_loss"] = _read_models()[model["name"]].get("fused_loss", run.fused_loss)
+    return replace(run, **{key: value for key, value in usual.items() if key not in table})
 
 
 def _require(name: str, table: Mapping[str, Any], keys: tuple[str, ...]) -> None:
@@ -155,8 +165,6 @@ def _check_types(name: str, table: Mapping[str, Any], kind: type) -> None:
 
 def _price(device: Hardware, table: Mapping[str, Any]) -> Hardware:
     """The device at the price that the file states, where it does."""
-    from dataclasses import replace
-
     kind = table.get("price_kind", "on-demand")
     if kind not in PRICE_KINDS:
         raise UsageError(f"hardware.price_kind = {kind!r}: choose one of {', '.join(PRICE_KINDS)}")
