@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hotloop.monitor import profile as profile
     from hotloop.monitor import watch as watch
     from hotloop.pipeline.runs import read_report as read_report
+    from hotloop.plan.zero import zero_memory as zero_memory
     from hotloop.train.activation_memory import compare_memory as compare_memory
     from hotloop.train.adaptive_loader import AdaptiveLoader as AdaptiveLoader
     from hotloop.train.batch_size import find_batch_size as find_batch_size
@@ -72,6 +73,7 @@ _HOME = {
     "read_marker": "hotloop.train.marker",
     "read_report": "hotloop.pipeline.runs",
     "watch": "hotloop.monitor",
+    "zero_memory": "hotloop.plan.zero",
 }
 
 __all__ = sorted(_HOME)

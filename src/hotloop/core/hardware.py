@@ -39,6 +39,8 @@ class Hardware:
     """Between nodes, of one device's share."""
     host_bytes_per_s: float
     """From and to the host's memory, one direction."""
+    context_bytes: int = 0
+    """What a process holds on the device before it allocates anything: driver, kernels, libraries."""
     power_watt: float | None = None
     prices: tuple[Price, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -44,6 +44,10 @@ class MemoryPrediction:
 
     @property
     def fits(self) -> bool:
+        return self.peak_bytes <= self.capacity_bytes
+
+    @property
+    def fits_surely(self) -> bool:
         """Also at the upper end of the range."""
         return self.peak_bytes * (1 + self.error_ratio) <= self.capacity_bytes
 

@@ -177,12 +177,16 @@ class PlannedRun:
     """The cross entropy without a float32 copy of the logits."""
     overlap: bool = True
     """Communication of gradients and shards runs beside compute."""
+    trainable_params: int | None = None
+    """Of adapters beside frozen weights (LoRA); None where every parameter is trained."""
     framework: str = "torch"
     """torch | megatron: whose buffers the memory is of (megatron keeps float32 gradients beside 16-bit weights)."""
 
     def __post_init__(self) -> None:
         for name in ("micro_batch", "global_batch", "tp", "pp", "cp", "ep", "pipeline_chunks"):
             require_count(f"run.{name}", getattr(self, name))
+        if self.trainable_params is not None:
+            require_count("run.trainable_params", self.trainable_params)
         require_choice("run.precision", self.precision, PRECISIONS)
         require_choice("run.recompute", self.recompute, RECOMPUTES)
         require_choice("run.sharding", self.sharding, SHARDINGS)
@@ -213,8 +217,8 @@ class Workload:
             )
         if model.heads % run.tp:
             raise UsageError(f"run.tp = {run.tp} does not divide model.heads = {model.heads}")
-        if model.layers % run.pp:
-            raise UsageError(f"run.pp = {run.pp} does not divide model.layers = {model.layers}")
+        if run.pp > model.layers:
+            raise UsageError(f"run.pp = {run.pp} is more than model.layers = {model.layers}: give each rank a layer")
         if model.experts % run.ep:
             raise UsageError(f"run.ep = {run.ep} does not divide model.experts = {model.experts}")
         if self.data_ranks % run.ep and run.ep > 1:

@@ -1,0 +1,132 @@
+"""Name of a device, or path of a TOML file -> Hardware. The files in hardware/ are the devices that are known.
+
+A user's own file may begin with ``base = "h100-80g-sxm"``: what it states overrides the base, the rest stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.errors import UsageError
+from hotloop.core.hardware import Hardware, Price
+from hotloop.core.link_fit import LinkFit
+from hotloop.core.spelling import suggest_known
+from hotloop.core.toml import parse_toml
+
+FOLDER = Path(__file__).with_name("hardware")
+DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
+PRICE_KINDS = ("on-demand", "spot", "reserved")
+LINK_KEYS = ("latency_ns", "bytes_per_s")
+PRICE_KEYS = ("usd_per_hour", "provider", "day", "kind", "source")
+
+
+def list_hardware() -> list[str]:
+    """Names of the devices that are known."""
+    return sorted(file.stem for file in FOLDER.glob("*.toml"))
+
+
+def read_hardware(name: str) -> Hardware:
+    """The device of this name, or of the TOML file at this path. Raises UsageError."""
+    return _build(name, _read_tables(name))
+
+
+def _read_tables(name: str) -> dict[str, Any]:
+    is_path = name.endswith(".toml") or "/" in name
+    path = Path(name) if is_path else FOLDER / f"{name}.toml"
+    if not is_path and name not in list_hardware():
+        raise UsageError(
+            f"unknown gpu {name!r}: choose one of {', '.join(list_hardware())}, or give the path of a TOML file"
+        )
+    try:
+        tables = parse_toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise UsageError(f"cannot read the hardware file {path}: {reason}") from error
+    base = tables.pop("base", None)
+    if base is None:
+        return tables
+    known = list_hardware()
+    if base not in known:
+        raise UsageError(f"{path}: base = {base!r} is no known device; choose one of {', '.join(known)}")
+    return _merge(_read_tables(base), tables)
+
+
+def _merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    both = {**base, **own}
+    for key in base.keys() & own.keys():
+        if isinstance(base[key], dict) and isinstance(own[key], dict):
+            both[key] = {**base[key], **own[key]}
+    return both
+
+
+def _build(name: str, tables: Mapping[str, Any]) -> Hardware:
+    keys = [field.name for field in fields(Hardware)]
+    _check_keys(name, "", tables, keys)
+    needed = [field.name for field in fields(Hardware) if field.default is MISSING and field.default_factory is MISSING]
+    for key in needed:
+        if key not in tables:
+            raise UsageError(f"{name}: {key} is missing; a hardware file needs {', '.join(needed)}")
+    peaks = _table(name, "peak_flops", tables["peak_flops"], DTYPES)
+    gpus_per_node = tables["gpus_per_node"]
+    if not isinstance(gpus_per_node, int) or gpus_per_node < 1:
+        raise UsageError(f"{name}: gpus_per_node = {gpus_per_node!r}: give a whole number of 1 or more")
+    power = tables.get("power_watt")
+    return Hardware(
+        name=str(tables["name"]),
+        memory_bytes=int(_number(name, "memory_bytes", tables["memory_bytes"])),
+        memory_bytes_per_s=_number(name, "memory_bytes_per_s", tables["memory_bytes_per_s"]),
+        peak_flops={dtype: _number(name, f"peak_flops.{dtype}", value) for dtype, value in peaks.items()},
+        gpus_per_node=gpus_per_node,
+        inside=_link(name, "inside", tables["inside"]),
+        between=_link(name, "between", tables["between"]),
+        host_bytes_per_s=_number(name, "host_bytes_per_s", tables["host_bytes_per_s"]),
+        context_bytes=int(_number(name, "context_bytes", tables["context_bytes"])) if "context_bytes" in tables else 0,
+        power_watt=None if power is None else _number(name, "power_watt", power),
+        prices=tuple(_price(name, one) for one in tables.get("prices", ())),
+        sources={str(key): str(text) for key, text in tables.get("sources", {}).items()},
+    )
+
+
+def _check_keys(name: str, where: str, table: Mapping[str, Any], known: Any) -> None:
+    for key in table:
+        if key not in known:
+            raise UsageError(f"{name}: unknown key {where}{key}{suggest_known(key, known)}")
+
+
+def _table(name: str, key: str, value: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
+    if not isinstance(value, dict) or not value:
+        raise UsageError(f"{name}: {key} is no table; give {', '.join(known)} in [{key}]")
+    _check_keys(name, f"{key}.", value, known)
+    return value
+
+
+def _number(name: str, key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise UsageError(f"{name}: {key} = {value!r}: give a number above 0")
+    return float(value)
+
+
+def _link(name: str, key: str, value: Any) -> LinkFit:
+    table = _table(name, key, value, LINK_KEYS)
+    for needed in LINK_KEYS:
+        if needed not in table:
+            raise UsageError(f"{name}: {key}.{needed} is missing")
+    return LinkFit(**{each: _number(name, f"{key}.{each}", table[each]) for each in LINK_KEYS})
+
+
+def _price(name: str, value: Any) -> Price:
+    table = _table(name, "prices", value, PRICE_KEYS)
+    if "usd_per_hour" not in table:
+        raise UsageError(f"{name}: a price without usd_per_hour")
+    kind = table.get("kind", "on-demand")
+    if kind not in PRICE_KINDS:
+        raise UsageError(f"{name}: prices.kind = {kind!r}: choose one of {', '.join(PRICE_KINDS)}")
+    return Price(
+        usd_per_hour=_number(name, "prices.usd_per_hour", table["usd_per_hour"]),
+        provider=str(table.get("provider", "own")),
+        day=str(table.get("day", "unknown")),
+        kind=kind,
+    )

@@ -1,0 +1,177 @@
+"""A workload file (TOML: [model], [run], [hardware]) -> Workload and Hardware. Nonsense is one UsageError."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.errors import UsageError
+from hotloop.core.hardware import Hardware, Price
+from hotloop.core.spelling import suggest_known
+from hotloop.core.toml import parse_toml
+from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_names, require_count
+
+from .hardware_files import PRICE_KINDS, read_hardware
+
+MODELS = Path(__file__).with_name("models.toml")
+ABOUT_MODEL = ("params", "source", "fused_loss")
+"""Keys of models.toml that are no part of a shape; ``fused_loss`` is what the model's own training code does."""
+HARDWARE_KEYS = ("gpu", "count", "usd_per_hour", "price_kind")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What a workload file asks."""
+
+    name: str
+    """Of the model, or of the file."""
+    workload: Workload
+    gpu: str
+    """As the file names it."""
+    hardware: Hardware
+    price_kind: str = "on-demand"
+    tokens: int | None = None
+    """That the training is to see, where the file states it."""
+
+
+def list_models() -> list[str]:
+    """Names of the models that are known."""
+    return list(_read_models())
+
+
+def read_model(name: str, **changes: Any) -> DecoderShape:
+    """A known model with some fields changed. Raises UsageError where it is unknown."""
+    known = _read_models()
+    if name not in known:
+        raise UsageError(f"unknown model {name!r}: choose one of {', '.join(known)}, or give its shape in [model]")
+    shape = {key: value for key, value in known[name].items() if key not in ABOUT_MODEL}
+    return DecoderShape(**{**shape, **changes})
+
+
+def published_params(name: str) -> float:
+    """Parameters of a known model as its source states them."""
+    return float(_read_models()[name]["params"])
+
+
+@cache
+def _read_models() -> Mapping[str, Any]:
+    return parse_toml(MODELS.read_text(encoding="utf-8"))
+
+
+def read_workload_file(path: str) -> PlanRequest:
+    """The request in this file. Raises UsageError."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or "it is no UTF-8 text"
+        raise UsageError(f"cannot read {path}: {reason}") from error
+    try:
+        tables = parse_toml(text)
+    except ValueError as error:
+        raise UsageError(f"{path} is no TOML: {error}") from error
+    return parse_workload(tables, name=Path(path).stem)
+
+
+def parse_workload(tables: Mapping[str, Any], name: str) -> PlanRequest:
+    """The request of a workload file's tables. Raises UsageError."""
+    _check_keys("table", tables, ("model", "run", "hardware", "goal"))
+    model, run, hardware = (_table(tables, one) for one in ("model", "run", "hardware"))
+    goal = _table(tables, "goal") if "goal" in tables else {}
+    _check_keys("goal", goal, ("tokens",))
+    tokens = goal.get("tokens")
+    if isinstance(tokens, float) and tokens.is_integer():
+        tokens = int(tokens)  # 1e12 is a float in TOML
+    if tokens is not None:
+        require_count("goal.tokens", tokens)
+    _check_keys("hardware", hardware, HARDWARE_KEYS)
+    for key in ("gpu", "count"):
+        if key not in hardware:
+            raise UsageError(f"hardware.{key} is missing: [hardware] needs gpu and count")
+    if not isinstance(hardware["gpu"], str):
+        raise UsageError(f"hardware.gpu = {hardware['gpu']!r}: give the name of a device in quotes")
+    shape = _build_model(model)
+    workload = Workload(model=shape, run=_build_run(run, model), gpus=hardware["count"])
+    device = _price(read_hardware(hardware["gpu"]), hardware)
+    precision = workload.run.precision
+    if precision.removeprefix("pure-") not in device.peak_flops:
+        raise UsageError(f"run.precision = {precision!r}: {device.name} computes {', '.join(device.peak_flops)} only")
+    return PlanRequest(
+        name=str(model.get("name", name)),
+        workload=workload,
+        gpu=hardware["gpu"],
+        hardware=device,
+        price_kind=hardware.get("price_kind", "on-demand"),
+        tokens=tokens,
+    )
+
+
+def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = tables.get(name)
+    if not isinstance(table, dict):
+        raise UsageError(f"the table [{name}] is missing: a workload file needs [model], [run] and [hardware]")
+    return table
+
+
+def _check_keys(name: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            where = key if name == "table" else f"{name}.{key}"
+            raise UsageError(f"unknown {'table' if name == 'table' else 'key'} {where}{suggest_known(key, known)}")
+
+
+def _build_model(table: Mapping[str, Any]) -> DecoderShape:
+    _check_keys("model", table, ("name", *field_names(DecoderShape)))
+    _check_types("model", table, DecoderShape)
+    rest = {key: value for key, value in table.items() if key != "name"}
+    if isinstance(table.get("name"), str) and ("layers" not in rest or table["name"] in _read_models()):
+        return read_model(table["name"], **rest)
+    _require("model", rest, ("layers", "hidden", "heads", "vocab", "seq"))
+    return DecoderShape(**rest)
+
+
+def _build_run(table: Mapping[str, Any], model: Mapping[str, Any]) -> PlannedRun:
+    _check_keys("run", table, field_names(PlannedRun))
+    _check_types("run", table, PlannedRun)
+    _require("run", table, ("micro_batch", "global_batch"))
+    run = PlannedRun(**table)
+    usual: dict[str, Any] = {}
+    if run.framework == "torch" and run.sharding.startswith("zero"):
+        usual["sequence_parallel"] = False  # DeepSpeed has none of its own
+    if model.get("name") in _read_models():
+        usual["fused_loss"] = _read_models()[model["name"]].get("fused_loss", run.fused_loss)
+    return replace(run, **{key: value for key, value in usual.items() if key not in table})
+
+
+def _require(name: str, table: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    missing = [key for key in keys if key not in table]
+    if missing:
+        raise UsageError(f"{', '.join(f'{name}.{key}' for key in missing)} missing: [{name}] needs {', '.join(keys)}")
+
+
+def _check_types(name: str, table: Mapping[str, Any], kind: type) -> None:
+    """Flags and words; the data classes check their numbers and choices themselves."""
+    for field in fields(kind):
+        value = table.get(field.name)
+        if value is None:
+            continue
+        if field.type == "bool" and not isinstance(value, bool):
+            raise UsageError(f"{name}.{field.name} = {value!r}: give true or false")
+        if field.type == "str" and not isinstance(value, str):
+            raise UsageError(f"{name}.{field.name} = {value!r}: give a word in quotes")
+
+
+def _price(device: Hardware, table: Mapping[str, Any]) -> Hardware:
+    """The device at the price that the file states, where it does."""
+    kind = table.get("price_kind", "on-demand")
+    if kind not in PRICE_KINDS:
+        raise UsageError(f"hardware.price_kind = {kind!r}: choose one of {', '.join(PRICE_KINDS)}")
+    usd = table.get("usd_per_hour")
+    if usd is None:
+        return device
+    if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 <= usd < float("inf"):
+        raise UsageError(f"hardware.usd_per_hour = {usd!r}: give the price of one device for one hour, 0 or more")
+    own = Price(usd_per_hour=float(usd), provider="own", day="as given", kind=kind)
+    return replace(device, prices=(own, *device.prices))

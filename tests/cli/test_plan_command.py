@@ -1,0 +1,105 @@
+"""hotloop plan: what is printed and written, and the errors."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hotloop.cli import main
+from hotloop.core.planning import plan_from_json
+from hotloop.report import read_report_json, render
+
+FILE = """
+[model]
+layers = 32
+hidden = 4096
+heads = 32
+vocab = 50432
+seq = 2048
+[run]
+micro_batch = {micro}
+global_batch = 1024
+precision = "bf16"
+recompute = "none"
+sharding = "fsdp"
+[hardware]
+gpu = "h100-80g-sxm"
+count = 64
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a plan that fits and one that does not."""
+    (tmp_path / "fits.toml").write_text(FILE.format(micro=2))
+    (tmp_path / "large.toml").write_text(FILE.format(micro=16))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_plan_that_fits(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "fits.toml"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("fits: ")
+    assert "6.65B parameters" in shown
+    assert "context and fragmentation" in shown
+    assert "were wrong" in " ".join(shown.split())
+    assert "WHAT WOULD SAVE MEMORY" not in shown
+
+
+def test_a_plan_that_does_not_fit_names_remedies(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "large.toml"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("does not fit: ")
+    assert "recompute = " in shown
+    assert "micro_batch = " in shown
+    assert main(["plan", "--why-oom", "fits.toml", "--format", "markdown"]) == 0
+    assert "| accumulation |" in capsys.readouterr().out
+
+
+def test_the_json_contract(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "large.toml", "--json", "-", "--html", "plan.html"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["schema"] == "hotloop.plan/1"
+    assert content["fits"] is False
+    memory = content["memory"]
+    assert memory["peak_bytes"] == memory["states_bytes"] + memory["activations_bytes"] + memory["other_bytes"]
+    assert memory["peak_bytes"] > memory["capacity_bytes"]
+    assert content["remedies"][0]["fits"]
+    assert content["basis"]["memory.states"] == "formula"
+    again = read_report_json(content)
+    assert again == plan_from_json(content)
+    assert render("json", again).strip() == json.dumps(content, indent=1, ensure_ascii=False)
+    page = (place / "plan.html").read_text(encoding="utf-8")
+    assert "does not fit" in page
+    assert "optimizer states" in page
+
+
+def test_the_table_of_zero(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "zero", "--params", "175e9", "--ranks", "64", "--precision", "fp32"]) == 0
+    shown = capsys.readouterr().out
+    for total in ("2,800.00 GB", "1,421.88 GB", "732.81 GB", "43.75 GB"):
+        assert total in shown
+    assert main(["plan", "zero", "--params", "7.5e9", "--ranks", "64", "--json", "-"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["schema"] == "hotloop.zero/1"
+    assert [round(row["total_bytes"] / 1e9, 2) for row in content["stages"]] == [120.0, 31.41, 16.64, 1.88]
+    assert read_report_json(content).ranks == 64
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["plan", "zero"], "plan zero needs --params and --ranks"),
+        (["plan", "zero", "--params", "1e9", "--ranks", "0"], "ranks = 0"),
+        (["plan", "zero", "--params", "1e9", "--ranks", "4", "--precision", "bf16"], "choose one of mixed, fp32"),
+        (["plan", "fits.toml", "--ranks", "4"], "--ranks belongs to `hotloop plan zero`"),
+        (["plan", "nowhere.toml"], "cannot read nowhere.toml: No such file"),
+    ],
+)
+def test_errors_are_one_line(place: Path, words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert named in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
