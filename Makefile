@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks pythons numerics \
-  techniques compile-forecast tokenize-bench compression-quality gpu clean
+  techniques compile-forecast tokenize-bench compression-quality plan-accuracy gpu clean
 
 setup: $(VENV)/.ready
 
@@ -142,6 +142,10 @@ compression-quality: setup
 	$(BIN)/python benchmarks/compression_quality.py
 	$(BIN)/python benchmarks/compression_quality.py --publish
 	$(BIN)/python benchmarks/compression_quality.py --summarize
+
+# Constants of planned times fitted on few published rows, and every published row beside its prediction: a minute, no GPU.
+plan-accuracy: setup
+	$(BIN)/python benchmarks/plan_accuracy.py --write
 
 # How often tune is wrong on a real step: A/A comparisons and a known 5 %, one procedure, about a minute each; resumable.
 tune-aa: setup

@@ -37,6 +37,7 @@ import compression_quality  # noqa: E402
 import fresh  # noqa: E402
 import harness  # noqa: E402
 import link_choice  # noqa: E402
+import plan_accuracy  # noqa: E402
 import tables  # noqa: E402
 import told_won  # noqa: E402
 import treat  # noqa: E402
@@ -371,6 +372,7 @@ DRAWN = {
         lambda root: link_choice.draw_page(root / RAW / "link_choice"),
         lambda raw: sorted((raw / "link_choice").glob("*.json")),
     ),
+    "docs/plan-accuracy.md": Drawn(plan_accuracy.draw_page, _one("plan/time.json")),
     "docs/told_won.md": Drawn(
         lambda root: told_won.draw_page(treat.read_tables(root / RAW / "told_won")), _all("told_won")
     ),

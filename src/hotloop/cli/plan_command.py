@@ -28,6 +28,22 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--why-oom", action="store_true", help="rank what would save memory, also where the run fits easily"
     )
+    parser.add_argument("--tokens", type=float, metavar="N", help="of the whole training, such as 1e12; 1e9 by default")
+    parser.add_argument(
+        "--scaling",
+        nargs="?",
+        const="weak",
+        choices=("weak", "strong"),
+        help="the same run on more devices, by doubling",
+    )
+    parser.add_argument(
+        "--optimize",
+        choices=("time", "cost", "memory"),
+        help="search micro-batch, recompute, sharding, tp, pp and the counts of --gpu-counts; the global batch stays",
+    )
+    parser.add_argument("--gpu-counts", metavar="N,N", help="of --optimize, such as 8,64,512; the file's by default")
+    parser.add_argument("--gpus", metavar="NAME,NAME", help="devices of --optimize; the file's by default")
+    parser.add_argument("--hours", type=float, metavar="H", help="that the training may take, of --optimize")
     parser.add_argument("--params", type=float, metavar="N", help="zero: number of parameters, such as 175e9")
     parser.add_argument("--ranks", type=int, metavar="N", help="zero: number of data-parallel ranks")
     parser.add_argument(
@@ -61,6 +77,45 @@ def execute(arguments: argparse.Namespace) -> int:
         given = [name for name in ZERO_OPTIONS if getattr(arguments, name) is not None]
         if given:
             raise UsageError(f"--{given[0]} belongs to `hotloop plan zero`; a workload file states it itself")
-        report = make_plan(read_workload_file(arguments.file), wants_remedies=arguments.why_oom)
+        _check_search(arguments)
+        report = make_plan(
+            read_workload_file(arguments.file),
+            wants_remedies=arguments.why_oom,
+            tokens=_read_tokens(arguments.tokens),
+            scaling=arguments.scaling,
+            goal=arguments.optimize,
+            gpu_counts=_read_counts(arguments.gpu_counts),
+            gpus=[name.strip() for name in (arguments.gpus or "").split(",") if name.strip()],
+            hours=arguments.hours,
+        )
     show_report(report, arguments, sys.stdout)
     return 0
+
+
+def _check_search(arguments: argparse.Namespace) -> None:
+    from hotloop.core.errors import UsageError
+
+    given = [name for name in ("gpu_counts", "gpus", "hours") if getattr(arguments, name) is not None]
+    if given and not arguments.optimize:
+        raise UsageError(f"--{given[0].replace('_', '-')} belongs to --optimize: add --optimize time, cost or memory")
+
+
+def _read_tokens(tokens: float | None) -> int | None:
+    from hotloop.core.errors import UsageError
+
+    if tokens is None:
+        return None
+    if not 1 <= tokens < float("inf"):
+        raise UsageError(f"--tokens {tokens:g}: give a number of 1 or more, such as 1e12")
+    return round(tokens)
+
+
+def _read_counts(text: str | None) -> list[int] | None:
+    from hotloop.core.errors import UsageError
+
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--gpu-counts {text}: give whole numbers, such as 8,64,512") from None

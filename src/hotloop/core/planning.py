@@ -79,6 +79,51 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedScale:
+    """The same run on so many devices."""
+
+    gpus: int
+    global_batch: int
+    step_ns: float
+    tokens_per_s: float
+    """Of all devices."""
+    efficiency_ratio: float
+    """Tokens a second a device over those of the first count."""
+    hours: float
+    """Of the whole training, with interruptions."""
+    usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedOption:
+    """One configuration that a search found."""
+
+    device: str
+    gpus: int
+    changes: Mapping[str, Value]
+    """Keys of the workload file's [run]."""
+    peak_bytes: int
+    step_ns: float
+    tokens_per_s: float
+    mfu_ratio: float
+    hours: float
+    usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSearch:
+    """Configurations that fit, best first."""
+
+    goal: str
+    """time | cost | memory"""
+    tried: int
+    fitting: int
+    options: tuple[PlannedOption, ...]
+    front: tuple[PlannedOption, ...]
+    """No other is both quicker and cheaper; quickest first. Empty where no price is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
     """A planned training. What the time and cost models did not state is None."""
 
@@ -98,6 +143,8 @@ class PlanReport:
     mfu_ratio: float | None = None
     hfu_ratio: float | None = None
     cost: CostPrediction | None = None
+    scaling: tuple[PlannedScale, ...] = ()
+    search: PlannedSearch | None = None
     remedies: tuple[Remedy, ...] = ()
     run: Mapping[str, Value] = field(default_factory=dict)
     """The settings that were planned with, defaults included."""

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from hotloop.core.findings import Value
-from hotloop.core.planning import PLAN_SCHEMA, PlanReport, Remedy, plan_from_json, plan_to_json
+from hotloop.core.planning import (
+    PLAN_SCHEMA,
+    PlannedOption,
+    PlannedSearch,
+    PlanReport,
+    Remedy,
+    plan_from_json,
+    plan_to_json,
+)
 from hotloop.report.document import Bar, Bars, Block, Document, Facts, Paragraph, Section, Stripe, Table, write
 from hotloop.report.renderer import Surface
 from hotloop.report.text import clean, format_bytes, format_count, format_duration, format_number, format_percent
@@ -28,6 +36,10 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
         sections.append(Section(title="Time", blocks=_describe_time(report)))
     if report.cost is not None:
         sections.append(Section(title="Cost", blocks=_describe_cost(report)))
+    if report.scaling:
+        sections.append(Section(title="Scaling", blocks=_describe_scaling(report)))
+    if report.search is not None:
+        sections.append(Section(title=f"Best by {report.search.goal}", blocks=_describe_search(report.search)))
     if report.remedies:
         sections.append(Section(title="What would save memory", blocks=_describe_remedies(report.remedies)))
     return Document(
@@ -123,7 +135,12 @@ def _describe_time(report: PlanReport) -> tuple[Block, ...]:
     )
     lines = " · ".join(f"{name} {value}{f' ({note})' if note else ''}" for name, value, note in facts)
     bars = tuple(Bar(label=name, value=ns, shown=format_duration(ns)) for name, ns in parts if ns)
-    return Facts(items=tuple(facts)), _paragraph(lines), Bars(title="", rows=bars)
+    width = step.high_ns / step.mid_ns - 1
+    earned = (
+        f"four of five published steps of this kind of device that were not fitted lie within {format_percent(width)} "
+        "of their forecast (docs/plan-accuracy.md)"
+    )
+    return Facts(items=tuple(facts)), _paragraph(lines), Bars(title="", rows=bars), _paragraph(earned)
 
 
 def _describe_cost(report: PlanReport) -> tuple[Block, ...]:
@@ -137,6 +154,52 @@ def _describe_cost(report: PlanReport) -> tuple[Block, ...]:
             f"{money}{energy}"
         ),
     )
+
+
+def _describe_scaling(report: PlanReport) -> tuple[Block, ...]:
+    rows = tuple(
+        (
+            format_count(one.gpus),
+            format_count(one.global_batch),
+            format_duration(one.step_ns),
+            format_number(one.tokens_per_s),
+            format_percent(one.efficiency_ratio),
+            format_number(one.hours),
+            _dollars(one.usd),
+        )
+        for one in report.scaling
+    )
+    header = ("devices", "global batch", "step", "tokens/s", "efficiency", "hours", "USD")
+    return (Table(header=header, rows=rows, left=frozenset(), shrinks=False),)
+
+
+def _describe_search(found: PlannedSearch) -> tuple[Block, ...]:
+    counted = f"{found.fitting:,} of {found.tried:,} configurations fit"
+    blocks: list[Block] = [_paragraph(counted), _tabulate_options(found.options)]
+    if len(found.front) > 1:
+        blocks += [_paragraph("none is both quicker and cheaper than these:"), _tabulate_options(found.front)]
+    return tuple(blocks)
+
+
+def _tabulate_options(options: tuple[PlannedOption, ...]) -> Table:
+    rows = tuple(
+        (
+            f"{format_count(one.gpus)} x {clean(one.device)}",
+            ", ".join(f"{key} = {_word(value)}" for key, value in one.changes.items()),
+            format_bytes(one.peak_bytes),
+            format_duration(one.step_ns),
+            format_percent(one.mfu_ratio),
+            format_number(one.hours),
+            _dollars(one.usd),
+        )
+        for one in options
+    )
+    header = ("devices", "run", "peak", "step", "MFU", "hours", "USD")
+    return Table(header=header, rows=rows, left=frozenset({0, 1}), shrinks=False)
+
+
+def _dollars(usd: float | None) -> str:
+    return "unknown" if usd is None else f"{usd:,.0f}"
 
 
 def _describe_remedies(remedies: tuple[Remedy, ...]) -> tuple[Block, ...]:

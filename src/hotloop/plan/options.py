@@ -1,0 +1,86 @@
+"""Scaling curve and search of a workload file's request, as its PlanReport states them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hotloop.core.planning import PlannedOption, PlannedScale, PlannedSearch
+
+from .cost import pick_price, predict_cost
+from .hardware_files import read_hardware
+from .memory import predict_memory
+from .scaling import scaling_curve
+from .search import GPU_LIMIT, Option, search
+from .workload_file import PlanRequest
+
+SCALES = 8
+"""Points of a scaling curve: each has twice the devices of the one before."""
+
+
+def build_scaling(request: PlanRequest, kind: str, tokens: int) -> tuple[PlannedScale, ...]:
+    """The curve from the request's count on, by doubling."""
+    workload, hardware = request.workload, request.hardware
+    price = pick_price(hardware, request.price_kind)
+    counts = [workload.gpus * 2**power for power in range(SCALES) if workload.gpus * 2**power <= GPU_LIMIT]
+    found = []
+    for point in scaling_curve(workload, hardware, counts, weak=kind == "weak"):
+        run = replace(workload.run, global_batch=point.global_batch)
+        grown = replace(workload, gpus=point.gpus, run=run)
+        cost = predict_cost(point.step, grown, hardware, tokens, price=price)
+        found.append(
+            PlannedScale(
+                gpus=point.gpus,
+                global_batch=point.global_batch,
+                step_ns=point.step.mid_ns,
+                tokens_per_s=point.tokens_per_s,
+                efficiency_ratio=point.efficiency_ratio,
+                hours=cost.hours,
+                usd=cost.usd,
+            )
+        )
+    return tuple(found)
+
+
+def build_search(
+    request: PlanRequest,
+    goal: str,
+    tokens: int,
+    gpu_counts: Sequence[int] | None,
+    gpus: Sequence[str],
+    hours: float | None,
+) -> PlannedSearch:
+    """The best of what fits, by the goal: over the GPU counts, of the request's device or those in ``gpus``."""
+    found = search(
+        request.workload,
+        [read_hardware(name) for name in gpus] or [request.hardware],
+        predict_memory,
+        optimize=goal,
+        tokens=tokens,
+        hours=hours,
+        gpu_counts=gpu_counts,
+        price_kind=request.price_kind,
+    )
+    return PlannedSearch(
+        goal=goal,
+        tried=found.tried,
+        fitting=found.fitting,
+        options=tuple(_describe_option(option) for option in found.options),
+        front=tuple(_describe_option(option) for option in found.front),
+    )
+
+
+def _describe_option(option: Option) -> PlannedOption:
+    run, step = option.workload.run, option.step
+    names = ("micro_batch", "recompute", "sharding", "tp", "pp")
+    return PlannedOption(
+        device=option.hardware.name,
+        gpus=option.workload.gpus,
+        changes={name: getattr(run, name) for name in names},
+        peak_bytes=option.memory.peak_bytes,
+        step_ns=step.mid_ns,
+        tokens_per_s=step.tokens_per_s_per_gpu * option.workload.gpus,
+        mfu_ratio=step.mfu_ratio,
+        hours=option.cost.hours,
+        usd=option.cost.usd,
+    )

@@ -1,0 +1,46 @@
+"""FLOPs by the formulas, beside published utilisations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hotloop.core.workload import DecoderShape
+from hotloop.plan.flops import hardware_flops_per_token, model_flops_per_token, utilization
+
+from .build_plan import SHAPE
+
+MPT_7B = DecoderShape(layers=32, hidden=4096, heads=32, vocab=50368, seq=2048, learned_positions=True, bias=True)
+
+
+def test_model_flops_are_6_n_and_12_l_h_s() -> None:
+    assert model_flops_per_token(SHAPE) == 6 * SHAPE.params + 12 * 8 * 1024 * 1024
+
+
+def test_a_published_rate_has_its_published_mfu() -> None:
+    # llm-foundry, MPT-7b on 8 H100: 10643 tokens/s/GPU are 46.44 % of 989.5e12 by the page's own formula.
+    assert utilization(10643, model_flops_per_token(MPT_7B), 989.5e12) == pytest.approx(0.4644, abs=0.0005)
+
+
+def test_grouped_queries_change_parameters_and_not_attention() -> None:
+    grouped = replace(SHAPE, kv_heads=4)
+    assert model_flops_per_token(SHAPE) - model_flops_per_token(grouped) == 6 * (SHAPE.params - grouped.params)
+
+
+def test_experts_count_by_what_a_token_uses() -> None:
+    mixed = replace(SHAPE, experts=8, experts_per_token=2)
+    assert model_flops_per_token(mixed) < 6 * mixed.params
+    assert model_flops_per_token(mixed) == 6 * mixed.active_params + 12 * 8 * 1024 * 1024
+
+
+def test_full_recomputation_computes_the_layers_a_third_more() -> None:
+    layers = 8 * SHAPE.layer_params
+    again = hardware_flops_per_token(SHAPE, "full") - model_flops_per_token(SHAPE)
+    assert again == 2 * layers + 4 * 8 * 1024 * 1024
+
+
+def test_selective_recomputation_repeats_attention_alone() -> None:
+    again = hardware_flops_per_token(SHAPE, "selective") - model_flops_per_token(SHAPE)
+    assert again == 4 * 8 * 1024 * 1024
+    assert hardware_flops_per_token(SHAPE, "none") == model_flops_per_token(SHAPE)

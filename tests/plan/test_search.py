@@ -1,0 +1,68 @@
+"""The search finds the best of what fits, and prunes only what cannot fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.plan.search import search
+
+from .build_plan import DEVICE, IDEAL, SHAPE, make_workload, states_only
+
+BIG = replace(SHAPE, layers=32, hidden=4096, heads=32)
+
+
+def test_each_goal_is_reached() -> None:
+    workload = make_workload(model=BIG, gpus=64, micro_batch=1, global_batch=512)
+    found = {
+        goal: search(workload, [DEVICE], states_only, optimize=goal, tokens=10**10, efficiency=IDEAL, keep=10**6)
+        for goal in ("time", "cost", "memory")
+    }
+    everything = found["time"].options
+    assert len(everything) == found["time"].fitting > 50
+    assert found["time"].options[0].hours == min(one.hours for one in everything)
+    assert found["cost"].options[0].cost.usd == min(one.cost.usd or 0 for one in everything)
+    assert found["memory"].options[0].memory.peak_bytes == min(one.memory.peak_bytes for one in everything)
+    assert all(one.memory.fits for one in everything)
+
+
+def test_no_option_of_the_front_is_beaten() -> None:
+    workload = make_workload(model=BIG, gpus=8, micro_batch=1, global_batch=512)
+    result = search(
+        workload, [DEVICE], states_only, tokens=10**10, gpu_counts=[8, 16, 64, 256], efficiency=IDEAL, keep=10**6
+    )
+    front = result.front
+    assert [one.hours for one in front] == sorted(one.hours for one in front)
+    for one in front:
+        better = [o for o in result.options if o.hours <= one.hours and (o.cost.usd or 0) < (one.cost.usd or 0)]
+        assert better == []
+
+
+def test_the_cheapest_way_by_a_date() -> None:
+    workload = make_workload(model=BIG, gpus=8, micro_batch=1, global_batch=512)
+    free = search(workload, [DEVICE], states_only, optimize="cost", tokens=10**11, gpu_counts=[8, 64, 512])
+    limit = free.options[0].hours / 4
+    late = search(workload, [DEVICE], states_only, optimize="cost", tokens=10**11, hours=limit, gpu_counts=[8, 64, 512])
+    assert late.options[0].hours <= limit
+    assert (late.options[0].cost.usd or 0) >= (free.options[0].cost.usd or 0)
+
+
+def test_without_prices_there_is_no_front() -> None:
+    bare = replace(DEVICE, prices=())
+    result = search(make_workload(), [bare], states_only, optimize="cost", efficiency=IDEAL)
+    assert result.front == ()
+    assert result.options[0].cost.usd is None
+
+
+def test_nothing_that_fits_is_an_error_that_says_how_much_was_tried() -> None:
+    tiny = replace(DEVICE, memory_bytes=1000)
+    with pytest.raises(UsageError, match=r"none of \d+ configurations fits: use more"):
+        search(make_workload(), [tiny], states_only)
+    with pytest.raises(UsageError, match="within 1e-09 hours"):
+        search(make_workload(), [DEVICE], states_only, hours=1e-9)
+    with pytest.raises(UsageError, match="counts of 1 to 16384"):
+        search(make_workload(), [DEVICE], states_only, gpu_counts=[32_768])
+    with pytest.raises(UsageError, match="choose one of time, cost, memory"):
+        search(make_workload(), [DEVICE], states_only, optimize="joy")
