@@ -164,8 +164,9 @@ def _foundry(cells: dict[str, str]) -> Row:
     precision = "fp8" if "fp8" in cells["precision"] else "pure-bf16" if "PURE" in cells["precision"] else "bf16"
     sharding = "zero2" if "GRAD_OP" in cells["sharding"] else "fsdp"
     model = _shape(cells, learned_positions=True, bias=True)
+    # The loss of MPT's configuration is the fused one by default.
     row = _row(cells, "llm-foundry", hardware, model, precision=precision, recompute=cells["recompute"],
-               sharding=sharding)  # fmt: skip
+               sharding=sharding, fused_loss=True)  # fmt: skip
     if precision == "fp8":
         return replace(row, group="llm-foundry fp8")
     return row
