@@ -94,7 +94,7 @@ def predict_step(workload: Workload, hardware: Hardware, efficiency: Efficiency 
     mean_slot = slot - surplus - head_ns * (1 - 1 / run.pp)
     count = workload.micro_batches
     bubble = mean_slot * (run.pp - 1) / run.pipeline_chunks
-    reduced = send.once_a_step_ns(compute - layers * per_layer[2], layers * per_layer[2])
+    reduced = send.once_a_step_ns(layers * per_layer[2], layers * per_layer[3])
     stepped = _optimizer_ns(workload, hardware, constants)
     compute_ns = count * (compute + head_ns)
     exposed_ns = count * waits + reduced
@@ -217,8 +217,9 @@ def _local_layer_params(model: DecoderShape, run: PlannedRun) -> float:
 
 def _layer_ns(
     layer: _Pass, run: PlannedRun, constants: Efficiency, send: _Sender, params: float
-) -> tuple[float, float, float]:
-    """One layer of one micro-batch: compute, what nothing hides, and the backward pass's part of compute."""
+) -> tuple[float, float, float, float]:
+    """One layer of one micro-batch: compute, what nothing hides, and of its forward and backward pass the time in which
+    nothing is sent yet."""
     factor = constants.compute_factor
     host = constants.megatron_host_ns if run.framework == "megatron" else constants.host_ns
     host *= 0.0 if run.compiled else constants.host_factor
@@ -230,11 +231,10 @@ def _layer_ns(
     launched = host * (2 if run.recompute == "full" else 1)
     work = factor * (layer.backward + again + send.gradient_bytes_moved(held) / send.memory_bytes_per_s * 1e9)
     backward = max(work, launched - layer.sent - sent_again)
-    beside = send.beside(forward, gathered) + send.beside(
-        backward, (gathered if send.gathers_again else 0.0) + send.scatter_ns(held)
-    )
-    beside += send.layer_hops_ns()
-    return forward + backward, beside + 2 * layer.sent + sent_again, backward
+    sent_back = (gathered if send.gathers_again else 0.0) + send.scatter_ns(held)
+    beside = send.beside(forward, gathered) + send.beside(backward, sent_back) + send.layer_hops_ns()
+    free = max(0.0, forward - gathered), max(0.0, backward - sent_back)
+    return forward + backward, beside + 2 * layer.sent + sent_again, *free
 
 
 class _Sender:
