@@ -344,8 +344,8 @@ def measure_data() -> list[Row]:
             {
                 "id": f"data-{name}",
                 "claim": "data takes below 5 % of the step",
-                "what": f"CPU time of making the next batch of 512 tokens, over the whole step's: {what}",
-                "note": "a step on the CPU: one on an accelerator is far shorter, and its share larger",
+                "what": f"CPU time of the next batch of 512 tokens over the step's: {what}",
+                "note": "a CPU's step: on an accelerator the share is larger",
                 "target": "< 0.05",
                 "verdict": "reached" if share["high"] < 0.05 else "missed" if share["low"] >= 0.05 else "cannot tell",
                 **share,

@@ -596,7 +596,8 @@ def summarize(result: Row, cited: Sequence[Row]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in [*_with_places(result), *cited]:
-        interval = "-" if row["low"] is None else f"{row['low']:.2f}..{row['high']:.2f}"
+        places = ".2f" if row["ratio"] >= 0.1 else ".2g"
+        interval = "-" if row["low"] is None else f"{row['low']:{places}}..{row['high']:{places}}"
         note = f"; {row['note']}" if row.get("note") else ""
         lines.append(
             f"| {row['claim']} | {row['what']}{note} | {row['ratio']:.3g} | {interval} | {row['n']} "
