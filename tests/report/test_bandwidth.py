@@ -1,4 +1,4 @@
-"""Four ranks' files with all-reduces of known bytes and times -> the bandwidths of the report, in text, HTML and JSON."""
+"""Four ranks' files with all-reduces of known bytes and times -> the bandwidths in the text, the page and the JSON."""
 
 from __future__ import annotations
 
