@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from hotloop.train.loader import DevicePrefetcher as DevicePrefetcher
     from hotloop.train.loader import make_loader as make_loader
     from hotloop.train.marker import read_marker as read_marker
+    from hotloop.train.packing import PackedBatch as PackedBatch
+    from hotloop.train.packing import pack_sequences as pack_sequences
     from hotloop.train.trainer import Checkpoints as Checkpoints
     from hotloop.train.trainer import Preempted as Preempted
     from hotloop.train.trainer import Trainer as Trainer
@@ -64,6 +66,8 @@ _HOME = {
     "compare_memory": "hotloop.train.activation_memory",
     "find_batch_size": "hotloop.train.batch_size",
     "make_loader": "hotloop.train.loader",
+    "PackedBatch": "hotloop.train.packing",
+    "pack_sequences": "hotloop.train.packing",
     "TokenDataset": "hotloop.data.datasets",
     "Trainer": "hotloop.train.trainer",
     "latest_checkpoint": "hotloop.train.checkpoint",
