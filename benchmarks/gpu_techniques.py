@@ -39,9 +39,10 @@ class Sizes:
     lengths: tuple[int, ...] = (512, 2048, 8192)
     matrix: int = 4096
     rounds: int = 10
+    transfer_bytes: tuple[int, ...] = (1 << 20, 1 << 24, 1 << 28)
 
 
-TINY = Sizes(width=32, layers=2, batch=2, lengths=(16, 32), matrix=32, rounds=2)
+TINY = Sizes(width=32, layers=2, batch=2, lengths=(16, 32), matrix=32, rounds=2, transfer_bytes=(64,))
 
 
 def build(device: str, sizes: Sizes) -> nn.Module:
@@ -274,6 +275,54 @@ def measure_prefetch(device: str, sizes: Sizes) -> Figures:
     return found | {"batches_overwritten": int(differing), "peak_bytes": peak_bytes(overlapped, device)}
 
 
+def measure_transfers(device: str, sizes: Sizes) -> Figures:
+    """Copies between host and device by size, from and to pageable and pinned memory; bytes/s are of the median."""
+    found: Figures = {}
+    for size in sizes.transfer_bytes:
+        pageable = torch.zeros(size, dtype=torch.uint8)
+        hosts = {"pageable": pageable}
+        if device == "cuda":
+            hosts["pinned"] = pageable.pin_memory()
+        there = pageable.to(device, copy=True)
+        variants: dict[str, Callable[[], Any]] = {}
+        for kind, host in hosts.items():
+            variants[f"{kind} to device"] = lambda host=host, there=there: there.copy_(host, non_blocking=True)
+            variants[f"{kind} to host"] = lambda host=host, there=there: host.copy_(there, non_blocking=True)
+        times = compare(variants, device, sizes.rounds)
+        found[str(size)] = {
+            name: {**one, "bytes_per_s": size / one["median_ms"] * 1e3 if one["median_ms"] else None}
+            for name, one in times.items()
+        }
+    return found
+
+
+def measure_device_prefetcher(device: str, sizes: Sizes) -> Figures:
+    """hotloop's DevicePrefetcher against a copy before each use: time, and whether every batch is the loader's."""
+    from hotloop import DevicePrefetcher
+
+    host = [torch.randn(sizes.matrix, sizes.matrix) for _ in range(8)]
+    if device == "cuda":
+        host = [one.pin_memory() for one in host]
+    expected = [one.to(device) for one in host]
+    differing = torch.zeros((), dtype=torch.int64, device=device)
+
+    def in_turn() -> None:
+        for one in host:
+            x = one.to(device, non_blocking=True)
+            torch.mm(x, x)
+
+    def prefetched() -> None:
+        for x in DevicePrefetcher(host, device):
+            torch.mm(x, x)
+
+    found = compare({"in turn": in_turn, "prefetched": prefetched}, device, sizes.rounds)
+    for _ in range(sizes.rounds):
+        for x, right in zip(DevicePrefetcher(host, device), expected, strict=True):
+            torch.mm(x, x)
+            differing.add_((x != right).any())  # after its use and without waiting, as above
+    return found | {"batches_overwritten": int(differing), "peak_bytes": peak_bytes(prefetched, device)}
+
+
 def measure_activations(device: str, sizes: Sizes) -> Figures:
     """Recomputing every block, and saved tensors on the host: time and peak memory."""
     from torch.utils.checkpoint import checkpoint
@@ -309,6 +358,8 @@ MEASURES: dict[str, Callable[[str, Sizes], Figures]] = {
     "attention": measure_attention,
     "optimizers": measure_optimizers,
     "prefetch": measure_prefetch,
+    "device_prefetcher": measure_device_prefetcher,
+    "transfers": measure_transfers,
     "activations": measure_activations,
     "graphs": measure_graphs,
     "compile": measure_compile,

@@ -324,9 +324,11 @@ def _draw_numerics(root: Path) -> str:
 
 
 def _draw_claims(root: Path) -> str:
+    import claim_rows
     import techniques
 
-    text: str = techniques.summarize(json.loads((root / RAW / "techniques.json").read_text(encoding="utf-8")))
+    result = json.loads((root / RAW / "techniques.json").read_text(encoding="utf-8"))
+    text: str = techniques.summarize(result, claim_rows.cite(root / RAW))
     return text
 
 
@@ -354,6 +356,12 @@ def _one(name: str) -> Callable[[Path], Sequence[Path]]:
     return lambda raw: [raw / name]
 
 
+def _find_claims(raw: Path) -> Sequence[Path]:
+    import claim_rows
+
+    return [raw / "techniques.json", *(raw / one for one in claim_rows.CITED)]
+
+
 def _all(name: str) -> Callable[[Path], Sequence[Path]]:
     return lambda raw: sorted((raw / name).glob("*.jsonl"))
 
@@ -379,7 +387,7 @@ DRAWN = {
     "docs/treated.md": Drawn(lambda root: treat.draw_page(treat.read_tables(root / RAW / "treated")), _all("treated")),
     "docs/tuned.md": Drawn(lambda root: tune_zoo.draw_page(treat.read_tables(root / RAW / "tuned")), _all("tuned")),
     "docs/numerics.md": Drawn(_draw_numerics, _one("numerics.json")),
-    "docs/claims.md": Drawn(_draw_claims, _one("techniques.json")),
+    "docs/claims.md": Drawn(_draw_claims, _find_claims),
     "docs/overhead.md": Drawn(_draw_overhead, _one("overhead.json")),
     "docs/compile-forecast.md": Drawn(_draw_compile_forecast, _one("compile_forecast.json")),
     "docs/communication-quality.md": Drawn(_draw_compression_quality, _one("compression_quality/runs.json")),

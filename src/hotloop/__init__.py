@@ -34,7 +34,11 @@ if TYPE_CHECKING:
     from hotloop.train.length_sampler import LengthGroupedSampler as LengthGroupedSampler
     from hotloop.train.loader import DevicePrefetcher as DevicePrefetcher
     from hotloop.train.loader import make_loader as make_loader
+    from hotloop.train.loader_changes import cache_samples as cache_samples
+    from hotloop.train.loader_changes import group_by_length as group_by_length
     from hotloop.train.marker import read_marker as read_marker
+    from hotloop.train.packing import PackedBatch as PackedBatch
+    from hotloop.train.packing import pack_sequences as pack_sequences
     from hotloop.train.trainer import Checkpoints as Checkpoints
     from hotloop.train.trainer import Preempted as Preempted
     from hotloop.train.trainer import Trainer as Trainer
@@ -64,7 +68,11 @@ _HOME = {
     "load_strategy": "hotloop.core.strategy",
     "compare_memory": "hotloop.train.activation_memory",
     "find_batch_size": "hotloop.train.batch_size",
+    "cache_samples": "hotloop.train.loader_changes",
+    "group_by_length": "hotloop.train.loader_changes",
     "make_loader": "hotloop.train.loader",
+    "PackedBatch": "hotloop.train.packing",
+    "pack_sequences": "hotloop.train.packing",
     "TokenDataset": "hotloop.data.datasets",
     "Trainer": "hotloop.train.trainer",
     "latest_checkpoint": "hotloop.train.checkpoint",

@@ -66,3 +66,18 @@ def test_a_data_set_that_hands_out_whole_batches_is_the_place() -> None:
     )
     assert isinstance(found, Finding)
     assert found.where == (data, loader.where)
+
+
+def test_a_data_set_that_keeps_its_own_order_is_packed() -> None:
+    found = judge_padding_waste.judge(
+        make_analysis(
+            padding_ratio=0.45,
+            padding_to_longest_ratio=0.45,
+            loaders=(make_loader(iterable=True, feeds_backward=True),),
+        )
+    )
+    assert isinstance(found, Finding)
+    assert found.fix is not None
+    assert (found.fix.technique, fix_of(found).numerics) == ("pack-sequences", Numerics.REORDERED)
+    # Of 100 positions 55 are tokens; with 5 % padding they take 57.9.
+    assert found.evidence["fewer_tokens_by_bucketing_ratio"] == pytest.approx(0.4211, abs=1e-4)

@@ -27,6 +27,8 @@ def test_every_measure_but_the_compiled_one_runs(program: ModuleType) -> None:
     assert {name: figures for name, figures in found.items() if "failed" in figures} == {}
     assert found["optimizers"]["fused"]["n"] == 2
     assert set(found["attention"]) == {"16", "32", "took_s"}
+    assert found["device_prefetcher"]["batches_overwritten"] == 0
+    assert set(found["transfers"]["64"]) == {"pageable to device", "pageable to host"}
     assert found["activations"]["peak_bytes"]["plain"] is None  # unknown without a device, not zero
 
 

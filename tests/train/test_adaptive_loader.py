@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
 
 from hotloop import AdaptiveLoader, HotloopError, Preempted
-from hotloop.train.fetch_pool import seed_of_batch
+from hotloop.train.fetch_pool import FetchPool, Recipe, Task, seed_of_batch
 from hotloop.train.worker_control import WorkerChange
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -502,3 +503,59 @@ def test_nothing_is_left_behind(number: int | None, fails_at: int, code: int, tm
     ):  # then a worker may print that the parent left in the midst of a handover, as torch's do
         assert said.count("Traceback") == 1  # the training's own, none of a worker
     assert [name for name in os.listdir("/dev/shm") if name.startswith(tuple(f"torch_{pid}_" for pid in pids))] == []
+
+
+def test_a_worker_that_is_told_to_retire_does_not_count_while_it_ends_its_task() -> None:
+    """Counted, it would look as if the number had not been changed, and the control would give the trial up."""
+    gate = threading.Event()
+
+    class Gated(Plain):
+        def __getitem__(self, index: int) -> Any:
+            gate.wait(30)
+            return index
+
+    class Loop:
+        def accept(self, number: int, outcome: Any) -> None:
+            assert outcome.batch == [number]
+
+    loop = Loop()
+    recipe = Recipe(dataset=Gated(), collate_fn=list, is_batched=True)
+    pool = FetchPool(recipe, "thread", None, lambda batch: batch)
+    try:
+        pool.resize(4)
+        for number in range(4):
+            pool.submit(Task(weakref.ref(loop), number, 0, [number]))
+        until_s = time.monotonic() + 30
+        while pool._pending:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)
+        pool.resize(2)
+        assert (pool.alive_count(), pool.staying_count()) == (4, 2)
+    finally:
+        gate.set()
+        pool.close()
+
+
+LEAVES_THREADS = """
+import time, torch, hotloop
+
+class Sums(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64_000
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.ones(3_000_000).sum()
+
+loader = hotloop.AdaptiveLoader(Sums(), batch_size=4, workers_kind="thread")
+for number, batch in enumerate(loader):
+    if loader.workers_count and number > 40:
+        break
+print(loader.workers_count > 0)
+"""
+
+
+def test_a_process_whose_loop_ends_early_does_not_abort_with_threads_at_work() -> None:
+    """11 of 12 such runs aborted at exit when nobody waited for the threads."""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", LEAVES_THREADS], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

@@ -496,3 +496,57 @@ def test_a_patch_is_written_only_if_no_file_changed_since(tmp_path: Path) -> Non
     assert path.read_bytes() == patch.files[0].after
     assert path.stat().st_mode & 0o777 == 0o755
     assert sorted(p.name for p in tmp_path.iterdir()) == ["train.py"]
+
+
+LOADS = """import random
+
+import torch
+from torch.utils.data import DataLoader
+
+
+def main(data):
+    loader = DataLoader(
+        data,
+        batch_size=4,  # a few
+        shuffle=True,
+    )
+    return [batch.tolist() for batch in loader]
+"""
+
+
+def load_record(technique: str, **settings: Value) -> AppliedTechnique:
+    where = Where(file="train.py", line=8, function="main")
+    return replace(Record(technique, where, "DataLoader"), settings=settings)
+
+
+def test_a_loader_stands_in_a_call_of_hotloop() -> None:
+    changed, left_out, used = patch_source(LOADS, [load_record("group-by-length", mega_batches=20, measure_s=10.0)])
+    assert (left_out, used) == ((), ("group-by-length",))
+    assert changed == LOADS.replace("DataLoader(\n", "hotloop.group_by_length(DataLoader(\n").replace(
+        "    )\n", "    ), mega_batches=20)\n"
+    ).replace("import DataLoader\n", "import DataLoader\nimport hotloop\n")
+
+
+def test_the_cached_loader_has_its_folder_and_workers_beside() -> None:
+    workers = replace(load_record("loader-workers"), values={"num_workers": 2})
+    changed, left_out, _ = patch_source(LOADS, [load_record("cache-samples", folder="kept"), workers])
+    assert left_out == ()
+    assert "hotloop.cache_samples(DataLoader(" in changed
+    assert '), folder="kept")' in changed
+    assert "num_workers=2" in changed
+
+
+def test_a_second_call_around_the_same_loader_is_left_out() -> None:
+    both = [load_record("cache-samples"), load_record("group-by-length", mega_batches=20)]
+    changed, left_out, used = patch_source(LOADS, both)
+    assert used == ("cache-samples",)
+    assert [(one.technique, one.why) for one in left_out] == [
+        ("group-by-length", "another technique stands around the same call")
+    ]
+    ast.parse(changed)
+
+
+def test_another_name_hotloop_in_the_script_refuses_the_call() -> None:
+    changed, left_out, _ = patch_source(LOADS + "\nhotloop = 3\n", [load_record("cache-samples")])
+    assert "another meaning" in left_out[0].why
+    assert "cache_samples" not in changed

@@ -78,6 +78,15 @@ class OtherLiteral:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wrapped:
+    """A call on hotloop around the call that builds the object: ``hotloop.group_by_length(DataLoader(...))``."""
+
+    function: str
+    names: tuple[str, ...]
+    """Settings that become keyword arguments; those that are None are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoSource:
     """Nothing that could be written at a line that was observed."""
 
@@ -85,4 +94,4 @@ class NoSource:
     """Empty where nothing of its kind is written."""
 
 
-Source = Arguments | TorchCall | ModelCompile | ModelContext | OtherLiteral | NoSource
+Source = Arguments | TorchCall | ModelCompile | ModelContext | OtherLiteral | Wrapped | NoSource

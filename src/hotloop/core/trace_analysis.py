@@ -8,7 +8,7 @@ from typing import Any
 
 from .analysis import Forecast
 from .errors import InvariantError
-from .graph import DeviceMemoryTimeline
+from .graph import CollectiveKind, DeviceMemoryTimeline
 from .timeline import DevicePartition, IdleCauses, RankTimeline, StepIdle
 from .trace import TraceFacts
 
@@ -191,6 +191,8 @@ class TraceAnalysis:
     """Time from the last arrival to the end, over the matched collectives, mean over ranks."""
     span_ns: int | None = None
     """Time that the matched collectives lie apart, first start to last end."""
+    collectives: tuple[CollectiveKind, ...] = ()
+    """The matched collectives by kind, group and size, longest in wait and transfer first."""
     ranks_path: RanksPath | None = None
     """None with a single rank, or where the ranks' steps cannot be joined."""
     what_if: tuple[AskedChange, ...] = ()

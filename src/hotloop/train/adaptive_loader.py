@@ -378,7 +378,7 @@ class _AdaptivePass(_BaseDataLoaderIter):  # type: ignore[misc]
             if not self._live.memory.batch_bytes and outcome.batch is not None:
                 self._live.memory.batch_bytes = _bytes_of(outcome.batch)
             wanted = control.choose(
-                self._pool.alive_count(), most=self._live.memory.workers_count(self._pool, self._loader.batches_ahead)
+                self._pool.staying_count(), most=self._live.memory.workers_count(self._pool, self._loader.batches_ahead)
             )
             if wanted != self._pool.wanted:
                 self._pool.resize(wanted)

@@ -216,6 +216,7 @@ class FetchPool:
         self._tasks = threading.Condition(self.lock)
         self._pending: deque[Task] = deque()
         self._workers: list[_Worker] = []
+        self._threads: list[threading.Thread] = []
         self._numbers = 0
         self._pid = os.getpid()
         self.closed = False
@@ -256,13 +257,22 @@ class FetchPool:
     def alive_count(self) -> int:
         return len(self._workers)
 
+    def staying_count(self) -> int:
+        """Workers without those that will retire when they come to the end of their task."""
+        with self.lock:
+            return min(len(self._workers), self.wanted)
+
     def pids(self) -> list[int]:
         """Of the worker processes."""
         with self.lock:
             return [one.process.pid for one in self._workers if one.process is not None]
 
     def close(self) -> None:
-        """End all workers now. A copy of the pool in a forked process has none."""
+        """End all workers now. A copy of the pool in a forked process has none.
+
+        Threads are waited for, a few seconds at most: one that still runs torch's code when the interpreter ends would
+        abort the process.
+        """
         if os.getpid() != self._pid:
             return
         with self.lock:
@@ -280,6 +290,9 @@ class FetchPool:
             process.join(max(0.0, until_s - time.monotonic()))
             if process.is_alive():
                 process.kill()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until_s - time.monotonic()))
 
     # -- for the workers' threads --------------------------------------------------------------------------------------
 
@@ -342,7 +355,9 @@ class FetchPool:
         if self.kind == "process":
             worker.start_process(self._context)
         target = worker.drive_process if self.kind == "process" else worker.make_here
-        threading.Thread(target=target, name=f"hotloop-fetch-{worker.number}", daemon=True).start()
+        thread = threading.Thread(target=target, name=f"hotloop-fetch-{worker.number}", daemon=True)
+        thread.start()
+        self._threads = [*(one for one in self._threads if one.is_alive()), thread]
         return worker
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.errors import UsageError
-from hotloop.core.sources import Arguments, NoSource, Source, TorchCall
+from hotloop.core.sources import Arguments, NoSource, Source, TorchCall, Wrapped
 from hotloop.core.techniques import Technique
 
 from .script import Edit, Refusal, apply_edits, overlap, parse_script
@@ -195,6 +195,8 @@ def patch_source(
         planned = plan_edits(script, record, source)
         if isinstance(planned, Refusal):
             left_out.append(_leave(record, planned.why))
+        elif isinstance(source, Wrapped) and any(edit.start == edit.end == planned[0].start for edit in edits):
+            left_out.append(_leave(record, "another technique stands around the same call"))
         elif overlap(planned, edits) and not all(edit in edits for edit in planned):
             left_out.append(_leave(record, "another technique changes the same statement"))
         else:

@@ -16,6 +16,7 @@ from hotloop.core.sources import (
     OtherLiteral,
     Source,
     TorchCall,
+    Wrapped,
 )
 
 from .script import Edit, Refusal, Script, insert_after, stands_alone
@@ -136,6 +137,8 @@ def plan_edits(script: Script, record: AppliedTechnique, source: Source) -> list
         return Refusal("the file does not `import torch`")
     if isinstance(source, TorchCall):
         return _plan_torch_call(script, record, source)
+    if isinstance(source, Wrapped):
+        return _plan_wrapped(script, record, source)
     if isinstance(source, ModelCompile):
         return _plan_compile(script, record, source)
     if isinstance(source, ModelContext):
@@ -159,6 +162,14 @@ def _plan_torch_call(script: Script, record: AppliedTechnique, source: TorchCall
         if len(calls) != 1 or len(calls[0].args) != 1 or isinstance(calls[0].args[0], ast.Starred):
             return Refusal(f"line {line} contains no call of {function} with one argument")
         return [Edit(*script.span(calls[0].args[0]), text)]
+    last = _find_last_import(script)
+    if isinstance(last, Refusal):
+        return last
+    return insert_after(script, last, f"torch.{function}({text})", blank=True)
+
+
+def _find_last_import(script: Script) -> ast.stmt | Refusal:
+    """Of those at the top of the file, among which torch's is."""
     last: ast.stmt | None = None
     seen = False
     for statement in script.tree.body:
@@ -169,7 +180,26 @@ def _plan_torch_call(script: Script, record: AppliedTechnique, source: TorchCall
             break
     if last is None or not seen:
         return Refusal("the file does not import torch at its top")
-    return insert_after(script, last, f"torch.{function}({text})", blank=True)
+    return last
+
+
+def _plan_wrapped(script: Script, record: AppliedTechnique, source: Wrapped) -> list[Edit] | Refusal:
+    """The call that builds the object inside one of hotloop's, which changes it and returns it."""
+    call = _find_call(script, record)
+    if isinstance(call, Refusal):
+        return call
+    start, end = script.span(call)
+    given = [f", {name}={_literal(record.settings[name])}" for name in source.names if record.settings.get(name)]
+    edits = [Edit(start, start, f"hotloop.{source.function}("), Edit(end, end, "".join(given) + ")")]
+    if script.imports("hotloop"):
+        return edits
+    if any(isinstance(node, ast.Name) and node.id == "hotloop" for node in ast.walk(script.tree)):
+        return Refusal("the script has another meaning for the name hotloop")
+    last = _find_last_import(script)
+    if isinstance(last, Refusal):
+        return last
+    added = insert_after(script, last, "import hotloop")
+    return added if isinstance(added, Refusal) else [*edits, *added]
 
 
 def _plan_compile(script: Script, record: AppliedTechnique, source: ModelCompile) -> list[Edit] | Refusal:

@@ -120,6 +120,7 @@ def join_ranks(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceAnalysis, tupl
         matched_count=together.matched_count,
         transfer_ns=together.transfer_ns,
         span_ns=together.span_ns,
+        collectives=together.kinds,
         ranks_path=summarize_ranks_path(collectives, segments, together.clocks, recorded),
         what_if=answers,
     )

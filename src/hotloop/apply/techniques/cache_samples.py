@@ -10,6 +10,7 @@ from typing import Any
 from hotloop.apply.forecasts import forecast_kept_samples
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.sources import Wrapped
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -25,7 +26,8 @@ class CacheSamples(Technique):
     Records hold lists, tuples, dictionaries, strings, numbers, tensors and numpy arrays in a plain format, never a
     pickle. The script's data set object stays the same, and its attributes, copies and pickles are not affected.
 
-    In a script of your own, `hotloop.CachedDataset(dataset)` does the same.
+    In a script of your own, `loader = hotloop.cache_samples(loader)` does the same, and
+    `hotloop.CachedDataset(dataset)` where you do not need its checks beforehand.
 
     ## When it helps
     Reading a sample (decoding, resizing, tokenising) takes much longer than copying it, and the training has several
@@ -60,6 +62,7 @@ class CacheSamples(Technique):
     numerics = Numerics.EXACT
     safety = Safety.ASK
     stage = Stage.LOADER
+    source = Wrapped(function="cache_samples", names=("most_bytes", "folder"))
     treats = ("input-bound",)
     watch_steps = True
     settings = (

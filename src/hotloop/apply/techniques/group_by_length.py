@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.sources import Wrapped
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 LEAST_WON_RATIO = 0.03
@@ -27,7 +28,8 @@ class GroupByLength(Technique):
     Lengths come from a list of the data set (`self.lengths`, or a list of sequences that agrees with the samples), else
     from reading every sample once in a forked process, for at most `measure_s` seconds.
 
-    In a script of your own, `sampler=hotloop.LengthGroupedSampler(lengths, batch_size)` does the same. The Transformers
+    In a script of your own, `loader = hotloop.group_by_length(loader)` does the same, and
+    `sampler=hotloop.LengthGroupedSampler(lengths, batch_size)` where you know the lengths. The Transformers
     Trainer has an option for it (`group_by_length=True`, in newer versions
     `train_sampling_strategy="group_by_length"`).
 
@@ -53,6 +55,7 @@ class GroupByLength(Technique):
     numerics = Numerics.RESAMPLED
     safety = Safety.ASK
     stage = Stage.LOADER
+    source = Wrapped(function="group_by_length", names=("mega_batches",))
     treats = ("padding-waste",)
     settings = (
         Setting(

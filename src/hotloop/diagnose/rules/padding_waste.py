@@ -14,7 +14,7 @@ UNKNOWN_LOW_RATIO = 0.3
 """Rule of thumb: sure part of the saving where the batch's longest sample is unknown, and half of the padding is taken
 to go."""
 BUCKETED_PADDING_RATIO = 0.05
-"""What is left of the padding when samples of like length share a batch."""
+"""What is left of the padding when samples of like length share a batch, or are packed into rows."""
 
 
 @rule("padding-waste", "much of every batch is padding")
@@ -33,7 +33,8 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
 
     ## What to do
     In the collate function, pad to the longest sample of the batch, not to the model's maximum. If lengths vary within
-    a batch, group samples of similar length (`group-by-length`), or pack several samples into one row.
+    a batch, group samples of similar length (`group-by-length`). An IterableDataset has its own order: pack several
+    samples into one row (`pack-sequences`), which leaves as little padding.
 
     ## When it is wrong
     With static shapes for torch.compile or CUDA graphs, a few bucket lengths are better than the exact longest one.
@@ -74,8 +75,14 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
         saving=saving,
         evidence=evidence,
         where=_where(loader),
-        fix=Fix(technique="pad-to-longest" if use_longest else "group-by-length"),
+        fix=Fix(technique=_choose_act(use_longest, loader)),
     )
+
+
+def _choose_act(use_longest: bool, loader: LoaderFacts | None) -> str:
+    if use_longest:
+        return "pad-to-longest"
+    return "pack-sequences" if loader is not None and loader.iterable else "group-by-length"
 
 
 def _where(loader: LoaderFacts | None) -> tuple[Where, ...]:

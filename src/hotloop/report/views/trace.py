@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hotloop.core.findings import Value, Where
+from hotloop.core.link_fit import format_byte_rate
 from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.report import Report
 from hotloop.core.timeline import DevicePartition, IdleCauses, KernelRow, LaunchStats, RankTimeline, TensorCores
@@ -34,7 +35,7 @@ def describe_trace(report: Report, top: int) -> tuple[Section, ...]:
         ]
     if lead.launch is not None:
         made.append(_list_launches(lead.launch, whose))
-    made += [_list_waits(report.trace), _list_ranks_path(report.trace)]
+    made += [_list_waits(report.trace), _list_bandwidths(report.trace, top), _list_ranks_path(report.trace)]
     made += [_list_path(ranks[0], whose, top), _list_forecasts(ranks[0], whose), _list_asked(report.trace)]
     made += [_list_memory(ranks), _list_memory_categories(ranks[0], whose), _list_memory_ops(ranks[0], whose, top)]
     made += [_list_kernels(lead, whose, top), _list_comm(lead, whose, top), _list_ops(lead, whose, top)]
@@ -189,6 +190,29 @@ def _list_waits(trace: TraceAnalysis) -> Section | None:
     note = f"{collectives} that all ranks share; shares of the time from the first to the last of them"
     columns = {"rank": "", "waits": "ns", "share": "share", "arrived last": "count"}
     return _section("Waiting for other ranks", note, columns, rows)
+
+
+def _list_bandwidths(trace: TraceAnalysis, top: int) -> Section:
+    """What the matched collectives carry; time is from the last arrival to the end, so no rank's lateness is in it."""
+    several = len({one.group for one in trace.collectives}) > 1
+    rows = [
+        (
+            _words(one.op) + (f", group {one.group}" if several else ""),
+            one.bytes,
+            one.members_count,
+            one.count,
+            one.median_transfer_ns,
+            None if one.algorithm_bytes_per_s is None else format_byte_rate(one.algorithm_bytes_per_s),
+            None if one.bus_bytes_per_s is None else format_byte_rate(one.bus_bytes_per_s),
+        )
+        for one in trace.collectives[:top]
+    ]
+    note = (
+        "transfer: median time from the last rank's arrival to the end; algorithm: size over that time; bus: what each "
+        "link carries. What the links should give is not in a trace: compare with hotloop bench comm"
+    )
+    columns = {"collective": "", "size": "bytes", "ranks": "count", "count": "count", "transfer": "ns"}
+    return _section("Bandwidth of collectives", note, columns | {"algorithm": "", "bus": ""}, rows)
 
 
 INFERRED = "waits are inferred, because the trace has no synchronisation events"
