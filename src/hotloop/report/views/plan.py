@@ -210,7 +210,7 @@ def _describe_remedies(remedies: tuple[Remedy, ...]) -> tuple[Block, ...]:
             format_bytes(one.saved_bytes),
             format_bytes(one.peak_bytes),
             "yes" if one.fits else "no",
-            "unknown" if one.slower_ratio is None else f"{one.slower_ratio:+.0%}",
+            "unknown" if one.slower_ratio is None else f"{round(100 * one.slower_ratio):+d}%",
             one.numerics,
         )
         for one in remedies[:REMEDIES_COUNT]
