@@ -39,6 +39,11 @@ def imitate_cuda() -> tuple[Any, list[str]]:
             packet = getattr(torch.ops.aten, name, None)
             for overload in packet.overloads() if packet is not None else ():
                 op = getattr(packet, overload)
+                first, last = op._schema.arguments[0], op._schema.arguments[-1]
+                if str(first.type) != "Tensor" or last.is_out:
+                    continue
+                if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "AutocastCPU"):
+                    continue  # in float32 on the CPU too
                 library.impl(op, make(op, excluded), "AutocastCPU")
     return library, [
         "autocast: CUDA's list of operators in float32",

@@ -15,6 +15,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def main(given: str, result: str) -> int:
     own = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != own]
     request = json.loads(Path(given).read_text(encoding="utf-8"))
+    warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # torch's own, where modules are copied
     try:
         answer = trace(request)
     except BadRequest as error:
@@ -55,7 +57,6 @@ def main(given: str, result: str) -> int:
 def trace(request: Mapping[str, Any]) -> dict[str, Any]:
     """The memory of the module that the request names: of all its blocks, or extrapolated from 2 and 3 of them."""
     begin_s = time.monotonic()
-    torch.__future__.set_swap_module_params_on_conversion(True)  # else a fake module cannot be converted
     on_cuda = request["device"] == "cuda"
     cuda = _load_own("cuda_imitation.py") if on_cuda else None
     kept, changed = cuda.imitate_cuda() if cuda is not None else (None, [])
@@ -75,6 +76,38 @@ class FakeMode(fake_tensor.FakeTensorMode):
         return self
 
 
+@contextlib.contextmanager
+def plain_conversion() -> Iterator[None]:
+    """``module.to(...)`` and its kin replace parameters and buffers: torch would swap them, which fake ones refuse."""
+    original = torch.nn.Module._apply
+    replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    inside: list[torch.nn.Module] = []
+
+    def apply(module: torch.nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        inside.append(module)
+        for child in module.children() if recurse else ():
+            child._apply(function)
+        for tensors in (module._parameters, module._buffers):
+            for name, old in tensors.items():
+                if old is not None:
+                    if id(old) not in replaced:
+                        with torch.no_grad():
+                            new = function(old)
+                        is_parameter = isinstance(old, torch.nn.Parameter)
+                        replaced[id(old)] = old, torch.nn.Parameter(new, old.requires_grad) if is_parameter else new
+                    tensors[name] = replaced[id(old)][1]
+        inside.pop()
+        if not inside:  # until here tied tensors are found again
+            replaced.clear()
+        return module
+
+    torch.nn.Module._apply = apply  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module._apply = original  # type: ignore[method-assign]
+
+
 class Tracer:
     """Runs the steps that the request describes; each run builds the model anew."""
 
@@ -90,7 +123,7 @@ class Tracer:
         on_cpu = self.request["device"] == "cpu"
         ledger = self.ledgers.StorageLedger(self.round_bytes, *((WORKSPACES, KEPT) if on_cpu else ({}, {})))
         notes: list[str] = []
-        with FakeMode(allow_non_fake_inputs=True) as mode, explain(self.request["function"]), ledger:
+        with FakeMode(allow_non_fake_inputs=True) as mode, explain(self.request["function"]), plain_conversion(), ledger:
             model = self.build()
             if not isinstance(model, torch.nn.Module):
                 raise BadRequest(f"{self.request['function']}() returned {type(model).__name__}; it must return a module")
@@ -230,7 +263,7 @@ def extrapolate(tracer: Tracer) -> dict[str, Any]:
     extrapolated for itself; a middle block lies between the first and the last.
     """
     two, three = tracer.run(2), tracer.run(3)
-    with FakeMode(allow_non_fake_inputs=True), explain(tracer.request["function"]):
+    with FakeMode(allow_non_fake_inputs=True), explain(tracer.request["function"]), plain_conversion():
         whole = tracer.build()
     blocks = find_blocks(whole)
     assert blocks is not None

@@ -1,0 +1,229 @@
+"""A traced module -> memory of one device, alone or with its states sharded over ranks (FSDP2).
+
+The trace is made by probe/module_memory.py, in a child with the user's Python; ``make_request`` says what it shall do and
+``read_trace`` reads its answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotloop.core.errors import UsageError
+from hotloop.core.hardware import Hardware
+from hotloop.core.prediction import MemoryPrediction
+
+DTYPES = "float64 float32 float16 bfloat16 complex64 int64 int32 int16 int8 uint8 bool".split()
+PRECISIONS = ("fp32", "bf16", "fp16", "pure-bf16")
+OPTIMIZERS = ("adamw", "adam", "sgd", "plain-sgd")
+"""sgd has a momentum of 0.9."""
+TENSOR = re.compile(r"(?:(\w+):)?(\w+)\[([^\]]*)\]")
+EXAMPLE = '"input_ids:int64[8,1024],labels:int64[8,1024]", "float32[32,3,224,224]", or FILE.py:FUNCTION'
+WORKSPACE_BYTES = 2 * 8320 * 1024
+HOPPER_WORKSPACE_BYTES = 2 * 32 * 1024 * 1024
+"""cuBLAS, for the handle of forward and that of backward: :4096:2:16:8, from compute capability 9 on :4096:8 (torch's
+notes on CUDA, "cuBLAS workspaces")."""
+BEFORE_HOPPER = ("v100", "a100", "l4", "l40s", "a10", "t4")
+ERROR_RATIO = 0.05
+"""The worst of the models of docs/plan-module.md, on the CPU, lies within it; no GPU was compared."""
+FP32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldAt:
+    """What was held when most was, in one phase of one step and at one place beside the repeated blocks."""
+
+    step: int
+    phase: str
+    """forward | loss | backward | optimizer"""
+    position: str
+    """before | first | middle | last | after, of the repeated blocks."""
+    op: str
+    total_bytes: int
+    by_category: Mapping[str, int]
+    """parameters, buffers, inputs, gradients, optimizer_states, activations (kept for backward), temporaries,
+    workspace."""
+    by_class: Mapping[str, int]
+    """Activations and temporaries by the class of the module that made them."""
+    largest: tuple[Mapping[str, Any], ...]
+    """Of the largest storages: size_bytes, category, class, line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedBlock:
+    """A list of equal modules, such as a transformer's layers."""
+
+    name: str
+    class_name: str
+    count: int
+    params: int
+    """Of one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTrace:
+    """Two training steps of a module on fake tensors."""
+
+    params: int
+    sizes: Mapping[str, int]
+    """Bytes of parameters, buffers, inputs, gradients and optimizer_states when each is whole."""
+    moments: tuple[HeldAt, ...]
+    block: RepeatedBlock | None
+    imitated: tuple[str, ...]
+    """What was traced by CUDA's rules; empty for the CPU."""
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def peak(self) -> HeldAt:
+        return max(self.moments, key=lambda moment: moment.total_bytes)
+
+
+def read_tensors(text: str) -> list[dict[str, Any]] | None:
+    """``[NAME:]DTYPE[SHAPE],...`` -> name (None: positional), dtype and shape of each; None for FILE:FUNCTION.
+
+    >>> read_tensors("ids:int64[8,16],float32[8]")
+    [{'name': 'ids', 'dtype': 'int64', 'shape': [8, 16]}, {'name': None, 'dtype': 'float32', 'shape': [8]}]
+    """
+    if "[" not in text:
+        return None
+    rest = TENSOR.sub("", text).replace(",", "").strip()
+    if rest:
+        raise UsageError(f"--batch {text}: {rest!r} is no tensor; give {EXAMPLE}")
+    found: list[dict[str, Any]] = []
+    for name, dtype, shape in TENSOR.findall(text):
+        sizes = [size.strip() for size in shape.split(",")] if shape.strip() else []
+        if dtype not in DTYPES:
+            raise UsageError(f"--batch {text}: unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+        if not all(size.isdecimal() and int(size) for size in sizes):
+            raise UsageError(f"--batch {text}: [{shape}] is no shape; give whole numbers of 1 or more, such as [8,1024]")
+        found.append({"name": name or None, "dtype": dtype, "shape": [int(size) for size in sizes]})
+    return found
+
+
+def make_request(
+    module: tuple[str, str],
+    batch: list[dict[str, Any]] | tuple[str, str],
+    *,
+    device: str,
+    precision: str = "fp32",
+    optimizer: str = "adamw",
+    ranks: int = 1,
+    extrapolate: bool = False,
+) -> dict[str, Any]:
+    """The request of probe/module_memory.py. ``module`` is FILE and FUNCTION, ``batch`` tensors or the same.
+
+    On several ranks a 16-bit precision is that of FSDP2's mixed precision, not of autocast: layers compute in it throughout.
+    """
+    whole = {"bf16": "pure-bf16"}.get(precision, precision) if ranks > 1 else precision
+    if ranks > 1 and precision == "fp16":
+        raise UsageError("--precision fp16 with --ranks: choose bf16 or fp32 for a sharded plan")
+    given: dict[str, Any] = {"tensors": batch} if isinstance(batch, list) else {"file": batch[0], "function": batch[1]}
+    return {
+        "file": module[0],
+        "function": module[1],
+        "batch": given,
+        "device": device,
+        "precision": whole,
+        "optimizer": optimizer,
+        "blocks": "extrapolate" if extrapolate else "all",
+    }
+
+
+def read_trace(answer: Mapping[str, Any]) -> ModuleTrace:
+    """The probe's answer as a value."""
+    moments = []
+    for peak in answer["peaks"]:
+        made_by = dict(sorted(peak["by_class"].items(), key=lambda item: -item[1]))
+        moments.append(HeldAt(**{**peak, "by_class": made_by, "largest": tuple(peak["largest"])}))
+    block = answer["block"]
+    return ModuleTrace(
+        params=answer["params"],
+        sizes=answer["sizes"],
+        moments=tuple(moments),
+        block=None
+        if block is None
+        else RepeatedBlock(
+            name=block["name"], class_name=block["class"], count=block["count"], params=block["params"]
+        ),
+        imitated=tuple(answer["imitated"]),
+        notes=tuple(answer["notes"]),
+        seconds=answer["seconds"],
+    )
+
+
+def predict_memory(trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int = 1) -> MemoryPrediction:
+    """Memory of one device: the moment that needs most, with context and cuBLAS on a GPU."""
+    on_cpu = hardware.name.lower().startswith("cpu")
+    workspace = 0 if on_cpu else HOPPER_WORKSPACE_BYTES
+    if any(f" {name} " in f" {hardware.name.lower()} " for name in BEFORE_HOPPER):
+        workspace = WORKSPACE_BYTES
+    found = [
+        _predict_moment(trace, moment, hardware, workspace) if ranks == 1
+        else _predict_shard(trace, moment, hardware, workspace, precision, ranks)
+        for moment in trace.moments
+    ]
+    return max(found, key=lambda prediction: prediction.peak_bytes)
+
+
+def _predict_moment(trace: ModuleTrace, moment: HeldAt, hardware: Hardware, workspace_bytes: int) -> MemoryPrediction:
+    held = moment.by_category
+    at_loss = moment.position == "after" or moment.phase == "loss"
+    loose = held.get("temporaries", 0)
+    return MemoryPrediction(
+        params_bytes=held.get("parameters", 0),
+        master_bytes=0,
+        gradients_bytes=held.get("gradients", 0),
+        optimizer_bytes=held.get("optimizer_states", 0),
+        activations_bytes=held.get("activations", 0),
+        logits_bytes=loose if at_loss else 0,
+        buffers_bytes=(0 if at_loss else loose)
+        + sum(held.get(name, 0) for name in ("buffers", "inputs", "workspace"))
+        + workspace_bytes,
+        context_bytes=hardware.context_bytes,
+        capacity_bytes=hardware.memory_bytes,
+        layer_bytes=held.get("activations", 0) // trace.block.count if trace.block is not None else 0,
+        when=moment.phase,
+        error_ratio=ERROR_RATIO,
+        basis="formula",
+    )
+
+
+def _predict_shard(
+    trace: ModuleTrace, moment: HeldAt, hardware: Hardware, workspace_bytes: int, precision: str, ranks: int
+) -> MemoryPrediction:
+    """One rank of FSDP2 with every repeated block a group of its own, and the rest of the model another.
+
+    States are float32 and divided by the ranks (bfloat16 with pure-bf16). Gathered are the rest of the model (until
+    backward has ended), the block that computes and the one that is prefetched; in backward also the gradients of the
+    rest and of one block, and the float32 input of one block's reduce-scatter (torch.distributed.fsdp.fully_shard).
+    """
+    alone = _predict_moment(trace, moment, hardware, workspace_bytes)
+    compute_bytes = trace.sizes["parameters"] / trace.params
+    state_bytes = compute_bytes if precision in ("fp32", "pure-bf16") else FP32_BYTES
+    block = trace.block.params if trace.block is not None else 0
+    rest = trace.params - block * (trace.block.count if trace.block is not None else 0)
+    gathered, per_state = 0.0, state_bytes / compute_bytes / ranks
+    in_optimizer = moment.phase == "optimizer"
+    if not in_optimizer:
+        gathered = compute_bytes * (rest + 2 * block)
+    if moment.phase == "backward":
+        gathered += compute_bytes * (rest + block) + state_bytes * block
+    other = alone.buffers_bytes - workspace_bytes
+    return MemoryPrediction(
+        params_bytes=round(trace.sizes["parameters"] * per_state),
+        master_bytes=0,
+        gradients_bytes=round(alone.gradients_bytes * per_state),
+        optimizer_bytes=round(alone.optimizer_bytes * per_state),
+        activations_bytes=alone.activations_bytes,
+        logits_bytes=round(alone.logits_bytes * (per_state if in_optimizer else 1)),
+        buffers_bytes=round(other * (per_state if in_optimizer else 1) + gathered) + workspace_bytes,
+        context_bytes=alone.context_bytes,
+        capacity_bytes=alone.capacity_bytes,
+        layer_bytes=alone.layer_bytes,
+        when=alone.when,
+        error_ratio=alone.error_ratio,
+        basis=alone.basis,
+    )
