@@ -1,9 +1,9 @@
 """Predicted memory of eight models beside what their real steps allocate.
 
-`cpu` compares, for each model, precision and optimizer, the peak that fake tensors predict with the peak of torch.profiler's
-memory events on the real step, each in a process of its own. `blocks` compares extrapolation from 2 and 3 blocks with the
-trace of all. `cuda` only predicts, for scripts/gpu_plan.py to compare on a machine with a GPU. Resumable: every row is
-kept in benchmarks/results/plan as soon as it is there.
+`cpu` compares, for each model, precision and optimizer, the peak that fake tensors predict with the peak of
+torch.profiler's memory events on the real step, each in a process of its own. `blocks` compares extrapolation from 2
+and 3 blocks with the trace of all. `cuda` only predicts, for scripts/gpu_plan.py to compare on a machine with a GPU.
+Resumable: every row is kept in benchmarks/results/plan as soon as it is there.
 
     python benchmarks/plan_modules.py cpu|blocks|cuda [--limit ROWS] [--fresh]
 """

@@ -1,8 +1,8 @@
 """Stored memory predictions beside torch.cuda.max_memory_allocated, on a machine with a CUDA device.
 
 The predictions (benchmarks/results/plan/modules_cuda.json, with their date) were made on a torch without CUDA, by
-`python benchmarks/plan_modules.py cuda`. Torch's counter has the work space of cuBLAS, which each row adds as a plan does;
-the driver's context is in neither. Writes plan_modules_gpu.json to $OUT, or to benchmarks/results/plan.
+`python benchmarks/plan_modules.py cuda`. Torch's counter has the work space of cuBLAS, which each row adds as a plan
+does; the driver's context is in neither. Writes plan_modules_gpu.json to $OUT, or to benchmarks/results/plan.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -67,7 +68,11 @@ class BERT(nn.Module):
 
     def __init__(self, layers: int = 6, width: int = 256, heads: int = 4, words: int = 8192, tokens: int = 128) -> None:
         super().__init__()
-        self.words, self.places, self.norm = nn.Embedding(words, width), nn.Embedding(tokens, width), nn.LayerNorm(width)
+        self.words, self.places, self.norm = (
+            nn.Embedding(words, width),
+            nn.Embedding(tokens, width),
+            nn.LayerNorm(width),
+        )
         layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.1, activation="gelu", batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.dropout, self.head = nn.Dropout(0.1), nn.Linear(width, words)
@@ -139,7 +144,7 @@ class UNet(nn.Module):
     def __init__(self, widths: tuple[int, ...] = (32, 64, 128, 256)) -> None:
         super().__init__()
         self.down = nn.ModuleList(two_convolutions(b, a) for b, a in zip((3, *widths), widths, strict=False))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for b, a in zip(widths, widths[1:], strict=False))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for b, a in itertools.pairwise(widths))
         self.merge = nn.ModuleList(two_convolutions(2 * width, width) for width in widths[:-1])
         self.head = nn.Conv2d(widths[0], 3, 1)
 

@@ -9,6 +9,7 @@ on CUDA torch.cuda.max_memory_allocated.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import sys
@@ -50,22 +51,20 @@ def train(model_name: str, precision: str, optimizer_name: str, device: str, bat
     return time.perf_counter() - begin_s
 
 
-def main(model: str, precision: str, optimizer: str, device: str, batch: str) -> None:
+def measure(model: str, precision: str, optimizer: str, device: str, batch: str) -> dict[str, Any]:
+    """Peak and how it was measured."""
     if device == "cuda":
         step_s = train(model, precision, optimizer, device, batch)
-        found = {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
-        found["device"] = torch.cuda.get_device_name()
+        found: dict[str, Any] = {"peak_bytes": torch.cuda.max_memory_allocated()}
+        found |= {"reserved_bytes": torch.cuda.max_memory_reserved(), "device": torch.cuda.get_device_name()}
     else:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             step_s = train(model, precision, optimizer, device, batch)
         events = [one for one in profiler.profiler.kineto_results.events() if one.name() == "[memory]"]
-        total = peak = 0
-        for event in sorted(events, key=lambda one: one.start_ns()):
-            total += event.nbytes()
-            peak = max(peak, total)
-        found = {"peak_bytes": peak, "memory_events": len(events)}
-    print(json.dumps({**found, "step_s": round(step_s, 3), "torch": torch.__version__}))
+        totals = itertools.accumulate(one.nbytes() for one in sorted(events, key=lambda one: one.start_ns()))
+        found = {"peak_bytes": max(totals), "memory_events": len(events)}
+    return {**found, "step_s": round(step_s, 3), "torch": torch.__version__}
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:6])
+    print(json.dumps(measure(*sys.argv[1:6])))

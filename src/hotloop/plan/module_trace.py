@@ -1,21 +1,21 @@
 """A traced module -> memory of one device, alone or with its states sharded over ranks (FSDP2).
 
-The trace is made by probe/module_memory.py, in a child with the user's Python; ``make_request`` says what it shall do and
-``read_trace`` reads its answer.
+The trace is made by probe/module_memory.py, in a child with the user's Python; ``make_request`` says what it shall do,
+and ``read_trace`` reads its answer.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
 from hotloop.core.prediction import MemoryPrediction
 
-DTYPES = "float64 float32 float16 bfloat16 complex64 int64 int32 int16 int8 uint8 bool".split()
+DTYPES = ["float64", "float32", "float16", "bfloat16", "complex64", "int64", "int32", "int16", "int8", "uint8", "bool"]
 PRECISIONS = ("fp32", "bf16", "fp16", "pure-bf16")
 OPTIMIZERS = ("adamw", "adam", "sgd", "plain-sgd")
 """sgd has a momentum of 0.9."""
@@ -25,9 +25,9 @@ WORKSPACE_BYTES = 2 * 8320 * 1024
 HOPPER_WORKSPACE_BYTES = 2 * 32 * 1024 * 1024
 """cuBLAS, for the handle of forward and that of backward: :4096:2:16:8, from compute capability 9 on :4096:8 (torch's
 notes on CUDA, "cuBLAS workspaces")."""
-BEFORE_HOPPER = ("v100", "a100", "l4", "l40s", "a10", "t4")
+HOPPER = ("H100", "H200", "B200")
 ERROR_RATIO = 0.05
-"""The worst of the models of docs/plan-module.md, on the CPU, lies within it; no GPU was compared."""
+"""Every row of docs/plan-module.md, on the CPU, lies within it; no GPU was compared."""
 FP32_BYTES = 4
 
 
@@ -47,6 +47,8 @@ class HeldAt:
     workspace."""
     by_class: Mapping[str, int]
     """Activations and temporaries by the class of the module that made them."""
+    block_by_class: Mapping[str, int]
+    """What the first of the repeated blocks keeps for backward, likewise."""
     largest: tuple[Mapping[str, Any], ...]
     """Of the largest storages: size_bytes, category, class, line."""
 
@@ -98,7 +100,9 @@ def read_tensors(text: str) -> list[dict[str, Any]] | None:
         if dtype not in DTYPES:
             raise UsageError(f"--batch {text}: unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
         if not all(size.isdecimal() and int(size) for size in sizes):
-            raise UsageError(f"--batch {text}: [{shape}] is no shape; give whole numbers of 1 or more, such as [8,1024]")
+            raise UsageError(
+                f"--batch {text}: [{shape}] is no shape; give whole numbers of 1 or more, such as [8,1024]"
+            )
         found.append({"name": name or None, "dtype": dtype, "shape": [int(size) for size in sizes]})
     return found
 
@@ -115,7 +119,7 @@ def make_request(
 ) -> dict[str, Any]:
     """The request of probe/module_memory.py. ``module`` is FILE and FUNCTION, ``batch`` tensors or the same.
 
-    On several ranks a 16-bit precision is that of FSDP2's mixed precision, not of autocast: layers compute in it throughout.
+    On several ranks bf16 is that of FSDP2's mixed precision, not of autocast: layers compute in it throughout.
     """
     whole = {"bf16": "pure-bf16"}.get(precision, precision) if ranks > 1 else precision
     if ranks > 1 and precision == "fp16":
@@ -145,33 +149,40 @@ def read_trace(answer: Mapping[str, Any]) -> ModuleTrace:
         moments=tuple(moments),
         block=None
         if block is None
-        else RepeatedBlock(
-            name=block["name"], class_name=block["class"], count=block["count"], params=block["params"]
-        ),
+        else RepeatedBlock(name=block["name"], class_name=block["class"], count=block["count"], params=block["params"]),
         imitated=tuple(answer["imitated"]),
         notes=tuple(answer["notes"]),
         seconds=answer["seconds"],
     )
 
 
-def predict_memory(trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int = 1) -> MemoryPrediction:
-    """Memory of one device: the moment that needs most, with context and cuBLAS on a GPU."""
-    on_cpu = hardware.name.lower().startswith("cpu")
-    workspace = 0 if on_cpu else HOPPER_WORKSPACE_BYTES
-    if any(f" {name} " in f" {hardware.name.lower()} " for name in BEFORE_HOPPER):
-        workspace = WORKSPACE_BYTES
-    found = [
-        _predict_moment(trace, moment, hardware, workspace) if ranks == 1
-        else _predict_shard(trace, moment, hardware, workspace, precision, ranks)
-        for moment in trace.moments
-    ]
-    return max(found, key=lambda prediction: prediction.peak_bytes)
+def predict_module_memory(trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int = 1) -> MemoryPrediction:
+    """Memory of one device at the moment that needs most, with context and cuBLAS on a GPU."""
+    return max((one for _, one in _predict_all(trace, hardware, precision, ranks)), key=lambda one: one.peak_bytes)
 
 
-def _predict_moment(trace: ModuleTrace, moment: HeldAt, hardware: Hardware, workspace_bytes: int) -> MemoryPrediction:
+def find_peak(trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int = 1) -> HeldAt:
+    """The moment of ``predict_module_memory``."""
+    return max(_predict_all(trace, hardware, precision, ranks), key=lambda pair: pair[1].peak_bytes)[0]
+
+
+def _predict_all(
+    trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int
+) -> list[tuple[HeldAt, MemoryPrediction]]:
+    workspace = 0
+    if trace.imitated:
+        workspace = HOPPER_WORKSPACE_BYTES if any(name in hardware.name for name in HOPPER) else WORKSPACE_BYTES
+    alone = [(moment, _predict_moment(moment, hardware, workspace)) for moment in trace.moments]
+    if ranks == 1:
+        return alone
+    return [(moment, _predict_shard(trace, moment, one, precision, ranks)) for moment, one in alone]
+
+
+def _predict_moment(moment: HeldAt, hardware: Hardware, workspace_bytes: int) -> MemoryPrediction:
     held = moment.by_category
     at_loss = moment.position == "after" or moment.phase == "loss"
     loose = held.get("temporaries", 0)
+    others = sum(held.get(name, 0) for name in ("buffers", "inputs", "workspace"))
     return MemoryPrediction(
         params_bytes=held.get("parameters", 0),
         master_bytes=0,
@@ -179,20 +190,18 @@ def _predict_moment(trace: ModuleTrace, moment: HeldAt, hardware: Hardware, work
         optimizer_bytes=held.get("optimizer_states", 0),
         activations_bytes=held.get("activations", 0),
         logits_bytes=loose if at_loss else 0,
-        buffers_bytes=(0 if at_loss else loose)
-        + sum(held.get(name, 0) for name in ("buffers", "inputs", "workspace"))
-        + workspace_bytes,
+        buffers_bytes=(0 if at_loss else loose) + others + workspace_bytes,
         context_bytes=hardware.context_bytes,
         capacity_bytes=hardware.memory_bytes,
-        layer_bytes=held.get("activations", 0) // trace.block.count if trace.block is not None else 0,
+        layer_bytes=sum(moment.block_by_class.values()),
         when=moment.phase,
         error_ratio=ERROR_RATIO,
-        basis="formula",
+        basis="traced",
     )
 
 
 def _predict_shard(
-    trace: ModuleTrace, moment: HeldAt, hardware: Hardware, workspace_bytes: int, precision: str, ranks: int
+    trace: ModuleTrace, moment: HeldAt, alone: MemoryPrediction, precision: str, ranks: int
 ) -> MemoryPrediction:
     """One rank of FSDP2 with every repeated block a group of its own, and the rest of the model another.
 
@@ -200,30 +209,52 @@ def _predict_shard(
     backward has ended), the block that computes and the one that is prefetched; in backward also the gradients of the
     rest and of one block, and the float32 input of one block's reduce-scatter (torch.distributed.fsdp.fully_shard).
     """
-    alone = _predict_moment(trace, moment, hardware, workspace_bytes)
     compute_bytes = trace.sizes["parameters"] / trace.params
-    state_bytes = compute_bytes if precision in ("fp32", "pure-bf16") else FP32_BYTES
+    state_bytes = FP32_BYTES if precision == "bf16" else compute_bytes
     block = trace.block.params if trace.block is not None else 0
     rest = trace.params - block * (trace.block.count if trace.block is not None else 0)
-    gathered, per_state = 0.0, state_bytes / compute_bytes / ranks
-    in_optimizer = moment.phase == "optimizer"
-    if not in_optimizer:
-        gathered = compute_bytes * (rest + 2 * block)
+    per_rank = state_bytes / compute_bytes / ranks
+    if moment.phase == "optimizer":  # its temporaries are as large as the states
+        gathered, share = 0.0, per_rank
+    else:
+        gathered, share = compute_bytes * (rest + 2 * block), 1.0
     if moment.phase == "backward":
         gathered += compute_bytes * (rest + block) + state_bytes * block
-    other = alone.buffers_bytes - workspace_bytes
-    return MemoryPrediction(
-        params_bytes=round(trace.sizes["parameters"] * per_state),
-        master_bytes=0,
-        gradients_bytes=round(alone.gradients_bytes * per_state),
-        optimizer_bytes=round(alone.optimizer_bytes * per_state),
-        activations_bytes=alone.activations_bytes,
-        logits_bytes=round(alone.logits_bytes * (per_state if in_optimizer else 1)),
-        buffers_bytes=round(other * (per_state if in_optimizer else 1) + gathered) + workspace_bytes,
-        context_bytes=alone.context_bytes,
-        capacity_bytes=alone.capacity_bytes,
-        layer_bytes=alone.layer_bytes,
-        when=alone.when,
-        error_ratio=alone.error_ratio,
-        basis=alone.basis,
+    temporaries = moment.by_category.get("temporaries", 0)
+    return replace(
+        alone,
+        params_bytes=round(alone.params_bytes * per_rank),
+        gradients_bytes=round(alone.gradients_bytes * per_rank),
+        optimizer_bytes=round(alone.optimizer_bytes * per_rank),
+        logits_bytes=round(alone.logits_bytes * share),
+        buffers_bytes=alone.buffers_bytes + round(gathered - (0 if alone.logits_bytes else temporaries) * (1 - share)),
     )
+
+
+def describe_trace(trace: ModuleTrace, peak: HeldAt, ranks: int) -> tuple[str, ...]:
+    """What the reader has to know of how the memory was found, and what holds it."""
+    after = f"after {peak.op} in the {peak.phase} of step {peak.step}" if peak.op else f"in the {peak.phase}"
+    made_by = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in list(peak.by_class.items())[:5])
+    found = [f"the peak is {after}; activations and temporaries by the module that made them: {made_by}"]
+    lines: dict[str, int] = {}
+    for storage in peak.largest:
+        if storage["line"] and storage["category"] in ("activations", "temporaries"):
+            lines[storage["line"]] = lines.get(storage["line"], 0) + storage["size_bytes"]
+    if lines:
+        line, size = max(lines.items(), key=lambda item: item[1])
+        found.append(f"of the largest tensors most are made by {line} ({size / 2**20:.1f} MiB)")
+    found += trace.notes
+    if trace.imitated:
+        found.append(
+            f"by CUDA's rules: {'; '.join(trace.imitated)}; not compared with a GPU yet; cuDNN's work space is left out"
+        )
+    if ranks > 1:
+        count = (
+            "no repeated blocks: one group"
+            if trace.block is None
+            else f"{trace.block.count} x {trace.block.class_name}"
+        )
+        found.append(
+            f"FSDP2 over {ranks} ranks: {count}; states divided by the ranks, gathered layers added by formula"
+        )
+    return tuple(found)

@@ -45,7 +45,9 @@ def main(given: str, result: str) -> int:
     own = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != own]
     request = json.loads(Path(given).read_text(encoding="utf-8"))
-    warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # torch's own, where modules are copied
+    warnings.filterwarnings(
+        "ignore", "Accessing the data pointer of FakeTensor"
+    )  # torch's own, where modules are copied
     try:
         answer = trace(request)
     except BadRequest as error:
@@ -57,19 +59,15 @@ def main(given: str, result: str) -> int:
 def trace(request: Mapping[str, Any]) -> dict[str, Any]:
     """The memory of the module that the request names: of all its blocks, or extrapolated from 2 and 3 of them."""
     begin_s = time.monotonic()
+    cuda = _load_own("cuda_imitation.py")
     on_cuda = request["device"] == "cuda"
-    cuda = _load_own("cuda_imitation.py") if on_cuda else None
-    kept, changed = cuda.imitate_cuda() if cuda is not None else (None, [])
-    tracer = Tracer(request, cuda.GRANULE_BYTES if cuda is not None else 1)
-    if request.get("blocks") == "extrapolate":
-        found = extrapolate(tracer)
-    else:
-        found = tracer.run(None)
-    del kept
+    with cuda.imitate_cuda() if on_cuda else contextlib.nullcontext([]) as changed:
+        tracer = Tracer(request, cuda.GRANULE_BYTES if on_cuda else 1)
+        found = extrapolate(tracer) if request["blocks"] == "extrapolate" else tracer.run(None)
     return found | {"imitated": changed, "seconds": time.monotonic() - begin_s, "torch": torch.__version__}
 
 
-class FakeMode(fake_tensor.FakeTensorMode):
+class FakeMode(fake_tensor.FakeTensorMode):  # type: ignore[no-untyped-call]
     """A module that is copied stays in its mode (torch 2.13 copies the mode too, and then shares no storage)."""
 
     def __deepcopy__(self, memo: object) -> FakeMode:
@@ -86,7 +84,7 @@ def plain_conversion() -> Iterator[None]:
     def apply(module: torch.nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         inside.append(module)
         for child in module.children() if recurse else ():
-            child._apply(function)
+            child._apply(function)  # type: ignore[no-untyped-call]
         for tensors in (module._parameters, module._buffers):
             for name, old in tensors.items():
                 if old is not None:
@@ -95,7 +93,7 @@ def plain_conversion() -> Iterator[None]:
                             new = function(old)
                         is_parameter = isinstance(old, torch.nn.Parameter)
                         replaced[id(old)] = old, torch.nn.Parameter(new, old.requires_grad) if is_parameter else new
-                    tensors[name] = replaced[id(old)][1]
+                    tensors[name] = replaced[id(old)][1]  # type: ignore[assignment]
         inside.pop()
         if not inside:  # until here tied tensors are found again
             replaced.clear()
@@ -123,10 +121,17 @@ class Tracer:
         on_cpu = self.request["device"] == "cpu"
         ledger = self.ledgers.StorageLedger(self.round_bytes, *((WORKSPACES, KEPT) if on_cpu else ({}, {})))
         notes: list[str] = []
-        with FakeMode(allow_non_fake_inputs=True) as mode, explain(self.request["function"]), plain_conversion(), ledger:
+        with (
+            FakeMode(allow_non_fake_inputs=True) as mode,
+            explain(self.request["function"]),
+            plain_conversion(),
+            ledger,
+        ):
             model = self.build()
             if not isinstance(model, torch.nn.Module):
-                raise BadRequest(f"{self.request['function']}() returned {type(model).__name__}; it must return a module")
+                raise BadRequest(
+                    f"{self.request['function']}() returned {type(model).__name__}; it must return a module"
+                )
             if self.request["precision"] == "pure-bf16":
                 model.to(torch.bfloat16)
             blocks = find_blocks(model)
@@ -148,7 +153,7 @@ class Tracer:
 
             for parameter in model.parameters():
                 if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(note_gradient)
+                    parameter.register_post_accumulate_grad_hook(note_gradient)  # type: ignore[no-untyped-call]
             sizes |= self._train(model, batch, ledger, notes)
         peaks = ledger.peaks(least_step=1)
         return {
@@ -198,7 +203,7 @@ class Tracer:
             notes.append(note)
             ledger.mark_held(("forward", "loss"), "activations")
             ledger.phase = "backward"
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             sizes["gradients"] = ledger.mark([one.grad for one in trained if one.grad is not None], "gradients")
             ledger.phase = "optimizer"
             optimizer.step()
@@ -234,7 +239,8 @@ def find_blocks(model: torch.nn.Module) -> tuple[str, Any] | None:
         if not isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) or len(module) < 2:
             continue
         looks = {
-            (type(child), tuple((key, one.shape) for key, one in child.named_parameters())) for child in module.children()
+            (type(child), tuple((key, one.shape) for key, one in child.named_parameters()))
+            for child in module.children()
         }
         count = sum(one.numel() for one in module.parameters())
         if len(looks) == 1 and count and (best is None or count > best[0]):
@@ -332,12 +338,13 @@ def draw_peak(peak: Any) -> dict[str, Any]:
         "op": peak.op,
         "by_category": dict(peak.by_category),
         "by_class": dict(peak.by_class),
+        "block_by_class": dict(peak.block_by_class),
         "largest": [
             {
                 "size_bytes": one.size_bytes,
                 "category": one.category,
                 "class": one.place.class_name,
-                "line": one.place.line,
+                "line": os.path.relpath(one.place.line) if one.place.line else "",
             }
             for one in peak.largest
         ],
@@ -358,7 +365,9 @@ def explain(function: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         what = str(error).splitlines()[0][:300] if str(error) else ""
-        raise BadRequest(f"{_user_line(error) or function + '()'} raised {type(error).__name__}: {what}") from error
+        advice = "; leave the model on the CPU: --gpu says what it is planned for" if "cuda" in what.lower() else ""
+        where = _user_line(error) or f"{function}()"
+        raise BadRequest(f"{where} raised {type(error).__name__}: {what}{advice}") from error
 
 
 def _user_line(error: BaseException) -> str:

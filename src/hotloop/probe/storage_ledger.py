@@ -78,6 +78,8 @@ class Peak:
     op: str
     by_category: Mapping[str, int]
     by_class: Mapping[str, int]
+    block_by_class: Mapping[str, int]
+    """What the first of the repeated blocks keeps for backward."""
     largest: Sequence[Storage]
 
 
@@ -108,14 +110,14 @@ class Walk:
         return class_name, self.outside if position in ("before", "after") else position
 
 
-class StorageLedger(TorchDispatchMode):
-    """Entered inside FakeTensorMode, it sees every operator below autograd. ``step`` and ``phase`` are set from outside.
+class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Entered inside FakeTensorMode, it sees every operator below autograd; ``step`` and ``phase`` are set by others.
 
     ``round_bytes``: the allocator's granularity, to which every storage is rounded up.
     """
 
     def __init__(self, round_bytes: int, workspaces: Mapping[str, Workspace], kept: Mapping[str, Kept]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.round_bytes, self.workspaces, self.kept = round_bytes, workspaces, kept
         self.events: list[Event] = []
         self.live: dict[int, tuple[weakref.ref[Any], int, Storage]] = {}
@@ -123,6 +125,7 @@ class StorageLedger(TorchDispatchMode):
         self.walk = Walk()
         self._by_node: dict[int, Place] = {}
         self._last = Place("", "before", "")
+        self._sum: Event | None = None
         self._hooks: list[Any] = []
 
     def __enter__(self) -> StorageLedger:
@@ -131,11 +134,11 @@ class StorageLedger(TorchDispatchMode):
             hooks.register_module_forward_pre_hook(self.walk.enter),
             hooks.register_module_forward_hook(self.walk.leave, always_call=True),
         ]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
 
@@ -143,14 +146,19 @@ class StorageLedger(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         if func is torch.ops.prim.device.default:  # asked of every fake tensor, often
             return output
+        self._write_sum()
         place = self._last = self._find_place()
         moment, op = Moment(self.step, self.phase, place.position), func.overloadpacket.__name__
         if op in self.kept:
             index, size_bytes = self.kept[op](args)
             self._hold(output[index], place, moment, op, size_bytes)
+        count = len(self.events)
         for leaf in tree_leaves(output):
             if isinstance(leaf, torch.Tensor):
                 self._hold(leaf, place, moment, op)
+        is_sum = func is torch.ops.aten.add.Tensor and self.phase == "backward" and not torch.is_grad_enabled()
+        if is_sum and len(self.events) > count:
+            self._sum = self.events.pop()
         if op in self.workspaces:
             size_bytes = self._round(self.workspaces[op](args))
             self.events += [Event(None, size_bytes, moment, op), Event(None, -size_bytes, moment, op)]
@@ -169,7 +177,11 @@ class StorageLedger(TorchDispatchMode):
     def mark_held(self, phases: Sequence[str], category: str) -> None:
         """Say so of all temporaries of these phases of this step that are still there."""
         for _, _, storage in self.live.values():
-            if storage.category == "temporaries" and storage.moment.phase in phases and storage.moment.step == self.step:
+            if (
+                storage.category == "temporaries"
+                and storage.moment.phase in phases
+                and storage.moment.step == self.step
+            ):
                 storage.category = category
 
     def take_in(self, tensors: Any, category: str) -> int:
@@ -181,6 +193,7 @@ class StorageLedger(TorchDispatchMode):
 
     def peaks(self, least_step: int = 0) -> dict[Moment, Peak]:
         """The peak of every moment from this step on."""
+        self._write_sum()
         highest: dict[Moment, tuple[int, int]] = {}
         total = 0
         for index, event in enumerate(self.events):
@@ -212,9 +225,7 @@ class StorageLedger(TorchDispatchMode):
             self._by_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)
         return place
 
-    def _hold(
-        self, tensor: torch.Tensor, place: Place, moment: Moment, op: str, true_bytes: int | None = None
-    ) -> None:
+    def _hold(self, tensor: torch.Tensor, place: Place, moment: Moment, op: str, true_bytes: int | None = None) -> None:
         try:
             untyped = tensor.untyped_storage()
         except NotImplementedError:  # a sparse tensor: its parts are tensors of their own
@@ -235,6 +246,17 @@ class StorageLedger(TorchDispatchMode):
         if held is not None:
             moment = Moment(self.step, self.phase, self._last.position)
             self.events.append(Event(held[2], -held[2].size_bytes, moment, ""))
+            if self._sum is not None and self._sum.change_bytes == held[2].size_bytes:
+                self._write_sum()
+
+    def _write_sum(self) -> None:
+        """Note the sum of two gradients after the gradient that ends with it.
+
+        Autograd adds in place where nothing else holds one of them, but never where they are fake.
+        """
+        if self._sum is not None:
+            self.events.append(self._sum)
+            self._sum = None
 
     def _round(self, size_bytes: int) -> int:
         return math.ceil(size_bytes / self.round_bytes) * self.round_bytes
@@ -247,12 +269,15 @@ def _identity(tensor: torch.Tensor) -> int:
 def _describe(event: Event, held: set[Storage], workspace_bytes: int) -> Peak:
     by_category: Counter[str] = Counter({"workspace": workspace_bytes} if workspace_bytes else {})
     by_class: Counter[str] = Counter()
+    block_by_class: Counter[str] = Counter()
     for storage in held:
         by_category[storage.category] += storage.size_bytes
         if storage.category in ("activations", "temporaries"):
             by_class[storage.place.class_name or "outside of modules"] += storage.size_bytes
+        if storage.category == "activations" and storage.place.position == "first":
+            block_by_class[storage.place.class_name] += storage.size_bytes
     largest = sorted(held, key=lambda storage: -storage.size_bytes)[:AT_MOST_LARGEST]
-    return Peak(sum(by_category.values()), event.moment, event.op, by_category, by_class, largest)
+    return Peak(sum(by_category.values()), event.moment, event.op, by_category, by_class, block_by_class, largest)
 
 
 def _find_line() -> str:
