@@ -40,7 +40,9 @@ def imitate_cuda() -> Iterator[list[str]]:
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
         for op, call in _follow_autocast():
             library.impl(op, call, "AutocastCPU")
-    with torch.backends.mkldnn.flags(enabled=False):  # else an LSTM is one operator of oneDNN
+    uses_onednn = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # else an LSTM is one operator of oneDNN
+    try:
         yield [
             "autocast: CUDA's list of operators in float32",
             "dropout: keeps a bool mask",
@@ -49,7 +51,9 @@ def imitate_cuda() -> Iterator[list[str]]:
             "optimizer: foreach, as CUDA's default",
             "LSTM and GRU: the tensors of their elementary operators stand for cuDNN's",
         ]
-    del library
+    finally:
+        torch._C._set_mkldnn_enabled(uses_onednn)
+        library._destroy()
 
 
 def _follow_autocast() -> Iterator[tuple[Any, Callable[..., Any]]]:
