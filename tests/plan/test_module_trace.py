@@ -61,16 +61,24 @@ def test_one_device_holds_the_worst_moment_with_context_and_cublas() -> None:
 
 
 def test_ranks_divide_float32_states_and_add_gathered_layers() -> None:
-    """Of 1,000 parameters 200 are no block's. In backward: the rest and two blocks, gradients of the rest and of one
-    block, all in bfloat16, and one block's float32 input of the reduce-scatter."""
-    trace, hardware = read_trace(answer()), read_hardware("h100-80g-sxm")
+    """Of 1,000 parameters 200 are no block's. In a block's backward: the rest and two blocks, gradients of the rest and
+    of one block, all in bfloat16, and one block's float32 input of the reduce-scatter. At the loss one block alone."""
+    at_loss, in_block = (
+        peak("backward", position, parameters=2000, optimizer_states=4000, activations=9000, temporaries=500)
+        for position in ("after", "last")
+    )
+    hardware = read_hardware("h100-80g-sxm")
+    trace = read_trace(answer(peaks=[at_loss]))
+    found = predict_module_memory(trace, hardware, "bf16", ranks=4)
+    assert (found.buffers_bytes, found.logits_bytes) == (2 * (200 + 100) + HOPPER_WORKSPACE_BYTES, 500)
+    trace = read_trace(answer(peaks=[in_block, at_loss]))
     found = predict_module_memory(trace, hardware, "bf16", ranks=4)
     gathered = 2 * (200 + 2 * 100) + 2 * (200 + 100) + 4 * 100
     assert found.when == "backward"
     assert (found.params_bytes, found.optimizer_bytes) == (4 * PARAMS // 4, 8 * PARAMS // 4)
-    assert found.buffers_bytes == gathered + HOPPER_WORKSPACE_BYTES
-    assert (found.activations_bytes, found.logits_bytes) == (9000, 500)
-    assert find_peak(trace, hardware, "bf16", ranks=4).phase == "backward"
+    assert found.buffers_bytes == 500 + gathered + HOPPER_WORKSPACE_BYTES
+    assert (found.activations_bytes, found.logits_bytes) == (9000, 0)
+    assert find_peak(trace, hardware, "bf16", ranks=4).position == "last"
 
 
 def test_more_ranks_never_need_more() -> None:

@@ -206,20 +206,22 @@ def _predict_shard(
     """One rank of FSDP2 with every repeated block a group of its own, and the rest of the model another.
 
     States are float32 and divided by the ranks (bfloat16 with pure-bf16). Gathered are the rest of the model (until
-    backward has ended), the block that computes and the one that is prefetched; in backward also the gradients of the
-    rest and of one block, and the float32 input of one block's reduce-scatter (torch.distributed.fsdp.fully_shard).
+    backward has ended) and one block after the last of them, else two, of which one is prefetched; while backward is
+    in the blocks also the gradients of the rest and of one block, and the float32 input of one block's reduce-scatter
+    (torch.distributed.fsdp.fully_shard, torch 2.13).
     """
     compute_bytes = trace.sizes["parameters"] / trace.params
     state_bytes = FP32_BYTES if precision == "bf16" else compute_bytes
     block = trace.block.params if trace.block is not None else 0
     rest = trace.params - block * (trace.block.count if trace.block is not None else 0)
     per_rank = state_bytes / compute_bytes / ranks
+    share, gathered = 1.0, compute_bytes * (rest + block)
     if moment.phase == "optimizer":  # its temporaries are as large as the states
-        gathered, share = 0.0, per_rank
-    else:
-        gathered, share = compute_bytes * (rest + 2 * block), 1.0
-    if moment.phase == "backward":
-        gathered += compute_bytes * (rest + block) + state_bytes * block
+        share, gathered = per_rank, 0.0
+    elif moment.position != "after":
+        gathered += compute_bytes * block
+        if moment.phase == "backward":
+            gathered += compute_bytes * (rest + block) + state_bytes * block
     temporaries = moment.by_category.get("temporaries", 0)
     return replace(
         alone,
