@@ -122,7 +122,8 @@ def main() -> None:
         rows.append({**names, "batch": batch, "n": 1, "date": date.today().isoformat(), **found})
         machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(draw_raw({"commit": describe_commit(), "machine": machine, "rows": rows}))
+        head = {"date": date.today().isoformat(), "commit": describe_commit(), "machine": machine}
+        path.write_text(draw_raw({**head, "rows": rows}))
     for row in rows:
         line = f"{row['model']:7} {row['precision']:5} {row['optimizer']:6}"
         if "predicted_bytes" not in row:

@@ -50,7 +50,7 @@ def main() -> int:
             row |= {"predicted_bytes": predicted, "measured_bytes": measured, "error_ratio": predicted / measured - 1}
             row |= {key: real[key] for key in ("reserved_bytes", "device", "torch")}
         rows.append(row)
-        target.write_text(draw_raw({"commit": describe_commit(), "rows": rows}))
+        target.write_text(draw_raw({"date": date.today().isoformat(), "commit": describe_commit(), "rows": rows}))
         print(json.dumps(row), flush=True)
     return 0
 
