@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests on a CUDA device, with the Python, torch and pytest that are there: hotloop need not be installed.
-# Without arguments benchmarks/gpu_techniques.py measures techniques first. Both are ended after a time (220 and 250 s,
-# together less than eight minutes); what was measured by then is kept.
+# Without arguments benchmarks/gpu_techniques.py measures techniques first, and scripts/gpu_plan.py compares stored memory
+# predictions. All are ended after a time (220, 120 and 250 s, together ten minutes); what was measured by then is kept.
 # Writes gpu.json and gpu_techniques.json to $OUT, or to benchmarks/results. Without a device every test is skipped and
 # nothing is written.
 set -u
@@ -25,6 +25,7 @@ export PYTHONPATH=src PYTHONDONTWRITEBYTECODE=1
 if [ $# -eq 0 ]; then
     timeout 220 "$python" benchmarks/gpu_techniques.py
     measured=$?
+    timeout 120 "$python" scripts/gpu_plan.py
 fi
 # SIGINT lets pytest write what it has.
 timeout -s INT -k 20 "${TESTS_S:-250}" "$python" -m pytest -q -p no:cacheprovider -m gpu tests/gpu "$@"

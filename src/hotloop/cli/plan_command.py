@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 ORDER, SUMMARY = 8, "does it fit, before the hardware is rented: memory of a planned training"
 ZERO_OPTIONS = ("params", "ranks", "precision", "optimizer")
+FILE_OPTIONS = ("why_oom", "tokens", "scaling", "optimize", "gpu_counts", "gpus", "hours", "params")
+MODULE_OPTIONS = ("batch", "gpu", "python")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -22,9 +24,26 @@ def add_parser(subparsers: Any) -> None:
         description="Plan a training from a TOML file with [model], [run] and [hardware]: memory of the device that "
         "needs most, what holds it, and what would save how much. Needs no GPU and no torch. docs/plan.md describes "
         "the file and states the error on published runs.",
-        usage="hotloop plan FILE.toml [options]\n       hotloop plan zero --params N --ranks N [options]",
+        usage="hotloop plan FILE.toml [options]\n       hotloop plan zero --params N --ranks N [options]\n"
+        "       hotloop plan --module FILE.py:FUNCTION --batch SHAPES [options]",
     )
-    parser.add_argument("file", metavar="FILE", help="a workload file, or the word zero for ZeRO's table")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a workload file, or the word zero for ZeRO's table")
+    parser.add_argument(
+        "--module",
+        metavar="FILE.py:FUNCTION",
+        help="a function that returns any nn.Module: its steps are traced with fake tensors, in a child process",
+    )
+    parser.add_argument(
+        "--batch",
+        metavar="SHAPES",
+        help='module: its arguments, such as "input_ids:int64[8,1024],labels:int64[8,1024]" or "float32[32,3,224,224]",'
+        " or FILE.py:FUNCTION that returns them",
+    )
+    parser.add_argument("--gpu", metavar="NAME", help="module: device to plan for (default: h100-80g-sxm), or cpu")
+    parser.add_argument(
+        "--extrapolate", action="store_true", help="module: trace 2 and 3 of its repeated blocks instead of all"
+    )
+    parser.add_argument("--python", metavar="FILE", help="module: interpreter that has torch (default: PATH's)")
     parser.add_argument(
         "--why-oom", action="store_true", help="rank what would save memory, also where the run fits easily"
     )
@@ -45,13 +64,19 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--gpus", metavar="NAME,NAME", help="devices of --optimize; the file's by default")
     parser.add_argument("--hours", type=float, metavar="H", help="that the training may take, of --optimize")
     parser.add_argument("--params", type=float, metavar="N", help="zero: number of parameters, such as 175e9")
-    parser.add_argument("--ranks", type=int, metavar="N", help="zero: number of data-parallel ranks")
+    parser.add_argument("--ranks", type=int, metavar="N", help="zero, module: number of data-parallel ranks (FSDP2)")
     parser.add_argument(
         "--precision",
         metavar="NAME",
-        help="zero: mixed (2 + 2 + 12 bytes a parameter; default) or fp32 (4 + 4 + 8)",
+        help="zero: mixed (2 + 2 + 12 bytes a parameter; default) or fp32 (4 + 4 + 8); module: fp32 (default), bf16, "
+        "fp16 or pure-bf16",
     )
-    parser.add_argument("--optimizer", metavar="NAME", help="zero: adamw (default), sgd, adafactor or adamw-8bit")
+    parser.add_argument(
+        "--optimizer",
+        metavar="NAME",
+        help="zero: adamw (default), sgd, adafactor or adamw-8bit; module: adamw (default), adam, sgd (momentum 0.9) "
+        "or plain-sgd",
+    )
     add_output_options(parser, "plan", kind="plan", html="with its memory as a bar, as one HTML file")
     parser.set_defaults(execute=execute)
 
@@ -62,7 +87,14 @@ def execute(arguments: argparse.Namespace) -> int:
 
     check_outputs(arguments.json, arguments.html)
     report: object
-    if arguments.file == "zero":
+    given = [name for name in MODULE_OPTIONS if getattr(arguments, name) is not None]
+    if arguments.module is None and (given or arguments.extrapolate):
+        raise UsageError(f"--{(given or ['extrapolate'])[0]} belongs to --module FILE.py:FUNCTION, which is missing")
+    if arguments.module is not None:
+        report = plan_module(arguments)
+    elif arguments.file is None:
+        raise UsageError("nothing to plan: give a workload file, `zero`, or --module FILE.py:FUNCTION --batch SHAPES")
+    elif arguments.file == "zero":
         from hotloop import __version__
         from hotloop.plan.planner import build_zero_report
 
@@ -119,3 +151,30 @@ def _read_counts(text: str | None) -> list[int] | None:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"--gpu-counts {text}: give whole numbers, such as 8,64,512") from None
+
+
+def plan_module(arguments: argparse.Namespace) -> object:
+    """The plan of any module. Raises UsageError."""
+    import os
+
+    from hotloop.bench.program import find_python
+    from hotloop.core.errors import UsageError
+    from hotloop.pipeline.module_plans import make_module_plan
+
+    if arguments.file is not None:
+        raise UsageError(f"{arguments.file} and --module: give one of them")
+    foreign = [name for name in FILE_OPTIONS if getattr(arguments, name)]
+    if foreign:
+        raise UsageError(f"--{foreign[0].replace('_', '-')} belongs to a workload file; leave it out with --module")
+    if arguments.batch is None:
+        raise UsageError('--module needs --batch, such as --batch "input_ids:int64[8,1024]"')
+    return make_module_plan(
+        arguments.module,
+        arguments.batch,
+        gpu=arguments.gpu or "h100-80g-sxm",
+        precision=arguments.precision or "fp32",
+        optimizer=arguments.optimizer or "adamw",
+        ranks=1 if arguments.ranks is None else arguments.ranks,
+        extrapolate=arguments.extrapolate,
+        python=find_python(arguments.python, os.environ.get("PATH")),
+    )

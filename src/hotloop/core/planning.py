@@ -135,7 +135,8 @@ class PlanReport:
     params: int
     micro_batches: int
     data_ranks: int
-    tokens_per_step: int
+    tokens_per_step: int | None
+    """None for a traced module: its batch may hold anything."""
     fits: bool
     memory: PlannedMemory
     step: PlannedRange | None = None
@@ -149,7 +150,11 @@ class PlanReport:
     run: Mapping[str, Value] = field(default_factory=dict)
     """The settings that were planned with, defaults included."""
     basis: Mapping[str, str] = field(default_factory=dict)
-    """Part -> formula, calibrated or measured."""
+    """Part -> formula, traced, calibrated or measured."""
+    is_traced: bool = False
+    """The memory is that of a module on fake tensors, not of a formula for its layers."""
+    notes: tuple[str, ...] = ()
+    """What was assumed, for the reader."""
 
 
 def make_memory(found: MemoryPrediction, layer_parts: Mapping[str, float]) -> PlannedMemory:

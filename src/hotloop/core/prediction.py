@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BASES = ("formula", "calibrated", "measured")
+BASES = ("formula", "traced", "calibrated", "measured")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

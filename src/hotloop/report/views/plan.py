@@ -62,12 +62,21 @@ def _describe_workload(report: PlanReport) -> str:
     run = report.run
     axes = " ".join(f"{name}={run[name]}" for name in ("tp", "pp", "cp", "ep") if run.get(name, 1) != 1)
     parts = [
-        f"{clean(report.name)}: {format_number(report.params / 1e9)}B parameters",
+        f"{clean(report.name)}: {_describe_params(report.params)} parameters",
         f"{run.get('precision')}, {run.get('sharding')}{f', {axes}' if axes else ''}, recompute {run.get('recompute')}",
-        f"{format_count(report.tokens_per_step)} tokens a step: micro-batch {run.get('micro_batch')} x "
-        f"{report.micro_batches} x {report.data_ranks} data-parallel ranks",
     ]
+    if report.tokens_per_step is None:
+        parts.append(f"batch {clean(str(run.get('batch')))} on each of {report.data_ranks} data-parallel ranks")
+    else:
+        parts.append(
+            f"{format_count(report.tokens_per_step)} tokens a step: micro-batch {run.get('micro_batch')} x "
+            f"{report.micro_batches} x {report.data_ranks} data-parallel ranks"
+        )
     return " · ".join(parts)
+
+
+def _describe_params(params: int) -> str:
+    return f"{format_number(params / 1e9)}B" if params >= 1e8 else f"{format_number(params / 1e6)}M"
 
 
 def _describe_memory(report: PlanReport) -> tuple[Block, ...]:
@@ -107,11 +116,22 @@ def _describe_memory(report: PlanReport) -> tuple[Block, ...]:
             ),
         ),
         _paragraph(
-            f"peak in the {memory.when}, {left} {'left' if report.fits else 'too much'}; forecasts of published runs "
-            f"that were not fitted were wrong by at most {format_percent(memory.error_ratio)} in 90% of cases"
+            f"peak in the {memory.when}, {left} {'left' if report.fits else 'too much'}; {_describe_error(report)}"
         ),
-        _paragraph(f"one layer keeps {format_bytes(memory.layer_bytes)} of one micro-batch: {layer}"),
+        *(
+            (_paragraph(f"one layer keeps {format_bytes(memory.layer_bytes)} of one micro-batch: {layer}"),)
+            if memory.layer_bytes
+            else ()
+        ),
+        *(_paragraph(note) for note in report.notes),
     )
+
+
+def _describe_error(report: PlanReport) -> str:
+    error = format_percent(report.memory.error_ratio)
+    if report.is_traced:
+        return f"traces of eight models came within {error} of what their real steps on a CPU allocated"
+    return f"forecasts of published runs that were not fitted were wrong by at most {error} in 90% of cases"
 
 
 def _describe_time(report: PlanReport) -> tuple[Block, ...]:

@@ -1,0 +1,262 @@
+"""A traced module -> memory of one device, alone or with its states sharded over ranks (FSDP2).
+
+The trace is made by probe/module_memory.py, in a child with the user's Python; ``make_request`` says what it shall do,
+and ``read_trace`` reads its answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hotloop.core.errors import UsageError
+from hotloop.core.hardware import Hardware
+from hotloop.core.prediction import MemoryPrediction
+
+DTYPES = ["float64", "float32", "float16", "bfloat16", "complex64", "int64", "int32", "int16", "int8", "uint8", "bool"]
+PRECISIONS = ("fp32", "bf16", "fp16", "pure-bf16")
+OPTIMIZERS = ("adamw", "adam", "sgd", "plain-sgd")
+"""sgd has a momentum of 0.9."""
+TENSOR = re.compile(r"(?:(\w+):)?(\w+)\[([^\]]*)\]")
+EXAMPLE = '"input_ids:int64[8,1024],labels:int64[8,1024]", "float32[32,3,224,224]", or FILE.py:FUNCTION'
+WORKSPACE_BYTES = 2 * 8320 * 1024
+HOPPER_WORKSPACE_BYTES = 2 * 32 * 1024 * 1024
+"""cuBLAS, for the handle of forward and that of backward: :4096:2:16:8, from compute capability 9 on :4096:8 (torch's
+notes on CUDA, "cuBLAS workspaces")."""
+HOPPER = ("H100", "H200", "B200")
+ERROR_RATIO = 0.05
+"""Every row of docs/plan-module.md, on the CPU, lies within it; no GPU was compared."""
+FP32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldAt:
+    """What was held when most was, in one phase of one step and at one place beside the repeated blocks."""
+
+    step: int
+    phase: str
+    """forward | loss | backward | optimizer"""
+    position: str
+    """before | first | middle | last | after, of the repeated blocks."""
+    op: str
+    total_bytes: int
+    by_category: Mapping[str, int]
+    """parameters, buffers, inputs, gradients, optimizer_states, activations (kept for backward), temporaries,
+    workspace."""
+    by_class: Mapping[str, int]
+    """Activations and temporaries by the class of the module that made them."""
+    block_by_class: Mapping[str, int]
+    """What the first of the repeated blocks keeps for backward, likewise."""
+    largest: tuple[Mapping[str, Any], ...]
+    """Of the largest storages: size_bytes, category, class, line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedBlock:
+    """A list of equal modules, such as a transformer's layers."""
+
+    name: str
+    class_name: str
+    count: int
+    params: int
+    """Of one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTrace:
+    """Two training steps of a module on fake tensors."""
+
+    params: int
+    sizes: Mapping[str, int]
+    """Bytes of parameters, buffers, inputs, gradients and optimizer_states when each is whole."""
+    moments: tuple[HeldAt, ...]
+    block: RepeatedBlock | None
+    imitated: tuple[str, ...]
+    """What was traced by CUDA's rules; empty for the CPU."""
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def peak(self) -> HeldAt:
+        return max(self.moments, key=lambda moment: moment.total_bytes)
+
+
+def read_tensors(text: str) -> list[dict[str, Any]] | None:
+    """``[NAME:]DTYPE[SHAPE],...`` -> name (None: positional), dtype and shape of each; None for FILE:FUNCTION.
+
+    >>> read_tensors("ids:int64[8,16],float32[8]")
+    [{'name': 'ids', 'dtype': 'int64', 'shape': [8, 16]}, {'name': None, 'dtype': 'float32', 'shape': [8]}]
+    """
+    if "[" not in text:
+        return None
+    rest = TENSOR.sub("", text).replace(",", "").strip()
+    if rest:
+        raise UsageError(f"--batch {text}: {rest!r} is no tensor; give {EXAMPLE}")
+    found: list[dict[str, Any]] = []
+    for name, dtype, shape in TENSOR.findall(text):
+        sizes = [size.strip() for size in shape.split(",")] if shape.strip() else []
+        if dtype not in DTYPES:
+            raise UsageError(f"--batch {text}: unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+        if not all(size.isdecimal() and int(size) for size in sizes):
+            raise UsageError(
+                f"--batch {text}: [{shape}] is no shape; give whole numbers of 1 or more, such as [8,1024]"
+            )
+        found.append({"name": name or None, "dtype": dtype, "shape": [int(size) for size in sizes]})
+    return found
+
+
+def make_request(
+    module: tuple[str, str],
+    batch: list[dict[str, Any]] | tuple[str, str],
+    *,
+    device: str,
+    precision: str = "fp32",
+    optimizer: str = "adamw",
+    ranks: int = 1,
+    extrapolate: bool = False,
+) -> dict[str, Any]:
+    """The request of probe/module_memory.py. ``module`` is FILE and FUNCTION, ``batch`` tensors or the same.
+
+    On several ranks bf16 is that of FSDP2's mixed precision, not of autocast: layers compute in it throughout.
+    """
+    whole = {"bf16": "pure-bf16"}.get(precision, precision) if ranks > 1 else precision
+    if ranks > 1 and precision == "fp16":
+        raise UsageError("--precision fp16 with --ranks: choose bf16 or fp32 for a sharded plan")
+    given: dict[str, Any] = {"tensors": batch} if isinstance(batch, list) else {"file": batch[0], "function": batch[1]}
+    return {
+        "file": module[0],
+        "function": module[1],
+        "batch": given,
+        "device": device,
+        "precision": whole,
+        "optimizer": optimizer,
+        "blocks": "extrapolate" if extrapolate else "all",
+    }
+
+
+def read_trace(answer: Mapping[str, Any]) -> ModuleTrace:
+    """The probe's answer as a value."""
+    moments = []
+    for peak in answer["peaks"]:
+        made_by = dict(sorted(peak["by_class"].items(), key=lambda item: -item[1]))
+        moments.append(HeldAt(**{**peak, "by_class": made_by, "largest": tuple(peak["largest"])}))
+    block = answer["block"]
+    return ModuleTrace(
+        params=answer["params"],
+        sizes=answer["sizes"],
+        moments=tuple(moments),
+        block=None
+        if block is None
+        else RepeatedBlock(name=block["name"], class_name=block["class"], count=block["count"], params=block["params"]),
+        imitated=tuple(answer["imitated"]),
+        notes=tuple(answer["notes"]),
+        seconds=answer["seconds"],
+    )
+
+
+def predict_module_memory(trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int = 1) -> MemoryPrediction:
+    """Memory of one device at the moment that needs most, with context and cuBLAS on a GPU."""
+    return max((one for _, one in _predict_all(trace, hardware, precision, ranks)), key=lambda one: one.peak_bytes)
+
+
+def find_peak(trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int = 1) -> HeldAt:
+    """The moment of ``predict_module_memory``."""
+    return max(_predict_all(trace, hardware, precision, ranks), key=lambda pair: pair[1].peak_bytes)[0]
+
+
+def _predict_all(
+    trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int
+) -> list[tuple[HeldAt, MemoryPrediction]]:
+    workspace = 0
+    if trace.imitated:
+        workspace = HOPPER_WORKSPACE_BYTES if any(name in hardware.name for name in HOPPER) else WORKSPACE_BYTES
+    alone = [(moment, _predict_moment(moment, hardware, workspace)) for moment in trace.moments]
+    if ranks == 1:
+        return alone
+    return [(moment, _predict_shard(trace, moment, one, precision, ranks)) for moment, one in alone]
+
+
+def _predict_moment(moment: HeldAt, hardware: Hardware, workspace_bytes: int) -> MemoryPrediction:
+    held = moment.by_category
+    at_loss = moment.position == "after" or moment.phase == "loss"
+    loose = held.get("temporaries", 0)
+    others = sum(held.get(name, 0) for name in ("buffers", "inputs", "workspace"))
+    return MemoryPrediction(
+        params_bytes=held.get("parameters", 0),
+        master_bytes=0,
+        gradients_bytes=held.get("gradients", 0),
+        optimizer_bytes=held.get("optimizer_states", 0),
+        activations_bytes=held.get("activations", 0),
+        logits_bytes=loose if at_loss else 0,
+        buffers_bytes=(0 if at_loss else loose) + others + workspace_bytes,
+        context_bytes=hardware.context_bytes,
+        capacity_bytes=hardware.memory_bytes,
+        layer_bytes=sum(moment.block_by_class.values()),
+        when=moment.phase,
+        error_ratio=ERROR_RATIO,
+        basis="traced",
+    )
+
+
+def _predict_shard(
+    trace: ModuleTrace, moment: HeldAt, alone: MemoryPrediction, precision: str, ranks: int
+) -> MemoryPrediction:
+    """One rank of FSDP2 with every repeated block a group of its own, and the rest of the model another.
+
+    States are float32 and divided by the ranks (bfloat16 with pure-bf16). Gathered are the rest of the model (until
+    backward has ended) and one block after the last of them, else two, of which one is prefetched; while backward is
+    in the blocks also the gradients of the rest and of one block, and the float32 input of one block's reduce-scatter
+    (torch.distributed.fsdp.fully_shard, torch 2.13).
+    """
+    compute_bytes = trace.sizes["parameters"] / trace.params
+    state_bytes = FP32_BYTES if precision == "bf16" else compute_bytes
+    block = trace.block.params if trace.block is not None else 0
+    rest = trace.params - block * (trace.block.count if trace.block is not None else 0)
+    per_rank = state_bytes / compute_bytes / ranks
+    share, gathered = 1.0, compute_bytes * (rest + block)
+    if moment.phase == "optimizer":  # its temporaries are as large as the states
+        share, gathered = per_rank, 0.0
+    elif moment.position != "after":
+        gathered += compute_bytes * block
+        if moment.phase == "backward":
+            gathered += compute_bytes * (rest + block) + state_bytes * block
+    temporaries = moment.by_category.get("temporaries", 0)
+    return replace(
+        alone,
+        params_bytes=round(alone.params_bytes * per_rank),
+        gradients_bytes=round(alone.gradients_bytes * per_rank),
+        optimizer_bytes=round(alone.optimizer_bytes * per_rank),
+        logits_bytes=round(alone.logits_bytes * share),
+        buffers_bytes=alone.buffers_bytes + round(gathered - (0 if alone.logits_bytes else temporaries) * (1 - share)),
+    )
+
+
+def describe_trace(trace: ModuleTrace, peak: HeldAt, ranks: int) -> tuple[str, ...]:
+    """What the reader has to know of how the memory was found, and what holds it."""
+    after = f"after {peak.op} in the {peak.phase} of step {peak.step}" if peak.op else f"in the {peak.phase}"
+    made_by = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in list(peak.by_class.items())[:5])
+    found = [f"the peak is {after}; activations and temporaries by the module that made them: {made_by}"]
+    lines: dict[str, int] = {}
+    for storage in peak.largest:
+        if storage["line"] and storage["category"] in ("activations", "temporaries"):
+            lines[storage["line"]] = lines.get(storage["line"], 0) + storage["size_bytes"]
+    if lines:
+        line, size = max(lines.items(), key=lambda item: item[1])
+        found.append(f"of the largest tensors most are made by {line} ({size / 2**20:.1f} MiB)")
+    found += trace.notes
+    if trace.imitated:
+        found.append(
+            f"by CUDA's rules: {'; '.join(trace.imitated)}; not compared with a GPU yet; cuDNN's work space is left out"
+        )
+    if ranks > 1:
+        count = (
+            "no repeated blocks: one group"
+            if trace.block is None
+            else f"{trace.block.count} x {trace.block.class_name}"
+        )
+        found.append(
+            f"FSDP2 over {ranks} ranks: {count}; states divided by the ranks, gathered layers added by formula"
+        )
+    return tuple(found)

@@ -1,0 +1,413 @@
+"""A user's module and batch -> the memory of its training steps, by fake tensors: none of it is allocated.
+
+Run as ``python module_memory.py IN.json OUT.json`` in the user's folder, with the user's Python. The model is built,
+and run for two steps (optimizer states exist from the second on), on fake CPU tensors; for a CUDA device the operators
+that keep other memory there get CUDA's rule (cuda_imitation.py). Tensors of a fake CUDA device would end the process
+on a torch without CUDA: there are none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+STEPS = 2
+AT_LEAST_BLOCKS = 4
+"""Fewer repeated blocks are traced as they are."""
+OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "adamw": ("AdamW", {}),
+    "adam": ("Adam", {}),
+    "sgd": ("SGD", {"momentum": 0.9}),
+    "plain-sgd": ("SGD", {}),
+}
+VALUE_ERRORS = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+
+
+class BadRequest(Exception):
+    """What the user gave cannot be traced: the text is for the user."""
+
+
+def main(given: str, result: str) -> int:
+    # This file's own folder was put on the path for it: its names would hide the user's.
+    own = Path(__file__).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != own]
+    request = json.loads(Path(given).read_text(encoding="utf-8"))
+    warnings.filterwarnings(
+        "ignore", "Accessing the data pointer of FakeTensor"
+    )  # torch's own, where modules are copied
+    try:
+        answer = trace(request)
+    except BadRequest as error:
+        answer = {"error": str(error)}
+    Path(result).write_text(json.dumps(answer), encoding="utf-8")
+    return 0
+
+
+def trace(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The memory of the module that the request names: of all its blocks, or extrapolated from 2 and 3 of them."""
+    begin_s = time.monotonic()
+    cuda = _load_own("cuda_imitation.py")
+    on_cuda = request["device"] == "cuda"
+    with cuda.imitate_cuda() if on_cuda else contextlib.nullcontext([]) as changed:
+        tracer = Tracer(request, cuda.GRANULE_BYTES if on_cuda else 1)
+        found = extrapolate(tracer) if request["blocks"] == "extrapolate" else tracer.run(None)
+    return found | {"imitated": changed, "seconds": time.monotonic() - begin_s, "torch": torch.__version__}
+
+
+class FakeMode(fake_tensor.FakeTensorMode):  # type: ignore[no-untyped-call]
+    """A module that is copied stays in its mode (torch 2.13 copies the mode too, and then shares no storage)."""
+
+    def __deepcopy__(self, memo: object) -> FakeMode:
+        return self
+
+
+@contextlib.contextmanager
+def plain_conversion() -> Iterator[None]:
+    """``module.to(...)`` and its kin replace parameters and buffers: torch would swap them, which fake ones refuse."""
+    original = torch.nn.Module._apply
+    replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    inside: list[torch.nn.Module] = []
+
+    def apply(module: torch.nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        inside.append(module)
+        for child in module.children() if recurse else ():
+            child._apply(function)  # type: ignore[no-untyped-call]
+        for tensors in (module._parameters, module._buffers):
+            for name, old in tensors.items():
+                if old is not None:
+                    if id(old) not in replaced:
+                        with torch.no_grad():
+                            new = function(old)
+                        is_parameter = isinstance(old, torch.nn.Parameter)
+                        replaced[id(old)] = old, torch.nn.Parameter(new, old.requires_grad) if is_parameter else new
+                    tensors[name] = replaced[id(old)][1]  # type: ignore[assignment]
+        inside.pop()
+        if not inside:  # until here tied tensors are found again
+            replaced.clear()
+        return module
+
+    torch.nn.Module._apply = apply  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module._apply = original  # type: ignore[method-assign]
+
+
+class Tracer:
+    """Runs the steps that the request describes; each run builds the model anew."""
+
+    def __init__(self, request: Mapping[str, Any], round_bytes: int) -> None:
+        self.request, self.round_bytes = request, round_bytes
+        self.ledgers = _load_own("storage_ledger.py")
+        self.build = load_function(request["file"], request["function"])
+        batch = request["batch"]
+        self.make_batch = load_function(batch["file"], batch["function"]) if "function" in batch else None
+
+    def run(self, block_count: int | None) -> dict[str, Any]:
+        """What was held, with so many of the repeated blocks (None: all)."""
+        on_cpu = self.request["device"] == "cpu"
+        ledger = self.ledgers.StorageLedger(self.round_bytes, *((WORKSPACES, KEPT) if on_cpu else ({}, {})))
+        notes: list[str] = []
+        with (
+            FakeMode(allow_non_fake_inputs=True) as mode,
+            explain(self.request["function"]),
+            plain_conversion(),
+            ledger,
+        ):
+            model = self.build()
+            if not isinstance(model, torch.nn.Module):
+                raise BadRequest(
+                    f"{self.request['function']}() returned {type(model).__name__}; it must return a module"
+                )
+            if self.request["precision"] == "pure-bf16":
+                model.to(torch.bfloat16)
+            blocks = find_blocks(model)
+            if block_count is not None:
+                if blocks is None or len(blocks[1]) < AT_LEAST_BLOCKS:
+                    raise BadRequest("the model has no list of four or more equal blocks to extrapolate from")
+                del blocks[1][block_count:]
+            if blocks is not None:
+                ledger.walk.blocks = name_positions(blocks[1])
+            sizes = {
+                "parameters": ledger.mark(list(model.parameters()), "parameters"),
+                "buffers": ledger.mark(list(model.buffers()), "buffers"),
+            }
+            batch = self._get_batch(mode, model)
+            sizes["inputs"] = ledger.take_in(batch, "inputs")
+
+            def note_gradient(parameter: torch.Tensor) -> None:
+                ledger.mark(parameter.grad, "gradients")
+
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(note_gradient)  # type: ignore[no-untyped-call]
+            sizes |= self._train(model, batch, ledger, notes)
+        peaks = ledger.peaks(least_step=1)
+        return {
+            "sizes": sizes,
+            "peaks": [draw_peak(peak) for peak in peaks.values()],
+            "params": sum(one.numel() for one in model.parameters()),
+            "trained_params": sum(one.numel() for one in model.parameters() if one.requires_grad),
+            "block": describe_blocks(blocks),
+            "notes": list(dict.fromkeys(notes)),
+        }
+
+    def _get_batch(self, mode: Any, model: torch.nn.Module) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and named arguments of the model, as fake tensors."""
+        batch = self.request["batch"]
+        if self.make_batch is None:
+            given = [
+                (one["name"], torch.zeros(one["shape"], dtype=getattr(torch, one["dtype"]))) for one in batch["tensors"]
+            ]
+            unnamed, named = [one for name, one in given if name is None], {name: one for name, one in given if name}
+        else:
+            with torch.utils._python_dispatch._disable_current_modes():
+                made = self.make_batch()
+            made = tree_map_only(torch.Tensor, mode.from_tensor, made)
+            unnamed = list(made) if isinstance(made, (tuple, list)) else [] if isinstance(made, Mapping) else [made]
+            named = dict(made) if isinstance(made, Mapping) else {}
+        if self.request["precision"] == "pure-bf16":
+            unnamed, named = tree_map_only(torch.Tensor, _to_bf16, (unnamed, named))
+        return unnamed, named
+
+    def _train(self, model: torch.nn.Module, batch: Any, ledger: Any, notes: list[str]) -> dict[str, int]:
+        """Steps as most scripts have them: output and loss stay until the next ones replace them."""
+        name, settings = OPTIMIZERS[self.request["optimizer"]]
+        trained = [one for one in model.parameters() if one.requires_grad]
+        if not trained:
+            raise BadRequest("no parameter of the model requires a gradient: there is nothing to train")
+        foreach = self.request["device"] == "cuda"
+        optimizer = getattr(torch.optim, name)(trained, lr=1e-3, foreach=foreach, **settings)
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.request["precision"])
+        sizes: dict[str, int] = {}
+        for step in range(1, STEPS + 1):
+            ledger.step, ledger.phase, ledger.walk.outside = step, "forward", "before"
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=dtype) if dtype is not None else contextlib.nullcontext():
+                output = model(*batch[0], **batch[1])
+                ledger.phase = "loss"
+                loss, note = find_loss(output)
+            notes.append(note)
+            ledger.mark_held(("forward", "loss"), "activations")
+            ledger.phase = "backward"
+            loss.backward()  # type: ignore[no-untyped-call]
+            sizes["gradients"] = ledger.mark([one.grad for one in trained if one.grad is not None], "gradients")
+            ledger.phase = "optimizer"
+            optimizer.step()
+            sizes["optimizer_states"] = ledger.mark(list(optimizer.state.values()), "optimizer_states")
+        return sizes
+
+
+def find_loss(output: Any) -> tuple[torch.Tensor, str]:
+    """What backward starts from, and how it was found."""
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss, "the loss is the output's own"
+    tensors = [one for one in tree_leaves(output) if isinstance(one, torch.Tensor) and one.requires_grad]
+    if not tensors:
+        raise BadRequest(f"the model returned {type(output).__name__} without a tensor that requires a gradient")
+    if tensors[0].dim() == 0:
+        return tensors[0], "the loss is the first scalar of the output"
+    shape = ", ".join(map(str, tensors[0].shape))
+    return tensors[0].mean(), f"the model returns no loss: the mean of its output [{shape}] stands for it"
+
+
+def _to_bf16(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+
+
+# ---- repeated blocks
+
+
+def find_blocks(model: torch.nn.Module) -> tuple[str, Any] | None:
+    """Name and container (ModuleList or Sequential) of the most parameters in children of one class and shape."""
+    best: tuple[int, str, Any] | None = None
+    for name, module in model.named_modules():
+        if not isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) or len(module) < 2:
+            continue
+        looks = {
+            (type(child), tuple((key, one.shape) for key, one in child.named_parameters()))
+            for child in module.children()
+        }
+        count = sum(one.numel() for one in module.parameters())
+        if len(looks) == 1 and count and (best is None or count > best[0]):
+            best = count, name, module
+    return None if best is None else best[1:]
+
+
+def name_positions(blocks: Sequence[torch.nn.Module]) -> dict[int, str]:
+    """id of each block -> first, middle or last."""
+    last = len(blocks) - 1
+    return {id(one): "first" if not i else "last" if i == last else "middle" for i, one in enumerate(blocks)}
+
+
+def describe_blocks(blocks: tuple[str, Any] | None) -> dict[str, Any] | None:
+    if blocks is None:
+        return None
+    name, container = blocks
+    params = sum(one.numel() for one in container[0].parameters())
+    return {"name": name, "class": type(container[0]).__name__, "count": len(container), "params": params}
+
+
+def extrapolate(tracer: Tracer) -> dict[str, Any]:
+    """Linear in the number of blocks, from runs with 2 and 3 of them.
+
+    At each position beside the blocks (before, first, last, after) what is held is linear in their number, so each is
+    extrapolated for itself; a middle block lies between the first and the last.
+    """
+    two, three = tracer.run(2), tracer.run(3)
+    with FakeMode(allow_non_fake_inputs=True), explain(tracer.request["function"]), plain_conversion():
+        whole = tracer.build()
+    blocks = find_blocks(whole)
+    assert blocks is not None
+    more = len(blocks[1]) - 2
+    later = {_moment(peak): peak for peak in three["peaks"]}
+    peaks = []
+    for peak in two["peaks"]:
+        other = later.get(_moment(peak))
+        if other is not None:
+            drawn = {key: extend(peak[key], other[key], more) for key in ("by_category", "by_class")}
+            peaks.append(peak | drawn | {"total_bytes": sum(drawn["by_category"].values())})
+    return two | {
+        "sizes": extend(two["sizes"], three["sizes"], more),
+        "peaks": peaks,
+        "params": sum(one.numel() for one in whole.parameters()),
+        "trained_params": sum(one.numel() for one in whole.parameters() if one.requires_grad),
+        "block": describe_blocks(blocks),
+        "notes": [*two["notes"], f"extrapolated from 2 and 3 of {len(blocks[1])} blocks"],
+    }
+
+
+def _moment(peak: Mapping[str, Any]) -> tuple[Any, ...]:
+    return peak["step"], peak["phase"], peak["position"]
+
+
+def extend(two: Mapping[str, int], three: Mapping[str, int], more: int) -> dict[str, int]:
+    """``two`` and ``more`` times the difference.
+
+    >>> extend({"a": 10, "b": 1}, {"a": 14}, 3)
+    {'a': 22, 'b': 0}
+    """
+    names = [*two, *(name for name in three if name not in two)]
+    return {name: max(0, two.get(name, 0) + more * (three.get(name, 0) - two.get(name, 0))) for name in names}
+
+
+# ---- what operators of the CPU allocate and fake tensors do not tell (oneDNN)
+
+
+def convolution_backward_bytes(args: Sequence[Any]) -> int:
+    """Blocked copies of the output's gradient and of the input, beside the gradients that it returns."""
+    return int(args[0].nbytes + args[1].nbytes)
+
+
+def rnn_layer_bytes(args: Sequence[Any]) -> tuple[int, int]:
+    """The work space that backward needs (output 3), linear in the input's length: asked of real layers of 1 and 2."""
+    sizes = []
+    with torch.utils._python_dispatch._disable_current_modes():
+        for length in (1, 2):
+            real = [torch.zeros(one.shape, dtype=one.dtype) if isinstance(one, torch.Tensor) else one for one in args]
+            real[0] = torch.zeros(length, *args[0].shape[1:], dtype=args[0].dtype)
+            sizes.append(torch.ops.aten.mkldnn_rnn_layer(*real)[3].nbytes)
+    return 3, sizes[0] + (args[0].shape[0] - 1) * (sizes[1] - sizes[0])
+
+
+WORKSPACES: Mapping[str, Callable[[Sequence[Any]], int]] = {"convolution_backward": convolution_backward_bytes}
+KEPT: Mapping[str, Callable[[Sequence[Any]], tuple[int, int]]] = {"mkldnn_rnn_layer": rnn_layer_bytes}
+
+
+# ---- answers and errors
+
+
+def draw_peak(peak: Any) -> dict[str, Any]:
+    return {
+        "total_bytes": peak.total_bytes,
+        **peak.moment._asdict(),
+        "op": peak.op,
+        "by_category": dict(peak.by_category),
+        "by_class": dict(peak.by_class),
+        "block_by_class": dict(peak.block_by_class),
+        "largest": [
+            {
+                "size_bytes": one.size_bytes,
+                "category": one.category,
+                "class": one.place.class_name,
+                "line": os.path.relpath(one.place.line) if one.place.line else "",
+            }
+            for one in peak.largest
+        ],
+    }
+
+
+@contextlib.contextmanager
+def explain(function: str) -> Iterator[None]:
+    """What the user's code raises -> one BadRequest with its line."""
+    try:
+        yield
+    except BadRequest:
+        raise
+    except VALUE_ERRORS as error:
+        raise BadRequest(
+            f"{_user_line(error)} needs the values of a tensor ({error.func}), and a plan has only shapes: compute with"
+            " tensors of fixed shapes there (torch.where, a fixed capacity of each expert), or take numbers from Python"
+        ) from error
+    except Exception as error:
+        what = str(error).splitlines()[0][:300] if str(error) else ""
+        advice = "; leave the model on the CPU: --gpu says what it is planned for" if "cuda" in what.lower() else ""
+        where = _user_line(error) or f"{function}()"
+        raise BadRequest(f"{where} raised {type(error).__name__}: {what}{advice}") from error
+
+
+def _user_line(error: BaseException) -> str:
+    """FILE:LINE (its text) of the innermost frame outside of torch and this folder."""
+    skipped = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parent) + os.sep, "<")
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(skipped)]
+    return f"{os.path.relpath(frames[-1].filename)}:{frames[-1].lineno} ({frames[-1].line})" if frames else ""
+
+
+def load_function(file: str, function: str) -> Callable[[], Any]:
+    """The function of a file, which is imported as a module of its own name and not as __main__."""
+    path = Path(file).resolve()
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    sys.argv = [file]  # a file that reads its arguments while it is imported finds none, and not this program's
+    module = sys.modules.get(path.stem)
+    if getattr(module, "__file__", None) != str(path):
+        module = _load(path, path.stem)
+    found = getattr(module, function, None)
+    if not callable(found):
+        known = ", ".join(sorted(k for k, v in vars(module).items() if callable(v) and not k.startswith("_"))[:20])
+        raise BadRequest(f"{file} has no function {function!r}; it has: {known or 'none'}")
+    return found  # type: ignore[no-any-return]
+
+
+def _load(path: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise BadRequest(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _load_own(name: str) -> Any:
+    """A file beside this one: where hotloop is not installed, it cannot be imported."""
+    file = Path(__file__).resolve().parent / name
+    return _load(file, f"_hotloop_{file.stem}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]))

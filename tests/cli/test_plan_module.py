@@ -1,0 +1,54 @@
+"""hotloop plan --module, from the command line."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotloop.cli import main
+
+SOURCE = """
+from torch import nn
+
+def build():
+    return nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+"""
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SOURCE, encoding="utf-8")
+
+
+def test_a_module_is_planned_over_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--module", "train.py:build", "--batch", "float32[32,64]", "--precision", "bf16", "--ranks", "8"]
+    assert main([*words, "--python", sys.executable, "--json", "plan.json"]) == 0
+    found = json.loads(Path("plan.json").read_text(encoding="utf-8"))
+    assert (found["schema"], found["fits"], found["gpu"]) == ("hotloop.plan/1", True, "h100-80g-sxm")
+    assert found["params"] == 4 * (64 * 64 + 64)
+    assert found["memory"]["params_bytes"] == found["params"] * 4 // 8
+    assert found["tokens_per_step"] is None
+    text = capsys.readouterr().out
+    assert "4 x Linear" in text
+    assert "not compared with a GPU" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--module", "train.py:build"], "--module needs --batch"),
+        (
+            ["--module", "train.py:build", "--batch", "float32[2,64]", "--tokens", "1e9"],
+            "--tokens belongs to a workload",
+        ),
+        (["--batch", "float32[2,64]"], "--batch belongs to --module"),
+        (["--module", "train.py:build", "--batch", "float32[2,64]", "--gpu", "h1000"], "unknown gpu 'h1000'"),
+        (["--module", "train.py:build", "--batch", "float32[2,64]", "--ranks", "0"], "--ranks = 0"),
+        ([], "nothing to plan"),
+    ],
+)
+def test_what_does_not_go_together_is_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *words]) == 2
+    assert message in capsys.readouterr().err

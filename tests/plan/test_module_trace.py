@@ -1,0 +1,126 @@
+from typing import Any
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.plan.hardware_files import read_hardware
+from hotloop.plan.module_trace import (
+    HOPPER_WORKSPACE_BYTES,
+    WORKSPACE_BYTES,
+    describe_trace,
+    find_peak,
+    make_request,
+    predict_module_memory,
+    read_tensors,
+    read_trace,
+)
+
+PARAMS = 1000
+
+
+def peak(phase: str, position: str, **by_category: int) -> dict[str, Any]:
+    return {
+        "step": 2,
+        "phase": phase,
+        "position": position,
+        "op": "mm",
+        "total_bytes": sum(by_category.values()),
+        "by_category": by_category,
+        "by_class": {"Norm": 10, "Linear": 40},
+        "block_by_class": {"Linear": 5},
+        "largest": [{"size_bytes": 40, "category": "activations", "class": "Linear", "line": "train.py:3"}],
+    }
+
+
+def answer(**more: Any) -> dict[str, Any]:
+    states = {"parameters": 2 * PARAMS, "optimizer_states": 4 * PARAMS}
+    return {
+        "params": PARAMS,
+        "sizes": {**states, "gradients": 2 * PARAMS},
+        "peaks": [
+            peak("backward", "after", **states, activations=9000, temporaries=500),
+            peak("optimizer", "after", **states, gradients=2 * PARAMS, temporaries=2 * PARAMS),
+        ],
+        "block": {"name": "layers", "class": "Block", "count": 8, "params": 100},
+        "imitated": ["dropout: keeps a bool mask"],
+        "notes": [],
+        "seconds": 1.0,
+        **more,
+    }
+
+
+def test_one_device_holds_the_worst_moment_with_context_and_cublas() -> None:
+    found = predict_module_memory(read_trace(answer()), read_hardware("a100-80g-sxm"), "pure-bf16")
+    hardware = read_hardware("a100-80g-sxm")
+    assert (found.when, found.logits_bytes, found.buffers_bytes) == ("backward", 500, WORKSPACE_BYTES)
+    assert found.peak_bytes == 15_500 + WORKSPACE_BYTES + hardware.context_bytes
+    hopper = predict_module_memory(read_trace(answer()), read_hardware("h100-80g-sxm"), "pure-bf16")
+    assert hopper.buffers_bytes == HOPPER_WORKSPACE_BYTES
+    cpu = predict_module_memory(read_trace(answer(imitated=[])), read_hardware("cpu"), "pure-bf16")
+    assert cpu.peak_bytes == 15_500
+
+
+def test_ranks_divide_float32_states_and_add_gathered_layers() -> None:
+    """Of 1,000 parameters 200 are no block's. In a block's backward: the rest and two blocks, gradients of the rest and
+    of one block, all in bfloat16, and one block's float32 input of the reduce-scatter. At the loss one block alone."""
+    at_loss, in_block = (
+        peak("backward", position, parameters=2000, optimizer_states=4000, activations=9000, temporaries=500)
+        for position in ("after", "last")
+    )
+    hardware = read_hardware("h100-80g-sxm")
+    trace = read_trace(answer(peaks=[at_loss]))
+    found = predict_module_memory(trace, hardware, "bf16", ranks=4)
+    assert (found.buffers_bytes, found.logits_bytes) == (2 * (200 + 100) + HOPPER_WORKSPACE_BYTES, 500)
+    trace = read_trace(answer(peaks=[in_block, at_loss]))
+    found = predict_module_memory(trace, hardware, "bf16", ranks=4)
+    gathered = 2 * (200 + 2 * 100) + 2 * (200 + 100) + 4 * 100
+    assert found.when == "backward"
+    assert (found.params_bytes, found.optimizer_bytes) == (4 * PARAMS // 4, 8 * PARAMS // 4)
+    assert found.buffers_bytes == 500 + gathered + HOPPER_WORKSPACE_BYTES
+    assert (found.activations_bytes, found.logits_bytes) == (9000, 0)
+    assert find_peak(trace, hardware, "bf16", ranks=4).position == "last"
+
+
+def test_more_ranks_never_need_more() -> None:
+    trace, hardware = read_trace(answer()), read_hardware("h100-80g-sxm")
+    sizes = [predict_module_memory(trace, hardware, "bf16", ranks).peak_bytes for ranks in (2, 4, 8, 64, 1024)]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_notes_name_the_line_and_what_was_not_compared() -> None:
+    trace = read_trace(answer())
+    notes = " ".join(describe_trace(trace, trace.peak, 4))
+    for words in ("Linear 0.0 MiB, Norm", "train.py:3", "not compared with a GPU", "8 x Block", "backward of step 2"):
+        assert words in notes
+
+
+def test_sharded_bf16_is_traced_without_autocast() -> None:
+    batch = read_tensors("x:float32[2,3],bool[]")
+    assert batch == [
+        {"name": "x", "dtype": "float32", "shape": [2, 3]},
+        {"name": None, "dtype": "bool", "shape": []},
+    ]
+    alone = make_request(("a.py", "f"), batch, device="cuda", precision="bf16")
+    sharded = make_request(("a.py", "f"), ("a.py", "g"), device="cuda", precision="bf16", ranks=2)
+    assert (alone["precision"], sharded["precision"]) == ("bf16", "pure-bf16")
+    assert sharded["batch"] == {"file": "a.py", "function": "g"}
+    with pytest.raises(UsageError, match="choose bf16 or fp32"):
+        make_request(("a.py", "f"), batch, device="cuda", precision="fp16", ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("float33[2]", "unknown dtype 'float33'"),
+        ("float32[2,x]", "is no shape"),
+        ("float32[0]", "is no shape"),
+        ("x:float32[2", "is no tensor"),
+    ],
+)
+def test_a_wrong_batch_is_named(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        read_tensors(text)
+
+
+def test_a_function_is_no_list_of_tensors() -> None:
+    assert read_tensors("train.py:make_batch") is None
