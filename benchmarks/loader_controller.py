@@ -85,9 +85,9 @@ ALL = ("0", "1", "2", "4", "adaptive")
 CASES: dict[str, dict[str, Any]] = {
     "waiting": {"data": Waiting, "size": 0, "batches": 400, "arms": ("0", "1", "2", "4", "16", "adaptive", "threads")},
     "waiting, with training": {"data": Waiting, "size": 512, "batches": 150, "arms": ALL},
-    "computing": {"data": Computing, "size": 0, "batches": 150, "arms": ALL},
-    "computing, with training": {"data": Computing, "size": 512, "batches": 150, "arms": ALL},
-    "workers only hurt": {"data": Cheap, "size": 512, "batches": 400, "arms": ALL},
+    "computing": {"data": Computing, "size": 0, "batches": 1500, "arms": ALL},
+    "computing, with training": {"data": Computing, "size": 512, "batches": 1000, "arms": ALL},
+    "workers only hurt": {"data": Cheap, "size": 512, "batches": 12_000, "arms": ALL},
 }
 BATCH = 16
 
@@ -116,7 +116,12 @@ def run_arm(case: str, arm: str) -> dict[str, Any]:
         if number == count:
             break
     end_s = time.perf_counter()
-    found = {"wall_s": end_s - begin_s, "last_half_s": end_s - half_s, "batches": digest.hexdigest()[:16]}
+    found = {
+        "count": count,
+        "wall_s": end_s - begin_s,
+        "last_half_s": end_s - half_s,
+        "batches": digest.hexdigest()[:16],
+    }
     if arm in ("adaptive", "threads"):
         found["changes"] = [[one.batches_count, one.before, one.after] for one in loader.worker_changes]
         loader.close()

@@ -1,11 +1,12 @@
 """Predicted memory of eight models beside what their real steps allocate.
 
 `cpu` compares, for each model, precision and optimizer, the peak that fake tensors predict with the peak of
-torch.profiler's memory events on the real step, each in a process of its own. `blocks` compares extrapolation from 2
+torch.profiler's memory events on the real step, each in a process of its own. `fresh` does the same with six models
+that no rule of the trace was written after. `blocks` compares extrapolation from 2
 and 3 blocks with the trace of all. `cuda` only predicts, for scripts/gpu_plan.py to compare on a machine with a GPU.
 Resumable: every row is kept in benchmarks/results/plan as soon as it is there.
 
-    python benchmarks/plan_modules.py cpu|blocks|cuda [--limit ROWS] [--fresh]
+    python benchmarks/plan_modules.py cpu|fresh|blocks|cuda [--limit ROWS] [--fresh]
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ CASES = [
     for precision, optimizer in (("fp32", "adamw"), ("bf16", "adamw"), ("fp32", "sgd"))
     for model in ("gpt", "bert", "resnet", "vit", "unet", "lstm", "moe", "t5")
 ]
+FRESH_CASES = [
+    (model, precision, "adamw")
+    for precision in ("fp32", "bf16")
+    for model in ("mixer", "convnext", "translator", "graphnet", "denoiser", "waves")
+]
+"""Models that no rule was written after."""
 GPU_FACTOR = 16
 """A GPU's batch is so many times the CPU's: else the work space of cuBLAS is most of its memory."""
 
@@ -95,10 +102,16 @@ def larger(batch: str) -> str:
 
 WHAT: dict[str, Callable[[tuple[str, str, str], str], dict[str, Any]]] = {
     "cpu": compare_cpu,
+    "fresh": compare_cpu,
     "blocks": compare_blocks,
     "cuda": predict_cuda,
 }
-FILES = {"cpu": "modules.json", "blocks": "modules_blocks.json", "cuda": "modules_cuda.json"}
+FILES = {
+    "cpu": "modules.json",
+    "fresh": "modules_fresh.json",
+    "blocks": "modules_blocks.json",
+    "cuda": "modules_cuda.json",
+}
 
 
 def main() -> None:
@@ -115,8 +128,9 @@ def main() -> None:
     if path.exists() and not options.fresh:
         rows = json.loads(path.read_text())["rows"]
     done = {(row["model"], row["precision"], row["optimizer"]) for row in rows}
-    for case in [case for case in CASES if case not in done][: options.limit]:
-        batch = models.BATCHES[case[0]] if options.what == "cpu" else larger(models.BATCHES[case[0]])
+    cases = FRESH_CASES if options.what == "fresh" else CASES
+    for case in [case for case in cases if case not in done][: options.limit]:
+        batch = models.BATCHES[case[0]] if WHAT[options.what] is compare_cpu else larger(models.BATCHES[case[0]])
         found = WHAT[options.what](case, batch)
         names = dict(zip(("model", "precision", "optimizer"), case, strict=True))
         rows.append({**names, "batch": batch, "n": 1, "date": date.today().isoformat(), **found})

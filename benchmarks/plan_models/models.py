@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+sys.path[:0] = [str(Path(__file__).parent)]
+import fresh_models  # noqa: E402
+from fresh_models import (  # noqa: E402, F401
+    make_convnext,
+    make_denoiser,
+    make_graphnet,
+    make_mixer,
+    make_translator,
+    make_waves,
+)
 
 # Tensor shapes: B samples, T tokens, D width, V words, E experts, C capacity.
 
@@ -272,6 +285,7 @@ def make_t5() -> nn.Module:
 
 
 BATCHES: dict[str, str] = {
+    **fresh_models.BATCHES,
     "gpt": "input_ids:int64[2,256],labels:int64[2,256]",
     "bert": "input_ids:int64[4,128],mask:bool[4,128],labels:int64[4,128]",
     "resnet": "images:float32[8,3,96,96],labels:int64[8]",

@@ -19,6 +19,9 @@ WAIT_RATIO = 0.03
 """A loop that waits for less than this part of its time has enough workers."""
 CHANGED_RATIO = 0.25
 """A pace that differs by more from what the same number of workers gave before: the training or the machine changed."""
+CHEAP_NS, CHEAP_S = 2e6, 5.0
+"""Workers for batches that are made in less are not tried before so long: handing a batch over takes as much, and the
+trial, some 0.2 s, is to be a small part of the run."""
 FIRST_HOLD_S, LONGEST_HOLD_S = 5.0, 120.0
 """How long a choice stands before its neighbours are tried again; doubles each time that it was confirmed."""
 
@@ -59,6 +62,7 @@ class WorkerControl:
         self._was_found = False
         """A search has ended: from then on only the nearest numbers are tried."""
         self._workers = 0
+        self._cheap_until = clock() + CHEAP_S
         self._begin(settle=1)
 
     def renewed(self) -> WorkerControl:
@@ -139,6 +143,8 @@ class WorkerControl:
 
     def _candidate(self, workers: int, wait_ratio: float, most: int) -> tuple[int, str] | None:
         """A number that was not tried yet and may be better; None when there is none."""
+        if workers == 0 and self._clock() < self._cheap_until and self._work().wall_ns < CHEAP_NS:
+            return None
         if wait_ratio > WAIT_RATIO:
             work = self._work()
             proposed = self._propose(work, most)
