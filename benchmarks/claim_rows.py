@@ -441,7 +441,7 @@ def _tokenized(table: Row) -> list[Row]:
 
 
 def _loaded(table: Row) -> list[Row]:
-    found = []
+    found, loads = [], [row["load"] for row in table["rows"]]
     for case in dict.fromkeys(row["case"] for row in table["rows"]):
         halves = {
             int(row["arm"]): row["last_half_s"] for row in table["rows"] if row["case"] == case and row["arm"].isdigit()
@@ -457,7 +457,7 @@ def _loaded(table: Row) -> list[Row]:
                 "low": None,
                 "high": None,
                 "n": 1,
-                "unit": "run of each; very busy cores",
+                "unit": f"run of each; load {min(loads):.1f} to {max(loads):.1f}",
             }
         )
     return found

@@ -42,6 +42,8 @@ MAMF: 271.2 of 312, 794.5 of 989.5 and 1402.6 of 1979 TFLOP/s)."""
 FIXED = {"inside_ratio": 1.0, "memory_ratio": 0.85, "host_ns": 300e3, "between_ratio": 0.9}
 OTHER = {"product_ratio": 0.75, "fp8_ratio": 0.65, "attention_ratio": 0.25, "megatron_attention_ratio": 0.45}
 """Of devices without rows."""
+CPU = {"idle_outputs": 0.0, "host_ns": 0.0, "step_host_ns": 0.0, "product_ratio": 0.9, "attention_ratio": 0.3}
+"""A core has no waves of tiles, and nothing launches its work ahead of it."""
 MEANINGS = {
     "inside_ratio": "not fitted: the links' figures are those of rings",
     "memory_ratio": "not fitted: what a plain copy reaches",
@@ -176,6 +178,8 @@ def draw(constants: Constants, rows: Sequence[Row], errors: Mapping[str, Mapping
     lines += [_constant(name, value, "all") for name, value in constants["all"].items()]
     lines += ["", "# Devices without rows: between what the others reach.", "[devices.other]"]
     lines += [_constant(name, value, "not fitted") for name, value in OTHER.items()]
+    lines += ["", "# A core has no waves of tiles, and nothing launches its work ahead of it.", "[devices.cpu]"]
+    lines += [_constant(name, value, "not fitted") for name, value in CPU.items()]
     for name in (*ALIKE, *sorted(STARTS.keys() - ALIKE.keys() - {"all"})):
         lines += ["", f"[devices.{name}]"]
         for table in dict.fromkeys((ALIKE.get(name, name), name)):

@@ -46,5 +46,10 @@ def _latency_ns(rank: RankAnalysis) -> float | None:
 
 def measure_compute_ns(training: Training) -> float:
     """ns per batch that the lead process's step takes beside waiting for it."""
+    return measure_step_ns(training) / max(1.0, training.lead.rank.mean["batches"])
+
+
+def measure_step_ns(training: Training) -> float:
+    """Mean step of the lead process without its wait for batches."""
     rank = training.lead.rank
-    return (rank.step_mean_ns - rank.breakdown.mean_ns("input_wait")) / max(1.0, rank.mean["batches"])
+    return rank.step_mean_ns - rank.breakdown.mean_ns("input_wait")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 ORDER, SUMMARY = 8, "does it fit, before the hardware is rented: memory of a planned training"
 ZERO_OPTIONS = ("params", "ranks", "precision", "optimizer")
-FILE_OPTIONS = ("why_oom", "tokens", "scaling", "optimize", "gpu_counts", "gpus", "hours", "params")
+FILE_OPTIONS = ("why_oom", "measured", "tokens", "scaling", "optimize", "gpu_counts", "gpus", "hours", "params")
 MODULE_OPTIONS = ("batch", "gpu", "python")
 
 
@@ -46,6 +46,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--python", metavar="FILE", help="module: interpreter that has torch (default: PATH's)")
     parser.add_argument(
         "--why-oom", action="store_true", help="rank what would save memory, also where the run fits easily"
+    )
+    parser.add_argument(
+        "--measured",
+        action="append",
+        default=[],
+        metavar="FILE.toml=RUN",
+        help="calibrate the time by the step of a recorded run and its workload file; may be given several times",
     )
     parser.add_argument("--tokens", type=float, metavar="N", help="of the whole training, such as 1e12; 1e9 by default")
     parser.add_argument(
@@ -112,6 +119,7 @@ def execute(arguments: argparse.Namespace) -> int:
         _check_search(arguments)
         report = make_plan(
             read_workload_file(arguments.file),
+            measured=arguments.measured,
             wants_remedies=arguments.why_oom,
             tokens=_read_tokens(arguments.tokens),
             scaling=arguments.scaling,

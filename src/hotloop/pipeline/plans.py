@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from hotloop import __version__
+from hotloop.analyze.scaling import measure_step_ns
+from hotloop.core.errors import UsageError
 from hotloop.core.planning import PlanReport
 from hotloop.core.prediction import CostPrediction, StepPrediction
+from hotloop.pipeline.launches import read_training
+from hotloop.plan.calibrate import MeasuredStep, calibrate
 from hotloop.plan.cost import pick_price, predict_cost
 from hotloop.plan.options import build_scaling, build_search
 from hotloop.plan.planner import build_plan
 from hotloop.plan.time import predict_step
-from hotloop.plan.workload_file import PlanRequest
+from hotloop.plan.workload_file import PlanRequest, read_workload_file
 
 USUAL_TOKENS = 10**9
 """Whose cost is stated where nobody says how many tokens the training has."""
@@ -21,6 +26,7 @@ USUAL_TOKENS = 10**9
 def make_plan(
     request: PlanRequest,
     *,
+    measured: Sequence[str] = (),
     wants_remedies: bool = False,
     tokens: int | None = None,
     scaling: str | None = None,
@@ -31,20 +37,41 @@ def make_plan(
 ) -> PlanReport:
     """The plan, with time and cost of a training on ``tokens``.
 
+    ``measured``: FILE.toml=RUN each, a recorded run and its workload, by whose steps the time is calibrated.
     ``scaling``: weak or strong. ``goal``: time, cost or memory, searched over ``gpu_counts`` of the request's device or
     of the devices named in ``gpus``, to end within ``hours``.
     """
     total = USUAL_TOKENS if tokens is None else tokens
+    efficiency = calibrate([read_measured(one) for one in measured]) if measured else None
 
     def price(step: StepPrediction, asked: PlanRequest) -> CostPrediction:
         paid = pick_price(asked.hardware, asked.price_kind)
         return predict_cost(step, asked.workload, asked.hardware, total, price=paid)
 
     report = build_plan(
-        request, __version__, predict_step=predict_step, predict_cost=price, wants_remedies=wants_remedies
+        request,
+        __version__,
+        predict_step=partial(predict_step, efficiency=efficiency),
+        predict_cost=price,
+        wants_remedies=wants_remedies,
     )
     return replace(
         report,
-        scaling=build_scaling(request, scaling, total) if scaling else (),
-        search=build_search(request, goal, total, gpu_counts, gpus, hours) if goal else None,
+        scaling=build_scaling(request, scaling, total, efficiency) if scaling else (),
+        search=build_search(request, goal, total, gpu_counts, gpus, hours, efficiency) if goal else None,
     )
+
+
+def read_measured(text: str) -> MeasuredStep:
+    """FILE.toml=RUN -> the workload of the file, and the run's mean step without its wait for batches.
+
+    Raises UsageError where the run had another number of processes than the file has devices.
+    """
+    file, _, run = text.partition("=")
+    if not run:
+        raise UsageError(f"--measured {text}: give FILE.toml=RUN, a workload file and the recorded run of it")
+    request, (training, _) = read_workload_file(file), read_training(run)
+    ranks = len(training.analysis.ranks)
+    if ranks != request.workload.gpus:
+        raise UsageError(f"{run} trained on {ranks} processes, but {file} plans {request.workload.gpus}")
+    return MeasuredStep(workload=request.workload, hardware=request.hardware, step_ns=measure_step_ns(training))

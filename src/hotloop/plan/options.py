@@ -8,6 +8,7 @@ from dataclasses import replace
 from hotloop.core.planning import PlannedOption, PlannedScale, PlannedSearch
 
 from .cost import pick_price, predict_cost
+from .efficiency import Efficiency
 from .hardware_files import read_hardware
 from .memory import predict_memory
 from .scaling import scaling_curve
@@ -18,13 +19,15 @@ SCALES = 8
 """Points of a scaling curve: each has twice the devices of the one before."""
 
 
-def build_scaling(request: PlanRequest, kind: str, tokens: int) -> tuple[PlannedScale, ...]:
+def build_scaling(
+    request: PlanRequest, kind: str, tokens: int, efficiency: Efficiency | None = None
+) -> tuple[PlannedScale, ...]:
     """The curve from the request's count on, by doubling."""
     workload, hardware = request.workload, request.hardware
     price = pick_price(hardware, request.price_kind)
     counts = [workload.gpus * 2**power for power in range(SCALES) if workload.gpus * 2**power <= GPU_LIMIT]
     found = []
-    for point in scaling_curve(workload, hardware, counts, weak=kind == "weak"):
+    for point in scaling_curve(workload, hardware, counts, weak=kind == "weak", efficiency=efficiency):
         run = replace(workload.run, global_batch=point.global_batch)
         grown = replace(workload, gpus=point.gpus, run=run)
         cost = predict_cost(point.step, grown, hardware, tokens, price=price)
@@ -49,6 +52,7 @@ def build_search(
     gpu_counts: Sequence[int] | None,
     gpus: Sequence[str],
     hours: float | None,
+    efficiency: Efficiency | None = None,
 ) -> PlannedSearch:
     """The best of what fits, by the goal: over the GPU counts, of the request's device or those in ``gpus``."""
     found = search(
@@ -60,6 +64,7 @@ def build_search(
         hours=hours,
         gpu_counts=gpu_counts,
         price_kind=request.price_kind,
+        efficiency=efficiency,
     )
     return PlannedSearch(
         goal=goal,
