@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-ORDER, SUMMARY = 8, "does it fit, before the hardware is rented: memory of a planned training"
+ORDER, SUMMARY = 8, "memory, time and cost of a training before the hardware is rented"
 ZERO_OPTIONS = ("params", "ranks", "precision", "optimizer")
 FILE_OPTIONS = ("why_oom", "measured", "tokens", "scaling", "optimize", "gpu_counts", "gpus", "hours", "params")
 MODULE_OPTIONS = ("batch", "gpu", "python")
@@ -22,8 +22,8 @@ def add_parser(subparsers: Any) -> None:
         "plan",
         help=SUMMARY,
         description="Plan a training from a TOML file with [model], [run] and [hardware]: memory of the device that "
-        "needs most, what holds it, and what would save how much. Needs no GPU and no torch. docs/plan.md describes "
-        "the file and states the error on published runs.",
+        "needs most and what would save it, time of a step, cost. Needs no GPU and no torch. docs/plan.md describes the "
+        "file and states the error on published runs.",
         usage="hotloop plan FILE.toml [options]\n       hotloop plan zero --params N --ranks N [options]\n"
         "       hotloop plan --module FILE.py:FUNCTION --batch SHAPES [options]",
     )
