@@ -22,8 +22,8 @@ def add_parser(subparsers: Any) -> None:
         "plan",
         help=SUMMARY,
         description="Plan a training from a TOML file with [model], [run] and [hardware]: memory of the device that "
-        "needs most and what would save it, time of a step, cost. Needs no GPU and no torch. docs/plan.md describes the "
-        "file and states the error on published runs.",
+        "needs most and what would save it, time of a step, cost. Needs no GPU and no torch. docs/plan.md describes "
+        "the file and states the error on published runs.",
         usage="hotloop plan FILE.toml [options]\n       hotloop plan zero --params N --ranks N [options]\n"
         "       hotloop plan --module FILE.py:FUNCTION --batch SHAPES [options]",
     )
