@@ -1,11 +1,13 @@
 """hotloop plan --module, from the command line."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import hotloop
 from hotloop.cli import main
 
 SOURCE = """
@@ -52,3 +54,15 @@ def test_a_module_is_planned_over_ranks(capsys: pytest.CaptureFixture[str]) -> N
 def test_what_does_not_go_together_is_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
+    request = tmp_path / "request.json"
+    request.write_text("{}")
+    program = Path(hotloop.__file__).parent / "probe" / "module_memory.py"
+    words = [sys.executable, "-I", "-S", str(program), str(request), str(tmp_path / "answer.json")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"hotloop: {sys.executable} has no torch; activate its environment, or give --python FILE"
+    ]

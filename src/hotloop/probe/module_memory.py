@@ -20,6 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+if importlib.util.find_spec("torch") is None:
+    raise SystemExit(f"hotloop: {sys.executable} has no torch; activate its environment, or give --python FILE")
+
 import torch
 from torch._subclasses import fake_tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
