@@ -192,9 +192,10 @@ def test_a_worker_that_is_killed_is_an_error_and_the_job_goes_on(
 
     monkeypatch.setattr(tokenize_job, "_SYNC_EVERY_S", 0.0)
     job = make_job([write_jsonl(tmp_path / "a.jsonl")], tokenizer)
+    others = {child.pid for child in multiprocessing.active_children()}  # of earlier tests in this process
 
     def kill_a_worker(state: object) -> None:
-        os.kill(multiprocessing.active_children()[0].pid or 0, 9)
+        os.kill(next(pid for child in multiprocessing.active_children() if (pid := child.pid or 0) not in others), 9)
 
     with pytest.raises(HotloopError, match="a tokenizing process was killed"):
         tokenize(job, tmp_path / "out", 2, notice=kill_a_worker)
