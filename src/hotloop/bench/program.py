@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,16 @@ def run_ranks(
         try:
             for result, variables in zip(results, ranks, strict=True):
                 words = [python, str(program), str(given), str(result)]
-                children.append(
-                    subprocess.Popen(
-                        words,
-                        stdin=subprocess.DEVNULL,
-                        stdout=2,
-                        start_new_session=True,
-                        env={**os.environ, **variables},
+                with _interrupts_deferred():
+                    children.append(
+                        subprocess.Popen(
+                            words,
+                            stdin=subprocess.DEVNULL,
+                            stdout=2,
+                            start_new_session=True,
+                            env={**os.environ, **variables},
+                        )
                     )
-                )
             code = _wait_all(children, timeout_s)
         except OSError as error:
             raise BenchmarkError(f"the benchmark could not be started with {python}: {error.strerror}") from error
@@ -94,6 +96,23 @@ def run_ranks(
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise BenchmarkError(f"the benchmark ended with {how}; see its output above ({python})")
     return answers[0]
+
+
+@contextlib.contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Ctrl-C within is raised at the end, so that no child is started that nobody knows of."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    seen: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: seen.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if seen:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _wait_all(children: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> int:
