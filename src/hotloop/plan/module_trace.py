@@ -23,8 +23,8 @@ TENSOR = re.compile(r"(?:(\w+):)?(\w+)\[([^\]]*)\]")
 EXAMPLE = '"input_ids:int64[8,1024],labels:int64[8,1024]", "float32[32,3,224,224]", or FILE.py:FUNCTION'
 WORKSPACE_BYTES = 2 * 8320 * 1024
 HOPPER_WORKSPACE_BYTES = 2 * 32 * 1024 * 1024
-"""cuBLAS, for the handle of forward and that of backward: :4096:2:16:8, from compute capability 9 on :4096:8 (torch's
-notes on CUDA, "cuBLAS workspaces")."""
+"""cuBLAS, taken to be one for forward and one for backward: 8,519,680 bytes each (discuss.pytorch.org/t/178671), 32 MiB
+from compute capability 9 on (pytorch/pytorch#120925)."""
 HOPPER = ("H100", "H200", "B200")
 ERROR_RATIO = 0.05
 """Every row of docs/plan-module.md, on the CPU, lies within it; no GPU was compared."""

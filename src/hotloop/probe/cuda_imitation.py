@@ -19,13 +19,19 @@ FLASH_WIDTH = 256
 """The widest attention head of the flash kernel."""
 LOW = (torch.float16, torch.bfloat16)
 
-# torch 2.13, aten/src/ATen/autocast_mode.h: in float32 on CUDA, in their input's type on the CPU.
+# torch 2.13, include/ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE: in float32 on CUDA. Those
+# for which the CPU has a rule of its own keep it.
 FLOAT32 = (
     "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm "
-    "native_layer_norm group_norm rms_norm cosine_similarity kl_div l1_loss smooth_l1_loss poisson_nll_loss "
-    "soft_margin_loss binary_cross_entropy_with_logits logsumexp renorm dist pdist"
+    "native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity poisson_nll_loss "
+    "cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss "
+    "mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss "
+    "binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d "
+    "_upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d "
+    "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa "
+    "upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
 )
-FLOAT32_RESULT = "softmax log_softmax cumprod cumsum prod sum"
+FLOAT32_RESULT = "prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum"
 """Those that get dtype=float32 where the call names none."""
 
 
