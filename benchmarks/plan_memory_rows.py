@@ -2,9 +2,8 @@
 
 python benchmarks/plan_memory_rows.py [--published FOLDER] [--out FILE]
 
-The rows lie beside the repository, in ../shared/published; facts with citations, which the raw table repeats. A row
-that cannot be forecast is listed with the reason. A family on which a constant was set is marked as used; error bars
-come from the others.
+The rows are those of benchmarks/published, facts with citations. One that cannot be forecast has its reason.
+A family on which a constant was set is marked as used; error bars come from the others.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from hotloop.plan.memory import FRAGMENTATION_RATIO, predict_memory
 from hotloop.plan.workload_file import read_model
 from hotloop.plan.zero import zero_memory
 
-PUBLISHED = ROOT.parent / "shared" / "published"
+PUBLISHED = ROOT / "benchmarks" / "published"
 OUT = ROOT / "benchmarks" / "results" / "plan" / "memory.json"
 GB, GIB = 1e9, 2.0**30
 
