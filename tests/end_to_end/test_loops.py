@@ -444,11 +444,8 @@ def test_a_forward_that_is_called_past_the_module(tmp_path: Path, layers: bool) 
     ran = run_script(tmp_path, OWN_FORWARD.replace("{layers}", str(layers)))
     assert ran.stdout == "forward\n", ran.stderr  # scripting sees the class as it was
     assert ran.seen["step"]["count"] == 60
-    assert ran.phase("forward")["share_ratio"] > 0.05
+    assert ran.phase("forward")["share_ratio"] > 0.05  # one that is not seen has none: its time is 'other'
     assert ran.phase("validation")["share_ratio"] > 0.05
-    # A forward that is not seen is 'other', most of the step; on a machine with other programs some time is so anyway.
-    seen = ran.phase("forward")["share_ratio"] + ran.phase("validation")["share_ratio"]
-    assert ran.phase("other")["share_ratio"] < seen
     assert not [line for line in ran.seen["health"] if "agent failed" in line["message"]]
 
 

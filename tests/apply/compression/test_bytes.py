@@ -64,10 +64,17 @@ def sent_bytes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("method", "least_ratio", "most_ratio"),
-    [("bf16", 0.49, 0.51), ("int8", 0.25, 0.26), ("topk", 0.0195, 0.0215), ("powersgd", 0.015, 0.02)],
+    [
+        ("plain", 1, 1.05),
+        ("bf16", 0.5, 0.525),
+        ("int8", 0.25, 0.2625),
+        ("topk", 0.02, 0.022),
+        ("powersgd", 0.015, 0.02),
+    ],
 )
 def test_a_hook_sends_what_it_says(
     sent_bytes: dict[str, int], method: str, least_ratio: float, most_ratio: float
 ) -> None:
-    ratio = sent_bytes[method] / sent_bytes["plain"]
+    gradient_bytes = 6 * 8 * (512 * 512 + 512) * 4  # counted, for the link sends some packets again, more of one method
+    ratio = sent_bytes[method] / gradient_bytes
     assert least_ratio <= ratio <= most_ratio, json.dumps(sent_bytes)
