@@ -38,11 +38,13 @@ Rows = NDArray[np.int64]
 
 AFTER_BACKWARD = (
     "gc", "layernorm-grads-all-reduce", "embedding-grads-all-reduce", "grads-reduce-scatter",
-    "optimizer-clip-main-grad", "optimizer",
+    "separate-grads-all-reduce", "optimizer-clip-main-grad", "optimizer",
 )  # fmt: skip
 """What follows a worker's last backward, in this order."""
 SLOWEST_RATIO = 0.03
 """The part of the workers that M_W is about (section 5.1 of the paper)."""
+CLOCK_ERROR_S = 0.01
+"""A transfer that ends this long before its latest start shows an error of the clocks: it counts as 0."""
 CAUSE_RATIO = 0.5
 """The part of a slowdown that something has to explain before the verdict names it (the same section)."""
 _SHARED = {"forward-send": "forward-pp-comm", "forward-recv": "forward-pp-comm"} | {
@@ -54,6 +56,7 @@ _COMMUNICATION = [kind in TRANSFERS or kind in COLLECTIVES for kind in OPERATION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Operation:
+    rank: int
     dp_rank: int
     stage: int
     kind: str
@@ -93,16 +96,16 @@ class _Replay:
         self._replayed_mean_s = sum(w * times.mean() for w, times in zip(self._weights, self._replayed, strict=True))
 
     def report(self) -> StragglerReport:
-        everything = {(one.dp_rank, one.stage) for shape in self._shapes for one in shape.operations}
+        everything = {(one.dp_rank, one.stage): one.rank for shape in self._shapes for one in shape.operations}
         stages, dp_ranks = sorted({stage for _, stage in everything}), sorted({dp for dp, _ in everything})
         by_dp_rank = {dp: self._slowdown("dp_rank", {dp}) for dp in dp_ranks}
         by_stage = {stage: self._slowdown("stage", {stage}) for stage in stages}
         by_worker = sorted(
             (
-                WorkerSlowdown(dp_rank=dp, stage=stage, slowdown_ratio=min(by_dp_rank[dp], by_stage[stage]))
-                for dp, stage in everything
+                WorkerSlowdown(rank=rank, dp_rank=dp, stage=stage, slowdown_ratio=min(by_dp_rank[dp], by_stage[stage]))
+                for (dp, stage), rank in everything.items()
             ),
-            key=lambda one: (-one.slowdown_ratio, one.dp_rank, one.stage),
+            key=lambda one: (-one.slowdown_ratio, one.rank),
         )
         slowest = by_worker[: math.ceil(SLOWEST_RATIO * len(by_worker))]
         workers = {(one.dp_rank, one.stage) for one in slowest}
@@ -283,6 +286,7 @@ def _build_shape(table: OperationTable, steps: tuple[int, ...], rows: Rows) -> _
     first = rows[0]
     operations = tuple(
         _Operation(
+            rank=int(table.rank[row]),
             dp_rank=int(table.dp_rank[row]),
             stage=int(table.stage[row]),
             kind=OPERATIONS[table.kind[row]],
@@ -298,6 +302,7 @@ def _build_shape(table: OperationTable, steps: tuple[int, ...], rows: Rows) -> _
     lengths = table.duration_s[rows].copy()
     for group in groups:
         lengths[:, group] = ends[:, group] - starts[:, group].max(axis=1, keepdims=True)
+    lengths[lengths <= -CLOCK_ERROR_S] = 0.0
     return _Shape(
         operations=operations,
         order=tuple(_sort_groups(len(operations), waits, groups)),
@@ -315,6 +320,7 @@ class _Dependencies:
         self._waits: list[list[int]] = [[] for _ in operations]
         self._ends_of: dict[tuple[int, str, int, int], list[int]] = defaultdict(list)
         self._last_chunk = max((one.model_chunk for one in operations if one.kind == FORWARD), default=0)
+        self._communicates = any(one.kind in TRANSFERS for one in operations)
 
     def find(self) -> tuple[list[list[int]], list[list[int]]]:
         workers: dict[tuple[int, int], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -338,62 +344,77 @@ class _Dependencies:
 
     def _order_worker(self, by_kind: dict[str, list[int]], computes: list[int]) -> None:
         self._chain(computes)
-        for kind in (*TRANSFERS, "params-all-gather", "grads-reduce-scatter"):
+        for kind in TRANSFERS:
             self._chain(by_kind.get(kind, []))
-        for gather in by_kind.get("params-all-gather", ()):
-            chunk = self._operations[gather].chunk
-            self._waits[next((at for at in computes if self._operations[at].chunk == chunk), computes[0])].append(
-                gather
-            )
-        if any(by_kind.get(kind) for kind in TRANSFERS):
-            last = self._last_chunk
-            self._match(by_kind, "forward-recv", [at for at in by_kind[FORWARD] if self._chunk(at) > 0], 0)
-            self._match(by_kind, "forward-send", [at for at in by_kind[FORWARD] if self._chunk(at) < last], 1)
-            self._match(by_kind, "backward-recv", [at for at in by_kind[BACKWARD] if self._chunk(at) < last], 0)
-            self._match(by_kind, "backward-send", [at for at in by_kind[BACKWARD] if self._chunk(at) > 0], -1)
+        gathers, scatters = by_kind.get("params-all-gather", []), by_kind.get("grads-reduce-scatter", [])
+        self._chain([*gathers, *scatters])
+        for gather in gathers:
+            self._waits[self._computes_of(gather, computes)[0]].append(gather)
+        for kind in TRANSFERS:
+            self._match(kind, by_kind.get(kind, []), by_kind[FORWARD if kind.startswith("forward") else BACKWARD])
+        first_backward = next((at for at, one in enumerate(computes) if self._operations[one].kind == BACKWARD), 0)
+        if first_backward > 1 and by_kind.get("backward-recv"):
+            self._waits[by_kind["backward-recv"][0]].append(computes[first_backward - 2])
+        overlaps = bool(by_kind.get("separate-grads-all-reduce"))
         before = [computes[-1]]
         for kind in AFTER_BACKWARD:
             members = by_kind.get(kind, [])
+            if overlaps and kind == "grads-reduce-scatter":
+                for scatter in members:
+                    self._waits[scatter].append(self._computes_of(scatter, computes)[-1])
+                continue
+            if overlaps and kind == "layernorm-grads-all-reduce":
+                before = [*before, *scatters[-1:]]
             for at in members:
-                self._waits[at] += self._ended_before(at, before, computes)
+                self._waits[at] += before
             before = members or before
+
+    def _computes_of(self, at: int, computes: list[int]) -> list[int]:
+        """The computations of an operation's model chunk."""
+        chunk = self._operations[at].chunk
+        return [one for one in computes if self._operations[one].chunk == chunk] or computes
 
     def _chain(self, members: Sequence[int]) -> None:
         for earlier, later in pairwise(members):
             self._waits[later].append(earlier)
 
-    def _chunk(self, at: int) -> int:
-        return self._operations[at].model_chunk
+    def _match(self, kind: str, transfers: Sequence[int], computes: Sequence[int]) -> None:
+        """The n-th transfer belongs to the n-th computation of its direction; its partner is known by chunk and batch.
 
-    def _match(self, by_kind: dict[str, list[int]], kind: str, computes: Sequence[int], towards: int) -> None:
-        """The n-th transfer belongs to the n-th computation that needs one; its partner is known by chunk and batch."""
-        transfers = by_kind.get(kind, [])
-        if len(transfers) != len(computes):
+        With interleaved stages a profiler may record a transfer for every computation, also for those at the model's
+        ends, which have no partner: they wait for nobody else. It may miss the first receive, or record some outside.
+        """
+        direction, _, side = kind.partition("-")
+        towards = (1 if direction == "forward" else -1) * (1 if side == "send" else -1)
+        chunks = range(self._last_chunk + 1)
+        needing = [at for at in computes if self._operations[at].model_chunk + towards in chunks]
+        starts, ends = self._starts[0], self._ends[0]
+        if side == "recv":
+            inside = [at for at in transfers if starts[at] <= max((starts[one] for one in computes), default=0.0)]
+        else:
+            inside = [at for at in transfers if ends[at] >= min((ends[one] for one in computes), default=0.0)]
+        for matched in (computes, needing, computes[1:] if side == "recv" else needing):
+            if len(matched) == len(inside):
+                break
+        else:
+            if not transfers and not self._communicates:
+                return  # one stage, or a profiler that recorded no transfers at all
             one = self._operations[(transfers or computes)[0]]
             raise TraceError(
-                f"data-parallel rank {one.dp_rank} stage {one.stage} has {len(transfers)} {kind} for {len(computes)} "
+                f"data-parallel rank {one.dp_rank} stage {one.stage} has {len(inside)} {kind} for {len(needing)} "
                 "computations"
             )
-        direction = kind.partition("-")[0]
-        same = by_kind[FORWARD if direction == "forward" else BACKWARD]
-        for transfer, compute in zip(transfers, computes, strict=True):
-            one = self._operations[compute]
-            if towards:
+        for transfer, compute in zip(inside, matched, strict=True):
+            if side == "send":
                 self._waits[transfer].append(compute)
             else:
                 self._waits[compute].append(transfer)
-                place = same.index(compute)  # a receive is posted after the computation before its own
-                self._waits[transfer] += same[place - 1 : place] if place else []
-            self._ends_of[one.dp_rank, direction, one.model_chunk + towards, one.micro_batch].append(transfer)
-
-    def _ended_before(self, at: int, before: Sequence[int], computes: Sequence[int]) -> list[int]:
-        """Those of ``before`` that the recording does not contradict; else the last computation that it does not."""
-        start = self._starts[:, at]
-        tolerance_s = 1e-4 * (self._ends.max() - self._starts.min())
-        kept = [one for one in before if np.median(start - self._ends[:, one]) > -tolerance_s]
-        if kept:
-            return kept
-        return [one for one in computes if np.median(start - self._ends[:, one]) > -tolerance_s][-1:]
+                place = computes.index(compute)  # a receive is posted after the computation before its own
+                self._waits[transfer] += computes[place - 1 : place] if place else []
+            one = self._operations[compute]
+            if one.model_chunk + towards in chunks:
+                end = one.model_chunk + (towards if side == "send" else 0)
+                self._ends_of[one.dp_rank, direction, end, one.micro_batch].append(transfer)
 
     def _list_collectives(self) -> list[list[int]]:
         """Data-parallel ones join the ranks of a stage, embeddings the stages of a rank, and clipping everybody.
@@ -408,7 +429,7 @@ class _Dependencies:
             own = (one.kind, one.dp_rank, one.stage)
             turn = seen[own]
             seen[own] += 1
-            if one.kind in ("params-all-gather", "grads-reduce-scatter"):
+            if one.kind in ("params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce"):
                 joined[one.kind, one.stage, turn].append(at)
             elif one.kind == "embedding-grads-all-reduce":
                 joined[one.kind, one.dp_rank, turn].append(at)

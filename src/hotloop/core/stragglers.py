@@ -25,6 +25,7 @@ COLLECTIVES = (
     "layernorm-grads-all-reduce",
     "embedding-grads-all-reduce",
     "grads-reduce-scatter",
+    "separate-grads-all-reduce",
     "optimizer-clip-main-grad",
 )
 OPERATIONS = (FORWARD, BACKWARD, *TRANSFERS, *COLLECTIVES, "gc", "optimizer")
@@ -37,6 +38,7 @@ class OperationTable:
 
     source: str
     step: Integers
+    rank: Integers
     dp_rank: Integers
     stage: Integers
     kind: Integers
@@ -62,6 +64,7 @@ class Slowdown:
 class WorkerSlowdown:
     """The same of one worker: the lesser of its data-parallel rank's and its stage's."""
 
+    rank: int
     dp_rank: int
     stage: int
     slowdown_ratio: float

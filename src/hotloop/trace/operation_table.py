@@ -1,7 +1,8 @@
 """A parquet table of a pipeline training's operations, one row each, -> an OperationTable; by pyarrow.
 
-The columns are those of ByteDance's StragglerAnalysis: ``dp_rank``, ``stage``, ``step``, ``optype``, ``start_ts`` and
-``duration`` (seconds), ``mc`` and ``gmc`` (model chunk in the stage and in the model), ``mb_id`` (micro-batch).
+The columns are those of ByteDance's StragglerAnalysis: ``rank``, ``dp_rank``, ``stage``, ``step``, ``optype``,
+``start_ts`` and ``duration`` (seconds), ``mc`` and ``gmc`` (model chunk in the stage and in the model), ``mb_id``
+(micro-batch).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ SUFFIX = ".parquet"
 MAX_ROWS = 50_000_000
 MAX_WORKERS_SPAN = 1_000_000
 INTEGERS = {
-    "step": "step", "dp_rank": "dp_rank", "stage": "stage", "mc": "chunk", "gmc": "model_chunk", "mb_id": "micro_batch",
+    "step": "step", "rank": "rank", "dp_rank": "dp_rank", "stage": "stage", "mc": "chunk", "gmc": "model_chunk",
+    "mb_id": "micro_batch",
 }  # fmt: skip
 SECONDS = {"start_ts": "start_s", "duration": "duration_s"}
 

@@ -87,8 +87,10 @@ def _longer(one: Slowdown) -> str:
 
 
 def _list_workers(report: StragglerReport) -> Table:
-    rows = [(f"rank {one.dp_rank}", f"stage {one.stage}", f"{one.slowdown_ratio:.3f}x") for one in report.by_worker]
-    return Table(header=("data-parallel", "pipeline", "slowdown"), rows=tuple(rows[:MAX_ROWS]), left=frozenset({0, 1}))
+    rows = [(str(one.rank), str(one.dp_rank), str(one.stage), f"{one.slowdown_ratio:.3f}x") for one in report.by_worker]
+    return Table(
+        header=("rank", "data-parallel rank", "stage", "slowdown"), rows=tuple(rows[:MAX_ROWS]), left=frozenset()
+    )
 
 
 def _plot_steps(report: StragglerReport) -> LinePlot:
