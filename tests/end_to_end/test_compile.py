@@ -124,6 +124,6 @@ def test_nothing_is_added_to_compilation(tmp_path: Path, form: str, plain: Path)
     assert json.loads(ran.stdout) == json.loads((plain / f"{form}.out").read_text())
     assert _without_times(ran.stderr) == _without_times((plain / f"{form}.err").read_text())
     assert ran.seen["step"]["count"] == 30
-    assert ran.phase("forward")["share_ratio"] > 0.01
-    assert ran.phase("optimizer")["share_ratio"] > 0.01
+    assert ran.phase("forward")["share_ratio"] > 0
+    assert ran.phase("optimizer")["share_ratio"] > 0
     assert abs(sum(p["share_ratio"] for p in ran.seen["breakdown"].values()) - 1) < 1e-9

@@ -35,7 +35,7 @@ def check(ran: Ran, steps: int, batches_per_step: float) -> None:
     assert report["step"]["count"] == steps
     assert report["step"]["units_per_step"] == pytest.approx(16 * batches_per_step, rel=0.05)
     for name in ("forward", "backward", "optimizer"):
-        assert ran.phase(name)["share_ratio"] > 0.01
+        assert ran.phase(name)["share_ratio"] > 0
     assert abs(sum(p["share_ratio"] for p in report["breakdown"].values()) - 1) < 1e-9
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -192,7 +193,8 @@ def test_a_cache_that_fills_in_the_first_epoch_is_a_finding_about_the_run(tmp_pa
     assert finding["evidence"]["cause"] == "cold-cache"
     # 24 batches of four samples of 20 ms, less the first batch.
     assert 23 * 0.08e9 * 0.9 < finding["cost_ns"] < excluded["total_ns"]
-    assert "first epoch" in ran.seen["verdict"]
+    # Beside other programs a few steps more are slow, and the epoch's end is not where they end.
+    assert re.search(r"first (epoch|\d+ steps)", finding["title"])
     assert "most of it input wait" in " ".join(ran.stderr.split())
     assert any("of the run" in line["message"] for line in ran.seen["health"])
 
@@ -205,8 +207,7 @@ def test_a_cold_first_epoch_is_told_once_where_its_steps_count_as_steady(tmp_pat
     assert (finding["base"], finding["evidence"]["cause"]) == ("run", "cold-cache")
     # 30 batches of four samples of 15 ms, less the first batch.
     assert finding["cost_ns"] == pytest.approx(29 * 0.06e9, rel=0.2)
-    assert "in the first epoch" in ran.seen["verdict"]
-    assert "the first 30 steps" in ran.seen["verdict"]
+    assert re.search(r"the first \d+ steps", finding["title"])
 
 
 def test_compiling_for_eight_shapes_before_the_steps_are_steady_is_a_finding(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def run_command(folder: Path, *command: str, options: tuple[str, ...] = (), **ch
         env=clean_environment(**changes),
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
     )
     report = json.loads(target.read_text()) if target.exists() else None
     return Ran(done.returncode, done.stdout, done.stderr, report, folder)
@@ -84,5 +84,5 @@ def run_script(folder: Path, text: str, *options: str, head: str = HEAD, **chang
 def run_plain(folder: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """The same command without hotloop."""
     return subprocess.run(
-        command, cwd=folder, env=clean_environment(**changes), capture_output=True, text=True, timeout=180
+        command, cwd=folder, env=clean_environment(**changes), capture_output=True, text=True, timeout=400
     )
