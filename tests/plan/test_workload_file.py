@@ -45,6 +45,14 @@ def test_an_own_shape_may_have_an_own_name() -> None:
     assert (request.name, request.workload.model.params) == ("mine", DecoderShape(**MODEL).params)
 
 
+def test_an_own_price_stands_for_all_of_its_kind() -> None:
+    hardware = {**HARDWARE, "usd_per_hour": 9, "spot_usd_per_hour": 8.5, "gpu_hours_per_preemption": 100}
+    request = parse_workload({**tables(), "hardware": hardware}, "file")
+    assert [(p.usd_per_hour, p.kind) for p in request.hardware.prices] == [(9, "on-demand"), (8.5, "spot")]
+    assert request.failures.gpu_hours_per_preemption == 100
+    assert request.failures.gpu_hours_per_failure == 50_000
+
+
 def test_what_is_usual_stands_in_for_what_is_not_said() -> None:
     def run(**changes: Any) -> Any:
         return parse_workload(tables(**changes), "file").workload.run
@@ -81,6 +89,12 @@ def test_what_is_usual_stands_in_for_what_is_not_said() -> None:
         ({"hardware": {"count": 0}}, "hardware.count = 0"),
         ({"hardware": {"usd_per_hour": -1}}, "hardware.usd_per_hour = -1"),
         ({"hardware": {"usd_per_hour": float("nan")}}, "hardware.usd_per_hour = nan"),
+        ({"hardware": {"spot_usd_per_hour": "1"}}, "hardware.spot_usd_per_hour = '1'"),
+        ({"hardware": {"storage_bytes_per_s": 0}}, "hardware.storage_bytes_per_s = 0: give a number above 0"),
+        ({"hardware": {"restart_s": -1}}, "hardware.restart_s = -1: give a number of 0 or more"),
+        ({"hardware": {"usd_per_hour": 1, "spot_usd_per_hour": 1, "price_kind": "spot"}}, "give one of them"),
+        ({"sharing": {"jobs": 2}}, "unknown key sharing.jobs"),
+        ({"sharing": {"utilization_ratio": True}}, "sharing.utilization_ratio = True"),
         ({"hardware": {"price": 2}}, "unknown key hardware.price; did you mean 'price_kind'"),
         ({"hardware": {"price_kind": "cheap"}}, "choose one of on-demand, spot, reserved"),
         ({"goal": {"tokens": 1.5}}, "goal.tokens = 1.5"),
