@@ -8,8 +8,6 @@ from functools import partial
 
 from hotloop import __version__
 from hotloop.analyze.scaling import measure_step_ns
-from hotloop.apply import TECHNIQUES
-from hotloop.apply.strategy_check import check_strategy
 from hotloop.core.errors import UsageError
 from hotloop.core.planning import PlanReport
 from hotloop.core.prediction import CostPrediction, StepPrediction
@@ -86,6 +84,8 @@ def draw_planned_strategy(request: PlanRequest, report: PlanReport, gpus: Sequen
 
     ``gpus`` as of ``make_plan``.
     """
+    from hotloop.apply import TECHNIQUES, check_strategy  # they take a tenth of a second to load
+
     chosen = request if report.search is None else choose_best(request, report.search, gpus)
     strategy, comments = plan_strategy(chosen.workload, chosen.hardware)
     memory = predict_memory(chosen.workload, chosen.hardware)
