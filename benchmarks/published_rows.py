@@ -272,7 +272,7 @@ def _llmc(cells: dict[str, str]) -> Row:
 @maker("SimuMax")
 def _simumax(cells: dict[str, str]) -> Row:
     if "DeepSeek" in cells["model"]:
-        raise ValueError("multi-head latent attention has no DecoderShape")
+        raise ValueError("latent attention was described after the constants were fitted")
     hardware = B200 if "B200" in cells["hardware"] else A100_PCIE
     cp = re.search(r"CP=(\d+)", cells["sharding"])
     model = _shape(cells, kv_heads=8, ffn=28672, is_gated=True, tied=False)

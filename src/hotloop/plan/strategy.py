@@ -195,6 +195,7 @@ def _add_rest(workload: Workload, hardware: Hardware, chosen: dict[str, dict[str
         "optimizer": "the script builds it",
         "fused_loss": "the model's own code",
         "trainable_params": "the script adds the adapters",
+        "base_weights": "the script loads the weights so (bitsandbytes)",
     }
     return [
         f"run.{name} = {str(getattr(run, name)).lower()}: {who}"
