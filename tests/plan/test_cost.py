@@ -136,10 +136,10 @@ def test_simulated_hours_agree_with_the_formula(mtbf_hours: float) -> None:
     errors = []
     for seed in range(16):
         simulated = simulate_hours(cost, seed=seed, runs=100)
-        errors.append((simulated.mean - cost.hours) / simulated.standard_error)
-        assert simulated.low < simulated.mean < simulated.high
+        errors.append((simulated.mean_hours - cost.hours) / simulated.standard_error_hours)
+        assert simulated.low_hours < simulated.mean_hours < simulated.high_hours
         # Those that come during a restart are counted too: one in M on average.
-        assert simulated.interruptions == pytest.approx(simulated.mean / mtbf_hours, rel=0.2)
+        assert simulated.interruptions_count == pytest.approx(simulated.mean_hours / mtbf_hours, rel=0.2)
     # The mean of sixteen errors, in standard errors of each: 99.7 % of such means lie within 3 / sqrt(16).
     assert abs(sum(errors) / 16) < 0.75
     assert simulate_hours(cost, seed=15, runs=100) == simulated
@@ -149,9 +149,9 @@ def test_without_interruptions_only_checkpoints_are_added() -> None:
     workload, step = make_workload(), predict_step(make_workload(), DEVICE, IDEAL)
     cost = predict_cost(step, workload, DEVICE, 10**9, failures=NEVER)
     simulated = simulate_hours(cost, runs=10)
-    assert simulated.mean == pytest.approx(cost.compute_hours) == pytest.approx(cost.hours)
-    assert simulated.interruptions == 0
-    assert simulate_hours(cost, runs=1).standard_error is None
+    assert simulated.mean_hours == pytest.approx(cost.compute_hours) == pytest.approx(cost.hours)
+    assert simulated.interruptions_count == 0
+    assert simulate_hours(cost, runs=1).standard_error_hours is None
 
 
 def test_a_checkpoint_stalls_for_its_bytes_over_the_storages_rate() -> None:

@@ -85,7 +85,8 @@ def test_spot_simulation_and_sharing_are_in_the_json_and_on_the_terminal(
     assert content["cost"]["checkpoint"]["stall_s"] == pytest.approx(content["cost"]["checkpoint"]["total_bytes"] / 5e9)
     simulated = content["simulated"]
     assert (simulated["runs"], simulated["seed"]) == (200, 7)
-    assert simulated["mean"] == pytest.approx(content["cost"]["hours"], abs=4 * simulated["standard_error"])
+    assert simulated["mean_hours"] == pytest.approx(content["cost"]["hours"], abs=4 * simulated["standard_error_hours"])
+    assert content["basis"]["cost.stall"] == "formula"
     assert content["spot"]["usd"] < content["cost"]["usd"]
     assert content["sharing"]["jobs"] == 4
     assert plan_to_json(plan_from_json(content)) == content
@@ -142,7 +143,7 @@ def test_the_page_has_plots_and_shows_a_hostile_name_as_text(workload_file: str,
     [
         (["--tokens", "0"], "--tokens 0: give a number of 1 or more"),
         (["--seed", "1"], "--seed belongs to --simulate"),
-        (["--simulate", "0"], "--simulate 0: give a number of 1 to 1,000,000"),
+        (["--simulate", "0"], "--simulate 0: give a number of 1 to 100,000"),
         (["--simulate", "--seed", "-1"], "--seed -1"),
         (["--write-strategy", "/nowhere/out.toml"], "the folder /nowhere does not exist"),
         (["--gpu-counts", "8"], "--gpu-counts belongs to --optimize"),

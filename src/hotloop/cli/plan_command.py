@@ -15,7 +15,7 @@ FILE_OPTIONS = (
     "why_oom", "measured", "tokens", "scaling", "optimize", "gpu_counts", "gpus", "hours", "spot", "simulate", "seed",
     "write_strategy", "params",
 )  # fmt: skip
-LARGEST_SIMULATION = 1_000_000
+LARGEST_SIMULATION = 100_000
 MODULE_OPTIONS = ("batch", "gpu", "python")
 
 

@@ -143,14 +143,14 @@ class SpotPrediction:
 class SimulatedHours:
     """Wall hours of a training over many simulated ones."""
 
-    mean: float
-    standard_error: float | None
+    mean_hours: float
+    standard_error_hours: float | None
     """Of the mean; None with one run."""
-    low: float
+    low_hours: float
     """A tenth takes less."""
-    high: float
+    high_hours: float
     """A tenth takes more."""
-    interruptions: float
+    interruptions_count: float
     """Mean."""
     usd: float | None
     """At the mean."""

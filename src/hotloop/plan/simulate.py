@@ -41,11 +41,11 @@ def simulate_hours(cost: CostPrediction, *, seed: int = 0, runs: int = 1000) -> 
     hours = wall_s / 3600
     low, high = np.quantile(hours, (0.1, 0.9))
     return SimulatedHours(
-        mean=float(hours.mean()),
-        standard_error=float(hours.std(ddof=1) / np.sqrt(runs)) if runs > 1 else None,
-        low=float(low),
-        high=float(high),
-        interruptions=float(counts.mean()),
+        mean_hours=float(hours.mean()),
+        standard_error_hours=float(hours.std(ddof=1) / np.sqrt(runs)) if runs > 1 else None,
+        low_hours=float(low),
+        high_hours=float(high),
+        interruptions_count=float(counts.mean()),
         usd=None if cost.usd is None else float(hours.mean() * cost.usd / cost.hours),
         usd_high=None if cost.usd is None else float(high * cost.usd / cost.hours),
         runs=runs,

@@ -255,14 +255,14 @@ def _describe_interruptions(cost: CostPrediction) -> tuple[Block, ...]:
 
 
 def _describe_simulated(found: SimulatedHours) -> Paragraph:
-    error = "" if found.standard_error is None else f" ± {format_number(found.standard_error)}"
+    error = "" if found.standard_error_hours is None else f" ± {format_number(found.standard_error_hours)}"
     money = "" if found.usd is None or found.usd_high is None else (
         f" · {_dollars(found.usd)} USD, in a tenth of the cases more than {_dollars(found.usd_high)}"
     )  # fmt: skip
     return _paragraph(
-        f"{found.runs:,} simulated (seed {found.seed}): {format_number(found.mean)}{error} h with "
-        f"{format_number(found.interruptions)} interruptions in the mean, {format_number(found.low)} to "
-        f"{format_number(found.high)} h in eight of ten{money}"
+        f"{found.runs:,} simulated (seed {found.seed}): {format_number(found.mean_hours)}{error} h with "
+        f"{format_number(found.interruptions_count)} interruptions in the mean, {format_number(found.low_hours)} to "
+        f"{format_number(found.high_hours)} h in eight of ten{money}"
     )
 
 
