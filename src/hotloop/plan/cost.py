@@ -90,7 +90,7 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
     """The same to higher order (Daly 2006, equation 37); M where a checkpoint takes longer than 2 M.
 
     >>> round(daly_interval_s(50, 10_000), 1)
-    967.1
+    966.9
     """
     if checkpoint_s >= 2 * mtbf_s:
         return mtbf_s
@@ -105,20 +105,20 @@ def waste_ratio(interval_s: float, checkpoint_s: float, mtbf_s: float, restart_s
     during restarts and checkpoints. To first order it is C/T + (T/2 + R)/M (Young).
 
     >>> round(waste_ratio(1000, 50, 10_000, 100), 4)
-    0.1053
+    0.1057
     """
     try:
         wall_s = mtbf_s * exp(restart_s / mtbf_s) * expm1((interval_s + checkpoint_s) / mtbf_s)
     except OverflowError:
         return 1.0
-    return 1 - interval_s / wall_s
+    return max(0.0, 1 - interval_s / wall_s)  # rounding may pass 0
 
 
 def least_waste_ratio(checkpoint_s: float, mtbf_s: float, restart_s: float) -> float:
     """At Daly's interval; with free checkpoints only restarts are left.
 
     >>> round(least_waste_ratio(300, 86_400, 600), 4)
-    0.0865
+    0.0874
     """
     if not checkpoint_s:
         return -expm1(-restart_s / mtbf_s)

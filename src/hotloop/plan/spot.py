@@ -22,7 +22,7 @@ def spot_break_even(on_demand: Failures, spot: Failures, gpus: int, checkpoint_s
     >>> always = Failures(gpu_hours_per_failure=1e12, restart_s=0)
     >>> often = Failures(gpu_hours_per_failure=8 * 10_000 / 3600, restart_s=100)
     >>> round(spot_break_even(always, often, 8, 50), 3)
-    0.895
+    0.894
     """
     spot_waste, waste = (least_waste_ratio(checkpoint_s, one.mtbf_s(gpus), one.restart_s) for one in (spot, on_demand))
     return (1 - spot_waste) / (1 - waste) if waste < 1 else float("inf")
