@@ -333,7 +333,8 @@ def _states(workload: Workload, hardware: Hardware, params: StageParams) -> tupl
     found += [held(each.master, "states"), held(each.optimizer, "states")]
     if run.trainable_params is not None:
         share = min(1.0, run.trainable_params / workload.model.params)
-        found = [held(_base_bytes(run, params), "params"), *(part * share for part in found[1:])]
+        found = [part * share for part in found]
+        found[0] += held(_base_bytes(run, params), "params")
     if run.offload in ("optimizer", "parameters"):
         found[2] = found[3] = 0.0
     if run.offload == "parameters":
