@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor
@@ -54,6 +55,7 @@ def open_reader(workers: int, scheduler: str | None = None) -> Iterator[Reader]:
             f"--on {scheduler}: no scheduler answers ({str(error).splitlines()[0]}); give its address, such as "
             "tcp://host:8786"
         ) from error
+    logging.getLogger("distributed").setLevel(logging.ERROR)  # it warns of each task that it gives to another worker
     with client:
         found = client.run(_version, on_error="return")
         if not found:
