@@ -133,9 +133,10 @@ def main() -> None:
     }
     target = ROOT / "benchmarks" / "results" / "reach" / "many_ranks.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(target.read_text()) if target.exists() else []
-    known = [row for row in known if row["ranks"] != arguments.ranks] + [result]
-    target.write_text(json.dumps(known, indent=1) + "\n")
+    runs = json.loads(target.read_text())["runs"] if target.exists() else []
+    runs = [row for row in runs if row["ranks"] != arguments.ranks] + [result]
+    head = {name: result[name] for name in ("date", "commit", "machine")}
+    target.write_text(json.dumps({**head, "runs": runs}, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 
 
