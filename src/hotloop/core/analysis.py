@@ -12,6 +12,7 @@ from typing import Any
 from .findings import Basis, Where
 from .phases import Breakdown, Excluded
 from .recording import UNKNOWN
+from .utilization import NOTHING, Utilization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +293,13 @@ class Analysis:
     accelerator: bool
     memory_failures: tuple[MemoryFailure, ...] = ()
     """The processes that ended out of memory, where the command ended so; also those without a complete step."""
+    utilization: Utilization = NOTHING
+    """Of the steady steps."""
+    targets: Mapping[str, float] = field(default_factory=dict)
+    """What the user wants reached at least, by name (core.utilization.TARGETS)."""
+    waits: Mapping[str, float] = field(default_factory=dict)
+    """Shares of the device's time in which it did not compute, by cause (diagnose/rules/low_utilization.py), from a
+    kernel timeline of this run; empty without one."""
 
     @property
     def lead(self) -> RankAnalysis:

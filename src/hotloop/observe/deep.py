@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotloop.core.operators import PRODUCTS
+
 from .facts import accelerator_type
 from .guard import guarded
 from .recorder import AFTER_FORWARD, AFTER_INPUT, BACKWARD, FORWARD, OTHER, Recorder
@@ -150,8 +152,10 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.flow.write(result)
             return
         described = [_describe(value) for value in _all_arguments(func._schema, args, kwargs)]
-        self.graded_backward_count += backward and torch.is_grad_enabled()
-        key = (name, backward, in_forward, repr(described))
+        # Backward runs without autograd; what it records there is a forward that runs again, or a double backward.
+        graded_backward = backward and torch.is_grad_enabled()
+        self.graded_backward_count += graded_backward
+        key = (name, backward, in_forward, graded_backward, repr(described))
         op = self.found.get(key)
         if op is None:
             op = self.found[key] = {
@@ -162,6 +166,7 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "count": 0,
                 "cpu_ns": 0,
                 "backward": backward,
+                "graded": graded_backward,
                 "outside": not backward and not in_forward,
                 "first": len(self.found),
             }
@@ -265,6 +270,7 @@ class DeepWindow:
                 "forwards": mode.forwards_count,
                 "graded_backward": mode.graded_backward_count,
                 "ops": found[:MOST_SIGNATURES],
+                "more_products": [op for op in found[MOST_SIGNATURES:] if op["name"] in PRODUCTS],
             }
         )
         if mode.flow.known:

@@ -12,6 +12,8 @@ BASIS_WEIGHT = {Basis.MEASURED: 1.0, Basis.SIMULATED: 0.9, Basis.RULE_OF_THUMB: 
 SEVERITY_AS_SAVING_RATIO = {Severity.HIGH: 0.40, Severity.MEDIUM: 0.15, Severity.LOW: 0.05, Severity.INFO: 0.0}
 """Place of a finding whose harm is no loss of time (memory that fills up): among savings of its severity."""
 
+SUMMING_RULES = frozenset({"low-utilization"})
+"""What sums up time that other findings own stands behind them."""
 
 ENDING_RULES = frozenset({"out-of-memory"})
 """What ended the run comes before all that slowed it."""
@@ -25,7 +27,12 @@ def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """
     found = list(findings)
     graver = [finding for finding in found if finding.severity is not Severity.INFO]
-    return (*_rank(graver), *_rank(finding for finding in found if finding.severity is Severity.INFO))
+    sums = [finding for finding in graver if finding.rule in SUMMING_RULES]
+    return (
+        *_rank(finding for finding in graver if finding.rule not in SUMMING_RULES),
+        *sums,
+        *_rank(finding for finding in found if finding.severity is Severity.INFO),
+    )
 
 
 def _rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -14,6 +14,7 @@ import pytest
 from hotloop.analyze.timeline.classes import DEFINITIONS
 from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
 from hotloop.core.timeline import RankTimeline
+from hotloop.core.trace import Category
 
 from .plain_trace import TRACES, PlainTrace, read_plain
 
@@ -174,3 +175,49 @@ def test_every_set_is_looked_at() -> None:
     assert {name for name, _, _ in EXPECTED} == set(expected_sets())
     assert all((TRACES / file).is_file() for _, _, file in EXPECTED)
     assert isinstance(TRACES, Path)
+
+
+def sweep_sm_activity(trace: PlainTrace, windows: list[tuple[int, int]], device: int) -> float | None:
+    """Nanoseconds weighted by min(1, sum of blocks per SM), one boundary after the other."""
+    rows, values = trace.numbers("blocks_per_sm")
+    blocks = dict(zip(rows.tolist(), values.tolist(), strict=True))
+    kernels = [i for i in range(len(trace)) if trace.category[i] == Category.KERNEL and trace.device[i] == device]
+    if not kernels or any(i not in blocks for i in kernels):
+        return None
+    edges = [(int(trace.start_ns[i]), i) for i in kernels]
+    edges += [(int(trace.start_ns[i] + trace.duration_ns[i]), ~i) for i in kernels]
+    edges += [(t, len(trace)) for window in windows for t in window]  # no kernel of that number
+    running: dict[int, float] = {}
+    total, before = 0.0, 0
+    for time, number in sorted(edges):
+        if any(low <= before and time <= high for low, high in windows):
+            total += (time - before) * min(1.0, sum(running.values()))
+        if number < 0:
+            running.pop(~number, None)
+        elif number < len(trace) and trace.duration_ns[number] > 0:
+            running[number] = blocks[number]
+        before = time
+    return total
+
+
+@pytest.mark.parametrize(("name", "rank", "file"), EXPECTED)
+def test_utilization_is_what_a_plain_sweep_finds(name: str, rank: str, file: str) -> None:
+    timeline = reduce(file)
+    used, device = timeline.utilization, timeline.devices[0]
+    complete = [s for s in timeline.steps if s.is_complete and s.partition is not None]
+    if timeline.step_source == "whole trace" or not complete:
+        windows = [(device.start_ns, device.end_ns)]
+        exact = json.loads((TRACES / "expected" / f"{name}.json").read_text())["exact"][rank]
+        assert used.busy_ratio == pytest.approx(exact["busy_us"] / exact["span_us"], abs=1e-9)
+    else:
+        windows = [(s.device_start_ns or 0, s.device_end_ns or 0) for s in complete]
+    window_ns = sum(high - low for low, high in windows)
+    active_ns = sweep_sm_activity(read(file), windows, device.device)
+    if active_ns is None:
+        assert used.sm_active_ratio is None
+        assert "sm_active_ratio" in used.unknown
+    else:
+        assert used.sm_active_ratio == pytest.approx(active_ns / window_ns, abs=1e-9)
+        assert used.busy_ratio is not None
+        assert used.sm_active_ratio <= used.busy_ratio + 1e-9
+    assert device.partition.busy_ratio is not None
