@@ -11,7 +11,7 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.core.utilization import Utilization
 from hotloop.diagnose import find_problems
-from hotloop.diagnose.rules.low_utilization import UNTOLD, link_causes, low_utilization, rank_causes
+from hotloop.diagnose.rules.low_utilization import NARROW, UNTOLD, link_causes, low_utilization, rank_causes
 from hotloop.prescribe import combine_savings, rank_findings
 
 from .build_analysis import make_analysis
@@ -33,7 +33,7 @@ def test_a_missed_target_names_its_causes_largest_first() -> None:
     (finding,) = judged(on_gpu(0.55, {"utilization": 0.8}, input_wait=0.30, other=0.10))
     assert isinstance(finding, Finding)
     assert finding.title == (
-        "GPU utilization is 55%, below the target of 80%; most of the rest is waiting for input (30%)"
+        "GPU utilization is 55%, below the target of 80%; the largest part of the rest is waiting for input (30%)"
     )
     assert finding.severity is Severity.MEDIUM
     causes = finding.evidence["causes_ratio"]
@@ -80,6 +80,10 @@ def test_the_cores_of_a_cpu_are_judged_by_a_target_alone() -> None:
     assert isinstance(finding, Finding)
     assert finding.title.startswith("CPU utilization is 40%, below the target of 90%")
     assert finding.evidence["causes_ratio"] == {"fewer compute threads than cores": 0.5, "waiting for input": 0.1}
+    used = Utilization(cpu_utilization_ratio=0.4, cpu_others_ratio=0.3)
+    finding = judged(replace(make_analysis(cores=2), utilization=used, targets={"cpu_utilization": 0.9}))[0]
+    assert isinstance(finding, Finding)
+    assert finding.evidence["causes_ratio"] == {"other programs on the same cores": 0.3, NARROW: 0.3}
 
 
 def test_mfu_counts_what_the_device_computes_slowly() -> None:
@@ -88,9 +92,9 @@ def test_mfu_counts_what_the_device_computes_slowly() -> None:
     (finding,) = judged(analysis)
     assert isinstance(finding, Finding)
     assert finding.title == (
-        "MFU is 20%, below the target of 40%; most of the rest is computing below the peak rate (70%)"
+        "MFU is 20%, below the target of 40%; the largest part of the rest is computing below the peak rate (70%)"
     )
-    assert (finding.evidence["flops_per_step"], finding.evidence["peak"]) == (1e12, "x")
+    assert (finding.evidence["counted_flops"], finding.evidence["peak"]) == (1e12, "x")
 
 
 def test_causes_never_exceed_what_is_missing() -> None:

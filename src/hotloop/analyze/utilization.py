@@ -44,6 +44,7 @@ class Sampled:
     utilization_ratio: float | None = None
     sm_active_ratio: float | None = None
     cpu_utilization_ratio: float | None = None
+    cpu_others_ratio: float | None = None
     device_name: str | None = None
     cpu_peaks: Mapping[str, float] | None = None
     """FLOPs a second of products on this machine's CPU with the training's threads, by element type."""
@@ -96,6 +97,7 @@ def measure_utilization(analysis: Analysis, sampled: Sampled, traced: Utilizatio
         "busy_ratio": None if traced is None else traced.busy_ratio,
         "sm_active_ratio": sampled.sm_active_ratio,
         "cpu_utilization_ratio": sampled.cpu_utilization_ratio,
+        "cpu_others_ratio": sampled.cpu_others_ratio,
     }
     if values["sm_active_ratio"] is None and traced is not None:
         values["sm_active_ratio"] = traced.sm_active_ratio

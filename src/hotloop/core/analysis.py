@@ -259,7 +259,8 @@ class RankAnalysis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFailure:
-    """A process that ended because memory ran out. Bytes are of ``device`` and of this process, but for the total."""
+    """A process that ended because memory ran out, or came near it. Bytes are of ``device`` and of this process, but
+    for the total."""
 
     pid: int
     rank: int | None
@@ -281,6 +282,8 @@ class MemoryFailure:
     gradient_bytes: int | None = None
     """Once all gradients exist."""
     optimizer_state_bytes: int | None = None
+    activation_bytes: int | None = None
+    """Where it is told by itself; else it is part of what the other categories leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +296,8 @@ class Analysis:
     accelerator: bool
     memory_failures: tuple[MemoryFailure, ...] = ()
     """The processes that ended out of memory, where the command ended so; also those without a complete step."""
+    memory_near: tuple[MemoryFailure, ...] = ()
+    """The processes whose peak came near the end of their memory, where the command did not end so."""
     utilization: Utilization = NOTHING
     """Of the steady steps."""
     targets: Mapping[str, float] = field(default_factory=dict)

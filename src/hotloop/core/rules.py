@@ -15,6 +15,8 @@ from .trace_analysis import TraceAnalysis
 Judgement = Finding | Sequence[Finding | Skipped] | Skipped | None
 """Findings, or None when there is nothing to say, or Skipped when the evidence is missing."""
 T = TypeVar("T")
+SUMMING_RULES = frozenset({"low-utilization"})
+"""What sums up time that other findings own stands behind them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

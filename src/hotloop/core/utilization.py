@@ -49,6 +49,8 @@ class Utilization:
     kernel timeline estimated as min(1, blocks per SM) of what ran, over the window."""
     cpu_utilization_ratio: float | None = None
     """CPU time of the training and its workers over the time of the cores that it may run on."""
+    cpu_others_ratio: float | None = None
+    """The same of other programs."""
     mfu_ratio: float | None = None
     hfu_ratio: float | None = None
     flops_per_step: float | None = None

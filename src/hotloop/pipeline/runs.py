@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from hotloop.analyze.measurement import steady_span_s
-from hotloop.analyze.memory_end import find_memory_failures
+from hotloop.analyze.memory_end import find_memory_failures, find_memory_near
 from hotloop.analyze.summary import summarize_breakdown, summarize_steps
 from hotloop.analyze.training_report import (
     add_devices,
@@ -33,6 +33,7 @@ from hotloop.core.rules import sign
 from hotloop.core.utilization import TARGETS, Utilization
 from hotloop.diagnose import find_problems
 from hotloop.diagnose.rules.low_utilization import link_causes, list_waits
+from hotloop.diagnose.rules.memory_pressure import FULL_RATIO
 from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_unseen_verdict, describe_verdict, first_serious
 from hotloop.prescribe import combine_savings, rank_findings, state_rule_savings
@@ -111,6 +112,8 @@ def _report_training(
     )
     if find_outcome(run, training).ended == "oom":
         analysis = replace(analysis, memory_failures=find_memory_failures(run.processes))
+    else:
+        analysis = replace(analysis, memory_near=find_memory_near(run.processes, FULL_RATIO))
     seen = restate_training(run, training, analysis)
     found, skipped = add_findings(*find_problems(analysis), traced)
     breakdown = summarize_breakdown(training)
@@ -157,6 +160,7 @@ def measure_use(run: RunRecording, training: Training, *, folder: Path, traced: 
         utilization_ratio=None if use is None else use.utilization_ratio,
         sm_active_ratio=None if use is None else use.sm_active_ratio,
         cpu_utilization_ratio=None if load is None else load.own_ratio,
+        cpu_others_ratio=None if load is None else load.others_ratio,
         device_name=None if lead is None else lead.process.get("device_name"),
         cpu_peaks=recall_cpu_peaks(folder),
     )

@@ -25,11 +25,14 @@ from hotloop.analyze.timeline.summary import restate_trace, summarize_judged_dev
 from hotloop.apply import ACTS
 from hotloop.core.acts import fill_fixes
 from hotloop.core.report import Report
+from hotloop.core.rules import sign
 from hotloop.core.stragglers import StragglerReport
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose import RULES, find_problems_in_trace
+from hotloop.diagnose.memory_remedies import Situation, list_failures
 from hotloop.diagnose.rules.low_utilization import link_causes
+from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_memory_verdict, describe_trace_verdict, first_serious
 from hotloop.prescribe import combine_savings, rank_findings
 from hotloop.trace.byte_source import Progress
@@ -97,10 +100,13 @@ def report_trace_analysis(
 def report_memory_files(paths: Sequence[Path], command: tuple[str, ...] = ()) -> Report:
     """What memory snapshots and timelines say. Raises RecordingError in one line for a file that is none of the two."""
     read = [read_memory_file(path, list_categories) for path in paths]
+    found = [one for file, _ in read for one in describe_failures(list_failures(file), known=Situation())]
+    findings = fill_fixes((sign(one, "out-of-memory") for one in found), ACTS)
     return Report(
         tool_version=__version__,
         command=command,
-        verdict=describe_memory_verdict(read[0][0]),
+        verdict=f"{findings[0].rule}: {findings[0].title}" if findings else describe_memory_verdict(read[0][0]),
+        findings=findings,
         health=describe_notes([note for _, notes in read for note in notes]),
         memory_files=tuple(file for file, _ in read),
     )

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hotloop.core.findings import Basis, Finding, Kind, Severity
+from hotloop.core.rules import SUMMING_RULES
 
 BASIS_WEIGHT = {Basis.MEASURED: 1.0, Basis.SIMULATED: 0.9, Basis.RULE_OF_THUMB: 0.5}
 """How much of a forecast counts towards its place, by how it was made."""
 
 SEVERITY_AS_SAVING_RATIO = {Severity.HIGH: 0.40, Severity.MEDIUM: 0.15, Severity.LOW: 0.05, Severity.INFO: 0.0}
 """Place of a finding whose harm is no loss of time (memory that fills up): among savings of its severity."""
-
-SUMMING_RULES = frozenset({"low-utilization"})
-"""What sums up time that other findings own stands behind them."""
 
 ENDING_RULES = frozenset({"out-of-memory"})
 """What ended the run comes before all that slowed it."""
@@ -51,7 +49,7 @@ def _is_guess(finding: Finding) -> bool:
 
 
 def _weight(finding: Finding) -> float:
-    if finding.rule in ENDING_RULES:
+    if finding.rule in ENDING_RULES and finding.severity is Severity.HIGH:
         return 1.0
     by_time = 0.0 if finding.saving is None else finding.saving.mid_ratio * BASIS_WEIGHT[finding.saving.basis]
     if finding.severity_override is None:

@@ -84,8 +84,8 @@ def format_duration(value_ns: float | None) -> str:
     return f"{format_number(value_ns * 1e-9)} s"
 
 
-def format_utilization(used: Utilization) -> str:
-    """What is known of it in one line; empty where nothing is.
+def format_utilization(used: Utilization, *, with_peak: bool = True) -> str:
+    """What is known of it in one line, with what MFU's peak is of; empty where nothing is known.
 
     >>> format_utilization(Utilization(utilization_ratio=0.43, mfu_ratio=0.117, peak="bfloat16 of H100"))
     'GPU utilization 43%, MFU 12% (bfloat16 of H100)'
@@ -93,7 +93,7 @@ def format_utilization(used: Utilization) -> str:
     parts = [f"{TEXT[name]} {format_percent(value)}" for name in TEXT if (value := getattr(used, name)) is not None]
     if used.mfu_ratio is not None and used.hfu_ratio == used.mfu_ratio:
         parts.remove(f"{TEXT['hfu_ratio']} {format_percent(used.hfu_ratio)}")
-    return ", ".join(parts) + (f" ({clean(used.peak)})" if used.mfu_ratio is not None else "")
+    return ", ".join(parts) + (f" ({clean(used.peak)})" if with_peak and used.mfu_ratio is not None else "")
 
 
 def format_number(value: float) -> str:

@@ -16,6 +16,8 @@ from hotloop.diagnose.wording import format_share
 LEAST_CAUSE_RATIO = 0.02
 """A smaller part of the time is not named as a cause."""
 BELOW_PEAK, UNTOLD = "computing below the peak rate", "a cause that was not recorded"
+NARROW = "work that does not keep all cores busy"
+OF_CORES = ("threads", "others")
 
 CAUSES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "input_wait": ("waiting for input", ("input-bound", "preprocessing-in-loop", "worker-restart")),
@@ -33,6 +35,7 @@ CAUSES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "launch": ("launches that come late", ("launch-bound", "uncompiled-model")),
     "queue": ("waiting for another stream or rank", ("straggler", "exposed-communication")),
     "threads": ("fewer compute threads than cores", ()),
+    "others": ("other programs on the same cores", ()),
     "peak": (
         BELOW_PEAK,
         ("small-batch", "full-precision", "uncompiled-model", "padding-waste", "redundant-compute", "slow-optimizer"),
@@ -42,12 +45,16 @@ CAUSES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 _OWNERS = dict(CAUSES.values())
 
 HIDDEN_FROM = {
-    "utilization_ratio": ("communication", "threads"),
-    "busy_ratio": ("communication", "h2d", "threads"),
+    "utilization_ratio": ("communication", *OF_CORES),
+    "busy_ratio": ("communication", "h2d", *OF_CORES),
     "cpu_utilization_ratio": (),
 }
 """What does not lower a ratio: kernels of a collective are kernels, and for a timeline copies are work too; how many
 threads compute matters to the cores alone."""
+
+
+LEFT = {"utilization_ratio": UNTOLD, "busy_ratio": UNTOLD, "cpu_utilization_ratio": NARROW}
+"""What is left when all causes that were recorded are taken off; of other ratios what is computed below the peak."""
 
 
 def list_waits(analysis: TraceAnalysis) -> dict[str, float]:
@@ -110,6 +117,8 @@ def _list_phases(analysis: Analysis) -> dict[str, float]:
     found["host"] = analysis.share("other")
     if threads and cores:
         found["threads"] = max(0.0, 1.0 - threads / cores)
+    if analysis.utilization.cpu_others_ratio is not None:
+        found["others"] = analysis.utilization.cpu_others_ratio
     return found
 
 
@@ -144,14 +153,14 @@ def _find(
     value = used.reached(target) or 0.0
     causes = rank_causes(1.0 - value, field, shares)
     main = next(iter(causes.items()), None)
-    why = "" if main is None else f"; most of the rest is {main[0]} ({format_share(main[1])})"
+    why = "" if main is None else f"; the largest part of the rest is {main[0]} ({format_share(main[1])})"
     if main is not None and main[0] == UNTOLD:
         why = "; what the hardware waits for was not recorded (hotloop run --trace tells it)"
     evidence: dict[str, Value] = {f"{target}_ratio": round(value, 4), "target_ratio": least_ratio}
+    evidence["causes_ratio"] = dict(causes)
     if field in ("mfu_ratio", "hfu_ratio"):
         flops = used.flops_per_step if field == "mfu_ratio" else used.hardware_flops_per_step
-        evidence |= {"flops_per_step": flops, "peak_flops_per_s": used.peak_flops_per_s, "peak": used.peak}
-    evidence["causes_ratio"] = dict(causes)
+        evidence |= {"counted_flops": flops, "peak_flops_per_s": used.peak_flops_per_s, "peak": used.peak}
     return Finding(
         title=f"{TEXT[field]} is {format_share(value)}, {wanted}{why}",
         evidence=evidence,
@@ -166,14 +175,14 @@ def rank_causes(missing_ratio: float, field: str, shares: Mapping[str, float]) -
     {'waiting for input': 0.4, 'copies that no computation hides': 0.1}
     """
     left, causes = missing_ratio, dict[str, float]()
-    hidden = HIDDEN_FROM.get(field, ("threads",))
+    hidden = HIDDEN_FROM.get(field, OF_CORES)
     for name, share in sorted(shares.items(), key=lambda item: -item[1]):
         part = 0.0 if name in hidden else min(share, left)
         if part >= LEAST_CAUSE_RATIO:
             causes[CAUSES[name][0]] = round(part, 4)
             left -= part
     if left >= LEAST_CAUSE_RATIO:
-        causes[BELOW_PEAK if field in ("mfu_ratio", "hfu_ratio", "sm_active_ratio") else UNTOLD] = round(left, 4)
+        causes[LEFT.get(field, BELOW_PEAK)] = round(left, 4)
     return dict(sorted(causes.items(), key=lambda item: -item[1]))
 
 

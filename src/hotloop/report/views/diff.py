@@ -49,7 +49,11 @@ def describe_comparison(comparison: Comparison, surface: Surface) -> Document:
     warnings = [
         Paragraph(text=write(("! ", "fair"), clean(message)), indent=0, hang=2) for message in comparison.warnings
     ]
-    used = [format_utilization(one.utilization) for one in (comparison.before, comparison.after) if one.utilization]
+    used = [
+        format_utilization(one.utilization, with_peak=False)
+        for one in (comparison.before, comparison.after)
+        if one.utilization
+    ]
     if any(used):
         intro.append(Paragraph(text=write(f"used    {' -> '.join(one or UNKNOWN for one in used)}"), indent=0, hang=8))
     sections: list[Section] = []
