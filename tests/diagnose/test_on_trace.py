@@ -404,7 +404,7 @@ def test_a_device_that_idles_is_below_the_band_and_its_causes_are_those_of_its_g
     assert report.utilization.busy_ratio == pytest.approx(0.08, abs=0.01), "20 kernels of 4 us in 1000 us"
     (found,) = (one for one in report.findings if one.rule == "low-utilization")
     assert found.severity is Severity.LOW
-    assert found.title.startswith("device busy is 8.")
+    assert found.title.startswith("device activity is 8.")
     causes = found.evidence["causes_ratio"]
     assert isinstance(causes, dict)
     assert next(iter(causes)) == "launches that come late"

@@ -203,8 +203,9 @@ class TraceAnalysis:
 
     @property
     def utilization(self) -> Utilization:
-        """Mean over the ranks."""
-        return mean_utilization([rank.timeline.utilization for rank in self.ranks])
+        """Mean over the ranks, by the length of their windows."""
+        windows = [0.0 if rank.judged is None else float(rank.judged.window_ns) for rank in self.ranks]
+        return mean_utilization([rank.timeline.utilization for rank in self.ranks], windows)
 
     @property
     def lead(self) -> TraceRank:

@@ -25,7 +25,7 @@ TARGETS = {
 
 TEXT = {
     "utilization_ratio": "GPU utilization",
-    "busy_ratio": "device busy",
+    "busy_ratio": "device activity",
     "sm_active_ratio": "SM activity",
     "mfu_ratio": "MFU",
     "hfu_ratio": "HFU",
@@ -79,14 +79,19 @@ class Utilization:
 NOTHING = Utilization()
 
 
-def mean_utilization(several: Sequence[Utilization]) -> Utilization:
-    """Of several ranks (at least one): each ratio that all of them know as its mean, the rest as the first has it."""
+def mean_utilization(several: Sequence[Utilization], weights: Sequence[float] | None = None) -> Utilization:
+    """Of several ranks (at least one): each ratio that all of them know as its mean, the rest as the first has it.
+
+    ``weights``: of each rank, such as the length of its window, so that shares of windows are shares of their sum.
+    """
     if len(several) == 1:
         return several[0]
     found: dict[str, Any] = {}
     for name in TEXT:
         known = [value for one in several if (value := getattr(one, name)) is not None]
-        found[name] = sum(known) / len(known) if len(known) == len(several) else None
+        each = weights or [1.0] * len(several)
+        whole = sum(each) if len(known) == len(several) else 0.0
+        found[name] = sum(value * weight for value, weight in zip(known, each, strict=False)) / whole if whole else None
     unknown = {name: reason for one in reversed(several) for name, reason in one.unknown.items()}
     return replace(several[0], **found, unknown=unknown)
 

@@ -119,7 +119,9 @@ def _summarize_rank(rank: TraceRank) -> RankSummary:
         mean_ns=round(rank.step_ns),
         median_ns=round(statistics.median(lengths)) if lengths else round(rank.step_ns),
         breakdown=rank.timeline.anatomy.breakdown,
-        device=None if rank.partition is None else describe_parts([rank.partition]),
+        device=None
+        if rank.partition is None
+        else replace(describe_parts([rank.partition]), sm_active_ratio=rank.timeline.utilization.sm_active_ratio),
         memory=NO_MEMORY,
         lost_rows=0,
     )

@@ -58,8 +58,9 @@ LEFT = {"utilization_ratio": UNTOLD, "busy_ratio": UNTOLD, "cpu_utilization_rati
 
 
 def list_waits(analysis: TraceAnalysis) -> dict[str, float]:
-    """Shares of the judged window in which the device did not compute, by part of CAUSES, mean over the ranks."""
+    """Shares of the judged windows in which the device did not compute, by part of CAUSES, over all ranks."""
     ranks = device_ranks(analysis)
+    whole_ns = sum(map(window_ns, ranks))
     found: dict[str, float] = {}
     for rank in ranks:
         part, idle = rank.judged, rank.judged_idle
@@ -74,7 +75,7 @@ def list_waits(analysis: TraceAnalysis) -> dict[str, float]:
             "queue": idle.queue_dependent_ns,
         }
         for name, ns in parts_ns.items():
-            found[name] = found.get(name, 0.0) + ns / window_ns(rank) / len(ranks)
+            found[name] = found.get(name, 0.0) + ns / whole_ns
     return found
 
 

@@ -305,7 +305,11 @@ def _describe_time(report: Report) -> list[Section]:
         sections.append(Section(title="Step", note=_describe_steps(step), blocks=note, detail=Detail.BRIEF))
     used = "" if report.utilization is None else format_utilization(report.utilization)
     if used:
-        sections.append(Section(title="Utilization", note=f"of the steady steps: {used}"))
+        sections.append(
+            Section(
+                title="Utilization", note=f"of the {'steady' if report.trace is None else 'complete'} steps: {used}"
+            )
+        )
     if report.breakdown is not None:
         several = ", mean over ranks" if len(report.ranks) > 1 else ""
         sections.append(
