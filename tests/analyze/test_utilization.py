@@ -179,6 +179,8 @@ def test_what_is_not_known_has_a_reason_and_no_figure() -> None:
     assert isinstance(count_step({**ops, "signatures": 300, "more_products": []}, False), StepFlops)
     assert isinstance(count_step({**ops, "operators": 20_000}, False), str)
     assert isinstance(count_step(None, False), str)
+    foreign = [*ops["ops"], {**ops["ops"][0], "name": "flash_attn::_flash_attn_forward"}]
+    assert count_step({**ops, "ops": foreign}, False) == "the work of flash_attn::_flash_attn_forward is not known"
     odd = [{**op, "shapes": []} for op in ops["ops"]]
     assert isinstance(count_step({**ops, "ops": odd}, False), str)
 
@@ -190,6 +192,9 @@ def test_a_device_takes_its_peak_from_its_data_sheet() -> None:
     assert used.mfu_ratio == pytest.approx(rate_over_peak(1 / 0.02, by_hand, 494.5e12))
     assert used.peak == "tf32 of NVIDIA H100 80GB HBM3, dense, by its data sheet"
     assert used.utilization_ratio == 0.6
+    asked = make_analysis(products=record(forward), device_type="cuda")
+    again = measure_utilization(asked, Sampled(device_name="NVIDIA H100 80GB HBM3"))
+    assert again.mfu_ratio == used.mfu_ratio
     unnamed = measure_utilization(analysis, Sampled())
     assert unnamed.mfu_ratio is None
     assert unnamed.unknown["mfu_ratio"] == "the peak rate of the device is not known"

@@ -66,6 +66,7 @@ def test_a_missed_target_is_a_finding_and_an_unmeasured_one_is_told(folder: Path
 def test_check_fails_on_the_recorded_target_and_on_one_of_its_own(folder: Path) -> None:
     missed = ask(folder, "check", "one")
     assert missed.returncode == 1
+    assert missed.stdout.startswith("regression: one (")
     assert "mfu_ratio" in missed.stdout
     judged = {
         one["id"]: one["verdict"] for one in json.loads(ask(folder, "check", "one", "--json", "-").stdout)["judged"]

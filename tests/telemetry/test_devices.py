@@ -152,7 +152,7 @@ def test_devices_without_work_do_not_count(tmp_path: Path) -> None:
 
 def test_sm_activity_comes_from_two_samples_of_the_monitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    metrics = SimpleNamespace(metrics=[SimpleNamespace(metricId=None, value=0.0)])
+    metrics = SimpleNamespace(metrics=[SimpleNamespace(metricId=None, value=0.0, nvmlReturn=0)])
 
     def get_metrics(asked: Any) -> None:
         assert asked.numMetrics == 1
@@ -175,3 +175,8 @@ def test_sm_activity_comes_from_two_samples_of_the_monitor(tmp_path: Path, monke
     assert first["sm_active_ratio"] == 0.375
     assert second["sm_active_ratio"] is None, "not supported there"
     assert set(taken) == {0}
+    metrics.metrics[0].nvmlReturn = 3
+    folder = tmp_path / "refused"
+    folder.mkdir()
+    watch_until(folder, 1, {})
+    assert json.loads((folder / NAME).read_text().splitlines()[0])["devices"][0]["sm_active_ratio"] is None

@@ -80,10 +80,10 @@ def describe_launch(
             noise_ratio = units_noise_ratio(training.processes, key.partition("s_per_")[0])
             measures[key] = measure_rate(key, float(value), measures["step_ns"], noise_ratio)
     used = measure_use(run, training, folder)
-    for target, name in TARGETS.items():
+    for target, ratio in TARGETS.items():
         reached = used.reached(target)
         if reached is not None:
-            measures[name] = Measure(value=reached)
+            measures[ratio] = Measure(value=reached)
     places: dict[str, Where] = {}
     for line in summarize_lines(training):
         places.setdefault(line.phase, Where(file=line.file, line=line.line, function=line.function))

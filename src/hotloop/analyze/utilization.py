@@ -19,10 +19,12 @@ NO_NVML = "NVML told nothing of the devices while the steps were steady (the tel
 NO_TIMELINE = "no kernel timeline was recorded (hotloop run --trace)"
 NO_OPERATORS = {
     "cpu": "the operators of a step were not recorded: --no-deep, torch.compile, sharded tensors, or too few steps",
-    "": "the FLOPs of a step were not counted: on an accelerator a recorded trace tells them (hotloop run --trace)",
+    "": "the FLOPs of a step were not counted: on an accelerator, use hotloop run --target mfu=RATIO, or --trace",
 }
 NO_CPU_PEAK = "no peak rate of this machine was measured: the probe after the training does (not with --no-probe)"
 NO_CORES = "nobody sampled the cores while the steps were steady"
+KNOWN_LIBRARIES = ("aten", "c10d", "_c10d_functional", "prims", "profiler")
+"""An operator of another one may multiply matrices, as those of attention libraries do."""
 MOST_OPERATORS = 20_000
 """A recorded step with so many operators was cut there (observe/deep.py)."""
 
@@ -65,6 +67,8 @@ def count_step(ops: Mapping[str, Any] | None, is_checkpointing: bool) -> StepFlo
     flops = again = 0.0
     by_types: Counter[str] = Counter()
     for op in (*ops["ops"], *ops.get("more_products", ())):
+        if op["name"].partition("::")[0] not in KNOWN_LIBRARIES:
+            return f"the work of {op['name']} is not known"
         if op["name"] not in PRODUCTS:
             continue
         work = count_call(op["name"], op["shapes"], op["dtypes"], op["inputs"])
@@ -82,9 +86,10 @@ def measure_utilization(analysis: Analysis, sampled: Sampled, traced: Utilizatio
     """Of the steady steps; what a kernel timeline of the same run tells stands where nothing else does."""
     device = analysis.lead.device_type
     of_cpu = device == "cpu"
-    rank = next((one for one in analysis.ranks if one.ops is not None), analysis.lead)
-    counted = count_step(rank.ops, bool(rank.checkpointing))
-    if rank.ops is None and not of_cpu:
+    rank = next((one for one in analysis.ranks if one.ops is not None or one.products is not None), analysis.lead)
+    ops = rank.products if rank.ops is None else rank.ops
+    counted = count_step(ops, bool(rank.checkpointing))
+    if ops is None and not of_cpu:
         counted = NO_OPERATORS[""]
     if isinstance(counted, str) and traced is not None and traced.flops_per_step is not None:
         counted = StepFlops(

@@ -62,7 +62,8 @@ def add_parser(subparsers: Any) -> None:
         metavar="NAME=RATIO",
         action="append",
         default=[],
-        help="least utilization wanted, such as utilization=0.8, mfu=0.4 or cpu_utilization=0.9; a miss is a finding",
+        help="least utilization wanted, such as utilization=0.8, mfu=0.4 or cpu_utilization=0.9; a miss is a "
+        "finding. On an accelerator, mfu counts the FLOPs of one step",
     )
     parser.add_argument("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges if CUDA is available")
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
@@ -103,6 +104,7 @@ def execute(arguments: argparse.Namespace) -> int:
         "trace_ranks": arguments.trace_ranks,
         "nvtx": arguments.nvtx,
         "numbers": arguments.watch_numbers,
+        "count_flops": bool({"mfu", "hfu"} & set(targets)),
     }
     environment = prepare_environment(os.environ, folder, options, strategy)
     kills_before = child.oom_kills()

@@ -251,6 +251,8 @@ class RankAnalysis:
     the others; and how many they are. None where not known."""
     ops: Mapping[str, Any] | None = None
     """Operators of one step with shapes and times (probe input), when a deep window recorded them."""
+    products: Mapping[str, Any] | None = None
+    """Of an accelerator, where FLOPs were asked for: operators of one step that multiply matrices, without times."""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
     """By technique id, from the probe after training."""
     applied: tuple[str, ...] = ()

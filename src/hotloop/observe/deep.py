@@ -119,11 +119,15 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts and times operators of forward and backward; everything else passes."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, *, products_only: bool = False) -> None:
+        """``products_only``: note what multiplies matrices, and no times: those of an accelerator's are the host's."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
+        self.products_only = products_only
         self.found: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.operators = 0
+        self.passed = 0
+        """Operators that were seen and not noted."""
         self.flow = Flow()
         self.graded_backward_count = 0
         self.forwards_count = 0
@@ -142,8 +146,11 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stack = self._recorder.stack
         if stack[-1] not in _PHASES:
             return
-        self.operators += 1
         name = func._schema.name
+        if self.products_only and name.startswith("aten::") and name not in PRODUCTS:
+            self.passed += 1
+            return
+        self.operators += 1
         backward, in_forward = BACKWARD in stack, FORWARD in stack
         self.forwards_count += in_forward and not backward and not self._was_in_forward
         self._was_in_forward = in_forward
@@ -207,6 +214,9 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str)) else str(value)[:60]
 
 
+_PURPOSE = ("operators of one step, to forecast opportunities", "matrix products of one step, to count FLOPs")
+
+
 class DeepWindow:
     """Called after every row on the training thread; runs the mode for one row, once, and unsubscribes."""
 
@@ -235,7 +245,7 @@ class DeepWindow:
             self._done = True
             session.record({"kind": "deep", "steps": 0, "rows": [rows, rows], "cost_ns": 0, "reason": reason})
             return
-        mode = OperatorMode(session.recorder)
+        mode = OperatorMode(session.recorder, products_only=accelerator_type() is not None)
         mode.__enter__()  # type: ignore[no-untyped-call]
         self._mode, self._first_row = mode, rows
         session.recorder.in_deep_window = True
@@ -251,7 +261,7 @@ class DeepWindow:
             mode.__exit__(None, None, None)
         session.recorder.in_deep_window = False
         found = sorted(mode.found.values(), key=lambda op: -op["cpu_ns"])
-        cost_ns = mode.operators * OPERATOR_COST_NS
+        cost_ns = mode.operators * OPERATOR_COST_NS + mode.passed * PASSED_COST_NS
         session.deep_window_ns = cost_ns
         facts = {
             "steps": 1,
@@ -261,7 +271,7 @@ class DeepWindow:
         }
         session.record(
             {
-                "kind": "ops",
+                "kind": "products" if mode.products_only else "ops",
                 **facts,
                 "total_ns": sum(op["cpu_ns"] for op in found),
                 "total_backward_ns": sum(op["cpu_ns"] for op in found if op["backward"]),
@@ -273,13 +283,17 @@ class DeepWindow:
                 "more_products": [op for op in found[MOST_SIGNATURES:] if op["name"] in PRODUCTS],
             }
         )
-        if mode.flow.known:
+        if mode.flow.known and not mode.products_only:
             session.record({"kind": "flow", "calls": mode.flow.calls, "bytes": mode.flow.nbytes})
-        session.record({"kind": "deep", **facts, "reason": "operators of one step, to forecast opportunities"})
+        session.record({"kind": "deep", **facts, "reason": _PURPOSE[mode.products_only]})
 
 
 OPERATOR_COST_NS = 20_000
 """Cost of the mode per operator, in ns (10 to 20 us measured on small operators)."""
+
+
+PASSED_COST_NS = 5_000
+"""The same for one that is only looked at; see docs/proof/operations.md."""
 
 
 def _top_mode() -> Any:
@@ -297,7 +311,7 @@ def _reason_not_to(session: Session) -> str | None:
     if session.compile_used or _compiled():
         return "torch.compile is in use"
     # Not before: inside a compiled optimizer step Dynamo would look at the functions that this calls.
-    if accelerator_type() is not None:
+    if accelerator_type() is not None and not session.options.get("count_flops"):
         return "an accelerator is in use, whose time host timings do not show"
     if _top_mode() is not None:
         return "another dispatch mode is active"

@@ -148,7 +148,8 @@ def _read_device(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
 class SmActivity:
     """SM activity of one device between two readings: NVML's GPU performance monitoring, from Hopper on.
 
-    ``NVML_GPM_METRIC_SM_UTIL`` is "percentage of SMs that were busy", averaged over the time between the two samples.
+    ``NVML_GPM_METRIC_SM_UTIL`` is the percentage of SMs that were busy (NVML API reference, GPM enums), over the time
+    between the two samples.
     """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
@@ -175,7 +176,8 @@ class SmActivity:
         except Exception:  # as for every other figure: not told is unknown
             return None
         self._samples = [now, before]
-        return _number(asked.metrics[0].value / 100)
+        metric = asked.metrics[0]
+        return None if metric.nvmlReturn else _number(metric.value / 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ import pytest
 from hotloop.analyze.timeline.classes import DEFINITIONS
 from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
 from hotloop.core.timeline import RankTimeline
-from hotloop.core.trace import Category
+from hotloop.core.trace import Category, DeviceFacts
 
-from .plain_trace import TRACES, PlainTrace, read_plain
+from .plain_trace import TRACES, PlainTrace, call, kernel, op, read_plain
 
 MEASURES = {
     "span_us": "window_ns",
@@ -221,3 +221,21 @@ def test_utilization_is_what_a_plain_sweep_finds(name: str, rank: str, file: str
         assert used.busy_ratio is not None
         assert used.sm_active_ratio <= used.busy_ratio + 1e-9
     assert device.partition.busy_ratio is not None
+
+
+def test_kernels_of_operators_that_are_not_counted_make_mfu_unknown() -> None:
+    """40 us of a product that is counted, 60 us of one that another library ran."""
+    rows = [
+        op("aten::mm", 0, 5, shapes="[[128,64],[64,32]]", dtypes='["float","float"]'),
+        call("cudaLaunchKernel", 1, 2, 1),
+        kernel("sgemm", 10, 40, 1),
+        op("flash_attn::_flash_attn_forward", 6, 5),
+        call("cudaLaunchKernel", 7, 2, 2),
+        kernel("flash_fwd_kernel", 60, 60, 2),
+    ]
+    device = (DeviceFacts(index=0, name="Tesla V100-SXM2-32GB"),)
+    known = reduce_trace(PlainTrace(rows[:3], devices=device)).utilization
+    assert known.mfu_ratio == pytest.approx(2 * 128 * 64 * 32 / 40e-6 / 15.7e12)
+    unknown = reduce_trace(PlainTrace(rows, devices=device)).utilization
+    assert unknown.mfu_ratio is None
+    assert unknown.unknown["mfu_ratio"].endswith("as in flash_fwd_kernel")

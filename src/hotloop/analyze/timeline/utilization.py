@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -14,16 +15,21 @@ from hotloop.core.utilization import Utilization, rate_over_peak
 from .device_partition import DeviceCover, partition_windows
 from .intervals import Int64s
 from .links import Links
+from .names import match_names
 from .peaks import find_peaks
 from .ratios import find_recompute
 from .steps import DeviceSteps, StepWindows
-from .tables import LeafCalls
+from .tables import MATRIX_KERNEL, NO_MATRIX_KERNEL, LeafCalls
 
 NO_DEVICE = "the trace shows no work of an accelerator"
 NO_FLOPS = (
     "the FLOPs of a step are unknown: the trace has no shapes of operators (record_shapes=True), or holds products "
     "whose work cannot be told, as of compiled code"
 )
+MOST_UNCOUNTED_RATIO = 0.05
+"""Of the time of matrix kernels: more would make MFU too small by as much."""
+LOOK_UP = re.compile("fbgemm|embedding", re.IGNORECASE)
+"""Kernels of a library of products that only move rows."""
 NO_PEAK = "the trace does not name a device whose peak rate is known"
 
 
@@ -49,6 +55,12 @@ def measure_utilization(
         busy_ratio=sum(part.busy_ns for part in parts) / window_ns,
         sm_active_ratio=None if active_ns is None else active_ns / window_ns,
     )
+    uncounted = _name_uncounted(trace, links, cover, calls)
+    if uncounted is not None:
+        reason = (
+            f"the FLOPs of a step are unknown: much matrix work ran outside of counted operators, as in {uncounted}"
+        )
+        return _without_rates(found, unknown, reason)
     flops = _count_flops(trace, links, steps, calls, chosen)
     if flops is None:
         return _without_rates(found, unknown, NO_FLOPS)
@@ -108,7 +120,8 @@ def _measure_sm_active(
     """Time in the windows weighted by min(1, blocks per SM) of the kernels that run, ns; those of kernels that run side
     by side add up. It is an upper bound: blocks need not be spread evenly. None where a kernel tells no blocks.
 
-    The estimate of TensorBoard's profiler plugin, its "Est. SM Efficiency" (pytorch/kineto, tb_plugin/README.md).
+    The estimate of TensorBoard's profiler plugin, "Est. SM Efficiency" (pytorch/kineto,
+    tb_plugin/docs/gpu_utilization.md), which takes kernels one by one.
     """
     rows = links.device_rows[cover.work]
     is_kernel = trace.category[rows] == Category.KERNEL
@@ -123,6 +136,28 @@ def _measure_sm_active(
     active = np.minimum(1.0, np.cumsum(np.concatenate([value, -value])[order]))
     area = np.concatenate([[0.0], np.cumsum(active[:-1] * np.diff(time))])
     return float((np.interp(end_ns, time, area) - np.interp(start_ns, time, area)).sum())
+
+
+def _name_uncounted(trace: Trace, links: Links, cover: DeviceCover, calls: LeafCalls | None) -> str | None:
+    """The longest matrix kernel that no counted operator launched, where these take more than MOST_UNCOUNTED_RATIO of
+    the time of matrix kernels: compiled code, and operators of other libraries. Kernels without a launch tell nothing.
+    """
+    if calls is None:
+        return None
+    work = cover.work[links.op_place[cover.work] >= 0]
+    rows = links.device_rows[work]
+    matrix = match_names(trace, trace.name[rows], MATRIX_KERNEL)
+    for other in (NO_MATRIX_KERNEL, LOOK_UP):
+        matrix &= ~match_names(trace, trace.name[rows], other)
+    work = work[matrix & (trace.category[rows] == Category.KERNEL)]
+    is_counted = np.isin(links.ranges.rows, calls.rows)
+    inside = links.ranges.find_nearest(is_counted)[links.op_place[work]] >= 0
+    duration = links.end_ns[work] - links.start_ns[work]
+    outside = work[~inside]
+    if duration[~inside].sum() <= MOST_UNCOUNTED_RATIO * duration.sum():
+        return None
+    longest = outside[np.argmax(duration[~inside])]
+    return str(trace.names[trace.name[links.device_rows[longest]]])[:80]
 
 
 def _count_flops(
