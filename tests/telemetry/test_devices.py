@@ -133,6 +133,10 @@ def test_the_use_of_a_span_is_the_mean_over_time(tmp_path: Path) -> None:
     assert used.sm_active_ratio == pytest.approx(0.25)
     assert used.samples_count == 3
     assert read_device_use(tmp_path / NAME, (200.0, 300.0)) is None
+    last_line = (tmp_path / NAME).read_text().splitlines()[-1]
+    end = read_device_use(tmp_path / NAME, None, last_bytes=len(last_line) + 20)
+    assert end is not None
+    assert (end.utilization_ratio, end.samples_count) == (1.0, 1), "the line that is cut is left out"
     assert read_device_use(tmp_path / "none", None) is None
 
 

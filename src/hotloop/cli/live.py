@@ -14,6 +14,8 @@ from hotloop.core.recording import FIELD
 EVERY_TICKS = 2
 RECENT_S = 10.0
 """The line tells the device's use over so long."""
+RECENT_BYTES = 1 << 18
+"""As much as 64 devices write meanwhile."""
 _LONGEST = 100
 
 
@@ -60,7 +62,7 @@ class LiveLine:
         self._rows[path] = int(rows[-1, FIELD["index"]] + rows[-1, FIELD["rows_merged"]])
         self._backward_rows[path] += count_backward_rows(rows)
         line = describe_recent(rows, self._backward_rows[path])
-        use = read_device_use(self._folder / NAME, (time.time() - RECENT_S, time.time()))
+        use = read_device_use(self._folder / NAME, (time.time() - RECENT_S, time.time()), RECENT_BYTES)
         if line and use is not None:
             return f"{line}; GPU {use.utilization_ratio:.0%}"
         cores = self._recent_cores()

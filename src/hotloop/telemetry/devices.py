@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -190,14 +191,15 @@ class DeviceUse:
     """Of the device with most of them."""
 
 
-def read_device_use(path: Path, span_s: tuple[float, float] | None) -> DeviceUse | None:
+def read_device_use(path: Path, span_s: tuple[float, float] | None, last_bytes: int | None = None) -> DeviceUse | None:
     """Over a span of Unix times in s, the whole recording where None; None where no device was seen to work.
+    ``last_bytes``: only so much of the end of the file is read.
 
     A sample stands for the time since the one before it: a long run is sampled more sparsely at its end.
     """
     seen: dict[int, list[tuple[float, float, float | None]]] = {}
     before_s: float | None = None
-    for sample in _samples(path):
+    for sample in _samples(path, last_bytes):
         clock_s = _number(sample.get("unix_s"))
         took_s = INTERVAL_S if before_s is None or clock_s is None else max(0.0, clock_s - before_s)
         before_s = clock_s
@@ -272,9 +274,11 @@ def describe_devices(folder: Path) -> tuple[Health, ...]:
     return tuple(lines)
 
 
-def _samples(path: Path) -> Iterator[dict[str, Any]]:
+def _samples(path: Path, last_bytes: int | None = None) -> Iterator[dict[str, Any]]:
     try:
         with path.open("rb") as file:
+            if last_bytes is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))  # a line that this cuts is no JSON
             for _ in range(MOST_LINES):
                 line = file.readline(65_536)
                 if not line:
