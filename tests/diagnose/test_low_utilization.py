@@ -97,6 +97,17 @@ def test_mfu_counts_what_the_device_computes_slowly() -> None:
     assert (finding.evidence["counted_flops"], finding.evidence["peak"]) == (1e12, "x")
 
 
+def test_a_kernel_timeline_tells_the_causes_in_place_of_host_phases() -> None:
+    analysis = replace(on_gpu(0.4, input_wait=0.5), waits={"launch": 0.45, "input_wait": 0.1})
+    (finding,) = judged(analysis)
+    assert isinstance(finding, Finding)
+    assert finding.evidence["causes_ratio"] == {
+        "launches that come late": 0.45,
+        "waiting for input": 0.1,
+        UNTOLD: 0.05,
+    }
+
+
 def test_causes_never_exceed_what_is_missing() -> None:
     shares = {"input_wait": 0.4, "communication": 0.3, "h2d": 0.2, "launch": 0.6}
     for field in ("utilization_ratio", "busy_ratio", "mfu_ratio"):

@@ -16,6 +16,7 @@ from hotloop.diagnose.wording import format_share
 LEAST_CAUSE_RATIO = 0.02
 """A smaller part of the time is not named as a cause."""
 BELOW_PEAK, UNTOLD = "computing below the peak rate", "a cause that was not recorded"
+NOT_MEASURED = "it was not measured"
 NARROW = "work that does not keep all cores busy"
 OF_CORES = ("threads", "others")
 
@@ -107,8 +108,9 @@ def low_utilization(analysis: Analysis) -> tuple[Finding | Skipped, ...]:
     A high utilization is no proof of good use: one small kernel at a time counts as 100 %. The shares of the causes are
     upper bounds, from host phases unless a kernel timeline was recorded. NVML counts other programs on a GPU too.
     """
-    shares = analysis.waits or _list_phases(analysis)
-    return _judge(analysis.utilization, analysis.targets, shares)
+    phases = _list_phases(analysis)
+    of_cores = {name: phases[name] for name in OF_CORES if name in phases}
+    return _judge(analysis.utilization, analysis.targets, {**(analysis.waits or phases), **of_cores})
 
 
 def _list_phases(analysis: Analysis) -> dict[str, float]:
@@ -130,15 +132,16 @@ def _judge(
     for target, least_ratio in targets.items():
         value, field = used.reached(target), TARGETS[target]
         if value is None:
-            answers.append(Skipped(reason=f"the target {target}={least_ratio:g}: {used.unknown.get(field, UNTOLD)}"))
+            answers.append(
+                Skipped(reason=f"the target {target}={least_ratio:g}: {used.unknown.get(field, NOT_MEASURED)}")
+            )
         elif value < least_ratio:
             wanted = f"below the target of {format_share(least_ratio)}"
             answers.append(_find(used, target, wanted, least_ratio, shares, Severity.MEDIUM))
     if "utilization" not in targets:
         ratio = used.device_ratio
         if ratio is None:
-            reason = used.unknown.get("utilization_ratio", "no utilization was measured")
-            answers.append(Skipped(reason=reason))
+            answers.append(Skipped(reason=used.unknown.get("utilization_ratio", NOT_MEASURED)))
         elif ratio < LOW_RATIO:
             wanted = f"below {format_share(LOW_RATIO)}"
             answers.append(_find(used, "utilization", wanted, LOW_RATIO, shares, Severity.LOW))
