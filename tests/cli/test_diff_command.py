@@ -123,7 +123,8 @@ def test_two_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(before), str(after), *KEPT]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"before  {before} (1 rank, 4 steps)"
-    assert lines[3] == "step 1.00 -> 0.70 ms, -0.30 ms (-30%) [95% -0.30 to -0.30]"
+    assert lines[2].startswith("used    device activity ")
+    assert lines[4] == "step 1.00 -> 0.70 ms, -0.30 ms (-30%) [95% -0.30 to -0.30]"
     rows = [line.split() for line in lines]
     assert ["waiting", "for", "input", "0.40", "0.10", "-0.30", "-0.30", "to", "-0.30"] in rows
     assert lines.index("KERNELS  no change in 1 name") > lines.index("DEVICE  mean of a step's window on the device;"

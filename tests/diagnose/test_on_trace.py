@@ -149,7 +149,7 @@ HEALTHY: dict[str, Plant] = dict.fromkeys(PLANTED, gemm) | {
     "pageable-transfer": copies_pinned,
     "input-bound": loads_quickly,
 }
-ELSEWHERE = {"straggler", "memory-growth", "memory-pressure"}
+ELSEWHERE = {"straggler", "memory-growth", "memory-pressure", "low-utilization"}
 """Rules whose evidence is no kernel of one rank."""
 
 
@@ -396,3 +396,40 @@ def test_a_verdict_names_the_one_gap_that_is_most_of_the_idle_time() -> None:
     rows += [kernel("gemm", 5010, 100, 2), call("cudaLaunchKernel", 5120, 5, 3), kernel("gemm", 5130, 100, 3)]
     analysis = TraceAnalysis(ranks=(reduce_rank(PlainTrace(rows), ReduceOptions()).rank,))
     assert "one gap of 4.9 ms" in report_trace_analysis(analysis).verdict
+
+
+def test_a_device_that_idles_is_below_the_band_and_its_causes_are_those_of_its_gaps() -> None:
+    report = report_trace_analysis(analyse(launches_late))
+    assert report.utilization is not None
+    assert report.utilization.busy_ratio == pytest.approx(0.08, abs=0.01), "20 kernels of 4 us in 1000 us"
+    (found,) = (one for one in report.findings if one.rule == "low-utilization")
+    assert found.severity is Severity.LOW
+    assert found.title.startswith("device activity is 8.")
+    causes = found.evidence["causes_ratio"]
+    assert isinstance(causes, dict)
+    assert next(iter(causes)) == "launches that come late"
+    assert sum(float(str(share)) for share in causes.values()) == pytest.approx(0.92, abs=0.01)
+    assert found.evidence["see"] == {"launches that come late": "launch-bound"}
+    assert report.findings.index(found) > 0, "it stands behind what owns the time"
+    assert not [one for one in report_trace_analysis(analyse(gemm)).findings if one.rule == "low-utilization"]
+
+
+def test_a_target_for_a_trace_is_judged_or_skipped_with_its_reason() -> None:
+    wanted = replace(analyse(gemm), targets={"utilization": 0.999, "mfu": 0.4})
+    report = report_trace_analysis(wanted)
+    (found,) = (one for one in report.findings if one.rule == "low-utilization")
+    assert found.severity is Severity.MEDIUM
+    (skipped,) = (one for one in report.skipped if one.rule == "low-utilization")
+    assert skipped.reason.startswith("the target mfu=0.4: the FLOPs of a step are unknown: ")
+
+
+def test_a_trace_that_fills_its_device_ranks_the_remedies() -> None:
+    memory = allocations(4, 76 * GIB, 0, 79 * GIB)
+    report = report_trace_analysis(analyse(gemm, memory=memory, total=80 * GIB))
+    (found,) = (one for one in report.findings if one.rule == "memory-pressure")
+    saves = found.evidence["saves_at_most_bytes"]
+    assert isinstance(saves, dict)
+    assert {"accumulation", "activation-checkpointing", "bf16-autocast", "optimizer-state-offload"} <= set(saves)
+    assert "fsdp2" not in saves, "one rank has nothing to shard"
+    assert found.fix is not None
+    assert found.fix.technique == next(iter(saves))

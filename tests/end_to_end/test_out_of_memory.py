@@ -43,8 +43,8 @@ def test_a_python_without_memory_names_what_held_it_and_the_remedies_in_order(tm
     held = PARAMETERS_BYTES * 2 + evidence["optimizer_state_bytes"]
     assert evidence["activations_and_rest_bytes"] == evidence["used_bytes"] - held
     saved = evidence["saves_at_most_bytes"]
-    lost = {"accumulation": 0.0, "bf16-autocast": 0.0, **evidence["time_cost_ratio"]}
-    assert set(saved) == set(lost) == {"accumulation", "activation-checkpointing", "bf16-autocast"}
+    lost = {"accumulation": 0.0, "smaller-batch": 0.0, "bf16-autocast": 0.0, **evidence["time_cost_ratio"]}
+    assert set(saved) == set(lost) == {"accumulation", "smaller-batch", "activation-checkpointing", "bf16-autocast"}
     worth = [saved[name] * (1 - lost[name]) for name in saved]
     assert worth == sorted(worth, reverse=True)
     assert saved["accumulation"] == round(evidence["activations_and_rest_bytes"] * 15 / 16)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 
-from hotloop.observe.deep import MOST_FLOW_CALLS, Flow, _describe
+from hotloop.observe import recorder
+from hotloop.observe.deep import MOST_FLOW_CALLS, Flow, OperatorMode, _describe
 
 
 def test_a_sparse_tensor_is_not_described_as_a_dense_one() -> None:
@@ -36,3 +39,17 @@ def test_a_flow_is_not_told_when_a_tensor_has_no_plain_memory_or_calls_are_too_m
         long.note(0, (), ())
     assert not sparse.known
     assert not long.known
+
+
+def test_on_an_accelerator_only_products_are_noted() -> None:
+    found = {}
+    layer, x = torch.nn.Linear(4, 8), torch.randn(2, 4)
+    for products_only in (False, True):
+        mode = OperatorMode(SimpleNamespace(stack=[recorder.FORWARD]), products_only=products_only)  # type: ignore[arg-type]
+        with mode:
+            layer(x).relu().sum()
+        found[products_only] = mode
+    assert [op["name"] for op in found[True].found.values()] == ["aten::addmm"]
+    assert (found[True].operators, found[True].passed) == (1, 4), "t, relu, sum and the ones of its shape"
+    assert {"aten::addmm", "aten::relu", "aten::sum"} <= {op["name"] for op in found[False].found.values()}
+    assert found[False].passed == 0

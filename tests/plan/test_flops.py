@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from hotloop.core.utilization import rate_over_peak
 from hotloop.core.workload import DecoderShape
-from hotloop.plan.flops import hardware_flops_per_token, model_flops_per_token, utilization
+from hotloop.plan.flops import hardware_flops_per_token, model_flops_per_token
 
 from .build_plan import SHAPE
 
@@ -20,7 +21,7 @@ def test_model_flops_are_6_n_and_12_l_h_s() -> None:
 
 def test_a_published_rate_has_its_published_mfu() -> None:
     # llm-foundry, MPT-7b on 8 H100: 10643 tokens/s/GPU are 46.44 % of 989.5e12 by the page's own formula.
-    assert utilization(10643, model_flops_per_token(MPT_7B), 989.5e12) == pytest.approx(0.4644, abs=0.0005)
+    assert rate_over_peak(10643, model_flops_per_token(MPT_7B), 989.5e12) == pytest.approx(0.4644, abs=0.0005)
 
 
 def test_grouped_queries_change_parameters_and_not_attention() -> None:

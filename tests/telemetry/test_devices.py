@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hotloop.telemetry import devices
-from hotloop.telemetry.devices import NAME, DeviceWatch, describe_devices
+from hotloop.telemetry.devices import NAME, DeviceWatch, describe_devices, read_device_use
 
 
 def unsupported(*_: Any) -> Any:
@@ -98,3 +98,89 @@ def test_idle_devices_and_nonsense_are_left_out(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text("\n".join([*lines, json.dumps(idle), json.dumps(busy)]) + "\n")
     (only,) = describe_devices(tmp_path)
     assert only.message == f"GPU 1 ({'x' * 80}), 1 samples of NVML: a kernel ran 50% of the time"
+
+
+# ---- how much of the devices was used
+
+
+def write_series(path: Path, *samples: tuple[float, dict[int, tuple[float, float | None]]]) -> None:
+    lines = [
+        {
+            "unix_s": unix_s,
+            "devices": [
+                {"index": index, "utilization_ratio": busy, "sm_active_ratio": active}
+                for index, (busy, active) in devices.items()
+            ],
+        }
+        for unix_s, devices in samples
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_the_use_of_a_span_is_the_mean_over_time(tmp_path: Path) -> None:
+    write_series(
+        tmp_path / NAME,
+        (100.0, {0: (0.0, 0.0)}),  # loading, before the steady steps
+        (101.0, {0: (0.9, 0.5)}),
+        (102.0, {0: (0.6, 0.3)}),
+        (104.0, {0: (0.3, 0.1)}),  # sampled half as often: stands for two seconds
+        (105.0, {0: (1.0, 1.0)}),  # after the last step
+    )
+    used = read_device_use(tmp_path / NAME, (100.5, 104.5))
+    assert used is not None
+    # (0.9 x 1 + 0.6 x 1 + 0.3 x 2) / 4, and (0.5 + 0.3 + 0.1 x 2) / 4
+    assert used.utilization_ratio == pytest.approx(0.525)
+    assert used.sm_active_ratio == pytest.approx(0.25)
+    assert used.samples_count == 3
+    assert read_device_use(tmp_path / NAME, (200.0, 300.0)) is None
+    last_line = (tmp_path / NAME).read_text().splitlines()[-1]
+    end = read_device_use(tmp_path / NAME, None, last_bytes=len(last_line) + 20)
+    assert end is not None
+    assert (end.utilization_ratio, end.samples_count) == (1.0, 1), "the line that is cut is left out"
+    assert read_device_use(tmp_path / "none", None) is None
+
+
+def test_devices_without_work_do_not_count(tmp_path: Path) -> None:
+    write_series(
+        tmp_path / NAME,
+        (1.0, {0: (0.7, None), 1: (0.4, 0.2), 2: (0.0, 0.0)}),
+        (2.0, {0: (0.7, None), 1: (0.4, 0.2), 2: (0.0, 0.0)}),
+    )
+    used = read_device_use(tmp_path / NAME, None)
+    assert used is not None
+    assert used.utilization_ratio == pytest.approx((0.7 + 0.4) / 2)
+    assert used.sm_active_ratio is None, "one of the two does not tell"
+    write_series(tmp_path / NAME, (1.0, {0: (0.0, None)}))
+    assert read_device_use(tmp_path / NAME, None) is None, "a device that nobody used says nothing of a training"
+
+
+def test_sm_activity_comes_from_two_samples_of_the_monitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    metrics = SimpleNamespace(metrics=[SimpleNamespace(metricId=None, value=0.0, nvmlReturn=0)])
+
+    def get_metrics(asked: Any) -> None:
+        assert asked.numMetrics == 1
+        assert asked.metrics[0].metricId == 2
+        assert asked.sample1 is not asked.sample2
+        asked.metrics[0].value = 37.5
+
+    monitor = {
+        "NVML_GPM_METRICS_GET_VERSION": 1,
+        "NVML_GPM_METRIC_SM_UTIL": 2,
+        "nvmlGpmQueryDeviceSupport": lambda handle: SimpleNamespace(isSupportedDevice=handle == 0),
+        "nvmlGpmSampleAlloc": lambda: object(),
+        "nvmlGpmSampleGet": lambda handle, sample: taken.append(handle),
+        "c_nvmlGpmMetricsGet_t": lambda: metrics,
+        "nvmlGpmMetricsGet": get_metrics,
+    }
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(**monitor))
+    watch_until(tmp_path, 2, {})
+    first, second = json.loads((tmp_path / NAME).read_text().splitlines()[0])["devices"]
+    assert first["sm_active_ratio"] == 0.375
+    assert second["sm_active_ratio"] is None, "not supported there"
+    assert set(taken) == {0}
+    metrics.metrics[0].nvmlReturn = 3
+    folder = tmp_path / "refused"
+    folder.mkdir()
+    watch_until(folder, 1, {})
+    assert json.loads((folder / NAME).read_text().splitlines()[0])["devices"][0]["sm_active_ratio"] is None

@@ -66,3 +66,12 @@ def _steady_span_s(start_s: float, end_s: float) -> tuple[float, float] | None:
     process = SimpleNamespace(process={"pid": 7, "anchor_wall_s": 0.0}, rows=rows)
     lead = SimpleNamespace(rank=SimpleNamespace(pid=7, warmup_count=1))
     return steady_span_s(cast("Any", SimpleNamespace(lead=lead)), [cast("Any", process)])
+
+
+def test_own_use_is_of_the_cores_that_the_training_may_use() -> None:
+    """8 of 40 core seconds in 10 s: a fifth of four cores, and 40 % of the two that a quota allows."""
+    samples = [(0.0, 0.0, 0.0, 0.0, 0.0), (10.0, 12.0, 40.0, 8.0, 0.0)]
+    whole, quota = load_between(samples, 0.0, 10.0), load_between(samples, 0.0, 10.0, allowed_cores=2)
+    assert whole is not None
+    assert quota is not None
+    assert (whole.own_ratio, quota.own_ratio) == (0.2, 0.4)

@@ -15,6 +15,7 @@ from statistics import NormalDist
 
 from hotloop.core.check import Check, CheckVerdict, Judged, Launch, Measure, format_change
 from hotloop.core.phases import PHASES
+from hotloop.core.utilization import TARGETS
 
 SIDE_LEVEL = 0.01
 """Chance of calling a regression where there is none, for each of time, memory and the phases together."""
@@ -65,6 +66,7 @@ BUDGETS: dict[str, LimitKey] = {
     "batches_per_s": LimitKey(measure="batches_per_s", scale=1.0, is_least=True),
     **{f"{phase}_ms": LimitKey(measure=f"{phase}_ns", scale=1e6) for phase in PHASES},
     **{f"{phase}_share_ratio": LimitKey(measure=f"{phase}_share_ratio", scale=1.0) for phase in PHASES},
+    **{name: LimitKey(measure=name, scale=1.0, is_least=True) for name in TARGETS.values()},
 }
 
 
@@ -90,7 +92,8 @@ def judge(
             found = [_doubt(one, other) for one in found]
         judged += found
         skipped += missing
-    for key, limit in limits.budgets.items():
+    targets = {TARGETS[name]: ratio for launch in runs for name, ratio in launch.targets.items()}
+    for key, limit in {**targets, **limits.budgets}.items():
         one = _judge_budget(runs, key, limit)
         if isinstance(one, str):
             skipped.append((f"budget/{key}", one))

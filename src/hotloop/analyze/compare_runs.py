@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hotloop import __version__
 from hotloop.core.comparison import Comparison, DiffSide, UnitChange
 from hotloop.core.errors import RecordingError
 from hotloop.core.redact import redact_text
+from hotloop.core.utilization import Utilization
 
 from .launch import Run
 from .run_changes import change_per_unit, count_units, differ, join_training, sum_phases
@@ -21,7 +24,12 @@ INTERVAL_NOTE = (
 )
 
 
-def compare_runs(names: tuple[str, str], folders: tuple[Path, Path], runs: tuple[Run, Run]) -> Comparison:
+def compare_runs(
+    names: tuple[str, str],
+    folders: tuple[Path, Path],
+    runs: tuple[Run, Run],
+    measure_use: Callable[[Any, Training, Path], Utilization],
+) -> Comparison:
     """Runs as the user names them; a run that is given twice is compared with itself. Raises RecordingError without
     steps."""
     same = runs[0] is runs[1]
@@ -32,7 +40,10 @@ def compare_runs(names: tuple[str, str], folders: tuple[Path, Path], runs: tuple
         _describe_run(name, training, steps.steps_count, steps.ranks_count)
         for name, training, steps in zip(names, (first, second), joined, strict=True)
     )
-    before, after = sides
+    used = (
+        measure_use(run, training, folder) for run, training, folder in zip(runs, (first, second), folders, strict=True)
+    )
+    before, after = (replace(side, utilization=one) for side, one in zip(sides, used, strict=True))
     warnings = ["both sides are the same run"] if same else []
     warnings += compare_devices(before, after)
     per_unit: UnitChange | None = None

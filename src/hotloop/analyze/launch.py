@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,13 +13,14 @@ from hotloop.core.errors import RecordingError
 from hotloop.core.findings import Value, Where
 from hotloop.core.phases import PHASES
 from hotloop.core.redact import redact_command, redact_text
+from hotloop.core.utilization import TARGETS, Utilization
 
 from .changes import SideSteps, estimate_side_error
 from .check import RATES
 from .process import Recording
 from .run_changes import count_units, join_training
 from .summary import summarize_breakdown, summarize_lines, summarize_memory, summarize_steps, units_noise_ratio
-from .trainings import analyze_run, find_lead, find_unit_drift
+from .trainings import Training, analyze_run, find_lead, find_unit_drift
 
 MACHINE_KEYS = ("device_name", "accelerator", "cores", "memory_total_bytes", "torch", "python")
 
@@ -43,9 +44,13 @@ class Run(Protocol):
     def health(self) -> Sequence[str]: ...
 
 
-def describe_launch(run: Run, folder: Path) -> tuple[Launch, tuple[str, ...]]:
+def describe_launch(
+    run: Run, folder: Path, measure_use: Callable[[Any, Training, Path], Utilization], targets: Mapping[str, float]
+) -> tuple[Launch, tuple[str, ...]]:
     """The largest training of a run, and its command; the launch is called by its folder and the time at which it
-    began. Raises RecordingError where no training was seen."""
+    began. ``measure_use`` tells what it used of the hardware, ``targets`` what it should have.
+
+    Raises RecordingError where no training was seen."""
     name = redact_text(folder.name)
     started_s = (run.manifest or {}).get("started_wall_s")
     if isinstance(started_s, int | float) and 0 < started_s < 1e11:
@@ -74,6 +79,11 @@ def describe_launch(run: Run, folder: Path) -> tuple[Launch, tuple[str, ...]]:
         if value is not None and value > 0:
             noise_ratio = units_noise_ratio(training.processes, key.partition("s_per_")[0])
             measures[key] = measure_rate(key, float(value), measures["step_ns"], noise_ratio)
+    used = measure_use(run, training, folder)
+    for target, ratio in TARGETS.items():
+        reached = used.reached(target)
+        if reached is not None:
+            measures[ratio] = Measure(value=reached)
     places: dict[str, Where] = {}
     for line in summarize_lines(training):
         places.setdefault(line.phase, Where(file=line.file, line=line.line, function=line.function))
@@ -98,6 +108,7 @@ def describe_launch(run: Run, folder: Path) -> tuple[Launch, tuple[str, ...]]:
         machine=machine,
         places=places,
         warnings=tuple(redact_text(warning) for warning in warnings),
+        targets=targets,
     )
     return launch, redact_command((run.manifest or {}).get("command", process.argv))
 

@@ -310,7 +310,8 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         batch_where=find_batch_statement(work.lines.by_field, work.files),
         run_delay_ratio=read_run_delay_ratio(facts, start_ns, end_ns),
         idle_cores=read_idle_cores(facts, start_ns, end_ns),
-        ops=_ops(facts),
+        ops=_ops(facts, "ops"),
+        products=_ops(facts, "products"),
     )
 
 
@@ -469,8 +470,8 @@ def _device_type(model_device: str | None, anchor: OptimizerFacts | None, accele
     return (model_device or optimizer_device or accelerator or "cpu").partition(":")[0]
 
 
-def _ops(facts: Sequence[Fact]) -> Mapping[str, Any] | None:
-    fact = last_of_kind(facts, "ops")
+def _ops(facts: Sequence[Fact], kind: str) -> Mapping[str, Any] | None:
+    fact = last_of_kind(facts, kind)
     return fact if fact else None
 
 

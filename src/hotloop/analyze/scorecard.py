@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from hotloop.core.analysis import Analysis, DdpFacts
 from hotloop.core.report import ScorecardRow
+from hotloop.core.utilization import GOOD_RATIO, LOW_RATIO, TEXT
 
 GOOD, FAIR, BAD, UNKNOWN = "good", "fair", "bad", "unknown"
 
@@ -36,7 +37,27 @@ def build_scorecard(analysis: Analysis) -> tuple[ScorecardRow, ...]:
             _within_band(f"{phase}, share of the step", _phase_share(analysis, phase), low, high)
             for phase, low, high in PHASE_BANDS
         ),
+        *_list_utilization(analysis),
     )
+
+
+def _list_utilization(analysis: Analysis) -> Iterator[ScorecardRow]:
+    """The device's where there is one, else the cores'; MFU has no band that fits all models, so it has none here."""
+    used = analysis.utilization
+    names = ["utilization_ratio" if analysis.accelerator else "cpu_utilization_ratio", "mfu_ratio"]
+    for name in names:
+        ratio = used.device_ratio if name == "utilization_ratio" else getattr(used, name)
+        band = name == "utilization_ratio"
+        verdict = UNKNOWN
+        if band and ratio is not None:
+            verdict = GOOD if ratio >= GOOD_RATIO else BAD if ratio < LOW_RATIO else FAIR
+        yield ScorecardRow(
+            name=TEXT[name],
+            measured_ratio=ratio,
+            good=f"from {GOOD_RATIO:.0%}" if band else "",
+            bad=f"below {LOW_RATIO:.0%}" if band else "",
+            verdict=verdict,
+        )
 
 
 def measure_all_reduce_ratio(analysis: Analysis) -> float | None:

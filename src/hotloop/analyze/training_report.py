@@ -52,7 +52,8 @@ def restate_training(run: Run, training: Training, analysis: Analysis) -> Report
         verdict="",
         environment=describe_environment(run.processes, analysis),
         outcome=find_outcome(run, training),
-        step=summarize_steps(training),
+        step=replace(summarize_steps(training), mfu_ratio=analysis.utilization.mfu_ratio),
+        utilization=analysis.utilization,
         breakdown=summarize_breakdown(training),
         device_phases=summarize_device_phases(training),
         memory=summarize_memory(training),
@@ -167,7 +168,7 @@ def add_findings(
     """The run's findings with those of the rules that only its traces could judge."""
     if traced is None:
         return tuple(found), tuple(skipped)
-    missing = {one.rule for one in skipped}
+    missing = {one.rule for one in skipped} - {one.rule for one in found}
     still = {one.rule for one in traced.skipped}
     more = tuple(one for one in traced.findings if one.rule in missing)
     return (*found, *more), tuple(one for one in skipped if one.rule in still)

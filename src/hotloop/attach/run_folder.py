@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,15 @@ def join_run_folder(name: str, command: Sequence[str]) -> Path:
     raise _nowhere()
 
 
-def write_manifest(folder: Path, command: Sequence[str], notes: Sequence[str], *, only_new: bool = False) -> None:
-    """Write run.json whole; with ``only_new`` the one that is there stays."""
+def write_manifest(
+    folder: Path,
+    command: Sequence[str],
+    notes: Sequence[str],
+    *,
+    targets: Mapping[str, float] | None = None,
+    only_new: bool = False,
+) -> None:
+    """Write run.json whole; with ``only_new`` the one that is there stays. ``targets`` is what is to be reached."""
     manifest: dict[str, Any] = {
         "schema": "hotloop.run/1",
         "hotloop": __version__,
@@ -66,6 +73,8 @@ def write_manifest(folder: Path, command: Sequence[str], notes: Sequence[str], *
         "notes": list(notes),
         "pid": os.getpid(),
     }
+    if targets:
+        manifest["targets"] = dict(targets)
     part = folder / f".run.json.{os.getpid()}.part"
     try:
         part.write_text(json.dumps(manifest))

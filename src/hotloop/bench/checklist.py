@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from hotloop.core.doctor import ChecklistItem, MachineCheck, Stage, Tick
 from hotloop.core.findings import Finding, Kind, Severity
 from hotloop.core.report import Report
+from hotloop.core.utilization import GOOD_RATIO, TEXT
 
 from .host import format_bytes, plural
 
@@ -238,6 +239,35 @@ def ask_headroom(scene: Scene) -> Answer:
 
 def ask_no_leak(scene: Scene) -> Answer:
     return by_rule("memory-growth", good="memory does not grow from step to step")(scene)
+
+
+def ask_utilization(scene: Scene) -> Answer:
+    """Of the device; on a CPU of the cores, for which guides give no band."""
+    report = scene.steps
+    if report is None or report.utilization is None:
+        return "unknown", NO_RUN if scene.report is None else NO_STEPS
+    used = report.utilization
+    found = _found(report, "low-utilization")
+    if found is not None:
+        return "unticked", f"{found.rule}: {found.title}"
+    name = "cpu_utilization_ratio" if scene.accelerated is False else "utilization_ratio"
+    ratio = used.device_ratio if name == "utilization_ratio" else used.cpu_utilization_ratio
+    if ratio is None:
+        return "unknown", used.unknown.get(name, "it was not measured")
+    if name == "cpu_utilization_ratio":
+        return "ticked", f"{TEXT[name]} is {ratio:.0%}, and no target was missed"
+    text = f"{TEXT[name]} is {ratio:.0%}; guides recommend at least {GOOD_RATIO:.0%}"
+    return ("ticked" if ratio >= GOOD_RATIO else "unticked"), text
+
+
+def ask_mfu(scene: Scene) -> Answer:
+    report = scene.steps
+    if report is None or report.utilization is None:
+        return "unknown", NO_RUN if scene.report is None else NO_STEPS
+    used = report.utilization
+    if used.mfu_ratio is None:
+        return "unknown", used.unknown.get("mfu_ratio", "it was not measured")
+    return "ticked", f"MFU is {used.mfu_ratio * 100:.1f}% ({used.peak})"
 
 
 def ask_warmed_up(scene: Scene) -> Answer:
@@ -483,6 +513,7 @@ ITEMS: tuple[ChecklistEntry, ...] = (
         "the batch is large enough to use the device",
         by_rule("small-batch", good="no gain forecast for a larger batch"),
     ),
+    _entry("device-used", "during", "GPU utilization is high (on a CPU: its cores are used)", ask_utilization),
     _entry(
         "no-recompute",
         "during",
@@ -538,6 +569,7 @@ ITEMS: tuple[ChecklistEntry, ...] = (
     _entry("warm-up-left-out", "after", "there are enough steps after the warm-up", ask_warmed_up),
     _entry("steps-steady", "after", "step times vary little enough to compare runs", ask_steady),
     _entry("throughput-known", "after", "throughput is recorded, in samples or tokens", ask_throughput),
+    _entry("mfu-known", "after", "model FLOPs utilization (MFU) is recorded", ask_mfu),
     _entry("scaling-known", "after", "scaling efficiency was measured", ask_scaling),
     _entry("ended-well", "after", "the run ended normally", ask_finished),
     _entry("faults-gone", "after", "no serious fault remains", ask_findings),

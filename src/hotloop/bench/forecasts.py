@@ -59,3 +59,12 @@ def recall_forecasts(recorded: Mapping[str, Any] | None, step: StepTimes) -> dic
     if not isinstance(request, Mapping) or not isinstance(result, Mapping):
         return {}
     return make_forecasts(request, result, step)
+
+
+def recall_cpu_peaks(folder: Path) -> Mapping[str, float]:
+    """FLOPs a second of large products by element type, as the probe of this run measured them; empty without one."""
+    try:
+        peak = json.loads((folder / "probe.json").read_text())["result"]["peak"]["flops_per_s"]
+        return {str(kind): float(rate) for kind, rate in peak.items() if rate > 0}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

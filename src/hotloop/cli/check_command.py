@@ -38,6 +38,13 @@ def add_parser(subparsers: Any) -> None:
         help="baseline: like RUN, or a file written by --update-baseline; may be repeated",
     )
     parser.add_argument("--limits", metavar="FILE", help="tolerances and budgets (TOML; docs/check.md lists the keys)")
+    parser.add_argument(
+        "--target",
+        metavar="NAME=RATIO",
+        action="append",
+        default=[],
+        help="least utilization, such as utilization=0.8 or mfu=0.4; those of hotloop run --target are checked too",
+    )
     parser.add_argument("--strict", action="store_true", help="also exit with 1 if the check is inconclusive")
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
@@ -59,6 +66,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    from dataclasses import replace
     from pathlib import Path
 
     from hotloop.analyze.check import CheckLimits
@@ -66,6 +74,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.cli.show import check_outputs, emit, find_surface, note_newer_run, show_report, write_text
     from hotloop.core.check import CheckVerdict
     from hotloop.core.errors import UsageError
+    from hotloop.core.utilization import TARGETS, parse_targets
     from hotloop.pipeline.comparisons import check_runs
     from hotloop.report import render
 
@@ -77,11 +86,15 @@ def execute(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--{option} cannot write to standard output; give a file name")
     target = _find_target(arguments)
     creates = target is not None and not target.exists()
-    if not arguments.baseline and arguments.limits is None:
-        raise UsageError("nothing to check against; give --baseline BASE, --limits FILE or both")
     note_newer_run(*arguments.runs, *arguments.baseline)
     limits = load_limits(Path(arguments.limits)) if arguments.limits is not None else CheckLimits()
+    targets = {TARGETS[name]: ratio for name, ratio in parse_targets(arguments.target).items()}
+    limits = replace(limits, budgets={**limits.budgets, **targets})
     check, launches = check_runs(arguments.runs, [] if creates else arguments.baseline, limits)
+    if not arguments.baseline and arguments.limits is None and not check.judged:
+        raise UsageError(
+            "nothing to check against; give --baseline BASE, --limits FILE, --target NAME=RATIO or several"
+        )
     surface = find_surface(sys.stdout, is_strict=arguments.strict)
     for option in ("json", "junit", "sarif"):
         path = getattr(arguments, option)
@@ -99,7 +112,7 @@ def execute(arguments: argparse.Namespace) -> int:
     sys.stdout.flush()
     if note is not None:
         emit(note)
-    if creates and arguments.limits is None:
+    if creates and arguments.limits is None and not check.judged:
         return 0
     if check.verdict is CheckVerdict.REGRESSION:
         return 0 if arguments.update_baseline and not _over_budget(check) else 1

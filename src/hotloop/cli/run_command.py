@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     import threading
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -57,6 +57,14 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="record the loss and gradient norms, and report where they are not finite",
     )
+    parser.add_argument(
+        "--target",
+        metavar="NAME=RATIO",
+        action="append",
+        default=[],
+        help="least utilization wanted, such as utilization=0.8, mfu=0.4 or cpu_utilization=0.9; a miss is a "
+        "finding. On an accelerator, mfu counts the FLOPs of one step",
+    )
     parser.add_argument("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges if CUDA is available")
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
     parser.set_defaults(execute=execute)
@@ -68,7 +76,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.attach.run_folder import create_run_folder, write_manifest
     from hotloop.cli.show import check_outputs, emit, take_command
     from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
+    from hotloop.core.utilization import parse_targets
 
+    targets = parse_targets(arguments.target)
     command = take_command(arguments, "run", "run -- python train.py")
     if arguments.json == "-":
         raise UsageError(
@@ -86,7 +96,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "Python was started with -I, -E or -S, which ignores PYTHONPATH; remove the option, or install "
             "hotloop in the environment of that Python"
         )
-    write_manifest(folder, command, notes)
+    write_manifest(folder, command, notes, targets=targets)
     options = {
         "deep": not arguments.no_deep,
         "outside": True,
@@ -94,6 +104,7 @@ def execute(arguments: argparse.Namespace) -> int:
         "trace_ranks": arguments.trace_ranks,
         "nvtx": arguments.nvtx,
         "numbers": arguments.watch_numbers,
+        "count_flops": bool({"mfu", "hfu"} & set(targets)),
     }
     environment = prepare_environment(os.environ, folder, options, strategy)
     kills_before = child.oom_kills()
@@ -140,7 +151,7 @@ class _Watches:
         self.devices = DeviceWatch(folder, environment)
         self.unattached = UnattachedWatch(folder / "processes")
         self._stacks = StackSampling(folder / "processes")
-        self._live = _make_live_line(folder) if is_live else None
+        self._live = _make_live_line(folder, self.recent_cores) if is_live else None
         self._imports: threading.Thread | None = None
 
     def tick(self) -> None:
@@ -150,6 +161,17 @@ class _Watches:
         self._stacks.tick()
         if self._live is not None:
             self._live()
+
+    def recent_cores(self) -> float | None:
+        """Share of the time of the cores that the training used of late, 0..1."""
+        from hotloop.cli.live import RECENT_S
+        from hotloop.core.cores import count_cores
+        from hotloop.telemetry.host_load import load_between
+
+        samples = self.cores.samples
+        now_s = samples[-1][0] if samples else 0.0
+        load = load_between(samples, max(samples[0][0], now_s - RECENT_S), now_s, count_cores()) if samples else None
+        return None if load is None else load.own_ratio
 
     def prepare_report(self) -> None:
         """Import what the report needs while the command comes to its end: who pressed Ctrl-C waits for both."""
@@ -187,12 +209,13 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
 
     from hotloop.attach.child import oom_kills
     from hotloop.cli.show import emit
+    from hotloop.core.cores import count_cores
     from hotloop.core.outcome_file import OUTCOME_FILE, outcome_to_json
     from hotloop.tune.supervisor import CORES_FILE
 
     kills_after = oom_kills()
     watches.cores.sample(now=True)
-    _write_best(folder / CORES_FILE, json.dumps(watches.cores.to_mapping()))
+    _write_best(folder / CORES_FILE, json.dumps(watches.cores.to_mapping() | {"allowed_cores": count_cores()}))
     if watches.devices.failure is not None:
         emit(f"device monitoring stopped early: {watches.devices.failure}")
     text = outcome_to_json(
@@ -242,7 +265,7 @@ def _write_best(path: Path, text: str) -> None:
         emit(f"cannot write {path}: {error.strerror}")
 
 
-def _make_live_line(folder: Path) -> LiveLine:
+def _make_live_line(folder: Path, recent_cores: Callable[[], float | None]) -> LiveLine:
     from hotloop.cli.live import LiveLine
 
-    return LiveLine(folder, sys.stderr)
+    return LiveLine(folder, sys.stderr, recent_cores)

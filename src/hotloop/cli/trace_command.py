@@ -54,6 +54,13 @@ def add_parser(subparsers: Any) -> None:
         help=f"forecast the step after a change; may be repeated. One of {list_forms()}; '--what-if help' explains "
         "each and its assumptions",
     )
+    parser.add_argument(
+        "--target",
+        metavar="NAME=RATIO",
+        action="append",
+        default=[],
+        help="least utilization wanted, such as utilization=0.8, sm_active=0.5 or mfu=0.4; a miss is a finding",
+    )
     parser.add_argument("--export", metavar="FILE", help="write selected steps as a Chrome trace (.json or .json.gz)")
     parser.add_argument(
         "--export-steps",
@@ -127,6 +134,7 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
     from hotloop.cli.cache_options import choose_cache_folder
     from hotloop.cli.show import choose_workers, has_serious_fault, show_report
     from hotloop.core.redact import redact_command
+    from hotloop.core.utilization import parse_targets
     from hotloop.pipeline.traces import report_traces
 
     report = report_traces(
@@ -142,6 +150,7 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
         progress=progress,
         cache_folder=choose_cache_folder(arguments),
         command=redact_command(("hotloop", "trace", *arguments.paths)),
+        targets=parse_targets(arguments.target),
     )
     show_report(report, arguments, sys.stdout)
     if arguments.export is not None and report.trace is not None:

@@ -12,6 +12,7 @@ from typing import Any
 from .findings import Basis, Where
 from .phases import Breakdown, Excluded
 from .recording import UNKNOWN
+from .utilization import NOTHING, Utilization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +251,8 @@ class RankAnalysis:
     the others; and how many they are. None where not known."""
     ops: Mapping[str, Any] | None = None
     """Operators of one step with shapes and times (probe input), when a deep window recorded them."""
+    products: Mapping[str, Any] | None = None
+    """Of an accelerator, where FLOPs were asked for: operators of one step that multiply matrices, without times."""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
     """By technique id, from the probe after training."""
     applied: tuple[str, ...] = ()
@@ -258,7 +261,8 @@ class RankAnalysis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFailure:
-    """A process that ended because memory ran out. Bytes are of ``device`` and of this process, but for the total."""
+    """A process that ended because memory ran out, or came near it. Bytes are of ``device`` and of this process, but
+    for the total."""
 
     pid: int
     rank: int | None
@@ -280,6 +284,8 @@ class MemoryFailure:
     gradient_bytes: int | None = None
     """Once all gradients exist."""
     optimizer_state_bytes: int | None = None
+    activation_bytes: int | None = None
+    """Where it is told by itself; else it is part of what the other categories leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +298,15 @@ class Analysis:
     accelerator: bool
     memory_failures: tuple[MemoryFailure, ...] = ()
     """The processes that ended out of memory, where the command ended so; also those without a complete step."""
+    memory_near: tuple[MemoryFailure, ...] = ()
+    """The processes whose peak came near the end of their memory, where the command did not end so."""
+    utilization: Utilization = NOTHING
+    """Of the steady steps."""
+    targets: Mapping[str, float] = field(default_factory=dict)
+    """What the user wants reached at least, by name (core.utilization.TARGETS)."""
+    waits: Mapping[str, float] = field(default_factory=dict)
+    """Shares of the device's time in which it did not compute, by cause (diagnose/rules/low_utilization.py), from a
+    kernel timeline of this run; empty without one."""
 
     @property
     def lead(self) -> RankAnalysis:

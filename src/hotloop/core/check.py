@@ -63,6 +63,8 @@ class Launch:
     places: Mapping[str, Where] = field(default_factory=dict)
     """The line of the user's code that held most of each phase; by phase."""
     warnings: tuple[str, ...] = ()
+    targets: Mapping[str, float] = field(default_factory=dict)
+    """Least utilization that the run was to reach, by name (core.utilization.TARGETS)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 from .decode import decode_contract, encode_contract
 from .errors import InvariantError
 from .graph import DiffRow, DiffTerm, DiffTerms
+from .utilization import Utilization
 
 COMPARISON_SCHEMA = "hotloop.diff/1"
 """Version of the contract. Fields are added, never changed."""
@@ -41,6 +42,7 @@ class DiffSide:
     samples_per_step: float | None
     """Of all ranks together."""
     tokens_per_step: float | None
+    utilization: Utilization | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

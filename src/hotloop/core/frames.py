@@ -49,7 +49,7 @@ KIND_SUMMED_ROW = 5
 """A row whose checksum is Adler-32: CRC-32's tables, which a training's operators push out of the caches, cost more
 than all else that writing a row does. Decoded as KIND_ROW."""
 
-LAST_WINS_KINDS = frozenset({"loader_stats", "optimizer", "ddp", "compile", "gc", "ops", "overhead"})
+LAST_WINS_KINDS = frozenset({"loader_stats", "optimizer", "ddp", "compile", "gc", "ops", "products", "overhead"})
 """Facts whose newest version replaces the older ones with the same key."""
 
 MANY_KINDS = frozenset({"samples", "memory", "ddp_stats", "device_times", "network", "metric"})

@@ -41,6 +41,20 @@ REDUCED_THEN_USED = frozenset(
 )  # fmt: skip
 """Operators that read all of their input once for statistics and again to use them: no pass holds it in between."""
 
+PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_grouped_mm", "_convolution", "_cudnn_rnn",
+        "_cudnn_rnn_backward", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "convolution_backward",
+        "cudnn_convolution_backward", "miopen_convolution_backward", "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_backward",
+        "_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention_backward",
+        "_scaled_dot_product_flash_attention_for_cpu_backward", "convolution",
+    )
+)  # fmt: skip
+"""Operators that multiply matrices: those that no other one of this set calls, so that their FLOPs add up to a step's.
+``convolution`` calls ``_convolution`` below the level at which a dispatch mode sees operators."""
 
 COMPILED_RATIO = {
     "sigmoid": 2.2, "gelu": 2.0, "silu": 1.6, "softplus": 1.5, "native_batch_norm": 1.7, "roll": 2.0,

@@ -14,6 +14,7 @@ from .memory_snapshot import MemoryFile
 from .phases import PHASES, Breakdown, Excluded
 from .trace_analysis import TraceAnalysis, format_device, format_step_windows
 from .tuning import Tuning
+from .utilization import Utilization
 
 SCHEMA = "hotloop.report/1"
 
@@ -51,6 +52,8 @@ class StepSummary:
     """Units per step in the ``first_third`` and ``last_third`` of the steady steps; None where they do not drift."""
     excluded: Excluded | None = None
     """What the steady steps leave out, of the lead rank; None where a file does not show the run."""
+    mfu_ratio: float | None = None
+    """As in Report.utilization."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,9 @@ class Device:
     exposed_mem: DevicePart
     idle: DevicePart
     busy_ratio: float | None = None
+    sm_active_ratio: float | None = None
+    utilization_ratio: float | None = None
+    """These two as in Report.utilization."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +196,7 @@ class Report:
     step: StepSummary | None = None
     breakdown: Breakdown | None = None
     device: Device | None = None
+    utilization: Utilization | None = None
     memory: MemorySummary | None = None
     ranks: tuple[RankSummary, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -230,7 +237,7 @@ class Report:
 _ALWAYS = (
     *("command", "environment", "outcome", "verdict", "step", "breakdown", "device", "memory", "ranks", "findings"),
     *("combined_saving", "forecast_history", "skipped", "health", "overhead", "timelines", "lines", "scorecard"),
-    *("device_phases", "strategy"),
+    *("device_phases", "strategy", "utilization"),
 )
 """Fields that every report's JSON holds as they are, in their order."""
 

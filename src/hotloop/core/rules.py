@@ -12,9 +12,11 @@ from .analysis import Analysis
 from .findings import Finding, Kind, Skipped
 from .trace_analysis import TraceAnalysis
 
-Judgement = Finding | Sequence[Finding] | Skipped | None
+Judgement = Finding | Sequence[Finding | Skipped] | Skipped | None
 """Findings, or None when there is nothing to say, or Skipped when the evidence is missing."""
 T = TypeVar("T")
+SUMMING_RULES = frozenset({"low-utilization"})
+"""What sums up time that other findings own stands behind them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +76,13 @@ def _signing(
         answer = judge(analysis)
         if answer is None:
             return None
-        if isinstance(answer, Skipped):
-            return replace(answer, rule=rule_id)
         unit = unit_of(analysis)
-        if isinstance(answer, Finding):
-            return sign(answer, rule_id, kind, unit)
-        return tuple(sign(one, rule_id, kind, unit) for one in answer)
+
+        def sign_one(one: Finding | Skipped) -> Finding | Skipped:
+            return replace(one, rule=rule_id) if isinstance(one, Skipped) else sign(one, rule_id, kind, unit)
+
+        if isinstance(answer, (Finding, Skipped)):
+            return sign_one(answer)
+        return tuple(sign_one(one) for one in answer)
 
     return judge_and_sign

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from .errors import InvariantError
 from .phases import PHASES, Breakdown
 from .trace import TraceNote
+from .utilization import NOTHING, Utilization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,3 +502,5 @@ class RankTimeline:
     or when the flops of any of them are unknown. Kernels of compiled code are not counted."""
     ratios: Ratios
     notes: tuple[TraceNote, ...]
+    utilization: Utilization = NOTHING
+    """Over the complete steps; over the whole trace where it shows no steps."""

@@ -11,6 +11,7 @@ from .errors import InvariantError
 from .graph import CollectiveKind, DeviceMemoryTimeline
 from .timeline import DevicePartition, IdleCauses, RankTimeline, StepIdle
 from .trace import TraceFacts
+from .utilization import Utilization, mean_utilization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +198,14 @@ class TraceAnalysis:
     """None with a single rank, or where the ranks' steps cannot be joined."""
     what_if: tuple[AskedChange, ...] = ()
     """One for each change and rank, then all changes together; empty unless asked for."""
+    targets: Mapping[str, float] = field(default_factory=dict)
+    """What the user wants reached at least, by name (core.utilization.TARGETS)."""
+
+    @property
+    def utilization(self) -> Utilization:
+        """Mean over the ranks, by the length of their windows."""
+        windows = [0.0 if rank.judged is None else float(rank.judged.window_ns) for rank in self.ranks]
+        return mean_utilization([rank.timeline.utilization for rank in self.ranks], windows)
 
     @property
     def lead(self) -> TraceRank:

@@ -10,6 +10,7 @@ from hotloop.core.findings import Finding, Kind, Severity, severity_of
 from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.phases import Breakdown, Excluded
 from hotloop.core.report import Device, LineShare, StepSummary
+from hotloop.core.rules import SUMMING_RULES
 from hotloop.core.timeline import IdleCauses
 from hotloop.diagnose.wording import format_bytes, format_time
 
@@ -133,12 +134,12 @@ def describe_memory_verdict(file: MemoryFile) -> str:
 
 
 def first_serious(findings: Sequence[Finding]) -> Finding | None:
-    """What the verdict names: the first fault of severity high or medium, else the first such opportunity."""
-    for kind in (Kind.FAULT, Kind.OPPORTUNITY):
-        for finding in findings:
-            if finding.kind is kind and finding.severity in _SERIOUS:
-                return finding
-    return None
+    """What the verdict names: the first fault of severity high or medium, else the first such opportunity, else what
+    sums up others."""
+    serious = [finding for finding in findings if finding.severity in _SERIOUS]
+    sums = [finding for finding in serious if finding.rule in SUMMING_RULES]
+    faults = [one for one in serious if one.kind is Kind.FAULT and one not in sums]
+    return next(iter((*faults, *(one for one in serious if one.kind is Kind.OPPORTUNITY), *sums)), None)
 
 
 def first_likely(findings: Sequence[Finding]) -> Finding | None:

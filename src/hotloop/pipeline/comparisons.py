@@ -14,6 +14,7 @@ from hotloop.analyze.timeline.compare_traces import compare_traces, reduce_for_d
 from hotloop.core.check import Check, Launch
 from hotloop.core.comparison import Comparison
 from hotloop.core.errors import UsageError
+from hotloop.pipeline.runs import measure_recorded, read_targets
 from hotloop.trace.inputs import find_recorded, is_remote, map_traces
 from hotloop.trace.recording import find_run, read_run
 
@@ -31,7 +32,8 @@ def _read_side(name: str) -> Baseline:
     if Path(name).is_file():
         return read_baseline(name, Path(name))
     folder = find_run(name, Path.cwd())
-    launch, command = describe_launch(read_run(folder), folder)
+    run = read_run(folder)
+    launch, command = describe_launch(run, folder, measure_recorded, read_targets(run))
     return Baseline(name=name, launches=(launch,), command=command)
 
 
@@ -45,7 +47,7 @@ def compare(before: str, after: str, *, workers: int = 1, cache_folder: Path | N
     if first is not None and second is not None:
         run = read_run(first)
         other = run if first.resolve() == second.resolve() else read_run(second)
-        return compare_runs(names, (first, second), (run, other))
+        return compare_runs(names, (first, second), (run, other), measure_recorded)
     if first is None and second is None:
         read = partial(map_traces, reduce=reduce_for_diff, workers=workers, cache_folder=cache_folder)
         same = not any(map(is_remote, names)) and Path(before).resolve() == Path(after).resolve()

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from hotloop.analyze.measurement import steady_span_s
-from hotloop.analyze.memory_end import find_memory_failures
+from hotloop.analyze.memory_end import find_memory_failures, find_memory_near
 from hotloop.analyze.summary import summarize_breakdown, summarize_steps
 from hotloop.analyze.training_report import (
     add_devices,
@@ -21,19 +21,24 @@ from hotloop.analyze.training_report import (
 )
 from hotloop.analyze.trainings import Training, analyze_run, find_lead
 from hotloop.analyze.usual_step import step_times
+from hotloop.analyze.utilization import Sampled, measure_utilization
 from hotloop.apply import ACTS
 from hotloop.attach.child import SOURCE
-from hotloop.bench.forecasts import measure_forecasts, recall_forecasts
+from hotloop.bench.forecasts import measure_forecasts, recall_cpu_peaks, recall_forecasts
 from hotloop.core.acts import fill_fixes
 from hotloop.core.analysis import Forecast
 from hotloop.core.errors import HotloopError
 from hotloop.core.report import Health, Report
 from hotloop.core.rules import sign
+from hotloop.core.utilization import TARGETS, Utilization
 from hotloop.diagnose import find_problems
+from hotloop.diagnose.rules.low_utilization import link_causes, list_waits
+from hotloop.diagnose.rules.memory_pressure import FULL_RATIO
 from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_unseen_verdict, describe_verdict, first_serious
 from hotloop.prescribe import combine_savings, rank_findings, state_rule_savings
-from hotloop.telemetry.devices import describe_devices
+from hotloop.telemetry.devices import NAME as DEVICES
+from hotloop.telemetry.devices import describe_devices, read_device_use
 from hotloop.telemetry.host_load import describe_load, read_host_load
 from hotloop.trace.recording import RunRecording, find_run, read_run
 from hotloop.tune.history import NAME as HISTORY
@@ -80,7 +85,7 @@ def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> R
     if not trainings:
         return _report_unseen(run, folder, health)
     # With several trainings nothing tells whose traces were kept.
-    traced, notes = _read_kept_traces(folder / "traces") if len(trainings) == 1 else (None, ())
+    traced, notes = read_kept_traces(folder / "traces") if len(trainings) == 1 else (None, ())
     reports = []
     for training in trainings:
         load = read_host_load(folder / CORES_FILE, steady_span_s(training, run.processes))
@@ -98,18 +103,28 @@ def _report_training(
     health: tuple[Health, ...],
 ) -> Report:
     ranks = tuple(replace(rank, forecasts=forecasts) for rank in training.analysis.ranks)
-    analysis = replace(training.analysis, ranks=ranks)
+    analysis = replace(
+        training.analysis,
+        ranks=ranks,
+        utilization=measure_use(run, training, folder=folder, traced=traced),
+        targets=read_targets(run),
+        waits={} if traced is None or traced.trace is None else list_waits(traced.trace),
+    )
     if find_outcome(run, training).ended == "oom":
         analysis = replace(analysis, memory_failures=find_memory_failures(run.processes))
+    else:
+        analysis = replace(analysis, memory_near=find_memory_near(run.processes, FULL_RATIO))
     seen = restate_training(run, training, analysis)
     found, skipped = add_findings(*find_problems(analysis), traced)
     breakdown = summarize_breakdown(training)
-    ranked = state_rule_savings(rank_findings(found), breakdown)
+    ranked = state_rule_savings(rank_findings(link_causes(found)), breakdown)
     findings = fill_fixes(ranked, ACTS)
     return replace(
         seen,
         verdict=describe_verdict(findings, breakdown, summarize_steps(training), seen.lines),
-        device=None if traced is None else traced.device,
+        device=None
+        if traced is None or traced.device is None
+        else replace(traced.device, utilization_ratio=analysis.utilization.utilization_ratio),
         ranks=add_devices(seen.ranks, traced),
         findings=findings,
         combined_saving=combine_savings(findings, breakdown),
@@ -122,6 +137,34 @@ def _report_training(
         else f"hotloop report {folder.name} --html report.html",
         run_folder=str(folder),
     )
+
+
+def measure_recorded(run: RunRecording, training: Training, folder: Path) -> Utilization:
+    """As ``measure_use``, with the traces that the run kept."""
+    return measure_use(run, training, folder=folder, traced=read_kept_traces(folder / "traces")[0])
+
+
+def read_targets(run: RunRecording) -> dict[str, float]:
+    """What the user wants reached at least, as ``hotloop run --target`` recorded it."""
+    recorded = (run.manifest or {}).get("targets")
+    known = recorded.items() if isinstance(recorded, dict) else ()
+    return {name: float(value) for name, value in known if name in TARGETS and isinstance(value, (int, float))}
+
+
+def measure_use(run: RunRecording, training: Training, *, folder: Path, traced: Report | None) -> Utilization:
+    """What the steady steps used of the hardware; ``traced`` is the report of the traces that the run kept."""
+    span_s = steady_span_s(training, run.processes)
+    use, load = read_device_use(folder / DEVICES, span_s), read_host_load(folder / CORES_FILE, span_s)
+    lead = find_lead(run.processes, training)
+    sampled = Sampled(
+        utilization_ratio=None if use is None else use.utilization_ratio,
+        sm_active_ratio=None if use is None else use.sm_active_ratio,
+        cpu_utilization_ratio=None if load is None else load.own_ratio,
+        cpu_others_ratio=None if load is None else load.others_ratio,
+        device_name=None if lead is None else lead.process.get("device_name"),
+        cpu_peaks=recall_cpu_peaks(folder),
+    )
+    return measure_utilization(training.analysis, sampled, None if traced is None else traced.utilization)
 
 
 def _report_unseen(run: RunRecording, folder: Path, health: tuple[Health, ...]) -> Report:
@@ -139,7 +182,7 @@ def _report_unseen(run: RunRecording, folder: Path, health: tuple[Health, ...]) 
     )
 
 
-def _read_kept_traces(traces: Path) -> tuple[Report | None, tuple[Health, ...]]:
+def read_kept_traces(traces: Path) -> tuple[Report | None, tuple[Health, ...]]:
     """Their report, and what is to be said of them: a trace that cannot be read costs a line, not the report."""
     if not traces.is_dir() or not any(traces.iterdir()):
         return None, ()

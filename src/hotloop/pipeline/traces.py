@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,10 +25,14 @@ from hotloop.analyze.timeline.summary import restate_trace, summarize_judged_dev
 from hotloop.apply import ACTS
 from hotloop.core.acts import fill_fixes
 from hotloop.core.report import Report
+from hotloop.core.rules import sign
 from hotloop.core.stragglers import StragglerReport
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose import RULES, find_problems_in_trace
+from hotloop.diagnose.memory_remedies import Situation, list_failures
+from hotloop.diagnose.rules.low_utilization import link_causes
+from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_memory_verdict, describe_trace_verdict, first_serious
 from hotloop.prescribe import combine_savings, rank_findings
 from hotloop.trace.byte_source import Progress
@@ -46,6 +50,7 @@ def report_traces(
     progress: Progress | None = None,
     cache_folder: Path | None = None,
     command: tuple[str, ...] = (),
+    targets: Mapping[str, float] | None = None,
 ) -> Report:
     """Read, reduce, judge and prescribe. Raises TraceError when no file can be read."""
     several = len(paths) > 1 or any(is_remote(path) or Path(path).is_dir() for path in paths)
@@ -59,7 +64,7 @@ def report_traces(
         ask = partial(answer_beside_others, options=chosen, waits=list_waits(reduced))
         reduced = add_answers(reduced, read(reduce=ask))
     analysis, notes = join_ranks(reduced)
-    return report_trace_analysis(analysis, notes, command)
+    return report_trace_analysis(replace(analysis, targets=targets or {}), notes, command)
 
 
 def reduce_rank(trace: Trace, options: ReduceOptions) -> ReducedRank:
@@ -77,7 +82,7 @@ def report_trace_analysis(
 ) -> Report:
     """Judge and prescribe."""
     found, skipped = find_problems_in_trace(analysis)
-    findings = fill_fixes(rank_findings(found), ACTS)
+    findings = fill_fixes(rank_findings(link_causes(found)), ACTS)
     seen, judged = restate_trace(analysis), summarize_judged_device(analysis)
     in_steps = any(rank.timeline.in_steps is not None for rank in analysis.ranks)
     return replace(
@@ -95,10 +100,13 @@ def report_trace_analysis(
 def report_memory_files(paths: Sequence[Path], command: tuple[str, ...] = ()) -> Report:
     """What memory snapshots and timelines say. Raises RecordingError in one line for a file that is none of the two."""
     read = [read_memory_file(path, list_categories) for path in paths]
+    found = [one for file, _ in read for one in describe_failures(list_failures(file), known=Situation())]
+    findings = fill_fixes((sign(one, "out-of-memory") for one in found), ACTS)
     return Report(
         tool_version=__version__,
         command=command,
-        verdict=describe_memory_verdict(read[0][0]),
+        verdict=f"{findings[0].rule}: {findings[0].title}" if findings else describe_memory_verdict(read[0][0]),
+        findings=findings,
         health=describe_notes([note for _, notes in read for note in notes]),
         memory_files=tuple(file for file, _ in read),
     )

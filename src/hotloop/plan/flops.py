@@ -1,4 +1,4 @@
-"""Floating-point operations of a decoder transformer per token, and what share of a device's peak a rate of tokens is.
+"""Floating-point operations of a decoder transformer per token.
 
 A multiplication with an addition is two operations. Attention is counted over the whole square, as if it were not
 causal, by the convention of PaLM (arXiv:2204.02311, appendix B), so that figures compare with published ones.
@@ -34,8 +34,3 @@ def hardware_flops_per_token(model: DecoderShape, recompute: str) -> float:
         layers = model.active_params - model.embedding_params - model.head_params
         again[recompute] = 2.0 * layers + attention_flops_per_token(model) / 3
     return model_flops_per_token(model) + again[recompute]
-
-
-def utilization(tokens_per_s_per_gpu: float, flops_per_token: float, peak_flops_per_s: float) -> float:
-    """MFU of model FLOPs, HFU of hardware FLOPs (PaLM, section 4.1)."""
-    return tokens_per_s_per_gpu * flops_per_token / peak_flops_per_s

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
 from hotloop.core.prediction import StepPrediction
+from hotloop.core.utilization import rate_over_peak
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
 from hotloop.plan.efficiency import Efficiency, read_efficiency
-from hotloop.plan.flops import hardware_flops_per_token, model_flops_per_token, utilization
+from hotloop.plan.flops import hardware_flops_per_token, model_flops_per_token
 from hotloop.plan.links import Group, collective_ns, group, hops_ns
 
 ADAM_BYTES = 28
@@ -112,8 +113,8 @@ def predict_step(workload: Workload, hardware: Hardware, efficiency: Efficiency 
         optimizer_ns=stepped,
         offload_ns=offloaded,
         tokens_per_s_per_gpu=rate,
-        mfu_ratio=utilization(rate, model_flops_per_token(model), peak),
-        hfu_ratio=utilization(rate, hardware_flops_per_token(model, run.recompute), peak),
+        mfu_ratio=rate_over_peak(rate, model_flops_per_token(model), peak),
+        hfu_ratio=rate_over_peak(rate, hardware_flops_per_token(model, run.recompute), peak),
         basis=constants.basis,
     )
 

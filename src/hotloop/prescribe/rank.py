@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hotloop.core.findings import Basis, Finding, Kind, Severity
+from hotloop.core.rules import SUMMING_RULES
 
 BASIS_WEIGHT = {Basis.MEASURED: 1.0, Basis.SIMULATED: 0.9, Basis.RULE_OF_THUMB: 0.5}
 """How much of a forecast counts towards its place, by how it was made."""
 
 SEVERITY_AS_SAVING_RATIO = {Severity.HIGH: 0.40, Severity.MEDIUM: 0.15, Severity.LOW: 0.05, Severity.INFO: 0.0}
 """Place of a finding whose harm is no loss of time (memory that fills up): among savings of its severity."""
-
 
 ENDING_RULES = frozenset({"out-of-memory"})
 """What ended the run comes before all that slowed it."""
@@ -25,7 +25,12 @@ def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """
     found = list(findings)
     graver = [finding for finding in found if finding.severity is not Severity.INFO]
-    return (*_rank(graver), *_rank(finding for finding in found if finding.severity is Severity.INFO))
+    sums = [finding for finding in graver if finding.rule in SUMMING_RULES]
+    return (
+        *_rank(finding for finding in graver if finding.rule not in SUMMING_RULES),
+        *sums,
+        *_rank(finding for finding in found if finding.severity is Severity.INFO),
+    )
 
 
 def _rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -44,7 +49,7 @@ def _is_guess(finding: Finding) -> bool:
 
 
 def _weight(finding: Finding) -> float:
-    if finding.rule in ENDING_RULES:
+    if finding.rule in ENDING_RULES and finding.severity is Severity.HIGH:
         return 1.0
     by_time = 0.0 if finding.saving is None else finding.saving.mid_ratio * BASIS_WEIGHT[finding.saving.basis]
     if finding.severity_override is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hotloop.core.findings import Value, Where
 from hotloop.core.link_fit import format_byte_rate
+from hotloop.core.utilization import TEXT, Utilization
 
 UNKNOWN = "unknown"
 
@@ -81,6 +82,18 @@ def format_duration(value_ns: float | None) -> str:
         if value_ns < limit_ns:
             return f"{format_number(value_ns / unit_ns) if unit != 'ns' else round(value_ns)} {unit}"
     return f"{format_number(value_ns * 1e-9)} s"
+
+
+def format_utilization(used: Utilization, *, with_peak: bool = True) -> str:
+    """What is known of it in one line, with what MFU's peak is of; empty where nothing is known.
+
+    >>> format_utilization(Utilization(utilization_ratio=0.43, mfu_ratio=0.117, peak="bfloat16 of H100"))
+    'GPU utilization 43%, MFU 12% (bfloat16 of H100)'
+    """
+    parts = [f"{TEXT[name]} {format_percent(value)}" for name in TEXT if (value := getattr(used, name)) is not None]
+    if used.mfu_ratio is not None and used.hfu_ratio == used.mfu_ratio:
+        parts.remove(f"{TEXT['hfu_ratio']} {format_percent(used.hfu_ratio)}")
+    return ", ".join(parts) + (f" ({clean(used.peak)})" if with_peak and used.mfu_ratio is not None else "")
 
 
 def format_number(value: float) -> str:

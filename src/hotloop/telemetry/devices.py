@@ -1,4 +1,4 @@
-"""What NVML says of the GPUs while a training runs: samples into the run folder, and lines of health from them.
+"""What NVML says of the GPUs while a training runs: samples into the run folder; use and lines of health from them.
 
 It is asked from hotloop's own process, never from the training's, about once a second, and only where nvidia-ml-py
 (the ``telemetry`` extra) and a driver are there. NVML's utilization is the share of its own sampling period in which at
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,12 +71,17 @@ class DeviceWatch:
             return
         start_s = time.monotonic()
         samples = 0
+        activity = {index: SmActivity(nvml, handle) for index, handle in handles}
         while not self._over.wait(INTERVAL_S * (1 << (samples // SPARSER_AFTER))):
             samples += 1
-            devices = [_read_device(nvml, index, handle) for index, handle in handles]
+            devices = [
+                _read_device(nvml, index, handle) | {"sm_active_ratio": activity[index].read()}
+                for index, handle in handles
+            ]
+            line = {"t_s": round(time.monotonic() - start_s, 3), "unix_s": round(time.time(), 3), "devices": devices}
             try:
                 with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"t_s": round(time.monotonic() - start_s, 3), "devices": devices}) + "\n")
+                    file.write(json.dumps(line) + "\n")
             except OSError as error:
                 self.failure = f"cannot write {self._path}: {error.strerror}"
                 return
@@ -140,6 +146,87 @@ def _read_device(nvml: Any, index: int, handle: Any) -> dict[str, Any]:
     }
 
 
+class SmActivity:
+    """SM activity of one device between two readings: NVML's GPU performance monitoring, from Hopper on.
+
+    ``NVML_GPM_METRIC_SM_UTIL`` is the percentage of SMs that were busy (NVML API reference, GPM enums), over the time
+    between the two samples.
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle, self._samples = nvml, handle, []
+        try:
+            if nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+                self._samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
+                nvml.nvmlGpmSampleGet(handle, self._samples[0])
+        except Exception:  # an older driver, an older device, no permission
+            self._samples = []
+
+    def read(self) -> float | None:
+        """Since the reading before, 0..1; None where the device does not tell."""
+        if not self._samples:
+            return None
+        nvml, (before, now) = self._nvml, self._samples
+        try:
+            nvml.nvmlGpmSampleGet(self._handle, now)
+            asked = nvml.c_nvmlGpmMetricsGet_t()
+            asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
+            asked.sample1, asked.sample2 = before, now
+            asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+            nvml.nvmlGpmMetricsGet(asked)
+        except Exception:  # as for every other figure: not told is unknown
+            return None
+        self._samples = [now, before]
+        metric = asked.metrics[0]
+        return None if metric.nvmlReturn else _number(metric.value / 100)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUse:
+    """Means over time of what NVML told in a span, and over the devices that did any work in it; 0..1."""
+
+    utilization_ratio: float
+    sm_active_ratio: float | None
+    samples_count: int
+    """Of the device with most of them."""
+
+
+def read_device_use(path: Path, span_s: tuple[float, float] | None, last_bytes: int | None = None) -> DeviceUse | None:
+    """Over a span of Unix times in s, the whole recording where None; None where no device was seen to work.
+    ``last_bytes``: only so much of the end of the file is read.
+
+    A sample stands for the time since the one before it: a long run is sampled more sparsely at its end.
+    """
+    seen: dict[int, list[tuple[float, float, float | None]]] = {}
+    before_s: float | None = None
+    for sample in _samples(path, last_bytes):
+        clock_s = _number(sample.get("unix_s"))
+        took_s = INTERVAL_S if before_s is None or clock_s is None else max(0.0, clock_s - before_s)
+        before_s = clock_s
+        if span_s is not None and (clock_s is None or not span_s[0] <= clock_s <= span_s[1]):
+            continue
+        for device in _devices_of(sample):
+            index, busy = device.get("index"), _number(device.get("utilization_ratio"))
+            if isinstance(index, int) and busy is not None:
+                seen.setdefault(index, []).append((took_s, busy, _number(device.get("sm_active_ratio"))))
+    used = [rows for rows in seen.values() if sum(took * ratio for took, ratio, _ in rows) > 0]
+    if not used:
+        return None
+    active = [_weigh([(took, value) for took, _, value in rows if value is not None]) for rows in used]
+    known = [value for value in active if value is not None]
+    ratios = [_weigh([(took, value) for took, value, _ in rows]) or 0.0 for rows in used]
+    return DeviceUse(
+        utilization_ratio=sum(ratios) / len(ratios),
+        sm_active_ratio=sum(known) / len(known) if len(known) == len(used) else None,
+        samples_count=max(map(len, used)),
+    )
+
+
+def _weigh(rows: Sequence[tuple[float, float]]) -> float | None:
+    whole = sum(weight for weight, _ in rows)
+    return sum(weight * value for weight, value in rows) / whole if whole > 0 else None
+
+
 def _text(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
@@ -162,7 +249,7 @@ def describe_devices(folder: Path) -> tuple[Health, ...]:
     """A line for each device that was busy, and a warning for each that ran slower than it could. Lines of the file
     that make no sense are left out."""
     uses: dict[int, _Use] = {}
-    for device in _devices(folder / NAME):
+    for device in (one for sample in _samples(folder / NAME) for one in _devices_of(sample)):
         index, busy = device.get("index"), _number(device.get("utilization_ratio"))
         if not isinstance(index, int) or busy is None or (index not in uses and not busy):
             continue
@@ -187,9 +274,11 @@ def describe_devices(folder: Path) -> tuple[Health, ...]:
     return tuple(lines)
 
 
-def _devices(path: Path) -> Iterator[dict[str, Any]]:
+def _samples(path: Path, last_bytes: int | None = None) -> Iterator[dict[str, Any]]:
     try:
         with path.open("rb") as file:
+            if last_bytes is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))  # a line that this cuts is no JSON
             for _ in range(MOST_LINES):
                 line = file.readline(65_536)
                 if not line:
@@ -198,11 +287,15 @@ def _devices(path: Path) -> Iterator[dict[str, Any]]:
                     sample = json.loads(line)
                 except (ValueError, RecursionError):
                     continue
-                devices = sample.get("devices") if isinstance(sample, dict) else None
-                if isinstance(devices, list):
-                    yield from (device for device in devices[:MOST_DEVICES] if isinstance(device, dict))
+                if isinstance(sample, dict):
+                    yield sample
     except OSError:
         return
+
+
+def _devices_of(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
+    devices = sample.get("devices")
+    return [one for one in devices[:MOST_DEVICES] if isinstance(one, dict)] if isinstance(devices, list) else []
 
 
 def _number(value: Any) -> float | None:

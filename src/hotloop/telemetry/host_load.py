@@ -26,6 +26,8 @@ class HostLoad:
     stolen_ratio: float | None
     idle_cores: float
     cores_count: int | None
+    own_ratio: float | None = None
+    """CPU time of the training, all processes below the one that started it, over that of the cores it may use."""
 
 
 def read_host_load(path: Path, span_s: tuple[float, float] | None) -> HostLoad | None:
@@ -33,7 +35,8 @@ def read_host_load(path: Path, span_s: tuple[float, float] | None) -> HostLoad |
     if span_s is None:
         return None
     try:
-        return load_between(json.loads(path.read_text())["samples"], *span_s)
+        recorded = json.loads(path.read_text())
+        return load_between(recorded["samples"], *span_s, allowed_cores=recorded.get("allowed_cores"))
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
 
@@ -44,8 +47,12 @@ def read_others_ratio(path: Path, span_s: tuple[float, float] | None) -> float |
     return None if load is None else load.others_ratio
 
 
-def load_between(samples: Sequence[Sequence[float]], start_s: float, end_s: float) -> HostLoad | None:
+def load_between(
+    samples: Sequence[Sequence[float]], start_s: float, end_s: float, allowed_cores: int | None = None
+) -> HostLoad | None:
     """The load in a span, from samples of (clock, busy, whole, own[, stolen]), all in seconds of all cores together.
+
+    ``allowed_cores``: so many of them the training may use, where a quota allows fewer than there are.
 
     >>> load = load_between([(0.0, 0.0, 0.0, 0.0, 0.0), (10.0, 12.0, 20.0, 8.0, 1.0)], 2.0, 7.0)
     >>> load.others_ratio, load.stolen_ratio, load.idle_cores, load.cores_count
@@ -66,6 +73,7 @@ def load_between(samples: Sequence[Sequence[float]], start_s: float, end_s: floa
         stolen_ratio=min(max(rest_s[0] / whole_s, 0.0), 1.0) if rest_s else None,
         idle_cores=max(0.0, cores * (1.0 - busy_s / whole_s)),
         cores_count=round(cores) or None,
+        own_ratio=min(max(own_s / min(whole_s, (allowed_cores or cores) * (end_s - start_s)), 0.0), 1.0),
     )
 
 

@@ -14,8 +14,9 @@ import pytest
 from hotloop.analyze.timeline.classes import DEFINITIONS
 from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
 from hotloop.core.timeline import RankTimeline
+from hotloop.core.trace import Category, DeviceFacts
 
-from .plain_trace import TRACES, PlainTrace, read_plain
+from .plain_trace import TRACES, PlainTrace, call, kernel, op, read_plain
 
 MEASURES = {
     "span_us": "window_ns",
@@ -174,3 +175,69 @@ def test_every_set_is_looked_at() -> None:
     assert {name for name, _, _ in EXPECTED} == set(expected_sets())
     assert all((TRACES / file).is_file() for _, _, file in EXPECTED)
     assert isinstance(TRACES, Path)
+
+
+def sweep_sm_activity(trace: PlainTrace, windows: list[tuple[int, int]], device: int) -> float | None:
+    """Nanoseconds weighted by min(1, sum of blocks per SM), one boundary after the other."""
+    rows, values = trace.numbers("blocks_per_sm")
+    blocks = dict(zip(rows.tolist(), values.tolist(), strict=True))
+    kernels = [i for i in range(len(trace)) if trace.category[i] == Category.KERNEL and trace.device[i] == device]
+    if not kernels or any(i not in blocks for i in kernels):
+        return None
+    edges = [(int(trace.start_ns[i]), i) for i in kernels]
+    edges += [(int(trace.start_ns[i] + trace.duration_ns[i]), ~i) for i in kernels]
+    edges += [(t, len(trace)) for window in windows for t in window]  # no kernel of that number
+    running: dict[int, float] = {}
+    total, before = 0.0, 0
+    for time, number in sorted(edges):
+        if any(low <= before and time <= high for low, high in windows):
+            total += (time - before) * min(1.0, sum(running.values()))
+        if number < 0:
+            running.pop(~number, None)
+        elif number < len(trace) and trace.duration_ns[number] > 0:
+            running[number] = blocks[number]
+        before = time
+    return total
+
+
+@pytest.mark.parametrize(("name", "rank", "file"), EXPECTED)
+def test_utilization_is_what_a_plain_sweep_finds(name: str, rank: str, file: str) -> None:
+    timeline = reduce(file)
+    used, device = timeline.utilization, timeline.devices[0]
+    complete = [s for s in timeline.steps if s.is_complete and s.partition is not None]
+    if timeline.step_source == "whole trace" or not complete:
+        windows = [(device.start_ns, device.end_ns)]
+        assert used.busy_ratio == device.partition.busy_ratio
+    else:
+        parts = [s.partition for s in complete if s.partition is not None]
+        assert used.busy_ratio == pytest.approx(sum(p.busy_ns for p in parts) / sum(p.window_ns for p in parts))
+        windows = [(s.device_start_ns or 0, s.device_end_ns or 0) for s in complete]
+    window_ns = sum(high - low for low, high in windows)
+    active_ns = sweep_sm_activity(read(file), windows, device.device)
+    if active_ns is None:
+        assert used.sm_active_ratio is None
+        assert "sm_active_ratio" in used.unknown
+    else:
+        assert used.sm_active_ratio == pytest.approx(active_ns / window_ns, abs=1e-9)
+        assert used.busy_ratio is not None
+        assert used.sm_active_ratio <= used.busy_ratio + 1e-9
+    exact = json.loads((TRACES / "expected" / f"{name}.json").read_text())["exact"][rank]
+    assert device.partition.busy_ratio == pytest.approx(exact["busy_us"] / exact["span_us"], abs=1e-9)
+
+
+def test_kernels_of_operators_that_are_not_counted_make_mfu_unknown() -> None:
+    """40 us of a product that is counted, 60 us of one that another library ran."""
+    rows = [
+        op("aten::mm", 0, 5, shapes="[[128,64],[64,32]]", dtypes='["float","float"]'),
+        call("cudaLaunchKernel", 1, 2, 1),
+        kernel("sgemm", 10, 40, 1),
+        op("flash_attn::_flash_attn_forward", 6, 5),
+        call("cudaLaunchKernel", 7, 2, 2),
+        kernel("flash_fwd_kernel", 60, 60, 2),
+    ]
+    device = (DeviceFacts(index=0, name="Tesla V100-SXM2-32GB"),)
+    known = reduce_trace(PlainTrace(rows[:3], devices=device)).utilization
+    assert known.mfu_ratio == pytest.approx(2 * 128 * 64 * 32 / 40e-6 / 15.7e12)
+    unknown = reduce_trace(PlainTrace(rows, devices=device)).utilization
+    assert unknown.mfu_ratio is None
+    assert unknown.unknown["mfu_ratio"].endswith("as in flash_fwd_kernel")

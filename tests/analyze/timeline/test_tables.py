@@ -20,6 +20,7 @@ from hotloop.analyze.timeline.tables import (
 from hotloop.core.errors import UsageError
 from hotloop.core.timeline import KernelRow, OpRow
 from hotloop.core.trace import DeviceFacts, MemoryEvents
+from hotloop.plan.hardware_files import list_hardware, read_hardware
 
 from .plain_trace import US, PlainTrace, Row, call, copy, frame, kernel, op
 
@@ -270,3 +271,30 @@ def test_memory_goes_to_the_innermost_operator() -> None:
     rows = ops(op("aten::linear", 0, 50), op("aten::addmm", 10, 30), sort="self_memory", memory=memory)
     assert {name: o.self_memory_bytes for name, o in rows.items()} == {"aten::linear": 100, "aten::addmm": 40}
     assert ops(op("aten::linear", 0, 50))["aten::linear"].self_memory_bytes is None
+
+
+def test_the_peaks_are_those_of_the_planner() -> None:
+    """Two tables hold the data sheets' figures; where both know a device they agree but for rounding."""
+    names = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
+    compared = 0
+    for stem in list_hardware():
+        planned = read_hardware(stem)
+        peaks = find_peaks(planned.name)
+        for kind, rate in planned.peak_flops.items():
+            if peaks is not None and kind in names:
+                assert peaks.flops_per_s[names[kind]] == pytest.approx(rate, rel=1e-3), (stem, kind)
+                compared += 1
+    assert compared >= 30
+
+
+def test_recurrent_layers_and_experts_are_counted() -> None:
+    """Every one of 5 x 3 steps meets the matrices of both layers: 2 x 15 x 64 x (8 + 16) x 2; backward twice that."""
+    weights = "[[64,8],[64,16],[64],[64],[64,8],[64,16]]"
+    forward = count_work("aten::_cudnn_rnn", f"[[5,3,8],{weights},[],[]]", None)
+    backward = count_work("aten::_cudnn_rnn_backward", f"[[5,3,8],{weights},[],[]]", None)
+    assert forward is not None
+    assert backward is not None
+    assert (forward.flops, backward.flops) == (2 * 15 * 64 * 24 * 2, 4 * 15 * 64 * 24 * 2)
+    experts = count_work("aten::_grouped_mm", "[[100,8],[4,8,16],[4]]", None)
+    assert experts is not None
+    assert experts.flops == 2 * 100 * 8 * 16, "a row meets its own expert alone"

@@ -13,6 +13,7 @@ from hotloop.core.redact import redact_text
 from hotloop.core.timeline import RankTimeline
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_results import ReducedTraces
+from hotloop.core.utilization import mean_utilization
 
 from .collectives import collect_collectives
 from .diff import device_steps, diff_ranks, host_steps
@@ -119,6 +120,7 @@ def _describe_traces(name: str, side: Side) -> DiffSide:
         device="device" if has_device else "cpu",
         samples_per_step=None,
         tokens_per_step=None,
+        utilization=mean_utilization([t.utilization for t in timelines]),
     )
 
 

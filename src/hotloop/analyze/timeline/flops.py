@@ -1,6 +1,6 @@
 """An operator's name and shapes -> the floating-point operations and the least bytes of one call, or None.
 
-Counted: multiplications and additions of matrix products, convolutions and attention (2 per multiply-add), as in
+Counted: multiplications and additions of matrix products, convolutions, recurrent layers and attention (2 each), as in
 torch.utils.flop_counter. Pointwise work is not counted. Operators that only pass on to another counted one
 (aten::linear, aten::conv2d, aten::matmul) get figures of their own row but none of the trace's total.
 """
@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+from hotloop.core.operators import PRODUCTS
 
 ELEMENT_BYTES = {
     "float": 4,
@@ -38,28 +40,8 @@ ELEMENT_BYTES = {
 }
 """Bytes of one element by the name that 'Input type' uses."""
 
-LEAVES = frozenset(
-    {
-        "aten::mm",
-        "aten::addmm",
-        "aten::bmm",
-        "aten::baddbmm",
-        "aten::_scaled_mm",
-        "aten::_convolution",
-        "aten::convolution_backward",
-        "aten::cudnn_convolution_backward",
-        "aten::miopen_convolution_backward",
-        "aten::_scaled_dot_product_flash_attention",
-        "aten::_scaled_dot_product_efficient_attention",
-        "aten::_scaled_dot_product_cudnn_attention",
-        "aten::_scaled_dot_product_flash_attention_for_cpu",
-        "aten::_scaled_dot_product_flash_attention_backward",
-        "aten::_scaled_dot_product_efficient_attention_backward",
-        "aten::_scaled_dot_product_cudnn_attention_backward",
-        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-    }
-)
-"""Operators that no other one of this set calls: their flops add up to the trace's without counting twice."""
+LEAVES = PRODUCTS - {"aten::convolution"}
+"""Those of a trace, which shows convolution and what it calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +50,15 @@ class Work:
 
     flops: int
     bytes: int | None
+    again: int = 0
+    """Part of ``flops`` that was computed before: the scores in the backward of fused attention."""
 
 
 def count_work(name: str, shapes: str | None, dtypes: str | None, concrete: str | None = None) -> Work | None:
     """The work of one call from 'Input Dims', 'Input type' and 'Concrete Inputs' as JSON; None where unknown.
 
     >>> count_work("aten::mm", "[[128,64],[64,32]]", '["float","float"]')
-    Work(flops=524288, bytes=57344)
+    Work(flops=524288, bytes=57344, again=0)
     """
     if shapes is None:
         return None
@@ -82,13 +66,22 @@ def count_work(name: str, shapes: str | None, dtypes: str | None, concrete: str 
         dims: Any = json.loads(shapes)
         types: Any = json.loads(dtypes) if dtypes is not None else []
         values: Any = json.loads(concrete) if concrete is not None else []
+    except (ValueError, RecursionError):
+        return None
+    return count_call(name, dims, types, values)
+
+
+def count_call(name: str, dims: Any, types: Any, values: Any) -> Work | None:
+    """The same from lists with one entry per argument: shape, type name, and value where it is no tensor."""
+    try:
         counted = _count(name.removeprefix("aten::"), dims, values)
+        if counted is None:
+            return None
+        flops, inputs, output_elements = counted
+        again = flops // 5 if name.startswith("aten::_scaled_dot_product_") and name.endswith("backward") else 0
+        return Work(flops, _count_bytes(dims, types, inputs, output_elements), again)
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return None  # shapes of another release or another operator of this name: no figure is better than a guess
-    if counted is None:
-        return None
-    flops, inputs, output_elements = counted
-    return Work(flops, _count_bytes(dims, types, inputs, output_elements))
 
 
 def _count(name: str, dims: Any, values: Any) -> tuple[int, tuple[int, ...], int] | None:
@@ -109,6 +102,14 @@ def _count(name: str, dims: Any, values: Any) -> tuple[int, tuple[int, ...], int
         *batch, k = dims[0]
         n = dims[1][0]
         return 2 * prod(batch) * k * n, (0, 1), prod(batch) * n
+    if name == "_grouped_mm":
+        (m, k), (_, _, n) = dims[0], dims[1]  # every row meets the matrix of its own expert; other forms are not told
+        return 2 * m * k * n, (0, 1), m * n
+    if name in ("_cudnn_rnn", "mkldnn_rnn_layer", "_cudnn_rnn_backward", "mkldnn_rnn_layer_backward"):
+        # Every time step of every sequence meets every matrix; backward makes the gradients of both factors.
+        matrices = [shape for shape in (dims[1] if "cudnn" in name else dims[1:3]) if len(shape) == 2]
+        flops = 2 * prod(dims[0][:-1]) * sum(map(prod, matrices))
+        return (2 if name.endswith("backward") else 1) * flops, (0,), 0
     if name in ("conv1d", "conv2d", "conv3d"):
         return _count_convolution(dims, values, transposed=False, at=3)
     if name in ("convolution", "_convolution"):

@@ -39,7 +39,7 @@ def measure_ratios(
     host_ns = int((steps.end_ns - steps.start_ns)[steps.is_complete].sum())
     seen = dict(phases.sources)
     waited = int(step_phases[steps.is_complete, PHASE["input_wait"]].sum())
-    recompute = _find_recompute(trace, links)
+    recompute = find_recompute(trace, links)
     if cover is None:
         return Ratios(
             allreduce_over_backward_ratio=_host_allreduce_ratio(trace, links, phases),
@@ -126,7 +126,7 @@ def _host_allreduce_ratio(trace: Trace, links: Links, phases: HostPhases) -> flo
     return _divide(unite(ranges.start_ns[reduce], ranges.end_ns[reduce]).total_ns, backward.total_ns)
 
 
-def _find_recompute(trace: Trace, links: Links) -> NDArray[np.bool_] | None:
+def find_recompute(trace: Trace, links: Links) -> NDArray[np.bool_] | None:
     """Ranges that a backward pass computed again: what runs inside a checkpoint's backward and is no backward itself,
     or forward operators (with a sequence number of their own) inside a backward node; None without backward passes."""
     ranges = links.ranges

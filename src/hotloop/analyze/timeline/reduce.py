@@ -36,6 +36,7 @@ from .links import Links, link_device_work
 from .ratios import find_pageable_copies, measure_ratios
 from .steps import DeviceSteps, StepWindows, assign_device_work, find_steps
 from .tables import measure_tensor_cores, tabulate_kernels, tabulate_modules, tabulate_ops
+from .utilization import measure_utilization
 
 NAME_LENGTH = 400
 """Kernel names of templates can have tens of thousands of letters; a timeline keeps this many."""
@@ -125,6 +126,7 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         tensor_cores=measure_tensor_cores(trace, links, classes),
         flops=ops.flops,
         ratios=measure_ratios(trace, links, classes, cover, steps, phases, step_phases, work_phase),
+        utilization=measure_utilization(trace, links, steps, cover, seen, ops.calls),
         notes=_write_notes(trace, links, covers, steps, phases, seen),
     )
     return timeline

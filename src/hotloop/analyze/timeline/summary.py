@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hotloop import __version__
 from hotloop.analyze.summary import merge_breakdowns
@@ -47,6 +48,7 @@ def summarize_trace_steps(analysis: TraceAnalysis) -> StepSummary | None:
         batches_per_s=None,
         samples_per_s=None,
         tokens_per_s=None,
+        mfu_ratio=analysis.utilization.mfu_ratio,
     )
 
 
@@ -68,7 +70,9 @@ def summarize_trace_device(analysis: TraceAnalysis) -> Device | None:
     """All ranks' busiest devices together; None when a file shows no device work."""
     parts = [rank.partition for rank in analysis.ranks]
     known = [part for part in parts if part is not None]
-    return describe_parts(known) if len(known) == len(parts) else None
+    if len(known) < len(parts):
+        return None
+    return replace(describe_parts(known), sm_active_ratio=analysis.utilization.sm_active_ratio)
 
 
 def summarize_judged_device(analysis: TraceAnalysis) -> Device | None:
@@ -115,7 +119,9 @@ def _summarize_rank(rank: TraceRank) -> RankSummary:
         mean_ns=round(rank.step_ns),
         median_ns=round(statistics.median(lengths)) if lengths else round(rank.step_ns),
         breakdown=rank.timeline.anatomy.breakdown,
-        device=None if rank.partition is None else describe_parts([rank.partition]),
+        device=None
+        if rank.partition is None
+        else replace(describe_parts([rank.partition]), sm_active_ratio=rank.timeline.utilization.sm_active_ratio),
         memory=NO_MEMORY,
         lost_rows=0,
     )
@@ -134,6 +140,7 @@ def restate_trace(analysis: TraceAnalysis) -> Report:
         step=summarize_trace_steps(analysis),
         breakdown=summarize_trace_breakdown(analysis),
         device=summarize_trace_device(analysis),
+        utilization=analysis.utilization,
         ranks=summarize_trace_ranks(analysis),
         trace=analysis,
     )

@@ -61,6 +61,22 @@ class OpTable:
     rows: tuple[OpRow, ...]
     left_out_count: int
     flops: int | None
+    calls: LeafCalls | None
+    """What ``flops`` is the sum of."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeafCalls:
+    """Every call that multiplies matrices."""
+
+    rows: Int64s
+    """Of the trace."""
+    flops: Int64s
+    """Of the call."""
+    again: Int64s
+    """Part of them that was computed before, as far as the operator itself does that."""
+    types: tuple[str, ...]
+    """Of its arguments, as the file has them."""
 
 
 def tabulate_kernels(
@@ -160,7 +176,7 @@ def tabulate_ops(
     is_op &= ~match_names(trace, name, TORCH_RANGE)
     at = np.flatnonzero(is_op).astype(np.int32)
     if len(at) == 0:
-        return OpTable((), 0, None)
+        return OpTable((), 0, None, None)
     rows_at = ranges.rows[at]
     groups, inverse, texts = _group_operators(trace, rows_at)
     shape_table, dtype_table, _ = texts
@@ -175,7 +191,7 @@ def tabulate_ops(
     spent = _sum_device_time(links, is_op, at, outermost, inverse, size)
     memory_self = _sum_memory(trace, links)
     memory = _sum(inverse, memory_self[at], size) if memory_self is not None else None
-    flops, flops_source, least_bytes, all_flops = _count_flops(trace, rows_at, inverse, groups, count, texts)
+    flops, flops_source, least_bytes, calls = _count_flops(trace, rows_at, inverse, groups, count, texts)
     total, dev_self, kernel_count, low, high = spent
     keys: dict[str, Sequence[int] | NDArray[np.int64] | None] = {
         # What an operator launched itself: of nested ones each would else be listed with the same kernels again.
@@ -216,7 +232,7 @@ def tabulate_ops(
                 roofline=place_under_roof(peaks, types, flops[g], least_bytes[g], int(total[g])),
             )
         )
-    return OpTable(tuple(table), size - len(kept), all_flops)
+    return OpTable(tuple(table), size - len(kept), None if calls is None else int(calls.flops.sum()), calls)
 
 
 def _group_operators(trace: Trace, rows: Int64s) -> tuple[Int64s, Int32s, tuple[Sequence[str], ...]]:
@@ -262,30 +278,18 @@ def place_under_roof(
     peaks: Peaks | None, dtypes: str | None, flops: int | None, least_bytes: int | None, device_ns: int
 ) -> Roofline | None:
     """Where work stands under its device's roof; None unless flops, bytes, time and the device's peaks are known."""
-    if peaks is None or not flops or not least_bytes or device_ns <= 0 or dtypes is None:
-        return None
-    if "BFloat16" in dtypes:
-        peak = peaks.flops_per_s.get("bfloat16")
-    elif "Half" in dtypes:
-        peak = peaks.flops_per_s.get("float16")
-    elif "float" in dtypes:
-        # The file does not say whether TF32 was allowed: the higher roof is the honest one.
-        peak = peaks.flops_per_s.get("tf32", peaks.flops_per_s.get("float32"))
-    elif "double" in dtypes:
-        peak = peaks.flops_per_s.get("float64")
-    else:
-        peak = None
-    if peak is None:
+    peak = None if peaks is None or dtypes is None else peaks.of(dtypes)
+    if peaks is None or peak is None or not flops or not least_bytes or device_ns <= 0:
         return None
     intensity = flops / least_bytes
-    roof = min(peak, intensity * peaks.bytes_per_s)
+    roof = min(peak.flops_per_s, intensity * peaks.bytes_per_s)
     achieved = flops * 1e9 / device_ns
     return Roofline(
         intensity_flops_per_byte=intensity,
         achieved_flops_per_s=achieved,
         attainable_flops_per_s=roof,
         attained_ratio=achieved / roof,
-        bound="compute" if peak <= intensity * peaks.bytes_per_s else "memory",
+        bound="compute" if peak.flops_per_s <= intensity * peaks.bytes_per_s else "memory",
     )
 
 
@@ -367,8 +371,8 @@ def _count_flops(
     groups: Int64s,
     count: Int64s,
     texts: tuple[Sequence[str], ...],
-) -> tuple[list[int | None], list[str | None], list[int | None], int | None]:
-    """Flops, their source and least bytes of every group, and the flops of the whole trace."""
+) -> tuple[list[int | None], list[str | None], list[int | None], LeafCalls | None]:
+    """Flops, their source and least bytes of every group, and the calls whose flops add up to the trace's."""
     size = len(groups)
     known_rows, known = trace.integers("flops")
     from_file = np.zeros(size, dtype=np.int64)
@@ -382,7 +386,7 @@ def _count_flops(
     flops: list[int | None] = [None] * size
     source: list[str | None] = [None] * size
     least: list[int | None] = [None] * size
-    total, seen, whole = 0, False, True
+    is_leaf, again, whole = np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64), True
     for g, (name_id, shape_id, dtype_id, value_id) in enumerate(groups.tolist()):
         name = trace.names[name_id]
         if not _may_count(name):
@@ -400,9 +404,15 @@ def _count_flops(
         if name in LEAVES:
             # One unknown convolution makes the sum a wrong number, not a smaller one.
             whole &= flops[g] is not None
-            total += flops[g] or 0
-            seen = True
-    return flops, source, least, total if seen and whole else None
+            is_leaf[g] = True
+            again[g] = 0 if work is None else work.again
+    if not whole or not is_leaf.any():
+        return flops, source, least, None
+    each = np.array([(f or 0) // int(n) for f, n in zip(flops, count, strict=True)], dtype=np.int64)
+    chosen = is_leaf[inverse]
+    group = inverse[chosen]
+    types = tuple(texts[1][i] if i >= 0 else "" for i in groups[group, 2].tolist())
+    return flops, source, least, LeafCalls(rows[chosen], each[group], again[group], types)
 
 
 def _may_count(name: str) -> bool:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Fix, Severity, Skipped
+from hotloop.core.analysis import Analysis, MemoryFailure
+from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
+from hotloop.diagnose.memory_remedies import (
+    describe_held,
+    describe_remedies,
+    describe_situation,
+    describe_traced_situation,
+    held_by_category,
+    rank_remedies,
+)
 from hotloop.diagnose.wording import format_bytes, format_share
 
 FULL_RATIO = 0.90
@@ -14,25 +22,28 @@ NEARLY_FULL_RATIO = 0.97
 
 def memory_pressure_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     """The allocator's own peak against the memory of the device; other programs on it are not seen."""
-    known = []
+    found = []
     for rank in analysis.ranks:
         totals = {one.index: one.total_bytes for one in rank.facts.devices}
         for one in rank.memory:
             total = totals.get(one.device)
             if one.device_type != "cpu" and one.is_absolute and total:
-                known.append((one.peak_allocated_bytes / total, rank, one.peak_allocated_bytes, total))
-    if not known:
+                found.append((one.peak_allocated_bytes / total, rank, one, total))
+    if not found:
         return Skipped(
             reason="the trace lacks memory events with totals (profile_memory=True), or the size of the device",
         )
-    peak_ratio, rank, peak_bytes, total_bytes = max(known, key=lambda one: one[0])
+    peak_ratio, rank, memory, total_bytes = max(found, key=lambda one: one[0])
+    peak_bytes = memory.peak_allocated_bytes
     if peak_ratio <= FULL_RATIO:
         return None
     where = f" on rank {rank.facts.rank}" if len(analysis.ranks) > 1 else ""
+    held = held_by_category(memory.peak_by_category, memory.device_type, rank.facts.world_size or 1, total_bytes)
+    remedies = rank_remedies(held, describe_traced_situation(rank))
     return Finding(
         title=f"device memory peaks at {format_share(peak_ratio)} of {format_bytes(total_bytes)}{where}",
-        evidence={"peak_bytes": peak_bytes, "total_bytes": total_bytes},
-        fix=Fix(technique="activation-checkpointing"),
+        evidence={"peak_bytes": peak_bytes, **describe_held(held), **describe_remedies(remedies)},
+        fix=remedies[0].fix if remedies else None,
         ranks=() if rank.facts.rank is None or len(analysis.ranks) == 1 else (rank.facts.rank,),
         severity_override=Severity.MEDIUM if peak_ratio >= NEARLY_FULL_RATIO else Severity.LOW,
     )
@@ -51,8 +62,9 @@ def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
     The peak exceeds 90 % of the device's memory on the reported rank.
 
     ## What to do
-    Use smaller micro-batches with accumulation, bf16, activation checkpointing of the largest blocks, or sharded
-    optimizer states. Set `expandable_segments:True` against fragmentation.
+    Take the first remedy that the evidence lists: they stand by the bytes that they save at most for the time that they
+    cost. Among them are smaller micro-batches with accumulation, bf16, activation checkpointing, sharding, offloading
+    and, against fragmentation, `expandable_segments:True`.
 
     ## When it is wrong
     A program that reserves all memory at its start on purpose is not under pressure: look at allocated, not reserved.
@@ -68,11 +80,22 @@ def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
         return None
     worst = known[ratios.index(peak_ratio)]
     where = f" on rank {worst.rank}" if len(analysis.ranks) > 1 else ""
+    bare = MemoryFailure(
+        pid=worst.pid,
+        rank=worst.rank,
+        world_size=worst.world_size,
+        device=worst.device_type,
+        is_killed=False,
+        used_bytes=worst.memory_peak_bytes,
+        total_bytes=worst.memory_total_bytes,
+    )
+    held = next((one for one in analysis.memory_near if one.pid == worst.pid), bare)
+    remedies = rank_remedies(held, describe_situation(worst))
     return Finding(
         title=f"device memory peaks at {format_share(peak_ratio)} of {format_bytes(worst.memory_total_bytes or 0)}"
         f"{where}",
-        evidence={"peak_bytes": worst.memory_peak_bytes, "total_bytes": worst.memory_total_bytes},
-        fix=Fix(technique="activation-checkpointing"),
+        evidence={"peak_bytes": worst.memory_peak_bytes, **describe_held(held), **describe_remedies(remedies)},
+        fix=remedies[0].fix if remedies else None,
         ranks=() if worst.rank is None or len(analysis.ranks) == 1 else (worst.rank,),
         # Full memory is a risk from one step to the next, not a growth with a date.
         severity_override=Severity.MEDIUM if peak_ratio >= NEARLY_FULL_RATIO else Severity.LOW,

@@ -16,7 +16,7 @@ from hotloop.core.comparison import (
 from hotloop.core.graph import DiffRow, DiffTerm, DiffTerms
 from hotloop.report.document import Document, Paragraph, Section, Table, write
 from hotloop.report.renderer import Surface
-from hotloop.report.text import TimeUnit, choose_unit, clean, format_counted, shorten
+from hotloop.report.text import UNKNOWN, TimeUnit, choose_unit, clean, format_counted, format_utilization, shorten
 from hotloop.report.view import View
 
 NUMBERS_WIDTH = 56
@@ -49,6 +49,13 @@ def describe_comparison(comparison: Comparison, surface: Surface) -> Document:
     warnings = [
         Paragraph(text=write(("! ", "fair"), clean(message)), indent=0, hang=2) for message in comparison.warnings
     ]
+    used = [
+        format_utilization(one.utilization, with_peak=False)
+        for one in (comparison.before, comparison.after)
+        if one.utilization
+    ]
+    if any(used):
+        intro.append(Paragraph(text=write(f"used    {' -> '.join(one or UNKNOWN for one in used)}"), indent=0, hang=8))
     sections: list[Section] = []
     if comparison.is_same:
         same = Paragraph(text=write("no change: every term is 0"), indent=0)

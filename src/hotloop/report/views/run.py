@@ -40,6 +40,7 @@ from hotloop.report.text import (
     format_percent,
     format_rate,
     format_share,
+    format_utilization,
     shorten,
 )
 from hotloop.report.view import View
@@ -302,6 +303,13 @@ def _describe_time(report: Report) -> list[Section]:
         excluded = describe_excluded(left_out)
         note = () if excluded is None else (Paragraph(text=write((excluded, "dim"))),)
         sections.append(Section(title="Step", note=_describe_steps(step), blocks=note, detail=Detail.BRIEF))
+    used = "" if report.utilization is None else format_utilization(report.utilization)
+    if used:
+        sections.append(
+            Section(
+                title="Utilization", note=f"of the {'steady' if report.trace is None else 'complete'} steps: {used}"
+            )
+        )
     if report.breakdown is not None:
         several = ", mean over ranks" if len(report.ranks) > 1 else ""
         sections.append(

@@ -1,0 +1,183 @@
+"""Device work, operators and steps of a trace -> Utilization: how much of the device and of its peak was used."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.core.trace import Category, Trace
+from hotloop.core.utilization import Utilization, rate_over_peak
+
+from .device_partition import DeviceCover, partition_windows
+from .intervals import Int64s
+from .links import Links
+from .names import match_names
+from .peaks import find_peaks
+from .ratios import find_recompute
+from .steps import DeviceSteps, StepWindows
+from .tables import MATRIX_KERNEL, NO_MATRIX_KERNEL, LeafCalls
+
+NO_DEVICE = "the trace shows no work of an accelerator"
+NO_FLOPS = (
+    "the FLOPs of a step are unknown: the trace has no shapes of operators (record_shapes=True), or holds products "
+    "whose work cannot be told, as of compiled code"
+)
+MOST_UNCOUNTED_RATIO = 0.05
+"""Of the time of matrix kernels: more would make MFU too small by as much."""
+LOOK_UP = re.compile("fbgemm|embedding", re.IGNORECASE)
+"""Kernels of a library of products that only move rows."""
+NO_PEAK = "the trace does not name a device whose peak rate is known"
+
+
+def measure_utilization(
+    trace: Trace,
+    links: Links,
+    steps: StepWindows,
+    cover: DeviceCover | None,
+    seen: DeviceSteps | None,
+    calls: LeafCalls | None,
+) -> Utilization:
+    """Over the windows of the complete steps; over the whole trace where it shows no steps."""
+    if cover is None or seen is None:
+        return Utilization(unknown=dict.fromkeys(_FIELDS, NO_DEVICE))
+    start_ns, end_ns, chosen = _windows(links, steps, cover, seen)
+    parts = partition_windows(cover, start_ns, end_ns)
+    window_ns = max(1, sum(part.window_ns for part in parts))
+    unknown = {"utilization_ratio": "NVML was not asked: the trace is of one program"}
+    active_ns = _measure_sm_active(trace, links, cover, start_ns, end_ns)
+    if active_ns is None:
+        unknown["sm_active_ratio"] = "the trace does not tell the blocks per SM of its kernels"
+    found = Utilization(
+        busy_ratio=sum(part.busy_ns for part in parts) / window_ns,
+        sm_active_ratio=None if active_ns is None else active_ns / window_ns,
+    )
+    uncounted = _name_uncounted(trace, links, cover, calls)
+    if uncounted is not None:
+        reason = (
+            f"the FLOPs of a step are unknown: much matrix work ran outside of counted operators, as in {uncounted}"
+        )
+        return _without_rates(found, unknown, reason)
+    flops = _count_flops(trace, links, steps, calls, chosen)
+    if flops is None:
+        return _without_rates(found, unknown, NO_FLOPS)
+    hardware_flops, again_flops, types = flops
+    name = next((one.name for one in trace.facts.devices if one.index == cover.device), None)
+    peaks = find_peaks(name)
+    peak = None if peaks is None else peaks.of(types)
+    count = max(1, len(parts)) if chosen is not None else 1
+    step_s = window_ns * 1e-9 / count
+    model_flops = (hardware_flops - again_flops) / count
+    if peak is None:
+        return _without_rates(found, unknown, NO_PEAK, model_flops, hardware_flops / count)
+    return replace(
+        found,
+        mfu_ratio=rate_over_peak(1 / step_s, model_flops, peak.flops_per_s),
+        hfu_ratio=rate_over_peak(1 / step_s, hardware_flops / count, peak.flops_per_s),
+        flops_per_step=model_flops,
+        hardware_flops_per_step=hardware_flops / count,
+        peak_flops_per_s=peak.flops_per_s,
+        peak=f"{peak.kind} of {name}, dense, by its data sheet",
+        unknown=unknown,
+    )
+
+
+_FIELDS = ("utilization_ratio", "busy_ratio", "sm_active_ratio", "mfu_ratio", "hfu_ratio")
+
+
+def _without_rates(
+    found: Utilization,
+    unknown: dict[str, str],
+    reason: str,
+    model_flops: float | None = None,
+    hardware_flops: float | None = None,
+) -> Utilization:
+    return replace(
+        found,
+        flops_per_step=model_flops,
+        hardware_flops_per_step=hardware_flops,
+        unknown={**unknown, "mfu_ratio": reason, "hfu_ratio": reason},
+    )
+
+
+def _windows(
+    links: Links, steps: StepWindows, cover: DeviceCover, seen: DeviceSteps
+) -> tuple[Int64s, Int64s, NDArray[np.bool_] | None]:
+    """Device windows, and which steps they are of; of the whole trace None."""
+    chosen = seen.has_window & steps.is_complete
+    if steps.source != "whole trace" and chosen.any():
+        return seen.start_ns[chosen], seen.end_ns[chosen], chosen
+    start, end = links.start_ns[cover.work].min(), links.end_ns[cover.work].max()
+    return np.array([start], dtype=np.int64), np.array([end], dtype=np.int64), None
+
+
+def _measure_sm_active(
+    trace: Trace, links: Links, cover: DeviceCover, start_ns: Int64s, end_ns: Int64s
+) -> float | None:
+    """Time in the windows weighted by min(1, blocks per SM) of the kernels that run, ns; those of kernels that run side
+    by side add up. It is an upper bound: blocks need not be spread evenly. None where a kernel tells no blocks.
+
+    The estimate of TensorBoard's profiler plugin, "Est. SM Efficiency" (pytorch/kineto,
+    tb_plugin/docs/gpu_utilization.md), which takes kernels one by one.
+    """
+    rows = links.device_rows[cover.work]
+    is_kernel = trace.category[rows] == Category.KERNEL
+    kernels, rows = cover.work[is_kernel], rows[is_kernel]
+    told, blocks = trace.numbers("blocks_per_sm")
+    if not len(rows) or not np.isin(rows, told).all():
+        return None
+    value = blocks[np.searchsorted(told, rows)]
+    time = np.concatenate([links.start_ns[kernels], links.end_ns[kernels]])
+    order = np.argsort(time, kind="stable")
+    time = time[order]
+    active = np.minimum(1.0, np.cumsum(np.concatenate([value, -value])[order]))
+    area = np.concatenate([[0.0], np.cumsum(active[:-1] * np.diff(time))])
+    return float((np.interp(end_ns, time, area) - np.interp(start_ns, time, area)).sum())
+
+
+def _name_uncounted(trace: Trace, links: Links, cover: DeviceCover, calls: LeafCalls | None) -> str | None:
+    """The longest matrix kernel that no counted operator launched, where these take more than MOST_UNCOUNTED_RATIO of
+    the time of matrix kernels: compiled code, and operators of other libraries. Kernels without a launch tell nothing.
+    """
+    if calls is None:
+        return None
+    work = cover.work[links.op_place[cover.work] >= 0]
+    rows = links.device_rows[work]
+    matrix = match_names(trace, trace.name[rows], MATRIX_KERNEL)
+    for other in (NO_MATRIX_KERNEL, LOOK_UP):
+        matrix &= ~match_names(trace, trace.name[rows], other)
+    work = work[matrix & (trace.category[rows] == Category.KERNEL)]
+    is_counted = np.isin(links.ranges.rows, calls.rows)
+    inside = links.ranges.find_nearest(is_counted)[links.op_place[work]] >= 0
+    duration = links.end_ns[work] - links.start_ns[work]
+    outside = work[~inside]
+    if duration[~inside].sum() <= MOST_UNCOUNTED_RATIO * duration.sum():
+        return None
+    longest = outside[np.argmax(duration[~inside])]
+    return str(trace.names[trace.name[links.device_rows[longest]]])[:80]
+
+
+def _count_flops(
+    trace: Trace, links: Links, steps: StepWindows, calls: LeafCalls | None, chosen: NDArray[np.bool_] | None
+) -> tuple[int, int, str] | None:
+    """FLOPs of the calls in the windows, the part of them that was computed before, and the types of most of them."""
+    if calls is None:
+        return None
+    inside = np.ones(len(calls.rows), dtype=bool)
+    if chosen is not None:
+        step = steps.find_step(trace.start_ns[calls.rows])
+        inside = (step >= 0) & chosen[step]
+    again = calls.again.copy()
+    rerun = find_recompute(trace, links)
+    if rerun is not None:
+        held = np.isin(calls.rows, links.ranges.rows[rerun])
+        again[held] = calls.flops[held]
+    by_types: Counter[str] = Counter()
+    for types, flops in zip(np.array(calls.types)[inside].tolist(), calls.flops[inside].tolist(), strict=True):
+        by_types[types] += flops
+    if not by_types.total():
+        return None
+    return int(calls.flops[inside].sum()), int(again[inside].sum()), by_types.most_common(1)[0][0]

@@ -1,0 +1,146 @@
+"""The operators of one recorded step, the peak of the hardware, and what was sampled -> Utilization of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotloop.core.analysis import Analysis, RankAnalysis
+from hotloop.core.operators import PRODUCTS
+from hotloop.core.utilization import Utilization, rate_over_peak
+
+from .timeline.flops import count_call
+from .timeline.peaks import find_peaks, name_type
+
+NO_DEVICE = "the training ran on the CPU: there is no device to measure"
+NO_NVML = "NVML told nothing of the devices while the steps were steady (the telemetry extra and a driver are needed)"
+NO_TIMELINE = "no kernel timeline was recorded (hotloop run --trace)"
+NO_OPERATORS = {
+    "cpu": "the operators of a step were not recorded: --no-deep, torch.compile, sharded tensors, or too few steps",
+    "": "the FLOPs of a step were not counted: on an accelerator, use hotloop run --target mfu=RATIO, or --trace",
+}
+NO_CPU_PEAK = "no peak rate of this machine was measured: the probe after the training does (not with --no-probe)"
+NO_CORES = "nobody sampled the cores while the steps were steady"
+KNOWN_LIBRARIES = ("aten", "c10d", "_c10d_functional", "prims", "profiler")
+"""An operator of another one may multiply matrices, as those of attention libraries do."""
+MOST_OPERATORS = 20_000
+"""A recorded step with so many operators was cut there (observe/deep.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFlops:
+    """What one step of one rank multiplies."""
+
+    model_flops: float
+    hardware_flops: float
+    types: str
+    """Of the arguments of most of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What was measured outside of the training's process, over the steady steps; None where it was not."""
+
+    utilization_ratio: float | None = None
+    sm_active_ratio: float | None = None
+    cpu_utilization_ratio: float | None = None
+    cpu_others_ratio: float | None = None
+    device_name: str | None = None
+    cpu_peaks: Mapping[str, float] | None = None
+    """FLOPs a second of products on this machine's CPU with the training's threads, by element type."""
+
+
+def count_step(ops: Mapping[str, Any] | None, is_checkpointing: bool) -> StepFlops | str:
+    """FLOPs of the recorded step; a reason where they cannot be told.
+
+    What autograd records during backward counts as computed twice where checkpoints were seen.
+    """
+    if ops is None:
+        return NO_OPERATORS["cpu"]
+    if int(ops.get("operators") or 0) >= MOST_OPERATORS:
+        return f"the recorded step has more than {MOST_OPERATORS:,} operators, and the rest was not recorded"
+    left_out = int(ops.get("signatures") or 0) - len(ops["ops"])
+    if left_out > 0 and "more_products" not in ops:
+        return f"{left_out} kinds of operators of the step were not recorded"
+    flops = again = 0.0
+    by_types: Counter[str] = Counter()
+    for op in (*ops["ops"], *ops.get("more_products", ())):
+        if op["name"].partition("::")[0] not in KNOWN_LIBRARIES:
+            return f"the work of {op['name']} is not known"
+        if op["name"] not in PRODUCTS:
+            continue
+        work = count_call(op["name"], op["shapes"], op["dtypes"], op["inputs"])
+        if work is None:
+            return f"the work of {op['name']} cannot be told from its shapes"
+        flops += work.flops * op["count"]
+        again += (work.flops if is_checkpointing and op.get("graded") else work.again) * op["count"]
+        by_types[str(op["dtypes"])] += work.flops * op["count"]
+    if not flops:
+        return "the step has no matrix product, convolution or attention"
+    return StepFlops(model_flops=flops - again, hardware_flops=flops, types=by_types.most_common(1)[0][0])
+
+
+def measure_utilization(analysis: Analysis, sampled: Sampled, traced: Utilization | None = None) -> Utilization:
+    """Of the steady steps; what a kernel timeline of the same run tells stands where nothing else does."""
+    device = analysis.lead.device_type
+    of_cpu = device == "cpu"
+    rank = next((one for one in analysis.ranks if one.ops is not None or one.products is not None), analysis.lead)
+    ops = rank.products if rank.ops is None else rank.ops
+    counted = count_step(ops, bool(rank.checkpointing))
+    if ops is None and not of_cpu:
+        counted = NO_OPERATORS[""]
+    if isinstance(counted, str) and traced is not None and traced.flops_per_step is not None:
+        counted = StepFlops(
+            model_flops=traced.flops_per_step,
+            hardware_flops=traced.hardware_flops_per_step or traced.flops_per_step,
+            types="",
+        )
+    values: dict[str, Any] = {
+        "utilization_ratio": sampled.utilization_ratio,
+        "busy_ratio": None if traced is None else traced.busy_ratio,
+        "sm_active_ratio": sampled.sm_active_ratio,
+        "cpu_utilization_ratio": sampled.cpu_utilization_ratio,
+        "cpu_others_ratio": sampled.cpu_others_ratio,
+    }
+    if values["sm_active_ratio"] is None and traced is not None:
+        values["sm_active_ratio"] = traced.sm_active_ratio
+    unknown = {
+        "utilization_ratio": NO_DEVICE if of_cpu else NO_NVML,
+        "busy_ratio": NO_DEVICE if of_cpu else NO_TIMELINE,
+        "sm_active_ratio": NO_DEVICE if of_cpu else NO_TIMELINE,
+        "cpu_utilization_ratio": NO_CORES,
+    }
+    if isinstance(counted, str):
+        unknown |= {"mfu_ratio": counted, "hfu_ratio": counted}
+    else:
+        values |= {"flops_per_step": counted.model_flops, "hardware_flops_per_step": counted.hardware_flops}
+        peak = _find_peak(rank, counted.types, sampled, traced)
+        if isinstance(peak, str):
+            unknown |= {"mfu_ratio": peak, "hfu_ratio": peak}
+        else:
+            rate = 1e9 / rank.step_mean_ns
+            values |= {"peak_flops_per_s": peak[0], "peak": peak[1]}
+            values["mfu_ratio"] = rate_over_peak(rate, counted.model_flops, peak[0])
+            values["hfu_ratio"] = rate_over_peak(rate, counted.hardware_flops, peak[0])
+    unknown = {name: reason for name, reason in unknown.items() if values.get(name) is None}
+    return Utilization(**values, unknown=unknown)
+
+
+def _find_peak(rank: RankAnalysis, types: str, sampled: Sampled, traced: Utilization | None) -> tuple[float, str] | str:
+    """(FLOPs a second, of what), or why there is none."""
+    if rank.device_type == "cpu":
+        kind = name_type(types)
+        measured = (sampled.cpu_peaks or {}).get(kind or "")
+        if measured is None:
+            return NO_CPU_PEAK
+        threads = f"{rank.torch_threads} threads" if (rank.torch_threads or 0) != 1 else "1 thread"
+        return measured, f"{kind} on {threads} of this CPU, measured after the training"
+    if not types and traced is not None and traced.peak_flops_per_s is not None:
+        return traced.peak_flops_per_s, traced.peak
+    peaks = find_peaks(sampled.device_name)
+    peak = None if peaks is None else peaks.of(types)
+    if peak is None:
+        return f"the peak rate of {sampled.device_name or 'the device'} is not known"
+    return peak.flops_per_s, f"{peak.kind} of {sampled.device_name}, dense, by its data sheet"
