@@ -145,6 +145,17 @@ def test_an_edit_repeats_the_steps_behind_its_copy(tmp_path: Path) -> None:
     assert dict(recipe.stages[1][4].files) == {"/w/train.py": "train.py"}
 
 
+def test_a_copy_from_a_stage_is_cached_while_nothing_there_can_have_changed_it(tmp_path: Path) -> None:
+    text = (
+        "FROM a AS b\nCOPY requirements.txt /s/\nRUN pip wheel -w /wheels -r /s/requirements.txt\nCOPY . /s\nENV X=1\n"
+    )
+    for source, is_taken in (("/wheels", False), ("/s", True), ("/s/ops", True), ("/", True), ("/wh*", True)):
+        recipe = make_recipe(tmp_path, f"{text}FROM c\nCOPY --from=b {source} /w\n")
+        assert list_rerun(recipe, "train.py") == {(0, 3), (0, 4), *([(1, 1)] if is_taken else [])}
+    below = make_recipe(tmp_path, f"{text}FROM c\nCOPY --from=b /wheels /w\n")
+    assert (1, 1) in list_rerun(below, "requirements.txt")
+
+
 def test_arguments_of_the_build_choose_the_base(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path, "ARG TAG=1\nARG NAME=a:$TAG\nFROM ${NAME}\n")
     assert recipe.bases == ("a:1",)

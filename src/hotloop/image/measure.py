@@ -227,7 +227,7 @@ class _Run:
             raise UsageError(
                 f"the first builds did not end within --limit-s {self._request.limit_s:.0f}; give more"
             ) from None
-        self._files, self._beside = self._built, times
+        self._beside = times
         return Variant(id=AS_IS, title="as it is", verdict="baseline", times=times), observed
 
     def _build_scenarios(
@@ -257,9 +257,12 @@ class _Run:
             return done[-1].wall_ns * 1e-9
 
         for _ in range(builds):
-            if build("cold") > SHORT_S:
+            is_long = build("cold") > SHORT_S
+            self._built = self._builder.list_files(self._limits)
+            if recipe is self._recipe:
+                self._learn_unstable()
+            if is_long:
                 break
-        self._built = self._builder.list_files(self._limits)
         if with_unchanged:
             for _ in range(BUILDS):
                 build("unchanged")
@@ -282,6 +285,12 @@ class _Run:
             if scenario in found
         }
         return times, [Observed(scenario=one, build=build) for one, done in found.items() for build in done]
+
+    def _learn_unstable(self) -> None:
+        """Compare this image of the file as it is with its first one."""
+        self._files = self._files or self._built
+        both = {*self._files, *self._built}
+        self._unstable |= {path for path in both if self._files.get(path) != self._built.get(path)}
 
     def _forecast(self, recipe: Recipe, costs: Costs) -> tuple[list[Candidate], list[Skipped]]:
         """Fixes that apply, those first that should save most."""
@@ -321,9 +330,6 @@ class _Run:
             return replace(failed, verdict="failed", diff=self._draw(recipe))
         after = self._built
         beside, _ = self._build_scenarios(AS_IS, self._recipe, {}, builds=1)
-        self._unstable |= {
-            path for path in {*self._files, *self._built} if self._files.get(path) != self._built.get(path)
-        }
         near, self._beside = merge_times(self._beside, beside), beside
         variants[0] = replace(variants[0], times=merge_times(variants[0].times, beside))
         contents = compare_contents(

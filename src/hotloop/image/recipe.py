@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -215,14 +215,43 @@ def _read_variables(one: Instruction, expanded: str, build_args: Mapping[str, st
 
 
 def list_rerun(recipe: Recipe, edited: str | None) -> frozenset[tuple[int, int]]:
-    """(stage, position) of the steps that a builder runs again after the file changed; without a file: all."""
+    """(stage, position) of the steps that a builder runs again after the file changed; without a file: all.
+
+    A COPY from another stage is found in the cache as long as nothing that runs again there may have written what it
+    takes. What a RUN writes is not known: it counts as changed, though its bytes may turn out the same.
+    """
     rerun: set[tuple[int, int]] = set()
-    ends: dict[int, bool] = {}
+    again: dict[int, list[Step]] = {}
     for steps in recipe.stages:
         is_stale = edited is None
         for step in steps:
-            is_stale |= edited in step.reads or any(ends.get(one, False) for one in step.from_stages)
+            is_stale |= edited in step.reads or any(
+                _takes_changed(step, again.get(one, [])) for one in step.from_stages
+            )
             if is_stale:
                 rerun.add((step.stage.index, step.position))
-        ends[steps[0].stage.index] = is_stale
+        index = steps[0].stage.index
+        again[index] = [step for step in steps if (index, step.position) in rerun]
+        if steps[0].from_stages:
+            again[index] += again[steps[0].from_stages[0]]
     return frozenset(rerun)
+
+
+def _takes_changed(step: Step, again: Sequence[Step]) -> bool:
+    """Whether a step takes what one of these steps of another stage may have written."""
+    one = step.instruction
+    words = list(one.exec_form or _split(expand_variables(one.arguments, step.variables)))
+    if one.name != "COPY" or len(words) < 2:
+        return bool(again)
+    taken = [posixpath.normpath(posixpath.join("/", word)) for word in words[:-1]]
+    if any(re.search(r"[*?\[$]", word) for word in taken):
+        return bool(again)
+    writers = [other for other in again if other.instruction.name in ("RUN", "COPY", "ADD")]
+    return any(
+        not other.takes_context or any(_overlap(path, place) for path in taken for place in other.files)
+        for other in writers
+    )
+
+
+def _overlap(first: str, second: str) -> bool:
+    return first == second or f"{second}/".startswith(f"{first.rstrip('/')}/") or first.startswith(f"{second}/")
