@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks pythons numerics \
-  techniques image-proof compile-forecast tokenize-bench compression-quality plan-accuracy gpu clean
+  techniques image-proof compile-forecast tokenize-bench compression-quality plan-accuracy plan-estimators gpu clean
 
 setup: $(VENV)/.ready
 
@@ -146,6 +146,10 @@ compression-quality: setup
 # Constants of planned times fitted on few published rows, and every published row beside its prediction: a minute, no GPU.
 plan-accuracy: setup
 	$(BIN)/python benchmarks/plan_accuracy.py --write
+
+# ZeRO's table beside DeepSpeed's and Accelerate's estimators, and what DeepSpeed holds on two CPU ranks: a minute.
+plan-estimators: setup frameworks
+	$(BIN)/python benchmarks/plan_estimators.py
 
 # How often tune is wrong on a real step: A/A comparisons and a known 5 %, one procedure, about a minute each; resumable.
 tune-aa: setup

@@ -90,6 +90,10 @@ def _read(published: Path) -> Iterator[dict[str, str]]:
 
 def _forecast(row: Mapping[str, str]) -> Iterator[RowResult]:
     family, forecast = _find_family(row["source"])
+    if "bnb" in row["precision"]:
+        family += ", 4-bit weights"
+    if "DeepSeek" in row["model"]:
+        family += ", DeepSeek-V3"
     factor = GIB if row["unit"].startswith(("GiB", "GB=2^30", "GB (as printed; torchtitan")) else GB
     note, predicted = "", None
     try:
@@ -228,15 +232,15 @@ def _plan_bloom(row: Mapping[str, str]) -> tuple[MemoryPrediction, str]:
 
 
 def _simumax(row: Mapping[str, str]) -> tuple[float, str]:
-    if "DeepSeek" in row["model"]:
-        raise LookupError("its latent attention has no shape here")
     found = dict(re.findall(r"(SP|CP|EP|VP)=(\d+)", row["sharding"]))
     layers = re.search(r"(\d+)layers", row["model"])
-    model = read_model("llama-3-70b", layers=int(layers.group(1)) if layers else 80, seq=_int(row, "seq"))
+    shape = {"layers": int(layers.group(1)) if layers else 80, "seq": _int(row, "seq")}
+    is_latent = "DeepSeek" in row["model"]
+    model = read_model("deepseek-v3", dense_layers=1, **shape) if is_latent else read_model("llama-3-70b", **shape)
     run = PlannedRun(
         micro_batch=_int(row, "micro_batch"), global_batch=_int(row, "global_batch"), precision="bf16",
         recompute="none", sharding="zero1", tp=_int(row, "tp"), pp=_int(row, "pp"), cp=int(found["CP"]),
-        sequence_parallel=found["SP"] == "1", framework="megatron", fused_loss=True,
+        ep=int(found["EP"]), sequence_parallel=found["SP"] == "1", framework="megatron", fused_loss=True,
     )  # fmt: skip
     workload = Workload(model=model, run=run, gpus=_int(row, "gpus"))
     if row["metric"] == "peak_memory_last_stage":
@@ -292,8 +296,7 @@ def _internevo(row: Mapping[str, str]) -> tuple[float, str]:
 
 
 def _litgpt(row: Mapping[str, str]) -> tuple[float, str]:
-    if "bnb" in row["precision"]:
-        raise LookupError("4-bit weights are not planned")
+    base = re.search(r"bnb\.([\w-]+)", row["precision"])
     trained = re.search(r"trainable (\d+)", row["precision"])
     is_phi = row["model"].startswith("phi")
     model = DecoderShape(
@@ -306,6 +309,7 @@ def _litgpt(row: Mapping[str, str]) -> tuple[float, str]:
         micro_batch=micro, global_batch=_int(row, "global_batch") // (micro * ranks) * micro * ranks,
         precision="pure-bf16", recompute="full" if row["recompute"] == "full" else "none",
         sharding="fsdp" if ranks > 1 else "ddp", trainable_params=int(trained.group(1)) if trained else None,
+        base_weights=base.group(1) if base else "full",
     )  # fmt: skip
     predicted = _plan(model, run, ranks, "a100-40g-sxm")
     return float(predicted.peak_bytes - predicted.context_bytes), "phi-1.5" if is_phi else ""
@@ -385,8 +389,9 @@ def _percentile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, -(-int(share * len(ordered) * 1000) // 1000) - 1))]
 
 
-NOT_COUNTED = ("ZeRO", "Korthikanti", "InternEvo")
-"""Formulas that this one repeats; a memory whose definition is not stated."""
+NOT_COUNTED = ("ZeRO", "Korthikanti", "InternEvo", "SimuMax, DeepSeek-V3", "litgpt, 4-bit weights")
+"""Formulas that this one repeats; a memory whose definition is not stated; rows of software whose other rows set a
+constant; weights whose forecasts have an error of their own."""
 
 
 def held_out_p90(results: list[RowResult]) -> float:

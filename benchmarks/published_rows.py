@@ -18,6 +18,7 @@ from hotloop.core.prediction import StepPrediction  # noqa: E402
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload  # noqa: E402
 from hotloop.plan.flops import hardware_flops_per_token  # noqa: E402
 from hotloop.plan.hardware_files import read_hardware  # noqa: E402
+from hotloop.plan.workload_file import read_model  # noqa: E402
 
 FOLDER = Path(__file__).parent / "published"
 SPEEDS = ("mfu", "hfu", "throughput", "iteration_time", "model_tflops_per_gpu", "hw_tflops_per_gpu")
@@ -271,15 +272,17 @@ def _llmc(cells: dict[str, str]) -> Row:
 
 @maker("SimuMax")
 def _simumax(cells: dict[str, str]) -> Row:
-    if "DeepSeek" in cells["model"]:
-        raise ValueError("multi-head latent attention has no DecoderShape")
     hardware = B200 if "B200" in cells["hardware"] else A100_PCIE
-    cp = re.search(r"CP=(\d+)", cells["sharding"])
-    model = _shape(cells, kv_heads=8, ffn=28672, is_gated=True, tied=False)
+    cp, ep = (re.search(rf"{axis}=(\d+)", cells["sharding"]) for axis in ("CP", "EP"))
     group = "simumax b200" if hardware is B200 else "simumax a100-80g-pcie"
+    model = _shape(cells, kv_heads=8, ffn=28672, is_gated=True, tied=False)
+    if "DeepSeek" in cells["model"]:
+        group += " deepseek-v3"
+        model = read_model("deepseek-v3", layers=int(cells["layers"]), dense_layers=1)
     return _row(cells, group, hardware, model,
                 precision="bf16", recompute="none", sharding="zero1", framework="megatron", overlap=False,
-                cp=int(cp[1]) if cp else 1, fused_loss="CE-loss-fusion" in cells["sharding"])  # fmt: skip
+                cp=int(cp[1]) if cp else 1, ep=int(ep[1]) if ep else 1,
+                fused_loss="CE-loss-fusion" in cells["sharding"])  # fmt: skip
 
 
 @maker("InternEvo")

@@ -198,6 +198,12 @@ def test_the_rank_that_others_wait_for() -> None:
     assert isinstance(found, Finding)
     assert found.ranks == (1,)
     assert judge("straggler", waits(100, 95, 105)) is None
+    # Two of sixteen are late together; four of sixteen would be a kind of rank.
+    found = judge("straggler", waits(*[300] * 5, 12, *[310] * 5, 10, *[305] * 4))
+    assert isinstance(found, Finding)
+    assert found.ranks == (5, 11)
+    assert "ranks 5 and 11" in found.title
+    assert judge("straggler", waits(*[300] * 12, 10, 11, 12, 13)) is None
     assert isinstance(judge("straggler", TraceAnalysis(ranks=ranks[:1])), Skipped)
 
 

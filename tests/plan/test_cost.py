@@ -9,17 +9,16 @@ import pytest
 from hotloop.core.errors import UsageError
 from hotloop.plan.cost import (
     Failures,
-    cheapest_within,
     daly_interval_s,
-    jobs_per_gpu,
-    least_waste_ratio,
     pick_price,
+    predict_checkpoint,
     predict_cost,
-    simulate_hours,
-    spot_break_even,
     waste_ratio,
     young_interval_s,
 )
+from hotloop.plan.sharing import predict_sharing
+from hotloop.plan.simulate import simulate_hours
+from hotloop.plan.spot import predict_spot, spot_break_even
 from hotloop.plan.time import predict_step
 
 from .build_plan import DEVICE, IDEAL, make_workload
@@ -63,7 +62,23 @@ def test_checkpoint_intervals_are_those_of_young_and_daly() -> None:
     # Daly: 1000 (1 + 1/3 sqrt(0.0025) + 0.0025 / 9) - 50.
     assert daly_interval_s(50, 10_000) == pytest.approx(1000 * (1 + 0.05 / 3 + 0.0025 / 9) - 50)
     assert daly_interval_s(300, 100) == 100
-    assert waste_ratio(1000, 50, 10_000, 100) == pytest.approx(0.05 + 600 / 10_000)
+
+
+@pytest.mark.parametrize(("mtbf_min", "interval_min"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
+def test_the_interval_is_the_published_one(mtbf_min: float, interval_min: float) -> None:
+    """Daly 2006, figures 3 to 5: a checkpoint of 5 minutes."""
+    found = daly_interval_s(5 * 60, mtbf_min * 60) / 60
+    assert round(found, 1 if mtbf_min == 15 else 0) == interval_min
+
+
+def test_the_expected_waste_by_hand() -> None:
+    # 600 s of compute and 60 s of checkpoint, M = 3600 s: they take M (e^(660 / M) - 1) = 3600 x 0.201215 = 724.37 s.
+    assert waste_ratio(600, 60, 3600, 0) == pytest.approx(1 - 600 / 724.37, abs=1e-5)
+    # A restart of 300 s that may be interrupted: e^(300 / M) = 1.08690 times as long.
+    assert waste_ratio(600, 60, 3600, 300) == pytest.approx(1 - 600 / 724.37 / 1.08690, abs=1e-5)
+    # Rare interruptions: Young's first order, C/T + (T/2 + R)/M, here 0.05 + 0.006.
+    assert waste_ratio(1000, 50, 100_000, 100) == pytest.approx(0.056, rel=0.06)
+    assert waste_ratio(1000, 50, 1, 3600) == 1
 
 
 def test_llama_3s_interruptions_come_every_three_hours() -> None:
@@ -71,25 +86,100 @@ def test_llama_3s_interruptions_come_every_three_hours() -> None:
 
 
 def test_spot_pays_below_its_break_even_and_not_above() -> None:
-    spot = Failures(gpu_hours_per_failure=80, checkpoint_s=60, restart_s=300)
-    share = spot_break_even(NEVER, spot, 8)
-    assert share == pytest.approx(1 - least_waste_ratio(spot, 8))
-    assert 0.7 < share < 0.95
+    workload, step = make_workload(), predict_step(make_workload(), DEVICE, IDEAL)
+    failures = Failures(gpu_hours_per_failure=1e9, gpu_hours_per_preemption=80, checkpoint_s=60, restart_s=300)
+    tokens = 10**12
+    found = predict_spot(step, workload, DEVICE, tokens, failures)
+    assert found.break_even_ratio == pytest.approx(spot_break_even(failures, failures.on_spot(), 8, 60))
+    on_demand = predict_cost(step, workload, DEVICE, tokens, failures=failures, price=pick_price(DEVICE))
+    for share, pays in ((0.99, True), (1.01, False)):
+        price = replace(DEVICE.prices[2], usd_per_hour=2.0 * found.break_even_ratio * share)
+        spot = predict_cost(step, workload, DEVICE, tokens, failures=failures, price=price)
+        assert (spot.usd < on_demand.usd) is pays
+    assert found.price_ratio == pytest.approx(0.4)
+    # At this price of preemptions that are as rare as found, both cost the same.
+    rare = replace(failures, gpu_hours_per_preemption=found.break_even_gpu_hours)
+    assert spot_break_even(rare, rare.on_spot(), 8, 60) == pytest.approx(0.4, rel=1e-3)
 
 
-def test_simulated_hours_agree_with_the_formula() -> None:
-    failures = Failures(gpu_hours_per_failure=800, checkpoint_s=60, restart_s=300)
-    simulated = simulate_hours(500, 8, failures, seed=3, runs=300)
-    assert simulated.mean == pytest.approx(500 / (1 - least_waste_ratio(failures, 8)), rel=0.01)
-    assert simulated.low < simulated.mean < simulated.high
-    assert simulated.interruptions == pytest.approx(simulated.mean / 100, rel=0.1)
-    assert simulate_hours(500, 8, failures, seed=3, runs=300) == simulated
+def test_spot_with_something_unknown() -> None:
+    workload, step = make_workload(), predict_step(make_workload(), DEVICE, IDEAL)
+    no_rate = predict_spot(step, workload, DEVICE, 10**12, Failures())
+    assert (no_rate.hours, no_rate.usd, no_rate.break_even_ratio, no_rate.waste_ratio) == (None, None, None, None)
+    assert no_rate.break_even_gpu_hours is not None
+    bare = replace(DEVICE, prices=())
+    no_price = predict_spot(step, workload, bare, 10**12, Failures(gpu_hours_per_preemption=80))
+    assert (no_price.usd, no_price.price_ratio, no_price.break_even_gpu_hours) == (None, None, None)
+    assert no_price.hours is not None
+    dear = replace(DEVICE, prices=(DEVICE.prices[0], replace(DEVICE.prices[2], usd_per_hour=2.5)))
+    assert predict_spot(step, workload, dear, 10**12, Failures()).break_even_gpu_hours is None
+
+
+def test_preemptions_come_on_top_of_failures_on_spot_devices_only() -> None:
+    workload, step = make_workload(), predict_step(make_workload(), DEVICE, IDEAL)
+    failures = Failures(gpu_hours_per_failure=300, gpu_hours_per_preemption=150)
+    usual = predict_cost(step, workload, DEVICE, 10**9, failures=failures, price=pick_price(DEVICE))
+    spot = predict_cost(step, workload, DEVICE, 10**9, failures=failures, price=pick_price(DEVICE, "spot"))
+    assert usual.mtbf_s == pytest.approx(300 / 8 * 3600)
+    assert spot.mtbf_s == pytest.approx(100 / 8 * 3600)
+    unknown = predict_cost(step, workload, DEVICE, 10**9, price=pick_price(DEVICE, "spot"))
+    assert any("preemptions are unknown" in note for note in unknown.notes)
+
+
+@pytest.mark.parametrize("mtbf_hours", [24, 6, 0.25])
+def test_simulated_hours_agree_with_the_formula(mtbf_hours: float) -> None:
+    """Daly 2006, figures 3 to 5: 500 hours, checkpoints of 5 minutes, restarts of 10."""
+    workload, step = make_workload(gpus=8), predict_step(make_workload(gpus=8), DEVICE, IDEAL)
+    tokens = round(500 * 3.6e12 / step.mid_ns) * workload.tokens_per_step
+    failures = Failures(gpu_hours_per_failure=8 * mtbf_hours, checkpoint_s=300, restart_s=600)
+    cost = predict_cost(step, workload, DEVICE, tokens, failures=failures)
+    errors = []
+    for seed in range(16):
+        simulated = simulate_hours(cost, seed=seed, runs=100)
+        errors.append((simulated.mean_hours - cost.hours) / simulated.standard_error_hours)
+        assert simulated.low_hours < simulated.mean_hours < simulated.high_hours
+        # Those that come during a restart are counted too: one in M on average.
+        assert simulated.interruptions_count == pytest.approx(simulated.mean_hours / mtbf_hours, rel=0.2)
+    # The mean of sixteen errors, in standard errors of each: 99.7 % of such means lie within 3 / sqrt(16).
+    assert abs(sum(errors) / 16) < 0.75
+    assert simulate_hours(cost, seed=15, runs=100) == simulated
 
 
 def test_without_interruptions_only_checkpoints_are_added() -> None:
-    simulated = simulate_hours(10, 1, replace(NEVER, checkpoint_s=0), runs=10)
-    assert simulated.mean == pytest.approx(10)
-    assert simulated.interruptions == 0
+    workload, step = make_workload(), predict_step(make_workload(), DEVICE, IDEAL)
+    cost = predict_cost(step, workload, DEVICE, 10**9, failures=NEVER)
+    simulated = simulate_hours(cost, runs=10)
+    assert simulated.mean_hours == pytest.approx(cost.compute_hours) == pytest.approx(cost.hours)
+    assert simulated.interruptions_count == 0
+    assert simulate_hours(cost, runs=1).standard_error_hours is None
+
+
+def test_a_checkpoint_stalls_for_its_bytes_over_the_storages_rate() -> None:
+    workload = make_workload(sharding="fsdp")
+    params = workload.model.params
+    # Float32 weights and two moments: 12 bytes a parameter, an eighth from each rank.
+    found = predict_checkpoint(workload, DEVICE, Failures(storage_bytes_per_s=1e9))
+    assert (found.total_bytes, found.rank_bytes, found.ranks) == (12 * params, round(12 * params / 8), 8)
+    assert found.stall_s == pytest.approx(12 * params / 1e9)
+    # DeepSpeed's stage 1: one rank's 16-bit weights, and of master weights and moments each rank its share.
+    zero1 = predict_checkpoint(make_workload(sharding="zero1"), DEVICE, Failures())
+    assert (zero1.total_bytes, zero1.rank_bytes) == (14 * params, round(params * (2 + 12 / 8)))
+    alone = predict_checkpoint(make_workload(sharding="ddp"), DEVICE, Failures(checkpoint_s=7))
+    assert (alone.rank_bytes, alone.ranks, alone.stall_s) == (12 * params, 1, 7)
+
+
+def test_an_unknown_stall_stays_unknown_and_is_never_free() -> None:
+    workload, step = make_workload(), predict_step(make_workload(), DEVICE, IDEAL)
+    unknown = predict_cost(step, workload, DEVICE, 10**12)
+    assert unknown.checkpoint.stall_s is None
+    assert unknown.stall_per_step_ns is None
+    assert unknown.counted_stall_s == 30
+    assert any("storage_bytes_per_s" in note for note in unknown.notes)
+    known = predict_cost(step, workload, DEVICE, 10**12, failures=Failures(storage_bytes_per_s=1e9))
+    assert known.stall_per_step_ns == pytest.approx(known.checkpoint.stall_s / known.interval_s * step.mid_ns)
+    assert known.notes == ()
+    slow = predict_cost(step, workload, DEVICE, 10**12, failures=Failures(storage_bytes_per_s=1e7))
+    assert slow.hours > known.hours > known.compute_hours
 
 
 def test_a_training_that_never_ends_is_refused() -> None:
@@ -97,8 +187,6 @@ def test_a_training_that_never_ends_is_refused() -> None:
     workload = make_workload(gpus=64, micro_batch=1)
     with pytest.raises(UsageError, match="64 devices are interrupted before"):
         predict_cost(predict_step(workload, DEVICE, IDEAL), workload, DEVICE, 10**9, failures=hopeless)
-    with pytest.raises(UsageError, match="interrupted before"):
-        simulate_hours(10, 64, hopeless)
 
 
 def test_nonsense_is_refused() -> None:
@@ -109,22 +197,20 @@ def test_nonsense_is_refused() -> None:
         Failures(gpu_hours_per_failure=0)
     with pytest.raises(UsageError, match="checkpoint_s = -1"):
         Failures(checkpoint_s=-1)
-    with pytest.raises(UsageError, match="share up to 1"):
-        jobs_per_gpu(1e9, 80e9, 1.5)
+    with pytest.raises(UsageError, match="storage_bytes_per_s = True"):
+        Failures(storage_bytes_per_s=True)
+    with pytest.raises(UsageError, match="up to 1"):
+        predict_sharing(1e9, 80e9, 1.5)
+    with pytest.raises(UsageError, match=r"sharing.memory_bytes = 0"):
+        predict_sharing(0, 80e9, 0.5)
 
 
 def test_jobs_share_a_device_by_memory_and_by_time() -> None:
-    assert jobs_per_gpu(20e9, 80e9, 0.1) == 4
-    assert jobs_per_gpu(5e9, 80e9, 0.25) == 4
-    assert jobs_per_gpu(5e9, 80e9, 1.0) == 1
-
-
-def test_the_cheapest_that_ends_in_time() -> None:
-    workload = make_workload()
-    step = predict_step(workload, DEVICE, IDEAL)
-    costs = [
-        predict_cost(step, workload, DEVICE, tokens, failures=NEVER, price=pick_price(DEVICE))
-        for tokens in (10**9, 10**10)
-    ]
-    assert cheapest_within(costs, costs[0].hours) is costs[0]
-    assert cheapest_within(costs, costs[0].hours / 2) is None
+    by_memory = predict_sharing(20e9, 80e9, 0.1, DEVICE.prices[0])
+    assert (by_memory.jobs, by_memory.unslowed_jobs, by_memory.slowdown_ratio) == (4, 4, 1)
+    assert by_memory.usd_per_job_hour == pytest.approx(0.5)
+    by_time = predict_sharing(5e9, 80e9, 0.25)
+    assert (by_time.jobs, by_time.unslowed_jobs, by_time.slowdown_ratio) == (16, 4, 4)
+    unknown = predict_sharing(5e9, 80e9, None)
+    assert (unknown.jobs, unknown.unslowed_jobs, unknown.slowdown_ratio) == (16, None, None)
+    assert predict_sharing(90e9, 80e9, 0.1).jobs == 0

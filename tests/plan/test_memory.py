@@ -11,6 +11,8 @@ from hotloop.core.workload import DecoderShape, PlannedRun, Workload
 from hotloop.plan.hardware_files import read_hardware
 from hotloop.plan.memory import (
     ERROR_RATIO,
+    QUANTIZED_BYTES,
+    QUANTIZED_ERROR_RATIO,
     full_token_bytes,
     heavy_stages,
     in_flight,
@@ -86,7 +88,7 @@ def test_optimizer_and_offload_take_their_bytes() -> None:
 
 def test_adapters_need_no_states_of_frozen_weights() -> None:
     found = plan(sharding="ddp", precision="pure-bf16", trainable_params=2_000_000)
-    assert found.params_bytes == 2 * LLAMA.params
+    assert found.params_bytes == 2 * (LLAMA.params + 2_000_000)
     assert found.gradients_bytes == pytest.approx(2 * 2_000_000, rel=1e-3)
 
 
@@ -134,10 +136,53 @@ def test_recompute_is_a_ladder(recompute: str) -> None:
     assert plan(recompute=lower).layer_bytes <= plan(recompute=recompute).layer_bytes
 
 
+def test_latent_attention_has_the_published_parameters() -> None:
+    v3 = read_model("deepseek-v3")
+    # arXiv:2412.19437, section 4.2: 671B parameters, of which 37B are active for a token.
+    assert (round(v3.params / 1e9), v3.active_params // 10**9) == (671, 37)
+    # SimuMax@4dcaae5, docs/b200: one dense layer and three with experts.
+    assert read_model("deepseek-v3", layers=4, dense_layers=1).params == 36_958_706_688
+    # Of one layer by hand: queries 7168 x 1536 and 1536 x 24576, keys and values 7168 x 576 and 512 x 32768, output.
+    by_hand = 7168 * 1536 + 1536 * 24576 + 7168 * 576 + 512 * 32768 + 16384 * 7168 + 1536 + 512
+    assert v3.attention_params == by_hand
+
+
+def test_latent_attention_keeps_its_compressed_parts() -> None:
+    v3 = read_model("deepseek-v3")
+    runs = {
+        name: PlannedRun(micro_batch=1, global_batch=1, framework=name, sharding="fsdp")
+        for name in ("torch", "megatron")
+    }
+    kept = {name: full_token_bytes(v3, run, has_experts=False) for name, run in runs.items()}
+    # 2 bytes each of queries and keys (192 a head), values and output (128 a head); 4 of a head's log-sum.
+    core = 2 * 128 * (192 + 192 + 128 + 128) + 4 * 128
+    assert kept["megatron"].attention == core
+    assert kept["torch"].attention == core + 2 * 128 * 128  # its values are a view that holds the keys' part
+    assert kept["torch"].norms + kept["torch"].inputs == 2 * (4 * 7168 + 2 * (1536 + 512))
+
+
+def test_weights_in_four_bits() -> None:
+    # QLoRA, arXiv:2305.14314, section 3: 0.5 bits of scales a parameter, 0.127 with double quantization.
+    assert [round((QUANTIZED_BYTES[name] - 0.5) * 8, 3) for name in ("nf4", "nf4-dq")] == [0.5, 0.127]
+    adapters = {"precision": "pure-bf16", "trainable_params": 10**7, "sharding": "ddp", "gpus": 1}
+    full, packed = plan(**adapters), plan(**adapters, base_weights="nf4")
+    assert full.params_bytes == 2 * (LLAMA.params + 10**7)
+    ends = LLAMA.embedding_params + LLAMA.head_params
+    assert packed.params_bytes == pytest.approx(0.5625 * (LLAMA.params - ends) + 2 * (ends + 10**7), rel=1e-6)
+    assert packed.optimizer_bytes == full.optimizer_bytes
+    assert packed.buffers_bytes - full.buffers_bytes == 2 * LLAMA.hidden * LLAMA.ffn_width
+    shared = plan(**{**adapters, "gpus": 8, "sharding": "fsdp"}, base_weights="nf4")
+    assert shared.params_bytes == pytest.approx(packed.params_bytes / 8, rel=1e-6)
+
+
 def test_the_stated_error_is_the_measured_one() -> None:
     raw = json.loads((ROOT / "benchmarks" / "results" / "plan" / "memory.json").read_text(encoding="utf-8"))
     assert raw["held_out_p90_ratio"] == pytest.approx(ERROR_RATIO, abs=0.01)
     assert len(raw["rows"]) == raw["n"]
+    packed = next(one for one in raw["families"] if one["family"] == "litgpt, 4-bit weights")
+    assert packed["p90_ratio"] == pytest.approx(QUANTIZED_ERROR_RATIO, abs=0.01)
+    adapters = {"precision": "pure-bf16", "trainable_params": 10**7, "sharding": "ddp"}
+    assert plan(**adapters, base_weights="nf4").error_ratio == QUANTIZED_ERROR_RATIO
 
 
 def test_published_rows_are_still_forecast_as_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +196,7 @@ def test_published_rows_are_still_forecast_as_the_table_says(monkeypatch: pytest
     assert summary["torchtitan"]["worst_ratio"] <= 0.08
     assert summary["BLOOM"]["p90_ratio"] <= 0.10
     assert summary["SimuMax"]["mean_ratio"] <= 0.03
+    assert summary["SimuMax, DeepSeek-V3"]["worst_ratio"] <= 0.03
     fits = [one for one in plan_memory_rows.forecast_fits() if one.predicted is not None]
     assert [one for one in fits if one.predicted != one.published] == []
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.cli import main
 from hotloop.core.planning import plan_from_json, plan_to_json
+from hotloop.core.strategy import load_strategy
 from hotloop.pipeline.plans import make_plan
 from hotloop.plan.workload_file import read_workload_file
 
@@ -64,10 +66,86 @@ def test_the_terminal_shows_step_cost_scaling_and_search(
         assert word in shown
 
 
+def write_more(workload_file: str, *, name: str = "small") -> None:
+    """The same with rates, a goal and jobs that share a device."""
+    more = (
+        "gpu_hours_per_preemption = 400\nstorage_bytes_per_s = 5e9\n[goal]\ntokens = 1e11\n"
+        "[sharing]\nmemory_bytes = 18e9\nutilization_ratio = 0.3\n"
+    )
+    Path(workload_file).write_text(FILE.replace("[model]", f"[model]\nname = {json.dumps(name)}") + more)
+
+
+def test_spot_simulation_and_sharing_are_in_the_json_and_on_the_terminal(
+    workload_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_more(workload_file)
+    assert main(["plan", workload_file, "--spot", "--simulate", "200", "--seed", "7", "--json", "-"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["cost"]["tokens"] == 10**11
+    assert content["cost"]["checkpoint"]["stall_s"] == pytest.approx(content["cost"]["checkpoint"]["total_bytes"] / 5e9)
+    simulated = content["simulated"]
+    assert (simulated["runs"], simulated["seed"]) == (200, 7)
+    assert simulated["mean_hours"] == pytest.approx(content["cost"]["hours"], abs=4 * simulated["standard_error_hours"])
+    assert content["basis"]["cost.stall"] == "formula"
+    assert content["spot"]["usd"] < content["cost"]["usd"]
+    assert content["sharing"]["jobs"] == 4
+    assert plan_to_json(plan_from_json(content)) == content
+    assert main(["plan", workload_file, "--spot", "--simulate"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for words in ("1,000 simulated (seed 0)", "ON SPOT DEVICES", "cheaper than on-demand below", "stops training for"):
+        assert words in shown
+    assert "has time for 3; 4 would each take 1.20 times as long" in shown
+
+
+def test_what_is_unknown_is_said(workload_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(workload_file).write_text(FILE + "[sharing]\nmemory_bytes = 18e9\n")
+    assert main(["plan", workload_file, "--spot"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "stall is unknown without hardware.storage_bytes_per_s: 30 s are counted" in shown
+    assert "the rate of preemptions is unknown" in shown
+    assert "how much each slows the others is unknown" in shown
+
+
+def test_the_strategy_of_the_best_option_is_written_once(
+    workload_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "planned.toml"
+    search = ["--optimize", "memory", "--gpu-counts", "16,64", "--json", "-"]
+    assert main(["plan", workload_file, *search, "--write-strategy", str(out)]) == 0
+    best = json.loads(capsys.readouterr().out)["search"]["options"][0]
+    written = check_strategy(load_strategy(out), TECHNIQUES)
+    assert f"({best['gpus']} x" in out.read_text()
+    batches = 1024 // (best["gpus"] // best["changes"]["tp"] // best["changes"]["pp"]) // best["changes"]["micro_batch"]
+    assert f"gives {batches * best['changes']['micro_batch']} sequences" in out.read_text()
+    assert written.get("activation-checkpointing") is not None
+    before = out.read_text()
+    assert main(["plan", workload_file, "--write-strategy", str(out)]) == 2
+    assert "planned.toml: it exists; remove it, or give another name" in capsys.readouterr().err
+    assert out.read_text() == before
+
+
+def test_the_page_has_plots_and_shows_a_hostile_name_as_text(workload_file: str, tmp_path: Path) -> None:
+    write_more(workload_file, name="</title><script>alert(1)</script>")
+    page = tmp_path / "plan.html"
+    options = ["--scaling", "--optimize", "cost", "--gpu-counts", "64,128,256", "--spot", "--html", str(page), "-q"]
+    assert main(["plan", workload_file, *options]) == 0
+    text = page.read_text()
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert text.count('<svg class="plot"') == 3  # time, scaling, cost
+    assert '<polygon class="band"' in text
+    assert 'class="track"' in text  # of the memory, what is left
+    assert "http://" not in text.replace("http://www.w3.org", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--tokens", "0"], "--tokens 0: give a number of 1 or more"),
+        (["--seed", "1"], "--seed belongs to --simulate"),
+        (["--simulate", "0"], "--simulate 0: give a number of 1 to 100,000"),
+        (["--simulate", "--seed", "-1"], "--seed -1"),
+        (["--write-strategy", "/nowhere/out.toml"], "the folder /nowhere does not exist"),
         (["--gpu-counts", "8"], "--gpu-counts belongs to --optimize"),
         (["--optimize", "time", "--gpu-counts", "8,many"], "give whole numbers, such as 8,64,512"),
         (["--optimize", "time", "--gpus", "h900"], "unknown gpu 'h900'"),

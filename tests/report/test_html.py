@@ -19,6 +19,8 @@ from chromium_page import CHROMIUM, Page, start_chromium
 from hotloop.core.errors import InvariantError
 from hotloop.core.findings import Fix, Numerics, Safety, Skipped, Where
 from hotloop.core.report import Health, Report, ScorecardRow
+from hotloop.pipeline.plans import make_plan
+from hotloop.plan.workload_file import parse_workload
 from hotloop.report import render
 
 MANUALS = {"input-bound": samples.MANUAL, "unused": "## What it does\nNothing."}
@@ -356,6 +358,34 @@ def test_page_is_used_with_the_keyboard(page: Page, tmp_path: Path) -> None:
     page.evaluate("document.getElementById('expand').focus()")
     page.press("Enter")
     assert page.evaluate("document.querySelectorAll('details:not([open])').length") == 0
+
+
+@pytest.mark.parametrize("recompute", ["full", "none"], ids=["fits", "does-not-fit"])
+def test_a_plans_plots_stay_in_their_frames_and_its_name_is_text(page: Page, tmp_path: Path, recompute: str) -> None:
+    shape = {"layers": 32, "hidden": 4096, "heads": 32, "vocab": 50432, "seq": 8192}
+    tables = {
+        "model": {"name": "</title><script>alert(1)</script>", **shape},
+        "run": {"micro_batch": 2, "global_batch": 1024, "recompute": recompute, "sharding": "fsdp"},
+        "hardware": {"gpu": "h100-80g-sxm", "count": 64},
+    }
+    plan = make_plan(parse_workload(tables, "plan"), scaling="weak", goal="cost", gpu_counts=[64, 256], spot=True)
+    (tmp_path / "plan.html").write_text(render("html", plan), encoding="utf-8")
+    page.open(tmp_path / "plan.html", dark=False)
+    assert page.complaints() == []
+    assert "<script>alert(1)</script>" in page.evaluate("document.querySelector('.lead').textContent")
+    assert page.evaluate("document.querySelectorAll('figure svg.plot').length") == 3
+    outside = """[...document.querySelectorAll('figure svg.plot')].flatMap(svg => {
+        const frame = svg.getBoundingClientRect();
+        return [...svg.querySelectorAll('text, polyline, polygon, circle, rect')].filter(one => {
+            const box = one.getBoundingClientRect();
+            return box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1;
+        }).map(one => one.outerHTML);
+    })"""
+    assert page.evaluate(outside) == []
+    parts = "[...document.querySelectorAll('svg.run rect:not(.edge):not(.limit)')].slice(2)"
+    whole = page.evaluate(f"{parts}.reduce((sum, one) => sum + parseFloat(one.getAttribute('width')), 0)")
+    assert whole == pytest.approx(100, abs=0.1)
+    assert page.evaluate("document.querySelectorAll('svg.run .limit').length") == (0 if plan.fits else 1)
 
 
 def test_page_prints_light_with_its_details_open(page: Page, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
 import report_samples as samples
 
 from hotloop.core.report import Report, report_to_json
@@ -51,6 +52,26 @@ def test_texts_are_escaped_and_nothing_has_a_style() -> None:
         assert tags <= {"svg", "title", "line", "text", "polyline", "circle", "rect", "polygon"}
         assert "style=" not in svg
         assert "\x1b" not in svg
+
+
+def test_a_logarithmic_x_has_equal_steps_and_large_numbers_stay_short() -> None:
+    line = PlotLine(name="rate", style="own", values=[3e7, 2e7, 1e7])
+    svg = draw([8, 16, 32], line, band=([2e7, 1e7, 0], [4e7, 3e7, 2e7]), band_name="range", is_log_x=True)
+    (first, middle, last) = points_of(svg)[0]
+    assert middle[0] - first[0] == pytest.approx(last[0] - middle[0], abs=0.2)
+    texts = [one.text for one in ElementTree.fromstring(svg).iter("text")]
+    assert {"8", "16", "32", "range"} <= set(texts)
+    assert any((text or "").endswith("M") for text in texts)
+
+
+def test_dots_are_not_connected() -> None:
+    svg = draw(
+        [1, 2],
+        PlotLine(name="a", style="own", values=[1, 2]),
+        PlotLine(name="b", style="other", values=[2, 1], is_dots=True),
+    )
+    assert len(points_of(svg)) == 1
+    assert svg.count("<circle") == 4
 
 
 def test_bars_are_in_proportion_and_unknown_is_no_bar() -> None:

@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 ORDER, SUMMARY = 8, "memory, time and cost of a training before the hardware is rented"
 ZERO_OPTIONS = ("params", "ranks", "precision", "optimizer")
-FILE_OPTIONS = ("why_oom", "measured", "tokens", "scaling", "optimize", "gpu_counts", "gpus", "hours", "params")
+FILE_OPTIONS = (
+    "why_oom", "measured", "tokens", "scaling", "optimize", "gpu_counts", "gpus", "hours", "spot", "simulate", "seed",
+    "write_strategy", "params",
+)  # fmt: skip
+LARGEST_SIMULATION = 100_000
 MODULE_OPTIONS = ("batch", "gpu", "python")
 
 
@@ -70,6 +74,23 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--gpu-counts", metavar="N,N", help="of --optimize, such as 8,64,512; the file's by default")
     parser.add_argument("--gpus", metavar="NAME,NAME", help="devices of --optimize; the file's by default")
     parser.add_argument("--hours", type=float, metavar="H", help="that the training may take, of --optimize")
+    parser.add_argument(
+        "--spot", action="store_true", help="the same training on spot devices, and from which price it pays"
+    )
+    parser.add_argument(
+        "--simulate",
+        nargs="?",
+        const=1000,
+        type=int,
+        metavar="N",
+        help="simulate N interrupted trainings: mean and spread of the hours; 1000 by default",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of --simulate; 0 by default")
+    parser.add_argument(
+        "--write-strategy",
+        metavar="FILE",
+        help="write what was planned, or found best by --optimize, as a new strategy file for `hotloop run --strategy`",
+    )
     parser.add_argument("--params", type=float, metavar="N", help="zero: number of parameters, such as 175e9")
     parser.add_argument("--ranks", type=int, metavar="N", help="zero, module: number of data-parallel ranks (FSDP2)")
     parser.add_argument(
@@ -84,15 +105,15 @@ def add_parser(subparsers: Any) -> None:
         help="zero: adamw (default), sgd, adafactor or adamw-8bit; module: adamw (default), adam, sgd (momentum 0.9) "
         "or plain-sgd",
     )
-    add_output_options(parser, "plan", kind="plan", html="with its memory as a bar, as one HTML file")
+    add_output_options(parser, "plan", kind="plan", html="with plots, as one HTML file")
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.show import check_outputs, show_report
+    from hotloop.cli.show import check_outputs, emit, show_report, write_text
     from hotloop.core.errors import UsageError
 
-    check_outputs(arguments.json, arguments.html)
+    check_outputs(arguments.json, arguments.html, arguments.write_strategy)
     report: object
     given = [name for name in MODULE_OPTIONS if getattr(arguments, name) is not None]
     if arguments.module is None and (given or arguments.extrapolate):
@@ -105,29 +126,39 @@ def execute(arguments: argparse.Namespace) -> int:
         from hotloop import __version__
         from hotloop.plan.planner import build_zero_report
 
+        _refuse(arguments, FILE_OPTIONS[:-1], "a workload file; leave it out with `zero`")
         if arguments.params is None or arguments.ranks is None:
             raise UsageError("plan zero needs --params and --ranks, such as --params 175e9 --ranks 64")
         precision, optimizer = arguments.precision or "mixed", arguments.optimizer or "adamw"
         report = build_zero_report(arguments.params, arguments.ranks, precision, optimizer, __version__)
     else:
-        from hotloop.pipeline.plans import make_plan
+        from hotloop.pipeline.plans import draw_planned_strategy, make_plan
         from hotloop.plan.workload_file import read_workload_file
 
         given = [name for name in ZERO_OPTIONS if getattr(arguments, name) is not None]
         if given:
             raise UsageError(f"--{given[0]} belongs to `hotloop plan zero`; a workload file states it itself")
         _check_search(arguments)
+        _check_cost(arguments)
+        request = read_workload_file(arguments.file)
+        gpus = [name.strip() for name in (arguments.gpus or "").split(",") if name.strip()]
         report = make_plan(
-            read_workload_file(arguments.file),
+            request,
             measured=arguments.measured,
             wants_remedies=arguments.why_oom,
             tokens=_read_tokens(arguments.tokens),
             scaling=arguments.scaling,
             goal=arguments.optimize,
             gpu_counts=_read_counts(arguments.gpu_counts),
-            gpus=[name.strip() for name in (arguments.gpus or "").split(",") if name.strip()],
+            gpus=gpus,
             hours=arguments.hours,
+            spot=arguments.spot,
+            simulated_runs=arguments.simulate,
+            seed=arguments.seed or 0,
         )
+        if arguments.write_strategy is not None:
+            write_text(arguments.write_strategy, draw_planned_strategy(request, report, gpus))
+            emit(f"wrote {arguments.write_strategy}")
     show_report(report, arguments, sys.stdout)
     return 0
 
@@ -138,6 +169,21 @@ def _check_search(arguments: argparse.Namespace) -> None:
     given = [name for name in ("gpu_counts", "gpus", "hours") if getattr(arguments, name) is not None]
     if given and not arguments.optimize:
         raise UsageError(f"--{given[0].replace('_', '-')} belongs to --optimize: add --optimize time, cost or memory")
+
+
+def _check_cost(arguments: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from hotloop.core.errors import UsageError
+
+    if arguments.seed is not None and arguments.simulate is None:
+        raise UsageError("--seed belongs to --simulate: add it, or leave --seed out")
+    if arguments.seed is not None and arguments.seed < 0:
+        raise UsageError(f"--seed {arguments.seed}: give a whole number of 0 or more")
+    if arguments.simulate is not None and not 1 <= arguments.simulate <= LARGEST_SIMULATION:
+        raise UsageError(f"--simulate {arguments.simulate}: give a number of 1 to {LARGEST_SIMULATION:,}")
+    if arguments.write_strategy is not None and Path(arguments.write_strategy).exists():
+        raise UsageError(f"--write-strategy {arguments.write_strategy}: it exists; remove it, or give another name")
 
 
 def _read_tokens(tokens: float | None) -> int | None:
@@ -161,6 +207,14 @@ def _read_counts(text: str | None) -> list[int] | None:
         raise UsageError(f"--gpu-counts {text}: give whole numbers, such as 8,64,512") from None
 
 
+def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], home: str) -> None:
+    from hotloop.core.errors import UsageError
+
+    foreign = [name for name in names if getattr(arguments, name)]
+    if foreign:
+        raise UsageError(f"--{foreign[0].replace('_', '-')} belongs to {home}")
+
+
 def plan_module(arguments: argparse.Namespace) -> object:
     """The plan of any module. Raises UsageError."""
     import os
@@ -171,9 +225,7 @@ def plan_module(arguments: argparse.Namespace) -> object:
 
     if arguments.file is not None:
         raise UsageError(f"{arguments.file} and --module: give one of them")
-    foreign = [name for name in FILE_OPTIONS if getattr(arguments, name)]
-    if foreign:
-        raise UsageError(f"--{foreign[0].replace('_', '-')} belongs to a workload file; leave it out with --module")
+    _refuse(arguments, FILE_OPTIONS, "a workload file; leave it out with --module")
     if arguments.batch is None:
         raise UsageError('--module needs --batch, such as --batch "input_ids:int64[8,1024]"')
     return make_module_plan(

@@ -70,6 +70,9 @@ def add_parser(subparsers: Any) -> None:
         "--sql-rows", type=int, metavar="N", help="number of rows, 0 for all (default: 50 for a table, else all)"
     )
     add_worker_option(parser)
+    parser.add_argument(
+        "--on", metavar="ADDRESS", help="read the files on the workers of a Dask cluster (tcp://scheduler:8786)"
+    )
     add_cache_options(parser)
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found")
     parser.set_defaults(execute=execute)
@@ -91,11 +94,16 @@ class _AskChange(argparse.Action):
 
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.cli.show import check_counts, check_outputs
+    from hotloop.core.errors import UsageError
     from hotloop.trace.memory_files import is_memory_file
     from hotloop.trace.operation_table import is_operation_table
 
     check_outputs(arguments.json, arguments.html, arguments.export)
     check_counts(arguments, "top", "workers")
+    if arguments.on is not None and (arguments.workers is not None or arguments.sql is not None):
+        raise UsageError(
+            "--on names a cluster, which has its own workers and makes a report; remove --workers and --sql"
+        )
     _check_export(arguments)
     _check_query(arguments)
     _check_changes(arguments)
@@ -130,6 +138,7 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
             what_if=tuple(arguments.what_if),
         ),
         workers=choose_workers(arguments),
+        scheduler=arguments.on,
         progress=progress,
         cache_folder=choose_cache_folder(arguments),
         command=redact_command(("hotloop", "trace", *arguments.paths)),

@@ -8,7 +8,14 @@ from typing import Any
 
 from .decode import decode_contract, encode_contract
 from .findings import Value
-from .prediction import CostPrediction, MemoryPrediction, StepPrediction
+from .prediction import (
+    CostPrediction,
+    MemoryPrediction,
+    SharingPrediction,
+    SimulatedHours,
+    SpotPrediction,
+    StepPrediction,
+)
 
 PLAN_SCHEMA = "hotloop.plan/1"
 """Version of the contract. Fields are added, never changed."""
@@ -92,6 +99,9 @@ class PlannedScale:
     hours: float
     """Of the whole training, with interruptions."""
     usd: float | None
+    low_tokens_per_s: float | None = None
+    """At the slow end of the step's range."""
+    high_tokens_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +154,9 @@ class PlanReport:
     mfu_ratio: float | None = None
     hfu_ratio: float | None = None
     cost: CostPrediction | None = None
+    spot: SpotPrediction | None = None
+    simulated: SimulatedHours | None = None
+    sharing: SharingPrediction | None = None
     scaling: tuple[PlannedScale, ...] = ()
     search: PlannedSearch | None = None
     remedies: tuple[Remedy, ...] = ()

@@ -75,6 +75,19 @@ class StepPrediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPrediction:
+    """One checkpoint of weights and optimizer states, written while training stands still."""
+
+    total_bytes: int
+    rank_bytes: int
+    """Of one rank that writes."""
+    ranks: int
+    """That write; the others hold copies."""
+    stall_s: float | None
+    """None where the bandwidth of the storage is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostPrediction:
     """Of one training: ``tokens`` at the predicted rate, with failures."""
 
@@ -89,3 +102,76 @@ class CostPrediction:
     energy_kwh: float | None
     price: str
     """Which price, from where and when."""
+    waste_ratio: float | None = None
+    """Share of ``hours`` that trains nothing: checkpoints, restarts, and what is computed twice."""
+    mtbf_s: float | None = None
+    """Mean time between two interruptions of this training."""
+    restart_s: float | None = None
+    checkpoint: CheckpointPrediction | None = None
+    counted_stall_s: float | None = None
+    """Of a checkpoint, in ``hours``: its own, or the assumed one where that is unknown."""
+    interval_s: float | None = None
+    """Compute between two checkpoints that wastes least (Daly); None where they cost nothing."""
+    interval_steps: int | None = None
+    stall_per_step_ns: float | None = None
+    """That checkpoints add to a step on average; None where their stall is unknown."""
+    notes: tuple[str, ...] = ()
+    """What was assumed because it is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotPrediction:
+    """The same training on spot devices; None where a price or the rate of preemptions is unknown."""
+
+    gpu_hours_per_preemption: float | None
+    price: str
+    price_ratio: float | None
+    """Spot over on-demand."""
+    hours: float | None
+    """None also where it never ends."""
+    usd: float | None
+    waste_ratio: float | None
+    interval_s: float | None
+    break_even_ratio: float | None
+    """Of the on-demand price: spot is cheaper below it, at this rate of preemptions."""
+    break_even_usd_per_hour: float | None
+    break_even_gpu_hours: float | None
+    """Between two preemptions of one device: spot is cheaper above it, at these prices; None also where it never is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedHours:
+    """Wall hours of a training over many simulated ones."""
+
+    mean_hours: float
+    standard_error_hours: float | None
+    """Of the mean; None with one run."""
+    low_hours: float
+    """A tenth takes less."""
+    high_hours: float
+    """A tenth takes more."""
+    interruptions_count: float
+    """Mean."""
+    usd: float | None
+    """At the mean."""
+    usd_high: float | None
+    """A tenth costs more."""
+    runs: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingPrediction:
+    """Equal jobs that share one device by turns."""
+
+    jobs: int
+    """That its memory holds."""
+    unslowed_jobs: int | None
+    """Of those, as many as it has time for; None where the utilization is unknown."""
+    slowdown_ratio: float | None
+    """Time of each of ``jobs`` over its time alone; None where the utilization is unknown."""
+    memory_bytes: int
+    """Of one job."""
+    utilization_ratio: float | None
+    usd_per_job_hour: float | None
+    """Of ``unslowed_jobs``, where they are known."""

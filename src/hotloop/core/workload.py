@@ -16,6 +16,10 @@ RECOMPUTES = ("none", "selective", "full")
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 ATTENTIONS = ("flash", "math")
 OPTIMIZERS = ("adamw", "sgd", "adafactor", "adamw-8bit")
+LATENT_KEYS = ("kv_rank", "q_rank", "rope_width", "value_width")
+ROPE_WIDTH = 64
+BASE_WEIGHTS = ("full", "nf4", "nf4-dq")
+"""Of frozen weights: as ``precision`` says, or QLoRA's 4 bits, without and with its double quantization."""
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
 
 
@@ -47,12 +51,21 @@ class DecoderShape:
     dense_layers: int = 0
     """Of a mixture of experts: the first layers whose feed-forward block is ``ffn`` wide and has no experts."""
     expert_ffn: int | None = None
+    kv_rank: int | None = None
+    """Latent attention (DeepSeek-V2, arXiv:2405.04434): width of the compressed keys and values; ``head_width`` is then
+    of a head's part without positions."""
+    q_rank: int | None = None
+    """The same of the queries; None where they are not compressed."""
+    rope_width: int | None = None
+    """Of latent attention: a head's rotary part, 64 by default; all heads share that of the keys."""
+    value_width: int | None = None
+    """Of latent attention: a head's values; ``head_width`` by default."""
     attention: str = "flash"
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "vocab", "seq", "experts", "experts_per_token"):
             require_count(f"model.{name}", getattr(self, name))
-        for name in ("kv_heads", "head_width", "ffn", "expert_ffn"):
+        for name in ("kv_heads", "head_width", "ffn", "expert_ffn", *LATENT_KEYS):
             if getattr(self, name) is not None:
                 require_count(f"model.{name}", getattr(self, name))
         for name in ("shared_experts", "dense_layers"):
@@ -64,6 +77,13 @@ class DecoderShape:
             )
         if self.heads % self.kv_head_count:
             raise UsageError(f"model.kv_heads = {self.kv_heads} does not divide model.heads = {self.heads}")
+        given = [name for name in LATENT_KEYS[1:] if getattr(self, name) is not None]
+        if self.kv_rank is None and given:
+            raise UsageError(f"model.{given[0]} = {getattr(self, given[0])} belongs to latent attention: give kv_rank")
+        if self.kv_rank is not None and self.kv_head_count != self.heads:
+            raise UsageError(
+                f"model.kv_heads = {self.kv_heads}: latent attention has keys for every head; leave it out"
+            )
         if self.experts_per_token > self.experts:
             raise UsageError(
                 f"model.experts_per_token = {self.experts_per_token} is more than model.experts = {self.experts}"
@@ -76,14 +96,56 @@ class DecoderShape:
         return self.heads if self.kv_heads is None else self.kv_heads
 
     @property
+    def _head(self) -> int:
+        return self.hidden // self.heads if self.head_width is None else self.head_width
+
+    @property
+    def _rope(self) -> int:
+        """Of latent attention, beside a head's width."""
+        return 0 if self.kv_rank is None else ROPE_WIDTH if self.rope_width is None else self.rope_width
+
+    @property
     def attention_width(self) -> int:
         """Width of all queries of a token."""
-        return self.heads * (self.hidden // self.heads if self.head_width is None else self.head_width)
+        return self.heads * (self._head + self._rope)
 
     @property
     def kv_width(self) -> int:
-        """Width of all keys of a token; the values are as wide."""
+        """Width of all keys of a token."""
         return self.attention_width // self.heads * self.kv_head_count
+
+    @property
+    def values_width(self) -> int:
+        """Width of all values of a token."""
+        return self.kv_head_count * (self._head if self.value_width is None else self.value_width)
+
+    @property
+    def output_width(self) -> int:
+        """Width of what attention gives of a token, all heads."""
+        return self.values_width // self.kv_head_count * self.heads
+
+    @property
+    def latent_width(self) -> int:
+        """Of latent attention: width of the compressed queries, keys and values of a token; else 0."""
+        return (self.kv_rank or 0) + (self.q_rank or 0)
+
+    @property
+    def latent_up_width(self) -> int:
+        """Of latent attention: width of what the compressed keys and values become: keys without positions, values."""
+        return self.heads * self._head + self.values_width
+
+    def attention_products(self, ranks: int = 1) -> list[tuple[float, float]]:
+        """(outputs, inputs) of the products beside attention's core, split over tensor-parallel ranks.
+
+        Those that compress are computed on every rank.
+        """
+        h, q = self.hidden, self.attention_width / ranks
+        out = (float(h), self.output_width / ranks)
+        if self.kv_rank is None:
+            return [(q + (self.kv_width + self.values_width) / ranks, float(h)), out]
+        queries = [(float(self.q_rank), float(h)), (q, float(self.q_rank))] if self.q_rank else [(q, float(h))]
+        up = (self.latent_up_width / ranks, float(self.kv_rank))
+        return [*queries, (float(self.kv_rank + self._rope), float(h)), up, out]
 
     @property
     def ffn_width(self) -> int:
@@ -101,8 +163,9 @@ class DecoderShape:
     @property
     def attention_params(self) -> int:
         """Of one layer: queries, keys, values and output."""
-        weights = 2 * self.hidden * (self.attention_width + self.kv_width)
-        return weights + (self.attention_width + 2 * self.kv_width + self.hidden if self.bias else 0)
+        weights = round(sum(outputs * inputs for outputs, inputs in self.attention_products()))
+        biases = self.attention_width + 2 * self.kv_width + self.hidden if self.bias else 0
+        return weights + self.latent_width + biases  # each compressed part has a norm
 
     def ffn_params(self, width: int) -> int:
         """Of one feed-forward block of this width."""
@@ -179,6 +242,8 @@ class PlannedRun:
     """Communication of gradients and shards runs beside compute."""
     trainable_params: int | None = None
     """Of adapters beside frozen weights (LoRA); None where every parameter is trained."""
+    base_weights: str = "full"
+    """Of the frozen weights beside adapters: full | nf4 | nf4-dq (QLoRA, arXiv:2305.14314)."""
     framework: str = "torch"
     """torch | megatron: whose buffers the memory is of (megatron keeps float32 gradients beside 16-bit weights)."""
 
@@ -192,6 +257,11 @@ class PlannedRun:
         require_choice("run.sharding", self.sharding, SHARDINGS)
         require_choice("run.optimizer", self.optimizer, OPTIMIZERS)
         require_choice("run.offload", self.offload, OFFLOADS)
+        require_choice("run.base_weights", self.base_weights, BASE_WEIGHTS)
+        if self.base_weights != "full" and self.trainable_params is None:
+            raise UsageError(
+                f"run.base_weights = {self.base_weights!r}: weights in 4 bits are not trained; give trainable_params"
+            )
         require_choice("run.framework", self.framework, ("torch", "megatron"))
 
     @property

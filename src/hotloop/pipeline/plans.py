@@ -14,8 +14,11 @@ from hotloop.core.prediction import CostPrediction, StepPrediction
 from hotloop.pipeline.launches import read_training
 from hotloop.plan.calibrate import MeasuredStep, calibrate
 from hotloop.plan.cost import pick_price, predict_cost
-from hotloop.plan.options import build_scaling, build_search
+from hotloop.plan.memory import predict_memory
+from hotloop.plan.options import build_scaling, build_search, build_sharing, choose_best
 from hotloop.plan.planner import build_plan
+from hotloop.plan.spot import predict_spot
+from hotloop.plan.strategy import draw_strategy, plan_strategy
 from hotloop.plan.time import predict_step
 from hotloop.plan.workload_file import PlanRequest, read_workload_file
 
@@ -34,32 +37,62 @@ def make_plan(
     gpu_counts: Sequence[int] | None = None,
     gpus: Sequence[str] = (),
     hours: float | None = None,
+    spot: bool = False,
+    simulated_runs: int | None = None,
+    seed: int = 0,
 ) -> PlanReport:
     """The plan, with time and cost of a training on ``tokens``.
 
     ``measured``: FILE.toml=RUN each, a recorded run and its workload, by whose steps the time is calibrated.
     ``scaling``: weak or strong. ``goal``: time, cost or memory, searched over ``gpu_counts`` of the request's device or
-    of the devices named in ``gpus``, to end within ``hours``.
+    of the devices named in ``gpus``, to end within ``hours``. ``spot``: the same on spot devices. ``simulated_runs``:
+    how many trainings are simulated, from ``seed``.
     """
-    total = USUAL_TOKENS if tokens is None else tokens
+    total = tokens or request.tokens or USUAL_TOKENS
     efficiency = calibrate([read_measured(one) for one in measured]) if measured else None
 
     def price(step: StepPrediction, asked: PlanRequest) -> CostPrediction:
         paid = pick_price(asked.hardware, asked.price_kind)
-        return predict_cost(step, asked.workload, asked.hardware, total, price=paid)
+        return predict_cost(step, asked.workload, asked.hardware, total, failures=asked.failures, price=paid)
 
+    forecast = partial(predict_step, efficiency=efficiency)
     report = build_plan(
         request,
         __version__,
-        predict_step=partial(predict_step, efficiency=efficiency),
+        predict_step=forecast,
         predict_cost=price,
         wants_remedies=wants_remedies,
     )
+    if simulated_runs is not None and report.cost is not None:
+        from hotloop.plan.simulate import simulate_hours  # numpy takes a tenth of a second to load
+
+        report = replace(report, simulated=simulate_hours(report.cost, seed=seed, runs=simulated_runs))
+    if spot:
+        workload, hardware = request.workload, request.hardware
+        found = predict_spot(forecast(workload, hardware), workload, hardware, total, request.failures)
+        report = replace(report, spot=found)
     return replace(
         report,
+        sharing=build_sharing(request, report.memory.peak_bytes),
         scaling=build_scaling(request, scaling, total, efficiency) if scaling else (),
         search=build_search(request, goal, total, gpu_counts, gpus, hours, efficiency) if goal else None,
     )
+
+
+def draw_planned_strategy(request: PlanRequest, report: PlanReport, gpus: Sequence[str] = ()) -> str:
+    """The strategy file of what the plan found best, or of what was asked where nothing was searched.
+
+    ``gpus`` as of ``make_plan``.
+    """
+    from hotloop.apply import TECHNIQUES, check_strategy  # they take a tenth of a second to load
+
+    chosen = request if report.search is None else choose_best(request, report.search, gpus)
+    strategy, comments = plan_strategy(chosen.workload, chosen.hardware)
+    memory = predict_memory(chosen.workload, chosen.hardware)
+    if not memory.fits:
+        comments = ("this run does not fit into the memory of its devices", *comments)
+    check_strategy(strategy, TECHNIQUES)
+    return draw_strategy(strategy, (f"planned by hotloop {__version__} for {chosen.name}", *comments))
 
 
 def read_measured(text: str) -> MeasuredStep:

@@ -42,6 +42,7 @@ def report_traces(
     *,
     options: ReduceOptions | None = None,
     workers: int = 1,
+    scheduler: str | None = None,
     progress: Progress | None = None,
     cache_folder: Path | None = None,
     command: tuple[str, ...] = (),
@@ -49,7 +50,7 @@ def report_traces(
     """Read, reduce, judge and prescribe. Raises TraceError when no file can be read."""
     several = len(paths) > 1 or any(is_remote(path) or Path(path).is_dir() for path in paths)
     chosen = replace(options or ReduceOptions(), beside_others=several)
-    read = partial(map_traces, paths, workers=workers, cache_folder=cache_folder)
+    read = partial(map_traces, paths, workers=workers, scheduler=scheduler, cache_folder=cache_folder)
     waits_for_others = several and needs_others(chosen.what_if)
     first = replace(chosen, what_if=()) if waits_for_others else chosen
     reduced = read(reduce=partial(reduce_rank, options=first), progress=progress)

@@ -1,19 +1,38 @@
-"""Hours, failures, money and energy of a whole training, from the time of one step."""
+"""Hours, checkpoints, failures, money and energy of a whole training, from the time of one step.
+
+J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974; J. T. Daly, "A higher
+order estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006. C is the time that a checkpoint
+stops training, M the mean time between interruptions, R that of a restart, T the compute between two checkpoints.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import sqrt
-from random import Random
+from dataclasses import dataclass, replace
+from math import exp, expm1, sqrt
 
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware, Price
-from hotloop.core.prediction import CostPrediction, StepPrediction
+from hotloop.core.prediction import CheckpointPrediction, CostPrediction, StepPrediction
 from hotloop.core.workload import Workload
+
+from .memory import param_bytes, shard_ranks
 
 GPU_HOURS_PER_FAILURE = 50_000.0
 """Unexpected interruptions of Llama 3: 419 in 54 days on 16,384 H100 (arXiv:2407.21783, section 3.3.4)."""
+
+
+ASSUMED_CHECKPOINT_S = 30.0
+"""Counted for a checkpoint where nobody states the bandwidth of its storage."""
+LEAST_USEFUL_RATIO = 0.01
+"""Of the time: where less is left between interruptions, a training does not end."""
+
+
+def _check_number(name: str, value: object, *, above: bool) -> None:
+    if value is None:
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < float("inf") or (above and value == 0):  # type: ignore[operator]
+        raise UsageError(f"hardware.{name} = {value!r}: give a number {'above 0' if above else 'of 0 or more'}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,22 +40,41 @@ class Failures:
     """How often a training is interrupted, and what that costs."""
 
     gpu_hours_per_failure: float = GPU_HOURS_PER_FAILURE
-    """Device hours between two interruptions, over all devices; of spot devices, between two preemptions."""
-    checkpoint_s: float = 30.0
-    """Training stands still for so long to write one."""
+    """Device hours between two interruptions, over all devices."""
+    gpu_hours_per_preemption: float | None = None
+    """The same of spot devices that are taken away; None where it is unknown."""
     restart_s: float = 600.0
     """From the interruption to the first step again, without what is computed twice."""
+    checkpoint_s: float | None = None
+    """Training stands still for so long to write one; None: by its bytes, where ``storage_bytes_per_s`` is known."""
+    storage_bytes_per_s: float | None = None
+    """That all ranks together write to the storage of checkpoints."""
 
     def __post_init__(self) -> None:
-        if self.gpu_hours_per_failure <= 0:
-            raise UsageError(f"gpu_hours_per_failure = {self.gpu_hours_per_failure}: give hours above 0")
+        for name in ("gpu_hours_per_failure", "gpu_hours_per_preemption", "storage_bytes_per_s"):
+            _check_number(name, getattr(self, name), above=True)
         for name in ("checkpoint_s", "restart_s"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} = {getattr(self, name)}: give seconds of 0 or more")
+            _check_number(name, getattr(self, name), above=False)
 
     def mtbf_s(self, gpus: int) -> float:
         """Mean time between two interruptions of a training on so many devices."""
         return self.gpu_hours_per_failure / gpus * 3600
+
+    def stall_s(self, total_bytes: float) -> float | None:
+        """That a checkpoint of so many bytes stops training (synchronous); None where it is unknown."""
+        if self.checkpoint_s is not None or self.storage_bytes_per_s is None:
+            return self.checkpoint_s
+        return total_bytes / self.storage_bytes_per_s
+
+    def on_spot(self) -> Failures:
+        """Failures and preemptions together: their rates add up."""
+        if self.gpu_hours_per_preemption is None:
+            return self
+        rate = 1 / self.gpu_hours_per_failure + 1 / self.gpu_hours_per_preemption
+        return replace(self, gpu_hours_per_failure=1 / rate, gpu_hours_per_preemption=None)
+
+
+USUAL_FAILURES = Failures()
 
 
 def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
@@ -52,7 +90,7 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
     """The same to higher order (Daly 2006, equation 37); M where a checkpoint takes longer than 2 M.
 
     >>> round(daly_interval_s(50, 10_000), 1)
-    967.1
+    966.9
     """
     if checkpoint_s >= 2 * mtbf_s:
         return mtbf_s
@@ -61,31 +99,30 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def waste_ratio(interval_s: float, checkpoint_s: float, mtbf_s: float, restart_s: float) -> float:
-    """Share of wall time that trains nothing: C/T + (T/2 + R)/M, at most 1 (Young 1974).
+    """Share of wall time that trains nothing, expected: 1 - T / (M e^(R/M) (e^((T + C) / M) - 1)).
 
-    >>> waste_ratio(1000, 50, 10_000, 100)
-    0.11
+    Daly's wall time of a training much longer than T, for exponential times between interruptions, which also come
+    during restarts and checkpoints. To first order it is C/T + (T/2 + R)/M (Young).
+
+    >>> round(waste_ratio(1000, 50, 10_000, 100), 4)
+    0.1057
     """
-    return min(1.0, checkpoint_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s)
+    try:
+        wall_s = mtbf_s * exp(restart_s / mtbf_s) * expm1((interval_s + checkpoint_s) / mtbf_s)
+    except OverflowError:
+        return 1.0
+    return max(0.0, 1 - interval_s / wall_s)  # rounding may pass 0
 
 
-def least_waste_ratio(failures: Failures, gpus: int) -> float:
-    """At Daly's interval."""
-    mtbf_s = failures.mtbf_s(gpus)
-    interval_s = daly_interval_s(failures.checkpoint_s, mtbf_s) if failures.checkpoint_s else 1.0
-    return waste_ratio(interval_s, failures.checkpoint_s, mtbf_s, failures.restart_s)
+def least_waste_ratio(checkpoint_s: float, mtbf_s: float, restart_s: float) -> float:
+    """At Daly's interval; with free checkpoints only restarts are left.
 
-
-def spot_break_even(on_demand: Failures, spot: Failures, gpus: int) -> float:
-    """Spot is cheaper where its price is below this share of the on-demand price.
-
-    >>> always = Failures(gpu_hours_per_failure=1e12, checkpoint_s=0, restart_s=0)
-    >>> often = Failures(gpu_hours_per_failure=8 * 10_000 / 3600, checkpoint_s=50, restart_s=100)
-    >>> round(spot_break_even(always, often, 8), 2)
-    0.89
+    >>> round(least_waste_ratio(300, 86_400, 600), 4)
+    0.0874
     """
-    kept = 1 - least_waste_ratio(on_demand, gpus)
-    return (1 - least_waste_ratio(spot, gpus)) / kept if kept else float("inf")
+    if not checkpoint_s:
+        return -expm1(-restart_s / mtbf_s)
+    return waste_ratio(daly_interval_s(checkpoint_s, mtbf_s), checkpoint_s, mtbf_s, restart_s)
 
 
 def pick_price(hardware: Hardware, kind: str = "on-demand", provider: str | None = None) -> Price | None:
@@ -94,32 +131,63 @@ def pick_price(hardware: Hardware, kind: str = "on-demand", provider: str | None
     return min(fitting, key=lambda price: price.usd_per_hour, default=None)
 
 
+def predict_checkpoint(workload: Workload, hardware: Hardware, failures: Failures) -> CheckpointPrediction:
+    """Weights and optimizer states of the trained parameters; every rank writes what no other one holds."""
+    model, run = workload.model, workload.run
+    each = param_bytes(run)
+    trained = model.params if run.trainable_params is None else min(model.params, run.trainable_params)
+    weights, states = trained * each.params, trained * (each.master + each.optimizer)
+    parts = run.tp * run.pp
+    shards = 1 if run.sharding == "ddp" else shard_ranks(workload, hardware)[0]
+    weight_shards = shards if run.sharding in ("zero3", "fsdp", "hsdp") else 1
+    return CheckpointPrediction(
+        total_bytes=round(weights + states),
+        rank_bytes=round((weights / weight_shards + states / shards) / parts),
+        ranks=parts * shards,
+        stall_s=failures.stall_s(weights + states),
+    )
+
+
 def predict_cost(
     step: StepPrediction,
     workload: Workload,
     hardware: Hardware,
     tokens: int,
     *,
-    failures: Failures | None = None,
+    failures: Failures = USUAL_FAILURES,
     price: Price | None = None,
 ) -> CostPrediction:
     """Totals of training on so many tokens at the predicted pace; ``price`` of one device's hour.
 
-    Without ``failures``, interruptions come as often as Llama 3's. Money is None where ``price`` is. Raises UsageError
-    where interruptions leave no time to train.
+    Without ``failures``, interruptions come as often as Llama 3's; on spot devices preemptions come on top. Money is
+    None where ``price`` is. Raises UsageError where interruptions leave no time to train.
     """
     if tokens < 1:
         raise UsageError(f"tokens = {tokens}: give a whole number of 1 or more")
-    steps = -(-tokens // workload.tokens_per_step)
-    compute_hours = steps * step.mid_ns / 3.6e12
-    waste = least_waste_ratio(failures or Failures(), workload.gpus)
-    if waste >= 1:
+    is_spot = price is not None and price.kind == "spot"
+    interrupted = failures.on_spot() if is_spot else failures
+    checkpoint = predict_checkpoint(workload, hardware, interrupted)
+    stall_s = ASSUMED_CHECKPOINT_S if checkpoint.stall_s is None else checkpoint.stall_s
+    mtbf_s = interrupted.mtbf_s(workload.gpus)
+    waste = least_waste_ratio(stall_s, mtbf_s, interrupted.restart_s)
+    if 1 - waste < LEAST_USEFUL_RATIO:
         raise UsageError(
             f"{workload.gpus} devices are interrupted before they have restarted: use fewer, or steadier ones"
         )
+    steps = -(-tokens // workload.tokens_per_step)
+    compute_hours = steps * step.mid_ns / 3.6e12
     hours = compute_hours / (1 - waste)
     gpu_hours = hours * workload.gpus
     watt = hardware.power_watt
+    interval_s = daly_interval_s(stall_s, mtbf_s) if stall_s else None
+    notes = []
+    if checkpoint.stall_s is None:
+        notes.append(
+            f"a checkpoint's stall is unknown without hardware.storage_bytes_per_s: {ASSUMED_CHECKPOINT_S:g} s are "
+            "counted"
+        )
+    if is_spot and failures.gpu_hours_per_preemption is None:
+        notes.append("preemptions are unknown without hardware.gpu_hours_per_preemption: none is counted")
     return CostPrediction(
         tokens=tokens,
         hours=hours,
@@ -130,80 +198,15 @@ def predict_cost(
         price="unknown"
         if price is None
         else f"{price.usd_per_hour:g} USD an hour, {price.kind}, {price.provider}, {price.day}",
+        waste_ratio=waste,
+        mtbf_s=mtbf_s,
+        restart_s=interrupted.restart_s,
+        checkpoint=checkpoint,
+        counted_stall_s=stall_s,
+        interval_s=interval_s,
+        interval_steps=None if interval_s is None else max(1, round(interval_s / (step.mid_ns / 1e9))),
+        stall_per_step_ns=None
+        if checkpoint.stall_s is None or interval_s is None
+        else checkpoint.stall_s * step.mid_ns / interval_s,
+        notes=tuple(notes),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedHours:
-    """Wall hours of a training over many simulated ones."""
-
-    mean: float
-    low: float
-    """A tenth takes less."""
-    high: float
-    """A tenth takes more."""
-    interruptions: float
-    """Mean."""
-    runs: int
-    seed: int
-
-
-def simulate_hours(
-    compute_hours: float, gpus: int, failures: Failures, *, seed: int = 0, runs: int = 1000
-) -> SimulatedHours:
-    """Monte Carlo: exponential times between interruptions, checkpoints at Daly's interval, restart after each.
-
-    Interruptions during a restart start it again. Raises UsageError where a training never ends.
-    """
-    if least_waste_ratio(failures, gpus) >= 1:
-        raise UsageError(f"{gpus} devices are interrupted before they have restarted: use fewer, or steadier ones")
-    random = Random(seed)
-    mtbf_s, work_s = failures.mtbf_s(gpus), compute_hours * 3600
-    interval_s = daly_interval_s(failures.checkpoint_s, mtbf_s) if failures.checkpoint_s else min(60.0, work_s)
-    found = sorted(_one_run(random, work_s, mtbf_s, interval_s, failures) for _ in range(runs))
-    return SimulatedHours(
-        mean=sum(hours for hours, _ in found) / runs,
-        low=found[runs // 10][0],
-        high=found[runs - 1 - runs // 10][0],
-        interruptions=sum(count for _, count in found) / runs,
-        runs=runs,
-        seed=seed,
-    )
-
-
-def _one_run(random: Random, work_s: float, mtbf_s: float, interval_s: float, failures: Failures) -> tuple[float, int]:
-    wall_s, done_s, count = 0.0, 0.0, 0
-    while True:
-        until_s = random.expovariate(1 / mtbf_s)
-        left_s = work_s - done_s
-        # The last stretch needs no checkpoint after it.
-        saves = max(0, -(-left_s // interval_s) - 1)
-        needed_s = left_s + saves * failures.checkpoint_s
-        if until_s >= needed_s:
-            return (wall_s + needed_s) / 3600, count
-        done_s += until_s // (interval_s + failures.checkpoint_s) * interval_s
-        wall_s += until_s
-        count += 1
-        while (until_s := random.expovariate(1 / mtbf_s)) < failures.restart_s:
-            wall_s += until_s
-            count += 1
-        wall_s += failures.restart_s
-
-
-def jobs_per_gpu(memory_bytes: float, capacity_bytes: float, utilization_ratio: float) -> int:
-    """Jobs that time-slice one device and lose nothing: there is memory for all, and time for what they use of it.
-
-    >>> jobs_per_gpu(15e9, 80e9, 0.3), jobs_per_gpu(15e9, 80e9, 0.05), jobs_per_gpu(90e9, 80e9, 0.1)
-    (3, 5, 0)
-    """
-    if memory_bytes <= 0 or not 0 < utilization_ratio <= 1:
-        raise UsageError(
-            f"{memory_bytes:g} bytes at a utilisation of {utilization_ratio:g}: give bytes above 0 and a share up to 1"
-        )
-    return min(int(capacity_bytes // memory_bytes), int(1 / utilization_ratio + 1e-9))
-
-
-def cheapest_within(costs: Sequence[CostPrediction], hours: float) -> CostPrediction | None:
-    """The cheapest that ends in time; None where none does or none has a price."""
-    fitting = [cost for cost in costs if cost.usd is not None and cost.hours <= hours]
-    return min(fitting, key=lambda cost: cost.usd or 0.0, default=None)

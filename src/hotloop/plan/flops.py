@@ -10,8 +10,9 @@ from hotloop.core.workload import DecoderShape
 
 
 def attention_flops_per_token(model: DecoderShape) -> float:
-    """Scores and weighted values of all layers, forward and backward: 12 L h s, where h is the width of all queries."""
-    return 12.0 * model.layers * model.attention_width * model.seq
+    """Scores and weighted values of all layers, forward and backward: 12 L h s, where h is the width of all queries (of
+    latent attention, half of that of queries and values)."""
+    return 6.0 * model.layers * (model.attention_width + model.output_width) * model.seq
 
 
 def model_flops_per_token(model: DecoderShape) -> float:

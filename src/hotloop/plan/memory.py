@@ -37,6 +37,13 @@ ERROR_RATIO = 0.185
 """90 % of the published rows that set no constant lie within it: held_out_p90_ratio of
 benchmarks/results/plan/memory.json."""
 
+QUANTIZED_ERROR_RATIO = 0.326
+"""The same of the published rows with weights in 4 bits, all of them forecast too low."""
+
+QUANTIZED_BYTES = {"nf4": 0.5 + 4 / 64, "nf4-dq": 0.5 + 1 / 64 + 4 / (64 * 256)}
+"""Of a parameter with its scales: a float32 for each block of 64, or 8 bits for it and a float32 for each 256 blocks
+(QLoRA, arXiv:2305.14314, section 3: 0.5 and 0.127 bits)."""
+
 SHARDED_PARAMS = ("zero3", "fsdp", "hsdp")
 
 
@@ -108,10 +115,14 @@ def full_token_bytes(model: DecoderShape, run: PlannedRun, *, has_experts: bool)
     e, r = element_bytes(run), residual_bytes(run)
     has_weights = run.trainable_params is None
     h, q, kv = model.hidden, model.attention_width, model.kv_width
-    norms = 2 * r * h + (2 * h if model.dropout else 0)
-    inputs = (2 if has_weights else 1) * e * h
-    attention = float(e * (2 * q + 2 * kv))
-    if run.framework == "megatron" and not model.learned_positions:
+    # Compressed queries, keys and values have norms of their own, and are the inputs of products.
+    norms = 2 * r * h + (2 * h if model.dropout else 0) + e * model.latent_width
+    inputs = (2 if has_weights else 1) * e * h + (e * model.latent_width if has_weights else 0)
+    attention = float(e * (q + kv + model.values_width + model.output_width))
+    if model.kv_rank is not None:
+        # torch's values are a view of what the compressed part became; Megatron copies them.
+        attention += 0 if run.framework == "megatron" else e * (model.latent_up_width - model.values_width)
+    elif run.framework == "megatron" and not model.learned_positions:
         # The fused projection lives on through the values, which are a view of it; rotated queries and keys are copies.
         attention += e * (q + kv)
     if model.attention == "flash":
@@ -148,9 +159,8 @@ def kept_token_bytes(model: DecoderShape, run: PlannedRun, *, has_experts: bool)
         # The layer's input, attention's output, and every second product: queries, values, the first of the block.
         width = model.experts_per_token * model.expert_width if has_experts else model.ffn_width
         products = e * model.hidden if model.is_gated else 0
-        return TokenBytes(
-            r * model.hidden + products, 0, e * (2 * model.attention_width + model.kv_width), float(e * width)
-        )
+        attention = e * (model.output_width + model.attention_width + model.values_width)
+        return TokenBytes(r * model.hidden + products, 0, attention, float(e * width))
     return full_token_bytes(model, run, has_experts=has_experts)
 
 
@@ -294,7 +304,7 @@ def predict_stage(workload: Workload, hardware: Hardware, stage: Stage) -> Memor
         capacity_bytes=hardware.memory_bytes,
         layer_bytes=round(layer),
         when="loss" if logits > working else "backward",
-        error_ratio=ERROR_RATIO,
+        error_ratio=ERROR_RATIO if run.base_weights == "full" else QUANTIZED_ERROR_RATIO,
         basis="calibrated",
     )
 
@@ -323,12 +333,19 @@ def _states(workload: Workload, hardware: Hardware, params: StageParams) -> tupl
     found += [held(each.master, "states"), held(each.optimizer, "states")]
     if run.trainable_params is not None:
         share = min(1.0, run.trainable_params / workload.model.params)
-        found = [held(element_bytes(run), "params"), *(part * share for part in found[1:])]
+        found = [part * share for part in found]
+        found[0] += held(_base_bytes(run, params), "params")
     if run.offload in ("optimizer", "parameters"):
         found[2] = found[3] = 0.0
     if run.offload == "parameters":
         found[0] = found[1] = 0.0
     return found[0], found[1], found[2], found[3]
+
+
+def _base_bytes(run: PlannedRun, params: StageParams) -> float:
+    """Of a frozen parameter: layers in 4 bits, embedding and output in 16, as transformers loads them."""
+    ends = params.ends / params.total
+    return QUANTIZED_BYTES.get(run.base_weights, element_bytes(run)) * (1 - ends) + element_bytes(run) * ends
 
 
 def _working_bytes(workload: Workload, has_experts: bool) -> float:
@@ -357,12 +374,14 @@ def _buffer_bytes(workload: Workload, params: StageParams, ranks: tuple[int, int
             return (e + 4 * trained) * params.total
         # This layer and the next one, the gradients of one, embedding and output.
         return e * ((2 + trained) * params.layer + params.ends)
+    # The largest product's weight in 16 bits, while it is computed with.
+    unpacked = 0.0 if run.base_weights == "full" else e * workload.model.hidden * workload.model.ffn_width / run.tp
     casts = e * (params.total - params.ends / 2) if is_autocast(run) else 0.0
     if run.sharding == "ddp":
         if workload.data_ranks == 1:
-            return casts
+            return casts + unpacked
         copies = param_bytes(run).gradients * params.total * trained if run.framework == "torch" else 0.0
-        return casts + copies  # DDP's buckets are copies of the gradients (gradient_as_bucket_view=False)
+        return casts + unpacked + copies  # DDP's buckets are copies of the gradients (gradient_as_bucket_view=False)
     if run.framework == "torch":
         flat = FLAT_GRADIENT_BYTES * trained * (params.dense / ranks[0] + params.experts / ranks[1])
         return flat + 2.0 * e * min(params.total, BUCKET_PARAMS)

@@ -31,6 +31,12 @@ def build_plan(
     cost = None if predict_cost is None or step is None else predict_cost(step, request)
     wants_remedies = wants_remedies or not memory.fits_surely
     basis = {"memory.states": "formula", "memory.activations": "formula", "memory.context": memory.basis}
+    if step is not None:
+        basis["step"] = step.basis
+    if cost is not None:
+        stall = None if cost.checkpoint is None else cost.checkpoint.stall_s
+        given = request.failures.checkpoint_s is not None
+        basis |= {"cost": "formula", "cost.stall": "assumed" if stall is None else "measured" if given else "formula"}
     return PlanReport(
         tool_version=version,
         name=request.name,
@@ -50,7 +56,7 @@ def build_plan(
         cost=cost,
         remedies=find_remedies(workload, hardware, predict_step) if wants_remedies else (),
         run={name: getattr(workload.run, name) for name in field_names(PlannedRun)},
-        basis=basis if step is None else {**basis, "step": step.basis},
+        basis=basis,
     )
 
 

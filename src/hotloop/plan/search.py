@@ -9,7 +9,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
 from hotloop.core.prediction import CostPrediction, MemoryPrediction, StepPrediction
 from hotloop.core.workload import RECOMPUTES, PlannedRun, Workload, require_choice
-from hotloop.plan.cost import Failures, pick_price, predict_cost
+from hotloop.plan.cost import USUAL_FAILURES, Failures, pick_price, predict_cost
 from hotloop.plan.efficiency import Efficiency, read_efficiency
 from hotloop.plan.time import predict_step
 
@@ -58,7 +58,7 @@ def search(
     tokens: int | None = None,
     hours: float | None = None,
     gpu_counts: Sequence[int] | None = None,
-    failures: Failures | None = None,
+    failures: Failures = USUAL_FAILURES,
     price_kind: str = "on-demand",
     efficiency: Efficiency | None = None,
     keep: int = 10,

@@ -159,14 +159,14 @@ def _products_ns(shapes: Sequence[tuple[float, float, float, float]], rates: _Ra
 
 def _layer(model: DecoderShape, run: PlannedRun, rates: _Rates, tokens: float, experts: int, send: _Sender) -> _Pass:
     h, tp = model.hidden, run.tp
-    queries, keys = model.attention_width / tp, model.kv_width / tp
-    products = [(1.0, tokens, queries + 2 * keys, h), (1.0, tokens, h, queries)]
+    queries, keys = model.attention_width / tp, (model.kv_width + model.values_width) / tp
+    products = [(1.0, tokens, outputs, inputs) for outputs, inputs in model.attention_products(tp)]
     blocks = 2 if model.is_gated else 1
     # The least that two norms, two residual sums and the activation move.
     rows = 10.0 * h / (tp if run.sequence_parallel else 1)
     if model.dropout:
         rows += 5.0 * h / (tp if run.sequence_parallel else 1)
-    rows += 2 * (queries + 2 * keys)
+    rows += 2 * (queries + keys) + 2 * model.latent_width
     shared = model.shared_experts if experts else 1
     width = model.expert_width if experts else model.ffn_width
     if shared:
@@ -190,13 +190,13 @@ def _layer(model: DecoderShape, run: PlannedRun, rates: _Rates, tokens: float, e
 
 def _attention_ns(model: DecoderShape, run: PlannedRun, rates: _Rates, tokens: float) -> tuple[float, float]:
     """Forward and backward of scores and weighted values; the causal half where it is fused."""
-    queries = model.attention_width / run.tp
     if model.attention == "flash":
-        forward = 2 * tokens * model.seq * queries / rates.attention * 1e9
+        width = (model.attention_width + model.output_width) / run.tp
+        forward = tokens * model.seq * width / rates.attention * 1e9
         return forward, FLASH_BACKWARD * rates.backward / 2 * forward
     heads = model.heads / run.tp * run.micro_batch
-    rows, width = model.seq / run.cp, model.attention_width / model.heads
-    products = _products_ns([(heads, rows, model.seq, width), (heads, rows, width, model.seq)], rates)
+    rows, width, value = model.seq / run.cp, model.attention_width / model.heads, model.output_width / model.heads
+    products = _products_ns([(heads, rows, model.seq, width), (heads, rows, value, model.seq)], rates)
     scores = SCORE_PASSES * rates.wide * heads * rows * model.seq / rates.memory * 1e9
     return products + scores, rates.backward * products + scores
 
@@ -278,7 +278,7 @@ class _Sender:
     def context_ns(self) -> float:
         """Of one layer's forward: keys and values of the whole sequence."""
         run, model = self._workload.run, self._workload.model
-        held = 2 * self._tokens * run.cp * model.kv_width / run.tp * self._wide
+        held = self._tokens * run.cp * (model.kv_width + model.values_width) / run.tp * self._wide
         return self._ns("all-gather", held, self._context)
 
     def experts_ns(self) -> float:

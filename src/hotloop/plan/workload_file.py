@@ -14,12 +14,15 @@ from hotloop.core.spelling import suggest_known
 from hotloop.core.toml import parse_toml
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_names, require_count
 
+from .cost import USUAL_FAILURES, Failures
 from .hardware_files import PRICE_KINDS, read_hardware
 
 MODELS = Path(__file__).with_name("models.toml")
 ABOUT_MODEL = ("params", "source", "fused_loss")
 """Keys of models.toml that are no part of a shape; ``fused_loss`` is what the model's own training code does."""
-HARDWARE_KEYS = ("gpu", "count", "usd_per_hour", "price_kind")
+FAILURE_KEYS = field_names(Failures)
+HARDWARE_KEYS = ("gpu", "count", "usd_per_hour", "spot_usd_per_hour", "price_kind", *FAILURE_KEYS)
+SHARING_KEYS = ("memory_bytes", "utilization_ratio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,9 @@ class PlanRequest:
     price_kind: str = "on-demand"
     tokens: int | None = None
     """That the training is to see, where the file states it."""
+    failures: Failures = USUAL_FAILURES
+    sharing: Mapping[str, float] | None = None
+    """The table of jobs that share one device, where the file has it."""
 
 
 def list_models() -> list[str]:
@@ -77,7 +83,7 @@ def read_workload_file(path: str) -> PlanRequest:
 
 def parse_workload(tables: Mapping[str, Any], name: str) -> PlanRequest:
     """The request of a workload file's tables. Raises UsageError."""
-    _check_keys("table", tables, ("model", "run", "hardware", "goal"))
+    _check_keys("table", tables, ("model", "run", "hardware", "goal", "sharing"))
     model, run, hardware = (_table(tables, one) for one in ("model", "run", "hardware"))
     goal = _table(tables, "goal") if "goal" in tables else {}
     _check_keys("goal", goal, ("tokens",))
@@ -105,7 +111,17 @@ def parse_workload(tables: Mapping[str, Any], name: str) -> PlanRequest:
         hardware=device,
         price_kind=hardware.get("price_kind", "on-demand"),
         tokens=tokens,
+        failures=Failures(**{key: hardware[key] for key in FAILURE_KEYS if key in hardware}),
+        sharing=_read_sharing(tables),
     )
+
+
+def _read_sharing(tables: Mapping[str, Any]) -> Mapping[str, float] | None:
+    if "sharing" not in tables:
+        return None
+    table = _table(tables, "sharing")
+    _check_keys("sharing", table, SHARING_KEYS)
+    return {key: read_number(f"sharing.{key}", value) for key, value in table.items()}
 
 
 def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -168,10 +184,19 @@ def _price(device: Hardware, table: Mapping[str, Any]) -> Hardware:
     kind = table.get("price_kind", "on-demand")
     if kind not in PRICE_KINDS:
         raise UsageError(f"hardware.price_kind = {kind!r}: choose one of {', '.join(PRICE_KINDS)}")
-    usd = table.get("usd_per_hour")
-    if usd is None:
-        return device
-    if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 <= usd < float("inf"):
-        raise UsageError(f"hardware.usd_per_hour = {usd!r}: give the price of one device for one hour, 0 or more")
-    own = Price(usd_per_hour=float(usd), provider="own", day="as given", kind=kind)
-    return replace(device, prices=(own, *device.prices))
+    if kind == "spot" and "usd_per_hour" in table and "spot_usd_per_hour" in table:
+        raise UsageError("hardware.usd_per_hour is a spot price here, and so is spot_usd_per_hour: give one of them")
+    own = {}
+    for key, of_kind in (("usd_per_hour", kind), ("spot_usd_per_hour", "spot")):
+        if key in table:
+            usd = read_number(f"hardware.{key}", table[key])
+            own[of_kind] = Price(usd_per_hour=usd, provider="own", day="as given", kind=of_kind)
+    others = (price for price in device.prices if price.kind not in own)
+    return replace(device, prices=(*own.values(), *others))
+
+
+def read_number(name: str, value: object) -> float:
+    """UsageError unless it is a finite number of 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise UsageError(f"{name} = {value!r}: give a number of 0 or more")
+    return float(value)

@@ -213,6 +213,8 @@ class PlotLine:
     name: str
     style: str
     values: Sequence[float | None]
+    is_dots: bool = False
+    """Points that nothing connects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,8 +228,11 @@ class LinePlot:
     lines: tuple[PlotLine, ...]
     x_name: str
     band: tuple[Sequence[float | None], Sequence[float | None]] | None = None
+    band_name: str = "allowed"
     mark_x: float | None = None
     from_zero: bool = False
+    is_log_x: bool = False
+    """x is logarithmic, all of it above 0, and each has its number."""
     status: str = ""
     reason: str = ""
     detail: Detail = Detail.FULL
@@ -246,6 +251,10 @@ class Stripe:
     """Parts of one bar: (name, ratio, time, share, whether it is counted in shares)."""
 
     parts: tuple[tuple[str, float, str, str, bool], ...]
+    styles: tuple[str, ...] = ()
+    """A class of report.css for each part, which the table repeats; else all look alike."""
+    mark_ratio: float | None = None
+    """Where the bar should end."""
     detail: Detail = Detail.FULL
 
 

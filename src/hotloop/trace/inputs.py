@@ -6,14 +6,13 @@ the order of names; which of these it was stands in ``facts.rank_source``.
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import TimeoutError as FuturesTimeout
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from hotloop.core.trace_results import ReducedTrace, ReducedTraces
 from .byte_source import ByteSource, Progress
 from .cache import MIN_TRACE_BYTES, cache_place, load_columns, make_key, store_columns, trim_folder
 from .columns import TraceColumns
+from .executors import CHECK_S, open_reader
 from .format import TraceFormat
 from .recording import find_run
 
@@ -118,6 +118,7 @@ def map_traces(
     reduce: Callable[[TraceColumns], R],
     workers: int = 1,
     *,
+    scheduler: str | None = None,
     progress: Progress | None = None,
     cache_folder: Path | None = None,
 ) -> ReducedTraces[R]:
@@ -125,7 +126,8 @@ def map_traces(
 
     ``reduce`` must be a function of a module, and its result small: it is sent back, the columns are not. A file that
     cannot be read is noted when others can; when none can, the first error is raised. ``progress`` gets bytes of
-    files read and bytes of all files. Remote paths (``s3://...``) are copied to a temporary folder first.
+    files read and bytes of all files. With the address of a Dask ``scheduler`` its workers read the files, which they
+    must find under the same paths. Remote paths (``s3://...``) are copied to a temporary folder first.
 
     Workers are fresh interpreters: a script that asks for more than one needs the usual ``if __name__ == "__main__"``.
     """
@@ -134,26 +136,29 @@ def map_traces(
             fetch_remote(str(path), Path(scratch) / str(at), progress) if is_remote(path) else path
             for at, path in enumerate(paths)
         ]
-        return _map_files(find_traces(local), reduce, workers, progress, cache_folder)
+        return _map_files(find_traces(local), reduce, workers, scheduler, progress, cache_folder)
 
 
 def _map_files(
     files: TraceFiles,
     reduce: Callable[[TraceColumns], R],
     workers: int,
+    scheduler: str | None,
     progress: Progress | None,
     cache_folder: Path | None,
 ) -> ReducedTraces[R]:
     total_bytes = sum(file.size_bytes for file in files.files)
     work = partial(_reduce_file, reduce=reduce, cache_folder=cache_folder)
     outcomes: list[_Outcome[R]] = []
-    if workers <= 1 or len(files.files) == 1:
+    if scheduler is None and (workers <= 1 or len(files.files) == 1):
         done_bytes = 0
         for file in files.files:
             outcomes.append(work(file, progress=_shift(progress, done_bytes, total_bytes)))
             done_bytes += file.size_bytes
     else:
-        outcomes = _reduce_in_processes(files.files, work, min(workers, len(files.files)), progress, total_bytes)
+        outcomes = _reduce_elsewhere(
+            files.files, work, min(workers, len(files.files)), scheduler, progress, total_bytes
+        )
     errors = [(file, outcome.error) for file, outcome in zip(files.files, outcomes, strict=True) if outcome.error]
     if len(errors) == len(outcomes):
         raise TraceError(errors[0][1])
@@ -392,32 +397,36 @@ def _reduce_file(
     )
 
 
-def _reduce_in_processes(
+def _reduce_elsewhere(
     files: Sequence[TraceFile],
     work: Callable[[TraceFile], _Outcome[R]],
     workers: int,
+    scheduler: str | None,
     progress: Progress | None,
     total_bytes: int,
 ) -> list[_Outcome[R]]:
-    # A fresh process each: memory of one file is given back before the next, and no thread of ours is forked.
-    context = multiprocessing.get_context("spawn")
     outcomes: dict[int, _Outcome[R]] = {}
     done_bytes = 0
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = {pool.submit(work, file): at for at, file in enumerate(files)}
-        for future in as_completed(futures):
-            at = futures[future]
+    with open_reader(workers, scheduler) as reader:
+        places = [replace(file, path=file.path.resolve()) for file in files]
+        futures = {reader.executor.submit(work, file): at for at, file in enumerate(places)}
+        while futures:
             try:
-                outcomes[at] = future.result()
-            except BrokenProcessPool:
-                outcomes[at] = _Outcome(
-                    traces=(),
-                    error=f"{files[at].source}: the process that read it was killed, possibly because memory ran out; "
-                    "use fewer --workers.",
-                )
-            done_bytes += files[at].size_bytes
-            if progress is not None:
-                progress(done_bytes, total_bytes)
+                for future in as_completed(list(futures), timeout=CHECK_S):
+                    at = futures.pop(future)  # lets go of the result
+                    try:
+                        outcomes[at] = future.result()
+                    except reader.lost:
+                        outcomes[at] = _Outcome(
+                            traces=(),
+                            error=f"{files[at].source}: the process that read it was killed, possibly because memory "
+                            "ran out; use fewer --workers.",
+                        )
+                    done_bytes += files[at].size_bytes
+                    if progress is not None:
+                        progress(done_bytes, total_bytes)
+            except FuturesTimeout:
+                reader.check()
     return [outcomes[at] for at in range(len(files))]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hotloop.core.analysis import Analysis, RankAnalysis
@@ -32,6 +32,8 @@ from hotloop.diagnose.measured import known_places, line_places, phase_noise_rat
 from hotloop.diagnose.thresholds import NOISE_MULTIPLE
 
 LEAST_GAP_RATIO = 0.03
+SLOW_PART_RATIO = 1 / 8
+"""Up to this part of the ranks of a trace may be told as late together; more are a kind of rank, not stragglers."""
 UNEVEN_CORES_RATIO = 0.2
 """Two processes of one host that compute the same may differ this much with nothing wrong: cores that clock higher,
 share a cache or are lent to others (measured on healthy gloo runs: up to 0.16 of the step, for a whole run)."""
@@ -97,35 +99,50 @@ class Gap:
 
 
 def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
-    """The rank that waits least in the collectives that all ranks share, and how much longer the others wait."""
+    """The few ranks that wait least in the collectives that all ranks share, and how much longer the others wait."""
     if len(analysis.ranks) < 2:
         return Skipped(reason="the trace of only one rank was given")
     waits = sorted(analysis.waits, key=lambda one: one.wait_ns)
     if len(waits) < 2 or not analysis.span_ns:
         return Skipped(reason="no collective could be matched across ranks")
-    slow, others = waits[0], waits[1:]
-    gap_ratio = (others[0].wait_ns - slow.wait_ns) / analysis.span_ns
-    mean_ratio = (sum(one.wait_ns for one in others) / len(others) - slow.wait_ns) / analysis.span_ns
+    most = max(1, round(len(waits) * SLOW_PART_RATIO))
+    count = max(range(1, most + 1), key=lambda at: waits[at].wait_ns - waits[at - 1].wait_ns)
+    slow, others = waits[:count], waits[count:]
+    gap_ratio = (others[0].wait_ns - slow[-1].wait_ns) / analysis.span_ns
+    mean_ratio = (sum(one.wait_ns for one in others) / len(others) - slow[-1].wait_ns) / analysis.span_ns
     if gap_ratio < LEAST_GAP_RATIO:
         return None
     cost_ratio = min(1.0, max(gap_ratio, mean_ratio))
     return Finding(
-        title=f"all ranks wait for rank {slow.rank}: the others spend {mean_ratio:.0%} of the time in collectives "
-        "that it has not reached",
+        title=f"all ranks wait for {_name_ranks([one.rank for one in slow])}: the others spend {mean_ratio:.0%} of the "
+        f"time in collectives that {'it has' if count == 1 else 'they have'} not reached",
         phase="communication",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
         # Were it as fast as the next slowest, the gap to that one would be won.
         saving=saving_of_removal(cost_ratio, gap_ratio),
         evidence={
-            "rank": slow.rank,
-            "last_arrivals": slow.last_arrivals_count,
+            "rank": slow[0].rank if count == 1 else [one.rank for one in slow[:8]],
+            "last_arrivals": sum(one.last_arrivals_count for one in slow),
             "collectives": analysis.matched_count,
             "others_wait_ns": [one.wait_ns for one in others[:8]],
         },
-        fix=Fix(technique="balance-ranks", settings={"rank": slow.rank}),
-        ranks=() if slow.rank is None else (slow.rank,),
+        fix=Fix(technique="balance-ranks", settings={"rank": slow[0].rank}),
+        ranks=tuple(sorted(one.rank for one in slow if one.rank is not None)),
     )
+
+
+def _name_ranks(ranks: Sequence[int | None]) -> str:
+    """
+    >>> _name_ranks([3]), _name_ranks([7, 62]), _name_ranks([4, 3, 2, 1, 0])
+    ('rank 3', 'ranks 7 and 62', 'ranks 0, 1, 2 and 2 more')
+    """
+    known = sorted(rank for rank in ranks if rank is not None)
+    if not known:
+        return "one rank"
+    shown = [str(rank) for rank in known[:3]] + ([f"{len(known) - 3} more"] if len(known) > 3 else [])
+    words = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return f"rank{'s' if len(known) > 1 else ''} {words}"
 
 
 @rule("straggler", "all ranks wait for one slow rank", on_trace=straggler_on_trace)

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TypeVar
+
 from hotloop.core.findings import Value
 from hotloop.core.planning import (
     PLAN_SCHEMA,
     PlannedOption,
+    PlannedScale,
     PlannedSearch,
     PlanReport,
     Remedy,
     plan_from_json,
     plan_to_json,
 )
-from hotloop.report.document import Bar, Bars, Block, Document, Facts, Paragraph, Section, Stripe, Table, write
+from hotloop.core.prediction import CostPrediction, SharingPrediction, SimulatedHours, SpotPrediction
+from hotloop.report.document import (
+    Bar,
+    Bars,
+    Block,
+    Detail,
+    Document,
+    Facts,
+    LinePlot,
+    Paragraph,
+    PlotLine,
+    Section,
+    Stripe,
+    Table,
+    write,
+)
 from hotloop.report.renderer import Surface
-from hotloop.report.text import clean, format_bytes, format_count, format_duration, format_number, format_percent
+from hotloop.report.text import (
+    clean,
+    format_bytes,
+    format_count,
+    format_counted,
+    format_duration,
+    format_number,
+    format_percent,
+)
 from hotloop.report.view import View
+
+T = TypeVar("T")
 
 REMEDIES_COUNT = 8
 """That are listed; the JSON holds all."""
@@ -36,6 +66,10 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
         sections.append(Section(title="Time", blocks=_describe_time(report)))
     if report.cost is not None:
         sections.append(Section(title="Cost", blocks=_describe_cost(report)))
+    if report.spot is not None:
+        sections.append(Section(title="On spot devices", blocks=_describe_spot(report.spot)))
+    if report.sharing is not None:
+        sections.append(Section(title="Jobs that share a device", blocks=_describe_sharing(report.sharing)))
     if report.scaling:
         sections.append(Section(title="Scaling", blocks=_describe_scaling(report)))
     if report.search is not None:
@@ -54,8 +88,8 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
     )
 
 
-def _paragraph(text: str) -> Paragraph:
-    return Paragraph(text=write(text), indent=0, hang=2)
+def _paragraph(text: str, detail: Detail = Detail.ALWAYS) -> Paragraph:
+    return Paragraph(text=write(text), indent=0, hang=2, detail=detail)
 
 
 def _describe_workload(report: PlanReport) -> str:
@@ -82,39 +116,45 @@ def _describe_params(params: int) -> str:
 def _describe_memory(report: PlanReport) -> tuple[Block, ...]:
     memory = report.memory
     parts = [
-        ("parameters", memory.params_bytes, "memory.states"),
-        ("master weights", memory.master_bytes, "memory.states"),
-        ("gradients", memory.gradients_bytes, "memory.states"),
-        ("optimizer states", memory.optimizer_bytes, "memory.states"),
-        ("activations", memory.activations_bytes, "memory.activations"),
-        ("logits and loss", memory.logits_bytes, "memory.activations"),
-        ("buffers", memory.buffers_bytes, "memory.activations"),
-        ("context and fragmentation", memory.context_bytes, "memory.context"),
+        ("parameters", memory.params_bytes, "memory.states", "p-forward"),
+        ("master weights", memory.master_bytes, "memory.states", "p-validation"),
+        ("gradients", memory.gradients_bytes, "memory.states", "p-backward"),
+        ("optimizer states", memory.optimizer_bytes, "memory.states", "p-optimizer"),
+        ("activations", memory.activations_bytes, "memory.activations", "p-communication"),
+        ("logits and loss", memory.logits_bytes, "memory.activations", "p-input_wait"),
+        ("buffers", memory.buffers_bytes, "memory.activations", "p-checkpoint"),
+        ("context and fragmentation", memory.context_bytes, "memory.context", "p-h2d"),
     ]
-    shown = [(name, size, basis) for name, size, basis in parts if size]
+    shown = [(name, size, report.basis.get(basis, ""), style) for name, size, basis, style in parts if size]
     capacity = memory.capacity_bytes
+    whole = max(capacity, memory.peak_bytes)
+    stacked = [*shown, ("free", capacity - memory.peak_bytes, "", "track")] if report.fits else shown
     layer = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.layer_parts_bytes.items() if size)
     left = format_bytes(abs(capacity - memory.peak_bytes))
     return (
         Stripe(
             parts=tuple(
                 (
-                    name,
-                    size / max(capacity, memory.peak_bytes),
+                    f"{name} ({basis})" if basis else name,
+                    size / whole,
                     format_bytes(size),
                     format_percent(size / capacity),
                     True,
                 )
-                for name, size, _ in shown
-            )
+                for name, size, basis, _ in stacked
+            ),
+            styles=tuple(style for *_, style in stacked),
+            mark_ratio=None if report.fits else capacity / whole,
         ),
         Bars(
             title="",
             rows=tuple(
-                Bar(label=name, value=float(size), shown=f"{format_bytes(size)}  {report.basis.get(basis, '')}")
-                for name, size, basis in shown
+                Bar(label=name, value=float(size), shown=f"{format_bytes(size)}  {basis}")
+                for name, size, basis, _ in shown
             ),
+            detail=Detail.BRIEF,
         ),
+        *(() if report.fits else (_paragraph("the thick mark is where the device's memory ends", Detail.FULL),)),
         _paragraph(
             f"peak in the {memory.when}, {left} {'left' if report.fits else 'too much'}; {_describe_error(report)}"
         ),
@@ -160,7 +200,7 @@ def _describe_time(report: PlanReport) -> tuple[Block, ...]:
         f"four of five published steps of this kind of device that were not fitted lie within {format_percent(width)} "
         "of their forecast (docs/plan-accuracy.md)"
     )
-    return Facts(items=tuple(facts)), _paragraph(lines), Bars(title="", rows=bars), _paragraph(earned)
+    return Facts(items=tuple(facts)), _paragraph(lines, Detail.BRIEF), Bars(title="", rows=bars), _paragraph(earned)
 
 
 def _describe_cost(report: PlanReport) -> tuple[Block, ...]:
@@ -168,12 +208,105 @@ def _describe_cost(report: PlanReport) -> tuple[Block, ...]:
     assert cost is not None
     money = "price unknown" if cost.usd is None else f"{cost.usd:,.0f} USD ({clean(cost.price)})"
     energy = "" if cost.energy_kwh is None else f" · {cost.energy_kwh:,.0f} kWh"
-    return (
-        _paragraph(
-            f"{cost.tokens:,} tokens: {format_number(cost.hours)} h, {format_number(cost.gpu_hours)} device hours · "
-            f"{money}{energy}"
+    facts = (
+        (
+            f"wall time of {cost.tokens:,} tokens",
+            f"{format_number(cost.hours)} h",
+            f"{format_number(cost.compute_hours)} h of it train",
+        ),
+        ("device hours", format_number(cost.gpu_hours), ""),
+        ("USD", _dollars(cost.usd), clean(cost.price)),
+        (
+            "energy",
+            "unknown" if cost.energy_kwh is None else f"{cost.energy_kwh:,.0f} kWh",
+            "at the device's full power",
         ),
     )
+    return (
+        Facts(items=facts),
+        _paragraph(
+            f"{cost.tokens:,} tokens: {format_number(cost.hours)} h, {format_number(cost.gpu_hours)} device hours · "
+            f"{money}{energy}",
+            Detail.BRIEF,
+        ),
+        *_describe_interruptions(cost),
+        *(_paragraph(note) for note in cost.notes),
+        *(() if report.simulated is None else (_describe_simulated(report.simulated),)),
+    )
+
+
+def _describe_interruptions(cost: CostPrediction) -> tuple[Block, ...]:
+    held = cost.checkpoint
+    if held is None or cost.mtbf_s is None:
+        return ()
+    every = "" if cost.interval_steps is None else f", one every {format_counted(cost.interval_steps, 'step')} is best"
+    stall = ""
+    if held.stall_s is not None and cost.stall_per_step_ns is not None:
+        share = f"{format_duration(cost.stall_per_step_ns)} a step"
+        stall = f", stops training for {format_duration(held.stall_s * 1e9)} ({share})"
+    writers = f"{format_bytes(held.rank_bytes)} from each of {format_counted(held.ranks, 'rank')}"
+    return (
+        _paragraph(
+            f"an interruption every {format_duration(cost.mtbf_s * 1e9)}; {format_percent(cost.waste_ratio)} of the "
+            "time goes to checkpoints, restarts and what is computed twice (formula, Daly 2006)"
+        ),
+        _paragraph(f"a checkpoint holds {format_bytes(held.total_bytes)}, {writers}{stall}{every}"),
+    )
+
+
+def _describe_simulated(found: SimulatedHours) -> Paragraph:
+    error = "" if found.standard_error_hours is None else f" ± {format_number(found.standard_error_hours)}"
+    money = "" if found.usd is None or found.usd_high is None else (
+        f" · {_dollars(found.usd)} USD, in a tenth of the cases more than {_dollars(found.usd_high)}"
+    )  # fmt: skip
+    return _paragraph(
+        f"{found.runs:,} simulated (seed {found.seed}): {format_number(found.mean_hours)}{error} h with "
+        f"{format_number(found.interruptions_count)} interruptions in the mean, {format_number(found.low_hours)} to "
+        f"{format_number(found.high_hours)} h in eight of ten{money}"
+    )
+
+
+def _describe_spot(spot: SpotPrediction) -> tuple[Block, ...]:
+    lines = []
+    if spot.gpu_hours_per_preemption is None:
+        lines.append("the rate of preemptions is unknown: give hardware.gpu_hours_per_preemption")
+    elif spot.hours is None:
+        lines.append("preempted so often, the training never ends")
+    else:
+        money = "price unknown" if spot.usd is None else f"{_dollars(spot.usd)} USD ({clean(spot.price)})"
+        lines.append(
+            f"{format_number(spot.hours)} h · {money} · {format_percent(spot.waste_ratio)} of the time trains nothing"
+        )
+    if spot.break_even_ratio is not None:
+        usd = spot.break_even_usd_per_hour
+        at = "" if usd is None else f", {usd:.2f} USD an hour"
+        lines.append(
+            f"cheaper than on-demand below {format_percent(spot.break_even_ratio)} of its price{at}; its price is "
+            f"{format_percent(spot.price_ratio)} of it"
+        )
+    if spot.price_ratio is None:
+        lines.append("give hardware.usd_per_hour and hardware.spot_usd_per_hour: one of them is unknown")
+    elif spot.break_even_gpu_hours is None:
+        lines.append("at these prices it never pays")
+    else:
+        lines.append(
+            f"at these prices it pays where a device runs for more than {format_number(spot.break_even_gpu_hours)} "
+            "hours between two preemptions"
+        )
+    return tuple(_paragraph(line) for line in lines)
+
+
+def _describe_sharing(found: SharingPrediction) -> tuple[Block, ...]:
+    held = f"{format_counted(found.jobs, 'job')} of {format_bytes(found.memory_bytes)} fit into the memory of one"
+    if found.utilization_ratio is None:
+        slowed = "how much each slows the others is unknown: give sharing.utilization_ratio"
+    else:
+        slowed = (
+            f"at a utilization of {format_percent(found.utilization_ratio)} it has time for {found.unslowed_jobs}; "
+            f"{found.jobs} would each take {format_number(found.slowdown_ratio or 0)} times as long"
+        )
+    money = "" if found.usd_per_job_hour is None else f"{found.usd_per_job_hour:.2f} USD an hour for each job"
+    return tuple(_paragraph(line) for line in (held, slowed, money) if line)
 
 
 def _describe_scaling(report: PlanReport) -> tuple[Block, ...]:
@@ -190,7 +323,28 @@ def _describe_scaling(report: PlanReport) -> tuple[Block, ...]:
         for one in report.scaling
     )
     header = ("devices", "global batch", "step", "tokens/s", "efficiency", "hours", "USD")
-    return (Table(header=header, rows=rows, left=frozenset(), shrinks=False),)
+    curve = LinePlot(
+        title="Tokens per second of one device",
+        alt="Tokens per second of one device over their number, with the range of the forecast",
+        x=tuple(float(one.gpus) for one in report.scaling),
+        lines=(
+            PlotLine(name="forecast", style="own", values=_per_device(report.scaling, "tokens_per_s")),
+            PlotLine(name="ideal", style="base", values=_per_device(report.scaling[:1], "tokens_per_s") * len(rows)),
+        ),
+        band=(
+            _per_device(report.scaling, "low_tokens_per_s"),
+            _per_device(report.scaling, "high_tokens_per_s"),
+        ),
+        band_name="range",
+        x_name="devices",
+        from_zero=True,
+        is_log_x=True,
+    )
+    return Table(header=header, rows=rows, left=frozenset(), shrinks=False), curve
+
+
+def _per_device(points: tuple[PlannedScale, ...], name: str) -> tuple[float | None, ...]:
+    return tuple(None if getattr(one, name) is None else getattr(one, name) / one.gpus for one in points)
 
 
 def _describe_search(found: PlannedSearch) -> tuple[Block, ...]:
@@ -198,7 +352,31 @@ def _describe_search(found: PlannedSearch) -> tuple[Block, ...]:
     blocks: list[Block] = [_paragraph(counted), _tabulate_options(found.options)]
     if len(found.front) > 1:
         blocks += [_paragraph("none is both quicker and cheaper than these:"), _tabulate_options(found.front)]
+    priced = sorted((one for one in (*found.front, *found.options) if one.usd is not None), key=lambda one: one.hours)
+    if len({one.hours for one in priced}) > 1:
+        blocks.append(_plot_front(priced))
     return tuple(blocks)
+
+
+def _plot_front(options: list[PlannedOption]) -> LinePlot:
+    """Ascending in hours: what each costs, and the least that a training costs which may take so long."""
+    usd = [one.usd or 0.0 for one in options]
+    least = list(accumulate(usd, min))
+    # Two points at every option's hours but the first: the least until then, and from then on.
+    return LinePlot(
+        title="USD over hours",
+        alt="Cost of the options over their hours, and the least cost within so many hours",
+        x=_interleave([one.hours for one in options], [one.hours for one in options]),
+        lines=(
+            PlotLine(name="least within so many hours", style="own", values=_interleave(least, [0.0, *least[:-1]])),
+            PlotLine(name="options", style="other", values=_interleave(usd, [None] * len(usd)), is_dots=True),
+        ),
+        x_name="hours",
+    )
+
+
+def _interleave(own: Sequence[T], before: Sequence[T]) -> tuple[T, ...]:
+    return tuple(one for pair in zip(before, own, strict=True) for one in pair)[1:]
 
 
 def _tabulate_options(options: tuple[PlannedOption, ...]) -> Table:
