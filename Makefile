@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks pythons numerics \
-  techniques compile-forecast tokenize-bench compression-quality plan-accuracy plan-estimators gpu clean
+  techniques image-proof compile-forecast tokenize-bench compression-quality plan-accuracy plan-estimators gpu clean
 
 setup: $(VENV)/.ready
 
@@ -161,6 +161,12 @@ tune-aa: setup
 # Whether the patched sources of five scripts win what their strategies won: about ten minutes; resumable.
 patches: setup
 	$(BIN)/python benchmarks/patches.py run --pairs 4
+
+# What hotloop image forecasts beside what six Dockerfiles' builds take, really built: root, Debian, buildah; 20 minutes.
+image-proof: setup
+	$(BIN)/python benchmarks/image_builds.py
+	$(BIN)/python benchmarks/image_builds.py --publish
+	$(BIN)/python scripts/evidence.py --write
 
 preemption: setup
 	$(BIN)/python benchmarks/preemption.py

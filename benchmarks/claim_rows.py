@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -364,7 +365,8 @@ ROWS: dict[str, Callable[[], list[Row]]] = {
 SENT = Path("compression", "steps-100mbit.json")
 TOKENIZED = Path("tokenize", "speed.json")
 LOADED = Path("loader_controller.json")
-CITED = (SENT, TOKENIZED, LOADED)
+BUILT = Path("operations") / "image.json"
+CITED = (SENT, TOKENIZED, LOADED, BUILT)
 """Below benchmarks/results."""
 
 
@@ -372,7 +374,7 @@ def cite(results: Path = RESULTS) -> list[Row]:
     """The rows that follow from the raw tables of other benchmarks, each with its machine, date and commit."""
     return [
         row
-        for path, rows in zip(CITED, (_sent, _tokenized, _loaded), strict=True)
+        for path, rows in zip(CITED, (_sent, _tokenized, _loaded, _built), strict=True)
         for row in _from(results, path, rows)
     ]
 
@@ -461,6 +463,34 @@ def _loaded(table: Row) -> list[Row]:
             }
         )
     return found
+
+
+def _built(table: Row) -> list[Row]:
+    """A build after a code edit, as the file is over the file with what is proven: one row a case."""
+    found = []
+    code = [row for row in table["rows"] if row["scenario"] == "code" and row["samples_s"]]
+    for case in dict.fromkeys(row["case"] for row in code):
+        before = next(row for row in code if row["case"] == case and row["variant"] == "as-is")
+        proven = [row for row in code if row["case"] == case and row["verdict"] == "proven"]
+        best = max(proven, key=lambda row: (row["variant"] == "together", row["speedup"]), default=before)
+        found.append(
+            {
+                "claim": "image rebuilds are 9x as fast",
+                "what": f"{case}: seconds of a buildah build after a code edit, as the file is over "
+                + (" and ".join(best["fixes"]) or "itself: nothing was proven"),
+                "ratio": statistics.median(before["samples_s"]) / statistics.median(best["samples_s"]),
+                "low": None,
+                "high": None,
+                "n": len(best["samples_s"]),
+                "unit": "builds of each; local packages that take seconds",
+                "target": ">= 5x for the best",
+            }
+        )
+    largest = max(row["ratio"] for row in found)
+    return [
+        {**row, "verdict": ("reached" if largest >= 5 else "missed") if row["ratio"] == largest else None}
+        for row in found
+    ]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -36,6 +36,7 @@ import compile_forecast  # noqa: E402
 import compression_quality  # noqa: E402
 import fresh  # noqa: E402
 import harness  # noqa: E402
+import image_builds  # noqa: E402
 import link_choice  # noqa: E402
 import plan_accuracy  # noqa: E402
 import tables  # noqa: E402
@@ -390,6 +391,10 @@ DRAWN = {
     "docs/claims.md": Drawn(_draw_claims, _find_claims),
     "docs/overhead.md": Drawn(_draw_overhead, _one("overhead.json")),
     "docs/compile-forecast.md": Drawn(_draw_compile_forecast, _one("compile_forecast.json")),
+    "docs/image-builds.md": Drawn(
+        lambda root: image_builds.draw_page(json.loads((root / RAW / "operations" / "image.json").read_text())),
+        _one("operations/image.json"),
+    ),
     "docs/communication-quality.md": Drawn(_draw_compression_quality, _one("compression_quality/runs.json")),
 }
 

@@ -101,6 +101,10 @@ def lacks_shared_memory() -> bool:
     return not os.access("/dev/shm", os.W_OK)
 
 
+def lacks_buildah() -> bool:
+    return os.geteuid() != 0 or shutil.which("buildah") is None or shutil.which("busybox") is None
+
+
 def is_root() -> bool:
     return os.geteuid() == 0
 
@@ -128,6 +132,7 @@ CONDITIONS: Mapping[str, Callable[[], bool]] = {
     "no-mount-permission": lacks_mount_permission,
     "no-network-namespaces": lacks_network_namespaces,
     "no-shared-memory": lacks_shared_memory,
+    "no-buildah": lacks_buildah,
     "root": is_root,
     "not-root": is_not_root,
     "no-compiler": lacks_compiler,

@@ -1,0 +1,149 @@
+"""ImageReport: how long a Dockerfile's builds take, as it is and with each fix; the contract hotloop.image/1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+from .decode import decode_contract, encode_contract
+from .errors import InvariantError
+from .findings import Skipped
+
+IMAGE_SCHEMA = "hotloop.image/1"
+"""Version of the contract. Fields are added, never changed."""
+
+SCENARIOS = {"cold": "cold", "code": "code edit", "requirements": "requirements edit"}
+"""What is built: without any cached layer; again after a code file changed; again after a requirements file did."""
+
+AS_IS, TOGETHER = "as-is", "together"
+"""Ids of the variants that are no single fix."""
+
+DAYS_A_MONTH = 30
+
+Verdict = Literal["baseline", "proven", "no-gain", "contents-differ", "failed", "not-built"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioTimes:
+    """One variant in one scenario. ``forecast_ns`` was computed before the variant was built; None where a step of it
+    has no measured seconds. ``samples_ns`` is one wall time a build, empty where nothing was built.
+
+    ``cached_count`` of ``steps_count`` steps came from the cache in the last build.
+    """
+
+    samples_ns: tuple[int, ...] = ()
+    forecast_ns: int | None = None
+    steps_count: int | None = None
+    cached_count: int | None = None
+
+    @property
+    def median_ns(self) -> int | None:
+        return round(median(self.samples_ns)) if self.samples_ns else None
+
+    @property
+    def spread_ns(self) -> int:
+        """Longest less shortest build; 0 for one alone, whose spread is unknown."""
+        return max(self.samples_ns) - min(self.samples_ns) if self.samples_ns else 0
+
+    @property
+    def error_ratio(self) -> float | None:
+        """Forecast over measured, less 1."""
+        measured_ns = self.median_ns
+        return None if measured_ns is None or self.forecast_ns is None else self.forecast_ns / measured_ns - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageContents:
+    """How a variant's image differs from that of the file as it is: ``left_out`` are files that the fix is meant to
+    leave out, ``differences`` any other; both in part, with their counts. Files that also differ between two builds of
+    the unchanged file are ``unstable_count``."""
+
+    files_count: int
+    left_out: tuple[str, ...] = ()
+    left_out_count: int = 0
+    differences: tuple[str, ...] = ()
+    differences_count: int = 0
+    unstable_count: int = 0
+
+    @property
+    def are_same(self) -> bool:
+        """Whether every file is there with the same bytes, type, mode and owner, but for what is meant to go."""
+        return not self.differences_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """The Dockerfile as it is, with one fix, or with all proven ones together.
+
+    ``saved_ns_a_month`` is None where nothing is known of how often files change. ``needs_consent``: files leave the
+    image, so `--fix` writes it only when it is named.
+    """
+
+    id: str
+    title: str
+    verdict: Verdict
+    fixes: tuple[str, ...] = ()
+    reason: str = ""
+    times: Mapping[str, ScenarioTimes]
+    contents: ImageContents | None = None
+    saved_ns_a_month: int | None = None
+    needs_consent: bool = False
+    diff: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditedFile:
+    """The file that a scenario edits. ``commits_count`` is how many commits of the report's days are such an edit;
+    None where git does not know."""
+
+    path: str
+    commits_count: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageReport:
+    """What `hotloop image` measured. ``builder`` is None where nothing could be built, and ``reason`` says why.
+
+    ``days`` is the time over which git's commits were counted; None where there is no history. ``stopped`` says what
+    ended the measurement before all was built.
+    """
+
+    tool_version: str
+    dockerfile: str
+    context: str
+    builder: str | None
+    reason: str = ""
+    context_bytes: int
+    days: float | None
+    edits: Mapping[str, EditedFile]
+    variants: tuple[Variant, ...]
+    skipped: tuple[Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
+    stopped: str = ""
+    next: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.variants or self.variants[0].id != AS_IS:
+            raise InvariantError("the first variant of an image report is the file as it is")
+
+    @property
+    def baseline(self) -> Variant:
+        return self.variants[0]
+
+    def a_month(self, scenario: str) -> float | None:
+        """Rebuilds a month after such an edit, one a commit."""
+        edit = self.edits.get(scenario)
+        if edit is None or edit.commits_count is None or not self.days:
+            return None
+        return edit.commits_count / self.days * DAYS_A_MONTH
+
+    def to_json(self) -> dict[str, Any]:
+        """The plain dict of schema hotloop.image/1."""
+        return encode_contract(IMAGE_SCHEMA, self)
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> ImageReport:
+        """The report that ``to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
+        return decode_contract(ImageReport, content)

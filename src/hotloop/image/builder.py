@@ -1,0 +1,104 @@
+"""Builder: how a program builds an image apart from the user's own images, and what a build tells."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .program import Limits, Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltStep:
+    """One instruction of a build: ``stage`` and ``position`` count from 0 among the built stages and in the stage.
+    The times of ``lines`` count from the step's start."""
+
+    stage: int
+    position: int
+    text: str
+    is_cached: bool
+    duration_ns: int
+    lines: tuple[Line, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """A build: its steps, and the wall time of the whole command."""
+
+    steps: tuple[BuiltStep, ...]
+    wall_ns: int
+
+    @property
+    def cached_count(self) -> int:
+        return sum(step.is_cached for step in self.steps)
+
+    @property
+    def around_ns(self) -> int:
+        """What passed outside the steps: start, sending the context, the end."""
+        return self.wall_ns - sum(step.duration_ns for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What is built: a folder, and the text of the two files, which need not be those in the folder."""
+
+    context: Path
+    dockerfile: str
+    dockerignore: str
+    build_args: Mapping[str, str]
+
+    def write(self, folder: Path) -> tuple[Path, Path]:
+        """Both texts as files below ``folder``, where docker and buildah find the second by the first's name."""
+        dockerfile = folder / "Dockerfile"
+        ignore = folder / "Dockerfile.dockerignore"
+        dockerfile.write_text(self.dockerfile, encoding="utf-8")
+        ignore.write_text(self.dockerignore, encoding="utf-8")
+        return dockerfile, ignore
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file of an image: type, mode, owner, and the digest of its bytes or its link's target."""
+
+    kind: str
+    mode: int
+    owner: str
+    digest: str
+
+
+class Builder(ABC):
+    """A program that builds images. Its stores lie below the workspace, or are removed with ``close``."""
+
+    id: str
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Name and version. Raises UsageError where the program is absent or does not work here."""
+
+    @abstractmethod
+    def prepare(self, images: Sequence[str], folder: Path, lock: int, limits: Limits) -> None:
+        """Make ready for builds from these base images below ``folder``.
+
+        Raises BuildFailed for an image that is not there and cannot be pulled.
+        """
+
+    @abstractmethod
+    def open_variant(self, name: str) -> None:
+        """Later builds share no cached layer and no cache mount with those before."""
+
+    @abstractmethod
+    def build(self, source: Source, limits: Limits, *, is_cold: bool) -> Build:
+        """Build; a cold one finds neither layers nor filled cache mounts.
+
+        Raises BuildFailed, LimitReached, UsageError.
+        """
+
+    @abstractmethod
+    def list_files(self, limits: Limits) -> dict[str, FoundFile]:
+        """The files of the image that was built last, by path."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Remove what lies outside the workspace."""

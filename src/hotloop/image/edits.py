@@ -1,0 +1,92 @@
+"""Which file a scenario edits, and the edit itself: a line that changes nothing but the bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Container, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from hotloop.core.errors import UsageError
+from hotloop.core.findings import Skipped
+from hotloop.core.image import EditedFile
+
+from .history import History
+from .packages import find_needs, read_requirement_files
+from .recipe import CopiedTexts, Recipe
+
+REQUIREMENTS = re.compile(r"(.*/)?(requirements[\w.-]*\.(txt|in)|environment\.ya?ml|pyproject\.toml|setup\.(py|cfg))$")
+FIRST = ("train.py", "main.py", "run.py")
+"""Names of a training's entry, for a folder without history."""
+COMMENTED = frozenset((".py", ".sh", ".yaml", ".yml", ".toml", ".txt", ".in", ".cfg", ".ini"))
+
+
+def choose_edits(
+    recipe: Recipe, history: History | Skipped, code: str | None, requirements: str | None
+) -> dict[str, EditedFile]:
+    """The files of the scenarios ``code`` and ``requirements``; one that the image does not take has no entry.
+
+    Raises UsageError for a given file that no step copies.
+    """
+    copied = {path for step in recipe.steps for path in step.reads}
+    for option, given in (("--edit", code), ("--requirements", requirements)):
+        if given is not None and os.path.normpath(given) not in copied:
+            raise UsageError(f"{option} {given}: no COPY of the Dockerfile takes this file; give a path in the context")
+    lists = _find_lists(recipe, copied)
+    found_list = os.path.normpath(requirements) if requirements else next(iter(lists), None)
+    lists |= {found_list} if found_list else set()
+    sources = frozenset(path for path in copied - lists if not path.startswith(".git/"))
+    found_code = os.path.normpath(code) if code else _choose_code(sources, history)
+
+    def count(paths: Container[str]) -> int | None:
+        return history.count(paths.__contains__) if isinstance(history, History) else None
+
+    edits: dict[str, EditedFile] = {}
+    if found_code is not None:
+        edits["code"] = EditedFile(path=found_code, commits_count=count(sources))
+    if found_list is not None:
+        edits["requirements"] = EditedFile(path=found_list, commits_count=count(lists))
+    return edits
+
+
+def _find_lists(recipe: Recipe, copied: set[str]) -> set[str]:
+    """Files that name packages: what the installing steps read, else those whose name says so."""
+    there: Mapping[str, str] = {path: source for step in recipe.steps for path, source in step.files.items()}
+    texts = CopiedTexts(recipe.context, there)
+    found = set()
+    for step in recipe.steps:
+        needs = find_needs(step.instruction.script, step.workdir) if step.instruction.name == "RUN" else None
+        for need in needs or ():
+            found |= {there[one] for one in read_requirement_files(os.path.normpath(need), texts) or ()}
+    return found or {path for path in sorted(copied) if REQUIREMENTS.fullmatch(path)}
+
+
+def _choose_code(sources: frozenset[str], history: History | Skipped) -> str | None:
+    most = history.most_changed(sources) if isinstance(history, History) else None
+    if most is not None:
+        return most
+
+    def rank(path: str) -> tuple[bool, bool, int, str]:
+        name = PurePosixPath(path)
+        return name.name not in FIRST, name.suffix != ".py", len(name.parts), path
+
+    return min(sources, key=rank, default=None)
+
+
+@contextlib.contextmanager
+def edit_file(path: Path) -> Iterator[None]:
+    """Within, each ``bump`` of the file changes its bytes; afterwards it is as it was, its times too."""
+    before, facts = path.read_bytes(), path.stat()
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+def bump(path: Path, number: int) -> None:
+    """Add a line: a comment where the file's kind has them, else empty ones."""
+    text = f"# {number}\n" if path.suffix in COMMENTED else "\n" * number
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"\n{text}")

@@ -1,0 +1,80 @@
+"""Fix: a change of a Dockerfile and its .dockerignore that should make builds faster. One file each under fixes/."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hotloop.core.findings import Skipped
+
+from .recipe import Recipe, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """The changed recipe. ``caches`` are folders of the image that the change leaves empty: they hold no content."""
+
+    recipe: Recipe
+    caches: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """``rewrite`` is a pure function: the changed recipe, or why the change does not apply to this one."""
+
+    id: str
+    title: str
+    rewrite: Callable[[Recipe], Rewrite | Skipped]
+
+
+def skip(reason: str) -> Skipped:
+    """Why a fix does not apply; ``rule`` is filled in by who asks."""
+    return Skipped(reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The lines of one instruction, behind the comments and empty lines that stand above it."""
+
+    above: tuple[str, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def split_blocks(recipe: Recipe) -> tuple[list[Block], list[str]]:
+    """The file as one block an instruction, and what stands below the last."""
+    lines = recipe.text.split("\n")
+    blocks, at = [], 0
+    for one in recipe.dockerfile.instructions:
+        first = one.first_line - 1
+        blocks.append(Block(tuple(lines[at:first]), tuple(lines[first : one.last_line])))
+        at = one.last_line
+    return blocks, lines[at:]
+
+
+def join_blocks(blocks: Sequence[Block], below: Sequence[str]) -> str:
+    return "\n".join([*(line for block in blocks for line in (*block.above, *block.lines)), *below])
+
+
+def find_block(recipe: Recipe, step: Step) -> int:
+    """The index of a step's block."""
+    return recipe.dockerfile.instructions.index(step.instruction)
+
+
+def draw_diff(before: Recipe, after: Recipe, dockerfile: str, dockerignore: str) -> str:
+    """Both files' changes as one patch (for patch -p1), by the names given."""
+    pairs = ((before.text, after.text, dockerfile), (before.ignore_text, after.ignore_text, dockerignore))
+    text = ""
+    for old, new, name in pairs:
+        lines = difflib.unified_diff(
+            old.splitlines(keepends=True),
+            new.splitlines(keepends=True),
+            f"a/{name}" if old else "/dev/null",
+            f"b/{name}",
+        )
+        text += "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    return text

@@ -1,0 +1,517 @@
+"""A context and a builder -> the ImageReport: the file as it is, each fix alone, the proven ones together."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hotloop.core.errors import UsageError
+from hotloop.core.findings import Skipped
+from hotloop.core.image import (
+    AS_IS,
+    DAYS_A_MONTH,
+    SCENARIOS,
+    TOGETHER,
+    EditedFile,
+    ImageContents,
+    ImageReport,
+    ScenarioTimes,
+    Variant,
+    Verdict,
+)
+
+from .builder import Build, Builder, FoundFile, Source
+from .contents import compare_contents
+from .context import Ignore, copy_context, scan_context
+from .edits import bump, choose_edits, edit_file
+from .fix import Rewrite, draw_diff
+from .fixes import FIXES
+from .fixes.install_once import canonical_name
+from .forecast import Costs, Observed, StepCost, forecast_ns, learn_costs
+from .history import History, read_history
+from .program import BuildFailed, LimitReached, Limits
+from .recipe import Recipe, list_rerun
+from .workspace import open_workspace, remove_abandoned
+
+SHORT_S = 60.0
+"""Scenarios whose build takes no longer are built BUILDS times, others once."""
+BUILDS = 3
+MARGIN_RATIO, MARGIN_NS = 0.05, 100_000_000
+"""A difference counts above the spread of either side, and above these: what repeated builds of one file differ by."""
+REPLACED = re.compile(r"\s*Attempting uninstall: (\S+)")
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to measure. ``edit`` and ``requirements`` are paths in the context, chosen where they are None.
+    ``limit_bytes`` is what the builds may take of the disk of ``work``."""
+
+    context: Path
+    dockerfile: Path
+    builder: Builder
+    work: Path
+    tool_version: str
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    edit: str | None = None
+    requirements: str | None = None
+    limit_s: float
+    least_free_bytes: int
+    with_left_out: bool = False
+    """Whether fixes that leave files out of the image are to be written too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The report, and the recipe that is proven to be faster; None where nothing is."""
+
+    report: ImageReport
+    before: Recipe
+    proven: Recipe | None
+
+
+class NotBuildable(Exception):
+    """Nothing can be built here; the text says why and what to do."""
+
+
+def measure_image(request: Request, tell: Progress) -> Measured:
+    """Build and compare, within the limits.
+
+    Raises UsageError where the Dockerfile is refused, does not build, or does not build once within the limits.
+    """
+    recipe, history = _read_recipe(request)
+    edits = choose_edits(recipe, history, request.edit, request.requirements)
+    run = _Run(request, recipe, history, edits, tell)
+    try:
+        return run.measure()
+    except NotBuildable as error:
+        return run.describe_unbuilt(str(error))
+
+
+def _read_recipe(request: Request) -> tuple[Recipe, History | Skipped]:
+    try:
+        text = request.dockerfile.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise UsageError(f"{request.dockerfile}: {reason}; give the Dockerfile with --file") from error
+    ignore = find_ignore(request.context, request.dockerfile)
+    ignore_text = ignore.read_text(encoding="utf-8") if ignore.is_file() else ""
+    history = read_history(request.context)
+    ignored = history.ignored if isinstance(history, History) else None
+    context = scan_context(request.context, Ignore.read(ignore_text), ignored)
+    recipe = Recipe(text=text, ignore_text=ignore_text, context=context, build_args=request.build_args)
+    try:
+        if not recipe.stages:
+            raise UsageError("it has no FROM")
+    except UsageError as error:
+        raise UsageError(f"{request.dockerfile}: {error}") from error
+    return recipe, history
+
+
+def find_ignore(context: Path, dockerfile: Path) -> Path:
+    """The .dockerignore that counts: one named like the Dockerfile, else that of the context."""
+    own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
+    return own if own.is_file() else context / ".dockerignore"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A fix's rewrite, with what was forecast of it before it was built."""
+
+    id: str
+    title: str
+    fixes: tuple[str, ...]
+    rewrite: Rewrite
+    forecasts_ns: Mapping[str, int | None]
+
+
+class _Run:
+    """One measurement: the steps of ``measure`` in their order, and what they have in common."""
+
+    def __init__(
+        self,
+        request: Request,
+        recipe: Recipe,
+        history: History | Skipped,
+        edits: Mapping[str, EditedFile],
+        tell: Progress,
+    ) -> None:
+        self._request, self._recipe, self._history, self._edits, self._tell = request, recipe, history, edits, tell
+        self._builder = request.builder
+        self._limits = Limits(
+            deadline_s=time.monotonic() + request.limit_s,
+            least_free_bytes=request.least_free_bytes,
+            folder=request.work,
+        )
+        self._context = Path()
+        self._files: dict[str, FoundFile] = {}
+        self._built: dict[str, FoundFile] = {}
+        self._beside: Mapping[str, ScenarioTimes] = {}
+        """The last builds of the file as it is."""
+        self._unstable: set[str] = set()
+        """Files that differ between builds of the file as it is."""
+        self._number = 0
+
+    def measure(self) -> Measured:
+        name = self._name_builder()
+        remove_abandoned(self._request.work)
+        with open_workspace(self._request.work) as (folder, lock):
+            self._context = folder / "context"
+            copy_context(self._recipe.context, self._context, self._limits.least_free_bytes)
+            try:
+                self._tell(f"preparing {name}")
+                copies = self._prepare(folder, lock)
+                variants, skipped, proven, stopped = self._build_all(copies)
+            finally:
+                self._builder.close()
+        return self._describe(name, variants, skipped, proven, stopped=stopped)
+
+    def _name_builder(self) -> str:
+        try:
+            return self._builder.describe()
+        except UsageError as error:
+            raise NotBuildable(str(error)) from error
+
+    def _prepare(self, folder: Path, lock: int) -> list[tuple[float, float]]:
+        """Fetch the base images, and measure what copying one small file costs: (run_ns, cached_ns) of each build."""
+        try:
+            self._builder.prepare(self._recipe.bases, folder, lock, self._limits)
+        except BuildFailed as error:
+            raise NotBuildable(
+                f"a base image is not there and cannot be pulled: {error}; pull it or build it first"
+            ) from error
+        small = folder / "small"
+        small.mkdir()
+        base = next(iter(self._recipe.bases), "scratch")
+        source = Source(context=small, dockerfile=f"FROM {base}\nCOPY one /\n", dockerignore="", build_args={})
+        found = []
+        self._builder.open_variant("small")
+        for number in range(BUILDS):
+            (small / "one").write_text(str(number), encoding="utf-8")
+            run, cached = (self._builder.build(source, self._limits, is_cold=False) for _ in range(2))
+            found.append((float(run.steps[-1].duration_ns), float(cached.steps[-1].duration_ns)))
+        return found
+
+    def _build_all(
+        self, copies: Sequence[tuple[float, float]]
+    ) -> tuple[list[Variant], list[Skipped], Recipe | None, str]:
+        baseline, observed = self._build_baseline()
+        recipe = replace(self._recipe, replaced=find_replaced(observed))
+        costs = learn_costs(recipe, observed, copies)
+        candidates, skipped = self._forecast(recipe, costs)
+        variants = [baseline]
+        proven: Recipe | None = None
+        try:
+            for candidate in candidates:
+                variants.append(self._try(candidate, variants))
+            proven = self._combine(recipe, costs, candidates, variants)
+        except LimitReached:
+            built = {variant.id for variant in variants}
+            left = [one for one in candidates if one.id not in built]
+            variants += [_unbuilt(one, "--limit-s was over") for one in left]
+            return variants, skipped, proven or self._best_single(candidates, variants), "--limit-s is over"
+        return variants, skipped, proven, ""
+
+    def _build_baseline(self) -> tuple[Variant, list[Observed]]:
+        try:
+            times, observed = self._build_scenarios(AS_IS, self._recipe, {}, with_unchanged=True)
+        except BuildFailed as error:
+            raise UsageError(
+                f"{self._request.dockerfile} does not build: {error}; make it build, then measure"
+            ) from error
+        except LimitReached:
+            raise UsageError(
+                f"the first builds did not end within --limit-s {self._request.limit_s:.0f}; give more"
+            ) from None
+        self._beside = times
+        return Variant(id=AS_IS, title="as it is", verdict="baseline", times=times), observed
+
+    def _build_scenarios(
+        self,
+        name: str,
+        recipe: Recipe,
+        forecasts_ns: Mapping[str, int | None],
+        *,
+        builds: int = BUILDS,
+        with_unchanged: bool = False,
+    ) -> tuple[dict[str, ScenarioTimes], list[Observed]]:
+        """Builds of all scenarios in a new store. The files of the cold image are kept in ``self._built``."""
+        self._builder.open_variant(name)
+        found: dict[str, list[Build]] = {}
+        source = Source(
+            context=self._context,
+            dockerfile=recipe.text,
+            dockerignore=recipe.ignore_text,
+            build_args=recipe.build_args,
+        )
+
+        def build(scenario: str) -> float:
+            done = found.setdefault(scenario, [])
+            self._tell(f"{name}: {SCENARIOS.get(scenario, scenario)}, build {len(done) + 1}")
+            os.sync()  # what an earlier build left to be written slows no later one
+            done.append(self._builder.build(source, self._limits, is_cold=scenario == "cold"))
+            return done[-1].wall_ns * 1e-9
+
+        for _ in range(builds):
+            is_long = build("cold") > SHORT_S
+            self._built = self._builder.list_files(self._limits)
+            if recipe is self._recipe:
+                self._learn_unstable()
+            if is_long:
+                break
+        if with_unchanged:
+            for _ in range(BUILDS):
+                build("unchanged")
+        for scenario, edit in self._edits.items():
+            path = self._context / edit.path
+            with edit_file(path):
+                for _ in range(builds):
+                    self._number += 1
+                    bump(path, self._number)
+                    if build(scenario) > SHORT_S:
+                        break
+        times = {
+            scenario: ScenarioTimes(
+                samples_ns=tuple(build.wall_ns for build in found[scenario]),
+                forecast_ns=forecasts_ns.get(scenario),
+                steps_count=len(found[scenario][-1].steps),
+                cached_count=found[scenario][-1].cached_count,
+            )
+            for scenario in SCENARIOS
+            if scenario in found
+        }
+        return times, [Observed(scenario=one, build=build) for one, done in found.items() for build in done]
+
+    def _learn_unstable(self) -> None:
+        """Compare this image of the file as it is with its first one."""
+        self._files = self._files or self._built
+        both = {*self._files, *self._built}
+        self._unstable |= {path for path in both if self._files.get(path) != self._built.get(path)}
+
+    def _forecast(self, recipe: Recipe, costs: Costs) -> tuple[list[Candidate], list[Skipped]]:
+        """Fixes that apply, those first that should save most."""
+        found: list[Candidate] = []
+        skipped: list[Skipped] = []
+        for fix in FIXES.values():
+            answer = fix.rewrite(recipe)
+            if isinstance(answer, Skipped):
+                skipped.append(replace(answer, rule=fix.id))
+            else:
+                found.append(self._candidate(fix.id, fix.title, (fix.id,), answer, recipe, costs))
+        return sorted(found, key=lambda one: self._forecast_total(one)), skipped
+
+    def _forecast_total(self, candidate: Candidate) -> float:
+        """Seconds of all scenarios; a fix without a forecast comes last."""
+        values = candidate.forecasts_ns.values()
+        return sum(one if one is not None else float("inf") for one in values)
+
+    def _candidate(
+        self, name: str, title: str, fixes: tuple[str, ...], answer: Rewrite, recipe: Recipe, costs: Costs
+    ) -> Candidate:
+        edited = {"cold": None, **{scenario: edit.path for scenario, edit in self._edits.items()}}
+        forecasts_ns = {
+            scenario: forecast_ns(answer.recipe, recipe, costs, scenario, path) for scenario, path in edited.items()
+        }
+        return Candidate(id=name, title=title, fixes=fixes, rewrite=answer, forecasts_ns=forecasts_ns)
+
+    def _try(self, candidate: Candidate, variants: list[Variant]) -> Variant:
+        """Build a candidate, and the file as it is behind it: the machine may be slower than when that was built first.
+        It is held against the builds right before and behind it; those behind are added to the first of ``variants``.
+        """
+        recipe = candidate.rewrite.recipe
+        try:
+            times, _ = self._build_scenarios(candidate.id, recipe, candidate.forecasts_ns)
+        except BuildFailed as error:
+            failed = _unbuilt(candidate, f"the changed file does not build: {error}")
+            return replace(failed, verdict="failed", diff=self._draw(recipe))
+        after = self._built
+        beside, _ = self._build_scenarios(AS_IS, self._recipe, {}, builds=1)
+        near, self._beside = merge_times(self._beside, beside), beside
+        variants[0] = replace(variants[0], times=merge_times(variants[0].times, beside))
+        contents = compare_contents(
+            self._files,
+            after,
+            left_out=find_left_out(self._recipe, recipe),
+            caches=candidate.rewrite.caches,
+            unstable=self._unstable,
+        )
+        verdict, reason = judge(near, times, contents)
+        return replace(
+            _unbuilt(candidate, reason),
+            verdict=verdict,
+            times=times,
+            contents=contents,
+            needs_consent=bool(contents.left_out_count and find_left_out(self._recipe, recipe)),
+            saved_ns_a_month=self._count_month(near, times),
+            diff=self._draw(recipe),
+        )
+
+    def _combine(
+        self, recipe: Recipe, costs: Costs, candidates: Sequence[Candidate], variants: list[Variant]
+    ) -> Recipe | None:
+        """Build the proven fixes together and answer what is to be written: only what was itself proven."""
+        won = [one for one in variants if one.verdict == "proven"]
+        to_write = [one for one in won if self._request.with_left_out or not one.needs_consent]
+        answer: Recipe | None = None
+        for name, wanted in ((TOGETHER, won), ("to-write", to_write)):
+            fixes = tuple(one.id for one in wanted)
+            same = next((one for one in variants if one.fixes == fixes), None)
+            rewrite = combine(recipe, fixes)
+            if not fixes or rewrite is None:
+                continue
+            if same is None:
+                title = "all proven fixes together" if name == TOGETHER else "those that leave nothing out"
+                same = self._try(self._candidate(name, title, fixes, rewrite, recipe, costs), variants)
+                variants.append(same)
+            if wanted is to_write and same.verdict == "proven":
+                answer = rewrite.recipe
+        return answer or self._best_single(candidates, variants)
+
+    def _best_single(self, candidates: Sequence[Candidate], variants: Sequence[Variant]) -> Recipe | None:
+        """The proven fix that may be written and saves most of its rebuilds."""
+        rewrites = {one.id: one.rewrite.recipe for one in candidates}
+        allowed = [
+            one
+            for one in variants
+            if one.verdict == "proven" and one.id in rewrites and (self._request.with_left_out or not one.needs_consent)
+        ]
+        best = min(allowed, key=lambda one: sum(each.median_ns or 0 for each in one.times.values()), default=None)
+        return rewrites[best.id] if best is not None else None
+
+    def _a_month(self, scenario: str) -> float | None:
+        edit = self._edits.get(scenario)
+        if edit is None or edit.commits_count is None or not isinstance(self._history, History):
+            return None
+        return edit.commits_count / self._history.days * DAYS_A_MONTH
+
+    def _count_month(self, before: Mapping[str, ScenarioTimes], after: Mapping[str, ScenarioTimes]) -> int | None:
+        parts = [
+            (rate, count_saved_ns(before[scenario], after[scenario]))
+            for scenario in self._edits
+            if (rate := self._a_month(scenario)) is not None and scenario in before and scenario in after
+        ]
+        return round(sum(rate * saved_ns for rate, saved_ns in parts)) if parts else None
+
+    def _draw(self, recipe: Recipe) -> str:
+        context = self._request.context
+        ignore = find_ignore(context, self._request.dockerfile)
+        names = [
+            path.relative_to(context).as_posix() if path.is_relative_to(context) else path.name
+            for path in (self._request.dockerfile, ignore)
+        ]
+        return draw_diff(self._recipe, recipe, *names)
+
+    def describe_unbuilt(self, reason: str) -> Measured:
+        """What the text alone tells: which steps an edit repeats. No seconds."""
+        candidates, skipped = self._forecast(self._recipe, Costs(steps={}, copy=StepCost()))
+        variants = [Variant(id=AS_IS, title="as it is", verdict="baseline", times=self._count_steps(self._recipe))]
+        for one in candidates:
+            times = self._count_steps(one.rewrite.recipe)
+            variants.append(replace(_unbuilt(one, ""), times=times, diff=self._draw(one.rewrite.recipe)))
+        return self._describe(None, variants, skipped, None, reason=reason)
+
+    def _count_steps(self, recipe: Recipe) -> dict[str, ScenarioTimes]:
+        count = len(recipe.steps)
+        edited = {"cold": None, **{scenario: edit.path for scenario, edit in self._edits.items()}}
+        return {
+            scenario: ScenarioTimes(steps_count=count, cached_count=count - len(list_rerun(recipe, path)))
+            for scenario, path in edited.items()
+        }
+
+    def _describe(
+        self,
+        builder: str | None,
+        variants: Sequence[Variant],
+        skipped: Sequence[Skipped],
+        proven: Recipe | None,
+        *,
+        reason: str = "",
+        stopped: str = "",
+    ) -> Measured:
+        report = ImageReport(
+            tool_version=self._request.tool_version,
+            dockerfile=str(self._request.dockerfile),
+            context=str(self._request.context),
+            builder=builder,
+            reason=reason,
+            context_bytes=sum(self._recipe.admitted.values()),
+            days=self._history.days if isinstance(self._history, History) else None,
+            edits=self._edits,
+            variants=tuple(variants),
+            skipped=(*skipped, *([self._history] if isinstance(self._history, Skipped) else [])),
+            stopped=stopped,
+            next=f"hotloop image {self._request.context} --fix" if proven is not None else None,
+        )
+        return Measured(report=report, before=self._recipe, proven=proven)
+
+
+def _unbuilt(candidate: Candidate, reason: str) -> Variant:
+    return Variant(
+        id=candidate.id,
+        title=candidate.title,
+        verdict="not-built",
+        fixes=candidate.fixes,
+        reason=reason,
+        times={scenario: ScenarioTimes(forecast_ns=one) for scenario, one in candidate.forecasts_ns.items()},
+    )
+
+
+def combine(recipe: Recipe, fixes: Sequence[str]) -> Rewrite | None:
+    """The recipe with these fixes, one behind the other; None where one no longer applies."""
+    caches: tuple[str, ...] = ()
+    for name in sorted(fixes):
+        answer = FIXES[name].rewrite(recipe)
+        if isinstance(answer, Skipped):
+            return None
+        recipe, caches = answer.recipe, (*caches, *answer.caches)
+    return Rewrite(recipe=recipe, caches=caches)
+
+
+def find_left_out(before: Recipe, after: Recipe) -> frozenset[str]:
+    """Paths of the image, without the leading slash, that only the recipe before copies out of the context."""
+    there, kept = ({path for step in one.steps for path in step.files} for one in (before, after))
+    return frozenset(path.lstrip("/") for path in there - kept)
+
+
+def find_replaced(observed: Sequence[Observed]) -> frozenset[str]:
+    """Packages that pip uninstalled for another version after a step of the same file had installed them."""
+    names: set[str] = set()
+    for one in observed:
+        for step in one.build.steps:
+            found = (REPLACED.match(line.text) for line in step.lines)
+            names |= {canonical_name(match[1]) for match in found if match is not None}
+    return frozenset(names)
+
+
+def merge_times(first: Mapping[str, ScenarioTimes], more: Mapping[str, ScenarioTimes]) -> dict[str, ScenarioTimes]:
+    """The times of ``first`` with the builds of both."""
+    return {
+        scenario: replace(one, samples_ns=(*one.samples_ns, *more[scenario].samples_ns))
+        for scenario, one in first.items()
+    }
+
+
+def count_saved_ns(before: ScenarioTimes, after: ScenarioTimes) -> int:
+    """What a rebuild saves (negative: loses), 0 where repeated builds differ by as much."""
+    if before.median_ns is None or after.median_ns is None:
+        return 0
+    saved_ns = before.median_ns - after.median_ns
+    margin_ns = max(before.spread_ns, after.spread_ns, MARGIN_RATIO * before.median_ns, MARGIN_NS)
+    return saved_ns if abs(saved_ns) > margin_ns else 0
+
+
+def judge(
+    before: Mapping[str, ScenarioTimes], after: Mapping[str, ScenarioTimes], contents: ImageContents
+) -> tuple[Verdict, str]:
+    """Proven is what is faster in a scenario, slower in none, and leaves the image's contents as they were."""
+    if not contents.are_same:
+        return "contents-differ", f"other contents in {contents.differences_count} files: {contents.differences[0]}"
+    saved_ns = {scenario: count_saved_ns(before[scenario], after[scenario]) for scenario in before if scenario in after}
+    slower = [SCENARIOS[scenario] for scenario, one in saved_ns.items() if one < 0]
+    if not any(one > 0 for one in saved_ns.values()):
+        return "no-gain", "no scenario is faster by more than repeated builds differ"
+    return ("no-gain", f"slower: {', '.join(slower)}") if slower else ("proven", "")

@@ -1,0 +1,146 @@
+"""A builder's command -> its lines with their times, within the limits of time and disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotloop.core.errors import HotloopError, UsageError
+
+FULL = ("no space left on device", "disk quota exceeded")
+LOOK_EVERY_S = 0.5
+END_WITHIN_S = 10.0
+KEPT_LINES = 20_000
+
+
+class BuildFailed(HotloopError):
+    """A build ended with an error; the text is what the builder said last."""
+
+
+class LimitReached(HotloopError):
+    """The measurement's time is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of output and when it came, in ns since the program's start."""
+
+    at_ns: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a program said, and how long it ran."""
+
+    lines: tuple[Line, ...]
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """``deadline_s`` is on the clock of time.monotonic; ``least_free_bytes`` stay free on the disk of ``folder``."""
+
+    deadline_s: float
+    least_free_bytes: int
+    folder: Path
+
+    def check_time(self) -> None:
+        """Raises LimitReached once the time is over."""
+        if time.monotonic() > self.deadline_s:
+            raise LimitReached("--limit-s is over")
+
+    def check_disk(self) -> None:
+        """Raises UsageError when the disk is as full as it may become."""
+        free_bytes = shutil.disk_usage(self.folder).free
+        if free_bytes < self.least_free_bytes:
+            raise _full(self.folder, f"{free_bytes / 1e9:.1f} GB are left")
+
+
+def _full(folder: Path, what: str) -> UsageError:
+    return UsageError(
+        f"the builds need more disk than they may take in {folder}: {what}; free some, raise --limit-gb, or give "
+        "--work FOLDER on a larger disk"
+    )
+
+
+def run_limited(
+    words: Sequence[str], variables: Mapping[str, str], limits: Limits, *, lock: int | None = None
+) -> Output:
+    """Run a program in a session of its own, and end all of it with any exception.
+
+    Raises BuildFailed when it fails, LimitReached when the time is over, UsageError when the disk is full or the
+    program is not there.
+    """
+    limits.check_time()
+    limits.check_disk()
+    began_ns = time.perf_counter_ns()
+    try:
+        child = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(variables),
+            start_new_session=True,
+            pass_fds=() if lock is None else (lock,),
+        )
+    except OSError as error:
+        raise UsageError(f"{words[0]} cannot be started: {error.strerror}") from error
+    try:
+        lines = _read_lines(child, limits, began_ns)
+        code = child.wait()
+        wall_ns = time.perf_counter_ns() - began_ns
+    finally:
+        _end(child)
+    if code:
+        last = [line.text for line in lines if line.text.strip()][-3:]
+        said = " / ".join(last) or f"exit code {code}"
+        if any(sign in line.text.lower() for line in lines[-50:] for sign in FULL):
+            raise _full(limits.folder, said)
+        raise BuildFailed(said)
+    return Output(tuple(lines), wall_ns)
+
+
+def _read_lines(child: subprocess.Popen[bytes], limits: Limits, began_ns: int) -> list[Line]:
+    assert child.stdout is not None
+    found: list[Line] = []
+    rest = b""
+    with selectors.DefaultSelector() as ready:
+        ready.register(child.stdout, selectors.EVENT_READ)
+        while True:
+            if ready.select(LOOK_EVERY_S):
+                data = os.read(child.stdout.fileno(), 1 << 16)
+                if not data:
+                    break
+                at_ns = time.perf_counter_ns() - began_ns
+                *whole, rest = (rest + data).split(b"\n")
+                found += [Line(at_ns, one.decode(errors="replace").rstrip("\r")) for one in whole]
+                del found[KEPT_LINES // 2 : -KEPT_LINES // 2]  # a build that talks without end
+            limits.check_time()
+            limits.check_disk()
+    if rest:
+        found.append(Line(time.perf_counter_ns() - began_ns, rest.decode(errors="replace")))
+    return found
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End what is left of the program's session: asked first, so that it unmounts what it has mounted."""
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(END_WITHIN_S)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    if child.stdout is not None:
+        child.stdout.close()

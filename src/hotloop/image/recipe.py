@@ -1,0 +1,257 @@
+"""Recipe: a Dockerfile with its .dockerignore and context, and what each step reads of the context."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from hotloop.core.dockerfile import Dockerfile, Instruction, Stage, expand_variables, parse_dockerfile
+
+from .context import Context, Ignore, match_sources
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One instruction of a stage, with what holds when it begins.
+
+    ``files`` maps paths of the image to the paths of the context that a COPY or ADD takes there. ``reads`` are all
+    context files whose change makes the builder run the step again; ``from_stages`` are stages it takes files from.
+    """
+
+    stage: Stage
+    position: int
+    instruction: Instruction
+    workdir: str
+    user: str
+    variables: Mapping[str, str]
+    files: Mapping[str, str]
+    reads: frozenset[str]
+    from_stages: tuple[int, ...]
+
+    @property
+    def takes_context(self) -> bool:
+        return self.instruction.name in ("COPY", "ADD") and self.instruction.flag("from") is None
+
+    @property
+    def key(self) -> str:
+        """The step's text without what changes only where its caches lie: equal ones do the same work."""
+        one = self.instruction
+        flags = [f"--{flag.name}={flag.value}" for flag in one.flags if flag.options.get("type") != "cache"]
+        return " ".join([one.name, *flags, *re.sub(r"\s--no-cache-dir(?=\s|$)", " ", one.script).split()])
+
+    @property
+    def cache_mounts(self) -> frozenset[str]:
+        return frozenset(
+            posixpath.normpath(one.get("target") or one.get("dst") or "")
+            for one in self.instruction.mounts
+            if one["type"] == "cache"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What is built. ``replaced`` are packages that a later pip of the file installed again in another version, as the
+    first build's log told; None before a build."""
+
+    text: str
+    ignore_text: str
+    context: Context
+    build_args: Mapping[str, str]
+    replaced: frozenset[str] | None = None
+
+    def with_texts(self, text: str | None = None, ignore_text: str | None = None) -> Recipe:
+        return replace(
+            self,
+            text=self.text if text is None else text,
+            ignore_text=self.ignore_text if ignore_text is None else ignore_text,
+        )
+
+    @cached_property
+    def dockerfile(self) -> Dockerfile:
+        return parse_dockerfile(self.text)
+
+    @cached_property
+    def admitted(self) -> dict[str, int]:
+        """Context files and their sizes, less what .dockerignore leaves out."""
+        return self.context.admit(Ignore.read(self.ignore_text))
+
+    @cached_property
+    def stages(self) -> tuple[tuple[Step, ...], ...]:
+        """The steps of every stage that the last one needs."""
+        needed: set[int] = set()
+        found = [self._read_stage(stage) for stage in self.dockerfile.stages]
+        open_stages = [len(found) - 1] if found else []
+        while open_stages:
+            index = open_stages.pop()
+            if index not in needed:
+                needed.add(index)
+                open_stages += [one for step in found[index] for one in step.from_stages]
+        return tuple(steps for index, steps in enumerate(found) if index in needed)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(step for stage in self.stages for step in stage)
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """Images that the builder needs, by name; none twice."""
+        values = dict(self.build_args)
+        for one in self.dockerfile.instructions:
+            if one.name == "FROM":
+                break
+            values |= _read_variables(one, expand_variables(one.arguments, values), self.build_args)
+        names = [
+            expand_variables(stage[0].instruction.arguments.split()[0], values)
+            for stage in self.stages
+            if self.dockerfile.find_stage(stage[0].stage.base) in (None, stage[0].stage)
+        ]
+        names += [
+            name
+            for step in self.steps
+            for name in _images_of(step.instruction)
+            if self.dockerfile.find_stage(name) is None
+        ]
+        return tuple(dict.fromkeys(name for name in names if name != "scratch"))
+
+    def _read_stage(self, stage: Stage) -> tuple[Step, ...]:
+        workdir, user, variables = "/", "root", dict(self.build_args)
+        found: list[Step] = []
+        for position, one in enumerate(stage.instructions):
+            expanded = expand_variables(one.arguments, variables)
+            step = Step(
+                stage=stage,
+                position=position,
+                instruction=one,
+                workdir=workdir,
+                user=user,
+                variables=dict(variables),
+                files={},
+                reads=frozenset(),
+                from_stages=self._find_stages(stage, one),
+            )
+            found.append(self._with_files(step, expanded))
+            if one.name == "WORKDIR":
+                workdir = posixpath.normpath(posixpath.join(workdir, expanded.strip("\"'")))
+            elif one.name == "USER":
+                user = expanded
+            elif one.name in ("ENV", "ARG"):
+                variables |= _read_variables(one, expanded, self.build_args)
+        return tuple(found)
+
+    def _find_stages(self, stage: Stage, one: Instruction) -> tuple[int, ...]:
+        if one.name == "FROM":
+            lineage = self.dockerfile.lineage(stage)
+            return (lineage[-2].index,) if len(lineage) > 1 else ()
+        stages = (self.dockerfile.find_stage(name) for name in _images_of(one))
+        return tuple(one.index for one in stages if one is not None and one is not stage)
+
+    def _with_files(self, step: Step, expanded: str) -> Step:
+        one = step.instruction
+        if step.takes_context and not one.heredocs:
+            words = list(one.exec_form or _split(expanded))
+            sources = [word for word in words[:-1] if "://" not in word]
+            matched = match_sources(sources, self.admitted)
+            target = posixpath.join(step.workdir, words[-1]) if words else step.workdir
+            is_folder = len(words) > 2 or target.endswith("/") or posixpath.normpath(target) == step.workdir
+            files = {
+                posixpath.normpath(posixpath.join(target, inner) if is_folder or not is_named else target): path
+                for path, (inner, is_named) in matched.items()
+            }
+            return replace(step, files=files, reads=frozenset(matched))
+        bound = [
+            mount.get("source") or mount.get("src") or "."
+            for mount in one.mounts
+            if mount["type"] == "bind" and not mount.get("from")
+        ]
+        return replace(step, reads=frozenset(match_sources(bound, self.admitted)) if bound else frozenset())
+
+
+class CopiedTexts(Mapping[str, str]):
+    """Texts of copied files by their paths in the image, read when they are asked for."""
+
+    def __init__(self, context: Context, there: Mapping[str, str]) -> None:
+        self._context, self._there = context, there
+
+    def __getitem__(self, path: str) -> str:
+        return (self._context.root / self._there[path]).read_text(encoding="utf-8", errors="replace")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._there)
+
+    def __len__(self) -> int:
+        return len(self._there)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._there
+
+
+def _images_of(one: Instruction) -> tuple[str, ...]:
+    """Stages or images that an instruction takes files from."""
+    given = one.flag("from") if one.name == "COPY" else None
+    return (*([given] if given else ()), *(mount["from"] for mount in one.mounts if mount.get("from")))
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _read_variables(one: Instruction, expanded: str, build_args: Mapping[str, str]) -> dict[str, str]:
+    words = _split(expanded)
+    if one.name == "ENV" and words and "=" not in words[0]:
+        return {words[0]: " ".join(words[1:])}
+    pairs = (word.partition("=") for word in words)
+    return {
+        name: build_args.get(name, value) if one.name == "ARG" else value
+        for name, equals, value in pairs
+        if equals or name in build_args
+    }
+
+
+def list_rerun(recipe: Recipe, edited: str | None) -> frozenset[tuple[int, int]]:
+    """(stage, position) of the steps that a builder runs again after the file changed; without a file: all.
+
+    A COPY from another stage is found in the cache as long as nothing that runs again there may have written what it
+    takes. What a RUN writes is not known: it counts as changed, though its bytes may turn out the same.
+    """
+    rerun: set[tuple[int, int]] = set()
+    again: dict[int, list[Step]] = {}
+    for steps in recipe.stages:
+        is_stale = edited is None
+        for step in steps:
+            is_stale |= edited in step.reads or any(
+                _takes_changed(step, again.get(one, [])) for one in step.from_stages
+            )
+            if is_stale:
+                rerun.add((step.stage.index, step.position))
+        index = steps[0].stage.index
+        again[index] = [step for step in steps if (index, step.position) in rerun]
+        if steps[0].from_stages:
+            again[index] += again[steps[0].from_stages[0]]
+    return frozenset(rerun)
+
+
+def _takes_changed(step: Step, again: Sequence[Step]) -> bool:
+    """Whether a step takes what one of these steps of another stage may have written."""
+    one = step.instruction
+    words = list(one.exec_form or _split(expand_variables(one.arguments, step.variables)))
+    if one.name != "COPY" or len(words) < 2:
+        return bool(again)
+    taken = [posixpath.normpath(posixpath.join("/", word)) for word in words[:-1]]
+    if any(re.search(r"[*?\[$]", word) for word in taken):
+        return bool(again)
+    writers = [other for other in again if other.instruction.name in ("RUN", "COPY", "ADD")]
+    return any(
+        not other.takes_context or any(_overlap(path, place) for path in taken for place in other.files)
+        for other in writers
+    )
+
+
+def _overlap(first: str, second: str) -> bool:
+    return first == second or f"{second}/".startswith(f"{first.rstrip('/')}/") or first.startswith(f"{second}/")

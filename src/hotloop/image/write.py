@@ -1,0 +1,34 @@
+"""A proven recipe -> the user's Dockerfile and .dockerignore, if they still are what was built."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hotloop.core.errors import UsageError
+
+from .recipe import Recipe
+
+
+def write_recipe(before: Recipe, after: Recipe, dockerfile: Path, ignore: Path) -> tuple[Path, ...]:
+    """The files that were changed, each written whole.
+
+    Raises UsageError, and writes nothing, where one is no longer what was measured.
+    """
+    pairs = ((dockerfile, before.text, after.text), (ignore, before.ignore_text, after.ignore_text))
+    for path, old, _ in pairs:
+        now = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if now != old:
+            raise UsageError(f"{path} was changed during the measurement: nothing was written; measure again")
+    changed = [(path, new) for path, old, new in pairs if new != old]
+    for path, new in changed:
+        partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            partial.write_text(new, encoding="utf-8")
+            if path.exists():
+                partial.chmod(path.stat().st_mode & 0o777)
+            partial.replace(path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    return tuple(path for path, _ in changed)

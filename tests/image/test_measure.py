@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.core.image import ImageContents, ImageReport, ScenarioTimes
+from hotloop.image.measure import Measured, Request, count_saved_ns, judge, measure_image
+from hotloop.image.workspace import PREFIX
+from hotloop.image.write import write_recipe
+from hotloop.report import render
+
+from .fake_builder import AROUND_NS, CACHED_NS, COPY_NS, FakeBuilder
+
+DOCKERFILE = (
+    "FROM base:1\nWORKDIR /app\nCOPY . .\nRUN pip install --no-cache-dir -r requirements.txt\nCMD python train.py\n"
+)
+RUN_S = {"pip": 10.0}
+
+
+def make_context(folder: Path, dockerfile: str = DOCKERFILE) -> Path:
+    context = folder / "project"
+    context.mkdir()
+    (context / "Dockerfile").write_text(dockerfile)
+    (context / "train.py").write_text("pass\n")
+    (context / "requirements.txt").write_text("torch\n")
+    return context
+
+
+def measure(context: Path, builder: FakeBuilder, **more: Any) -> Measured:
+    work = context.parent / "work"
+    work.mkdir(exist_ok=True)
+    request = Request(
+        context=context,
+        dockerfile=context / "Dockerfile",
+        builder=builder,
+        work=work,
+        tool_version="1",
+        limit_s=60.0,
+        least_free_bytes=0,
+    )
+    return measure_image(replace(request, **more), lambda text: None)
+
+
+def variant_of(report: ImageReport, name: str) -> Any:
+    return next(one for one in report.variants if one.id == name)
+
+
+def test_forecasts_made_of_the_unchanged_file_meet_the_changed_one(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    found = measure(context, FakeBuilder(RUN_S, {"pip": 4.0}))
+    first, mount, both = (variant_of(found.report, one) for one in ("packages-first", "pip-cache-mount", "together"))
+    assert [one.verdict for one in found.report.variants] == ["baseline", "proven", "proven", "proven"]
+    for variant in (first, mount, both):
+        assert {scenario: times.error_ratio for scenario, times in variant.times.items()} == pytest.approx(
+            {"cold": 0.0, "code": 0.0, "requirements": 0.0}
+        )
+    # start, FROM, WORKDIR, the new COPY, RUN from the cache; COPY again, CMD again
+    assert first.times["code"].median_ns == AROUND_NS + 4 * CACHED_NS + COPY_NS + CACHED_NS
+    assert first.times["code"].cached_count == 4
+    assert (
+        mount.times["requirements"].median_ns == found.report.baseline.times["requirements"].median_ns - 4_000_000_000
+    )
+    assert both.fixes == ("packages-first", "pip-cache-mount")
+    assert found.proven is not None
+    assert "--mount=type=cache" in found.proven.text
+    assert "--no-cache-dir" not in found.proven.text
+    assert os.listdir(tmp_path / "work") == []
+
+
+def test_instructions_that_are_no_step_cost_nothing(tmp_path: Path) -> None:
+    context = make_context(tmp_path, DOCKERFILE.replace("COPY", "ENV A=1\nCOPY", 1))
+    found = measure(context, FakeBuilder(RUN_S, without=("ENV", "CMD")))
+    first = variant_of(found.report, "packages-first")
+    assert {times.error_ratio for times in first.times.values()} == {0.0}
+
+
+def test_the_context_is_left_as_it_was(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    before = {one.name: (one.read_bytes(), one.stat().st_mtime_ns) for one in context.iterdir()}
+    builder = FakeBuilder(RUN_S)
+    measure(context, builder)
+    assert {one.name: (one.read_bytes(), one.stat().st_mtime_ns) for one in context.iterdir()} == before
+    assert builder.is_closed
+
+
+def test_other_contents_are_not_proven(tmp_path: Path) -> None:
+    def list_extra(recipe: Any) -> dict[str, str]:
+        is_moved = recipe.text.index("RUN") < recipe.text.index("COPY . .")
+        return {"/opt/order": "new" if is_moved else "old"}
+
+    found = measure(make_context(tmp_path), FakeBuilder(RUN_S, extra_files=list_extra))
+    first = variant_of(found.report, "packages-first")
+    assert first.verdict == "contents-differ"
+    assert first.reason == "other contents in 1 files: opt/order: digest"
+    assert found.proven is None or "COPY requirements.txt" not in found.proven.text
+
+
+def test_files_that_differ_from_build_to_build_count_for_no_fix(tmp_path: Path) -> None:
+    count = iter(range(1000))
+    builder = FakeBuilder(RUN_S, extra_files=lambda recipe: {"/var/log/build": str(next(count))})
+    first = variant_of(measure(make_context(tmp_path), builder).report, "packages-first")
+    assert first.verdict == "proven"
+    assert first.contents.unstable_count == 1
+
+
+def test_a_gain_within_the_noise_is_none(tmp_path: Path) -> None:
+    builder = FakeBuilder({"pip": 0.3}, noise_ns=lambda number: (number % 3) * 500_000_000)
+    found = measure(make_context(tmp_path), builder)
+    assert {one.verdict for one in found.report.variants[1:]} == {"no-gain"}
+    assert found.proven is None
+    assert found.report.next is None
+
+
+def test_without_base_image_no_second_is_stated(tmp_path: Path) -> None:
+    found = measure(make_context(tmp_path), FakeBuilder(RUN_S, is_absent=True))
+    assert found.report.builder is None
+    assert "base:1: connection refused; pull it or build it first" in found.report.reason
+    for variant in found.report.variants:
+        assert all(not times.samples_ns and times.forecast_ns is None for times in variant.times.values())
+    code = [variant_of(found.report, one).times["code"] for one in ("as-is", "packages-first")]
+    assert [(one.cached_count, one.steps_count) for one in code] == [(2, 5), (4, 6)]
+    assert found.proven is None
+    text = render("terminal", found.report)
+    assert "3 of 5 steps" in text
+    assert "without seconds" in text
+
+
+def test_a_file_that_does_not_build_is_the_users_to_mend(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not build: exit status 1"):
+        measure(make_context(tmp_path, DOCKERFILE + "RUN fail\n"), FakeBuilder(RUN_S))
+
+
+def test_the_limit_keeps_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = FakeBuilder(RUN_S, {"pip": 4.0})
+    began_s = time.monotonic()
+    monkeypatch.setattr(
+        "hotloop.image.program.time.monotonic", lambda: began_s + (1000 if builder.variant == "pip-cache-mount" else 0)
+    )
+    found = measure(make_context(tmp_path), builder)
+    assert found.report.stopped == "--limit-s is over"
+    assert variant_of(found.report, "packages-first").verdict == "proven"
+    late = variant_of(found.report, "pip-cache-mount")
+    assert (late.verdict, late.reason) == ("not-built", "--limit-s was over")
+    assert late.times["requirements"].forecast_ns is not None
+    assert found.proven is not None
+    assert "--mount" not in found.proven.text
+
+
+def test_what_a_later_pip_replaces_is_dropped(tmp_path: Path) -> None:
+    text = "FROM base:1\nRUN pip install torch==1\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n"
+    log = {"-r req": ["  Attempting uninstall: torch", "    Found existing installation: torch 1"]}
+    found = measure(make_context(tmp_path, text), FakeBuilder({"-r req": 6.0, "torch==1": 5.0}, log=log))
+    once = variant_of(found.report, "install-once")
+    assert once.times["cold"].error_ratio == pytest.approx(0.0)
+    assert "-RUN pip install torch==1" in once.diff
+
+
+def test_git_says_how_often_a_rebuild_is_paid(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+
+    def git(*words: str, age_days: float) -> None:
+        moment = f"{int(time.time() - age_days * 86_400)} +0000"
+        names = {f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        dates = {"GIT_AUTHOR_DATE": moment, "GIT_COMMITTER_DATE": moment}
+        subprocess.run(["git", *words], cwd=context, check=True, env={**os.environ, **names, **dates})
+
+    git("init", "-q", age_days=200)
+    git("add", ".", age_days=200)
+    git("commit", "-qm", "begin", age_days=200)
+    for number in range(6):
+        (context / "train.py").write_text(f"print({number})\n")
+        git("commit", "-qam", "more", age_days=number + 1)
+    (context / ".gitignore").write_text("/data/\n")
+    (context / "data").mkdir()
+    (context / "data" / "a.bin").write_text("1")
+    found = measure(context, FakeBuilder(RUN_S), with_left_out=False)
+    code = found.report.edits["code"]
+    assert (code.path, code.commits_count, found.report.days) == ("train.py", 6, 90.0)
+    assert found.report.a_month("code") == 2.0
+    first = variant_of(found.report, "packages-first")
+    base = found.report.baseline.times
+    assert first.saved_ns_a_month == 2 * (base["code"].median_ns - first.times["code"].median_ns)
+    ignore = variant_of(found.report, "dockerignore")
+    assert ignore.contents.left_out_count == 1 + sum(one.is_file() for one in (context / ".git").rglob("*"))
+    assert ignore.contents.are_same
+    assert "+/.git\n+/data\n" in ignore.diff
+    assert found.proven is not None
+    assert found.proven.ignore_text == ""
+
+
+def test_a_file_that_no_copy_takes_cannot_be_edited(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--edit other\.py: no COPY of the Dockerfile takes this file"):
+        measure(make_context(tmp_path), FakeBuilder(RUN_S), edit="other.py")
+
+
+def test_what_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    found = measure(context, FakeBuilder(RUN_S))
+    assert found.proven is not None
+    paths = context / "Dockerfile", context / ".dockerignore"
+    (context / "Dockerfile").write_text("FROM other\n")
+    with pytest.raises(UsageError, match="was changed during the measurement"):
+        write_recipe(found.before, found.proven, *paths)
+    assert (context / "Dockerfile").read_text() == "FROM other\n"
+    (context / "Dockerfile").write_text(DOCKERFILE)
+    assert write_recipe(found.before, found.proven, *paths) == (context / "Dockerfile",)
+    assert (context / "Dockerfile").read_text() == found.proven.text
+
+
+def test_a_report_is_read_again(tmp_path: Path) -> None:
+    report = measure(make_context(tmp_path), FakeBuilder(RUN_S, {"pip": 4.0})).report
+    assert ImageReport.from_json(report.to_json()) == report
+    text = render("terminal", report)
+    assert "with the 2 proven fixes 450 ms" in text
+    assert "unknown" in text  # minutes a month, without git
+    for form in ("html", "markdown"):
+        assert "the 2 proven fixes 450 ms" in render(form, report)
+
+
+def make_times(*seconds: float) -> ScenarioTimes:
+    return ScenarioTimes(samples_ns=tuple(round(one * 1e9) for one in seconds))
+
+
+def test_a_difference_counts_above_the_spread() -> None:
+    assert count_saved_ns(make_times(5.0, 5.1, 5.2), make_times(4.0, 4.1, 4.2)) == 1_000_000_000
+    assert count_saved_ns(make_times(5.0, 5.1, 6.5), make_times(4.0, 4.1, 4.2)) == 0
+    assert count_saved_ns(make_times(5.0), make_times(4.8)) == 0
+    same = ImageContents(files_count=1)
+    slower = {"cold": make_times(9.0), "code": make_times(1.0)}
+    assert judge({"cold": make_times(5.0), "code": make_times(5.0)}, slower, same) == ("no-gain", "slower: cold")
+
+
+def test_abandoned_work_is_removed_and_live_work_is_not(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    dead = tmp_path / "work" / f"{PREFIX}dead"
+    (dead / "store").mkdir(parents=True)
+    (dead / "lock").touch()
+    live = tmp_path / "work" / f"{PREFIX}live"
+    live.mkdir()
+    import fcntl
+
+    with (live / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        measure(context, FakeBuilder(RUN_S))
+        assert not dead.exists()
+        assert live.exists()

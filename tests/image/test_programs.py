@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.image.builder import FoundFile
+from hotloop.image.builders import BUILDERS, docker
+from hotloop.image.builders.buildah import read_build
+from hotloop.image.contents import compare_contents
+from hotloop.image.forecast import measure_fetching
+from hotloop.image.image_tree import hash_file, walk
+from hotloop.image.program import BuildFailed, LimitReached, Limits, Line, Output, run_limited
+from hotloop.image.workspace import open_workspace, remove_abandoned
+
+RECORDED = """\
+120 [1/2] STEP 1/3: FROM localhost/base:1 AS wheels
+180 [1/2] STEP 2/3: COPY requirements.txt .
+240 --> Using cache 5da2f0a0908caf2f0a32da6863848595703241f9a75e22bb41951329a099430a
+242 --> 5da2f0a0908
+250 [1/2] STEP 3/3: RUN pip wheel -r requirements.txt
+900 Collecting x
+4200 --> 9d82b4a71a7
+4230 [2/2] STEP 1/2: FROM localhost/base:1
+4260 [2/2] STEP 2/2: COPY --from=wheels /wheels /wheels
+4400 [2/2] COMMIT localhost/t:1
+4500 --> 8884a0c6f33
+4510 Successfully tagged localhost/t:1"""
+"""What buildah 1.28.2 printed, each line behind the milliseconds at which it came."""
+
+
+def make_limits(folder: Path, seconds: float = 60.0, least_free_bytes: int = 0) -> Limits:
+    return Limits(deadline_s=time.monotonic() + seconds, least_free_bytes=least_free_bytes, folder=folder)
+
+
+def test_steps_of_a_recorded_build() -> None:
+    lines = [line.partition(" ") for line in RECORDED.splitlines()]
+    build = read_build(Output(tuple(Line(int(at) * 1_000_000, text) for at, _, text in lines), 4_600_000_000))
+    steps = [(one.stage, one.position, one.is_cached, one.duration_ns // 1_000_000) for one in build.steps]
+    assert steps == [(0, 0, True, 60), (0, 1, True, 70), (0, 2, False, 3980), (1, 0, True, 30), (1, 1, False, 140)]
+    assert build.cached_count == 3
+    assert build.around_ns == 320_000_000
+    assert build.steps[2].lines[0] == Line(650_000_000, "Collecting x")
+
+
+def test_what_a_filled_cache_saves_is_read_from_the_log() -> None:
+    said = ["Collecting a", "  Downloading a.whl (60 MB)", "     ━━━ 60/60 MB", "Collecting b", "  Using cached b.whl"]
+    said += ["Building wheels", "  Building wheel for c: started", "  Building wheel for c: finished", "Installing"]
+    lines = [Line(at * 10, text) for at, text in enumerate(said)]
+    assert measure_fetching(lines, 1000) == (30 - 10) + (80 - 60)
+
+
+def test_a_program_ends_with_its_limits(tmp_path: Path) -> None:
+    variables = dict(os.environ)
+    assert [one.text for one in run_limited(["echo", "a"], variables, make_limits(tmp_path)).lines] == ["a"]
+    with pytest.raises(BuildFailed, match="wrong"):
+        run_limited(["sh", "-c", "echo wrong; exit 3"], variables, make_limits(tmp_path))
+    with pytest.raises(UsageError, match=r"need more disk .* no space left on device; free some"):
+        run_limited(["sh", "-c", "echo write: no space left on device; exit 1"], variables, make_limits(tmp_path))
+    with pytest.raises(UsageError, match="GB are left"):
+        run_limited(["true"], variables, make_limits(tmp_path, least_free_bytes=1 << 60))
+    marker = tmp_path / "marker"
+    began_s = time.monotonic()
+    with pytest.raises(LimitReached):
+        run_limited(["sh", "-c", f"sleep 30 & sleep 30; touch {marker}"], variables, make_limits(tmp_path, 0.2))
+    assert time.monotonic() - began_s < 10
+    assert not marker.exists()
+
+
+def test_only_buildah_and_docker_build() -> None:
+    assert "buildah" in BUILDERS
+    with pytest.raises(UsageError, match="unknown id 'kaniko'"):
+        BUILDERS["kaniko"]
+
+
+def test_contents_are_compared_by_bytes_mode_and_owner() -> None:
+    def file(digest: str, mode: int = 0o644) -> FoundFile:
+        return FoundFile("-", mode, "0:0", digest)
+
+    before = {"a": file("1"), "b": file("1"), "app/.git/x": file("1"), "root/.cache/pip/y": file("1"), "log": file("1")}
+    after = {"a": file("1"), "b": file("1", 0o600), "c": file("1"), "log": file("2")}
+    found = compare_contents(before, after, left_out=["app/.git/x"], caches=["/root/.cache/pip"], unstable=["log"])
+    assert found.differences == ("b: mode", "c: only with the fix")
+    assert found.left_out == ("app/.git/x", "root/.cache/pip/y")
+    assert (found.differences_count, found.left_out_count, found.unstable_count, found.are_same) == (2, 2, 1, False)
+
+
+def test_the_time_in_a_pyc_is_no_content(tmp_path: Path) -> None:
+    def pyc(flags: int, moment: int, code: bytes = b"code") -> io.BytesIO:
+        return io.BytesIO(b"mgc\n" + flags.to_bytes(4, "little") + moment.to_bytes(4, "little") + bytes(4) + code)
+
+    assert hash_file(pyc(0, 1), is_pyc=True) == hash_file(pyc(0, 2), is_pyc=True)
+    assert hash_file(pyc(0, 1), is_pyc=True) != hash_file(pyc(0, 1, b"edoc"), is_pyc=True)
+    assert hash_file(pyc(3, 1), is_pyc=True) != hash_file(pyc(3, 2), is_pyc=True)
+    assert hash_file(pyc(0, 1), is_pyc=False) != hash_file(pyc(0, 2), is_pyc=False)
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "b").symlink_to("nowhere")
+    assert [(one["path"], one["kind"]) for one in walk(str(tmp_path))] == [("a", "-"), ("b", "l")]
+
+
+HOLDER = """
+import subprocess, sys, time
+from pathlib import Path
+from hotloop.image.program import Limits, run_limited
+from hotloop.image.workspace import open_workspace
+with open_workspace(Path(sys.argv[1])) as (root, lock):
+    limits = Limits(deadline_s=time.monotonic() + 60, least_free_bytes=0, folder=root)
+    run_limited(["sh", "-c", f"touch {sys.argv[2]}; sleep 2"], {"PATH": "/usr/bin:/bin"}, limits, lock=lock)
+"""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_measurement_leaves_nothing_for_long(sign: int, tmp_path: Path) -> None:
+    work, marker = tmp_path / "work", tmp_path / "marker"
+    work.mkdir()
+    child = subprocess.Popen([sys.executable, "-c", HOLDER, str(work), str(marker)], stderr=subprocess.DEVNULL)
+    _wait_until(marker.exists)
+    assert remove_abandoned(work) == 0
+    child.send_signal(sign)
+    child.wait()
+    if sign == signal.SIGKILL:
+        assert len(os.listdir(work)) == 1
+        assert remove_abandoned(work) == 0  # its builder goes on, and holds the lock
+        _wait_until(lambda: remove_abandoned(work) == 1)
+    assert os.listdir(work) == []
+
+
+def _wait_until(is_so: object) -> None:
+    deadline_s = time.monotonic() + 20
+    while not is_so():  # type: ignore[operator]
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def test_no_folder_to_work_in_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot work in .*; give --work FOLDER"), open_workspace(tmp_path / "absent"):
+        pass
+
+
+PLAIN = """\
+#1 [internal] load build definition from Dockerfile
+#1 DONE 0.0s
+#5 [wheels 1/3] FROM localhost/base:1@sha256:1f
+#5 DONE 0.1s
+#6 [wheels 2/3] COPY requirements.txt .
+#6 CACHED
+#7 [wheels 3/3] RUN pip wheel -r requirements.txt
+#7 0.650 Collecting x
+#7 DONE 3.9s
+#8 [stage-1 2/2] COPY --from=wheels /wheels /wheels
+#8 DONE 0.2s
+#9 exporting to image
+#9 exporting layers 0.3s done
+#9 DONE 0.4s"""
+"""Written after BuildKit's --progress plain."""
+
+
+def test_steps_of_buildkits_plain_progress() -> None:
+    text = "FROM a AS wheels\nCOPY requirements.txt .\nRUN pip wheel -r requirements.txt\nFROM a\n"
+    text += "COPY --from=wheels /wheels /wheels\n"
+    build = docker.read_build(Output(tuple(Line(0, line) for line in PLAIN.splitlines()), 5_000_000_000), text)
+    steps = [(one.stage, one.position, one.is_cached, one.duration_ns) for one in build.steps]
+    second_ns = 1_000_000_000
+    assert steps == [
+        (0, 0, True, second_ns // 10),
+        (0, 1, True, 0),
+        (0, 2, False, 39 * second_ns // 10),
+        (1, 1, False, second_ns // 5),
+    ]
+    assert build.steps[2].lines == (Line(650_000_000, "Collecting x"),)
+    assert build.around_ns == 800_000_000
+
+
+def test_docker_without_a_daemon_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "docker"
+    program.write_text('#!/bin/sh\ntest "$1" = buildx || { echo "Cannot connect to the Docker daemon" >&2; exit 1; }\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(
+        UsageError, match=r"docker version fails: Cannot connect .* start its daemon, or give --builder"
+    ):
+        docker.Docker().describe()
