@@ -20,9 +20,11 @@ from hotloop.cli.parser import build_parser
 from hotloop.cli.report_command import read_content
 from hotloop.core.acts import Act
 from hotloop.core.findings import Safety, Skipped
+from hotloop.core.lint import FILE_KINDS, LintRule
 from hotloop.core.rules import Rule
 from hotloop.core.techniques import Setting, Technique
 from hotloop.diagnose import RULES
+from hotloop.lint import LINT_RULES
 from hotloop.report import render
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,6 +58,7 @@ def find_stale_pages(root: Path) -> dict[str, str]:
     vocabulary = replace_block(vocabulary, describe_who(ACTS), WHO_BEGIN)
     wanted = {
         "docs/rules.md": describe_rules(RULES),
+        "docs/lint-rules.md": describe_lint_rules(LINT_RULES),
         "docs/techniques.md": describe_techniques(TECHNIQUES) + describe_by_hand(BY_HAND),
         "docs/vocabulary.md": replace_block(vocabulary, describe_acts(ACTS), ACTS_BEGIN),
         "docs/cli.md": describe_commands(),
@@ -88,6 +91,24 @@ def describe_rules(rules: Mapping[str, Rule]) -> str:
     for one in rules.values():
         manual = re.sub(r"^## ", "### ", one.manual, flags=re.MULTILINE)
         lines += ["", f"## {one.id}", "", f"{one.summary[0].upper()}{one.summary[1:]}.{_mark(one)}", "", manual]
+    return "\n".join(lines) + "\n"
+
+
+def describe_lint_rules(rules: Mapping[str, LintRule]) -> str:
+    """docs/lint-rules.md: the static checks by kind of file, then every check's manual."""
+    lines = [
+        NOTE,
+        "# Rules of lint",
+        "",
+        "What [`hotloop lint`](lint.md) looks for in files, without running them. `hotloop rule ID` prints one.",
+    ]
+    for kind, noun in FILE_KINDS.items():
+        lines += ["", f"| {noun} | the fault |", "|---|---|"]
+        lines += [f"| [{one.id}](#{one.id}) | {_cell(one.summary)} |" for one in rules.values() if one.reads == kind]
+    for one in rules.values():
+        manual = re.sub(r"^## ", "### ", one.manual, flags=re.MULTILINE)
+        head = f"{one.summary[0].upper()}{one.summary[1:]} ({FILE_KINDS[one.reads]})."
+        lines += ["", f"## {one.id}", "", head, "", manual]
     return "\n".join(lines) + "\n"
 
 

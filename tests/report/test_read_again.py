@@ -235,7 +235,7 @@ def test_every_kind_of_report_is_read_and_drawn_again(
     assert capsys.readouterr().out.startswith("## ")
     assert main(["report", file, "--format", "sarif"]) == (0 if kind == "check" else 2)
     if kind != "check":
-        assert capsys.readouterr().err == f"hotloop: sarif supports only reports of check, not of {kind}\n"
+        assert capsys.readouterr().err == f"hotloop: sarif supports only reports of check, lint, not of {kind}\n"
 
 
 @pytest.mark.parametrize(

@@ -24,16 +24,19 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from hotloop.cli.show import choose_width
     from hotloop.diagnose import RULES
+    from hotloop.lint import LINT_RULES
     from hotloop.report.manual import manual_to_text
 
     if arguments.id is None:
-        width = max(len(rule_id) for rule_id in RULES)
-        for rule_id, rule in RULES.items():
-            print(f"{rule_id:{width}}  {rule.summary}")
+        for group in (RULES, LINT_RULES):
+            width = max(len(rule_id) for rule_id in group)
+            for rule_id in group:
+                print(f"{rule_id:{width}}  {group[rule_id].summary}")
+            print("\nChecks of hotloop lint:\n" if group is RULES else "", end="")
         print("\nTo explain one: hotloop rule ID")
         return 0
-    if arguments.id in set(RULES):
-        rule = RULES[arguments.id]
+    if arguments.id in {*RULES, *LINT_RULES}:
+        rule = RULES[arguments.id] if arguments.id in set(RULES) else LINT_RULES[arguments.id]
         page = f"# {rule.id}: {rule.summary}\n\n{rule.manual}"
     else:
         page = _describe_fix(arguments.id)
@@ -47,12 +50,13 @@ def _describe_fix(fix_id: str) -> str:
     from hotloop.core.errors import UsageError
     from hotloop.core.spelling import suggest_known
     from hotloop.diagnose import RULES
+    from hotloop.lint import LINT_RULES
 
     if fix_id in BY_HAND:
         act = BY_HAND[fix_id]
         return f"# {fix_id}: {act.summary} (by hand)\n\n## What to do\n{act.manual}"
     if fix_id not in TECHNIQUES:
-        raise UsageError(f"unknown id {fix_id!r}{suggest_known(fix_id, [*RULES, *TECHNIQUES, *BY_HAND])}")
+        raise UsageError(f"unknown id {fix_id!r}{suggest_known(fix_id, [*RULES, *LINT_RULES, *TECHNIQUES, *BY_HAND])}")
     technique = TECHNIQUES[fix_id]
     page = f"# {technique.id}: {technique.summary} ({technique.numerics.value})\n\n{technique.manual}"
     if technique.settings:

@@ -1,0 +1,67 @@
+"""hotloop lint: static checks of training scripts, Dockerfiles, batch scripts and manifests, with certain fixes."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+ORDER, SUMMARY = 11, "check training scripts, Dockerfiles, batch scripts and manifests without running them"
+
+
+def add_parser(subparsers: Any) -> None:
+    from hotloop.cli.show import add_output_options
+
+    parser = subparsers.add_parser(
+        "lint",
+        help=SUMMARY,
+        description="Check training scripts, Dockerfiles, Slurm batch scripts and Kubernetes manifests without running "
+        "them. Exits with 1 if there is a finding of severity high or medium.",
+    )
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="files, or folders that are searched")
+    parser.add_argument("--fix", action="store_true", help="write the fixes that are certain, then check again")
+    parser.add_argument("--diff", action="store_true", help="print what --fix would write as a diff, and write nothing")
+    parser.add_argument(
+        "--save-seconds",
+        type=float,
+        metavar="S",
+        help="how long a checkpoint takes: also check that signals and grace periods leave time for it",
+    )
+    add_output_options(parser, kind="lint")
+    parser.add_argument("--sarif", metavar="FILE", help="write the report as SARIF 2.1.0")
+    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 whatever was found")
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from hotloop import __version__
+    from hotloop.cli.show import check_outputs, find_surface, show_report, write_text
+    from hotloop.core.errors import UsageError
+    from hotloop.lint import LINT_RULES, lint_paths
+    from hotloop.lint.fixes import make_repairs, write_repairs
+    from hotloop.report import render
+
+    check_outputs(arguments.json, arguments.html, arguments.sarif)
+    if arguments.fix and arguments.diff:
+        raise UsageError("--fix writes and --diff does not; give one of them")
+    if arguments.save_seconds is not None and not arguments.save_seconds > 0:
+        raise UsageError(f"--save-seconds {arguments.save_seconds:g}: give a number of seconds above 0")
+    report, read = lint_paths(arguments.paths, __version__, save_s=arguments.save_seconds)
+    repairs = make_repairs(report.findings, read) if arguments.fix or arguments.diff else []
+    if arguments.fix and repairs:
+        write_repairs(repairs)
+        report, _ = lint_paths(arguments.paths, __version__, save_s=arguments.save_seconds)
+        report = replace(report, fixed_count=sum(one.count for one in repairs))
+    manuals = {rule_id: rule.manual for rule_id, rule in LINT_RULES.items()}
+    if arguments.sarif is not None:
+        write_text(arguments.sarif, render("sarif", report, find_surface(sys.stdout, manuals=manuals)))
+    if arguments.diff:
+        sys.stdout.write("".join(one.diff() for one in repairs))
+        arguments.quiet = True
+    show_report(report, arguments, sys.stdout, manuals=manuals)
+    return 1 if report.has_serious and not arguments.exit_zero else 0

@@ -1,0 +1,139 @@
+"""Paths -> the files that a rule may read, each with its kind and text; what cannot be read has a reason."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotloop.core.errors import UsageError
+from hotloop.core.lint import FILE_KINDS, Unread
+
+MOST_BYTES = 2 << 20
+"""Of one file: what people write by hand is far smaller."""
+MOST_FILES = 50_000
+SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages", "third_party"})
+SHELL_SUFFIXES = ("", ".sh", ".bash", ".sbatch", ".slurm", ".batch", ".job")
+DOCKERFILE_NAME = re.compile(r"(?i)((.+\.)?(Dockerfile|Containerfile)|Dockerfile[._-].+)$")
+NO_DOCKERFILE = re.compile(r"(?i)\.(dockerignore|md|py|sh|ya?ml|j2|jinja2?|tmpl|template|txt|json|bak|orig)$")
+_TEST = re.compile(r"(test_.*|.*_test|conftest)\.py$")
+"""Tests take steps, but they are no training; one that is named by the user is read."""
+_IGNORE = re.compile(r"#\s*hotloop:\s*ignore(?:\[([\w\s,-]*)\])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """``path`` as it was given or found; ``data`` are its bytes, of which ``text`` was decoded. ``kind`` is a key of
+    FILE_KINDS."""
+
+    path: str
+    kind: str
+    data: bytes
+    text: str
+
+
+def find_files(paths: Sequence[str], kinds: Sequence[str] = tuple(FILE_KINDS)) -> Iterator[SourceFile | Unread]:
+    """Every file under the paths that a rule may read, in order of its name; links, hidden folders and tests of
+    Python are passed over.
+
+    Raises UsageError for a path that does not exist.
+    """
+    for path in paths:
+        if not os.path.lexists(path):
+            raise UsageError(f"{path}: no such file or folder; give the paths of scripts, or a folder with them")
+    count = 0
+    for path in paths:
+        found: Iterator[str | Unread] = _walk(path) if os.path.isdir(path) else iter((path,))
+        for name in found:
+            if isinstance(name, Unread):
+                yield name
+                continue
+            read = _read(name, is_named=name == path)
+            if read is None or (isinstance(read, SourceFile) and read.kind not in kinds):
+                continue
+            count += 1
+            if count > MOST_FILES:
+                yield Unread(file=path, reason=f"only the first {MOST_FILES:,} files were read; give smaller folders")
+                return
+            yield read
+
+
+def _walk(root: str) -> Iterator[str | Unread]:
+    failed: list[OSError] = []
+    for folder, folders, names in os.walk(root, onerror=failed.append):
+        folders[:] = sorted(name for name in folders if not _is_foreign(folder, name))
+        for name in sorted(names):
+            if not os.path.islink(os.path.join(folder, name)) and not _TEST.match(name):
+                yield os.path.normpath(os.path.join(folder, name))
+    yield from (Unread(file=str(one.filename), reason=one.strerror or "unreadable") for one in failed)
+
+
+def _is_foreign(folder: str, name: str) -> bool:
+    """Whether a folder holds what others wrote: hidden ones, installed packages, environments."""
+    hidden = name.startswith(".") and name not in (".github", ".devcontainer")
+    return hidden or name in SKIPPED_FOLDERS or os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+
+
+def _read(path: str, *, is_named: bool) -> SourceFile | Unread | None:
+    """None for a file that no rule reads; ``is_named`` is one that the user gave himself."""
+    name = os.path.basename(path)
+    suffix = os.path.splitext(name)[1].lower()
+    is_docker = DOCKERFILE_NAME.match(name) is not None and not NO_DOCKERFILE.search(name)
+    may_be = is_docker or suffix in (".py", ".yaml", ".yml") or suffix in SHELL_SUFFIXES
+    if not may_be and not is_named:
+        return None
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return Unread(file=path, reason="not a regular file") if is_named else None
+        if status.st_size > MOST_BYTES:
+            known = is_named or is_docker or suffix == ".py"
+            reason = f"{status.st_size / 2**20:.0f} MiB; the limit is {MOST_BYTES >> 20} MiB"
+            return Unread(file=path, reason=reason) if known else None
+        data = Path(path).read_bytes()
+    except OSError as error:
+        return Unread(file=path, reason=error.strerror or "unreadable")
+    kind = "dockerfile" if is_docker else _find_kind(data, suffix)
+    if kind is None:
+        named = "no training script, Dockerfile, batch script of Slurm or Kubernetes manifest"
+        return Unread(file=path, reason=named) if is_named else None
+    try:
+        return SourceFile(path=path, kind=kind, data=data, text=data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        return Unread(file=path, reason=f"not UTF-8 (byte {error.start})")
+
+
+def _find_kind(data: bytes, suffix: str) -> str | None:
+    if suffix == ".py":
+        return "python"
+    if suffix in (".yaml", ".yml"):
+        return "kubernetes" if re.search(rb"(?m)^ *kind:", data) and re.search(rb"(?m)^ *apiVersion:", data) else None
+    if suffix in SHELL_SUFFIXES and re.search(rb"(?m)^#SBATCH\s", data[:65536]):
+        return "sbatch"
+    return None
+
+
+def find_ignored(text: str) -> dict[int, frozenset[str] | None]:
+    """Line -> the rules that ``# hotloop: ignore[id, id]`` turns off there; None turns off all.
+
+    A comment on a line of its own is about the next line that is no comment.
+    """
+    found: dict[int, frozenset[str] | None] = {}
+    if "hotloop:" not in text:
+        return found
+    lines = text.split("\n")
+    for at, line in enumerate(lines):
+        match = _IGNORE.search(line)
+        if match is None:
+            continue
+        ids = match.group(1)
+        rules = None if ids is None else frozenset(part.strip() for part in ids.split(",") if part.strip())
+        about = at
+        if line.lstrip().startswith("#"):
+            about = next((n for n in range(at + 1, len(lines)) if not lines[n].lstrip().startswith("#")), at)
+        before = found.get(about + 1, frozenset())
+        found[about + 1] = None if rules is None or before is None else before | rules
+    return found

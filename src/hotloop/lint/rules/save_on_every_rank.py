@@ -1,0 +1,108 @@
+"""save-on-every-rank: all ranks write the same checkpoint file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.lint.script import FUNCTIONS, Script
+
+RANK = re.compile(
+    r"(?i)rank|world|main|master|primary|is_first|zero|leader|chief|root|writer|logger|log_dir|gpu|device|shard|worker|writes?\b"
+)
+ONE_RANK = re.compile(r"(?i)rank|master|primary|once|zero")
+STARTED = re.compile(r"init_process_group|init_distributed|DistributedDataParallel|dist_init")
+MAY_SAVE_APART = re.compile(
+    r"(?i)FullyShardedDataParallel|FSDP|fully_shard|deepspeed|tensor_parallel|pipeline_parallel|megatron"
+)
+
+
+@lint_rule("save-on-every-rank", "all ranks write the same checkpoint file", reads="python")
+def save_on_every_rank(script: Script) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a `torch.save` in the loop of a distributed training that no test of the rank guards, to a path that does
+    not name the rank.
+
+    ## Why it costs
+    All ranks write the same file at the same time. On a shared file system the writes mix, and what is loaded later may
+    be broken; in any case every rank waits for a write that one would do.
+
+    ## How to tell
+    The file starts a process group, `torch.save` runs in or below a training's loop, and neither a test around it nor
+    its path mentions a rank or a main process.
+
+    ## What to do
+    `if torch.distributed.get_rank() == 0:` around the save, and a barrier behind it if other ranks read the file.
+
+    ## When it is wrong
+    If the caller in another file guards it, or the path differs by rank through the working directory.
+    """
+    if not any(STARTED.search(name) for _, name in script.calls) or MAY_SAVE_APART.search(script.text):
+        return
+    for call in script.calls_of("torch.save"):
+        if len(call.args) < 2 or _names_rank(script, call.args[1]) or not _is_reached_unguarded(script, call, 0):
+            continue
+        if not _is_in_training(script, call):
+            continue
+        yield LintFinding(
+            severity=Severity.MEDIUM,
+            line=call.lineno,
+            message=f"every rank writes {script.source(call.args[1])} at the same time: no test of the rank guards it",
+            advice="save on one rank: if torch.distributed.get_rank() == 0",
+        )
+
+
+def _names_rank(script: Script, path: ast.expr) -> bool:
+    """Whether the path, or what its names were assigned, mentions a rank."""
+    texts = [ast.get_source_segment(script.text, path) or ""]
+    for one in ast.walk(path):
+        if isinstance(one, (ast.Name, ast.Attribute)):
+            values = script.assigned.get(script.name(one), [])
+            texts += [ast.get_source_segment(script.text, value) or "" for value in values]
+    return any(re.search(r"(?i)rank|local|getpid|hostname|uuid|buffer|BytesIO", text) for text in texts)
+
+
+def _is_reached_unguarded(script: Script, node: ast.AST, depth: int) -> bool:
+    """Whether some way to the node, through callers of this file, passes no test that may be one of the rank."""
+    scope = script.scope(node)
+    if any(isinstance(test, ast.expr) and _asks_rank(script, test) for test in script.conditions(node, scope)):
+        return False
+    if not isinstance(scope, FUNCTIONS):
+        return True
+    if ONE_RANK.search(" ".join([scope.name, *(script.name(one) for one in scope.decorator_list)])):
+        return False
+    for one in ast.walk(scope):  # if rank != 0: return
+        if isinstance(one, ast.If) and one.lineno < getattr(node, "lineno", 0):
+            leaves = any(isinstance(inner, (ast.Return, ast.Continue, ast.Raise)) for inner in one.body)
+            if leaves and _asks_rank(script, one.test):
+                return False
+    if any(script.within(step.container, scope) or step.container is scope for step in script.training):
+        return True
+    return depth < 3 and any(_is_reached_unguarded(script, call, depth + 1) for call in script.callers(scope))
+
+
+def _asks_rank(script: Script, test: ast.expr) -> bool:
+    """Whether a test, or what its names were assigned, may be one of the rank."""
+    texts = [ast.get_source_segment(script.text, test) or ""]
+    for one in ast.walk(test):
+        if isinstance(one, (ast.Name, ast.Attribute)):
+            values = script.assigned.get(script.name(one), [])
+            texts += [ast.get_source_segment(script.text, value) or "" for value in values]
+    return any(RANK.search(text) for text in texts)
+
+
+def _is_in_training(script: Script, call: ast.Call) -> bool:
+    """Whether the save is in a function that trains, or is called from one."""
+    scopes = {id(step.scope) for step in script.training} | {id(script.scope(step.loop)) for step in script.training}
+    scopes |= {
+        id(script.scope(one))
+        for step in script.training
+        if isinstance(step.scope, FUNCTIONS)
+        for one in script.callers(step.scope)
+    }
+    scope = script.scope(call)
+    callers = script.callers(scope) if isinstance(scope, FUNCTIONS) else []
+    return id(scope) in scopes or any(id(script.scope(one)) in scopes for one in callers)

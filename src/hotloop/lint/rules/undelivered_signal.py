@@ -1,0 +1,48 @@
+"""undelivered-signal: the signal before the time limit does not reach what handles it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.lint.batch import Batch
+
+
+@lint_rule("undelivered-signal", "the signal before the time limit does not reach what handles it", reads="sbatch")
+def undelivered_signal(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Compares `--signal` with what could handle it: a `trap` of the batch script, or programs that srun started.
+
+    ## Why it costs
+    The last save never runs, and everything since the last checkpoint is computed again.
+
+    ## How to tell
+    With `B:` only the batch shell gets the signal; without it, only programs under srun do. Medium where `B:` meets a
+    script without `trap`, or where `B:` is missing and the script starts its training without srun.
+
+    ## What to do
+    `--signal=B:USR1@300` with a `trap` that passes it on to a background process, or `--signal=USR1@300` with srun.
+
+    ## When it is wrong
+    If a program that the script starts, such as submitit, sets the handler in another way.
+    """
+    signal = batch.signal
+    option = batch.option("signal")
+    if signal is None or option is None or batch.find(r"\bsubmitit\b|^\s*exec\s"):
+        return
+    traps, starts = batch.find(r"(^|[;&\s])trap\s"), batch.find(r"(^|[\s;&(\"'])(srun|mpirun)\b")
+    sources = batch.find(r"^\s*(source|\.)\s")
+    name, seconds, is_for_shell = signal
+    problem = ""
+    if is_for_shell and not traps and not sources:
+        problem = f"only the batch shell gets {name} {seconds} s before the end, and it has no trap for it"
+    elif not is_for_shell and not starts and batch.find(r"\b(python3?|torchrun|accelerate|deepspeed)\s"):
+        problem = f"only programs under srun get {name} {seconds} s before the end, and nothing here runs under srun"
+    if problem:
+        yield LintFinding(
+            severity=Severity.MEDIUM,
+            line=option.line,
+            message=problem,
+            advice="B: needs a trap in this script; without B: start the training with srun",
+        )
