@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks pythons numerics \
+.PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption slurm-proof trainer frameworks pythons numerics \
   techniques compile-forecast tokenize-bench compression-quality plan-accuracy plan-estimators gpu clean
 
 setup: $(VENV)/.ready
@@ -161,6 +161,11 @@ tune-aa: setup
 # Whether the patched sources of five scripts win what their strategies won: about ten minutes; resumable.
 patches: setup
 	$(BIN)/python benchmarks/patches.py run --pairs 4
+
+# The sbatch script of `hotloop launch` on two real slurmd: trains, is preempted in every way, resumes bit by bit: 20 minutes;
+# resumable. Needs root and slurm-wlm.
+slurm-proof: setup
+	$(BIN)/python benchmarks/slurm_proof.py
 
 preemption: setup
 	$(BIN)/python benchmarks/preemption.py
