@@ -596,6 +596,9 @@ def summarize(result: Row, cited: Sequence[Row]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in [*_with_places(result), *cited]:
+        if row["ratio"] is None:
+            lines.append(f"| {row['claim']} | {row['what']} | - | - | - | - | {row['verdict']} | - |")
+            continue
         places = ".2f" if row["ratio"] >= 0.1 else ".2g"
         interval = "-" if row["low"] is None else f"{row['low']:{places}}..{row['high']:{places}}"
         note = f"; {row['note']}" if row.get("note") else ""

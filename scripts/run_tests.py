@@ -97,6 +97,11 @@ def lacks_network_namespaces() -> bool:
     return False
 
 
+def lacks_slurm() -> bool:
+    names = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol")
+    return os.geteuid() != 0 or any(shutil.which(name) is None for name in names)
+
+
 def lacks_shared_memory() -> bool:
     return not os.access("/dev/shm", os.W_OK)
 
@@ -131,6 +136,7 @@ CONDITIONS: Mapping[str, Callable[[], bool]] = {
     "no-frameworks": lacks_frameworks,
     "no-mount-permission": lacks_mount_permission,
     "no-network-namespaces": lacks_network_namespaces,
+    "no-slurm": lacks_slurm,
     "no-shared-memory": lacks_shared_memory,
     "no-buildah": lacks_buildah,
     "root": is_root,

@@ -246,8 +246,21 @@ class _Use:
 
 
 def describe_devices(folder: Path) -> tuple[Health, ...]:
-    """A line for each device that was busy, and a warning for each that ran slower than it could. Lines of the file
-    that make no sense are left out."""
+    """A line for each device that was busy, and a warning for each that ran slower than it could."""
+    lines = []
+    for index, use in sorted(_read_uses(folder).items()):
+        lines.append(Health(level="info", message=_describe(index, use)))
+        lines.extend(Health(level="warning", message=message) for message in _slow_downs(index, use))
+    return tuple(lines)
+
+
+def measure_busy_ratio(folder: Path) -> float | None:
+    """Share of the time in which a kernel ran, of the busiest device; None where nothing was sampled."""
+    return max((sum(use.busy) / len(use.busy) for use in _read_uses(folder).values()), default=None)
+
+
+def _read_uses(folder: Path) -> dict[int, _Use]:
+    """The devices that were busy, by index. Lines of the file that make no sense are left out."""
     uses: dict[int, _Use] = {}
     for device in (one for sample in _samples(folder / NAME) for one in _devices_of(sample)):
         index, busy = device.get("index"), _number(device.get("utilization_ratio"))
@@ -267,11 +280,7 @@ def describe_devices(folder: Path) -> tuple[Health, ...]:
                 values.append(value)
         if isinstance(device.get("slowed_by"), int):
             use.slowed_by.append(device["slowed_by"])
-    lines = []
-    for index, use in sorted(uses.items()):
-        lines.append(Health(level="info", message=_describe(index, use)))
-        lines.extend(Health(level="warning", message=message) for message in _slow_downs(index, use))
-    return tuple(lines)
+    return uses
 
 
 def _samples(path: Path, last_bytes: int | None = None) -> Iterator[dict[str, Any]]:

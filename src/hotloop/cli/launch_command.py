@@ -1,0 +1,312 @@
+"""hotloop launch: a training command -> what starts it on a cluster, printed, written to a file or handed in."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from hotloop.launch.request import LaunchRequest
+    from hotloop.launch.target import Target
+
+ORDER, SUMMARY = 12, "write what starts a training on a cluster, and start it"
+LARGEST_MANIFEST = 4 << 20
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "launch",
+        help=SUMMARY,
+        description="Write the script or manifest that starts this training command on several nodes: torchrun on "
+        "each, a signal to save before the time ends or a spot machine goes, restarts. Each line that is not obvious "
+        "has its reason beside it. Prints it, unless --output or --submit is given.",
+        usage="hotloop launch --target TARGET --nodes N --gpus-per-node M [options] -- COMMAND...\n"
+        "       hotloop launch --target TARGET --plan PLAN.toml [options] -- COMMAND...\n"
+        "       hotloop launch --validate FILE",
+    )
+    parser.add_argument(
+        "--target", metavar="TARGET", help="slurm, trainjob, jobset, job, skypilot, dstack or gpu-sharing"
+    )
+    parser.add_argument("--plan", metavar="FILE", help="workload file of `hotloop plan`: its devices fill the nodes")
+    parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes")
+    parser.add_argument("--gpus-per-node", type=int, metavar="M", help="GPUs of a node; 0 trains on the CPU")
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="device: of `hotloop plan`, such as h100-80g-sxm, or of the cloud"
+    )
+    parser.add_argument(
+        "--cpus", type=int, metavar="N", help="cores of a node that the training takes (Slurm gives one otherwise)"
+    )
+    parser.add_argument(
+        "--strategy", metavar="FILE", help="apply its techniques: puts `hotloop run` before the command"
+    )
+    parser.add_argument(
+        "--run", metavar="RUN", help="a recorded run of this training: its save, step, memory and use of the GPU"
+    )
+    parser.add_argument(
+        "--save-s", type=float, metavar="S", help="seconds that a save takes, in place of the recorded one"
+    )
+    parser.add_argument(
+        "--spot", metavar="CLOUD", choices=("aws", "gcp", "azure"), help="spot machines of aws, gcp or azure"
+    )
+    parser.add_argument("--time", metavar="T", help="slurm: time limit of one start, such as 24:00:00")
+    parser.add_argument(
+        "--slurm-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="slurm: one more #SBATCH option, such as partition=gpu; may be given several times",
+    )
+    parser.add_argument("--image", metavar="IMAGE", help="container image of the training")
+    parser.add_argument(
+        "--volume", metavar="CLAIM:PATH", help="storage for checkpoints that outlives pods and machines, and its place"
+    )
+    parser.add_argument("--shm", metavar="SIZE", help="size of /dev/shm in a container, such as 16Gi")
+    parser.add_argument("--interface", metavar="NAME", help="network interface between nodes, such as eth1")
+    parser.add_argument("--rdma", metavar="RESOURCE", help="Kubernetes: network device of each pod, such as rdma/ib")
+    parser.add_argument("--queue", metavar="NAME", help="Kubernetes: queue of Kueue that admits all nodes at once")
+    parser.add_argument("--runtime", metavar="NAME", help="trainjob: training runtime (default: torch-distributed)")
+    parser.add_argument(
+        "--share", choices=("time-slicing", "mig"), help="gpu-sharing: how jobs share a GPU (default: time-slicing)"
+    )
+    parser.add_argument("--name", metavar="NAME", help="name of the job (default: that of the script)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the manifest to FILE")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--dry-run", action="store_true", help="print it only; the default")
+    what.add_argument("--submit", action="store_true", help="hand it to sbatch, kubectl, sky or dstack")
+    what.add_argument("--validate", metavar="FILE", help="check a manifest of your own, field by field")
+    parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command, behind --")
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    from hotloop.cli.show import check_outputs, emit, write_text
+    from hotloop.core.errors import UsageError
+    from hotloop.launch import TARGETS
+
+    if arguments.validate is not None:
+        return _validate(arguments.validate)
+    check_outputs(arguments.output)
+    if arguments.target is None:
+        raise UsageError(f"--target is missing: give one of {', '.join(TARGETS)}")
+    target = TARGETS[arguments.target]
+    request = _read_request(arguments, target)
+    target.check(request)
+    text = target.write(request)
+    _check_own(target, text)
+    for warning in target.find_warnings(request):
+        emit(f"warning: {warning}")
+    if arguments.output is not None:
+        write_text(arguments.output, text)
+    if arguments.submit:
+        return _submit(target, text, arguments.output or f"{request.name}{target.suffix}")
+    if arguments.output is None:
+        sys.stdout.write(text)
+    elif target.submit is not None:
+        emit(f"wrote {arguments.output}; start it: {' '.join((*target.submit, arguments.output))}")
+    return 0
+
+
+def _read_request(arguments: argparse.Namespace, target: Target) -> LaunchRequest:
+    from dataclasses import replace
+
+    from hotloop.cli.show import check_counts
+    from hotloop.core.errors import UsageError
+    from hotloop.launch.request import CLOUDS, LaunchRequest, Measured, Volume
+    from hotloop.launch.training_command import TrainingCommand, read_command
+
+    words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    shares = target.id == "gpu-sharing"
+    command = TrainingCommand(words=()) if shares else read_command(words, arguments.strategy)
+    if arguments.strategy is not None:
+        _check_strategy(arguments.strategy)
+    measured = Measured()
+    if arguments.run is not None:
+        from hotloop.pipeline.cluster_launch import measure_run
+
+        measured = measure_run(arguments.run)
+    if arguments.save_s is not None:
+        if not 0 <= arguments.save_s < 65_535:
+            raise UsageError(f"--save-s {arguments.save_s:g}: give seconds from 0 to 65534")
+        measured = replace(measured, save_s=arguments.save_s)
+    nodes, gpus, gpu, gpu_bytes, is_whole = _read_shape(arguments, needs_nodes=not shares)
+    per_node = command.processes_per_node or max(1, gpus)
+    if gpus and per_node != gpus:
+        raise UsageError(
+            f"torchrun --nproc-per-node {per_node}, but a node has {gpus} GPUs: one process a GPU, change one"
+        )
+    check_counts(arguments, "cpus")
+    volume = None
+    if arguments.volume is not None:
+        claim, _, path = arguments.volume.partition(":")
+        if not claim or not path.startswith("/"):
+            raise UsageError(
+                f"--volume {arguments.volume}: give CLAIM:PATH with an absolute path, such as runs:/storage"
+            )
+        volume = Volume(claim=claim, path=path)
+    return LaunchRequest(
+        name=arguments.name or _name_of(command.words),
+        command=command,
+        nodes=nodes,
+        gpus_per_node=gpus,
+        processes_per_node=per_node,
+        measured=measured,
+        gpu=gpu,
+        gpu_bytes=gpu_bytes,
+        is_whole_node=is_whole,
+        cpus=arguments.cpus,
+        cloud=None if arguments.spot is None else CLOUDS[arguments.spot],
+        time=_check_time(arguments.time),
+        image=arguments.image,
+        volume=volume,
+        shm=_check_size(arguments.shm),
+        interface=_check_interface(arguments.interface),
+        rdma=arguments.rdma,
+        queue=arguments.queue,
+        runtime=arguments.runtime or "torch-distributed",
+        slurm_options=tuple(arguments.slurm_option),
+        share=arguments.share,
+    )
+
+
+def _check_strategy(path: str) -> None:
+    """Refuse a strategy here that every node would refuse."""
+    from hotloop.apply import TECHNIQUES, check_strategy
+    from hotloop.core.strategy import load_strategy
+
+    check_strategy(load_strategy(path), TECHNIQUES, source=path)
+
+
+def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[int, int, str | None, int | None, bool]:
+    """Nodes, GPUs of a node, device, its memory, and whether the GPUs are all that the node has."""
+    from hotloop.core.errors import UsageError
+    from hotloop.plan.hardware_files import list_hardware, read_hardware
+
+    if arguments.plan is not None:
+        from hotloop.pipeline.cluster_launch import shape_of_plan
+
+        given = [name for name in ("nodes", "gpus_per_node", "gpu") if getattr(arguments, name) is not None]
+        if given:
+            raise UsageError(f"--plan and --{given[0].replace('_', '-')}: the plan states it; give one of them")
+        shape = shape_of_plan(arguments.plan)
+        return shape.nodes, shape.gpus_per_node, shape.gpu, shape.gpu_bytes, shape.is_whole_node
+    known = read_hardware(arguments.gpu) if arguments.gpu in list_hardware() else None
+    gpu_bytes = None if known is None else known.memory_bytes
+    if not needs_nodes:
+        return 1, 1, arguments.gpu, gpu_bytes, False
+    for name, least in (("nodes", 1), ("gpus_per_node", 0)):
+        value = getattr(arguments, name)
+        option = f"--{name.replace('_', '-')}"
+        if value is None:
+            raise UsageError(f"{option} is missing: give --nodes N --gpus-per-node M, or --plan PLAN.toml")
+        if value < least:
+            raise UsageError(f"{option} {value}: give a number of at least {least}")
+    gpus = arguments.gpus_per_node
+    return arguments.nodes, gpus, arguments.gpu, gpu_bytes, known is not None and known.gpus_per_node == gpus
+
+
+def _name_of(words: tuple[str, ...]) -> str:
+    """A name for Kubernetes from the script: letters, digits and hyphens."""
+    import re
+    from pathlib import PurePath
+
+    script = next((word for word in words if word.endswith(".py")), "training")
+    name = re.sub(r"[^a-z0-9]+", "-", PurePath(script).stem.lower()).strip("-")[:40].rstrip("-")
+    return name if name[:1].isalpha() else f"train-{name}".rstrip("-")
+
+
+def _check_time(text: str | None) -> str | None:
+    import re
+
+    from hotloop.core.errors import UsageError
+
+    if text is not None and not re.fullmatch(r"\d+|(\d+-)?\d+:\d\d(:\d\d)?|\d+-\d+", text):
+        raise UsageError(f"--time {text}: give minutes, hours:minutes:seconds or days-hours, such as 24:00:00")
+    return text
+
+
+def _check_size(text: str | None) -> str | None:
+    import re
+
+    from hotloop.core.errors import UsageError
+
+    if text is not None and not re.fullmatch(r"[1-9]\d*(Mi|Gi|M|G)", text):
+        raise UsageError(f"--shm {text}: give a size such as 16Gi")
+    return text
+
+
+def _check_interface(text: str | None) -> str | None:
+    import re
+
+    from hotloop.core.errors import UsageError
+
+    if text is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", text):
+        raise UsageError(f"--interface {text}: give the name of one interface, such as eth1")
+    return text
+
+
+def _check_own(target: Target, text: str) -> None:
+    """Every manifest is checked by the same tables as a user's own, where PyYAML is there to read it back."""
+    from importlib.util import find_spec
+
+    from hotloop.core.errors import InvariantError
+    from hotloop.launch.manifest_check import check_manifest, read_manifest
+
+    if target.schema is None or find_spec("yaml") is None:
+        return
+    wrong = [line for one in read_manifest(text, target.id) for line in check_manifest(one)]
+    if wrong:
+        raise InvariantError(f"the manifest of {target.id} is wrong, which is a fault of hotloop: {wrong[0]}")
+
+
+def _submit(target: Target, text: str, name: str) -> int:
+    """Write it to a file and start it. Answers the program's exit code."""
+    import shutil
+    import subprocess
+    from pathlib import Path
+
+    from hotloop.cli.show import emit, write_text
+    from hotloop.core.errors import CommandNotStarted, UsageError
+
+    if target.submit is None:
+        raise UsageError(f"--target {target.id} starts nothing: leave --submit out")
+    if shutil.which(target.submit[0]) is None:
+        raise CommandNotStarted(
+            f"{target.submit[0]} is not on PATH; write the manifest with --output FILE and start it where it is",
+            exit_code=127,
+        )
+    path = Path(name)
+    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != text:
+        raise UsageError(f"{path} exists and differs: remove it, or name another file by --output")
+    write_text(str(path), text)
+    emit(f"wrote {path}; running {' '.join((*target.submit, str(path)))}")
+    return subprocess.run([*target.submit, str(path)], check=False).returncode
+
+
+def _validate(name: str) -> int:
+    """Exits with 1 when a field is wrong."""
+    from pathlib import Path
+
+    from hotloop.core.errors import UsageError
+    from hotloop.launch.manifest_check import check_manifest, read_manifest
+
+    path = Path(name)
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_MANIFEST + 1)
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"cannot read {name}: it is no UTF-8 text") from error
+    if len(data) > LARGEST_MANIFEST:
+        raise UsageError(f"{name} is larger than {LARGEST_MANIFEST >> 20} MiB, so it is no manifest")
+    documents = read_manifest(text, name)
+    wrong = [line for one in documents for line in check_manifest(one)]
+    for line in wrong:
+        print(line)
+    if not wrong:
+        print(f"{name}: {len(documents)} document{'' if len(documents) == 1 else 's'}, every field is known and fits")
+    return 1 if wrong else 0

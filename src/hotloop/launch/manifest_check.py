@@ -1,0 +1,249 @@
+"""A manifest -> the fields in it that its kind does not know, lacks, or holds another kind of value in.
+
+schemas/ holds one table per kind: our own notes of the fields, with source, version and date. In a table
+``[type.NAME]`` each key is a field and its value one of
+
+    "string" "bool" "int" "int>=0" "quantity" "object" "any" "strings" (a map of strings) "a|b|c" (one of these words)
+    "/REGEX/"      a string that fits          "@NAME"  an object of that type     "[KIND]" a list of that kind
+    "{KIND}"       a map with such values      "KIND, KIND"  one of several
+
+and a trailing "!" on the key says that it is required.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.errors import UsageError
+from hotloop.core.spelling import suggest_known
+from hotloop.core.toml import parse_toml
+
+FOLDER = Path(__file__).with_name("schemas")
+SHARED = "kubernetes"
+"""The table whose types every Kubernetes kind may name."""
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
+_KINDS = {"TrainJob": "trainjob", "JobSet": "jobset", "Job": "job", "Service": "service", "ConfigMap": "configmap"}
+_KINDS["HorizontalPodAutoscaler"] = "autoscaler"
+_DEVICE = re.compile(r"(gpu|nvidia\.com/gpu|amd\.com/gpu)")
+
+
+def read_manifest(text: str, name: str) -> list[Any]:
+    """The documents of a YAML or JSON text. Raises UsageError."""
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        pass
+    try:
+        import yaml
+    except ImportError:
+        raise UsageError(
+            f"{name}: reading YAML needs PyYAML: pip install 'hotloop[interop]', or give the manifest as JSON"
+        ) from None
+    try:
+        found = [one for one in yaml.safe_load_all(text) if one is not None]
+    except yaml.YAMLError as error:
+        raise UsageError(f"{name} is no YAML: {' '.join(str(error).split())}") from error
+    if not found:
+        raise UsageError(f"{name} holds no document")
+    return found
+
+
+def find_schema(document: Any) -> str:
+    """The table that fits: by kind in Kubernetes, by type in dstack, else SkyPilot. Raises UsageError."""
+    if not isinstance(document, dict):
+        raise UsageError(f"a manifest is a table of fields, not {_describe(document)}")
+    if "kind" in document or "apiVersion" in document:
+        kind = document.get("kind")
+        if kind not in _KINDS:
+            raise UsageError(f"kind: {kind!r} is not checked{suggest_known(str(kind), _KINDS)}")
+        return _KINDS[kind]
+    if "type" in document:
+        return "dstack"
+    return "skypilot"
+
+
+def check_manifest(document: Any, schema: str | None = None) -> list[str]:
+    """What is wrong, one line each that begins with the path of the field; empty where nothing is."""
+    table = schema or find_schema(document)
+    types = _read_types(table)
+    return [*_check(document, "@root", "", types), *_check_meaning(document, table)]
+
+
+@cache
+def _read_types(name: str) -> Mapping[str, Mapping[str, str]]:
+    content = parse_toml((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    types: dict[str, Mapping[str, str]] = dict(content["type"])
+    if content.get("kubernetes"):
+        types = {**_read_types(SHARED), **types}
+    return types
+
+
+def _check(value: Any, kind: str, path: str, types: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    if value is None and path:
+        return  # as if it were left out
+    choices = kind.split(", ")
+    if len(choices) > 1:
+        found = [list(_check(value, one, path, types)) for one in choices]
+        if all(found):
+            # The errors of the choice that this value is nearest to; else all of them as one.
+            deep = [one for one in found if not one[0].startswith(f"{path}: ")]
+            yield from deep[0] if deep else [f"{path}: {_describe(value)}; give {' or '.join(map(_name, choices))}"]
+        return
+    if kind.startswith("@"):
+        yield from _check_fields(value, types[kind[1:]], path, types)
+    elif kind.startswith("["):
+        if not isinstance(value, list):
+            yield f"{path}: {_describe(value)}; give a list"
+            return
+        for at, one in enumerate(value):
+            yield from _check(one, kind[1:-1], f"{path}[{at}]", types)
+    elif kind.startswith("{"):
+        if not isinstance(value, dict):
+            yield f"{path}: {_describe(value)}; give a map"
+            return
+        for key, one in value.items():
+            yield from _check(one, kind[1:-1], f"{path}.{key}", types)
+    elif not _fits(value, kind):
+        yield f"{path}: {_describe(value)}; give {_name(kind)}"
+
+
+def _check_fields(value: Any, fields: Mapping[str, str], path: str, types: Mapping[str, Any]) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{path}: {_describe(value)}; give a map" if path else f"{_describe(value)}; give a map"
+        return
+    known = {name.removesuffix("!"): kind for name, kind in fields.items()}
+    dot = f"{path}." if path else ""
+    for name in fields:
+        if name.endswith("!") and value.get(name[:-1]) is None:
+            yield f"{dot}{name[:-1]}: missing"
+    for key, one in value.items():
+        if key not in known:
+            yield f"{dot}{key}: unknown field{suggest_known(str(key), known)}"
+        else:
+            yield from _check(one, known[key], f"{dot}{key}", types)
+
+
+def _fits(value: Any, kind: str) -> bool:
+    least = re.fullmatch(r"int>=(\d+)", kind)
+    if kind == "int" or least:
+        return isinstance(value, int) and not isinstance(value, bool) and (not least or value >= int(least[1]))
+    if kind == "number":
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "bool":
+        return isinstance(value, bool)
+    if kind == "string":
+        return isinstance(value, str)
+    if kind == "strings":
+        return isinstance(value, dict) and all(isinstance(one, str) for one in [*value, *value.values()])
+    if kind == "object":
+        return isinstance(value, dict)
+    if kind == "quantity":
+        return not isinstance(value, bool) and _QUANTITY.fullmatch(str(value)) is not None
+    if kind.startswith("/"):
+        return isinstance(value, str) and re.fullmatch(kind[1:-1], value) is not None
+    return kind == "any" or value in kind.split("|")
+
+
+_NAMES = {
+    "int": "a whole number",
+    "number": "a number",
+    "bool": "true or false",
+    "string": "a string (in quotes)",
+    "strings": "a map of strings (numbers in quotes)",
+    "object": "a map",
+    "quantity": "a quantity such as 500m, 8 or 16Gi",
+}
+
+
+def _name(kind: str) -> str:
+    least = re.fullmatch(r"int>=(\d+)", kind)
+    if least:
+        return f"a whole number of {least[1]} or more"
+    if kind.startswith("/"):
+        return f"a string that fits {kind}"
+    if kind[0] in "@{":
+        return "a map"
+    if kind.startswith("["):
+        return "a list"
+    return _NAMES.get(kind) or f"one of {kind.replace('|', ', ')}"
+
+
+def _describe(value: Any) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# What a table of fields cannot say.
+
+RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+
+
+def _check_meaning(document: Any, schema: str) -> Iterator[str]:
+    if schema == "trainjob":
+        trainer = _get(document, "spec", "trainer")
+        for at, entry in enumerate(_rows(trainer, "env")):
+            if _get(entry, "name") in RESERVED:
+                yield f"spec.trainer.env[{at}].name: {entry['name']} is reserved, because Kubeflow sets it"
+        yield from _check_devices(_get(trainer, "resourcesPerNode"), "spec.trainer.resourcesPerNode")
+    if schema == "job":
+        yield from _check_job(_get(document, "spec"), "spec")
+    if schema == "jobset":
+        for at, one in enumerate(_rows(document, "spec", "replicatedJobs")):
+            where = f"spec.replicatedJobs[{at}].template.spec"
+            yield from _check_job(_get(one, "template", "spec"), where)
+    if schema == "autoscaler":
+        for at, metric in enumerate(_rows(document, "spec", "metrics")):
+            name = _get(metric, "resource", "name")
+            if isinstance(name, str) and name not in ("cpu", "memory"):
+                yield (
+                    f"spec.metrics[{at}].resource.name: {name!r} is no resource metric: those are cpu and memory; a "
+                    "training scales by its queue, such as --queue NAME of Kueue, not by utilisation"
+                )
+
+
+def _check_job(spec: Any, path: str) -> Iterator[str]:
+    pod = _get(spec, "template", "spec")
+    where = f"{path}.template.spec"
+    if isinstance(pod, dict) and pod.get("restartPolicy") not in ("Never", "OnFailure"):
+        yield f"{where}.restartPolicy: {_describe(pod.get('restartPolicy'))}; a job needs Never or OnFailure"
+    if _get(spec, "podFailurePolicy") is not None and _get(pod, "restartPolicy") == "OnFailure":
+        yield f"{where}.restartPolicy: 'OnFailure' with podFailurePolicy; give Never"
+    mounts_of = [_get(volume, "name") for volume in _rows(pod, "volumes")]
+    for at, container in enumerate(_rows(pod, "containers")):
+        yield from _check_devices(_get(container, "resources"), f"{where}.containers[{at}].resources")
+        for mount_at, mount in enumerate(_rows(container, "volumeMounts")):
+            if _get(mount, "name") not in mounts_of:
+                named = f"{where}.containers[{at}].volumeMounts[{mount_at}].name"
+                yield f"{named}: {_describe(_get(mount, 'name'))} is none of the pod's volumes"
+
+
+def _check_devices(resources: Any, path: str) -> Iterator[str]:
+    """Devices are whole: a fraction, which guides show, is refused by the API server."""
+    for part in ("limits", "requests"):
+        amounts = _get(resources, part)
+        for name, amount in amounts.items() if isinstance(amounts, dict) else ():
+            if not _DEVICE.fullmatch(str(name)):
+                continue
+            where = f"{path}.{part}.{name}"
+            if name == "gpu":
+                yield f"{where}: unknown resource; a device's name has its vendor: nvidia.com/gpu"
+            elif not re.fullmatch(r"[1-9]\d*", str(amount)):
+                yield f"{where}: {amount} is no whole number of devices; to share one: --target gpu-sharing"
+            if part == "requests" and str(_get(resources, "limits", name)) != str(amount):
+                yield f"{path}.requests.{name}: {amount}, but limits differ; devices need limits that equal requests"
+
+
+def _get(value: Any, *path: str) -> Any:
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _rows(value: Any, *path: str) -> list[Any]:
+    found = _get(value, *path)
+    return found if isinstance(found, list) else []

@@ -1,0 +1,162 @@
+"""What is to be launched, and how long before the end it has to be told: values, and the formula of the notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from .training_command import TrainingCommand
+
+MARGIN_FACTOR = 2.0
+"""A save under pressure may take longer than the measured one: other jobs that stop write to the same storage."""
+MARGIN_S = 10.0
+"""For the signal's way, and for the ranks to agree on a step (about two seconds in hotloop's Trainer)."""
+UNKNOWN_NOTICE_S = 300
+"""Where nobody measured how long a save takes."""
+STOPPED_CODE = 75
+"""Exit code of a node whose training was asked to stop (EX_TEMPFAIL), as that of hotloop's Trainer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cloud:
+    """A provider of spot machines. ``notice_s``: between its notice and the end of the machine."""
+
+    id: str
+    name: str
+    notice_s: int
+    source: str
+    labels: dict[str, str]
+    """Of its spot nodes in Kubernetes."""
+    taints: tuple[tuple[str, str, str], ...]
+    """Key, value and effect of what keeps other pods from its spot nodes."""
+
+
+CLOUDS = {
+    one.id: one
+    for one in (
+        Cloud(
+            id="aws",
+            name="AWS",
+            notice_s=120,
+            source="https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html",
+            labels={"karpenter.sh/capacity-type": "spot"},
+            taints=(),
+        ),
+        Cloud(
+            id="gcp",
+            name="Google Cloud",
+            notice_s=30,
+            source="https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms",
+            labels={"cloud.google.com/gke-spot": "true"},
+            taints=(("cloud.google.com/gke-spot", "true", "NoSchedule"),),
+        ),
+        Cloud(
+            id="azure",
+            name="Azure",
+            notice_s=30,
+            source="https://learn.microsoft.com/en-us/azure/virtual-machines/spot-vms",
+            labels={"kubernetes.azure.com/scalesetpriority": "spot"},
+            taints=(("kubernetes.azure.com/scalesetpriority", "spot", "NoSchedule"),),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a recorded run tells about the next one; None where it was not measured."""
+
+    save_s: float | None = None
+    """The longest time that a save stopped the loop."""
+    step_s: float | None = None
+    peak_bytes: int | None = None
+    """Device memory of one process at its peak."""
+    busy_ratio: float | None = None
+    """Share of the steady steps in which the device computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """Storage that outlives a pod: a claim (or a volume's name) and where it is mounted."""
+
+    claim: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """One training on ``nodes`` alike. Without GPUs (``gpus_per_node`` 0) it trains on the CPU."""
+
+    name: str
+    command: TrainingCommand
+    nodes: int
+    gpus_per_node: int
+    processes_per_node: int
+    measured: Measured
+    gpu: str | None = None
+    """A device of `hotloop plan`, or the cluster's own name of it."""
+    is_whole_node: bool = False
+    """It takes all GPUs of its nodes, as far as the plan knows them."""
+    gpu_bytes: int | None = None
+    cpus: int | None = None
+    """Of one node."""
+    cloud: Cloud | None = None
+    """Whose spot machines it runs on."""
+    time: str | None = None
+    image: str | None = None
+    volume: Volume | None = None
+    shm: str | None = None
+    """Size of /dev/shm, such as 16Gi."""
+    interface: str | None = None
+    """Network interface between nodes."""
+    rdma: str | None = None
+    """Kubernetes' name of the network device, such as rdma/ib."""
+    queue: str | None = None
+    runtime: str = "torch-distributed"
+    slurm_options: tuple[str, ...] = ()
+    share: str | None = None
+    """Of --target gpu-sharing: time-slicing or mig."""
+
+    @property
+    def processes(self) -> int:
+        return self.nodes * self.processes_per_node
+
+    @property
+    def notice_s(self) -> int:
+        """Seconds before the end at which the training is asked to stop, whole ones."""
+        if self.measured.save_s is None:
+            return UNKNOWN_NOTICE_S
+        return ceil(MARGIN_FACTOR * (self.measured.save_s + (self.measured.step_s or 0.0)) + MARGIN_S)
+
+    @property
+    def notice_reason(self) -> str:
+        save_s, step_s = self.measured.save_s, self.measured.step_s
+        if save_s is None:
+            return f"{UNKNOWN_NOTICE_S} s because no save was measured: give --run RUN or --save-s SECONDS"
+        step = "" if step_s is None else f" + a step of {step_s:.3g} s"
+        both = f"(a save of {save_s:.3g} s{step})" if step else f"a save of {save_s:.3g} s"
+        return f"{self.notice_s} s = {MARGIN_FACTOR:g} x {both} + {MARGIN_S:g} s for the signal to be agreed on"
+
+
+def find_warnings(request: LaunchRequest) -> tuple[str, ...]:
+    """What the user should know before this is started."""
+    found = []
+    if request.measured.save_s is None:
+        found.append(f"the save time is unknown: {request.notice_reason}")
+    cloud = request.cloud
+    if cloud is not None and request.notice_s > cloud.notice_s:
+        found.append(
+            f"{cloud.name} gives spot machines {cloud.notice_s} s of notice ({cloud.source}), but the training needs "
+            f"{request.notice_s} s to save: save often enough that losing the steps since the last save is acceptable, "
+            "or save faster"
+        )
+    return tuple(found)
+
+
+def find_core_warning(request: LaunchRequest) -> str | None:
+    """Slurm gives a task one core unless it is asked for more; all ranks of a node are one task here."""
+    if request.cpus is not None or request.is_whole_node:
+        return None
+    return (
+        f"Slurm gives a task one core: add --cpus N, the cores that {request.processes_per_node} ranks of a node share"
+    )

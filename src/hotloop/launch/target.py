@@ -1,0 +1,101 @@
+"""What a kind of cluster answers to a LaunchRequest: a manifest, and how it is handed in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from hotloop.core.errors import UsageError
+
+from .request import LaunchRequest, find_warnings
+from .yaml_text import Noted, draw_yaml
+
+MASTER_PORT = 29500
+MOST_NAME = 63
+_GPU_NAMES = {
+    "a100-40g-sxm": "A100",
+    "a100-80g-sxm": "A100-80GB",
+    "a100-80g-pcie": "A100-80GB",
+    "h100-80g-sxm": "H100",
+    "h100-pcie": "H100",
+    "h200": "H200",
+    "b200": "B200",
+    "l4": "L4",
+    "l40s": "L40S",
+    "v100-32g": "V100-32GB",
+    "mi300x": "MI300X",
+}
+"""Device of `hotloop plan` -> its name in SkyPilot's catalogue."""
+
+
+class Target:
+    """One kind of cluster. ``submit`` is the command that takes the manifest's file; None where nothing is started."""
+
+    id: ClassVar[str]
+    summary: ClassVar[str]
+    suffix: ClassVar[str] = ".yaml"
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Fields of the request that have to be given."""
+    submit: ClassVar[tuple[str, ...] | None] = None
+    schema: ClassVar[str | None] = None
+    """The table in schemas/ that what ``write`` answers is checked against."""
+
+    def write(self, request: LaunchRequest) -> str:
+        """The manifest as text. Raises UsageError where the request does not fit this kind of cluster."""
+        raise NotImplementedError
+
+    def find_warnings(self, request: LaunchRequest) -> tuple[str, ...]:
+        """What the user should know before this is started."""
+        return find_warnings(request)
+
+    def check(self, request: LaunchRequest) -> None:
+        """Raises UsageError unless everything that this target needs was given."""
+        for name in self.needs:
+            if getattr(request, name) is None:
+                raise UsageError(f"--target {self.id} needs --{name.replace('_', '-')}; {NEEDED[name]}")
+        if self.suffix == ".yaml" and not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", request.name):
+            raise UsageError(f"--name {request.name}: use lower-case letters, digits and -, beginning with a letter")
+        if len(request.name) > MOST_NAME - len("-node-0-00000"):
+            raise UsageError(f"--name {request.name}: {len(request.name)} characters; give at most 50")
+
+
+NEEDED = {
+    "image": "the container image that holds the training, such as pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",
+    "gpu": "the name of the device, such as h100-80g-sxm",
+    "gpu_bytes": "a device of `hotloop plan`, by --gpu or --plan",
+}
+
+
+def training_environment(request: LaunchRequest) -> dict[str, Any]:
+    """Variables of the training, each with its reason. No other variable of NCCL is set: its defaults fit most links,
+    and what a strategy sets travels with the strategy."""
+    found: dict[str, Any] = {
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": Noted(
+            str(request.notice_s), "torchrun kills ranks that still save 30 s after another rank ended; let them save"
+        )
+    }
+    if request.gpus_per_node and request.processes > 1:
+        found["NCCL_DEBUG"] = Noted("WARN", "NCCL says why it failed; silent otherwise")
+    if request.interface is not None:
+        if request.gpus_per_node:
+            found["NCCL_SOCKET_IFNAME"] = Noted(f"={request.interface}", "the interface that you named, = for exactly")
+        found["GLOO_SOCKET_IFNAME"] = Noted(request.interface, "the same for what ranks exchange on the CPU")
+    return found
+
+
+def gpu_name(request: LaunchRequest) -> str | None:
+    """The device as SkyPilot's catalogue names it."""
+    return None if request.gpu is None else _GPU_NAMES.get(request.gpu, request.gpu)
+
+
+def require_gpu(target: str, request: LaunchRequest) -> None:
+    """Raises UsageError where GPUs are asked for and nobody said which."""
+    if request.gpus_per_node and request.gpu is None:
+        raise UsageError(f"--target {target} rents machines by their GPU: give --gpu h100-80g-sxm, or --plan PLAN.toml")
+
+
+def draw_documents(head: str, *documents: Mapping[str, Any]) -> str:
+    """YAML documents under a comment."""
+    comment = "".join(f"# {line}".rstrip() + "\n" for line in head.splitlines())
+    return comment + "---\n".join(draw_yaml(one) for one in documents)

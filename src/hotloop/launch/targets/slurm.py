@@ -1,0 +1,141 @@
+"""slurm: an sbatch script. Nothing but Slurm, bash and the training's own Python is needed on the nodes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from hotloop.core.errors import UsageError
+from hotloop.launch.node_script import assign_script
+from hotloop.launch.request import STOPPED_CODE, LaunchRequest, find_core_warning
+from hotloop.launch.target import Target, training_environment
+
+FIRST_PORT, PORTS = 10000, 20000
+"""Below the ports that Linux gives to outgoing connections."""
+PROBE_S = 60
+"""For a node to answer."""
+
+
+class Slurm(Target):
+    id = "slurm"
+    summary = "an sbatch script: torchrun on every node, saves and requeues itself before its time ends"
+    suffix = ".sbatch"
+    submit = ("sbatch",)
+
+    def find_warnings(self, request: LaunchRequest) -> tuple[str, ...]:
+        cores = find_core_warning(request)
+        return (*super().find_warnings(request), *(() if cores is None else (cores,)))
+
+    def write(self, request: LaunchRequest) -> str:
+        return "\n".join(
+            (
+                "#!/bin/bash",
+                f"# Nodes: {request.nodes}, processes of each: {request.processes_per_node}. Start: sbatch FILE.",
+                "# Ask it to save and to continue later: scancel --batch --signal=TERM JOBID.",
+                "# Keep checkpoints on a file system that all nodes share.",
+                *_directives(request),
+                "",
+                *_environment(request),
+                "",
+                assign_script("node"),
+                *_body(request),
+                "",
+            )
+        )
+
+
+def _directives(request: LaunchRequest) -> list[str]:
+    options: list[tuple[str, str | None]] = [
+        (f"job-name={request.name}", None),
+        (f"nodes={request.nodes}", None),
+        ("ntasks-per-node=1", "one torchrun a node, which starts the node's ranks"),
+    ]
+    if request.gpus_per_node:
+        options.append((f"gres=gpu:{request.gpus_per_node}", None))
+    if request.cpus is not None:
+        options.append((f"cpus-per-task={request.cpus}", "all ranks of a node and their loader workers share these"))
+    elif request.is_whole_node:
+        options += [
+            ("exclusive", "the whole node, as the training takes all its GPUs: a task gets one core otherwise"),
+            ("mem=0", "and all of its memory"),
+        ]
+    if request.time is not None:
+        options.append((f"time={request.time}", None))
+    options += [
+        (
+            f"signal=B:TERM@{request.notice_s}",
+            f"before the time ends; to this script alone, which passes it to the ranks\n{request.notice_reason}",
+        ),
+        ("requeue", "Slurm may start the job again after a preemption or when a node fails"),
+        ("open-mode=append", "one log over all its starts"),
+        ("output=%x-%j.log", None),
+        (
+            "propagate=NONE",
+            "limits such as that of locked memory (pinned buffers) are the node's, not the login shell's",
+        ),
+    ]
+    own = {option.partition("=")[0] for option, _ in options}
+    for given in request.slurm_options:
+        name = given.partition("=")[0]
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or "\n" in given:
+            raise UsageError(f"--slurm-option {given}: give NAME=VALUE with the long name, such as partition=gpu")
+        if name in own:
+            raise UsageError(f"--slurm-option {given}: the script sets {name} itself")
+        options.append((given, None))
+    lines = []
+    for option, why in options:
+        lines += [f"# {line}" for line in (why or "").splitlines()]
+        lines.append(f"#SBATCH --{option}")
+    return lines
+
+
+def _environment(request: LaunchRequest) -> list[str]:
+    lines = []
+    for name, noted in training_environment(request).items():
+        lines += [f"# {noted.why}", f"export {name}={shlex.quote(noted.value)}"]
+    return [
+        *lines,
+        "# torchrun's layout, and its rendezvous: the address by which Slurm itself reaches the first node",
+        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        "PET_MASTER_ADDR=$(scontrol --oneliner show node \"$first\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')",
+        "export PET_MASTER_ADDR",
+        f"export PET_MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS})) # jobs that share a node differ",
+        f"export PET_NNODES={request.nodes} PET_NPROC_PER_NODE={request.processes_per_node}",
+    ]
+
+
+def _body(request: LaunchRequest) -> list[str]:
+    words = " ".join(shlex.quote(word) for word in request.command.words)
+    cpus = "" if request.cpus is None else f" --cpus-per-task={request.cpus}"
+    return [
+        "asked=",
+        "# Slurm gives a step's signal to every process of it; the node's shell alone listens to USR1.",
+        "stop() {",
+        "  asked=1",
+        '  scancel --signal=USR1 "$SLURM_JOB_ID"',
+        "}",
+        "trap stop TERM",
+        "",
+        "# --wait: once a node has ended, the others may finish their save, and do not hang on a lost peer",
+        "# --cpu-bind: the ranks of a node share its task's cores",
+        f"srun --kill-on-bad-exit=0 --wait={request.notice_s} --cpu-bind=none{cpus} \\",
+        '  sh -c \'export PET_NODE_RANK=$SLURM_NODEID; script=$1; shift; exec sh -c "$script" node "$@"\' start \\',
+        f'  "$node" {words} &',
+        "step=$!",
+        'until wait "$step"; code=$?; ! kill -0 "$step" 2>/dev/null; do :; done',
+        "",
+        "# Ranks fail when a peer is gone, long before Slurm misses its node: a node that is gone runs no `true`.",
+        "is_node_lost() {",
+        f"  ! timeout {PROBE_S} srun --overlap --nodes={request.nodes} --ntasks={request.nodes} true",
+        "}",
+        "",
+        f"# {STOPPED_CODE}: a node was asked to stop. A training that failed by itself is not started again.",
+        f'if [ -n "$asked" ] || [ "$code" = {STOPPED_CODE} ] || {{ [ "$code" != 0 ] && is_node_lost; }}; then',
+        "  trap '' TERM",
+        "  # A job that was cancelled, or that Slurm itself queues again, is no longer RUNNING: leave it to Slurm.",
+        '  if [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then',
+        '    scontrol requeue "$SLURM_JOB_ID"',
+        "  fi",
+        "fi",
+        'exit "$code"',
+    ]

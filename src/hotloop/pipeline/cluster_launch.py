@@ -1,0 +1,63 @@
+"""A recorded run and a plan -> what they say about a launch: its measured times, and the shape of its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotloop.core.errors import UsageError
+from hotloop.launch.request import Measured
+from hotloop.pipeline.launches import read_training
+from hotloop.plan.workload_file import read_workload_file
+from hotloop.telemetry.devices import measure_busy_ratio
+from hotloop.trace.recording import find_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeShape:
+    nodes: int
+    gpus_per_node: int
+    gpu: str | None = None
+    gpu_bytes: int | None = None
+    is_whole_node: bool = False
+
+
+def measure_run(run: str) -> Measured:
+    """Times and memory of the run's largest training, each of the worst rank. Raises RecordingError."""
+    training, _ = read_training(run)
+    ranks = training.analysis.ranks
+    saves = [
+        took_ns
+        for rank in ranks
+        for columns in (rank.columns, rank.warmup_columns)
+        for took_ns, count in zip(columns.get("checkpoint_ns", ()), columns.get("checkpoints", ()), strict=False)
+        if count > 0 and took_ns > 0
+    ]
+    peaks = [rank.memory_peak_bytes for rank in ranks if rank.memory_peak_bytes is not None]
+    on_device = training.analysis.accelerator
+    return Measured(
+        save_s=max(saves) / 1e9 if saves else None,
+        step_s=max(rank.step_mean_ns for rank in ranks) / 1e9,
+        peak_bytes=max(peaks) if peaks and on_device else None,
+        busy_ratio=measure_busy_ratio(find_run(run, Path.cwd())),
+    )
+
+
+def shape_of_plan(path: str) -> NodeShape:
+    """The nodes that a workload file plans. Raises UsageError where its devices do not fill them evenly."""
+    request = read_workload_file(path)
+    count, each = request.workload.gpus, request.hardware.gpus_per_node
+    if count > each and count % each:
+        raise UsageError(
+            f"{path} plans {count} devices, which do not fill nodes of {each}: change hardware.count, or give --nodes "
+            "and --gpus-per-node"
+        )
+    is_cpu = request.gpu == "cpu"
+    per_node = min(count, each)
+    return NodeShape(
+        nodes=count // per_node,
+        gpus_per_node=0 if is_cpu else per_node,
+        gpu=None if is_cpu else request.gpu,
+        gpu_bytes=None if is_cpu else request.hardware.memory_bytes,
+        is_whole_node=per_node == each,
+    )

@@ -1,0 +1,225 @@
+"""hotloop launch from the command line: what it prints, refuses, writes and starts."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hotloop.cli import main
+from hotloop.core.errors import UsageError
+from hotloop.launch import TARGETS
+
+PLAN = """
+[model]
+name = "llama-3-8b"
+seq = 8192
+[run]
+micro_batch = 1
+global_batch = 256
+[hardware]
+gpu = "h100-80g-sxm"
+count = {count}
+"""
+SHAPE = ("--nodes", "2", "--gpus-per-node", "8")
+COMMAND = ("--", "torchrun", "--nproc-per-node", "8", "train.py", "--lr", "1e-3")
+
+
+def launch(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["launch", *words])
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+def test_it_prints_the_script_and_warns_of_an_unknown_save(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = launch(capsys, "--target", "slurm", *SHAPE, *COMMAND)
+
+    assert code == 0
+    assert "#SBATCH --signal=B:TERM@300" in out
+    assert "torchrun train.py --lr 1e-3 &" in out
+    assert "the save time is unknown" in err
+
+
+def test_a_plan_gives_the_shape_of_the_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN.format(count=64))
+    code, out, _ = launch(capsys, "--target", "skypilot", "--plan", str(plan), "--save-s", "3", "--", "train.py")
+
+    assert code == 0
+    task = yaml.safe_load(out)
+    assert (task["num_nodes"], task["resources"]["accelerators"]) == (8, "H100:8")
+    plan.write_text(PLAN.format(count=4))
+    assert yaml.safe_load(launch(capsys, "--target", "dstack", "--plan", str(plan), "--", "t.py")[1])["nodes"] == 1
+
+
+def test_a_whole_node_takes_all_its_cores_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = launch(capsys, "--target", "slurm", *SHAPE, "--gpu", "h100-80g-sxm", *COMMAND)[1]
+    part = launch(capsys, "--target", "slurm", "--nodes", "1", "--gpus-per-node", "2", "--gpu", "h200", "--", "t.py")
+
+    assert "#SBATCH --exclusive" in whole
+    assert "#SBATCH --mem=0" in whole
+    assert "#SBATCH --exclusive" not in part[1]
+    assert "gives a task one core: add --cpus" in part[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--", "t.py"), "--target is missing: give one of dstack, gpu-sharing, job"),
+        (("--target", "slrm", *SHAPE, "--", "t.py"), "did you mean 'slurm'"),
+        (("--target", "slurm", "--nodes", "2", "--", "t.py"), "--gpus-per-node is missing"),
+        (("--target", "slurm", "--", "t.py"), "--nodes is missing"),
+        (("--target", "slurm", "--nodes", "0", "--gpus-per-node", "8", "--", "t.py"), "--nodes 0: give a number of at"),
+        (("--target", "slurm", *SHAPE), "no training command"),
+        (("--target", "slurm", *SHAPE, "--", "torchrun", "--nproc-per-node", "4", "t.py"), "a node has 8 GPUs"),
+        (("--target", "slurm", *SHAPE, "--save-s", "-1", "--", "t.py"), "--save-s -1"),
+        (("--target", "slurm", *SHAPE, "--time", "soon", "--", "t.py"), "--time soon"),
+        (("--target", "slurm", *SHAPE, "--cpus", "0", "--", "t.py"), "--cpus 0"),
+        (("--target", "job", *SHAPE, "--", "t.py"), "--target job needs --image"),
+        (("--target", "job", *SHAPE, "--volume", "runs", "--", "t.py"), "--volume runs"),
+        (("--target", "job", *SHAPE, "--shm", "lots", "--", "t.py"), "--shm lots"),
+        (("--target", "job", *SHAPE, "--interface", "a b", "--", "t.py"), "--interface a b"),
+        (("--target", "slurm", "--plan", "p.toml", "--nodes", "2", "--", "t.py"), "--plan and --nodes"),
+        (("--target", "slurm", "--plan", "missing.toml", "--", "t.py"), "cannot read missing.toml"),
+        (("--target", "slurm", *SHAPE, "--run", "missing", "--", "t.py"), "missing"),
+        (("--target", "slurm", *SHAPE, "--strategy", "missing.toml", "--", "t.py"), "missing.toml"),
+        (("--target", "gpu-sharing", "--gpu", "h200"), "needs a run that measured device memory"),
+        (("--target", "gpu-sharing"), "needs --gpu"),
+        (("--validate", "missing.yaml"), "cannot read missing.yaml"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(
+    words: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = launch(capsys, *words)
+
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_devices_that_do_not_fill_nodes_are_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN.format(count=12).replace("256", "240"))
+
+    assert (
+        "12 devices, which do not fill nodes of 8"
+        in launch(capsys, "--target", "slurm", "--plan", str(plan), "--", "t.py")[2]
+    )
+
+
+def test_a_manifest_of_ones_own_is_checked_field_by_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "job.yaml"
+    assert launch(capsys, "--target", "job", *SHAPE, "--image", "a:1", "-o", str(own), *COMMAND)[0] == 0
+    assert launch(capsys, "--validate", str(own))[:2] == (0, f"{own}: 2 documents, every field is known and fits\n")
+    own.write_text(own.read_text().replace("backoffLimit:", "backoffLimits:"))
+    code, out, _ = launch(capsys, "--validate", str(own))
+
+    assert code == 1
+    assert out == "spec.backoffLimits: unknown field; did you mean 'backoffLimit'?\n"
+
+
+def test_a_manifest_is_read_as_json_without_pyyaml(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
+    own = tmp_path / "task.json"
+    own.write_text(json.dumps({"num_nodes": 2, "run": "true"}))
+    assert launch(capsys, "--validate", str(own))[0] == 0
+    own.write_text("num_nodes: 2\n")
+
+    assert "needs PyYAML: pip install 'hotloop[interop]'" in launch(capsys, "--validate", str(own))[2]
+
+
+def test_submit_starts_the_program_and_answers_its_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text('#!/bin/sh\necho "$@" > called\nexit 3\n')
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}:/usr/bin:/bin")
+    code, _, err = launch(capsys, "--target", "slurm", *SHAPE, "--submit", *COMMAND)
+
+    assert code == 3
+    assert (tmp_path / "called").read_text() == "train.sbatch\n"
+    assert "#SBATCH --nodes=2" in (tmp_path / "train.sbatch").read_text()
+    assert "running sbatch train.sbatch" in err
+    (tmp_path / "train.sbatch").write_text("mine")
+    assert "train.sbatch exists and differs" in launch(capsys, "--target", "slurm", *SHAPE, "--submit", *COMMAND)[2]
+
+
+def test_submit_without_its_program_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, _, err = launch(
+        capsys, "--target", "skypilot", *SHAPE, "--gpu", "h200", "--save-s", "1", "--submit", *COMMAND
+    )
+
+    assert code == 127
+    assert "sky is not on PATH; write the manifest with --output FILE" in err
+
+
+def test_the_help_names_every_target(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["launch", "--help"])
+
+    text = capsys.readouterr().out
+    assert all(target in text for target in TARGETS)
+
+
+def test_an_unknown_target_is_a_usage_error() -> None:
+    with pytest.raises(UsageError):
+        TARGETS["none"]
+
+
+SAVING = """
+import time
+import torch
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+class Slow:
+    def __reduce__(self):
+        time.sleep(0.3)
+        return (int, ())
+
+
+for step in range(24):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step % 10 == 9:
+        torch.save({"model": model.state_dict(), "slow": Slow()}, "checkpoint.pt")
+"""
+
+
+def test_a_recorded_run_tells_how_long_a_save_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SAVING)
+    run = [sys.executable, "-m", "hotloop", "run", "--no-probe", "--no-deep", "-q", "--", sys.executable, "train.py"]
+    subprocess.run(run, check=True, timeout=60)
+    shape = ("--target", "slurm", "--nodes", "2", "--gpus-per-node", "0")
+    _, out, err = launch(capsys, *shape, "--run", "last", "--", "t.py")
+
+    save_s = re.search(r"a save of (\d\.\d+) s \+ a step of", out)
+    assert save_s is not None, out
+    assert 0.3 <= float(save_s[1]) < 3
+    assert "the save time is unknown" not in err
+    code, _, err = launch(capsys, "--target", "gpu-sharing", "--gpu", "h200", "--run", "last")
+    assert code == 2
+    assert "needs a run that measured device memory" in err

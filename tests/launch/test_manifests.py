@@ -1,0 +1,244 @@
+"""Every manifest fits its table, says what was asked, and hands the command's words on as they were typed."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotloop.core.errors import UsageError
+from hotloop.launch import TARGETS
+from hotloop.launch.manifest_check import check_manifest, find_schema
+from hotloop.launch.node_script import NODE_SCRIPT
+from hotloop.launch.request import CLOUDS, LaunchRequest, Measured, Volume
+
+from .build_request import make_request
+
+KUBERNETES = ("trainjob", "jobset", "job")
+YAML = (*KUBERNETES, "skypilot", "dstack")
+FULL: dict[str, Any] = {
+    "cloud": CLOUDS["azure"],
+    "volume": Volume(claim="runs", path="/storage"),
+    "shm": "16Gi",
+    "interface": "eth1",
+    "queue": "team",
+    "rdma": "rdma/ib",
+    "cpus": 96,
+}
+WORDS = st.lists(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12), max_size=4)
+HARD = (
+    "a b",
+    "it's",
+    '"x"',
+    "$HOME $(id) ${X} $$",
+    "a\nb\n",
+    "END_OF_NODE",
+    "`id`",
+    "\\",
+    "*",
+    "",
+    "ü \U0001f600",
+    "-n",
+)
+
+
+def read(target: str, request: LaunchRequest) -> list[Any]:
+    TARGETS[target].check(request)
+    return list(yaml.safe_load_all(TARGETS[target].write(request)))
+
+
+@pytest.mark.parametrize("target", YAML)
+@pytest.mark.parametrize("fields", [{}, FULL, {"nodes": 1}, {"gpus_per_node": 0, "processes_per_node": 2}])
+def test_every_manifest_fits_its_table(target: str, fields: dict[str, Any]) -> None:
+    for document in read(target, make_request(**fields)):
+        assert check_manifest(document) == []
+    assert find_schema(read(target, make_request(**fields))[-1]) == TARGETS[target].schema
+
+
+def find_pod(target: str, documents: list[Any]) -> Any:
+    spec = documents[-1]["spec"]
+    if target == "job":
+        return spec["template"]["spec"]
+    if target == "jobset":
+        return spec["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    patch = spec["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]
+    return patch["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("target", KUBERNETES)
+def test_a_pod_has_grace_shared_memory_and_its_place_on_spot_nodes(target: str) -> None:
+    pod = find_pod(target, read(target, make_request(**FULL)))
+
+    assert pod["terminationGracePeriodSeconds"] == 18
+    assert pod["tolerations"][0]["key"] == "kubernetes.azure.com/scalesetpriority"
+    assert pod["volumes"][0]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
+    assert pod["containers"][0]["volumeMounts"][1] == {"name": "storage", "mountPath": "/storage"}
+    assert pod["containers"][0]["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+
+
+@pytest.mark.parametrize("target", [*YAML, "slurm"])
+def test_no_variable_of_nccl_is_set_without_a_reason(target: str) -> None:
+    one_process = TARGETS[target].write(make_request(nodes=1, gpus_per_node=1, processes_per_node=1))
+    lines = [line.strip() for line in TARGETS[target].write(make_request(**FULL)).splitlines()]
+    where = [at for at, line in enumerate(lines) if "NCCL_" in line and not line.startswith("#")]
+
+    assert "NCCL_" not in one_process
+    assert {re.findall(r"NCCL_\w+", lines[at])[0] for at in where} == {"NCCL_DEBUG", "NCCL_SOCKET_IFNAME"}
+    assert all(lines[at - 1].startswith("# ") for at in where)
+
+
+def expand(word: str) -> str:
+    """What Kubernetes makes of a word, where no variable is defined: $$ is $, everything else stays."""
+    return re.sub(r"\$(\$|\([^)]*\)|)", lambda found: "$" if found[1] == "$" else found[0], word)
+
+
+def words_of(target: str, request: LaunchRequest) -> list[str]:
+    """The training's words as its node gets them."""
+    text = TARGETS[target].write(request)
+    if target == "slurm":
+        return run_words(text.partition('start \\\n  "$node" ')[2].partition(" &\nstep=$!")[0])
+    document = list(yaml.safe_load_all(text))[-1]
+    if target == "skypilot":
+        return run_words(document["run"].partition('exec sh -c "$node" node ')[2])
+    if target == "dstack":
+        return run_words(document["commands"][0].partition('exec sh -c "$node" node ')[2])
+    container = document["spec"]["trainer"] if target == "trainjob" else find_pod(target, [document])["containers"][0]
+    assert [expand(word) for word in container["command"]] == ["sh", "-c", NODE_SCRIPT, "node"]
+    return [expand(word) for word in container["args"]]
+
+
+def run_words(text: str) -> list[str]:
+    return shlex.split(text)
+
+
+@pytest.mark.parametrize("target", [*YAML, "slurm"])
+@settings(max_examples=60, deadline=None)
+@given(WORDS)
+def test_words_of_any_kind_survive(target: str, words: list[str]) -> None:
+    if target == "dstack" and any("${{" in word for word in words):
+        return
+    request = make_request("torchrun", "train.py", *words)
+
+    assert words_of(target, request) == ["torchrun", "train.py", *words]
+
+
+@pytest.mark.parametrize("target", ["slurm", "skypilot", "dstack"])
+def test_a_shell_hands_hard_words_on(target: str, tmp_path: Any) -> None:
+    """The script itself, with srun and the training replaced by a program that prints its words."""
+    show = tmp_path / "show.py"
+    show.write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    request = make_request("python", *HARD)
+    text = TARGETS[target].write(request)
+    if target == "slurm":
+        (tmp_path / "srun").write_text('#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\nexec "$@"\n')
+        (tmp_path / "srun").chmod(0o755)
+        (tmp_path / "scontrol").write_text("#!/bin/sh\n")
+        (tmp_path / "scontrol").chmod(0o755)
+    else:
+        document = yaml.safe_load(text)
+        text = document["run"] if target == "skypilot" else document["commands"][0]
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {shutil.which("python3")} {show} "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SLURM_JOB_ID": "1",
+        "SLURM_NODEID": "0",
+        "SLURM_JOB_NODELIST": "",
+    }
+    environment |= {"SKYPILOT_NODE_IPS": "h", "SKYPILOT_NUM_NODES": "1", "SKYPILOT_NODE_RANK": "0"}
+    done = subprocess.run(
+        ["bash"], input=text, capture_output=True, text=True, env=environment, timeout=20, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == list(request.command.words[1:])
+
+
+def test_slurm_sets_what_is_asked_and_nothing_twice() -> None:
+    text = TARGETS["slurm"].write(make_request(time="4:00:00", cpus=96, slurm_options=("partition=gpu",)))
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", text, re.M))
+
+    assert options["signal"] == "B:TERM@18"
+    assert (options["nodes"], options["gres"], options["cpus-per-task"]) == ("2", "gpu:8", "96")
+    assert (options["time"], options["partition"], options["requeue"]) == ("4:00:00", "gpu", "")
+    assert text.count("--cpus-per-task=96") == 2, "srun does not inherit it from sbatch"
+
+
+@pytest.mark.parametrize("option", ["nodes=4", "signal=USR1@3", "Bad=1", "a=b\n#SBATCH --x"])
+def test_slurm_refuses_an_option_that_it_sets_itself_or_cannot_read(option: str) -> None:
+    with pytest.raises(UsageError, match="--slurm-option"):
+        TARGETS["slurm"].write(make_request(slurm_options=(option,)))
+
+
+@pytest.mark.parametrize("target", ["job", "jobset"])
+def test_an_image_is_needed_where_pods_are_made(target: str) -> None:
+    with pytest.raises(UsageError, match="needs --image; the container image"):
+        TARGETS[target].check(make_request(image=None))
+
+
+@pytest.mark.parametrize("target", ["skypilot", "dstack"])
+def test_a_cloud_needs_the_name_of_the_device(target: str) -> None:
+    with pytest.raises(UsageError, match="give --gpu"):
+        TARGETS[target].check(make_request(gpu=None))
+
+
+def test_dstack_refuses_words_that_it_would_replace() -> None:
+    with pytest.raises(UsageError, match="dstack would replace"):
+        TARGETS["dstack"].check(make_request("torchrun", "t.py", "${{ env.X }}"))
+
+
+@pytest.mark.parametrize("name", ["Train", "1st", "a_b", "x" * 60])
+def test_a_name_that_kubernetes_refuses_is_one_error(name: str) -> None:
+    with pytest.raises(UsageError, match="--name"):
+        TARGETS["job"].check(make_request(name=name))
+
+
+def make_shared(busy_ratio: float | None, peak_gib: float | None, **fields: Any) -> LaunchRequest:
+    peak = None if peak_gib is None else int(peak_gib * 2**30)
+    measured = Measured(peak_bytes=peak, busy_ratio=busy_ratio)
+    return make_request(**{"measured": measured, "gpu_bytes": int(79.1 * 2**30), **fields})
+
+
+def test_jobs_on_a_gpu_follow_from_memory_and_use() -> None:
+    by_time = yaml.safe_load(TARGETS["gpu-sharing"].write(make_shared(0.3, 5.0)))
+    by_memory = yaml.safe_load(TARGETS["gpu-sharing"].write(make_shared(0.05, 30.0)))
+
+    def replicas(manifest: Any) -> int:
+        config = yaml.safe_load(manifest["data"]["any"])
+        count: int = config["sharing"]["timeSlicing"]["resources"][0]["replicas"]
+        return count
+
+    assert check_manifest(by_time) == []
+    assert replicas(by_time) == 3
+    assert replicas(by_memory) == 2
+
+
+@pytest.mark.parametrize(("busy", "peak_gib", "profile"), [(0.1, 8.0, {"1g.10gb": 7}), (0.1, 12.0, {"2g.20gb": 3})])
+def test_mig_takes_the_smallest_profile_that_fits(busy: float, peak_gib: float, profile: dict[str, int]) -> None:
+    manifest = yaml.safe_load(TARGETS["gpu-sharing"].write(make_shared(busy, peak_gib, share="mig")))
+    config = yaml.safe_load(manifest["data"]["config.yaml"])
+
+    assert config["mig-configs"]["train"][0]["mig-devices"] == profile
+
+
+@pytest.mark.parametrize(
+    ("busy", "peak_gib", "share", "message"),
+    [
+        (0.9, 5.0, None, "gains nothing"),
+        (0.1, 60.0, None, "gains nothing"),
+        (0.1, 60.0, "mig", "cannot be split"),
+        (None, 5.0, None, "how busy the GPU is"),
+        (0.1, None, None, "measured device memory"),
+    ],
+)
+def test_a_gpu_that_should_not_be_shared_is_one_error(
+    busy: float | None, peak_gib: float | None, share: str | None, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        TARGETS["gpu-sharing"].write(make_shared(busy, peak_gib, share=share))

@@ -1,0 +1,27 @@
+"""How long before the end a training is told, and what is said beforehand."""
+
+from hotloop.launch.request import CLOUDS, UNKNOWN_NOTICE_S, find_warnings
+
+from .build_request import make_request
+
+
+def test_the_notice_follows_from_the_measured_save_and_step() -> None:
+    assert make_request(save_s=4.0).notice_s == 18
+    assert make_request(save_s=4.0, step_s=1.2).notice_s == 21
+    assert "2 x (a save of 4 s + a step of 1.2 s) + 10 s" in make_request(save_s=4.0, step_s=1.2).notice_reason
+
+
+def test_an_unknown_save_is_a_stated_default_with_a_warning() -> None:
+    request = make_request(save_s=None)
+
+    assert request.notice_s == UNKNOWN_NOTICE_S
+    assert find_warnings(request) == (f"the save time is unknown: {request.notice_reason}",)
+
+
+def test_a_cloud_that_gives_less_notice_than_the_save_needs_is_named() -> None:
+    short, long = make_request(save_s=4.0, cloud=CLOUDS["gcp"]), make_request(save_s=40.0, cloud=CLOUDS["gcp"])
+
+    assert find_warnings(short) == ()
+    assert "Google Cloud gives spot machines 30 s of notice (https://" in find_warnings(long)[0]
+    assert "90 s to save" in find_warnings(long)[0]
+    assert find_warnings(make_request(save_s=40.0, cloud=CLOUDS["aws"])) == ()
