@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.live import LiveDevice
 from hotloop.core.report import Health
 
 NAME = "devices.jsonl"
@@ -26,6 +28,8 @@ lines."""
 MOST_LINES = 65_536
 """More lines than this are not read."""
 MOST_DEVICES = 64
+LONGEST_LINE = 65_536
+"""Bytes."""
 OFTEN_RATIO = 0.05
 """A device that is slowed down in a smaller share of its samples is not worth a line."""
 SLOWED_BY = {
@@ -187,22 +191,54 @@ def describe_devices(folder: Path) -> tuple[Health, ...]:
     return tuple(lines)
 
 
+def read_newest_devices(folder: Path) -> tuple[LiveDevice, ...]:
+    """The last whole line of the samples that makes sense; nothing without one. Reads the end of the file only."""
+    try:
+        with (folder / NAME).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE))
+            lines = file.read(LONGEST_LINE).split(b"\n")
+    except OSError:
+        return ()
+    for line in reversed(lines):
+        devices = list(_parse_devices(line))
+        if devices:
+            return tuple(_make_live(device) for device in devices if isinstance(device.get("index"), int))
+    return ()
+
+
+def _make_live(device: Mapping[str, Any]) -> LiveDevice:
+    name, used, total = device.get("name"), _number(device.get("memory_used_bytes")), device.get("memory_total_bytes")
+    return LiveDevice(
+        index=int(device["index"]),
+        name=name[:80] if isinstance(name, str) else None,
+        utilization_ratio=_number(device.get("utilization_ratio")),
+        memory_used_bytes=None if used is None else int(used),
+        memory_total_bytes=None if (total := _number(total)) is None else int(total),
+        power_w=_number(device.get("power_w")),
+        temperature_c=_number(device.get("temperature_c")),
+    )
+
+
 def _devices(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             for _ in range(MOST_LINES):
-                line = file.readline(65_536)
+                line = file.readline(LONGEST_LINE)
                 if not line:
                     return
-                try:
-                    sample = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue
-                devices = sample.get("devices") if isinstance(sample, dict) else None
-                if isinstance(devices, list):
-                    yield from (device for device in devices[:MOST_DEVICES] if isinstance(device, dict))
+                yield from _parse_devices(line)
     except OSError:
         return
+
+
+def _parse_devices(line: bytes) -> Iterator[dict[str, Any]]:
+    try:
+        sample = json.loads(line)
+    except (ValueError, RecursionError):
+        return
+    devices = sample.get("devices") if isinstance(sample, dict) else None
+    if isinstance(devices, list):
+        yield from (device for device in devices[:MOST_DEVICES] if isinstance(device, dict))
 
 
 def _number(value: Any) -> float | None:
