@@ -27,6 +27,7 @@ from hotloop.core.frames import (
     decode_object,
     decode_segment_header,
     decode_status,
+    frame_span_bytes,
 )
 from hotloop.core.outcome_file import OUTCOME_FILE
 from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END
@@ -40,6 +41,8 @@ STALE_STEPS = 10
 """As hotloop.pipeline.live: a run without a new row for so long, and for as long as so many of its steps take."""
 
 _WINDOW_BYTES = 64 << 10
+_TAIL_BYTES = 16 << 10
+"""About 25 rows, unless long facts lie between them."""
 _MOST_WINDOWS = 16
 _MOST_JSON_BYTES = 1 << 20
 _MOST_PROCESSES = 10_000
@@ -192,7 +195,10 @@ def read_entry(folder: Path, now_s: float) -> RunEntry:
     manifest = _read_object(folder / "run.json")
     outcome = _read_object(folder / OUTCOME_FILE)
     words = manifest.get("command")
-    lead = _read_lead(folder / "processes")
+    judged = _read_object(folder / VERDICT_FILE)
+    steps, mean_ns = _number(judged.get("steps_count")), _number(judged.get("step_mean_ns"))
+    # Of a run that is over and judged, the recording has nothing to add.
+    lead = None if outcome and steps is not None else _read_lead(folder / "processes")
     silent_s = None
     anchor_s = _number(lead.process.get("anchor_wall_s")) if lead is not None else None
     if lead is not None and lead.last_end_ns is not None and anchor_s is not None:
@@ -201,8 +207,6 @@ def read_entry(folder: Path, now_s: float) -> RunEntry:
         state, detail = _judge_outcome(outcome)
     else:
         state, detail = _judge_live(manifest, lead, silent_s)
-    judged = _read_object(folder / VERDICT_FILE)
-    steps, mean_ns = _number(judged.get("steps_count")), _number(judged.get("step_mean_ns"))
     if lead is not None and steps is None:
         steps, mean_ns = lead.steps_count, lead.step_ns
     return RunEntry(
@@ -330,10 +334,12 @@ def _last_rows(path: Path, segment_bytes: int, unpack: struct.Struct, at: Mappin
     end = min(size, (number + 1) * segment_bytes)
     for _ in range(_MOST_WINDOWS):
         start = max(HEAD_BYTES, (end - 1) // _WINDOW_BYTES * _WINDOW_BYTES)
-        data = _read_bytes(path, start, end - start) if start < end else b""
-        if data.strip(b"\0"):
-            before = max(HEAD_BYTES, start - _WINDOW_BYTES)  # a frame may cross into this window
-            data = _read_bytes(path, before, start - before) + data
+        used = _read_bytes(path, start, end - start).rstrip(b"\0") if start < end else b""
+        for enough in (_TAIL_BYTES, 2 * _WINDOW_BYTES) if used else ():
+            begin = max(HEAD_BYTES, (start + len(used) - enough) & ~7)
+            data = _read_bytes(
+                path, begin, start + len(used) + frame_span_bytes(unpack.size) - begin
+            )  # a row may end in zeros
             rows = sorted(_unpack_rows(data, unpack, at), key=lambda row: row[at["index"]])
             if rows:
                 return rows
