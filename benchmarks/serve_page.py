@@ -1,7 +1,8 @@
-"""`hotloop serve` over 50 runs, one of 100,000 steps -> benchmarks/results/serve_page.json.
+"""What `hotloop serve` takes -> benchmarks/results/serve_page.json and serve_overhead.json.
 
-``page``: the recordings are made here; a fresh server is opened in headless Chromium, which says when it first painted.
-``overhead``: a training with and without a live page open, in turns; CPU time of its training thread per step.
+``page``: 50 runs, two of them of 100,000 steps, are made here; a fresh server is opened in headless Chromium, which
+says when it first painted. ``overhead``: a training with and without a live page open, in turns; CPU time per step of
+its whole process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import platform
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -35,7 +37,7 @@ from hotloop.core.outcome_file import outcome_to_json  # noqa: E402
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, TIME_FIELDS  # noqa: E402
 from hotloop.observe.writer import FrameWriter  # noqa: E402
 
-RESULT = ROOT / "benchmarks" / "results" / "serve_page.json"
+RESULTS = ROOT / "benchmarks" / "results"
 HOTLOOP = [sys.executable, "-m", "hotloop.cli.start"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 RUNS, STEPS, LONG_STEPS = 50, 1_000, 100_000
@@ -214,8 +216,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--blocks", type=int, default=12, help="of 500 steps each, per training")
     arguments = parser.parse_args()
-    content: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    about = {
+    content: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "commit": describe_commit(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
@@ -227,14 +228,22 @@ def main() -> int:
                 write_run(folder / ".hotloop" / f"run-{number:02}", STEPS, is_over=True)
             write_run(folder / ".hotloop" / "long", LONG_STEPS, is_over=True)
             write_run(folder / ".hotloop" / "long-live", LONG_STEPS, is_over=False)
-            content |= {"page": {**about, "runs": RUNS, "long_steps": LONG_STEPS, "rows": measure_page(folder)}}
+            child = [*HOTLOOP, "report", str(folder / ".hotloop" / "long"), "--format", "html", "--exit-zero"]
+            subprocess.run(child, env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
+            peak_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+            known = {"runs": RUNS, "steps": STEPS, "long_steps": LONG_STEPS, "long_report_child_peak_bytes": peak_bytes}
+            content |= {**known, "rows": measure_page(folder)}
         else:
             rows = measure_overhead(folder, arguments.pairs, arguments.blocks)
-            differences = [statistics.median(row["watched_ns"]) - statistics.median(row["alone_ns"]) for row in rows]
-            ratios = [statistics.median(row["watched_ns"]) / statistics.median(row["alone_ns"]) for row in rows]
-            summary = {"difference_ns": mean_interval(differences), "ratio": mean_interval(ratios)}
-            content |= {"overhead": {**about, "n": len(rows), **summary, "rows": rows}}
-    RESULT.write_text(draw_raw(content))
+            medians = [[statistics.median(row[kind]) for kind in ("watched_ns", "alone_ns")] for row in rows]
+            content |= {
+                "n": len(rows),
+                "steps": 500 * arguments.blocks,
+                "difference_ns": mean_interval([watched - alone for watched, alone in medians]),
+                "ratio": mean_interval([watched / alone for watched, alone in medians]),
+                "rows": rows,
+            }
+    (RESULTS / f"serve_{arguments.part}.json").write_text(draw_raw(content))
     return 0
 
 
