@@ -257,7 +257,7 @@ def test_a_run_that_cannot_be_drawn_says_why(client: Client, tmp_path: Path) -> 
 
 
 def test_a_report_is_drawn_once_and_a_comparison_beside_it(tmp_path: Path) -> None:
-    for name in ("one", "two"):
+    for name in ("one", "zwei läufe"):
         build_run(tmp_path, name, outcome={"exit_code": 0, "signal": None})
     with serve(tmp_path) as client:
         answer = client.ask("/runs/one/report")
@@ -270,8 +270,8 @@ def test_a_report_is_drawn_once_and_a_comparison_beside_it(tmp_path: Path) -> No
         began_s = time.monotonic()
         assert client.read("/runs/one/report") == html
         assert time.monotonic() - began_s < 0.5
-        assert "hotloop diff: " in client.read("/compare?run=one&run=two")
-        assert [client.ask(f"/compare{query}").status for query in ("", "?run=one", "?run=one&run=two&run=one")] == [
+        assert "hotloop diff: " in client.read(f"/compare?run=one&run={quote(quote('zwei läufe'))}")
+        assert [client.ask(f"/compare{query}").status for query in ("", "?run=one", "?run=one&run=one&run=one")] == [
             400
         ] * 3
 

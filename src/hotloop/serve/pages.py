@@ -24,8 +24,9 @@ _POLICY = re.compile(rb'<meta http-equiv="Content-Security-Policy" content="([^"
 def draw_list(runs: Path, entries: Sequence[RunEntry], left_count: int) -> str:
     """All runs, to filter, to open and to compare."""
     if not entries:
-        body = f"<p>No run under <code>{_text(runs)}</code> yet. Record one: <code>hotloop run -- COMMAND</code></p>"
-        return _draw_page("runs", body)
+        again = "<meta http-equiv='refresh' content='5'>"
+        start = "Record one: <code>hotloop run -- COMMAND</code>"
+        return _draw_page("runs", f"{again}<p>No run under <code>{_text(runs)}</code> yet. {start}</p>")
     rows = "".join(_draw_row(number, entry) for number, entry in enumerate(entries))
     more = f"<p class='dim'>{format_counted(left_count, 'older run')} not shown.</p>" if left_count else ""
     body = f"""

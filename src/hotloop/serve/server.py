@@ -116,6 +116,11 @@ def _read_assets(*parts: tuple[str, str]) -> bytes:
     return b"".join((resources.files(package) / "static" / name).read_bytes() for package, name in parts)
 
 
+def _decode_name(quoted: str) -> str:
+    """A folder's name, whatever bytes it has, as pages.path_of writes it."""
+    return os.fsdecode(unquote_to_bytes(quoted))
+
+
 class _Bounded(io.BufferedIOBase):
     """A request's lines, up to so many bytes of all together; then as if it had ended."""
 
@@ -164,7 +169,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _route(self) -> None:
         parts = urlsplit(self.path)
-        words = [os.fsdecode(unquote_to_bytes(word)) for word in parts.path.split("/")[1:]]
+        words = [_decode_name(word) for word in parts.path.split("/")[1:]]
         match words:
             case [""]:
                 self._send_page(self._draw_list())
@@ -202,7 +207,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._send_note(404, "There is no such page.")
 
     def _compare(self, names: list[str]) -> None:
-        entries = [self.server.listing.read_one(name, time.time()) for name in names[:2]]
+        entries = [self.server.listing.read_one(_decode_name(name), time.time()) for name in names[:2]]
         found = [entry for entry in entries if entry is not None]
         if len(names) != 2 or len(found) != 2:
             self._send_note(400, "Choose two runs in the list to compare them.")

@@ -43,9 +43,12 @@
     const request = new XMLHttpRequest(); // it parses the page without running anything of it
     request.open("GET", "/");
     request.responseType = "document";
-    request.onload = () => {
+    request.onloadend = () => {
       const rows = request.response && request.response.querySelector("#runs tbody");
-      if (!rows) return;
+      if (!rows) {
+        byId("count").textContent = "stale: hotloop serve does not answer";
+        return;
+      }
       const chosen = new Set([...document.querySelectorAll("#runs input:checked")].map((box) => box.value));
       const focused = document.activeElement && document.activeElement.closest("#runs tr");
       const name = focused && focused.querySelector("input").value;
@@ -145,17 +148,19 @@
   function follow(address) {
     const source = new EventSource(address);
     let heardMs = Date.now();
+    let isOver = false;
     source.onmessage = (event) => {
       heardMs = Date.now();
       const content = JSON.parse(event.data);
       show(content);
-      if (!content.is_over) return;
+      isOver = content.is_over;
+      if (!isOver) return;
       source.close();
       byId("report").querySelector("a").textContent = "The report of the whole run";
     };
     setInterval(() => {
       const silentS = Math.round((Date.now() - heardMs) / 1000);
-      if (silentS < 5 || source.readyState === EventSource.CLOSED) return;
+      if (silentS < 5 || isOver) return;
       byId("state").textContent = `stale: hotloop serve does not answer for ${silentS} s`;
       byId("state").className = "lead t-fair";
     }, 1000);
