@@ -100,7 +100,16 @@ class Tags(HTMLParser):
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "X"])
 def test_without_the_token_nothing_is_served(client: Client, method: str) -> None:
-    for path in (*PATHS, "/?token=", "/?token=wrong", f"/?token={client.server.gate.token}x", "/?token=a&token=b"):
+    for path in (
+        *PATHS,
+        "//[",
+        "http://[x/?token=",
+        "*",
+        "/?token=",
+        "/?token=wrong",
+        f"/?token={client.server.gate.token}x",
+        "/?token=a&token=b",
+    ):
         answer = client.ask(path, cookie=False, method=method)
         assert (answer.status, answer.read(), answer.getheader("Set-Cookie")) == (403, b"", None), path
         answer = client.ask(path, cookie=False, method=method, Cookie=client.cookie.partition("=")[0] + "=guess")

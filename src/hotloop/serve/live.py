@@ -59,7 +59,7 @@ class LiveFeeds:
                 del self._feeds[next(iter(self._feeds))]
         with feed.lock:
             now_s = self._clock()
-            if feed.content is None or now_s - feed.read_s >= AGE_S:
+            if feed.content is None or now_s - feed.read_s >= AGE_S or not entry.state.is_live:
                 feed.read_s = now_s
                 try:
                     links = find_links(folder)

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from socket import socket
 from typing import Any
-from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qs, unquote_to_bytes
 
 from hotloop.core.errors import RecordingError, UsageError
 
@@ -168,8 +168,8 @@ class Handler(BaseHTTPRequestHandler):
             self._route()
 
     def _route(self) -> None:
-        parts = urlsplit(self.path)
-        words = [_decode_name(word) for word in parts.path.split("/")[1:]]
+        path, _, query = self.path.partition("?")
+        words = [_decode_name(word) for word in path.split("/")[1:]]
         match words:
             case [""]:
                 self._send_page(self._draw_list())
@@ -179,7 +179,7 @@ class Handler(BaseHTTPRequestHandler):
                 kind, content = self.server.assets[asset]
                 self._answer(200, content, kind)
             case ["compare"]:
-                self._compare(parse_qs(parts.query).get("run", []))
+                self._compare(parse_qs(query).get("run", []))
             case ["runs", name, *rest]:
                 entry = self.server.listing.read_one(name, time.time())
                 if entry is None:
