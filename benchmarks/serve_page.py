@@ -99,7 +99,7 @@ def measure_page(folder: Path) -> list[dict[str, Any]]:
     for number in range(PAGE_ROUNDS):
         with (
             serve(folder) as (address, server),
-            tempfile.TemporaryDirectory() as profile,
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
             start_chromium(Path(profile)) as page,
         ):
             row: dict[str, Any] = {"round": number, "list_paint_ms": paint(page, address)}
@@ -181,7 +181,8 @@ def train(folder: Path, name: str, address: str | None, blocks: int) -> list[flo
     """CPU time per step of the training's process, in blocks of 500 steps, while a page follows it or none does."""
     command = [*HOTLOOP, "run", "--name", name, "--no-probe", "--no-deep", "-q", "--", sys.executable, "train.py"]
     over = threading.Event()
-    watcher = threading.Thread(target=watch, args=(address, name, over)) if address is not None else None
+    heard: list[str] = []
+    watcher = threading.Thread(target=watch, args=(address, name, over, heard)) if address is not None else None
     if watcher is not None:
         watcher.start()
     done = subprocess.run(
@@ -190,12 +191,14 @@ def train(folder: Path, name: str, address: str | None, blocks: int) -> list[flo
     over.set()
     if watcher is not None:
         watcher.join()
+        if heard.count("running") < 3:
+            raise RuntimeError(f"the page followed {name} for {len(heard)} events only: {heard}")
     found: list[float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def watch(address: str, name: str, over: threading.Event) -> None:
-    """What an open browser does: the events of the run, and the list every five seconds."""
+def watch(address: str, name: str, over: threading.Event, heard: list[str]) -> None:
+    """Follows the events of the run as an open page does; ``heard`` gains the state that each told."""
     host, _, query = address.removeprefix("http://").partition("/")
     connection = http.client.HTTPConnection(host)
     connection.request("GET", f"/{query}")
@@ -205,8 +208,8 @@ def watch(address: str, name: str, over: threading.Event) -> None:
         connection = http.client.HTTPConnection(host)
         connection.request("GET", f"/runs/{name}/events", headers=cookie)
         answer = connection.getresponse()
-        while answer.status == 200 and answer.readline() and not over.is_set():
-            pass
+        while answer.status == 200 and (line := answer.readline()) and not over.is_set():
+            heard += [json.loads(line[6:])["state"]] if line.startswith(b"data: ") else []
         connection.close()
 
 
