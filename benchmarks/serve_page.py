@@ -1,4 +1,4 @@
-"""What `hotloop serve` takes -> benchmarks/results/serve_page.json and serve_overhead.json.
+"""What `hotloop serve` takes -> benchmarks/results/reach: serve_page.json and serve_overhead.json.
 
 ``page``: 50 runs, two of them of 100,000 steps, are made here; a fresh server is opened in headless Chromium, which
 says when it first painted. ``overhead``: a training with and without a live page open, in turns; CPU time per step of
@@ -37,7 +37,7 @@ from hotloop.core.outcome_file import outcome_to_json  # noqa: E402
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, TIME_FIELDS  # noqa: E402
 from hotloop.observe.writer import FrameWriter  # noqa: E402
 
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS = ROOT / "benchmarks" / "results" / "reach"
 HOTLOOP = [sys.executable, "-m", "hotloop.cli.start"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 RUNS, STEPS, LONG_STEPS = 50, 1_000, 100_000
