@@ -232,7 +232,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _stream(self, entry: RunEntry) -> None:
         """Server-sent events: once a second what a live page shows, until the run is over."""
-        if not self.server.streams.acquire(blocking=False):
+        streams = self.server.streams
+        if not streams.acquire(blocking=False):
             self._answer(503)
             return
         try:
@@ -247,7 +248,7 @@ class Handler(BaseHTTPRequestHandler):
         except OSError:
             return  # the page was closed
         finally:
-            self.server.streams.release()
+            streams.release()
 
     def _send_page(self, html: str) -> None:
         self._answer(200, html.encode("utf-8", "replace"), HTML)
