@@ -259,7 +259,11 @@ def _is_alive(host: Any, pid: Any) -> bool | None:
     """None where this machine cannot tell."""
     if host != socket.gethostname() or not isinstance(pid, int) or pid <= 0 or not os.path.isdir("/proc/self"):
         return None
-    return os.path.isdir(f"/proc/{pid}")
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[:1] != ["Z"]  # dead, and nobody asked how it ended
 
 
 def _read_lead(processes: Path) -> _Lead | None:
