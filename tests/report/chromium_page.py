@@ -75,10 +75,14 @@ class Page:
 
     def open(self, path: Path, *, dark: bool) -> None:
         """Load a file and wait until its script has run."""
+        self.open_address(path.as_uri(), dark=dark)
+
+    def open_address(self, address: str, *, dark: bool) -> None:
+        """The same with a page of any address."""
         self.events.clear()
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[theme])
-        self.ask("Page.navigate", url=path.as_uri())
+        self.ask("Page.navigate", url=address)
         deadline = time.monotonic() + PATIENCE_S
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._read(deadline))
@@ -105,12 +109,13 @@ class Page:
         data = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
         return base64.b64decode(data)
 
-    def complaints(self) -> list[str]:
-        """Console messages, uncaught errors, policy violations, dialogs and requests for anything but the file."""
+    def complaints(self, origin: str = "file:///") -> list[str]:
+        """Console messages, uncaught errors, policy violations, dialogs and requests for anything but files, or but
+        what an address that begins with ``origin`` serves."""
         found = []
         for event in self.events:
             method, params = event.get("method", ""), event.get("params", {})
-            foreign = method == "Network.requestWillBeSent" and not params["request"]["url"].startswith("file:///")
+            foreign = method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(origin)
             if foreign or method in (
                 "Runtime.exceptionThrown",
                 "Runtime.consoleAPICalled",

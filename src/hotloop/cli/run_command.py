@@ -238,13 +238,16 @@ def _load_strategy(path: str) -> Strategy:
 
 def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -> None:
     from hotloop.cli.show import emit, make_probe, show_report
+    from hotloop.core.verdict_file import VERDICT_FILE, verdict_to_json
     from hotloop.pipeline.runs import no_probe, read_report
 
     skips_probe = arguments.no_probe or (interrupted and not arguments.probe)
     if skips_probe and not arguments.no_probe:
         emit("interrupted: opportunities were not measured (use --probe to measure them anyway)")
     probe = no_probe if skips_probe else make_probe()
-    show_report(read_report(folder, probe=probe), arguments, sys.stderr)
+    report = read_report(folder, probe=probe)
+    _write_best(folder / VERDICT_FILE, verdict_to_json(report))
+    show_report(report, arguments, sys.stderr)
 
 
 def _remove_run_folder(folder: Path) -> None:

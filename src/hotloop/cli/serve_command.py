@@ -1,0 +1,52 @@
+"""hotloop serve: a page on this machine that shows all runs, one while it trains, and two compared."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+    from typing import Any
+
+
+ORDER, SUMMARY = 3, "show the runs, one while it trains, in a page on this machine"
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "serve",
+        help=SUMMARY,
+        description="Show the runs under .hotloop/ in a browser: the list, a run while it trains, its report, and two "
+        "compared. The page is served to this machine only, to whoever has the printed address, until Ctrl-C.",
+    )
+    parser.add_argument("folder", nargs="?", default=".", help="where .hotloop/ lies (default: here)")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)")
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    import signal
+    from pathlib import Path
+
+    from hotloop.cli.show import emit
+    from hotloop.serve.listing import find_runs_folder
+    from hotloop.serve.server import PageServer
+
+    server = PageServer(find_runs_folder(Path(arguments.folder)), arguments.port, _make_reader)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        print(server.address, flush=True)
+        emit("press Ctrl-C to end")
+        server.serve_forever()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        server.close()
+    return 0
+
+
+def _make_reader(folder: Path) -> Any:
+    """Loaded when the first run is opened: the list needs nothing of it."""
+    from hotloop.pipeline.live import LiveReader
+
+    return LiveReader(folder)

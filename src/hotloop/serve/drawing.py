@@ -1,0 +1,104 @@
+"""Reports and comparisons of recorded runs -> their pages, drawn by `hotloop report` and `hotloop diff` in a child.
+
+A child at a time, of low priority: its memory goes back to the system, a recording that cannot be read ends it and not
+the server, and a training beside it keeps its cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+
+from hotloop.core.errors import RecordingError
+
+MOST_PAGES = 16
+"""Drawn pages that are kept in memory."""
+MOST_BYTES = 32 << 20
+PATIENCE_S = 300.0
+NICENESS = 10
+
+
+class DrawnPages:
+    """Pages by the words of the command that draws them; drawn once for each stamp of what they show."""
+
+    def __init__(self) -> None:
+        self._drawing = threading.Lock()
+        self._pages: OrderedDict[tuple[str, ...], tuple[Hashable, bytes]] = OrderedDict()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._over = False
+
+    def draw(self, words: Sequence[str], stamp: Hashable) -> bytes:
+        """The page that ``hotloop WORDS`` writes to standard output.
+
+        Raises RecordingError with its last line where it writes none.
+        """
+        key = tuple(words)
+        with self._drawing:
+            held = self._pages.get(key)
+            if held is None or held[0] != stamp:
+                held = stamp, self._run(key)
+            self._pages[key] = held
+            self._pages.move_to_end(key)
+            while len(self._pages) > MOST_PAGES:
+                self._pages.popitem(last=False)
+            return held[1]
+
+    def stop(self) -> None:
+        """End the child that draws, if one does; nothing is drawn any more."""
+        self._over = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def _run(self, words: tuple[str, ...]) -> bytes:
+        if self._over:
+            raise RecordingError("the server is ending")
+        environment = {**os.environ, "NO_COLOR": "1"}
+        with tempfile.TemporaryFile() as page, tempfile.TemporaryFile() as complaints:
+            self._child = child = subprocess.Popen(
+                [sys.executable, "-m", "hotloop.cli.start", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=page,
+                stderr=complaints,
+                env=environment,
+                start_new_session=True,
+            )
+            with contextlib.suppress(OSError):  # it has ended already
+                os.setpriority(os.PRIO_PROCESS, child.pid, NICENESS)
+            try:
+                code = child.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                raise RecordingError(f"it took longer than {PATIENCE_S:.0f} s") from None
+            finally:
+                child.kill()
+                child.wait()
+                self._child = None
+            if code != 0:
+                complaints.seek(0)
+                lines = complaints.read(1 << 16).decode("utf-8", "replace").strip().splitlines()
+                raise RecordingError(lines[-1][:400] if lines else f"hotloop {words[0]} ended with {code}")
+            if page.tell() > MOST_BYTES:
+                raise RecordingError(f"its page has {page.tell():,} bytes, more than a browser should load")
+            page.seek(0)
+            return page.read()
+
+
+def stamp_files(*folders: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names, times and sizes of what lies in run folders: as long as these stay, so does what is drawn of them."""
+    found = []
+    for folder in folders:
+        for place in (folder, folder / "processes"):
+            try:
+                with os.scandir(place) as entries:
+                    held = [(e.path, e.stat(follow_symlinks=False)) for e in entries]
+            except OSError:
+                continue
+            found += [(path, status.st_mtime_ns, status.st_size) for path, status in held]
+    return tuple(sorted(found))

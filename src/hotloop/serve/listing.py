@@ -1,0 +1,388 @@
+"""A folder of runs -> one line for each, from the heads and tails of its files: no recording is read whole.
+
+Nothing that a file says is trusted, no link is followed, and a run that cannot be read costs its line, not the list.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+from hotloop.core.errors import RecordingError, UsageError
+from hotloop.core.frames import (
+    HEAD_BYTES,
+    KIND_FACT,
+    KIND_ROW,
+    Status,
+    decode_frames,
+    decode_header,
+    decode_object,
+    decode_segment_header,
+    decode_status,
+    frame_span_bytes,
+)
+from hotloop.core.outcome_file import OUTCOME_FILE
+from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END
+from hotloop.core.redact import redact_command
+from hotloop.core.verdict_file import VERDICT_FILE
+
+MOST_RUNS = 500
+"""More runs than this, the newest, are counted and not listed."""
+STALE_AFTER_S = 15.0
+STALE_STEPS = 10
+"""As hotloop.pipeline.live: a run without a new row for so long, and for as long as so many of its steps take."""
+
+_WINDOW_BYTES = 64 << 10
+_TAIL_BYTES = 16 << 10
+"""About 25 rows, unless long facts lie between them."""
+_MOST_WINDOWS = 16
+_MOST_JSON_BYTES = 1 << 20
+_MOST_PROCESSES = 10_000
+_SPARE_SEGMENTS = 4
+"""Segments that a writer may have made before it needs them."""
+_SUFFIX = ".hlr"
+
+
+class State(Enum):
+    """Where a run is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STALE = "stale"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    KILLED = "killed"
+    ENDED = "ended"
+    """Its process closed the recording; nothing says how the command ended."""
+    BROKEN = "unreadable"
+
+    @property
+    def is_live(self) -> bool:
+        return self in (State.STARTING, State.RUNNING, State.STALE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry:
+    """A run in the list; None is unknown. ``step_ns`` is its report's mean, or that of its last recorded steps where
+    there is no report yet; ``silent_s`` is how long ago the last step of a run that is not over ended."""
+
+    name: str
+    state: State
+    detail: str = ""
+    command: tuple[str, ...] = ()
+    started_wall_s: float | None = None
+    steps_count: int | None = None
+    step_ns: float | None = None
+    silent_s: float | None = None
+    verdict: str = ""
+
+
+def make_gone(name: str) -> RunEntry:
+    """A run whose folder was deleted while somebody looked at it."""
+    return RunEntry(name=name, state=State.BROKEN, detail="its folder was deleted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lead:
+    """The process that speaks for a run."""
+
+    process: Mapping[str, Any]
+    status: Status
+    steps_count: int | None
+    step_ns: float | None
+    last_end_ns: int | None
+
+
+def find_runs_folder(folder: Path) -> Path:
+    """Where the runs of a folder lie: ``.hotloop`` in it, also when there is none yet, or itself where it holds runs.
+
+    Raises UsageError where there is no such folder.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}: name the one in which `hotloop run` was started")
+    runs = folder.resolve() / ".hotloop"
+    return folder.resolve() if not runs.is_dir() and list_names(folder) else runs.resolve()
+
+
+def list_names(runs: Path) -> list[str]:
+    """The names of the run folders, newest first; links are none."""
+    try:
+        with os.scandir(runs) as entries:
+            found = [(entry.stat().st_mtime_ns, entry.name) for entry in entries if _is_run(entry)]
+    except OSError:
+        return []
+    return [name for _, name in sorted(found, reverse=True)]
+
+
+def _is_run(entry: os.DirEntry[str]) -> bool:
+    try:
+        if not entry.is_dir(follow_symlinks=False):
+            return False
+        return os.path.isfile(os.path.join(entry.path, "run.json")) or os.path.isdir(
+            os.path.join(entry.path, "processes")
+        )
+    except OSError:
+        return False
+
+
+def find_links(folder: Path) -> list[str]:
+    """Names of what lies in a run folder and leads out of it."""
+    found = []
+    for one in (folder, folder / "processes"):
+        try:
+            with os.scandir(one) as entries:
+                found += [entry.name for entry in entries if entry.is_symlink()]
+        except OSError:
+            continue
+    return found
+
+
+class Listing:
+    """Reads the list again and again; a run that is over is read once."""
+
+    def __init__(self, runs: Path) -> None:
+        self.runs = runs
+        self._over: dict[str, tuple[tuple[int, ...], RunEntry]] = {}
+
+    def read(self, now_s: float) -> tuple[list[RunEntry], int]:
+        """The newest runs, newest first, and how many older ones there are."""
+        names = list_names(self.runs)
+        entries = [self._read(name, now_s) for name in names[:MOST_RUNS]]
+        self._over = {name: self._over[name] for name in names[:MOST_RUNS] if name in self._over}
+        entries.sort(key=lambda entry: -(entry.started_wall_s or 0.0))
+        return entries, max(0, len(names) - MOST_RUNS)
+
+    def read_one(self, name: str, now_s: float) -> RunEntry | None:
+        """None where the folder holds no run of this name (any more)."""
+        return self._read(name, now_s) if name in list_names(self.runs) else None
+
+    def _read(self, name: str, now_s: float) -> RunEntry:
+        folder = self.runs / name
+        stamp = _stamp(folder)
+        held = self._over.get(name)
+        if held is not None and held[0] == stamp:
+            return held[1]
+        try:
+            entry = read_entry(folder, now_s)
+        except (OSError, RecordingError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            return RunEntry(name=name, state=State.BROKEN, detail=f"{reason}"[:300])
+        if not entry.state.is_live:
+            self._over[name] = stamp, entry
+        return entry
+
+
+def _stamp(folder: Path) -> tuple[int, ...]:
+    times = []
+    for name in ("run.json", OUTCOME_FILE, VERDICT_FILE, "processes"):
+        try:
+            times.append((folder / name).lstat().st_mtime_ns)
+        except OSError:
+            times.append(0)
+    return tuple(times)
+
+
+def read_entry(folder: Path, now_s: float) -> RunEntry:
+    """One run. Raises RecordingError or OSError where its recording cannot be read."""
+    manifest = _read_object(folder / "run.json")
+    outcome = _read_object(folder / OUTCOME_FILE)
+    words = manifest.get("command")
+    judged = _read_object(folder / VERDICT_FILE)
+    steps, mean_ns = _number(judged.get("steps_count")), _number(judged.get("step_mean_ns"))
+    # Of a run that is over and judged, the recording has nothing to add.
+    lead = None if outcome and steps is not None else _read_lead(folder / "processes")
+    silent_s = None
+    anchor_s = _number(lead.process.get("anchor_wall_s")) if lead is not None else None
+    if lead is not None and lead.last_end_ns is not None and anchor_s is not None:
+        silent_s = max(0.0, now_s - anchor_s - lead.last_end_ns * 1e-9)
+    if outcome:
+        state, detail = _judge_outcome(outcome)
+    else:
+        state, detail = _judge_live(manifest, lead, silent_s)
+    if lead is not None and steps is None:
+        steps, mean_ns = lead.steps_count, lead.step_ns
+    return RunEntry(
+        name=folder.name,
+        state=state,
+        detail=detail,
+        command=redact_command([str(word) for word in words]) if isinstance(words, list) else (),
+        started_wall_s=_number(manifest.get("started_wall_s")),
+        steps_count=None if steps is None else int(steps),
+        step_ns=mean_ns,
+        silent_s=silent_s if state.is_live else None,
+        verdict=str(judged.get("verdict", ""))[:300],
+    )
+
+
+def _judge_outcome(outcome: Mapping[str, Any]) -> tuple[State, str]:
+    number, code = outcome.get("signal"), outcome.get("exit_code")
+    if isinstance(number, int):
+        name = Signals(number).name if number in set(Signals) else f"signal {number}"
+        return State.KILLED, name + (" (out of memory)" if outcome.get("oom_kills") else "")
+    if not isinstance(code, int):
+        return State.ENDED, "outcome.json does not say how"
+    return (State.COMPLETED, "") if code == 0 else (State.FAILED, f"exit code {code}")
+
+
+def _judge_live(manifest: Mapping[str, Any], lead: _Lead | None, silent_s: float | None) -> tuple[State, str]:
+    """Without an outcome: whether the process lives, and whether it steps."""
+    if lead is None:
+        alive = _is_alive(socket.gethostname(), manifest.get("pid"))
+        return (State.STARTING, "") if alive is not False else (State.KILLED, "it recorded no process")
+    host, pid, runner = lead.process.get("host"), lead.process.get("pid"), manifest.get("pid")
+    is_gone = lead.status.closed or _is_alive(host, pid) is False
+    if is_gone and runner != pid and _is_alive(host, runner):
+        return State.RUNNING, "this training has ended, its command has not"
+    if is_gone:
+        return (State.ENDED, "") if lead.status.closed else (State.KILLED, "its process is gone and recorded no end")
+    if silent_s is None:
+        return State.STARTING, ""
+    if is_stale(silent_s, lead.step_ns):
+        return State.STALE, f"no new step for {silent_s:,.0f} s"
+    return State.RUNNING, ""
+
+
+def is_stale(silent_s: float, step_ns: float | None) -> bool:
+    """Whether no step ended for unusually long."""
+    return silent_s > max(STALE_AFTER_S, STALE_STEPS * (step_ns or 0.0) * 1e-9)
+
+
+def _is_alive(host: Any, pid: Any) -> bool | None:
+    """None where this machine cannot tell."""
+    if host != socket.gethostname() or not isinstance(pid, int) or pid <= 0 or not os.path.isdir("/proc/self"):
+        return None
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[:1] != ["Z"]  # dead, and nobody asked how it ended
+
+
+def _read_lead(processes: Path) -> _Lead | None:
+    """The process of the lowest rank's newest start; None where no process recorded anything yet."""
+    try:
+        if processes.is_symlink():
+            raise RecordingError("its folder of recordings is a link, which is not followed")
+        with os.scandir(processes) as entries:
+            names = [entry.name for _, entry in zip(range(_MOST_PROCESSES), entries, strict=False)]
+    except FileNotFoundError:
+        return None
+    for name in sorted((name for name in names if name.endswith(_SUFFIX)), key=_rank_order):
+        data = _read_bytes(processes / name, 0, HEAD_BYTES + _WINDOW_BYTES)
+        if data.strip(b"\0"):
+            return _read_recording(processes / name, data)
+    return None
+
+
+def _rank_order(name: str) -> tuple[int, int, str]:
+    """host-pid-rank-restart.hlr: the lowest rank first, of its starts the newest."""
+    parts = name.partition(".")[0].rsplit("-", 2)
+    rank = int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else 1 << 30
+    restart = int(parts[2]) if len(parts) == 3 and parts[2].isdecimal() else 0
+    return rank, -restart, name
+
+
+def _read_recording(path: Path, data: bytes) -> _Lead:
+    header, status = decode_header(data[:HEAD_BYTES], path.name), decode_status(data[:HEAD_BYTES])
+    process: Mapping[str, Any] = {}
+    first_rows = []
+    unpack = struct.Struct(f"<{len(header.fields)}q")
+    at = {name: place for place, name in enumerate(header.fields)}
+    for frame in decode_frames(data, HEAD_BYTES, len(data)):
+        if frame.kind == KIND_ROW and len(frame.payload) == unpack.size:
+            first_rows.append(unpack.unpack(frame.payload))
+        elif frame.kind == KIND_FACT and not process:
+            fact = decode_object(frame.payload)
+            process = fact if fact is not None and fact.get("kind") == "process" else {}
+    needed = {"index", "closed_by", "optimizer_index", "rows_merged", "start_ns", "end_ns"}
+    if not needed <= at.keys():
+        raise RecordingError(f"{path.name} was written by another hotloop: it lacks {', '.join(needed - at.keys())}")
+    rows = _last_rows(path, header.segment_bytes, unpack, at)
+    # Backwards before an optimizer is seen are no steps; steps of several optimizers cannot be told apart here.
+    steps = [row for row in rows if row[at["closed_by"]] != CLOSED_BY_BACKWARD] or rows
+    if not steps or len({row[at["optimizer_index"]] for row in steps}) > 1:
+        end_ns = rows[-1][at["end_ns"]] if rows else None
+        return _Lead(process=process, status=status, steps_count=None, step_ns=None, last_end_ns=end_ns)
+    before = 0
+    if steps[-1][at["closed_by"]] != CLOSED_BY_BACKWARD:
+        before = sum(row[at["rows_merged"]] for row in first_rows if row[at["closed_by"]] == CLOSED_BY_BACKWARD)
+    count = sum(row[at["rows_merged"]] for row in steps)
+    total_ns = sum(row[at["end_ns"]] - row[at["start_ns"]] for row in steps)
+    last = steps[-1]
+    return _Lead(
+        process=process,
+        status=status,
+        steps_count=last[at["index"]] + last[at["rows_merged"]] - before,
+        step_ns=total_ns / count if total_ns > 0 else None,
+        last_end_ns=last[at["end_ns"]],
+    )
+
+
+def _last_rows(path: Path, segment_bytes: int, unpack: struct.Struct, at: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """The rows of the last steps, as many as lie in one window before the end of what is written."""
+    size = _size(path)
+    number = -(-size // segment_bytes) - 1
+    for _ in range(_SPARE_SEGMENTS):
+        if number <= 0 or decode_segment_header(_read_bytes(path, number * segment_bytes, 32)) is not None:
+            break
+        number -= 1
+    number = max(number, 0)
+    end = min(size, (number + 1) * segment_bytes)
+    for _ in range(_MOST_WINDOWS):
+        start = max(HEAD_BYTES, (end - 1) // _WINDOW_BYTES * _WINDOW_BYTES)
+        used = _read_bytes(path, start, end - start).rstrip(b"\0") if start < end else b""
+        for enough in (_TAIL_BYTES, 2 * _WINDOW_BYTES) if used else ():
+            begin = max(HEAD_BYTES, (start + len(used) - enough) & ~7)
+            data = _read_bytes(
+                path, begin, start + len(used) + frame_span_bytes(unpack.size) - begin
+            )  # a row may end in zeros
+            rows = sorted(_unpack_rows(data, unpack, at), key=lambda row: row[at["index"]])
+            if rows:
+                return rows
+        end = start
+    return []
+
+
+def _unpack_rows(data: bytes, unpack: struct.Struct, at: Mapping[str, int]) -> Iterable[tuple[int, ...]]:
+    for frame in decode_frames(data, 0, len(data)):
+        if frame.kind == KIND_ROW and len(frame.payload) == unpack.size:
+            row = unpack.unpack(frame.payload)
+            if row[at["closed_by"]] != CLOSED_BY_END and row[at["rows_merged"]] > 0:
+                yield row
+
+
+def _number(value: Any) -> float | None:
+    """A finite number of a file that anybody may have written."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e15 else None
+
+
+def _size(path: Path) -> int:
+    return path.lstat().st_size
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a small file; empty where there is none."""
+    try:
+        return decode_object(_read_bytes(path, 0, _MOST_JSON_BYTES)) or {}
+    except OSError:
+        return {}
+
+
+def _read_bytes(path: Path, offset: int, length: int) -> bytes:
+    """Bytes of a plain file: a link is refused, and a pipe or a device is not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise RecordingError(f"{path.name} is not a plain file")
+        return os.pread(descriptor, length, offset)
+    finally:
+        os.close(descriptor)

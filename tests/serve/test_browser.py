@@ -1,0 +1,126 @@
+"""The local page in headless Chromium while a real training runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from build_runs import build_run
+from chromium_page import CHROMIUM, Page, start_chromium
+from test_server import HOSTILE, serve
+
+from hotloop.pipeline.live import LiveReader
+from hotloop.pipeline.runs import read_report
+from hotloop.report.text import format_duration, format_share
+from hotloop.serve.live import describe_live
+
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium")
+
+TRAINING = """
+import pathlib, time, torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+step = 0
+while step < 40 or not pathlib.Path("enough").exists():
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    step += 1
+    time.sleep(0.01)
+pathlib.Path("steps").write_text(str(step))
+"""
+
+
+def wait_for(page: Page, expression: str) -> Any:
+    deadline_s = time.monotonic() + 30
+    while not (found := page.evaluate(expression)):
+        assert time.monotonic() < deadline_s, (expression, page.evaluate("document.body.innerText"))
+        time.sleep(0.1)
+    return found
+
+
+def read_facts(page: Page) -> dict[str, str]:
+    cells = "[one.children[0].textContent, one.querySelector('strong').textContent]"
+    return dict(page.evaluate(f"[...document.querySelectorAll('#facts div')].map((one) => {cells})"))
+
+
+def test_a_training_is_followed_to_its_report(tmp_path: Path) -> None:
+    runs = tmp_path / ".hotloop"
+    for name in ("older", HOSTILE):
+        build_run(runs, name, outcome={"exit_code": 0, "signal": None}, started_s=1e9, command=("python", HOSTILE))
+    (tmp_path / "train.py").write_text(TRAINING)
+    words = ["run", "--name", "live", "--no-probe", "--no-deep", "-q", "--", sys.executable, "train.py"]
+    training = subprocess.Popen([sys.executable, "-m", "hotloop.cli.start", *words], cwd=tmp_path)
+    try:
+        with serve(runs) as client, start_chromium(tmp_path / "chromium") as page:
+            origin = f"http://127.0.0.1:{client.port}/"
+            page.ask("Emulation.setDeviceMetricsOverride", width=420, height=800, deviceScaleFactor=1, mobile=False)
+            page.open_address(f"{origin}?token={client.server.gate.token}", dark=True)
+            assert page.evaluate("location.href") == origin
+            assert page.evaluate("document.cookie") == ""
+            check_list(page)
+            page.evaluate("document.querySelector('#runs a[href=\"/runs/live/\"]').click()")
+            wait_for(page, "document.querySelectorAll('#facts div').length")
+            first = int(read_facts(page)["steps"].replace(",", ""))
+            wait_for(
+                page, f"Number(document.querySelectorAll('#facts strong')[1].textContent.replace(',', '')) > {first}"
+            )
+            wait_for(page, "!document.querySelector('#chart').hidden")
+            assert page.evaluate("document.querySelector('#state').textContent") == "running"
+            assert page.evaluate("document.documentElement.scrollWidth") <= 420
+            (tmp_path / "enough").touch()
+            assert training.wait(timeout=60) == 0
+            assert wait_for(page, "document.querySelector('#state').textContent === 'completed'")
+            shown = read_facts(page)
+            assert shown["steps"].replace(",", "") == (tmp_path / "steps").read_text()
+            assert "loss" not in shown
+            check_report(page, runs / "live", shown)
+            assert page.evaluate("document.body.dataset.problems") is None
+            page.evaluate("document.querySelector('#report a').click()")
+            wait_for(page, "document.querySelector('#report-data') !== null")
+            assert page.complaints(origin) == []
+            assert page.evaluate("document.body.dataset.problems") == "0"
+    finally:
+        (tmp_path / "enough").touch()  # its training would outlive `hotloop run`
+        training.wait(timeout=60)
+
+
+def check_list(page: Page) -> None:
+    """Rows, names that stay text, the filter, and two runs that are chosen."""
+    assert page.evaluate("document.querySelectorAll('#runs tbody tr').length") == 3
+    assert page.evaluate("document.querySelectorAll('main img').length") == 0
+    assert page.evaluate(f"document.querySelector('main').innerText.includes({json.dumps(HOSTILE)})")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    for key in ("Tab", "Tab"):
+        page.press(key)
+    assert page.evaluate("document.activeElement.id") == "filter"
+    page.ask("Input.insertText", text="LIVE")
+    assert page.evaluate("document.querySelector('#count').textContent") == "1 of 3 runs"
+    assert page.evaluate("document.querySelectorAll('#runs tbody tr:not([hidden])').length") == 1
+    page.evaluate("filter.value = ''; filter.dispatchEvent(new Event('input'))")
+    assert page.evaluate("document.querySelector('#compare').disabled")
+    page.evaluate("document.querySelectorAll('#runs input').forEach((box, at) => { if (at < 2) box.click(); })")
+    assert not page.evaluate("document.querySelector('#compare').disabled")
+    assert page.evaluate("document.querySelectorAll('#runs input:disabled').length") == 1
+
+
+def check_report(page: Page, folder: Path, shown: dict[str, str]) -> None:
+    """The live figures over the report's steady steps are the report's, and the page shows what the reader reads."""
+    report = read_report(folder)
+    assert report.step is not None
+    assert report.breakdown is not None
+    assert shown["steps"] == f"{report.step.count:,}"
+    assert shown["step time"] == describe_live(LiveReader(folder).read())["facts"][0][1]
+    steady = describe_live(LiveReader(folder, window_count=report.step.steady_count).read())
+    assert steady["facts"][0][1] == format_duration(report.step.mean_ns)
+    assert [phase[2] for phase in steady["phases"]] == [
+        format_share(report.breakdown.phases[name].share_ratio) for name, *_ in steady["phases"]
+    ]
+    rows = "[...document.querySelectorAll('#phases tbody tr')].map((row) => row.children[2].textContent)"
+    assert page.evaluate(rows) == [phase[2] for phase in describe_live(LiveReader(folder).read())["phases"]]
