@@ -109,6 +109,8 @@ class Frame(NamedTuple):
     kind: int
     sequence: int
     payload: bytes
+    at: int
+    """Where it begins in the buffer."""
 
 
 def frame_span_bytes(payload_bytes: int) -> int:
@@ -163,7 +165,7 @@ def decode_frames(data: bytes, start: int, stop: int) -> Iterator[Frame]:
             end = at + FRAME_HEADER_BYTES + length
             if _checksum(kind, data[at + 8 : end]) == commit & 0xFFFFFFFF:
                 payload = data[at + FRAME_HEADER_BYTES : end]
-                yield Frame(KIND_ROW if kind == KIND_SUMMED_ROW else kind, sequence, payload)
+                yield Frame(KIND_ROW if kind == KIND_SUMMED_ROW else kind, sequence, payload, at)
                 at += span
                 continue
             patience_bytes -= length

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.live import LiveDevice
 from hotloop.core.report import Health
 
 NAME = "devices.jsonl"
@@ -27,6 +28,8 @@ lines."""
 MOST_LINES = 65_536
 """More lines than this are not read."""
 MOST_DEVICES = 64
+LONGEST_LINE = 65_536
+"""Bytes."""
 OFTEN_RATIO = 0.05
 """A device that is slowed down in a smaller share of its samples is not worth a line."""
 SLOWED_BY = {
@@ -283,13 +286,35 @@ def _read_uses(folder: Path) -> dict[int, _Use]:
     return uses
 
 
+def read_newest_devices(folder: Path) -> tuple[LiveDevice, ...]:
+    """The last whole sample that makes sense; nothing without one. Reads the end of the file only."""
+    newest: list[dict[str, Any]] = []
+    for sample in _samples(folder / NAME, LONGEST_LINE):
+        newest = _devices_of(sample) or newest
+    return tuple(_make_live(device) for device in newest if isinstance(device.get("index"), int))
+
+
+def _make_live(device: Mapping[str, Any]) -> LiveDevice:
+    name = device.get("name")
+    used, total = (_number(device.get(key)) for key in ("memory_used_bytes", "memory_total_bytes"))
+    return LiveDevice(
+        index=int(device["index"]),
+        name=name[:80] if isinstance(name, str) else None,
+        utilization_ratio=_number(device.get("utilization_ratio")),
+        memory_used_bytes=None if used is None else int(used),
+        memory_total_bytes=None if total is None else int(total),
+        power_w=_number(device.get("power_w")),
+        temperature_c=_number(device.get("temperature_c")),
+    )
+
+
 def _samples(path: Path, last_bytes: int | None = None) -> Iterator[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             if last_bytes is not None:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))  # a line that this cuts is no JSON
             for _ in range(MOST_LINES):
-                line = file.readline(65_536)
+                line = file.readline(LONGEST_LINE)
                 if not line:
                     return
                 try:

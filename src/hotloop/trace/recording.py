@@ -48,7 +48,7 @@ _MAX_FACTS = 500_000
 _MAX_FACTS_BYTES = 64 << 20
 _MAX_JSON_BYTES = 16 << 20
 _MAX_COUNT = 1 << 60  # a row index beyond this is damage
-_EMPTY_SEGMENTS = 4  # a file that is nothing but a hole ends here
+EMPTY_SEGMENTS = 4  # a file that is nothing but a hole ends here
 _INT64 = struct.Struct("<q")
 
 Rows = NDArray[np.int64]
@@ -123,14 +123,12 @@ def read_run(folder: Path) -> RunRecording:
     try:
         if not folder.is_dir():
             raise RecordingError(f"no run at {folder}")
-        paths = _process_paths(folder / "processes", health)
+        paths = list_recordings(folder / "processes", health)
     except OSError as error:
         raise RecordingError(f"cannot read {folder}: {error.strerror}") from None
-    manifest, outcome, probe = (
-        _read_json(folder / name, health) for name in ("run.json", "outcome.json", "probe.json")
-    )
+    manifest, outcome, probe = (read_json(folder / name, health) for name in ("run.json", "outcome.json", "probe.json"))
     outcome_lost = outcome is None and (folder / "outcome.json").exists()
-    if outcome is not None and not _states_its_end(outcome):
+    if outcome is not None and not states_its_end(outcome):
         health.append("outcome.json is damaged: it has neither an exit code nor a signal")
         outcome, outcome_lost = None, True
     processes: list[ProcessRecording] = []
@@ -163,8 +161,8 @@ def read_run(folder: Path) -> RunRecording:
 
 def read_process(path: Path) -> ProcessRecording:
     """One process's file. Raises RecordingError when it is foreign, too new, damaged at its head, or unreadable."""
-    with _RecordingFile(path) as file:
-        collected = _Collected(file.header)
+    with RecordingFile(path) as file:
+        collected = RowsAndFacts(file.header)
         for frame in decode_frames(file.head, RESERVE_OFFSET, HEAD_BYTES):
             collected.add(frame)
         for data, start in file.read_segments(0):
@@ -217,7 +215,7 @@ def read_tail(path: Path, after_row: int) -> Rows:
     Start with 0 and go on with the last row's ``index + rows_merged``. A block of merged rows that has grown since
     comes again as a whole.
     """
-    with _RecordingFile(path) as file:
+    with RecordingFile(path) as file:
         first = file.segment_count - 1
         while first > 0:
             header = decode_segment_header(file.read(first * file.header.segment_bytes, SEGMENT_HEADER_BYTES))
@@ -225,7 +223,7 @@ def read_tail(path: Path, after_row: int) -> Rows:
                 break
             first -= 1
         first = min(first, max(file.status.tail_segment, 0))
-        collected = _Collected(file.header)
+        collected = RowsAndFacts(file.header)
         for data, start in file.read_segments(max(first, 0)):
             for frame in decode_frames(data, start, len(data)):
                 if frame.kind == KIND_ROW:
@@ -234,7 +232,7 @@ def read_tail(path: Path, after_row: int) -> Rows:
     return rows[rows[:, FIELD["index"]] + rows[:, FIELD["rows_merged"]] > after_row]
 
 
-class _RecordingFile:
+class RecordingFile:
     """An open recording: its header, its status, and its segments, read one at a time."""
 
     def __init__(self, path: Path) -> None:
@@ -247,13 +245,15 @@ class _RecordingFile:
             self.head = self.read(0, HEAD_BYTES)
             self.header: FileHeader = decode_header(self.head, str(path))
             self.status: Status = decode_status(self.head)
-            size = min(os.fstat(self._file.fileno()).st_size, _MAX_FILE_BYTES)
-            self.segment_count = -(-size // self.header.segment_bytes)
+            stat = os.fstat(self._file.fileno())
+            self.identity = (stat.st_dev, stat.st_ino)
+            self.size_bytes = min(stat.st_size, _MAX_FILE_BYTES)
+            self.segment_count = -(-self.size_bytes // self.header.segment_bytes)
         except BaseException:
             self._file.close()
             raise
 
-    def __enter__(self) -> _RecordingFile:
+    def __enter__(self) -> RecordingFile:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -279,12 +279,12 @@ class _RecordingFile:
         for number in range(first, self.segment_count):
             data = self.read(number * self.header.segment_bytes, self.header.segment_bytes)
             empty = 0 if data.strip(b"\0") else empty + 1
-            if empty > _EMPTY_SEGMENTS:
+            if empty > EMPTY_SEGMENTS:
                 return
             yield data, HEAD_BYTES if number == 0 else SEGMENT_HEADER_BYTES
 
 
-class _Collected:
+class RowsAndFacts:
     """Frames as they come -> the newest version of every row and fact, within fixed limits."""
 
     def __init__(self, header: FileHeader) -> None:
@@ -299,16 +299,21 @@ class _Collected:
 
     def add(self, frame: Frame) -> None:
         if frame.kind == KIND_ROW:
-            if len(frame.payload) != self._row_bytes:
-                return
-            (index,) = _INT64.unpack_from(frame.payload, self._index_at)
-            known = self._rows.get(index)
-            if known is None and len(self._rows) >= _MAX_ROWS:
-                return
-            if known is None or frame.sequence > known[0]:
-                self._rows[index] = (frame.sequence, frame.payload)
+            self.add_row(frame)
         elif frame.kind == KIND_FACT:
             self._add_fact(frame)
+
+    def add_row(self, frame: Frame) -> int | None:
+        """The index of the row in this frame; None where it holds none, or where the limit is reached."""
+        if len(frame.payload) != self._row_bytes:
+            return None
+        index: int = _INT64.unpack_from(frame.payload, self._index_at)[0]
+        known = self._rows.get(index)
+        if known is None and len(self._rows) >= _MAX_ROWS:
+            return None
+        if known is None or frame.sequence > known[0]:
+            self._rows[index] = (frame.sequence, frame.payload)
+        return index
 
     def _add_fact(self, frame: Frame) -> None:
         self._facts_bytes += len(frame.payload)
@@ -380,7 +385,7 @@ def _never_began(path: Path) -> bool:
         raise RecordingError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _process_paths(folder: Path, health: list[str]) -> list[Path]:
+def list_recordings(folder: Path, health: list[str]) -> list[Path]:
     """The recordings of a run; those still on a node's own disk are followed when that is this machine."""
     if not folder.is_dir():
         return []
@@ -396,7 +401,7 @@ def _process_paths(folder: Path, health: list[str]) -> list[Path]:
     for name in names:
         if not name.endswith(FILE_SUFFIX + POINTER_SUFFIX) or name.removesuffix(POINTER_SUFFIX) in names:
             continue
-        pointer = _read_json(folder / name, health) or {}
+        pointer = read_json(folder / name, health) or {}
         target = pointer.get("path")
         if isinstance(target, str) and target.endswith(FILE_SUFFIX) and os.path.isfile(target):
             paths.append(Path(target))
@@ -406,7 +411,7 @@ def _process_paths(folder: Path, health: list[str]) -> list[Path]:
     return paths
 
 
-def _read_json(path: Path, health: list[str]) -> dict[str, Any] | None:
+def read_json(path: Path, health: list[str]) -> dict[str, Any] | None:
     try:
         with path.open("rb") as file:
             text = file.read(_MAX_JSON_BYTES + 1)
@@ -421,7 +426,7 @@ def _read_json(path: Path, health: list[str]) -> dict[str, Any] | None:
     return value
 
 
-def _states_its_end(outcome: dict[str, Any]) -> bool:
+def states_its_end(outcome: dict[str, Any]) -> bool:
     """One whole number: the exit code or the signal, and null for the other."""
     given = [outcome[name] for name in ("exit_code", "signal") if outcome.get(name) is not None]
     return len(given) == 1 and type(given[0]) is int
@@ -445,7 +450,7 @@ def _saw_training(run: Path) -> bool:
     """Whether a process of the run completed a step, or cannot be read, which the reader then says."""
     unread: list[str] = []
     try:
-        return any(map(_completed_step, _process_paths(run / "processes", unread))) or bool(unread)
+        return any(map(_completed_step, list_recordings(run / "processes", unread))) or bool(unread)
     except (OSError, RecordingError):
         return True
 
@@ -453,7 +458,7 @@ def _saw_training(run: Path) -> bool:
 def _completed_step(path: Path) -> bool:
     if _never_began(path):
         return False
-    with _RecordingFile(path) as file:
+    with RecordingFile(path) as file:
         fields = file.header.fields
         if "closed_by" not in fields:
             return True
@@ -474,7 +479,7 @@ def _started(run: Path) -> tuple[float, str]:
             modified_s = (run / name).stat().st_mtime
         except OSError:
             continue
-        manifest = _read_json(run / "run.json", [])
+        manifest = read_json(run / "run.json", [])
         started = (manifest or {}).get("started_wall_s")
         return (float(started) if isinstance(started, (int, float)) else modified_s), run.name
     return 0.0, run.name

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import json
+import os
+import tracemalloc
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.core.errors import InvariantError
+from hotloop.core.live import LiveRank, LiveRun
+from hotloop.core.phases import PHASES
+from hotloop.observe.writer import FrameWriter
+from hotloop.pipeline.live import STALE_AFTER_S, LiveReader
+from hotloop.pipeline.runs import read_report
+from tests.analyze.synthetic import MS, Rows, process_fact
+
+
+class Training:
+    """A run folder that a test writes row by row."""
+
+    def __init__(self, folder: Path, *, pid: int = 1, raw_rows: int = 16384, **process: Any) -> None:
+        self.folder = folder
+        (folder / "processes").mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text('{"schema": "hotloop.run/1", "command": ["python", "train.py"]}')
+        self.path = folder / "processes" / f"box-{pid}-0-0.hlr"
+        self.writer = FrameWriter(str(self.path), raw_rows=raw_rows, level_blocks=8)
+        self.writer.write_fact(process_fact(pid=pid, **process) | {"t": 0})
+        self.rows = Rows()
+
+    def step(self, **fields: int) -> None:
+        self.rows.step(**fields)
+        self.writer.write_row(self.rows.rows[-1])
+
+    def end(self) -> None:
+        self.rows.end(other_ns=3 * MS)
+        self.writer.write_row(self.rows.rows[-1])
+        self.writer.close()
+        (self.folder / "outcome.json").write_text('{"schema": "hotloop.outcome/1", "exit_code": 0, "signal": null}')
+
+
+class Clock:
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Training]:
+    made = Training(tmp_path / "one")
+    yield made
+    made.writer.close()
+
+
+def only_rank(run: LiveRun) -> LiveRank:
+    assert len(run.ranks) == 1, run
+    return run.ranks[0]
+
+
+def varied(number: int) -> dict[str, int]:
+    """Steps of several lengths; every tenth validates on data of its own."""
+    validates = number % 10 == 9
+    return {
+        "forward_ns": (3 + number % 4) * MS,
+        "input_wait_ns": (1 + number % 3) * MS + 7 * number,
+        "nograd_ns": 20 * MS if validates else 0,
+        "burst_gap_ns": MS if validates else 0,
+        "after_nograd_ns": MS if validates else 0,
+        "bursts": int(validates),
+        "bursts_other_loader": int(validates),
+        "batches": 2 if validates else 1,
+    }
+
+
+def phase_means(breakdown: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    return {name: breakdown[name]["mean_ns"] for name in PHASES}
+
+
+def read_json_report(folder: Path) -> dict[str, Any]:
+    from hotloop.report import render
+
+    report: dict[str, Any] = json.loads(render("json", read_report(folder)))
+    return report
+
+
+def test_all_steps_have_the_totals_of_the_report(training: Training) -> None:
+    for number in range(300):
+        training.step(**varied(number))
+    training.end()
+    live = only_rank(LiveReader(training.folder, window_count=1000).read())
+    report = read_report(training.folder)
+    breakdown, excluded = report.breakdown, report.step.excluded
+    assert breakdown is not None
+    assert excluded is not None
+    totals = {name: breakdown.phases[name].total_ns + excluded.phase_ns[name] for name in PHASES}
+    assert live.phase_ns == totals
+    assert live.phase_ns["validation"] > 0
+    assert (live.steps_count, live.window_count) == (report.step.count, 300)
+
+
+def test_the_steady_steps_have_the_report_s_means_shares_and_rates(training: Training) -> None:
+    for number in range(300):
+        training.step(**varied(number))
+    training.end()
+    report = read_json_report(training.folder)
+    reader = LiveReader(training.folder, window_count=report["step"]["steady_count"])
+    live = only_rank(reader.read())
+    assert live.step_mean_ns == report["step"]["mean_ns"]
+    assert {name: round(live.phase_ns[name] / live.window_count) for name in PHASES} == phase_means(report["breakdown"])
+    for name in PHASES:
+        assert live.share_ratio(name) == pytest.approx(report["breakdown"][name]["share_ratio"], abs=1e-12)
+    assert live.samples_per_s == pytest.approx(report["step"]["samples_per_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize("raw_rows", [16384, 50])
+@pytest.mark.parametrize("every", [1, 7, 64])
+def test_reading_as_it_grows_ends_where_one_reading_ends(tmp_path: Path, raw_rows: int, every: int) -> None:
+    training = Training(tmp_path / "one", raw_rows=raw_rows)
+    reader = LiveReader(training.folder, window_count=40)
+    for number in range(600):
+        training.step(input_wait_ns=MS + number)
+        if number % 5 == 0:
+            training.writer.write_fact({"kind": "memory", "t": number, "rss_bytes": 1})
+        if number % every == 0:
+            seen = only_rank(reader.read())
+            # A block of rows is seen when it is whole, or one version earlier: at most one block is behind.
+            assert number + 1 - (0 if raw_rows > 600 else 64) <= seen.steps_count <= number + 1
+    training.end()
+    grown, at_once = only_rank(reader.read()), only_rank(LiveReader(training.folder, window_count=40).read())
+    assert (grown.steps_count, grown.window_count) == (at_once.steps_count, at_once.window_count)
+    assert grown.steps_count == 600
+    assert grown.phase_ns == at_once.phase_ns
+
+
+def test_a_run_without_rows_is_running_without_ranks(training: Training) -> None:
+    run = LiveReader(training.folder).read()
+    assert (run.state, run.ranks, run.age_s, run.lead, run.eta_s) == ("running", (), None, None, None)
+    assert run.command == ("python", "train.py")
+
+
+def test_a_folder_that_is_gone_is_a_run_without_ranks(tmp_path: Path) -> None:
+    assert LiveReader(tmp_path / "gone").read().ranks == ()
+
+
+def test_the_age_is_that_of_the_newest_row_and_a_silent_run_is_stale(training: Training) -> None:
+    wall, clock = Clock(1000.0), Clock(5.0)
+    reader = LiveReader(training.folder, wall_clock=wall, clock=clock)
+    for _ in range(20):
+        training.step()
+    wall.now_s = 1000.0 + 20 * 0.010 + 2.0  # the synthetic steps take 10 ms, and the anchor is at 1000 s
+    run = reader.read()
+    assert run.state == "running"
+    assert run.age_s == pytest.approx(2.0)
+    training.step()
+    clock.now_s = 6.0
+    assert reader.read().age_s == 0.0  # seen to grow: our own clock counts
+    clock.now_s = 6.5 + STALE_AFTER_S
+    run = reader.read()
+    assert (run.state, run.age_s) == ("stale", STALE_AFTER_S + 0.5)
+
+
+def test_slow_steps_are_not_stale(training: Training) -> None:
+    wall = Clock(1000.0)
+    reader = LiveReader(training.folder, wall_clock=wall)
+    for _ in range(3):
+        training.step(forward_ns=20_000 * MS)
+    wall.now_s = 1000.0 + 60 + 5 * STALE_AFTER_S
+    assert reader.read().state == "running"
+
+
+def test_an_outcome_ends_the_run(training: Training) -> None:
+    training.step()
+    training.end()
+    run = LiveReader(training.folder).read()
+    assert (run.state, run.exit_code) == ("ended", 0)
+    assert only_rank(run).is_closed
+
+
+def test_a_torn_row_is_left_out_until_it_is_whole(training: Training) -> None:
+    reader = LiveReader(training.folder)
+    training.step()
+    training.step()
+    whole = training.path.read_bytes()
+    with training.path.open("r+b") as file:
+        file.seek(whole.rfind(b"\x05HLF") + 100)  # inside the newest row
+        file.write(b"\xff" * 8)
+    assert only_rank(reader.read()).steps_count == 1
+    with training.path.open("r+b") as file:
+        file.write(whole)
+    assert only_rank(reader.read()).steps_count == 2
+
+
+def test_a_file_that_vanishes_keeps_what_was_seen_and_says_so(training: Training) -> None:
+    reader = LiveReader(training.folder)
+    training.step()
+    reader.read()
+    training.path.unlink()
+    run = reader.read()
+    assert only_rank(run).steps_count == 1
+    assert any("cannot read" in note for note in run.notes)
+
+
+def test_a_file_that_was_replaced_is_read_from_its_beginning(training: Training) -> None:
+    reader = LiveReader(training.folder)
+    for _ in range(30):
+        training.step()
+    assert only_rank(reader.read()).steps_count == 30
+    data = bytearray(training.path.read_bytes())
+    training.path.unlink()
+    training.path.write_bytes(data)
+    assert only_rank(reader.read()).steps_count == 30
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing of ours", os.urandom(4096), b"\x89hlr\r\n\x1a\n" + b"\xff" * 9000])
+def test_damage_is_a_note_and_never_an_error(training: Training, content: bytes) -> None:
+    (training.path.parent / "other.hlr").write_bytes(content)
+    (training.folder / "run.json").write_bytes(b'{"command": 7, "started_wall_s": "x"}')
+    (training.folder / "devices.jsonl").write_bytes(content + b'\n{"devices": [{"index": "x"}, 3]}\n')
+    training.step()
+    run = LiveReader(training.folder).read()
+    assert only_rank(run).steps_count == 1
+    assert (run.command, run.started_wall_s, run.devices) == ((), None, ())
+    assert any("other.hlr" in note for note in run.notes)
+
+
+def test_ranks_are_in_order_and_a_restarted_rank_is_its_newest_process(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    ranks = {10: (1, 0), 11: (0, 0), 12: (1, 1)}
+    made = [Training(folder, pid=pid, rank=rank, restart=restart) for pid, (rank, restart) in ranks.items()]
+    for one in made:
+        one.step()
+        one.writer.close()
+    run = LiveReader(folder).read()
+    assert [(rank.rank, rank.pid) for rank in run.ranks] == [(0, 11), (1, 12)]
+
+
+def test_utilisation_is_that_of_the_local_rank(tmp_path: Path) -> None:
+    training = Training(tmp_path / "one", local_rank=1)
+    training.step(device_allocated_bytes=5)
+    devices = [{"index": i, "name": "H", "utilization_ratio": use} for i, use in ((4, 0.25), (6, 0.75))]
+    lines = [json.dumps({"t_s": 1, "devices": devices}), '{"t_s": 2, "devic']
+    (training.folder / "devices.jsonl").write_text("\n".join(lines))
+    run = LiveReader(training.folder).read()
+    training.writer.close()
+    assert only_rank(run).utilization_ratio == 0.75
+    assert [(device.index, device.memory_used_bytes) for device in run.devices] == [(4, None), (6, None)]
+
+
+def test_a_total_of_steps_gives_progress_and_eta(training: Training) -> None:
+    for _ in range(50):
+        training.step()
+    run = LiveReader(training.folder, steps_total=200).read()
+    assert run.progress_ratio == 0.25
+    assert run.eta_s == pytest.approx(150 * 0.010)
+    assert LiveReader(training.folder).read().eta_s is None
+
+
+def test_metrics_are_the_newest_values_and_bounded(training: Training) -> None:
+    training.step()
+    for number in range(200):
+        training.writer.write_fact({"kind": "metric", "t": 0, "name": f"m{number}", "value": number, "row": 0})
+    training.writer.write_fact({"kind": "metric", "t": 0, "name": "m0", "value": 0.5, "row": 0})
+    metrics = only_rank(LiveReader(training.folder).read()).metrics
+    assert metrics["m0"] == 0.5
+    assert len(metrics) == 64
+
+
+def test_memory_does_not_grow_with_the_run(training: Training) -> None:
+    reader = LiveReader(training.folder)
+
+    def follow(count: int) -> int:
+        for number in range(count):
+            training.step()
+            if number % 500 == 0:
+                reader.read()
+        reader.read()
+        training.rows.rows = [training.rows.rows[-1]]
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        early_bytes = follow(2_000)
+        late_bytes = follow(10_000)
+    finally:
+        tracemalloc.stop()
+    assert late_bytes - early_bytes < 100_000
+
+
+def test_phases_that_do_not_sum_to_the_steps_are_refused() -> None:
+    with pytest.raises(InvariantError, match="do not sum"):
+        LiveRank(
+            rank=0, local_rank=0, host="h", pid=1, restart=0, world_size=1, steps_count=1, window_count=1, window_ns=5,
+            phase_ns=dict.fromkeys(PHASES, 0), samples_per_s=None, tokens_per_s=None, rss_bytes=None,
+            device_allocated_bytes=None, device_reserved_bytes=None, device_total_bytes=None, utilization_ratio=None,
+            age_s=None, is_closed=False,
+        )  # fmt: skip
