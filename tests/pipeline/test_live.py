@@ -29,13 +29,17 @@ class Training:
         self.writer = FrameWriter(str(self.path), raw_rows=raw_rows, level_blocks=8)
         self.writer.write_fact(process_fact(pid=pid, **process) | {"t": 0})
         self.rows = Rows()
+        self.steps_count = 0
 
     def step(self, **fields: int) -> None:
-        self.rows.step(**fields)
+        self.rows.rows.clear()
+        self.rows.step(index=self.steps_count, **fields)
         self.writer.write_row(self.rows.rows[-1])
+        self.steps_count += 1
 
     def end(self) -> None:
-        self.rows.end(other_ns=3 * MS)
+        self.rows.rows.clear()
+        self.rows.end(index=self.steps_count, other_ns=3 * MS)
         self.writer.write_row(self.rows.rows[-1])
         self.writer.close()
         (self.folder / "outcome.json").write_text('{"schema": "hotloop.outcome/1", "exit_code": 0, "signal": null}')
@@ -278,7 +282,6 @@ def test_memory_does_not_grow_with_the_run(training: Training) -> None:
             if number % 500 == 0:
                 reader.read()
         reader.read()
-        training.rows.rows = [training.rows.rows[-1]]
         return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()
