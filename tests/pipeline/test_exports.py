@@ -21,6 +21,8 @@ def test_an_unknown_target_names_the_known_ones(tmp_path: Path) -> None:
 
 def test_a_target_may_be_given_twice(tmp_path: Path) -> None:
     opened = open_targets([f"json={tmp_path / 'a'}", f"json={tmp_path / 'b'}"], {}, emit=print)
+    for sender in opened.values():
+        sender.close()
     assert list(opened) == ["json", "json 2"]
 
 
@@ -64,7 +66,7 @@ def test_a_run_that_was_over_at_once_is_exported(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("endpoint")
 def test_endpoints_that_hang_cost_the_end_a_second(tmp_path: Path, endpoint: Endpoint) -> None:  # noqa: F811
-    endpoint.answer = lambda _: time.sleep(4)
+    endpoint.answer = lambda _: time.sleep(1.8)
     training = Training(tmp_path / "one")
     training.step()
     senders = open_targets([f"otlp={endpoint.url}", f"otlp={endpoint.url}", "otlp=http://127.0.0.1:9"], {}, emit=print)

@@ -38,6 +38,7 @@ def test_a_full_disk_leaves_whole_lines() -> None:
     sender = open_json("/dev/full", {})
     with pytest.raises(SendFailed, match="No space left on device") as failed:
         sender.send(snapshot_of(make_run()))
+    sender.close()
     assert failed.value.may_retry
 
 

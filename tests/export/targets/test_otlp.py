@@ -97,7 +97,7 @@ def test_points_that_the_collector_refused_are_lost(endpoint: Endpoint, body: by
     assert not failed.value.may_retry
 
 
-@pytest.mark.parametrize("url", ["ftp://x/", "nowhere", "http://", "http://h:99999", "http://h/a b"])
+@pytest.mark.parametrize("url", ["ftp://x/", "nowhere", "http:///x", "http://h:99999", "http://h/a b"])
 def test_an_endpoint_that_is_no_url_is_refused_without_being_told(url: str) -> None:
     with pytest.raises(UsageError) as refused:
         open_otlp("", {"OTEL_EXPORTER_OTLP_ENDPOINT": url})

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
@@ -71,6 +71,7 @@ def test_checksums_are_those_of_rfc_3720(data: bytes, crc: int) -> None:
     assert crc32c(data) == crc
 
 
+@settings(max_examples=30)
 @given(
     step=st.integers(min_value=0, max_value=(1 << 63) - 1),
     scalars=st.dictionaries(st.text(max_size=20), st.floats(allow_nan=False), max_size=5),

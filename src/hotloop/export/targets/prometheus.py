@@ -102,6 +102,7 @@ class _Server(ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
+    request_queue_size = 32
 
     def __init__(self, address: tuple[str, int], get: Any) -> None:
         self.get_text = get
