@@ -1,6 +1,6 @@
 """What exporters cost -> benchmarks/results/export_cost.json: a day's points, endpoints that fail, and a training.
 
-``points``: 10 million points through each target's writer, with the memory that is held before and after.
+``points``: 10 million points through a target's writer, with the memory that is held before and after.
 ``faults``: an hour, run 600 times as fast, of an endpoint that is dead, then slow, then answers garbage.
 ``pairs``: a small training under `hotloop run` without and with every exporter on, in turn (most endpoints dead); the
 CPU time of its training process and of its training thread. Each call adds pairs to those that are there.
@@ -122,38 +122,50 @@ def accept(handler: BaseHTTPRequestHandler) -> None:
     handler.wfile.write(b"{}")
 
 
-def measure_points(folder: Path) -> list[dict[str, Any]]:
-    """One row a target: points, seconds, and bytes that are held after a hundredth of the day and at its end."""
+def measure_points(folder: Path, target: str) -> dict[str, Any]:
+    """A day's points through one target: resident memory after a hundredth of them and at the end, and what Python
+    holds after a hundredth of a further tenth and at its end."""
     (folder / "token").write_text("t")
-    kubeflow = {"KUBEFLOW_TRAINER_SERVER_TOKEN": str(folder / "token")}
-    places = {
-        "prometheus": (str(folder / "run.prom"), {}),
-        "json": (str(folder / "run.jsonl"), {}),
-        "tensorboard": (str(folder / "logs"), {}),
-        "otlp": (Sink(accept).url, {}),
-        "trainer-status": (Sink(accept).url, kubeflow),
-    }
-    rows = []
-    for target, (where, variables) in places.items():
-        sender = TARGETS[target].open(where, variables)
-        sent, count, before_bytes, start_s = 0, 0, 0, time.monotonic()
-        tracemalloc.start()
-        while sent < DAY_POINTS:
-            snapshot = make_snapshot(make_run(count), 1000.0 + count)
-            sender.send(snapshot)
-            sent, count = sent + len(snapshot.points), count + 1
-            if sent >= DAY_POINTS // 100 and not before_bytes:
-                gc.collect()
-                before_bytes = tracemalloc.get_traced_memory()[0]
-        gc.collect()
-        after_bytes = tracemalloc.get_traced_memory()[0]
-        tracemalloc.stop()
-        sender.close()
-        seconds = round(time.monotonic() - start_s, 1)
-        row = {"target": target, "points": sent, "snapshots": count, "seconds_with_tracemalloc": seconds}
-        rows.append({**row, "held_early_bytes": before_bytes, "held_late_bytes": after_bytes})
-        print(rows[-1], flush=True)
-    return rows
+    files = {"prometheus": "run.prom", "json": "run.jsonl", "tensorboard": "logs"}
+    where = str(folder / files[target]) if target in files else Sink(accept).url
+    sender = TARGETS[target].open(where, {"KUBEFLOW_TRAINER_SERVER_TOKEN": str(folder / "token")})
+    made = [make_snapshot(make_run(number), 1000.0) for number in range(20)]
+    start_s = time.monotonic()
+    early, late = _send_points(sender, made, DAY_POINTS, 0, _resident_bytes)
+    seconds = round(time.monotonic() - start_s, 1)
+    tracemalloc.start()
+    early_held, late_held = _send_points(sender, made, DAY_POINTS // 10, DAY_POINTS, _held_bytes)
+    tracemalloc.stop()
+    sender.close()
+    row = {"target": target, "points": DAY_POINTS, "snapshots": -(-DAY_POINTS // len(made[0].points))}
+    row |= {"seconds": seconds, "resident_early_bytes": early, "resident_late_bytes": late}
+    return row | {"held_early_bytes": early_held, "held_late_bytes": late_held, "held_points": DAY_POINTS // 10}
+
+
+def _send_points(
+    sender: Any, made: list[Snapshot], points: int, first_step: int, measure: Callable[[], int]
+) -> tuple[int, int]:
+    """``measure`` after a hundredth of the points, and after all of them. Every snapshot is of a later step."""
+    sent, count, early = 0, 0, None
+    while sent < points:
+        snapshot = made[count % len(made)]
+        lead, *others = snapshot.run.ranks
+        run = replace(snapshot.run, ranks=(replace(lead, steps_count=first_step + 1000 + count), *others))
+        sender.send(replace(snapshot, run=run, wall_s=1000.0 + count))
+        sent, count = sent + len(snapshot.points), count + 1
+        if early is None and sent >= points // 100:
+            early = measure()
+    return early or 0, measure()
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _held_bytes() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
 
 
 def measure_faults() -> list[dict[str, Any]]:
@@ -240,6 +252,7 @@ def summarize(pairs: list[Mapping[str, Any]]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=("points", "faults", "pairs"))
+    parser.add_argument("--target", choices=tuple(TARGETS), default="prometheus", help="of the part points")
     parser.add_argument("--pairs", type=int, default=2, help="pairs to add")
     arguments = parser.parse_args()
     found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
@@ -252,7 +265,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if arguments.part == "points":
-            rows: list[Any] = measure_points(folder)
+            known_rows = [row for row in found.get("points", []) if row["target"] != arguments.target]
+            rows: list[Any] = [*known_rows, measure_points(folder, arguments.target)]
+            print(rows[-1])
         elif arguments.part == "faults":
             rows = measure_faults()
         else:

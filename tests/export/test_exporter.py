@@ -103,6 +103,17 @@ def test_a_dead_target_is_asked_ever_less_often(monkeypatch: pytest.MonkeyPatch)
     assert waits[-1] == module.LONGEST_WAIT_S
 
 
+def test_a_dead_target_does_not_hold_up_the_end() -> None:
+    sender = FakeSender(*(SendFailed("Connection refused", may_retry=True) for _ in range(1000)))
+    exporter = Exporter("fake", sender)
+    for _ in range(MOST_WAITING):
+        exporter.offer(ONE)
+    exporter.start()
+    exported = exporter.stop(5.0)
+    assert (exported.lost_count, exported.reason) == (MOST_WAITING * POINTS, "Connection refused")
+    assert len(sender.failures) >= 990  # once it was over, one more attempt was enough
+
+
 def test_stopping_before_the_start_counts_all_as_lost() -> None:
     exporter = Exporter("fake", FakeSender())
     exporter.offer(ONE)

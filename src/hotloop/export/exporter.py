@@ -100,6 +100,8 @@ class Exporter:
                     self._sent_count += len(snapshot.points)
                 return 0.0
             self._reason = str(failure)
-            if is_first and (self._is_stopping or not failure.may_retry):
+            if is_first and not failure.may_retry:
+                self._lose(self._waiting.popleft(), str(failure))
+            while self._is_stopping and failure.may_retry and self._waiting:  # the others would fail as this one did
                 self._lose(self._waiting.popleft(), str(failure))
             return min(LONGEST_WAIT_S, max(FIRST_WAIT_S, 2 * waited_s))
