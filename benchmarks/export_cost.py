@@ -1,4 +1,4 @@
-"""What exporters cost -> benchmarks/results/export_cost.json: a day's points, endpoints that fail, and a training.
+"""What exporters cost -> benchmarks/results/reach/export_cost.json: a day's points, endpoints that fail, and a training.
 
 ``points``: 10 million points through a target's writer, with the memory that is held before and after.
 ``faults``: an hour, run 600 times as fast, of an endpoint that is dead, then slow, then answers garbage.
@@ -40,10 +40,10 @@ from hotloop.export import TARGETS, exporter, posting  # noqa: E402
 from hotloop.export.exporter import Exporter  # noqa: E402
 from hotloop.export.points import Snapshot, make_snapshot  # noqa: E402
 
-RESULT = ROOT / "benchmarks" / "results" / "export_cost.json"
+RESULT = ROOT / "benchmarks" / "results" / "reach" / "export_cost.json"
 DAY_POINTS = 10_000_000
 RANKS = 64
-STEPS = 12_000
+STEPS = 48_000
 BLOCK_STEPS = 100
 SPEED = 600
 """Seconds of the simulated hour for each second that it takes."""
