@@ -1,4 +1,4 @@
-"""What exporters cost -> benchmarks/results/reach/export_cost.json: a day's points, endpoints that fail, and a training.
+"""What exporters cost -> results/reach/export_cost.json: a day's points, endpoints that fail, and a training.
 
 ``points``: 10 million points through a target's writer, with the memory that is held before and after.
 ``faults``: an hour, run 600 times as fast, of an endpoint that is dead, then slow, then answers garbage.
