@@ -123,6 +123,11 @@ def lacks_compiler() -> bool:
     return shutil.which("g++") is None and shutil.which("clang++") is None
 
 
+def lacks_promtool() -> bool:
+    """Prometheus's checker of what is scraped: Debian's package prometheus has it."""
+    return shutil.which("promtool") is None
+
+
 def lacks_two_cores() -> bool:
     return len(os.sched_getaffinity(0)) < 2
 
@@ -142,6 +147,7 @@ CONDITIONS: Mapping[str, Callable[[], bool]] = {
     "root": is_root,
     "not-root": is_not_root,
     "no-compiler": lacks_compiler,
+    "no-promtool": lacks_promtool,
     "one-core": lacks_two_cores,
 }
 

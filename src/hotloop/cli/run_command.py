@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hotloop.attach.child import ChildEnd
     from hotloop.cli.live import LiveLine
     from hotloop.core.strategy import Strategy
+    from hotloop.pipeline.exports import RunExports
 
 
 ORDER, SUMMARY = 1, "run a training command and report what its steps wait for"
@@ -40,6 +41,20 @@ def add_parser(subparsers: Any) -> None:
         "--strategy", metavar="FILE", help="apply the techniques in this TOML file, without changing the source"
     )
     parser.add_argument("--live", action="store_true", help="print rate, shares and verdict in one line while training")
+    parser.add_argument(
+        "--export",
+        metavar="TARGET=WHERE",
+        action="append",
+        default=[],
+        help="export the running training's numbers (may be repeated): prometheus=:9100, prometheus=FILE.prom, "
+        "otlp[=URL], tensorboard=FOLDER, json=FILE, trainer-status",
+    )
+    parser.add_argument(
+        "--steps-total",
+        type=int,
+        metavar="N",
+        help="number of steps that the training will take: gives --export progress and remaining time",
+    )
     parser.add_argument("--no-deep", action="store_true", help="do not record the operators of one step")
     probing = parser.add_mutually_exclusive_group()
     probing.add_argument("--no-probe", action="store_true", help="do not measure opportunities after the training")
@@ -71,12 +86,15 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    from functools import partial
+
     from hotloop.attach import child
     from hotloop.attach.launching import prepare_environment
     from hotloop.attach.run_folder import create_run_folder, write_manifest
-    from hotloop.cli.show import check_outputs, emit, take_command
+    from hotloop.cli.show import check_counts, check_outputs, emit, take_command
     from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
     from hotloop.core.utilization import parse_targets
+    from hotloop.pipeline.exports import RunExports, follow_run, open_targets
 
     targets = parse_targets(arguments.target)
     command = take_command(arguments, "run", "run -- python train.py")
@@ -85,11 +103,13 @@ def execute(arguments: argparse.Namespace) -> int:
             "run cannot write JSON to standard output, which belongs to the training; use --json report.json"
         )
     check_outputs(arguments.json, arguments.html)
+    check_counts(arguments, "steps_total")
     resolved = child.resolve_command(command, os.environ.get("PATH"))
     if arguments.trace is not None:
         parse_trace_ranks(arguments.trace_ranks)
         emit(f"the profiler {parse_trace_plan(arguments.trace).describe()}")
     strategy = _load_strategy(arguments.strategy) if arguments.strategy is not None else None
+    senders = open_targets(arguments.export, os.environ, emit=emit)
     folder, notes = create_run_folder(arguments.name, command)
     if child.ignores_pythonpath(resolved):
         notes.append(
@@ -108,7 +128,8 @@ def execute(arguments: argparse.Namespace) -> int:
     }
     environment = prepare_environment(os.environ, folder, options, strategy)
     kills_before = child.oom_kills()
-    watches = _Watches(folder, environment, is_live=arguments.live)
+    exports = RunExports(senders, partial(follow_run, folder, arguments.steps_total))
+    watches = _Watches(folder, environment, exports, is_live=arguments.live)
     try:
         end = child.run_child(resolved, environment, watches.tick, on_ending=watches.prepare_report)
     except BaseException as error:
@@ -140,7 +161,7 @@ def execute(arguments: argparse.Namespace) -> int:
 class _Watches:
     """What looks at the training from outside while it runs, about once a second."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], *, is_live: bool) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], exports: RunExports, *, is_live: bool) -> None:
         from hotloop.attach.sampling import StackSampling
         from hotloop.attach.unattached import UnattachedWatch
         from hotloop.telemetry.devices import DeviceWatch
@@ -149,6 +170,7 @@ class _Watches:
         self.cores = Cores()
         self.cores.sample()
         self.devices = DeviceWatch(folder, environment)
+        self.exports = exports
         self.unattached = UnattachedWatch(folder / "processes")
         self._stacks = StackSampling(folder / "processes")
         self._live = _make_live_line(folder, self.recent_cores) if is_live else None
@@ -156,6 +178,7 @@ class _Watches:
 
     def tick(self) -> None:
         self.devices.tick()
+        self.exports.start()
         self.cores.sample()
         self.unattached.tick()
         self._stacks.tick()
@@ -211,6 +234,8 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
     from hotloop.cli.show import emit
     from hotloop.core.cores import count_cores
     from hotloop.core.outcome_file import OUTCOME_FILE, outcome_to_json
+    from hotloop.export.outcome import NAME as EXPORTS_FILE
+    from hotloop.export.outcome import exports_to_json
     from hotloop.tune.supervisor import CORES_FILE
 
     kills_after = oom_kills()
@@ -226,6 +251,9 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
         unattached=watches.unattached.reason,
     )
     _write_best(folder / OUTCOME_FILE, text)
+    exported = watches.exports.stop()  # they export the outcome as well
+    if exported:
+        _write_best(folder / EXPORTS_FILE, exports_to_json(exported))
 
 
 def _load_strategy(path: str) -> Strategy:

@@ -57,7 +57,7 @@ def check_counts(arguments: argparse.Namespace, *names: str) -> None:
     for name in names:
         value = getattr(arguments, name)
         if value is not None and value < 1:
-            raise UsageError(f"--{name} {value}: give a number of at least 1")
+            raise UsageError(f"--{name.replace('_', '-')} {value}: give a number of at least 1")
 
 
 def take_command(arguments: argparse.Namespace, purpose: str, example: str) -> list[str]:

@@ -36,6 +36,7 @@ from hotloop.diagnose.rules.low_utilization import link_causes, list_waits
 from hotloop.diagnose.rules.memory_pressure import FULL_RATIO
 from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_unseen_verdict, describe_verdict, first_serious
+from hotloop.export.outcome import describe_exports
 from hotloop.prescribe import combine_savings, rank_findings, state_rule_savings
 from hotloop.telemetry.devices import NAME as DEVICES
 from hotloop.telemetry.devices import describe_devices, read_device_use
@@ -81,7 +82,7 @@ def read_report(run: str | Path = "last", *, probe: Probe = no_probe) -> Report:
 def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> Report:
     """Analyse, diagnose and prescribe; the largest training of the run on top, all of them in ``runs``."""
     trainings = analyze_run(run.processes)
-    health = (*describe_reading(run), *describe_devices(folder))
+    health = (*describe_reading(run), *describe_devices(folder), *describe_exports(folder))
     if not trainings:
         return _report_unseen(run, folder, health)
     # With several trainings nothing tells whose traces were kept.

@@ -287,21 +287,22 @@ def _read_uses(folder: Path) -> dict[int, _Use]:
 
 
 def read_newest_devices(folder: Path) -> tuple[LiveDevice, ...]:
-    """The last whole line of the samples that makes sense; nothing without one. Reads the end of the file only."""
+    """The last whole sample that makes sense; nothing without one. Reads the end of the file only."""
     newest: list[dict[str, Any]] = []
-    for sample in _samples(folder / NAME, last_bytes=LONGEST_LINE):
+    for sample in _samples(folder / NAME, LONGEST_LINE):
         newest = _devices_of(sample) or newest
     return tuple(_make_live(device) for device in newest if isinstance(device.get("index"), int))
 
 
 def _make_live(device: Mapping[str, Any]) -> LiveDevice:
-    name, used, total = device.get("name"), _number(device.get("memory_used_bytes")), device.get("memory_total_bytes")
+    name = device.get("name")
+    used, total = (_number(device.get(key)) for key in ("memory_used_bytes", "memory_total_bytes"))
     return LiveDevice(
         index=int(device["index"]),
         name=name[:80] if isinstance(name, str) else None,
         utilization_ratio=_number(device.get("utilization_ratio")),
         memory_used_bytes=None if used is None else int(used),
-        memory_total_bytes=None if (total := _number(total)) is None else int(total),
+        memory_total_bytes=None if total is None else int(total),
         power_w=_number(device.get("power_w")),
         temperature_c=_number(device.get("temperature_c")),
     )

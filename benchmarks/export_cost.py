@@ -1,0 +1,286 @@
+"""What exporters cost -> results/reach/export_cost.json: a day's points, endpoints that fail, and a training.
+
+``points``: 10 million points through a target's writer, with the memory that is held before and after.
+``faults``: an hour, run 600 times as fast, of an endpoint that is dead, then slow, then answers garbage.
+``pairs``: a small training under `hotloop run` without and with every exporter on, in turn (most endpoints dead); the
+CPU time of its training process and of its training thread. Each call adds pairs to those that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import gc
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+from raw import describe_commit, draw_raw
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from hotloop.core.live import LiveRank, LiveRun  # noqa: E402 (also from a checkout that is not installed)
+from hotloop.core.phases import PHASES  # noqa: E402
+from hotloop.export import TARGETS, exporter, posting  # noqa: E402
+from hotloop.export.exporter import Exporter  # noqa: E402
+from hotloop.export.points import Snapshot, make_snapshot  # noqa: E402
+
+RESULT = ROOT / "benchmarks" / "results" / "reach" / "export_cost.json"
+DAY_POINTS = 10_000_000
+RANKS = 64
+STEPS = 48_000
+BLOCK_STEPS = 100
+SPEED = 600
+"""Seconds of the simulated hour for each second that it takes."""
+INTERVAL_S = 5.0
+
+TRAINING = """
+import json, resource, sys, time
+import torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x, y = torch.randn(16, 32), torch.randint(0, 8, (16,))
+loss_of = torch.nn.CrossEntropyLoss()
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(model(x), y).backward()
+        optimizer.step()
+steps, block = int(sys.argv[2]), int(sys.argv[3])
+train(1000)
+blocks = []
+before, wall = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+for _ in range(steps // block):
+    start = time.thread_time_ns()
+    train(block)
+    blocks.append((time.thread_time_ns() - start) / block)
+after = resource.getrusage(resource.RUSAGE_SELF)
+cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+result = {"process_cpu_s": cpu_s, "wall_s": time.perf_counter() - wall, "block_ns": sorted(blocks)[len(blocks) // 2]}
+json.dump(result, open(sys.argv[1], "w"))
+"""
+
+
+def make_run(steps_count: int) -> LiveRun:
+    """A run of RANKS ranks at one moment."""
+    phase_ns = dict.fromkeys(PHASES, 100_000_000)
+    rank = LiveRank(
+        rank=0, local_rank=0, host="box", pid=7, restart=0, world_size=RANKS, steps_count=steps_count,
+        window_count=100, window_ns=900_000_000, phase_ns=phase_ns, samples_per_s=1600.0 + steps_count,
+        tokens_per_s=1e5, rss_bytes=1 << 30, device_allocated_bytes=1 << 30, device_reserved_bytes=1 << 31,
+        device_total_bytes=1 << 36, utilization_ratio=None, age_s=0.5, is_closed=False, metrics={"loss": 0.25},
+    )  # fmt: skip
+    return LiveRun(
+        name="one", command=(), started_wall_s=1000.0, state="running", exit_code=None, age_s=0.5,
+        ranks=tuple(replace(rank, rank=number) for number in range(RANKS)), devices=(), steps_total=10_000_000,
+        notes=(),
+    )  # fmt: skip
+
+
+class Sink:
+    """An HTTP endpoint that takes everything."""
+
+    def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 5
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                answer(self)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        class Server(HTTPServer):
+            def handle_error(self, *_: Any) -> None: ...
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+
+def accept(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", "2")
+    handler.end_headers()
+    handler.wfile.write(b"{}")
+
+
+def measure_points(folder: Path, target: str) -> dict[str, Any]:
+    """A day's points through one target: resident memory after a hundredth of them and at the end, and what Python
+    holds after a hundredth of a further tenth and at its end."""
+    (folder / "token").write_text("t")
+    files = {"prometheus": "run.prom", "json": "run.jsonl", "tensorboard": "logs"}
+    where = str(folder / files[target]) if target in files else Sink(accept).url
+    sender = TARGETS[target].open(where, {"KUBEFLOW_TRAINER_SERVER_TOKEN": str(folder / "token")})
+    made = [make_snapshot(make_run(number), 1000.0) for number in range(20)]
+    start_s = time.monotonic()
+    early, late = _send_points(sender, made, DAY_POINTS, 0, _resident_bytes)
+    seconds = round(time.monotonic() - start_s, 1)
+    tracemalloc.start()
+    early_held, late_held = _send_points(sender, made, DAY_POINTS // 10, DAY_POINTS, _held_bytes)
+    tracemalloc.stop()
+    sender.close()
+    row = {"target": target, "points": DAY_POINTS, "snapshots": -(-DAY_POINTS // len(made[0].points))}
+    row |= {"seconds": seconds, "resident_early_bytes": early, "resident_late_bytes": late}
+    return row | {"held_early_bytes": early_held, "held_late_bytes": late_held, "held_points": DAY_POINTS // 10}
+
+
+def _send_points(
+    sender: Any, made: list[Snapshot], points: int, first_step: int, measure: Callable[[], int]
+) -> tuple[int, int]:
+    """``measure`` after a hundredth of the points, and after all of them. Every snapshot is of a later step."""
+    sent, count, early = 0, 0, None
+    while sent < points:
+        snapshot = made[count % len(made)]
+        lead, *others = snapshot.run.ranks
+        run = replace(snapshot.run, ranks=(replace(lead, steps_count=first_step + 1000 + count), *others))
+        sender.send(replace(snapshot, run=run, wall_s=1000.0 + count))
+        sent, count = sent + len(snapshot.points), count + 1
+        if early is None and sent >= points // 100:
+            early = measure()
+    return early or 0, measure()
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _held_bytes() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def measure_faults() -> list[dict[str, Any]]:
+    """An hour in three parts of 20 minutes, each with a new exporter; one row a part."""
+    exporter.FIRST_WAIT_S, exporter.LONGEST_WAIT_S = 1.0 / SPEED, 60.0 / SPEED
+    posting.WHOLE_S = 10.0 / SPEED
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{port.getsockname()[1]}"  # bound and not listening: refused
+        slow = Sink(lambda _: time.sleep(20.0 / SPEED)).url
+        garbage = Sink(lambda handler: handler.wfile.write(b"\x00\xff" * 500)).url
+        return [_measure_fault(name, url) for name, url in (("dead", dead), ("slow", slow), ("garbage", garbage))]
+
+
+def _measure_fault(name: str, url: str) -> dict[str, Any]:
+    timeout_ms = str(max(1, round(5000 / SPEED)))
+    one = Exporter("otlp", TARGETS["otlp"].open(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": timeout_ms}))
+    one.start()
+    offered, longest_s, until_s = 0, 0.0, time.monotonic() + 1200 / SPEED
+    count = 0
+    while time.monotonic() < until_s:
+        snapshot: Snapshot = make_snapshot(make_run(count), 1000.0)
+        before_s = time.perf_counter()
+        one.offer(snapshot)
+        longest_s = max(longest_s, time.perf_counter() - before_s)
+        offered, count = offered + len(snapshot.points), count + 1
+        time.sleep(INTERVAL_S / SPEED)
+    before_s = time.perf_counter()
+    exported = one.stop(1.0)
+    row = {"endpoint": name, "simulated_s": 1200, "offered": offered, "sent": exported.sent_count}
+    row |= {"lost": exported.lost_count, "reason": exported.reason, "longest_offer_s": round(longest_s, 6)}
+    row |= {"stop_s": round(time.perf_counter() - before_s, 3), "all_counted": exported.lost_count == offered}
+    print(row, flush=True)
+    return row
+
+
+def measure_pair(folder: Path, number: int) -> dict[str, Any]:
+    """The training without and with every exporter, in an order that alternates."""
+    order = ("off", "on") if number % 2 == 0 else ("on", "off")
+    return {"first": order[0], **{mode: _train(folder / f"{number}-{mode}", is_on=mode == "on") for mode in order}}
+
+
+def _train(folder: Path, *, is_on: bool) -> dict[str, Any]:
+    folder.mkdir()
+    (folder / "train.py").write_text(TRAINING)
+    (folder / "token").write_text("t")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("HOTLOOP_", "PYTHON", "OTEL_"))}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT / "src")}
+    options: list[str] = []
+    if is_on:
+        wishes = (
+            "prometheus=:0",
+            "prometheus=run.prom",
+            "json=run.jsonl",
+            "tensorboard=logs",
+            "otlp=http://127.0.0.1:9",
+        )
+        options = [word for wish in wishes for word in ("--export", wish)]
+        dead = {"KUBEFLOW_TRAINER_SERVER_URL": "http://127.0.0.1:9/", "KUBEFLOW_TRAINER_SERVER_TOKEN": "token"}
+        environment |= dead
+    command = [sys.executable, "-m", "hotloop.cli.start", "run", "--no-probe", "-q", *options, "--", sys.executable]
+    command += ["train.py", "out.json", str(STEPS), str(BLOCK_STEPS)]
+    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=120, stderr=subprocess.DEVNULL)
+    measured: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    return {key: round(value, 6) for key, value in measured.items()}
+
+
+def summarize(pairs: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians over the pairs: of the ratios, and of the differences per step."""
+    ratios = [pair["on"]["process_cpu_s"] / pair["off"]["process_cpu_s"] for pair in pairs]
+    process_us = [(pair["on"]["process_cpu_s"] - pair["off"]["process_cpu_s"]) * 1e6 / STEPS for pair in pairs]
+    thread_us = [(pair["on"]["block_ns"] - pair["off"]["block_ns"]) * 1e-3 for pair in pairs]
+    return {
+        "n": len(pairs),
+        "process_cpu_ratio_median": round(statistics.median(ratios), 4),
+        "process_cpu_ratio_min_max": [round(min(ratios), 4), round(max(ratios), 4)],
+        "process_us_per_step_median": round(statistics.median(process_us), 2),
+        "process_us_per_step_min_max": [round(min(process_us), 2), round(max(process_us), 2)],
+        "thread_us_per_step_median": round(statistics.median(thread_us), 2),
+        "thread_us_per_step_min_max": [round(min(thread_us), 2), round(max(thread_us), 2)],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=("points", "faults", "pairs"))
+    parser.add_argument("--target", choices=tuple(TARGETS), default="prometheus", help="of the part points")
+    parser.add_argument("--pairs", type=int, default=2, help="pairs to add")
+    arguments = parser.parse_args()
+    found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    about = {
+        "commit": describe_commit(),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "steps": STEPS,
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if arguments.part == "points":
+            known_rows = [row for row in found.get("points", []) if row["target"] != arguments.target]
+            rows: list[Any] = [*known_rows, measure_points(folder, arguments.target)]
+            print(rows[-1])
+        elif arguments.part == "faults":
+            rows = measure_faults()
+        else:
+            known = len(found.get("pairs", []))
+            measure = functools.partial(measure_pair, folder)
+            rows = found.get("pairs", []) + [measure(known + number) for number in range(arguments.pairs)]
+    found = {**about, **{k: v for k, v in found.items() if k not in about}, arguments.part: rows}
+    if found.get("pairs"):
+        found["pairs_summary"] = summarize(found["pairs"])
+        print(found["pairs_summary"])
+    RESULT.write_text(draw_raw(found))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotloop.core.errors import UsageError
+from hotloop.export.points import flatten_points
+from hotloop.export.targets.tensorboard import crc32c, encode_event, encode_record, open_tensorboard
+from tests.export.live_runs import make_rank, make_run, snapshot_of
+
+READ = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0}).Reload()
+tags = events.Tags()["scalars"]
+print(json.dumps({tag: [(e.wall_time, e.step, e.value) for e in events.Scalars(tag)] for tag in tags}))
+"""
+
+
+def read_back(folder: Path) -> dict[str, list[list[float]]]:
+    """What TensorBoard's own EventAccumulator reads, in a process of its own: its imports warn."""
+    done = subprocess.run([sys.executable, "-c", READ, str(folder)], capture_output=True, text=True, timeout=80)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[list[float]]] = json.loads(done.stdout)
+    return found
+
+
+def test_tensorboard_reads_every_scalar_back(tmp_path: Path) -> None:
+    sender = open_tensorboard(str(tmp_path / "logs"), {})
+    snapshots = [snapshot_of(make_run(make_rank(steps_count=10 * n + 200)), wall_s=1000.0 + n) for n in range(100)]
+    for snapshot in snapshots:
+        sender.send(snapshot)
+    sender.send(snapshots[-1])  # no step since: no event
+    sender.close()
+    found = read_back(tmp_path / "logs")
+    flat = flatten_points(snapshots[0])
+    assert set(found) == set(flat)
+    for tag, value in flat.items():
+        events = found[tag]
+        assert [(e[0], e[1]) for e in events] == [(1000.0 + n, 10 * n + 200) for n in range(100)]
+        if tag != "hotloop/steps_total":
+            assert events[0][2] == pytest.approx(value, rel=1e-6)
+
+
+def test_no_steps_make_no_file(tmp_path: Path) -> None:
+    sender = open_tensorboard(str(tmp_path / "logs"), {})
+    run = make_run(make_rank(steps_count=0))
+    sender.send(snapshot_of(make_run(ranks=())))
+    sender.close()
+    assert not (tmp_path / "logs").exists()
+    assert run.lead is not None
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    with pytest.raises(UsageError, match="give the folder"):
+        open_tensorboard(str(tmp_path / "logs"), {})
+
+
+@pytest.mark.parametrize(
+    ("data", "crc"), [(b"\0" * 32, 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43), (bytes(range(32)), 0x46DD794E)]
+)
+def test_checksums_are_those_of_rfc_3720(data: bytes, crc: int) -> None:
+    assert crc32c(data) == crc
+
+
+@settings(max_examples=30)
+@given(
+    step=st.integers(min_value=0, max_value=(1 << 63) - 1),
+    scalars=st.dictionaries(st.text(max_size=20), st.floats(allow_nan=False), max_size=5),
+)
+def test_events_are_what_the_official_messages_read(step: int, scalars: dict[str, float]) -> None:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tensorboard.compat.proto.event_pb2 import Event
+
+    event = Event.FromString(encode_event(5.0, step, scalars))
+    assert (event.wall_time, event.step) == (5.0, step)
+    assert [value.tag for value in event.summary.value] == [tag.encode("utf-8", "replace").decode() for tag in scalars]
+    for value, wanted in zip(event.summary.value, scalars.values(), strict=True):
+        assert value.simple_value == pytest.approx(wanted, rel=1e-6, abs=1e-38) or abs(wanted) >= 3.4e38
+    assert len(encode_record(b"abc")) == 8 + 4 + 3 + 4

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import contextlib
+import time
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from hotloop.export import posting
+from hotloop.export.posting import Poster
+from hotloop.export.target import SendFailed
+
+from .conftest import Answer, Endpoint, answer_with
+
+
+def raw(data: bytes, every_s: float = 0.0) -> Answer:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        for byte in range(len(data)) if every_s else (slice(None),):
+            handler.wfile.write(data[byte : byte + 1] if isinstance(byte, int) else data)
+            handler.wfile.flush()
+            time.sleep(every_s)
+        handler.close_connection = True
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "may_retry"),
+    [
+        (answer_with(503), "HTTP 503", True),
+        (answer_with(429), "HTTP 429", True),
+        (answer_with(400, b"token abc"), "HTTP 400", False),
+        (answer_with(401), "HTTP 401", False),
+        (answer_with(302, Location="http://127.0.0.1:9/steal"), r"the endpoint redirects \(HTTP 302\)", False),
+        (answer_with(307, Location="/again"), r"the endpoint redirects \(HTTP 307\)", False),
+        (raw(b"\x00\xff garbage, no HTTP\r\n\r\n"), "the answer is no HTTP", True),
+        (raw(b""), "closed|no HTTP|reset", True),
+        (raw(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 500), "the answer is no HTTP", True),
+    ],
+)
+def test_what_went_wrong_is_told_in_our_own_words(
+    endpoint: Endpoint, answer: Answer, text: str, may_retry: bool
+) -> None:
+    endpoint.answer = answer
+    with pytest.raises(SendFailed, match=text) as failed:
+        Poster(endpoint.url + "/?token=hidden").post(b"{}", {"Authorization": "Bearer hidden"})
+    assert failed.value.may_retry is may_retry
+    assert "hidden" not in str(failed.value)
+    assert "token" not in str(failed.value)
+    assert len(endpoint.posted) == 1  # no redirect was followed
+
+
+def test_a_closed_port_and_an_unknown_name_are_told() -> None:
+    with pytest.raises(SendFailed, match="Connection refused"):
+        Poster("http://127.0.0.1:9/").post(b"{}", {})
+    with pytest.raises(SendFailed, match="name is not known"):
+        Poster("http://nobody.invalid/").post(b"{}", {})
+
+
+def test_a_silent_endpoint_times_out(endpoint: Endpoint) -> None:
+    endpoint.answer = lambda _: time.sleep(0.5)
+    with pytest.raises(SendFailed, match="timed out"):
+        Poster(endpoint.url, timeout_s=0.1).post(b"{}", {})
+
+
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\nX: " + b"y" * 400, b"HTTP/1.1 200 OK\r\n\r\n" + b"y" * 400])
+def test_an_endpoint_that_drips_is_cut_off(endpoint: Endpoint, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posting, "WHOLE_S", 0.4)
+    endpoint.answer = raw(sent, every_s=0.02)
+    before_s = time.monotonic()
+    with contextlib.suppress(SendFailed):
+        Poster(endpoint.url, timeout_s=1.0).post(b"{}", {})
+    assert time.monotonic() - before_s < 3.0
+
+
+def test_an_endless_answer_is_not_kept(endpoint: Endpoint) -> None:
+    endpoint.answer = answer_with(200, b"x" * 5_000_000)
+    assert len(Poster(endpoint.url).post(b"{}", {})) <= 2 * posting.MOST_ANSWER_BYTES
+
+
+def test_a_login_in_the_url_becomes_a_header(endpoint: Endpoint) -> None:
+    Poster(endpoint.url.replace("http://", "http://me:p%40ss@")).post(b"{}", {})
+    assert endpoint.headers[0]["Authorization"] == "Basic bWU6cEBzcw=="

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.pipeline.exports import END_S, RunExports, follow_run, open_targets
+from tests.export.conftest import Endpoint, endpoint  # noqa: F401  # a fixture
+
+from .test_live import Training
+
+
+def test_an_unknown_target_names_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="known: json, otlp, prometheus, tensorboard, trainer-status"):
+        open_targets([f"json={tmp_path / 'a'}", "grafana=x"], {}, emit=print)
+
+
+def test_a_target_may_be_given_twice(tmp_path: Path) -> None:
+    opened = open_targets([f"json={tmp_path / 'a'}", f"json={tmp_path / 'b'}"], {}, emit=print)
+    for sender in opened.values():
+        sender.close()
+    assert list(opened) == ["json", "json 2"]
+
+
+def test_the_environment_asks_for_kubeflow_and_a_mistake_there_stops_nothing(tmp_path: Path) -> None:
+    variables = {"KUBEFLOW_TRAINER_SERVER_URL": "https://host/status", "KUBEFLOW_TRAINER_SERVER_TOKEN": "/gone"}
+    told: list[str] = []
+    assert list(open_targets([], variables, emit=told.append)) == ["trainer-status"]
+    assert told == []
+    assert open_targets([], variables | {"KUBEFLOW_TRAINER_SERVER_URL": "secret"}, emit=told.append) == {}
+    assert len(told) == 1
+    assert "secret" not in told[0]
+
+
+def test_what_was_trained_is_exported_to_the_last_step(tmp_path: Path) -> None:
+    training = Training(tmp_path / "one")
+    senders = open_targets([f"json={tmp_path / 'one.jsonl'}"], {}, emit=print)
+    exports = RunExports(senders, partial(follow_run, training.folder, 40), interval_s=0.02)
+    exports.start()
+    for _ in range(40):
+        training.step()
+        time.sleep(0.002)
+    training.end()
+    (exported,) = exports.stop()
+    lines = [json.loads(line) for line in (tmp_path / "one.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] == 40
+    assert lines[-1]["metrics"]["hotloop/progress_ratio"] == 1.0
+    assert lines[-1]["metrics"]["hotloop/run_state/ended"] == 1
+    assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
+    assert (exported.lost_count, exported.reason) == (0, None)
+    assert exported.sent_count > 0
+
+
+def test_a_run_that_was_over_at_once_is_exported(tmp_path: Path) -> None:
+    training = Training(tmp_path / "one")
+    training.step()
+    training.end()
+    senders = open_targets([f"json={tmp_path / 'one.jsonl'}"], {}, emit=print)
+    (exported,) = RunExports(senders, partial(follow_run, training.folder, None)).stop()
+    assert exported.sent_count > 0
+
+
+@pytest.mark.usefixtures("endpoint")
+def test_endpoints_that_hang_cost_the_end_a_second(tmp_path: Path, endpoint: Endpoint) -> None:  # noqa: F811
+    endpoint.answer = lambda _: time.sleep(1.8)
+    training = Training(tmp_path / "one")
+    training.step()
+    senders = open_targets([f"otlp={endpoint.url}", f"otlp={endpoint.url}", "otlp=http://127.0.0.1:9"], {}, emit=print)
+    exports = RunExports(senders, partial(follow_run, training.folder, None), interval_s=0.05)
+    exports.start()
+    time.sleep(0.2)
+    training.end()
+    before_s = time.monotonic()
+    exported = exports.stop()
+    assert time.monotonic() - before_s < END_S + 0.5
+    assert all(one.lost_count > 0 and one.sent_count == 0 for one in exported)
