@@ -50,7 +50,7 @@ PRESCRIBED = sorted({(name, tuple(settings.items())) for path in SOURCES for nam
 def test_the_rules_of_this_area_were_found() -> None:
     assert {name for name, _ in PRESCRIBED} >= {
         "fused-optimizer", "foreach-optimizer", "compile-model", "dynamic-shapes", "keep-activations",
-        "activation-checkpointing", "foreach-clipping",
+        "foreach-clipping",
     }  # fmt: skip
 
 
