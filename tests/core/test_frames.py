@@ -41,7 +41,7 @@ def make_header(version: int = FORMAT_VERSION, text: bytes = b'{"fields":["index
 
 def test_frames_come_back_in_order() -> None:
     data = encode_frame(KIND_ROW, 1, b"row") + encode_frame(KIND_FACT, 2, b"{}") + bytes(64)
-    assert [tuple(frame) for frame in decode_frames(data, 0, len(data))] == [(1, 1, b"row"), (2, 2, b"{}")]
+    assert [tuple(frame) for frame in decode_frames(data, 0, len(data))] == [(1, 1, b"row", 0), (2, 2, b"{}", 32)]
 
 
 def test_a_span_leaves_room_that_is_stepped_over() -> None:
