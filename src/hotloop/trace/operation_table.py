@@ -37,6 +37,8 @@ def read_operation_table(path: Path) -> OperationTable:
         import pyarrow.parquet
     except ImportError:
         raise TraceError(f"{path} needs pyarrow, which is not installed; run: pip install 'hotloop[data]'") from None
+    if not path.is_file():
+        raise TraceError(f"{path} does not exist; give a table of operations (.parquet)")
     wanted = [*INTEGERS, *SECONDS, "optype"]
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
