@@ -14,9 +14,10 @@ from hotloop.analyze.timeline.compare_traces import compare_traces, reduce_for_d
 from hotloop.core.check import Check, Launch
 from hotloop.core.comparison import Comparison
 from hotloop.core.errors import UsageError
+from hotloop.pipeline.recordings import locate_run
 from hotloop.pipeline.runs import measure_recorded, read_targets
 from hotloop.trace.inputs import find_recorded, is_remote, map_traces
-from hotloop.trace.recording import find_run, read_run
+from hotloop.trace.recording import read_run
 
 
 def check_runs(runs: Sequence[str], baselines: Sequence[str], limits: CheckLimits) -> tuple[Check, tuple[Launch, ...]]:
@@ -31,7 +32,7 @@ def check_runs(runs: Sequence[str], baselines: Sequence[str], limits: CheckLimit
 def _read_side(name: str) -> Baseline:
     if Path(name).is_file():
         return read_baseline(name, Path(name))
-    folder = find_run(name, Path.cwd())
+    folder = locate_run(name)
     run = read_run(folder)
     launch, command = describe_launch(run, folder, measure_recorded, read_targets(run))
     return Baseline(name=name, launches=(launch,), command=command)
