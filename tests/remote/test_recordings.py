@@ -68,6 +68,37 @@ def test_a_node_that_dies_leaves_what_it_had_uploaded(prompt: None, tmp_path: Pa
     assert lines_of(folder) == []
 
 
+def test_nodes_whose_files_have_the_same_names_are_kept_apart(prompt: None, tmp_path: Path, cache: Path) -> None:
+    url, began_wall_s = str(tmp_path / "store"), time.time()
+    for name, steps in (("a", 30), ("b", 40)):
+        node = Node(tmp_path / name, 0, began_wall_s=began_wall_s)  # containers number their processes alike
+        (node.folder / "processes" / "box-7-0-0.samples").write_text(name)
+        node.train(steps)
+        node.end()
+        upload(node, url)
+    folder = fetch_run(url, cache)
+    assert count_ranks(folder) == {0: 70}
+    for path in (folder / "processes").glob("*.samples"):
+        rows = 30 if path.read_text() == "a" else 40
+        assert count_rows(path.with_suffix(".hlr"), 0) == rows
+    assert len(list((folder / "processes").iterdir())) == 4
+    (other,) = (folder / "nodes").iterdir()
+    assert {path.name for path in other.iterdir()} == {"run.json", "outcome.json"}
+
+
+def test_a_file_that_is_too_large_is_left_out_and_counted(prompt: None, tmp_path: Path, cache: Path) -> None:
+    node, url = Node(tmp_path / "a", 0), str(tmp_path / "store")
+    node.train(10)
+    node.end()
+    (node.folder / "traces").mkdir()
+    with (node.folder / "traces" / "rank0.json").open("wb") as file:
+        file.truncate((2 << 30) + 1)
+    uploader = upload(node, url)
+    uploaded = count_uploaded(node.folder, url, uploader.manifest, count_rows, None)
+    reason = "what is missing could not be read, or is larger than 2 GiB"
+    assert uploaded.describe() == f"0 of 10 rows, in 1 files, did not arrive at {url} ({reason})"
+
+
 def test_an_upload_goes_on_where_a_killed_one_ended(
     prompt: None, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

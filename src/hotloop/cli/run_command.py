@@ -349,7 +349,8 @@ def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> N
         emit(f"what was uploaded of {folder} is not known: {error}; to send it: hotloop upload {folder} {url}")
         return
     if uploaded.reason is not None:
-        emit(f"{uploaded.describe()}; it is kept here, and goes on with: hotloop upload {folder.name} {uploaded.url}")
+        where = "ANOTHER-URL" if upload.is_refused else uploaded.url
+        emit(f"{uploaded.describe()}; it is kept here, and goes on with: hotloop upload {folder.name} {where}")
     else:
         emit(f"{uploaded.rows_count:,} rows are at {uploaded.url}: hotloop report {uploaded.url}")
 

@@ -68,6 +68,11 @@ class RunUpload:
     def pid(self) -> int | None:
         return self._process.pid
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the URL is another run's."""
+        return self._process.is_refused
+
     def tick(self) -> None:
         self._process.tick()
 

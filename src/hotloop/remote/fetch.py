@@ -98,6 +98,11 @@ def fetch_run(url: str, cache: Path, *, most_bytes: int = MOST_CACHED_BYTES, att
     return folder
 
 
+def holds_recording(url: str) -> bool:
+    """Whether nodes have uploaded a recording to a URL or a folder. Raises StoreError where nobody answers."""
+    return is_store(url) and Store(url).get(MARKER, 1 << 16, len) is not None
+
+
 def describe_fetch(folder: Path) -> tuple[Health, ...]:
     """What is missing in a fetched folder, one warning each; nothing for a folder that was recorded here."""
     lines = _read_fetched(folder).get("lines")

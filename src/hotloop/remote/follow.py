@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hotloop.core.errors import HotloopError
+from hotloop.core.frames import decode_object
 
 from .store import Store, describe_error
 from .uploader import CountRows, PrefixTaken, Uploader, hold_folder
@@ -35,6 +36,7 @@ ORPHAN_S = 30.0
 """So long the process goes on trying when ``hotloop run`` is gone."""
 RESTART_S, LONGEST_RESTART_S = 1.0, 60.0
 NICENESS = 19
+_MOST_LINE_BYTES = 65_536
 
 
 def follow(
@@ -124,11 +126,12 @@ def serve_standard_input(count_rows: CountRows) -> int:
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    source = os.fdopen(0, "rb", buffering=0)
+    source, sink = os.fdopen(0, "rb", buffering=0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a driver prints is not for our owner
 
     def say(message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # nobody listens any more
-            os.write(1, json.dumps(message).encode() + b"\n")
+            os.write(sink, json.dumps(message).encode() + b"\n")
 
     try:
         return follow(json.loads(source.readline()), count_rows, source, say)
@@ -151,7 +154,8 @@ class UploadProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._heard = b""
         self._start_at_s, self._restart_s = 0.0, RESTART_S
-        self._is_refused = self._is_done = False
+        self.is_refused = self._is_done = False
+        """Whether the URL is another run's."""
         self.reason: str | None = None
         """Why the last failure failed; None without one since the last success."""
 
@@ -162,12 +166,12 @@ class UploadProcess:
     def tick(self) -> None:
         """Hear what the process says, and start it where it is not running."""
         self._hear()
-        if self._is_refused or self._is_done:
+        if self.is_refused or self._is_done:
             return
         if self._child is not None and self._child.poll() is not None:
             code = self._child.returncode
             self._forget()
-            if self._is_refused or self._is_done:
+            if self.is_refused or self._is_done:
                 return
             self.reason = self.reason or f"the uploading process ended with {code}"
             self._start_at_s = self._clock() + self._restart_s
@@ -180,7 +184,7 @@ class UploadProcess:
         until_s = self._clock() + within_s
         told = 0
         try:
-            while not self._is_refused and not self._is_done and self._clock() < until_s:
+            while not self.is_refused and not self._is_done and self._clock() < until_s:
                 self._start_at_s = min(self._start_at_s, self._clock() + RESTART_S)
                 self.tick()
                 if self._child is not None and self._child.pid != told and self._child.poll() is None:
@@ -240,14 +244,15 @@ class UploadProcess:
             self._heard += self._child.stdout.read() or b""
         *lines, self._heard = self._heard.split(b"\n")
         for line in lines:
-            self._take(json.loads(line))
+            self._take(decode_object(line) or {})
+        self._heard = self._heard[:_MOST_LINE_BYTES]
 
     def _take(self, message: dict[str, Any]) -> None:
         if "refused" in message:
-            self._is_refused, self.reason = True, message["refused"]
+            self.is_refused, self.reason = True, str(message["refused"])
             self._emit(f"not uploaded: {self.reason}")
         elif "reason" in message:
-            self.reason = message["reason"]
+            self.reason = str(message["reason"])
         elif "rows" in message:
             self.reason, self._restart_s = None, RESTART_S
         elif "done" in message:

@@ -54,7 +54,10 @@ class FileState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeManifest:
-    """One node of a run. ``machine`` tells machines (and containers) apart, ``pid`` is its ``hotloop run``'s."""
+    """One node of a run. ``machine`` tells machines (and containers) apart, ``pid`` is its ``hotloop run``'s.
+
+    ``updated_wall_s`` is when it was last known to record: of one that has ended, when its last file was written.
+    """
 
     run_id: str
     node: str

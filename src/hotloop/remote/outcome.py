@@ -14,6 +14,7 @@ from .uploader import CountRows
 
 NAME = "upload.json"
 SCHEMA = "hotloop.upload/1"
+UNREADABLE = "what is missing could not be read, or is larger than 2 GiB"
 _MOST_BYTES = 1 << 20
 
 
@@ -50,13 +51,14 @@ def count_uploaded(
         known = (0 if state is None else state.rows_count) or 0
         here = max(known, count_rows(path, known) or 0)
         rows, lost, late = rows + here, lost + here - known, late + (here > known)
-    is_whole = arrived is not None and arrived.ended and not lost
+    has_ended = arrived is not None and arrived.ended
+    is_whole = has_ended and not late
     return Uploaded(
         url=url,
         rows_count=rows,
         lost_rows_count=lost,
-        late_files_count=0 if is_whole else late,
-        reason=None if is_whole else reason or "the time for it was over",
+        late_files_count=late,
+        reason=None if is_whole else reason or (UNREADABLE if has_ended else "the time for it was over"),
     )
 
 

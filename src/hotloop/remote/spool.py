@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -41,10 +42,13 @@ def read_blocks(path: Path) -> tuple[int, Iterator[tuple[int, bytes]]]:
 
     A recording's first block says how many rows there are. Rows are written from front to back, so whatever it counts
     lies in blocks that are read later, and rows written meanwhile at the end cannot make earlier ones look lost.
-    Raises OSError.
+    Raises OSError, also for a file of more than MAX_FILE_BYTES.
     """
     file = path.open("rb")
-    size_bytes = min(os.fstat(file.fileno()).st_size, MAX_FILE_BYTES)
+    size_bytes = os.fstat(file.fileno()).st_size
+    if size_bytes > MAX_FILE_BYTES:
+        file.close()
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
     def read() -> Iterator[tuple[int, bytes]]:
         count = math.ceil(size_bytes / BLOCK_BYTES)

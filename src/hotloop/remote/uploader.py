@@ -163,7 +163,7 @@ class Uploader:
         newest = replace(
             self.manifest,
             generation=self.manifest.generation + 1,
-            updated_wall_s=time.time(),
+            updated_wall_s=read_last(self._folder) if ended else time.time(),
             ended=ended,
             files=files,
         )
