@@ -34,9 +34,11 @@ from tests.remote.endpoint import FlakyEndpoint, settings_for  # noqa: E402 (als
 
 RESULT = ROOT / "benchmarks" / "results" / "reach" / "remote_recording.json"
 HOTLOOP = (sys.executable, "-m", "hotloop.cli.start")
-NODE_STEPS, NODE_STEP_S = 1200, 0.01
+NODE_STEPS, NODE_STEP_S = 2000, 0.01
 CASES = ("whole", "node killed", "uploader killed")
-KILL_AFTER_S = 9.0
+KILL_AFTER_STEPS = 1500
+END_AFTER_S = 30.0
+"""Should the other node still wait for the killed one, a scheduler's SIGTERM ends it so much later."""
 PAIR_STEPS, BLOCK_STEPS = 40_000, 100
 MODES = ("none", "dead", "folder")
 
@@ -136,20 +138,24 @@ def measure_nodes(case: str, seed: int) -> dict[str, Any]:
 
 def _measure_nodes(case: str, folder: Path, endpoint: FlakyEndpoint) -> dict[str, Any]:
     environment = clean_environment(**settings_for(endpoint.url), XDG_CACHE_HOME=str(folder / "cache"))
-    port, began_s = free_port(), time.monotonic()
+    port = free_port()
     nodes = [_start_node(folder / f"node{rank}", rank, port, environment) for rank in range(2)]
-    peak_bytes, killed = 0, 0
+    counts = [folder / f"node{rank}" / f"steps-{rank}" for rank in range(2)]
+    peak_bytes, killed, killed_s, ended = 0, 0, 0.0, False
     while any(node.poll() is None for node in nodes):
         uploaders = [pid for node in nodes for pid in find_uploaders(node.pid)]
         peak_bytes = max([peak_bytes, *map(_peak_bytes, uploaders)])
-        if time.monotonic() - began_s > KILL_AFTER_S and not killed and case != "whole":
+        if case != "whole" and not killed and counts[1].exists() and counts[1].stat().st_size > KILL_AFTER_STEPS:
             doomed = list(processes_below(nodes[1].pid)) if case == "node killed" else find_uploaders(nodes[1].pid)
-            killed = len(doomed)
+            killed, killed_s = len(doomed), time.monotonic()
             for pid in doomed:
                 os.kill(pid, signal.SIGKILL)
+        if case == "node killed" and killed and time.monotonic() - killed_s > END_AFTER_S and not ended:
+            nodes[0].send_signal(signal.SIGTERM)
+            ended = True
         time.sleep(0.2)
     said = [_last_line(folder / f"node{rank}" / "said") for rank in range(2)]
-    trained = [(folder / f"node{rank}" / f"steps-{rank}").stat().st_size for rank in range(2)]
+    trained = [count.stat().st_size for count in counts]
     words = [*HOTLOOP, "report", "s3://runs/run", "-q", "--exit-zero", "--json", "report.json"]
     began_report_s = time.monotonic()
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)

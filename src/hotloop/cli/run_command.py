@@ -338,9 +338,12 @@ def _make_upload(url: str, run_id: str | None, folder: Path) -> RunUpload:
 
 
 def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> None:
-    """Wait for what was not sent yet. The training is over: nothing here changes its exit code."""
+    """Wait for what was not sent yet, until Ctrl-C or SIGTERM. The training is over: its exit code stays."""
+    import signal
+
     from hotloop.cli.show import emit
 
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         uploaded = upload.stop(within_s)
     except KeyboardInterrupt:
@@ -348,6 +351,8 @@ def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> N
     except OSError as error:
         emit(f"what was uploaded of {folder} is not known: {error}; to send it: hotloop upload {folder} {url}")
         return
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if uploaded.reason is not None:
         where = "ANOTHER-URL" if upload.is_refused else uploaded.url
         emit(f"{uploaded.describe()}; it is kept here, and goes on with: hotloop upload {folder.name} {where}")
