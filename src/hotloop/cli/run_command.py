@@ -345,11 +345,12 @@ def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> N
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        uploaded = upload.stop(within_s)
-    except KeyboardInterrupt:
-        uploaded = upload.stop(0.0)
-    except OSError as error:
-        emit(f"what was uploaded of {folder} is not known: {error}; to send it: hotloop upload {folder} {url}")
+        try:
+            uploaded = upload.stop(within_s)
+        except KeyboardInterrupt:
+            uploaded = upload.stop(0.0)
+    except (OSError, KeyboardInterrupt) as error:
+        emit(f"what was uploaded of {folder} is not known: {error!r}; to send it: hotloop upload {folder} {url}")
         return
     finally:
         signal.signal(signal.SIGTERM, before)
