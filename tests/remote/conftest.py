@@ -12,9 +12,8 @@ from tests.remote.endpoint import FlakyEndpoint, settings_for
 
 @pytest.fixture
 def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts follow each other at once, and they are ours: the driver's own have long waits in between."""
+    """Attempts follow each other at once."""
     monkeypatch.setattr(store, "FIRST_WAIT_S", 0.001)
-    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
 
 
 @pytest.fixture

@@ -86,6 +86,14 @@ def test_nodes_whose_files_have_the_same_names_are_kept_apart(prompt: None, tmp_
     assert {path.name for path in other.iterdir()} == {"run.json", "outcome.json"}
 
 
+def test_what_is_in_memory_works_as_well(prompt: None, tmp_path: Path, cache: Path) -> None:
+    node = Node(tmp_path / "a", 0)
+    node.train(70)
+    node.end()
+    upload(node, "memory://runs/one")
+    assert count_ranks(fetch_run("memory://runs/one", cache)) == {0: 70}
+
+
 def test_a_file_that_is_too_large_is_left_out_and_counted(prompt: None, tmp_path: Path, cache: Path) -> None:
     node, url = Node(tmp_path / "a", 0), str(tmp_path / "store")
     node.train(10)

@@ -11,6 +11,8 @@ ORDER, SUMMARY = 3, "send a recorded run to a URL, from where reports of all nod
 
 
 def add_parser(subparsers: Any) -> None:
+    import argparse
+
     parser = subparsers.add_parser(
         "upload",
         help=SUMMARY,
@@ -30,7 +32,8 @@ def add_parser(subparsers: Any) -> None:
         metavar="SECONDS",
         help="how long to try again after failures (default: 300)",
     )
-    parser.add_argument("--follow", action="store_true", help="what `hotloop run --record` starts beside a training")
+    # What `hotloop run --record` starts beside a training.
+    parser.add_argument("--follow", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(execute=execute)
 
 

@@ -89,7 +89,7 @@ class _Following:
     def _pass(self) -> None:
         ended = self._ended
         if self._uploader is None:
-            store = Store(self._request["url"])
+            store = Store(self._request["url"], notice=lambda text: self._say({"reason": text}))
             self._uploader = Uploader(
                 self._folder,
                 store,

@@ -56,18 +56,26 @@ def check_driver(url: str) -> None:
 
 
 class Store:
-    """Objects below one URL, by names relative to it. Methods try several times, then raise StoreError."""
+    """Objects below one URL, by names relative to it. Methods try several times, then raise StoreError.
 
-    def __init__(self, url: str, *, attempts: int = ATTEMPTS) -> None:
+    ``notice`` is called with every attempt's failure, in one line.
+    """
+
+    def __init__(self, url: str, *, attempts: int = ATTEMPTS, notice: Callable[[str], None] = lambda _: None) -> None:
         check_driver(url)
         from fsspec.core import url_to_fs  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
         self.shown = redact_text(url.rstrip("/"))
         self._attempts = attempts
+        self._notice = notice
         try:
-            self._system, root = url_to_fs(url.rstrip("/"), use_listings_cache=False)
+            self._system, root = url_to_fs(url.rstrip("/"), use_listings_cache=False, skip_instance_cache=True)
         except Exception as error:  # every driver has its own errors, and none of them is ours
             raise StoreError(f"{self.shown} cannot be opened: {describe_error(error)}") from error
+        if hasattr(self._system, "retries"):
+            self._system.retries = (
+                1  # of s3fs and gcsfs, with long waits: an attempt here ends in time, and there are more
+            )
         self._root = str(root).rstrip("/")
         self._has_folders = protocol_of(url) not in _OBJECT_STORES
         self._made: set[str] = set()
@@ -141,11 +149,12 @@ class Store:
             try:
                 return call(f"{self._root}/{name}".rstrip("/"))
             except Exception as error:  # as above
+                text = f"{self.shown}/{name}".rstrip("/") + f" cannot be {what}: {describe_error(error)}"
+                self._notice(text)
                 if attempt + 1 == self._attempts:
                     if isinstance(error, RecordingError):
                         raise
-                    text = f"{self.shown}/{name} cannot be {what}: {describe_error(error)}"
-                    raise StoreError(text.replace("/ cannot", " cannot")) from error
+                    raise StoreError(text) from error
             time.sleep(wait_s * random.uniform(0.5, 1.0))
             wait_s *= 2
         raise AssertionError("unreachable: the last attempt returns or raises")

@@ -154,7 +154,7 @@ class Uploader:
             return ZEROS
         checksum = hashlib.sha256(content).hexdigest()
         if checksum not in self._stored:
-            self._store.put(block_name(self.manifest.node, checksum), zlib.compress(content, 6))
+            self._store.put(block_name(self.manifest.node, checksum), zlib.compress(content, 1))
             self._stored.add(checksum)
         return checksum
 
