@@ -311,24 +311,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the endpoint's failures")
     parser.add_argument("--pairs", type=int, default=5, help="pairs to add")
     arguments = parser.parse_args()
-    found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     about = {
         "commit": describe_commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
     }
-    rows: list[Any]
     if arguments.part == "nodes":
-        rows = list(found.get("nodes", []))
-        for case in arguments.case or CASES:
-            rows.append(measure_nodes(case, arguments.seed) | about)
+        new = [measure_nodes(case, arguments.seed) for case in arguments.case or CASES]
     elif arguments.part == "endpoints":
-        rows = [row | about for row in measure_endpoints()]
+        new = measure_endpoints()
     else:
-        known = len(found.get("pairs", []))
         with tempfile.TemporaryDirectory() as name:
-            new = [measure_pair(Path(name), known + number) | about for number in range(arguments.pairs)]
-        rows = found.get("pairs", []) + new
+            new = [measure_pair(Path(name), number) for number in range(arguments.pairs)]
+    found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    rows = ([] if arguments.part == "endpoints" else found.get(arguments.part, [])) + [row | about for row in new]
     found = {**about, **{k: v for k, v in found.items() if k not in about}, arguments.part: rows}
     if found.get("pairs"):
         found["pairs_summary"] = summarize(found["pairs"])

@@ -14,6 +14,7 @@ import pytest
 from hotloop.core.errors import RecordingError
 from hotloop.remote.fetch import describe_fetch, fetch_run, unpack
 from hotloop.remote.manifest import BLOCK_BYTES, SCHEMA, is_recorded_name
+from hotloop.remote.store import describe_error
 from tests.remote.nodes import Node, count_ranks, upload
 
 pytestmark = pytest.mark.usefixtures("prompt")
@@ -104,6 +105,21 @@ def test_damage_in_one_manifest_leaves_the_other(store: Path) -> None:
             fetch(store)
     slot.with_name("manifest-0.json").write_bytes(good)
     assert count_ranks(fetch(store)) == {0: 500}
+
+
+def test_an_object_of_any_size_takes_no_more_memory_than_a_manifest(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotloop.remote.uploader.MAX_MANIFEST_BYTES", 1 << 16)
+    for slot in store.glob("nodes/*/manifest-*.json"):
+        with slot.open("r+b") as file:
+            file.truncate(1 << 40)
+    with pytest.raises(RecordingError, match="is refused: it has more than 65,536 bytes"):
+        fetch(store)
+
+
+def test_what_a_server_says_moves_no_cursor() -> None:
+    assert describe_error(OSError("no\x1b[2J\nway\x00.")) == "OSError: no [2J way"
 
 
 def test_a_wrong_block_is_zeros_and_its_rows_are_lost(store: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -220,6 +221,26 @@ class TestTwoRunsAreNeverMixed:
             with pytest.raises(PrefixTaken, match="holds the run job-1"):
                 upload(Node(tmp_path / name, 0), url, run_id=run_id)
         assert set(count_ranks(fetch_run(url, cache))) == {0, 1}
+
+    def test_a_driver_that_cannot_refuse_to_replace_claims_it_as_well(
+        self, tmp_path: Path, url: str, cache: Path
+    ) -> None:
+        node = Node(tmp_path / "a", 0)
+        node.train(10)
+        uploader = node.uploader(url)
+        system = uploader._store._system
+
+        class Plain:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(system, name)
+
+            def pipe_file(self, path: str, value: bytes) -> None:
+                system.pipe_file(path, value)
+
+        uploader._store._system = Plain()
+        uploader.join()
+        uploader.upload(ended=False)
+        assert count_ranks(fetch_run(url, cache)) == {0: 10}
 
     def test_of_two_that_come_at_once_one_claims_the_url(self, flaky: FlakyEndpoint, tmp_path: Path) -> None:
         uploaders = [Node(tmp_path / str(rank), rank).uploader("s3://runs/race") for rank in range(2)]

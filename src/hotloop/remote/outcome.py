@@ -58,7 +58,7 @@ def count_uploaded(
         rows_count=rows,
         lost_rows_count=lost,
         late_files_count=late,
-        reason=None if is_whole else reason or (UNREADABLE if has_ended else "the time for it was over"),
+        reason=None if is_whole else reason or (UNREADABLE if has_ended else "the store did not take it in time"),
     )
 
 

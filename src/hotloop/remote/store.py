@@ -95,6 +95,8 @@ class Store:
                 self._system.pipe_file(path, content, mode="create")
             except FileExistsError:
                 return
+            except TypeError:  # a driver that cannot do so
+                self._system.pipe_file(path, content)
             except Exception as error:
                 if "PreconditionFailed" not in repr(error) and "pre-condition" not in str(error).lower():
                     raise
@@ -162,5 +164,6 @@ class Store:
 
 def describe_error(error: BaseException) -> str:
     """One short line without secrets."""
-    words = redact_text(" ".join(str(error).split()))[:200].rstrip(".")
+    plain = "".join(sign if sign.isprintable() else " " for sign in str(error))
+    words = redact_text(" ".join(plain.split()))[:200].rstrip(" .")
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
