@@ -95,6 +95,24 @@ def test_only_the_script_that_a_job_starts_is_warned(tmp_path: Path) -> None:
     assert judge("b/job.sbatch", WARNED) == []
 
 
+def test_the_same_torch_for_another_cuda_is_a_second_one(tmp_path: Path) -> None:
+    def judge(pinned: str) -> set[str]:
+        text = f"FROM pytorch/pytorch:1.13.0-cuda11.6-cudnn8-devel\nRUN pip install torch=={pinned}\n"
+        return {one.rule for one in lint_text(text, "dockerfile", tmp_path)}
+
+    assert "torch-twice" in judge("1.13.0+cu117")
+    assert not {"torch-twice"} & (judge("1.13.0+cu116") | judge("1.13.0"))
+
+
+def test_a_wait_in_the_function_that_a_trap_calls_is_not_one_for_the_training(tmp_path: Path) -> None:
+    text = (
+        "#!/bin/bash\n#SBATCH --signal=B:TERM@120\nwatch.sh &\nstop() {\n  kill $!\n  wait $!\n}\ntrap stop TERM\n"
+        "srun python train.py"
+    )
+    assert "trap-behind-foreground" in {one.rule for one in lint_text(f"{text}\n", "sbatch", tmp_path)}
+    assert "trap-behind-foreground" not in {one.rule for one in lint_text(f"{text} &\nwait $!\n", "sbatch", tmp_path)}
+
+
 def test_branches_that_exclude_each_other_are_not_mixed(tmp_path: Path) -> None:
     assert "clipped-scaled-gradients" not in {one.rule for one in lint_text(BRANCHED, "python", tmp_path)}
 
