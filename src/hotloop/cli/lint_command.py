@@ -65,4 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
         sys.stdout.write("".join(one.diff() for one in repairs))
         arguments.quiet = True
     show_report(report, arguments, sys.stdout, manuals=manuals)
-    return 1 if report.has_serious and not arguments.exit_zero else 0
+    if arguments.exit_zero:
+        return 0
+    named = set(arguments.paths)
+    return 2 if any(one.failed and one.file in named for one in report.unread) else int(report.has_serious)

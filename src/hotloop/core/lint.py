@@ -55,10 +55,11 @@ class LintFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """A file or folder that was not judged, and why."""
+    """A file or folder that was not judged, and why. ``failed``: a rule would have read it, but nobody could."""
 
     file: str
     reason: str
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

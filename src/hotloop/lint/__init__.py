@@ -57,7 +57,7 @@ def lint_paths(
         try:
             found, ignored_count = lint_file(file, asked, around)
         except NotRead as error:
-            unread.append(Unread(file=file.path, reason=str(error)))
+            unread.append(Unread(file=file.path, reason=str(error), failed=True))
             continue
         counts[file.kind] += 1
         suppressed += ignored_count
@@ -83,7 +83,7 @@ def lint_file(file: SourceFile, rules: Iterable[LintRule], around: Surroundings)
         return [], 0
     found = [replace(one, file=file.path) for rule in rules if rule.reads == file.kind for one in rule.judge(parsed)]
     ignored = find_ignored(file.text)
-    kept = [one for one in found if not _is_ignored(one, ignored.get(one.line, frozenset()))]
+    kept = [one for one in dict.fromkeys(found) if not _is_ignored(one, ignored.get(one.line, frozenset()))]
     return sorted(kept, key=lambda one: (one.line, ORDER[one.severity], one.rule)), len(found) - len(kept)
 
 

@@ -13,6 +13,8 @@ from hotloop.core.errors import UsageError
 from hotloop.core.lint import Edit, LintFinding
 from hotloop.core.output_file import open_whole
 
+from .files import find_encoding
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
@@ -42,7 +44,9 @@ def make_repairs(findings: Iterable[LintFinding], read: Mapping[str, bytes]) -> 
             by_file.setdefault(one.file, []).append(one)
     made = []
     for path, found in by_file.items():
-        text = read[path].decode("utf-8")
+        named = find_encoding(read[path]) if path.endswith(".py") else "utf-8"
+        encoding = named.removesuffix("-sig")  # a byte order mark stays in the text
+        text = read[path].decode(encoding)
         starts = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text))]
         newline = "\r\n" if "\r\n" in text else "\n"
         taken: list[tuple[int, int, str]] = []
@@ -57,7 +61,7 @@ def make_repairs(findings: Iterable[LintFinding], read: Mapping[str, bytes]) -> 
             text = text[:first] + new + text[last:]
         if path.endswith(".py") and not _is_python(text):
             continue
-        made.append(Repair(path=path, before=read[path], after=text.encode("utf-8"), count=count))
+        made.append(Repair(path=path, before=read[path], after=text.encode(encoding), count=count))
     return made
 
 

@@ -100,11 +100,13 @@ class Script:
 
     def within(self, node: ast.AST, container: ast.AST) -> bool:
         """Whether a node's code runs as part of the container, and not in a function that is defined there."""
+        inner = node
         for one in self.parents(node):
             if one is container:
-                return True
+                return not _is_behind(inner, one)
             if isinstance(one, (*SCOPES, ast.Lambda, ast.ClassDef)):
                 return False
+            inner = one
         return False
 
     def conditions(self, node: ast.AST, container: ast.AST) -> list[ast.AST]:
@@ -226,7 +228,11 @@ class Script:
         for one in self.parents(node):
             if isinstance(one, (*SCOPES, ast.Lambda, ast.ClassDef)):
                 break
-            if isinstance(one, LOOPS) and not (isinstance(one, FORS) and inner is one.iter):
+            if (
+                isinstance(one, LOOPS)
+                and not (isinstance(one, FORS) and inner is one.iter)
+                and not _is_behind(inner, one)
+            ):
                 found.append(one)
             inner = one
         return found
@@ -314,6 +320,11 @@ def parse_script(file: SourceFile, around: Surroundings) -> Script | None:
     except (RecursionError, MemoryError):
         raise NotRead("nested too deeply to be read") from None
     return Script(file.path, file.text, tree, around.starts.get(file.path))
+
+
+def _is_behind(statement: ast.AST, loop: ast.AST) -> bool:
+    """Whether it stands in the ``else`` of the loop, which runs once, after it."""
+    return isinstance(loop, LOOPS) and statement in loop.orelse
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
