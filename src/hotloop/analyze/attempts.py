@@ -1,4 +1,4 @@
-"""Attempts of a training and its hosts -> what restarts cost, which hosts stopped early, which ranks began late."""
+"""Attempts of a training -> what its restarts cost, and which ranks began late."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from hotloop.core.report import Attempt, Health, HostClock
+from hotloop.core.hosts import Attempt
+from hotloop.core.report import Health
 
 from .host_clocks import Clock, corrected_s
 from .process import ProcessAnalysis
@@ -41,6 +42,7 @@ def describe_attempts(attempts: Sequence[Processes], clocks: dict[str, Clock]) -
 def _describe(processes: Processes) -> Attempt:
     counted = [one.state_steps for p in processes for one in p.rank.optimizers if one.state_steps is not None]
     return Attempt(
+        restart=max(p.rank.restart for p in processes),
         world_size=max(p.rank.world_size for p in processes),
         ranks_count=len(processes),
         hosts=tuple(dict.fromkeys(p.rank.host for p in processes)),
@@ -120,39 +122,6 @@ def describe_cost(attempts: Sequence[Attempt]) -> str | None:
     elif restarts:
         parts.append("how many steps were made again is not known")
     return f"restarts cost {' and '.join(parts)}" if gaps or again else None
-
-
-def describe_stops(processes: Processes, hosts: Sequence[HostClock]) -> tuple[HostClock, ...]:
-    """The hosts, with those whose ranks all broke off while others went on or could still say how they ended.
-
-    The time is on the others' clocks: how long they went on after the last step of the host that stopped.
-    """
-    return tuple(_find_stop(one, processes) for one in hosts)
-
-
-def _find_stop(host: HostClock, processes: Processes) -> HostClock:
-    own = [p for p in processes if p.rank.host == host.name]
-    others = [p for p in processes if p.rank.host != host.name]
-    if not others or any(p.closed or p.ended is not None for p in own):
-        return host
-    last = max(p.rank.steps for p in own)
-    went_on = [p for p in others if p.rank.steps > last + 1 or p.ended not in (None, "completed")]
-    if not went_on:
-        return host
-    later_ns = max(p.last_sign_ns - p.ends.at_step(last) for p in others)
-    return replace(host, stopped_after_step=last, stopped_before_end_ns=max(0, round(later_ns)))
-
-
-def warn_of_stops(hosts: Sequence[HostClock]) -> tuple[Health, ...]:
-    return tuple(
-        Health(
-            level="warning",
-            message=f"host {one.name} ({name_ranks(one.ranks)}) stopped after step {one.stopped_after_step:,}, "
-            f"{(one.stopped_before_end_ns or 0) * 1e-9:.3g} s before the end, and recorded no end: killed, or crashed",
-        )
-        for one in hosts
-        if one.stopped_after_step is not None
-    )
 
 
 def tell_late_ranks(processes: Processes, clocks: dict[str, Clock]) -> tuple[Health, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hotloop.core.analysis import RankAnalysis
-from hotloop.core.report import HostClock
+from hotloop.core.hosts import HostClock
 
 from .process import ProcessAnalysis
 from .segments import IntColumn
@@ -25,6 +25,8 @@ FEWEST_STEPS = 8
 MOST_BLOCKS = 32
 BLOCK_STEPS = 6
 """A block has at least so many steps: the median of fewer is as restless as they are."""
+FEWEST_BLOCKS = 8
+"""Fewer tell no drift."""
 SIGNIFICANT = 4.0
 """A drift that many standard errors from 0 is told."""
 MOST_DRIFT_PPM = 1_000.0
@@ -69,13 +71,15 @@ def fit_line(at_ns: npt.ArrayLike, difference_ns: npt.ArrayLike) -> Line | None:
     block_x = np.array([np.median(x[one]) for one in blocks])
     block_y = np.array([np.median(y[one]) for one in blocks])
     drift = error = 0.0
-    if len(blocks) > 3:
+    if len(blocks) >= FEWEST_BLOCKS:
         i, j = np.triu_indices(len(blocks), 1)
         apart = block_x[j] > block_x[i]
         slope = float(np.median((block_y[j] - block_y[i])[apart] / (block_x[j] - block_x[i])[apart]))
         left = block_y - slope * block_x
-        spread = SPREAD_OF_MAD * float(np.median(np.abs(left - np.median(left))))
-        error = spread / max(1.0, float(np.sqrt(np.sum((block_x - block_x.mean()) ** 2))))
+        # Not the median deviation: of few blocks, those that a busy machine held up together feign a slope.
+        error = float(np.sqrt(np.sum((left - left.mean()) ** 2) / (len(left) - 2))) / max(
+            1.0, float(np.sqrt(np.sum((block_x - block_x.mean()) ** 2)))
+        )
         drift = slope if abs(slope) > SIGNIFICANT * error else 0.0
     left = y - drift * x
     low, high = np.percentile(left, (25, 75))

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.report import Attempt, Health, HostClock
+from hotloop.core.hosts import Attempt, HostClock
+from hotloop.core.report import Health
 
-from .attempts import describe_attempts, describe_stops, tell_late_ranks, warn_of_restarts, warn_of_stops
+from .attempts import describe_attempts, tell_late_ranks, warn_of_restarts
 from .host_clocks import Clock, align_hosts, corrected_s, describe_hosts, may_train_together, tell_hosts_apart
 from .hosts import measure_hosts
 from .process import ProcessAnalysis, Recording, analyze_process, identify
 from .source import SourceFiles
+from .stops import AnalyzePart, analyze_part, describe_stops, leave_out_stops, warn_of_stops
 from .units import is_drift
 
 SIBLING_SLACK_S = 5.0
@@ -64,13 +67,18 @@ def analyze_run(recordings: Sequence[Recording]) -> tuple[Training, ...]:
     loose, ranked = _split_hogwild(found)
     ranked.sort(key=lambda p: corrected_s(p, p.begin_wall_s, clocks) or p.begin_wall_s or 0.0)
     groups = [*_supersede_restarts(_group_ranks(ranked, clocks), clocks), *_group_hogwild(loose)]
-    trainings = [_build_training(group, clocks) for group in groups]
+    again = partial(analyze_part, {identify(one.process): one for one in recordings}, files)
+    trainings = [_build_training(group, clocks, again) for group in groups]
     return tuple(sorted(trainings, key=lambda t: -sum(p.trained_ns for p in t.processes)))
 
 
 def find_lead(recordings: Sequence[Recording], training: Training) -> Recording | None:
     """The recording of the process that leads a training; None when it is not among them."""
-    return next((one for one in recordings if identify(one.process) == training.lead.identity), None)
+    return find_recording(recordings, training.lead)
+
+
+def find_recording(recordings: Sequence[Recording], process: ProcessAnalysis) -> Recording | None:
+    return next((one for one in recordings if identify(one.process) == process.identity), None)
 
 
 def _began(process: ProcessAnalysis) -> tuple[float, str, int]:
@@ -218,10 +226,11 @@ def _overlap(a: ProcessAnalysis, b: ProcessAnalysis, clocks: Clocks | None = Non
     return begin_a < end_b + slack_s and begin_b < end_a + slack_s
 
 
-def _build_training(group: _Group, clocks: Clocks) -> Training:
-    processes = _count_neighbours(group.processes)
+def _build_training(group: _Group, clocks: Clocks, analyze_part: AnalyzePart) -> Training:
     attempts = describe_attempts(group.attempts, clocks)
-    hosts = describe_stops(processes, describe_hosts(processes, clocks))
+    hosts = describe_stops(group.processes, describe_hosts(group.processes, clocks))
+    whole, left_out = leave_out_stops(group.processes, hosts, analyze_part)
+    processes = _count_neighbours(whole)
     ranks = tuple(p.rank for p in processes)
     unit, units_per_step = choose_unit(processes)
     health = list(
@@ -231,7 +240,8 @@ def _build_training(group: _Group, clocks: Clocks) -> Training:
             for h in p.health
         )
     )
-    health += (*warn_of_restarts(attempts), *warn_of_stops(hosts), *tell_late_ranks(processes, clocks))
+    health += (*warn_of_restarts(attempts), *warn_of_stops(hosts), *tell_late_ranks(group.processes, clocks))
+    health += left_out
     world_size = max(r.world_size for r in ranks)
     if ranks[0].rank is not None and len(ranks) < world_size:
         health.append(

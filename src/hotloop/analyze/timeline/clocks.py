@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.core.graph import ClockOffset, Clocks, RankCollectives
+from hotloop.core.hosts import HostClock
 
 from .intervals import Int64s
 
@@ -134,3 +135,31 @@ def _decide(ranks: Sequence[RankCollectives], measured: list[tuple[int, int, int
             )
         )
     return tuple(offsets)
+
+
+def describe_hosts(clocks: Clocks) -> tuple[HostClock, ...]:
+    """The hosts in the order of their ranks, against the reference's; none where a file does not name its host."""
+    by_host: dict[str, list[ClockOffset]] = {}
+    for one in clocks.offsets:
+        if one.host is None:
+            return ()
+        by_host.setdefault(one.host, []).append(one)
+    reference = clocks.offsets[clocks.reference].host
+    return tuple(_describe_host(host, ranks, is_reference=host == reference) for host, ranks in by_host.items())
+
+
+def _describe_host(host: str, ranks: Sequence[ClockOffset], *, is_reference: bool) -> HostClock:
+    """Drift is not told: the collectives of a trace lie seconds apart, and their ends scatter by more."""
+    names = tuple(one.rank for one in ranks if one.rank is not None)
+    if is_reference:
+        return HostClock(name=host, ranks=names, offset_ns=0, drift_ppm=None, uncertainty_ns=0, basis="the reference")
+    known = sorted(one.uncertainty_ns for one in ranks if one.uncertainty_ns is not None)
+    count = min((one.collectives_count for one in ranks if one.uncertainty_ns is not None), default=0)
+    return HostClock(
+        name=host,
+        ranks=names,
+        offset_ns=ranks[0].applied_ns if known else None,
+        drift_ppm=None,
+        uncertainty_ns=known[len(known) // 2] if known else None,
+        basis=f"ends of {count} collectives that both share" if known else "no common collectives",
+    )

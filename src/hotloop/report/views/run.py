@@ -8,11 +8,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from hotloop.core.findings import Kind, Severity, Skipped
+from hotloop.core.hosts import Attempt, HostClock
 from hotloop.core.phases import PHASES, Excluded
 from hotloop.core.report import (
     SCHEMA,
-    Attempt,
-    HostClock,
     Outcome,
     RankSummary,
     Report,
@@ -169,7 +168,8 @@ def describe_excluded(left_out: Excluded | None) -> str | None:
 def describe_restarts(attempts: Sequence[Attempt]) -> str | None:
     """What the attempts before the last one took of the run; None without any.
 
-    >>> first = Attempt(world_size=2, ranks_count=2, hosts=("a",), steps=40, first_step=0, trained_ns=4_000_000_000)
+    >>> first = Attempt(restart=0, world_size=2, ranks_count=2, hosts=("a",), steps=40, first_step=0,
+    ...     trained_ns=4_000_000_000)
     >>> describe_restarts((first, replace(first, first_step=30, gap_ns=9_000_000_000, repeated_steps=10,
     ...     repeated_ns=1_000_000_000)))
     'left out: attempt 1, 40 steps of 2 ranks, 4.00 s; 9.00 s to attempt 2, which made 10 steps again, 1.00 s'
