@@ -13,7 +13,7 @@ from hotloop.trace.recording import ProcessRecording, RunRecording
 from .synthetic_hosts import Host, record_hosts
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "one_host.json"
-"""Written by the version before; after a change that is meant: HOTLOOP_UPDATE_GOLDEN=1 pytest tests/analyze/test_one_host.py."""
+"""Written by the version before; after a change that is meant, write it anew with HOTLOOP_UPDATE_GOLDEN=1."""
 
 
 def make_run() -> RunRecording:

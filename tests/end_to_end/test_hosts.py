@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.frames import HEAD_BYTES, KIND_ROW, decode_frames
+from hotloop.core.report import report_to_json
+from hotloop.pipeline.runs import read_report
+
 from .training import run_command
 
 TRAINING = """
@@ -46,6 +50,17 @@ for step in range(first, 80):
 """
 
 
+def cut_behind_row(path: Path, index: int) -> None:
+    """Keep what a disk holds of a recording whose machine lost power in the middle of writing the next row."""
+    content = path.read_bytes()
+    at = next(
+        frame.at
+        for frame in decode_frames(content, HEAD_BYTES, len(content))
+        if frame.kind == KIND_ROW and int.from_bytes(frame.payload[:8], "little") == index + 1
+    )
+    path.write_bytes(content[: at + 100])
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(TRAINING)
@@ -78,6 +93,14 @@ def test_a_killed_host_with_another_clock(folder: Path) -> None:
     assert (a["stopped_after_step"], b["stopped_after_step"]) == (None, 40)
     assert any("host b (rank 1) stopped after step 40" in one["message"] for one in report["health"])
     assert {one["rule"] for one in report["findings"]}.isdisjoint({"straggler", "slow-link"})
+    (cut,) = (ran.run_folder / "processes").glob("b-*.hlr")
+    cut_behind_row(cut, 24)
+    shorter = report_to_json(read_report(ran.run_folder))
+    last = shorter["hosts"][1]["stopped_after_step"]
+    assert 20 < last <= 25
+    assert [one["steps"] for one in shorter["ranks"]] == [last, last]
+    assert shorter["hosts"][1]["stopped_before_end_ns"] > b["stopped_before_end_ns"]
+    assert {one["rule"] for one in shorter["findings"]}.isdisjoint({"straggler", "slow-link"})
 
 
 def test_ranks_that_are_started_anew_after_a_kill(folder: Path) -> None:

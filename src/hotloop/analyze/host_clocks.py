@@ -2,7 +2,7 @@
 
 Nobody leaves a synchronous collective before the last rank has come, and all leave within its transfer. So the same
 step's exchange ends on two hosts at the same moment, up to that transfer, and what their clocks show then differs by
-their offset. A line through many such differences gives offset and drift (Theil-Sen, through medians of blocks).
+their offset. A line through many such differences gives offset and drift.
 
 Wall clocks alone compare nothing here: without shared steps the offset is unknown.
 """
@@ -18,80 +18,18 @@ import numpy.typing as npt
 from hotloop.core.analysis import RankAnalysis
 from hotloop.core.hosts import HostClock
 
+from .clock_line import MOST_DRIFT_PPM, Line, fit_line
 from .process import ProcessAnalysis
 from .segments import IntColumn
 
-FEWEST_STEPS = 8
-MOST_BLOCKS = 32
-BLOCK_STEPS = 6
-"""A block has at least so many steps: the median of fewer is as restless as they are."""
-FEWEST_BLOCKS = 8
-"""Fewer tell no drift."""
-SIGNIFICANT = 4.0
-"""A drift that many standard errors from 0 is told."""
-MOST_DRIFT_PPM = 1_000.0
-"""No clock drifts faster (the kernel slews by 500 ppm at most): the steps do not belong together."""
+LEAST_BOUND_NS = 1e6
+"""Ends that scatter by more than a step, and by more than this, are not those of one exchange."""
 WALL_UNIT_NS = 1_000
 """Two clocks are read one after the other when a recording begins."""
-SPREAD_OF_MAD = 1.4826
-"""Standard deviation over median absolute deviation, of a normal distribution."""
 
 UNSHARED = "its ranks share no step with collectives with those of the other hosts"
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """Difference of two clocks: ``offset_ns`` at ``middle_ns`` of the first one, which the other gains by ``drift``."""
-
-    offset_ns: float
-    drift: float
-    """ns per ns; 0 where it is not told from 0."""
-    middle_ns: float
-    uncertainty_ns: float
-    """Of the line anywhere between the first and the last difference, without the transfer."""
-    steps_count: int
-
-
-def fit_line(at_ns: npt.ArrayLike, difference_ns: npt.ArrayLike) -> Line | None:
-    """A line through n differences of two clocks (ns) at times of the first one (ns, ascending); None with too few.
-
-    Robust: up to a quarter of the steps may have ended late on one side. The uncertainty is half of the middle half of
-    the residuals, which is how far apart the ends of one exchange usually are, plus SIGNIFICANT standard errors of
-    their median, and of the slope over half of the time.
-    """
-    at, difference = np.asarray(at_ns, dtype=np.float64), np.asarray(difference_ns, dtype=np.float64)
-    count = len(at)
-    if count < FEWEST_STEPS:
-        return None
-    base, middle = float(np.median(difference)), (at[0] + at[-1]) / 2
-    x, y = at - middle, difference - base
-    blocks = np.array_split(np.arange(count), max(1, min(MOST_BLOCKS, count // BLOCK_STEPS)))
-    block_x = np.array([np.median(x[one]) for one in blocks])
-    block_y = np.array([np.median(y[one]) for one in blocks])
-    drift = error = 0.0
-    if len(blocks) >= FEWEST_BLOCKS:
-        i, j = np.triu_indices(len(blocks), 1)
-        apart = block_x[j] > block_x[i]
-        slope = float(np.median((block_y[j] - block_y[i])[apart] / (block_x[j] - block_x[i])[apart]))
-        left = block_y - slope * block_x
-        # Not the median deviation: of few blocks, those that a busy machine held up together feign a slope.
-        error = float(np.sqrt(np.sum((left - left.mean()) ** 2) / (len(left) - 2))) / max(
-            1.0, float(np.sqrt(np.sum((block_x - block_x.mean()) ** 2)))
-        )
-        drift = slope if abs(slope) > SIGNIFICANT * error else 0.0
-    left = y - drift * x
-    low, high = np.percentile(left, (25, 75))
-    # 1.2533: standard error of the median over that of the mean, of a normal distribution.
-    median_error = 1.2533 * SPREAD_OF_MAD * float(np.median(np.abs(left - np.median(left)))) / np.sqrt(count)
-    return Line(
-        offset_ns=base + float(np.median(left)),
-        drift=drift,
-        middle_ns=float(middle),
-        uncertainty_ns=float(high - low) / 2 + SIGNIFICANT * (float(median_error) + error * float(at[-1] - at[0]) / 2),
-        steps_count=count,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +47,24 @@ class Clock:
 
 
 Together = Sequence[ProcessAnalysis]
-"""Ranks of one host that trained together."""
+"""Ranks of one launch, on one host or on several."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ends:
+    """Steps that all ranks of one host and launch completed, and when the first of them did, by its wall clock.
+
+    The earliest rank tells: the others only took longer to note the same moment.
+    """
+
+    processes: Together
+    row: IntColumn
+    marks_ns: Floats
+    """n x 3 as those of StepEnds, ns since 1970."""
+
+    @property
+    def host(self) -> str:
+        return self.processes[0].rank.host
 
 
 def align_hosts(groups: Sequence[Together]) -> dict[str, Clock]:
@@ -117,30 +72,38 @@ def align_hosts(groups: Sequence[Together]) -> dict[str, Clock]:
 
     Each group holds ranks of one host and one launch. Of all groups of two hosts that may have trained together, those
     whose steps fit best tell: others of the same form (an attempt of one host beside another attempt of the other) end
-    at times that have nothing to do with each other.
+    at times that have nothing to do with each other. A host that shares no step with the first one is compared with
+    those that do.
     """
     if not groups:
         return {}
-    known = {host_of(groups[0]): Clock(lines=(), uncertainty_ns=0.0)}
-    joined = True
-    while joined:
-        joined = False
-        best: tuple[float, str, Clock] | None = None
-        for other in groups:
-            if host_of(other) in known:
-                continue
-            for one in groups:
-                clock = known.get(host_of(one))
-                line = None if clock is None or not may_train_together(one, other) else compare_clocks(one, other)
-                if clock is None or line is None:
+    ends = [found for group in groups if (found := _find_ends(group)) is not None]
+    known = {groups[0][0].rank.host: Clock(lines=(), uncertainty_ns=0.0)}
+    newest = dict(known)
+    while newest:
+        best: dict[str, Clock] = {}
+        for other in ends:
+            for one in ends if other.host not in known else ():
+                line = compare_clocks(one, other) if one.host in newest else None
+                if line is None:
                     continue
-                uncertainty_ns = clock.uncertainty_ns + line.uncertainty_ns
-                if best is None or uncertainty_ns < best[0]:
-                    found = Clock(lines=(line, *clock.lines), uncertainty_ns=uncertainty_ns)
-                    best = uncertainty_ns, host_of(other), found
-        if best is not None:
-            known[best[1]], joined = best[2], True
+                uncertainty_ns = newest[one.host].uncertainty_ns + line.uncertainty_ns
+                if other.host not in best or uncertainty_ns < best[other.host].uncertainty_ns:
+                    lines = (line, *newest[one.host].lines)
+                    best[other.host] = Clock(lines=lines, uncertainty_ns=uncertainty_ns)
+        known |= best
+        newest = best
     return known
+
+
+def _find_ends(processes: Together) -> _Ends | None:
+    if not all(exchanges(p) and p.anchor_wall_s is not None for p in processes):
+        return None
+    rows = processes[0].ends.row
+    for process in processes[1:]:
+        rows = np.intersect1d(rows, process.ends.row, assume_unique=True)
+    times = [p.ends.marks_ns[np.searchsorted(p.ends.row, rows)] + (p.anchor_wall_s or 0.0) * 1e9 for p in processes]
+    return _Ends(processes, rows, np.min(times, axis=0))
 
 
 def may_train_together(a: Together, b: Together) -> bool:
@@ -151,33 +114,25 @@ def may_train_together(a: Together, b: Together) -> bool:
     return len(sizes) == 1 and len(set(ranks)) == len(ranks) and None not in ranks and len(names) <= 1
 
 
-def compare_clocks(a: Together, b: Together) -> Line | None:
+def compare_clocks(a: _Ends, b: _Ends) -> Line | None:
     """How far the clock of b's host is ahead of that of a's; None without shared steps that end together.
 
     Every moment of a step's end is tried and the one with the least spread taken: which one the exchange belongs to is
     the training's own affair (DDP exchanges in backward, others just before the optimizer).
     """
-    if not all(map(exchanges, (*a, *b))):
+    if not may_train_together(a.processes, b.processes):
         return None
-    fits = [line for mark in range(3) if (line := _fit_marks(a, b, mark)) is not None]
-    if not fits:
+    _, at, beside = np.intersect1d(a.row, b.row, assume_unique=True, return_indices=True)
+    # The first step compiles, connects and allocates, on every rank in its own time.
+    first, second = a.marks_ns[at[1:]], b.marks_ns[beside[1:]]
+    fits = [fit_line(first[:, mark], second[:, mark] - first[:, mark]) for mark in range(first.shape[1])]
+    line = min((one for one in fits if one is not None), key=lambda one: one.uncertainty_ns, default=None)
+    ranks = [p.rank for p in (*a.processes, *b.processes)]
+    if line is None or abs(line.drift) * 1e6 > MOST_DRIFT_PPM:
         return None
-    line = min(fits, key=lambda one: one.uncertainty_ns)
-    step_ns = min(p.rank.step_mean_ns for p in (*a, *b))
-    if abs(line.drift) * 1e6 > MOST_DRIFT_PPM or line.uncertainty_ns > max(step_ns, 1e6):
+    if line.uncertainty_ns > max(min(rank.step_mean_ns for rank in ranks), LEAST_BOUND_NS):
         return None
-    transfer_ns = min(transfer_bound_ns(p.rank) for p in (*a, *b))
-    return Line(
-        offset_ns=line.offset_ns,
-        drift=line.drift,
-        middle_ns=line.middle_ns,
-        uncertainty_ns=line.uncertainty_ns + transfer_ns + WALL_UNIT_NS,
-        steps_count=line.steps_count,
-    )
-
-
-def host_of(processes: Together) -> str:
-    return processes[0].rank.host
+    return replace(line, uncertainty_ns=line.uncertainty_ns + min(map(transfer_bound_ns, ranks)) + WALL_UNIT_NS)
 
 
 def exchanges(process: ProcessAnalysis) -> bool:
@@ -198,33 +153,6 @@ def transfer_bound_ns(rank: RankAnalysis) -> float:
         return rank.ddp.exposed_comm_ns
     collectives, communication_ns = rank.mean["collectives"], rank.mean["communication_ns"]
     return communication_ns / collectives if collectives > 0 and communication_ns > 0 else rank.mean["backward_ns"]
-
-
-def _fit_marks(a: Together, b: Together, mark: int) -> Line | None:
-    """The earliest rank of each host tells: the others only took longer to note the same moment."""
-    one, other = _earliest(a, mark), _earliest(b, mark)
-    if one is None or other is None:
-        return None
-    _, at, beside = np.intersect1d(one[0], other[0], assume_unique=True, return_indices=True)
-    # The first step compiles, connects and allocates, on every rank in its own time.
-    first, second = one[1][at][1:], other[1][beside][1:]
-    return fit_line(first, second - first)
-
-
-def _earliest(processes: Together, mark: int) -> tuple[IntColumn, Floats] | None:
-    """Rows that all these processes have, and when the first of them reached the mark, ns since 1970."""
-    rows: IntColumn | None = None
-    for process in processes:
-        if process.anchor_wall_s is None:
-            return None
-        rows = process.ends.row if rows is None else np.intersect1d(rows, process.ends.row, assume_unique=True)
-    if rows is None:
-        return None
-    times = [
-        p.ends.marks_ns[np.searchsorted(p.ends.row, rows), mark] + (p.anchor_wall_s or 0.0) * 1e9 for p in processes
-    ]
-    earliest: Floats = np.min(times, axis=0)
-    return rows, earliest
 
 
 def corrected_s(process: ProcessAnalysis, wall_s: float | None, clocks: dict[str, Clock]) -> float | None:
