@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from hotloop.core.report import report_to_json
+from hotloop.core.report import Report, report_to_json
 from hotloop.pipeline.runs import report_run
 from hotloop.trace.recording import ProcessRecording, RunRecording
 
@@ -37,6 +37,8 @@ def make_run() -> RunRecording:
 
 def test_one_host_is_reported_as_ever(tmp_path: Path) -> None:
     report = report_to_json(report_run(make_run(), folder=tmp_path / "run"))
+    again = Report.from_json(report)
+    assert (len(again.hosts), len(again.attempts)) == (1, 1)
     for key in ("tool", "run_folder", "next"):
         del report[key]
     (host,), (attempt,) = report.pop("hosts", [None]), report.pop("attempts", [None])
