@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.analyze.clock_line import FEWEST_STEPS, fit_line
+from hotloop.analyze.measurement import steady_span_s
 from hotloop.analyze.summary import summarize_ranks
 from hotloop.analyze.trainings import analyze_run
 from hotloop.diagnose import find_problems
@@ -132,6 +133,14 @@ def test_process_ids_that_two_hosts_share_are_two_processes():
     assert {one.process["pid"] for one in recordings} == {100}
     (training,) = analyze_run(recordings)
     assert [p.identity[0] for p in training.processes] == ["a", "b"]
+
+
+def test_what_one_host_sampled_is_compared_with_the_steps_on_its_own_clock():
+    recordings = record_hosts([Host("a"), Host("b", offset_s=500.0)])
+    (training,) = analyze_run(recordings)
+    on_a, on_b, elsewhere = (steady_span_s(training, recordings, host) for host in ("a", "b", "c"))
+    assert on_b[0] - on_a[0] == pytest.approx(500.0, abs=0.1)
+    assert elsewhere == on_a
 
 
 def test_two_machines_of_one_name_are_two_hosts():

@@ -63,8 +63,8 @@ def fit_line(at_ns: npt.ArrayLike, difference_ns: npt.ArrayLike) -> Line | None:
     middle_ns, half_ns = float(np.median(left)), float(np.diff(np.percentile(left, (25, 75)))[0]) / 2
     # The order statistics between which the true median lies, whatever the distribution: of n signs, the number of
     # those above it is binomial.
-    reach = np.clip(count / 2 + SIGNIFICANT * np.sqrt(count) / 2 * np.array([-1, 1]), 0, count - 1).astype(int)
-    median_error = float(np.abs(np.sort(left)[reach] - middle_ns).max())
+    low = max(0, int((count - 1) / 2 - SIGNIFICANT * np.sqrt(count) / 2))
+    median_error = float(np.abs(np.sort(left)[[low, count - 1 - low]] - middle_ns).max())
     return Line(
         offset_ns=base + middle_ns,
         drift=drift,

@@ -193,7 +193,7 @@ def describe_clocks(hosts: Sequence[HostClock]) -> str | None:
     >>> host = HostClock(name="a", ranks=(0,), offset_ns=0, drift_ppm=None, uncertainty_ns=0, basis="the reference")
     >>> describe_clocks((host, replace(host, name="b", offset_ns=3 * 10**9, drift_ppm=50.1, uncertainty_ns=80_000,
     ...     basis="ends of 90 steps that both share")))
-    "clocks against a's: b +3.000000 s ± 80 µs, drift +50 ppm (ends of 90 steps that both share)"
+    "clocks against a's: b +3.000000 s ± 80.0 µs, drift +50.1 ppm (ends of 90 steps that both share)"
     """
     if len(hosts) < 2:
         return None
