@@ -1,5 +1,7 @@
 """Restarts, hosts that come and go, hosts that stop and ranks that begin late."""
 
+from dataclasses import replace
+
 import pytest
 
 from hotloop.analyze.attempts import describe_cost
@@ -123,6 +125,16 @@ def test_a_straggler_beside_a_host_that_stopped_is_told():
     (training,) = analyze_run(record_hosts(hosts, 200, timeout_ms=30_000, goes_on=True, slow={1: 6.0}))
     findings, _ = find_problems(training.analysis)
     assert [one.ranks for one in findings if one.rule == "straggler"] == [(1,)]
+
+
+@pytest.mark.parametrize(("timeout_ms", "stopped_after"), [(100, None), (60_000, 60)])
+def test_a_host_of_a_running_training_is_gone_only_after_a_while(timeout_ms, stopped_after):
+    """Its recording may only be late to arrive."""
+    hosts = [Host("a"), Host("b", stops_after=60)]
+    running = record_hosts(hosts, 70, timeout_ms=timeout_ms, goes_on=True)
+    running = [replace(one, closed=False, facts=[f for f in one.facts if f["kind"] != "end"]) for one in running]
+    (training,) = analyze_run(running)
+    assert training.hosts[1].stopped_after_step == stopped_after
 
 
 def test_hosts_that_all_end_did_not_stop():

@@ -15,6 +15,9 @@ from .process import ProcessAnalysis, Recording, analyze_process
 from .segments import IntColumn
 from .source import SourceFiles
 
+SILENT_NS = 30_000_000_000
+"""While the others still train, a host is late to write for so long before it counts as gone (a network disk)."""
+
 AnalyzePart = Callable[[ProcessAnalysis, range], ProcessAnalysis | None]
 """The same process as if its recording held only these rows; None where they hold no step."""
 
@@ -34,9 +37,10 @@ def _find_stop(host: HostClock, processes: Processes) -> HostClock:
         return host
     last = max(p.rank.steps for p in own)
     went_on = [p for p in others if p.rank.steps > last + 1 or p.ended not in (None, "completed")]
-    if not went_on:
-        return host
     later_ns = max(p.last_sign_ns - p.ends.at_step(last) for p in others)
+    is_running = not any(p.closed or p.ended is not None for p in others)
+    if not went_on or (is_running and later_ns < SILENT_NS):
+        return host
     return replace(host, stopped_after_step=last, stopped_before_end_ns=max(0, round(later_ns)))
 
 
