@@ -126,7 +126,7 @@ class ProcessAnalysis:
     trained_ns: int
     """Time of all its steps."""
     identity: tuple[Any, ...]
-    """Host, process id and restart as recorded."""
+    """As ``identify`` has it; the host comes first."""
     ends: StepEnds
     last_sign_ns: int
     """Clock of the recording at the last row or fact that it holds."""
@@ -222,8 +222,8 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
 
 
 def identify(process: Fact) -> tuple[Any, ...]:
-    """What tells a process from all others of a run: process ids of different hosts may be equal."""
-    return tuple(process.get(key) for key in ("host", "pid", "restart"))
+    """What tells a process from all others of a run: process ids, and even names, of different hosts may be equal."""
+    return tuple(process.get(key) for key in ("host", "pid", "restart", "rank", "anchor_wall_s"))
 
 
 def _read_work(recording: Recording, steps: Steps, files: SourceFiles) -> _Work:
