@@ -58,6 +58,7 @@ from .segments import (
 from .source import SourceFiles
 from .stats import FloatColumn, Slope, per_step_values, weighted_mean_std, weighted_quantiles
 from .steady import Steady, find_steady
+from .step_ends import StepEnds, find_step_ends
 from .tail import Tail, find_tail
 from .units import Units, measure_units
 from .unrest import find_unrest
@@ -124,6 +125,15 @@ class ProcessAnalysis:
     argv: tuple[str, ...]
     trained_ns: int
     """Time of all its steps."""
+    identity: tuple[Any, ...]
+    """As ``identify`` has it; the host comes first."""
+    ends: StepEnds
+    last_sign_ns: int
+    """Clock of the recording at the last row or fact that it holds."""
+    anchor_wall_s: float | None
+    """Wall clock at the zero of the recording's."""
+    run_id: str | None
+    """What the launcher calls the job on all nodes and in all attempts; None where it does not tell."""
     phase_steps: RankSteps
     """The steady steps by PHASES; their means are those of the breakdown."""
 
@@ -198,12 +208,22 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         parent_pid=read_int(process, "ppid"),
         argv=tuple(a for a in read_items(process, "argv") if isinstance(a, str)),
         trained_ns=trained_ns,
+        identity=identify(process),
+        ends=find_step_ends(steps),
+        last_sign_ns=max([steps.end_ns, *(t for fact in facts if (t := read_count(fact, "t")) is not None)]),
+        anchor_wall_s=anchor_wall_s,
+        run_id=read_text(process, "run_id"),
         phase_steps=RankSteps(
             index=steps.first_row[base],
             weight=weight,
             parts_ns=np.stack([work.phases[name][base] for name in PHASES], axis=1),
         ),
     )
+
+
+def identify(process: Fact) -> tuple[Any, ...]:
+    """What tells a process from all others of a run: process ids, and even names, of different hosts may be equal."""
+    return tuple(process.get(key) for key in ("host", "pid", "restart", "rank", "anchor_wall_s"))
 
 
 def _read_work(recording: Recording, steps: Steps, files: SourceFiles) -> _Work:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sys
 import tempfile
 import time
@@ -72,6 +73,7 @@ def write_manifest(
         "started_wall_s": time.time(),
         "notes": list(notes),
         "pid": os.getpid(),
+        "host": socket.gethostname(),
     }
     if targets:
         manifest["targets"] = dict(targets)

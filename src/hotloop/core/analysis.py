@@ -70,6 +70,8 @@ class OptimizerFacts:
     device: str | None = None
     dtype: str | None = None
     steps: int | None = None
+    state_steps: int | None = None
+    """Steps that its state counted after the first one that was seen, those of a loaded checkpoint included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

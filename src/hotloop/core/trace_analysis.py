@@ -9,6 +9,7 @@ from typing import Any
 from .analysis import Forecast
 from .errors import InvariantError
 from .graph import CollectiveKind, DeviceMemoryTimeline
+from .hosts import HostClock
 from .timeline import DevicePartition, IdleCauses, RankTimeline, StepIdle
 from .trace import TraceFacts
 from .utilization import Utilization, mean_utilization
@@ -194,6 +195,8 @@ class TraceAnalysis:
     """Time that the matched collectives lie apart, first start to last end."""
     collectives: tuple[CollectiveKind, ...] = ()
     """The matched collectives by kind, group and size, longest in wait and transfer first."""
+    hosts: tuple[HostClock, ...] = ()
+    """Empty with a single rank, and where a file does not name its host."""
     ranks_path: RanksPath | None = None
     """None with a single rank, or where the ranks' steps cannot be joined."""
     what_if: tuple[AskedChange, ...] = ()

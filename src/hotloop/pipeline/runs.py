@@ -102,7 +102,7 @@ def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> R
     traced, notes = read_kept_traces(folder / "traces") if len(trainings) == 1 else (None, ())
     reports = []
     for training in trainings:
-        load = read_host_load(folder / CORES_FILE, steady_span_s(training, run.processes))
+        load = read_host_load(folder / CORES_FILE, steady_span_s(training, run.processes, _started_on(run)))
         seen = (*health, *describe_load(load), *notes)
         reports.append(_report_training(run, training, folder, probe(run, training, folder), traced, seen))
     return replace(reports[0], runs=tuple(reports) if len(reports) > 1 else ())
@@ -158,6 +158,12 @@ def measure_recorded(run: RunRecording, training: Training, folder: Path) -> Uti
     return measure_use(run, training, folder=folder, traced=read_kept_traces(folder / "traces")[0])
 
 
+def _started_on(run: RunRecording) -> str | None:
+    """The host of `hotloop run`, which sampled its cores and devices."""
+    host = (run.manifest or {}).get("host")
+    return host if isinstance(host, str) else None
+
+
 def read_targets(run: RunRecording) -> dict[str, float]:
     """What the user wants reached at least, as ``hotloop run --target`` recorded it."""
     recorded = (run.manifest or {}).get("targets")
@@ -167,7 +173,7 @@ def read_targets(run: RunRecording) -> dict[str, float]:
 
 def measure_use(run: RunRecording, training: Training, *, folder: Path, traced: Report | None) -> Utilization:
     """What the steady steps used of the hardware; ``traced`` is the report of the traces that the run kept."""
-    span_s = steady_span_s(training, run.processes)
+    span_s = steady_span_s(training, run.processes, _started_on(run))
     use, load = read_device_use(folder / DEVICES, span_s), read_host_load(folder / CORES_FILE, span_s)
     lead = find_lead(run.processes, training)
     sampled = Sampled(
