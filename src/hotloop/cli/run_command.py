@@ -116,7 +116,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "Python was started with -I, -E or -S, which ignores PYTHONPATH; remove the option, or install "
             "hotloop in the environment of that Python"
         )
-    write_manifest(folder, command, notes, targets=targets)
+    write_manifest(folder, command, notes, targets=targets, steps_total=arguments.steps_total)
     options = {
         "deep": not arguments.no_deep,
         "outside": True,
@@ -128,7 +128,7 @@ def execute(arguments: argparse.Namespace) -> int:
     }
     environment = prepare_environment(os.environ, folder, options, strategy)
     kills_before = child.oom_kills()
-    exports = RunExports(senders, partial(follow_run, folder, arguments.steps_total))
+    exports = RunExports(senders, partial(follow_run, folder))
     watches = _Watches(folder, environment, exports, is_live=arguments.live)
     try:
         end = child.run_child(resolved, environment, watches.tick, on_ending=watches.prepare_report)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -339,10 +339,14 @@ class RowsAndFacts:
         """Sorted by index, columns by name: what the file lacks is UNKNOWN, what we do not know is left out."""
         payloads = b"".join(payload for _, (_, payload) in sorted(self._rows.items()))
         raw = np.frombuffer(payloads, dtype="<i8").reshape(-1, len(self._header.fields))
-        rows: Rows = np.full((len(raw), len(STEP_FIELDS)), UNKNOWN, dtype=np.int64)
-        for column, name in enumerate(self._header.fields):
-            if name in FIELD:
-                rows[:, FIELD[name]] = raw[:, column]
+        rows: Rows
+        if self._header.fields == STEP_FIELDS:
+            rows = raw.astype(np.int64)
+        else:
+            rows = np.full((len(raw), len(STEP_FIELDS)), UNKNOWN, dtype=np.int64)
+            for column, name in enumerate(self._header.fields):
+                if name in FIELD:
+                    rows[:, FIELD[name]] = raw[:, column]
         if "rows_merged" not in self._header.fields:
             rows[:, FIELD["rows_merged"]] = 1
         index, merged = rows[:, FIELD["index"]], rows[:, FIELD["rows_merged"]]
@@ -385,14 +389,15 @@ def _never_began(path: Path) -> bool:
         raise RecordingError(f"cannot read {path}: {error.strerror}") from None
 
 
-def list_recordings(folder: Path, health: list[str]) -> list[Path]:
-    """The recordings of a run; those still on a node's own disk are followed when that is this machine."""
+def list_recordings(folder: Path, health: list[str], *, known: Container[str] = ()) -> list[Path]:
+    """The recordings of a run; those still on a node's own disk are followed when that is this machine. Names that are
+    ``known`` are left out."""
     if not folder.is_dir():
         return []
     names = sorted(os.listdir(folder))
     paths = []
     for name in names:
-        if not name.endswith(FILE_SUFFIX):
+        if not name.endswith(FILE_SUFFIX) or name in known:
             continue
         if (folder / name).is_fifo():  # reading it would wait for ever
             health.append(f"{name} is a pipe, not a recording, and was left out")
