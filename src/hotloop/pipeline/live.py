@@ -31,8 +31,8 @@ OTHERS_AT_A_TIME = 32
 class LiveReader:
     """Follows one run folder. Memory is bounded by ranks times ``window_count``, whatever the run's length.
 
-    ``read`` never raises: what cannot be read is a line in ``notes``. The first reading and that of an ended run look at
-    every recording, the others at no more than ``close_count`` + 1 + OTHERS_AT_A_TIME of those that are known.
+    ``read`` never raises: what cannot be read is a line in ``notes``. The first reading and that of an ended run look
+    at every recording, the others at no more than ``close_count`` + 1 + OTHERS_AT_A_TIME of those that are known.
     How many steps the training will have taken is known where run.json says so (``--steps-total``). ``wall_clock`` is
     seconds since 1970, ``clock`` any seconds that only rise.
     """
