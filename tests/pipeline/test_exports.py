@@ -38,8 +38,9 @@ def test_the_environment_asks_for_kubeflow_and_a_mistake_there_stops_nothing(tmp
 
 def test_what_was_trained_is_exported_to_the_last_step(tmp_path: Path) -> None:
     training = Training(tmp_path / "one")
+    (training.folder / "run.json").write_text('{"schema": "hotloop.run/1", "steps_total": 40}')
     senders = open_targets([f"json={tmp_path / 'one.jsonl'}"], {}, emit=print)
-    exports = RunExports(senders, partial(follow_run, training.folder, 40), interval_s=0.02)
+    exports = RunExports(senders, partial(follow_run, training.folder), interval_s=0.02)
     exports.start()
     for _ in range(40):
         training.step()
@@ -60,7 +61,7 @@ def test_a_run_that_was_over_at_once_is_exported(tmp_path: Path) -> None:
     training.step()
     training.end()
     senders = open_targets([f"json={tmp_path / 'one.jsonl'}"], {}, emit=print)
-    (exported,) = RunExports(senders, partial(follow_run, training.folder, None)).stop()
+    (exported,) = RunExports(senders, partial(follow_run, training.folder)).stop()
     assert exported.sent_count > 0
 
 
@@ -70,7 +71,7 @@ def test_endpoints_that_hang_cost_the_end_a_second(tmp_path: Path, endpoint: End
     training = Training(tmp_path / "one")
     training.step()
     senders = open_targets([f"otlp={endpoint.url}", f"otlp={endpoint.url}", "otlp=http://127.0.0.1:9"], {}, emit=print)
-    exports = RunExports(senders, partial(follow_run, training.folder, None), interval_s=0.05)
+    exports = RunExports(senders, partial(follow_run, training.folder), interval_s=0.05)
     exports.start()
     time.sleep(0.2)
     training.end()
@@ -78,3 +79,27 @@ def test_endpoints_that_hang_cost_the_end_a_second(tmp_path: Path, endpoint: End
     exported = exports.stop()
     assert time.monotonic() - before_s < END_S + 0.5
     assert all(one.lost_count > 0 and one.sent_count == 0 for one in exported)
+
+
+@pytest.mark.usefixtures("endpoint")
+@pytest.mark.parametrize(("interval_ms", "posts"), [("50", range(8, 40)), ("60000", range(2, 3)), ("x", range(2, 3))])
+def test_otlp_has_the_interval_that_its_variable_says(
+    tmp_path: Path,
+    endpoint: Endpoint,  # noqa: F811
+    interval_ms: str,
+    posts: range,
+) -> None:
+    training = Training(tmp_path / "one")
+    training.step()
+    wishes = [f"otlp={endpoint.url}", f"json={tmp_path / 'one.jsonl'}"]
+    opened = open_targets(wishes, {"OTEL_METRIC_EXPORT_INTERVAL": interval_ms}, emit=print)
+    exports = RunExports(opened, partial(follow_run, training.folder))
+    exports.start()
+    until_s = time.monotonic() + 1.5
+    while time.monotonic() < until_s:
+        training.step()
+        time.sleep(0.05)
+    training.end()
+    exports.stop()
+    assert len(endpoint.posted) in posts  # the first after a second, and the end
+    assert len((tmp_path / "one.jsonl").read_text().splitlines()) == 2
