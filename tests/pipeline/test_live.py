@@ -16,6 +16,7 @@ from hotloop.observe.writer import FrameWriter
 from hotloop.pipeline.live import CLOSE_RANKS, OTHERS_AT_A_TIME, STALE_AFTER_S, LiveReader
 from hotloop.pipeline.runs import read_report
 from hotloop.trace.recording import RecordingFile
+from hotloop.trace.tail import RecordingTail
 from tests.analyze.synthetic import MS, Rows, process_fact
 
 
@@ -183,6 +184,17 @@ def test_an_outcome_ends_the_run(training: Training) -> None:
     run = LiveReader(training.folder).read()
     assert (run.state, run.exit_code) == ("ended", 0)
     assert only_rank(run).is_closed
+
+
+def test_facts_behind_the_places_of_rows_to_come_are_seen(training: Training) -> None:
+    training.writer.write_fact({"kind": "metric", "t": 0, "name": "loss", "value": 0.5, "row": 0})
+    tail = RecordingTail(training.path)
+    kinds = [fact["kind"] for piece in tail.read() for fact in piece.facts]
+    assert kinds == ["process", "metric"]
+    training.step()
+    training.writer.write_fact({"kind": "metric", "t": 0, "name": "loss", "value": 0.4, "row": 1})
+    assert [(len(piece.rows), len(piece.facts)) for piece in tail.read()] == [(1, 1)]
+    assert list(tail.read()) == []
 
 
 def test_a_torn_row_is_left_out_until_it_is_whole(training: Training) -> None:

@@ -105,15 +105,18 @@ def _decode(data: bytes, offset: int, start: int) -> list[tuple[int, Frame]]:
 
 
 def _read_used(file: RecordingFile, at: int, length: int) -> bytes:
-    """Up to the first piece that nothing was written to: places are taken one after another."""
+    """Up to the first long piece that nothing was written to: places are taken one after another, some rows ahead."""
     parts: list[bytes] = []
     while length > 0:
         part = file.read(at, min(length, _PIECE_BYTES if parts else _FIRST_BYTES))
-        if _is_hole(part):
+        if parts and _is_hole(part):
             break
         parts.append(part)
         at, length = at + len(part), length - len(part)
-    return b"".join(parts)
+        if not part:
+            break
+    data = b"".join(parts)
+    return b"" if _is_hole(data) else data
 
 
 def _is_hole(data: bytes) -> bool:
