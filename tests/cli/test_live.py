@@ -151,6 +151,7 @@ def test_the_training_writes_to_the_terminal_as_without_it(printing: Path) -> No
     assert json.loads((printing / "live").read_text())[:3] == [[True, True]] * 3
     assert told["live"].foreign() == told["plain"].raw
     assert told["live"].raw.count(b"waiting for the first step") >= 3
+    assert b"\x1b[2m" in told["live"].raw
     assert told["live"].text() == told["plain"].text()
     assert told["live"].screen.margins is None
     cursors = [(one.screen.cursor.x, one.text().count("\n")) for one in told.values()]
@@ -194,13 +195,16 @@ def is_given_back(terminal: Terminal) -> bool:
 
 
 def test_ctrl_c_ends_the_view_before_the_report(printing: Path) -> None:
-    with Terminal([*LIVE, "printing.py", "facts", "4000"], printing, TERMINAL, 40, 20) as terminal:
+    variables = {**TERMINAL, "NO_COLOR": "1"}
+    with Terminal([*LIVE, "printing.py", "facts", "4000"], printing, variables, 40, 20) as terminal:
         terminal.read_until(lambda: shows_block(terminal, 20))
         terminal.press(b"\x03")
         assert terminal.read_to_end() == 130
     assert terminal.screen.margins is None
     assert "KeyboardInterrupt" in terminal.text()
     assert "── hotloop" not in terminal.text()
+    drawn = b"".join(re.findall(rb"\x1b7.*?\x1b8", terminal.raw, re.DOTALL))
+    assert set(re.findall(rb"\x1b\[[0-9;]*m", drawn)) == {b"\x1b[0m"}
 
 
 @pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"TERM": "no-such-terminal"}])
