@@ -162,7 +162,7 @@ def read_process(path: Path) -> ProcessRecording:
     """One process's file. Raises RecordingError when it is foreign, too new, damaged at its head, or unreadable."""
     with RecordingFile(path) as file:
         collected = RowsAndFacts(file.header)
-        for frame in decode_frames(file.head, RESERVE_OFFSET, HEAD_BYTES):
+        for frame in file.read_reserve():
             collected.add(frame)
         for data, start in file.read_segments(0):
             for frame in decode_frames(data, start, len(data)):
@@ -218,9 +218,9 @@ class RecordingFile:
         except OSError as error:
             raise RecordingError(f"cannot read {path}: {error.strerror}") from None
         try:
-            self.head = self.read(0, HEAD_BYTES)
-            self.header: FileHeader = decode_header(self.head, str(path))
-            self.status: Status = decode_status(self.head)
+            head = self.read(0, RESERVE_OFFSET)
+            self.header: FileHeader = decode_header(head, str(path))
+            self.status: Status = decode_status(head)
             stat = os.fstat(self._file.fileno())
             self.identity = (stat.st_dev, stat.st_ino)
             self.size_bytes = min(stat.st_size, _MAX_FILE_BYTES)
@@ -248,6 +248,11 @@ class RecordingFile:
             return b"".join(parts)
         except OSError as error:
             raise RecordingError(f"cannot read {self._path}: {error.strerror}") from None
+
+    def read_reserve(self) -> Iterator[Frame]:
+        """The frames at the end of the head: last words of the process."""
+        data = self.read(RESERVE_OFFSET, HEAD_BYTES - RESERVE_OFFSET)
+        return decode_frames(data, 0, len(data))
 
     def read_segments(self, first: int) -> Iterator[tuple[bytes, int]]:
         """Every segment from ``first`` on, and where its frames begin; ends where only a hole follows."""

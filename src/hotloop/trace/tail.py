@@ -84,24 +84,25 @@ class RecordingTail:
             del self._places[min(self._places, key=lambda place: (self._places[place][0], place))]
 
     def _read_frames(self, file: RecordingFile) -> Iterator[list[tuple[int, Frame]]]:
-        """Lists of (offset, frame): the head's reserve, the places behind us that may be rewritten, then the rest."""
-        reserve = file.head[RESERVE_OFFSET:]
-        yield [] if _is_hole(reserve) else _decode(file.head, 0, RESERVE_OFFSET)
+        """Lists of (offset, frame): the last words, the places behind us that may be rewritten, then the rest."""
+        if file.status.closed:
+            yield [(RESERVE_OFFSET + frame.at, frame) for frame in file.read_reserve()]
         row_bytes = frame_span_bytes(8 * len(file.header.fields))
         behind = sorted(place for place in self._places if place < self._resume)
-        yield [one for place in behind for one in _decode(file.read(place, row_bytes), place, 0)]
+        yield [one for place in behind for one in _decode(file.read(place, row_bytes), place)]
         number, start = divmod(self._resume, file.header.segment_bytes)
         empty = 0
         while number < file.segment_count and empty <= EMPTY_SEGMENTS:
             start = max(start, SEGMENT_HEADER_BYTES if number else HEAD_BYTES)
             at = number * file.header.segment_bytes + start
-            data = _read_used(file, at, file.header.segment_bytes - start)
-            yield _decode(data, at, 0)
+            is_begun = start > SEGMENT_HEADER_BYTES or not _is_hole(file.read(at - start, SEGMENT_HEADER_BYTES))
+            data = _read_used(file, at, file.header.segment_bytes - start) if is_begun else b""
+            yield _decode(data, at)
             number, start, empty = number + 1, 0, 0 if data else empty + 1
 
 
-def _decode(data: bytes, offset: int, start: int) -> list[tuple[int, Frame]]:
-    return [(offset + frame.at, frame) for frame in decode_frames(data, start, len(data))]
+def _decode(data: bytes, offset: int) -> list[tuple[int, Frame]]:
+    return [(offset + frame.at, frame) for frame in decode_frames(data, 0, len(data))]
 
 
 def _read_used(file: RecordingFile, at: int, length: int) -> bytes:
