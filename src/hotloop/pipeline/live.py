@@ -24,7 +24,7 @@ STALE_STEPS = 10
 MOST_PROCESSES = 8_192
 CLOSE_RANKS = 16
 """So many of the first ranks, and the one that has gone farthest, are looked at in every reading."""
-OTHERS_AT_A_TIME = 32
+OTHERS_AT_A_TIME = 16
 """Of the other ranks so many in turn. What is told of them is what the look before saw."""
 
 

@@ -19,7 +19,7 @@ from hotloop.core.frames import (
 
 from .recording import EMPTY_SEGMENTS, RecordingFile, Rows, RowsAndFacts
 
-_FIRST_BYTES, _PIECE_BYTES = 16 << 10, 128 << 10
+_FIRST_BYTES, _PIECE_BYTES = 48 << 10, 128 << 10  # the first holds the places of all rows that were taken ahead
 _NEWEST_PLACES = 4
 
 
