@@ -98,9 +98,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
     targets = parse_targets(arguments.target)
     command = take_command(arguments, "run", "run -- python train.py")
-    if arguments.json == "-":
+    if "-" in (arguments.json, arguments.html):
         raise UsageError(
-            "run cannot write JSON to standard output, which belongs to the training; use --json report.json"
+            "run cannot write a report to standard output, which belongs to the training; use --json report.json"
         )
     check_outputs(arguments.json, arguments.html)
     check_counts(arguments, "steps_total")
