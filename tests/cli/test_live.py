@@ -85,7 +85,7 @@ def test_the_figures_are_the_report_s_over_the_same_steps(trained: Path) -> None
     shown = dict(re.findall(r"(\w+) (\d+)% █+", phases))
     shares = {name: report.breakdown.phases[name].share_ratio for name in PHASES}
     assert shown == {name: f"{ratio * 100:.0f}" for name, ratio in shares.items() if ratio >= 0.005}
-    assert re.match(r"CPU 50%  loss -?[\d.,]+  memory [\d.]+ MiB$", rest)
+    assert re.match(r"CPU 50%  loss -?[\d.,]+(  memory [\d.]+ MiB)?$", rest)  # so short a run may know no memory
     line = draw_line(run, None)
     assert f"{format_duration(report.step.mean_ns)} a step".replace("µ", "u") in line
 
@@ -93,7 +93,7 @@ def test_the_figures_are_the_report_s_over_the_same_steps(trained: Path) -> None
 def test_a_gpu_goes_before_the_cores_and_the_slowest_rank_is_named() -> None:
     slow = slow_rank()
     rest = draw_block(make_run(replace(make_rank(), utilization_ratio=0.43), slow), 0.5, PLAIN, 200)[3]
-    assert rest.startswith("GPU 43%  ")
+    assert rest.startswith("GPU 43%  loss 0.25  memory 1.00 GiB  ")
     assert f"slowest rank 3: {format_duration(slow.step_mean_ns)} a step" in rest
 
 
