@@ -23,8 +23,7 @@ from hotloop.core.frames import MAX_FACT_BYTES, decode_status
 from hotloop.core.recording import CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD, FLAG_DEEP, STEP_FIELDS, UNKNOWN
 from hotloop.observe.mapped_segments import file_system_type, is_network_file_system
 from hotloop.observe.writer import FrameWriter, merge_rows
-from hotloop.trace.recording import ProcessRecording, Rows, read_process, read_run
-from hotloop.trace.tail import RecordingTail
+from hotloop.trace.recording import ProcessRecording, Rows, read_process, read_run, read_tail
 
 SRC = Path(__file__).parents[2] / "src"
 SEGMENT = 1 << 17  # the smallest, so that tests cross many
@@ -55,10 +54,6 @@ class FakeClock:
 
 def indexes(recording: ProcessRecording) -> list[int]:
     return indexes_of(recording.rows)
-
-
-def read_new(tail: RecordingTail) -> Rows:
-    return np.concatenate([piece.rows for piece in tail.read()])
 
 
 def indexes_of(rows: Rows) -> list[int]:
@@ -146,11 +141,9 @@ def test_facts_that_fill_the_segment_leave_rows_their_places_in_the_one_before(p
     for k in range(10):
         writer.write_fact({"kind": "model", "class": "x" * 20_000, "n": k})
     writer.maintain()
-    tail = RecordingTail(path)
-    assert indexes_of(read_new(tail)) == list(range(5))
     for k in range(5, 80):
         writer.write_row(array("q", make_row(k)))
-        assert indexes_of(read_new(tail)) == [k]
+        assert indexes_of(read_tail(path, k)) == [k]
     found = read_process(path)
     assert (indexes(found), found.lost_rows, len(found.facts)) == (list(range(80)), 0, 10)
 
@@ -332,18 +325,18 @@ def test_merging_keeps_the_first_where_and_the_last_when() -> None:
 
 def test_the_tail_is_what_came_since(path: Path) -> None:
     writer = FrameWriter(str(path), segment_bytes=SEGMENT, raw_rows=600, level_blocks=100)
-    seen, tail = 0, RecordingTail(path)
+    seen = 0
     for k in range(1500):
         writer.write_row(make_row(k))
         if k % 100 == 50:
             writer.maintain()
-            rows = read_new(tail)
+            rows = read_tail(path, seen)
             ends = rows[:, FIELD["index"]] + rows[:, FIELD["rows_merged"]]
             assert (ends > seen).all()
             assert ends.max() == k + 1
             seen = int(ends.max())
-    assert len(read_new(tail)) < 100
-    assert list(tail.read()) == []
+    assert len(read_tail(path, seen)) < 100
+    assert len(read_tail(path, 1500)) == 0
 
 
 # Accidents.

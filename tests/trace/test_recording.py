@@ -27,8 +27,7 @@ from hotloop.core.frames import (
 )
 from hotloop.core.recording import CLOSED_BY_END, FIELD, STEP_FIELDS, UNKNOWN
 from hotloop.observe.writer import FrameWriter
-from hotloop.trace.recording import fill_device_times, find_newer, find_run, read_process, read_run
-from hotloop.trace.tail import RecordingTail
+from hotloop.trace.recording import fill_device_times, find_newer, find_run, read_process, read_run, read_tail
 
 
 def make_row(index: int) -> list[int]:
@@ -161,7 +160,7 @@ def test_forged_counts_do_not_overflow(tmp_path: Path) -> None:
     found = read_process(path)
     assert found.rows[:, FIELD["index"]].tolist() == [2]
     assert found.lost_rows == (1 << 60) - 1
-    assert [piece.rows[:, FIELD["index"]].tolist() for piece in RecordingTail(path).read()] == [[2]]
+    assert read_tail(path, 0)[:, FIELD["index"]].tolist() == [2]
 
 
 def test_a_fact_that_is_damaged_is_counted(tmp_path: Path) -> None:
@@ -177,7 +176,7 @@ def test_a_huge_hole_is_read_in_bounded_time_and_memory(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(1 << 40)
     assert len(read_process(path).rows) == 1
-    assert [len(piece.rows) for piece in RecordingTail(path).read()] == [1]
+    assert len(read_tail(path, 0)) == 1
 
 
 def test_losses_are_a_health_line_unless_the_recording_says_it_itself(run: Path) -> None:

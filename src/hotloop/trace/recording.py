@@ -30,6 +30,7 @@ from hotloop.core.frames import (
     decode_frames,
     decode_header,
     decode_object,
+    decode_segment_header,
     decode_status,
     fact_key,
 )
@@ -206,6 +207,29 @@ def fill_device_times(rows: Rows, facts: Iterable[Mapping[str, Any]]) -> Rows:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_COUNT
+
+
+def read_tail(path: Path, after_row: int) -> Rows:
+    """Rows of one process that hold steps from ``after_row`` on; cheap, for a line that follows a running training.
+
+    Start with 0 and go on with the last row's ``index + rows_merged``. A block of merged rows that has grown since
+    comes again as a whole.
+    """
+    with RecordingFile(path) as file:
+        first = file.segment_count - 1
+        while first > 0:
+            header = decode_segment_header(file.read(first * file.header.segment_bytes, SEGMENT_HEADER_BYTES))
+            if header is not None and header[1] <= after_row:
+                break
+            first -= 1
+        first = min(first, max(file.status.tail_segment, 0))
+        collected = RowsAndFacts(file.header)
+        for data, start in file.read_segments(max(first, 0)):
+            for frame in decode_frames(data, start, len(data)):
+                if frame.kind == KIND_ROW:
+                    collected.add(frame)
+    rows = collected.take_rows()
+    return rows[rows[:, FIELD["index"]] + rows[:, FIELD["rows_merged"]] > after_row]
 
 
 class RecordingFile:
