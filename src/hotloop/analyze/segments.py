@@ -109,7 +109,7 @@ def build_steps(rows: IntColumn, *, closed: bool) -> Steps:
     is_closing = _is_optimizer_row(closed_by)
     behind = slice(int(ends[-1]) + 1 if len(ends) else len(index), None)
     has_tail = bool(len(index[behind])) or closed
-    tail = {name: int(column[behind].sum()) for name, column in raw.items()}
+    tail = {name: int(column[behind].sum()) if len(column[behind]) else 0 for name, column in raw.items()}
 
     starts = np.concatenate(([0], ends[:-1] + 1)).astype(np.int64) if len(ends) else ends
     columns = {name: _merge(column, name, starts, ends) for name, column in raw.items()}

@@ -11,12 +11,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
 
     from hotloop.attach.child import ChildEnd
-    from hotloop.cli.live import LiveLine
+    from hotloop.cli.live import LiveView
     from hotloop.core.strategy import Strategy
     from hotloop.pipeline.exports import RunExports
     from hotloop.pipeline.recordings import RunUpload
@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--strategy", metavar="FILE", help="apply the techniques in this TOML file, without changing the source"
     )
-    parser.add_argument("--live", action="store_true", help="print rate, shares and verdict in one line while training")
+    parser.add_argument("--live", action="store_true", help="show progress, phases, use and loss while training")
     parser.add_argument(
         "--export",
         metavar="TARGET=WHERE",
@@ -54,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
         "--steps-total",
         type=int,
         metavar="N",
-        help="number of steps that the training will take: gives --export progress and remaining time",
+        help="number of steps that the training will take: gives progress and remaining time",
     )
     parser.add_argument(
         "--record",
@@ -134,7 +134,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "Python was started with -I, -E or -S, which ignores PYTHONPATH; remove the option, or install "
             "hotloop in the environment of that Python"
         )
-    write_manifest(folder, command, notes, targets=targets)
+    write_manifest(folder, command, notes, targets=targets, steps_total=arguments.steps_total)
     options = {
         "deep": not arguments.no_deep,
         "outside": True,
@@ -146,7 +146,7 @@ def execute(arguments: argparse.Namespace) -> int:
     }
     environment = prepare_environment(os.environ, folder, options, strategy)
     kills_before = child.oom_kills()
-    exports = RunExports(senders, partial(follow_run, folder, arguments.steps_total))
+    exports = RunExports(senders, partial(follow_run, folder))
     upload = None if record_url is None else _make_upload(record_url, run_id, folder)
     watches = _Watches(folder, environment, exports, upload, is_live=arguments.live)
     try:
@@ -205,7 +205,7 @@ class _Watches:
         self._upload = upload
         self.unattached = UnattachedWatch(folder / "processes")
         self._stacks = StackSampling(folder / "processes")
-        self._live = _make_live_line(folder, self.recent_cores) if is_live else None
+        self._live = self._make_view(folder) if is_live else None
         self._imports: threading.Thread | None = None
 
     def tick(self) -> None:
@@ -218,7 +218,14 @@ class _Watches:
         self.unattached.tick()
         self._stacks.tick()
         if self._live is not None:
-            self._live()
+            self._live.start()
+
+    def _make_view(self, folder: Path) -> LiveView:
+        from functools import partial
+
+        from hotloop.cli.live import LiveView, follow_live
+
+        return LiveView(partial(follow_live, folder), sys.stderr, self.recent_cores)
 
     def recent_cores(self) -> float | None:
         """Share of the time of the cores that the training used of late, 0..1."""
@@ -240,6 +247,8 @@ class _Watches:
             self._imports.start()
 
     def stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
         self.devices.stop()
         self._stacks.stop()
         if self._imports is not None:
@@ -377,9 +386,3 @@ def _write_best(path: Path, text: str) -> None:
         partial.replace(path)
     except OSError as error:
         emit(f"cannot write {path}: {error.strerror}")
-
-
-def _make_live_line(folder: Path, recent_cores: Callable[[], float | None]) -> LiveLine:
-    from hotloop.cli.live import LiveLine
-
-    return LiveLine(folder, sys.stderr, recent_cores)

@@ -113,7 +113,7 @@ def describe_live(run: LiveRun) -> Content:
     facts = [
         ("step time", format_duration(step_ns), f"mean of the last {format_count(lead.window_count)}"),
         ("steps", format_count(lead.steps_count), total),
-        ("rate", *_describe_rate(run)),
+        ("rate", *describe_rate(run)),
         ("memory", *_describe_memory(lead)),
         ("device utilization", format_percent(lead.utilization_ratio), ""),
         ("remaining", *((UNKNOWN, "") if run.eta_s is None else (format_duration(run.eta_s * 1e9), "at this rate"))),
@@ -128,7 +128,7 @@ def describe_live(run: LiveRun) -> Content:
     }
 
 
-def _describe_rate(run: LiveRun) -> tuple[str, str]:
+def describe_rate(run: LiveRun) -> tuple[str, str]:
     """What all ranks together do in a second, in the largest unit that each of them counts."""
     for noun, rates in (
         ("tokens", [rank.tokens_per_s for rank in run.ranks]),
