@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotloop.apply.method_settings import why_unread
+from hotloop.apply.method_settings import COMPRESSION_NEEDS, why_unread
 from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
@@ -64,14 +64,30 @@ class CompressGradients(Technique):
             default=0.0,
             least=0.0,
             most=0.999,
-            help="of topk's kept gradients; the optimizer's own must be 0 then",
+            help="of topk's kept gradients; an SGD's own takes its place",
         ),
         Setting(name="rank", kind=int, default=4, least=1, most=256, help="rank of powersgd's factors"),
+        Setting(
+            name="warm_up_steps",
+            kind=int,
+            default=0,
+            least=0,
+            most=1_000_000_000,
+            help="exchanges in bf16 before topk or powersgd begins",
+        ),
+        Setting(
+            name="most_momentum",
+            kind=float,
+            default=0.0,
+            least=0.0,
+            most=0.999,
+            help="most momentum (beta1) that the optimizer keeps beside topk",
+        ),
     )
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         choice = strategy.get(self.id)
-        return why_unread(settings["method"], choice.settings if choice is not None else ())
+        return why_unread(COMPRESSION_NEEDS, settings, choice.settings if choice is not None else ())
 
     def why_norms_differ(self, settings: Mapping[str, Value]) -> str:
         if settings.get("method") not in ("topk", "powersgd"):
@@ -87,7 +103,18 @@ class CompressGradients(Technique):
         method = str(settings["method"])
         if sharded:
             return _cast_shards(sharded, method)
-        return _register_hooks(model, found, method, settings)
+        effect = _register_hooks(model, found, method, settings)
+        if isinstance(effect, Applied) and method == "topk":
+            context.memory(self.id)["hooked"] = found
+        return effect
+
+    def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        from hotloop.apply.compression.momentum import lower_momentum
+
+        most = settings["most_momentum"]
+        assert isinstance(most, float)
+        hooked = context.memory(self.id).get("hooked")
+        return lower_momentum(optimizer, hooked, most) if hooked else None
 
 
 def _cast_shards(modules: Sequence[Any], method: str) -> Effect:
@@ -124,19 +151,16 @@ def _register_hooks(model: Any, found: Sequence[Any], method: str, settings: Map
         why = why_special(ddp)
         if why is not None:
             return NotApplicable(why=why)
-    ratio, momentum, rank = (settings[name] for name in ("ratio", "momentum", "rank"))
-    assert isinstance(ratio, float)
-    assert isinstance(momentum, float)
-    assert isinstance(rank, int)
     dtypes = {one.dtype for one in model.parameters() if one.requires_grad}
     if dtypes != {torch.float32}:
         return NotApplicable(why=f"gradients are {', '.join(sorted(map(str, dtypes)))}, not torch.float32 alone")
-    own: Mapping[str, Mapping[str, Value]] = {
-        "topk": {"ratio": ratio, "momentum": momentum},
-        "powersgd": {"rank": rank},
+    read: dict[str, Any] = {
+        name: settings[name]
+        for name in ("ratio", "momentum", "rank", "warm_up_steps")
+        if method in COMPRESSION_NEEDS[name][1]
     }
-    values = {"method": method, **own.get(method, {})}
     for ddp in found:
-        register(ddp, make_hook(method, ratio=ratio, momentum=momentum, rank=rank))
-    text = "DDP sends gradients by {method}" + "".join(f", {name} {{{name}:g}}" for name in list(values)[1:])
-    return Applied(text=text, values=values)
+        register(ddp, make_hook(method, **read))
+    shown = {name: value for name, value in read.items() if value or name != "warm_up_steps"}
+    text = "DDP sends gradients by {method}" + "".join(f", {name} {{{name}:g}}" for name in shown)
+    return Applied(text=text, values={"method": method, **shown})

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hotloop.apply.method_settings import Needs, why_unread
 from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
-NEEDED = {"ratio": ("send", "topk"), "outer_rate": ("outer", "nesterov"), "outer_momentum": ("outer", "nesterov")}
-"""By setting: the other setting, and its only value, with which it is used."""
+NEEDS: Needs = {
+    "ratio": ("send", ("topk",)),
+    "outer_rate": ("outer", ("nesterov",)),
+    "outer_momentum": ("outer", ("nesterov",)),
+}
 
 
 class LocalUpdates(Technique):
@@ -70,6 +74,14 @@ class LocalUpdates(Technique):
     settings = (
         Setting(name="steps", kind=int, default=10, least=2, most=10_000, help="optimizer steps between two exchanges"),
         Setting(
+            name="warm_up_steps",
+            kind=int,
+            default=0,
+            least=0,
+            most=1_000_000_000,
+            help="the training's first steps, in which every gradient is averaged",
+        ),
+        Setting(
             name="outer",
             kind=str,
             default="average",
@@ -114,10 +126,7 @@ class LocalUpdates(Technique):
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         choice = strategy.get(self.id)
-        for name, (other, value) in NEEDED.items():
-            if choice is not None and name in choice.settings and settings[other] != value:
-                return f'{name} needs {other} = "{value}": {settings[other]} does not use it'
-        return None
+        return why_unread(NEEDS, settings, choice.settings if choice is not None else ())
 
     def why_norms_differ(self, settings: Mapping[str, Value]) -> str:
         return "between two exchanges, each rank's gradients are its own"
@@ -162,7 +171,11 @@ class LocalUpdates(Technique):
 
         memory["rounds"] = LocalRounds(model, plan, emit)
         memory["acts_later"] = True
-        memory["why_not"] = "the training made no step"
+        memory["why_not"] = (
+            f"the training made fewer than {plan.first_steps} steps"
+            if plan.warm_up_steps
+            else ("the training made no step")
+        )
         return None
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -189,7 +202,8 @@ def _applied(plan: Any, ranks: int) -> Applied:
         "send": plan.send,
     }
     extra = (
-        (("outer_rate", "outer_momentum") if plan.outer == "nesterov" else ())
+        (("warm_up_steps",) if plan.warm_up_steps else ())
+        + (("outer_rate", "outer_momentum") if plan.outer == "nesterov" else ())
         + (("ratio",) if plan.send == "topk" else ())
         + (("group",) if plan.group > 1 else ())
     )
