@@ -364,6 +364,28 @@ def above_plain(result: Mapping[str, Any], method: str) -> float:
     return sum(own - base for own, base in pairs) / sum(base for _, base in pairs)
 
 
+def sent_ratio(result: Mapping[str, Any], method: str) -> float | None:
+    """Bytes sent in a run, of what plain training sent; None where either was not counted."""
+    own, plain = (
+        [row["sent_bytes"] for row in result["rows"] if row["method"] == one and row.get("sent_bytes") is not None]
+        for one in (method, "plain, again")
+    )
+    return statistics.fmean(own) / statistics.fmean(plain) if own and plain else None
+
+
+def describe_runs(result: Mapping[str, Any]) -> str:
+    """Day, machine and commits of the runs, group by group."""
+    groups: dict[tuple[str, ...], set[str]] = {}
+    for row in result["rows"]:
+        machine = row["machine"]
+        where = (row["date"], *(str(machine[key]) for key in ("cpu", "cores", "python", "torch")))
+        groups.setdefault(where, set()).add(row["commit"])
+    return "; ".join(
+        f"{date} on {cpu}, {cores} cores, Python {python}, torch {torch}, at {', '.join(sorted(commits))}"
+        for (date, cpu, cores, python, torch), commits in groups.items()
+    )
+
+
 def verdict_of(result: Mapping[str, Any], method: str) -> str:
     seeds_count = result["seeds_count"]
     counts = [len(losses_of(result, one)) for one in ("plain", method)]
@@ -376,15 +398,14 @@ def verdict_of(result: Mapping[str, Any], method: str) -> str:
 
 
 def summarize(result: Mapping[str, Any]) -> str:
-    machine, rows = result["machine"], result["rows"]
+    rows = result["rows"]
     methods = list(dict.fromkeys(row["method"] for row in rows))
     seeds = sorted({row["seed"] for row in rows})
     lines = [
         "# What sending less does to the loss",
         "",
-        f"Measured {result['date']} on {machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, torch "
-        f"{machine['torch']}, at the commits {', '.join(sorted({row['commit'] for row in rows}))}. Made by "
-        "`make compression-quality` from benchmarks/results/compression_quality/runs.json.",
+        f"Measured {describe_runs(result)}. Made by `make compression-quality` from "
+        "benchmarks/results/compression_quality/runs.json.",
         "",
         f"A decoder of {rows[0]['parameters_count']:,} parameters predicts the next byte of the Python standard "
         f"library's sources, on {result['world_size']} gloo ranks with {result['batch_size']} windows of "
@@ -395,25 +416,47 @@ def summarize(result: Mapping[str, Any]) -> str:
         "",
         f"A method passes if its mean loss lies at most {allowed_loss(result):.4f} above plain's: "
         f"{result['allowed_ratio']:.0%} of it, or the distance between plain's best and worst seed, whichever is "
-        "larger. The limit was fixed before the runs. "
-        f"{len(rows)} of {result['wanted_count']} runs are finished; *above plain* compares equal seeds.",
+        "larger. The limit and all settings were fixed before the runs. "
+        f"{len(rows)} of {result['wanted_count']} runs are finished; *above plain* compares equal seeds. *Sent* is "
+        "what a rank's interface sent in the whole run, warm-up and headers included, of plain's; the first runs "
+        "did not count it.",
         "",
-        "| method | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean | above plain | held out | verdict |",
-        "|---|" + "---|" * (len(seeds) + 4),
+        "| method | "
+        + " | ".join(f"seed {seed}" for seed in seeds)
+        + " | mean | above plain | held out | sent | verdict |",
+        "|---|" + "---|" * (len(seeds) + 5),
     ]
     for method in methods:
         own = {row["seed"]: row for row in rows if row["method"] == method}
         losses = [one["last_loss"] for one in own.values()]
         cells = [f"{own[seed]['last_loss']:.4f}" if seed in own else "" for seed in seeds]
         cells += [f"{statistics.fmean(losses):.4f}", f"{above_plain(result, method):+.1%}"]
-        cells += [f"{statistics.fmean(losses_of(result, method, 'held_out_loss')):.4f}", verdict_of(result, method)]
+        sent = sent_ratio(result, method)
+        cells += [f"{statistics.fmean(losses_of(result, method, 'held_out_loss')):.4f}"]
+        cells += ["not counted" if sent is None else f"{sent:.3f}", verdict_of(result, method)]
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    lines += ["", "What hotloop reported to have applied:", ""]
+    lines += ["", *explain_momentum(result), "What hotloop reported to have applied:", ""]
     for method in methods:
         said = {one for row in rows if row["method"] == method for one in row["said"]}
         lines += [f"- {method}: {one.removeprefix('applied: ')}" for one in sorted(said)]
     lines += ["", "## Curves", "", *draw_curves(result, methods), ""]
     return "\n".join(lines)
+
+
+def explain_momentum(result: Mapping[str, Any]) -> list[str]:
+    """Why top-k lost with the optimizer's momentum, in the figures of the rows."""
+    names = ("top-k 1 %", "top-k 1 %, beta1 0", "plain, beta1 0")
+    if any(not losses_of(result, name) for name in names):
+        return []
+    late, mended, control = (f"{above_plain(result, name):+.1%}" for name in names)
+    return [
+        "Why top-k lost: what it does not send arrives in a later step, and a momentum in the optimizer makes it act "
+        "later still; meanwhile the ranks collect gradients of weights that have not moved, and send too much. With "
+        f"AdamW's beta1 of 0.9 it ended {late} from plain's loss, with beta1 0 {mended}. beta1 0 alone is no gain: "
+        f"plain training ended {control} with it. hotloop therefore steps with beta1 0 beside top-k. Rows that do not "
+        "name beta1 have 0.9.",
+        "",
+    ]
 
 
 def draw_curves(result: Mapping[str, Any], methods: Sequence[str]) -> list[str]:

@@ -49,8 +49,8 @@ class Replicas:
         it, training continues from the common state. Raises CheckpointError on another number of ranks."""
         if self._rounds is None:
             return
-        self._rounds.made_steps = checkpoint.step
         if not checkpoint.state.get("has_replicas"):
+            self._rounds.made_steps = checkpoint.step  # the warm-up goes on, on any number of ranks
             return
         if checkpoint.world_size != world_size:
             raise CheckpointError(

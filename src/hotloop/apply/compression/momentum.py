@@ -15,16 +15,14 @@ from typing import Any
 from hotloop.core.techniques import Applied, Effect
 
 from .hooks import GradientHook, TopKHook, WarmUpHook
-from .methods import hooks_of
 
 
-def lower_momentum(optimizer: Any, models: Sequence[Any], most: float) -> Effect:
-    """Beside these models' top-k: beta1 of an Adam is at most ``most``, an SGD's momentum acts before the selection.
+def lower_momentum(optimizer: Any, hooks: Sequence[GradientHook], most: float) -> Effect:
+    """Beside these hooks' top-k: beta1 of an Adam is at most ``most``, an SGD's momentum acts before the selection.
 
     Only inside steps whose gradients came by top-k: not in its warm-up, nor in what ``state_dict`` shows. None where
     there is nothing to lower.
     """
-    hooks = [hook for model in models for hook in hooks_of(model)]
     known = {key for hook in hooks for key in hook.names}
     groups = optimizer.param_groups
     if not any(id(one) in known for group in groups for one in group["params"]):

@@ -20,6 +20,11 @@ class CompressGradients(Technique):
     thin ones of rank `rank`). What `int8`, `topk` and `powersgd` do not send, each rank keeps and adds to its next
     gradient. All ranks get the same gradient, bit for bit. Under FSDP2, `bf16` and `fp16` replace its reduce-scatter.
 
+    `topk` and `powersgd` may begin late: the first `warm_up_steps` exchanges are `bf16`'s. Beside `topk`, the optimizer
+    steps without momentum, because gradients that are late bear none: inside a step, beta1 of an Adam is at most
+    `most_momentum`, and an SGD's momentum acts before the selection (Deep Gradient Compression, arXiv 1712.01887). What
+    the script and its checkpoints show of the optimizer stays as it was.
+
     ## When it helps
     A slow link between the ranks: less time on the wire than compressing takes. Sent bytes of plain DDP's, counted at
     the interfaces of two gloo ranks with 8 layers of 512 x 512: `bf16` 0.500, `int8` 0.253, `topk` 0.0203, `powersgd`
@@ -31,7 +36,9 @@ class CompressGradients(Technique):
     On a fast link, compressing costs more than it saves; on very busy cores no method gained clearly at 1 gbit, and
     `int8` and `powersgd` lost. It does nothing on one rank, with gradients other than float32, or if the model has its
     own communication hook. `int8`, `topk` and `powersgd` need memory for another copy of the gradients. A script's own
-    checkpoints do not hold what the ranks keep: after a restart it begins at zero. The Trainer's checkpoints do.
+    checkpoints do not hold what the ranks keep: after a restart it begins at zero, the warm-up too. The Trainer's
+    checkpoints do. A script that averages after each micro-batch comes to the end of the warm-up earlier. A trial of
+    `hotloop tune` that is no longer than the warm-up measures the warm-up alone.
 
     ## Numerics
     Lossy: gradients are rounded, or arrive later. Compare the loss. After 2,000 steps of a small language model with
@@ -95,6 +102,7 @@ class CompressGradients(Technique):
         return f"{settings['method']} sends part of a gradient in later steps, which changes gradient norms by design"
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        from hotloop.apply.compression import hooks_of
         from hotloop.apply.ddp import find_ddp
         from hotloop.apply.modules import is_sharded
 
@@ -105,7 +113,7 @@ class CompressGradients(Technique):
             return _cast_shards(sharded, method)
         effect = _register_hooks(model, found, method, settings)
         if isinstance(effect, Applied) and method == "topk":
-            context.memory(self.id)["hooked"] = found
+            context.memory(self.id)["hooks"] = hooks_of(model)
         return effect
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -113,8 +121,8 @@ class CompressGradients(Technique):
 
         most = settings["most_momentum"]
         assert isinstance(most, float)
-        hooked = context.memory(self.id).get("hooked")
-        return lower_momentum(optimizer, hooked, most) if hooked else None
+        hooks = context.memory(self.id).get("hooks")
+        return lower_momentum(optimizer, hooks, most) if hooks else None
 
 
 def _cast_shards(modules: Sequence[Any], method: str) -> Effect:

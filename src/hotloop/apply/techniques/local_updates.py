@@ -24,13 +24,14 @@ class LocalUpdates(Technique):
     how far their weights have moved: with `outer = "average"` all take the mean (Local SGD), with `"nesterov"` the mean
     move is the gradient of an outer SGD with Nesterov momentum (DiLoCo, arXiv 2311.08105). `send` is `float32`, `bf16`
     or `topk`, the largest `ratio` of the elements; the rest is kept and added to the next exchange. With `group` ranks
-    to a worker, those still average their gradients in every step. Weights, and the buffers that DDP would send
+    to a worker, those still average their gradients in every step. In the first `warm_up_steps` steps all ranks do
+    (post-local SGD, arXiv 1808.07217). Weights, and the buffers that DDP would send
     (their mean; a counter is the first rank's), are equal on all ranks, bit for bit, after each exchange.
 
     ## When it helps
     A slow link between the ranks or hosts: with `steps = 10` it carries a tenth of the bytes, and nothing in nine of
     ten steps. Sent bytes of plain DDP's, counted at the interfaces of two gloo ranks with 8 layers of 512 x 512:
-    `float32` 0.1000, `bf16` 0.0500, `topk` 0.0020. The first step is DDP's own.
+    `float32` 0.1000, `bf16` 0.0500, `topk` 0.0020. The first step is DDP's own, and so is a warm-up.
 
     ## When it does not
     FSDP and other sharding, optimizers that share their state over ranks, GradScaler (it would skip a step on one rank
@@ -171,11 +172,8 @@ class LocalUpdates(Technique):
 
         memory["rounds"] = LocalRounds(model, plan, emit)
         memory["acts_later"] = True
-        memory["why_not"] = (
-            f"the training made fewer than {plan.first_steps} steps"
-            if plan.warm_up_steps
-            else ("the training made no step")
-        )
+        fewer = f"fewer than {plan.first_steps} steps" if plan.first_steps > 1 else "no step"
+        memory["why_not"] = f"the training made {fewer}"
         return None
 
     def change_optimizer(self, optimizer: Any, settings: Mapping[str, Value], context: Context) -> Effect:
