@@ -22,8 +22,8 @@ class CompressGradients(Technique):
 
     `topk` and `powersgd` may begin late: the first `warm_up_steps` exchanges are `bf16`'s. Beside `topk`, the optimizer
     steps without momentum, because gradients that are late bear none: inside a step, beta1 of an Adam is at most
-    `most_momentum`, and an SGD's momentum acts before the selection (Deep Gradient Compression, arXiv 1712.01887). What
-    the script and its checkpoints show of the optimizer stays as it was.
+    `most_momentum`, and an SGD's momentum acts before the selection (Deep Gradient Compression, arXiv 1712.01887).
+    Other optimizers keep theirs. What the script and its checkpoints show of the optimizer stays as it was.
 
     ## When it helps
     A slow link between the ranks: less time on the wire than compressing takes. Sent bytes of plain DDP's, counted at
