@@ -84,6 +84,8 @@ def test_a_model_wrapped_in_one_line_trains_and_goes_on(found: dict[str, Any]) -
         (lambda: TopKHook(0.1, momentum=1.0), "momentum is 1.0: choose 0 to less than 1"),
         (lambda: LowRankHook(0), "rank is 0: choose 1 or more"),
         (lambda: make_hook("int1"), "method is 'int1': choose one of bf16, fp16, int8, topk, powersgd"),
+        (lambda: make_hook("topk", warm_up_steps=-1), "warm_up_steps is -1: choose 0 or more"),
+        (lambda: TopKHook().load_state_dict(make_hook("topk", warm_up_steps=1).state_dict()), "kept by WarmUpHook"),
         (lambda: CastHook().load_state_dict(TopKHook().state_dict()), "it was kept by TopKHook, and this is CastHook"),
         (lambda: Int8Hook().load_state_dict(TopKHook().state_dict()), "it was kept by TopKHook, and this is Int8Hook"),
         (lambda: TopKHook().load_state_dict({}), "it was kept by None, and this is TopKHook"),
