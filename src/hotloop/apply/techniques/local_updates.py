@@ -46,13 +46,15 @@ class LocalUpdates(Technique):
     continue bit for bit on as many ranks.
 
     ## Numerics
-    Lossy: another algorithm, with the hyperparameters of the old one. Expect a higher loss
-    ([small language model](communication-quality.md)): each rank's gradients are of its own, smaller batch, for which
-    Adam makes smaller steps. `nesterov` multiplies the mean move by `outer_rate / (1 - outer_momentum)` in the long
-    run: 1.4 by default, about the square root of two workers; the paper's momentum of 0.9 makes it 7, which is
+    Lossy: another algorithm, with the hyperparameters of the old one. Expect a higher loss: each rank's gradients are
+    of its own, smaller batch, for which Adam makes smaller steps. After 2,000 steps of AdamW, a small language model
+    ended 8 % (`average`) and 10 % (`nesterov`) above plain's loss with `steps = 10` at once; with `warm_up_steps = 500`
+    +2.9 % and +0.2 % from it, where 0.325 (float32) and 0.288 (bf16) of plain's bytes are sent in all
+    ([table](communication-quality.md)). `nesterov` multiplies the mean move by `outer_rate / (1 - outer_momentum)` in
+    the long run: 1.4 by default, about the square root of two workers; the paper's momentum of 0.9 makes it 7, which is
     meant for hundreds of steps between exchanges. Do not use `topk` with a large momentum: what it keeps acts as
-    momentum, too, and the loss rose. Gradients are clipped by each rank's own norm; learning rates and schedules act
-    on the inner steps. A weight that becomes NaN on one rank becomes so on all.
+    momentum, too, and the loss rose. Gradients are clipped by each rank's own norm; learning rates and schedules act on
+    the inner steps. A weight that becomes NaN on one rank becomes so on all.
     """
 
     id = "local-updates"
