@@ -91,5 +91,9 @@ def test_nothing_is_said_once_a_process_records(tmp_path: Path) -> None:
     watch.tick()
     assert watch.reason is not None
     assert "train.py" in watch.reason
+    apart = UnattachedWatch(folder, tmp_path / "proc")
+    apart.apart = own + 4  # a process of hotloop's own
+    apart.tick()
+    assert apart.reason is None
     (folder / "one.hlr").write_text("")
     assert watch.reason is None

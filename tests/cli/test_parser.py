@@ -27,6 +27,7 @@ from hotloop.report import RENDERERS
             ("run", "--format", "junit", "x"),
             "argument --format: unknown 'junit'; known: html, json, markdown, terminal",
         ),
+        (("launch", "--spot"), "--spot: expected one of aws, gcp, azure; see hotloop launch --help"),
         (("diff", "a"), "the following arguments are required: B; see hotloop diff --help"),
         (("rule", "input-bond"), "unknown id 'input-bond'; did you mean 'input-bound'?"),
         (("rule", "fused-optimiser"), "unknown id 'fused-optimiser'; did you mean 'fused-optimizer'?"),

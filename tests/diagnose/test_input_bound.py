@@ -326,7 +326,7 @@ def test_what_is_prepared_is_told_in_the_words_of_the_samples() -> None:
     assert told(leaf="transformers.models.bert.tokenization_bert_fast:__call__")["slow_tokenizer"] is None
 
 
-def costly_samples(epochs: float, **options: object) -> Analysis:
+def costly_samples(epochs: float, **changes: object) -> Analysis:
     loader = make_loader(
         fetch_ns=9e6,
         fetch_cpu_ns=9e6,
@@ -336,7 +336,8 @@ def costly_samples(epochs: float, **options: object) -> Analysis:
         batches=round(50 * epochs),
         iterators=round(epochs),
     )
-    return make_analysis(input_wait=0.46, cores=1, loaders=(loader,), **options)
+    options: dict[str, object] = {"cores": 1} | changes
+    return make_analysis(input_wait=0.46, loaders=(loader,), **options)
 
 
 @pytest.mark.parametrize(("epochs", "found_ratio"), [(2.0, 0.5), (4.0, 0.75), (10.0, 0.9)])
@@ -349,6 +350,17 @@ def test_samples_of_several_epochs_are_kept_and_the_first_epoch_wins_nothing(epo
     assert one.evidence["epochs"] == epochs
     assert one.evidence["found_in_cache_ratio"] == found_ratio
     assert one.evidence["saving_in_later_epochs_ratio"] == pytest.approx(0.75 * 0.46, abs=1e-3)
+
+
+def test_samples_of_several_epochs_are_kept_where_other_programs_hold_the_cores() -> None:
+    """Workers would find no core; what is not computed again needs none. Before: info, and "no serious fault found"."""
+    crowded: dict[str, object] = {"cores": 2, "torch_threads": 1, "fields": {"cpu_ns": 20e6}}
+    one = found(costly_samples(4.0, idle_cores=(0.02, 2), **crowded))
+    assert (one.fix, one.severity) == (Fix(technique="cache-samples"), Severity.HIGH)
+    assert one.saving is not None
+    assert one.saving.low_ratio == pytest.approx(0.5 * 0.46 * 0.75)
+    assert fix_of(found(costly_samples(4.0, idle_cores=(0.97, 2), **crowded))).technique == "loader-workers"
+    assert fix_of(found(costly_samples(1.0, idle_cores=(0.02, 2), **crowded))).technique == "loader-workers"
 
 
 def test_in_a_run_of_one_epoch_samples_are_prepared_and_the_cache_says_from_when_it_pays() -> None:

@@ -36,6 +36,8 @@ class UnattachedWatch:
         self._proc = proc
         self._looks = 0
         self._found: str | None = None
+        self.apart: int | None = None
+        """A process of hotloop's own, which is not to be attached."""
 
     @property
     def reason(self) -> str | None:
@@ -51,7 +53,7 @@ class UnattachedWatch:
         own = _command_of(self._proc / str(os.getpid()))
         for pid in _descendants(self._proc, os.getpid()):
             # The newest process that says something is nearest to the one that trains.
-            if _command_of(self._proc / str(pid)) != own:  # a fork of this one waits for signals
+            if pid != self.apart and _command_of(self._proc / str(pid)) != own:  # a fork of this one waits for signals
                 self._found = why_unattached(self._proc / str(pid)) or self._found
 
     def _is_recorded(self) -> bool:

@@ -59,6 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
         report = replace(report, fixed_count=sum(one.count for one in repairs))
     manuals = {rule_id: rule.manual for rule_id, rule in LINT_RULES.items()}
     if arguments.sarif is not None:
+        arguments.quiet = arguments.quiet or arguments.sarif == "-"
         write_text(arguments.sarif, render("sarif", report, find_surface(sys.stdout, manuals=manuals)))
     if arguments.diff:
         sys.stdout.write("".join(one.diff() for one in repairs))

@@ -57,6 +57,10 @@ class Parser(argparse.ArgumentParser):
             meant = suggest_known(word, re.findall(r"[\w.-]+", known))
             if argument == "COMMAND" and word.endswith(".py"):
                 meant = f"; to watch a training: hotloop run {word}"
+        if (bare := re.fullmatch(r"argument (\S+): expected one argument", message)) is not None:
+            choices = next((a.choices for a in self._actions if bare[1] in a.option_strings), None)
+            if choices:
+                message = f"{bare[1]}: expected one of {', '.join(map(str, choices))}"
         self.exit(2, f"hotloop: {message}{meant or f'; see {self.prog} --help'}\n")
 
 

@@ -30,7 +30,8 @@ def add_parser(subparsers: Any) -> None:
         "run",
         nargs="?",
         default="last",
-        help="a run folder, its name under .hotloop/, 'last' (training), or a JSON file that --json wrote",
+        help="a run folder, its name under .hotloop/, 'last' (training), the URL of `hotloop run --record`, or a JSON "
+        "file that --json wrote",
     )
     add_output_options(parser, kind=None)
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found")

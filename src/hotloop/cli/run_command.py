@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hotloop.cli.live import LiveLine
     from hotloop.core.strategy import Strategy
     from hotloop.pipeline.exports import RunExports
+    from hotloop.pipeline.recordings import RunUpload
 
 
 ORDER, SUMMARY = 1, "run a training command and report what its steps wait for"
@@ -54,6 +55,22 @@ def add_parser(subparsers: Any) -> None:
         type=int,
         metavar="N",
         help="number of steps that the training will take: gives --export progress and remaining time",
+    )
+    parser.add_argument(
+        "--record",
+        metavar="URL",
+        help="also send the recording to a URL while training (s3://bucket/run, or a folder), the same one on every "
+        "node; hotloop report URL then shows all ranks",
+    )
+    parser.add_argument(
+        "--record-id", metavar="ID", help="id of the run, the same on all its nodes (default: that of the Slurm job)"
+    )
+    parser.add_argument(
+        "--record-wait",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long the end of the command waits for what was not sent yet (default: 30)",
     )
     parser.add_argument("--no-deep", action="store_true", help="do not record the operators of one step")
     probing = parser.add_mutually_exclusive_group()
@@ -98,9 +115,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
     targets = parse_targets(arguments.target)
     command = take_command(arguments, "run", "run -- python train.py")
-    if arguments.json == "-":
+    if "-" in (arguments.json, arguments.html):
         raise UsageError(
-            "run cannot write JSON to standard output, which belongs to the training; use --json report.json"
+            "run cannot write a report to standard output, which belongs to the training; use --json report.json"
         )
     check_outputs(arguments.json, arguments.html)
     check_counts(arguments, "steps_total")
@@ -109,6 +126,7 @@ def execute(arguments: argparse.Namespace) -> int:
         parse_trace_ranks(arguments.trace_ranks)
         emit(f"the profiler {parse_trace_plan(arguments.trace).describe()}")
     strategy = _load_strategy(arguments.strategy) if arguments.strategy is not None else None
+    record_url, run_id = _check_record(arguments)
     senders = open_targets(arguments.export, os.environ, emit=emit)
     folder, notes = create_run_folder(arguments.name, command)
     if child.ignores_pythonpath(resolved):
@@ -129,11 +147,14 @@ def execute(arguments: argparse.Namespace) -> int:
     environment = prepare_environment(os.environ, folder, options, strategy)
     kills_before = child.oom_kills()
     exports = RunExports(senders, partial(follow_run, folder, arguments.steps_total))
-    watches = _Watches(folder, environment, exports, is_live=arguments.live)
+    upload = None if record_url is None else _make_upload(record_url, run_id, folder)
+    watches = _Watches(folder, environment, exports, upload, is_live=arguments.live)
     try:
         end = child.run_child(resolved, environment, watches.tick, on_ending=watches.prepare_report)
     except BaseException as error:
         watches.stop()
+        if upload is not None:
+            upload.kill()
         if isinstance(error, CommandNotStarted):
             _remove_run_folder(folder)
         raise
@@ -155,13 +176,23 @@ def execute(arguments: argparse.Namespace) -> int:
             f"a bug in hotloop prevented the report: {type(error).__name__}: {error}{where}; the recording is in "
             f"{folder}"
         )
+    if upload is not None:
+        _end_upload(upload, folder, arguments.record, arguments.record_wait)
     return end.shell_code
 
 
 class _Watches:
     """What looks at the training from outside while it runs, about once a second."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], exports: RunExports, *, is_live: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        exports: RunExports,
+        upload: RunUpload | None,
+        *,
+        is_live: bool,
+    ) -> None:
         from hotloop.attach.sampling import StackSampling
         from hotloop.attach.unattached import UnattachedWatch
         from hotloop.telemetry.devices import DeviceWatch
@@ -171,6 +202,7 @@ class _Watches:
         self.cores.sample()
         self.devices = DeviceWatch(folder, environment)
         self.exports = exports
+        self._upload = upload
         self.unattached = UnattachedWatch(folder / "processes")
         self._stacks = StackSampling(folder / "processes")
         self._live = _make_live_line(folder, self.recent_cores) if is_live else None
@@ -179,6 +211,9 @@ class _Watches:
     def tick(self) -> None:
         self.devices.tick()
         self.exports.start()
+        if self._upload is not None:
+            self._upload.tick()
+            self.cores.apart = self.unattached.apart = self._upload.pid
         self.cores.sample()
         self.unattached.tick()
         self._stacks.tick()
@@ -276,6 +311,54 @@ def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -
     report = read_report(folder, probe=probe)
     _write_best(folder / VERDICT_FILE, verdict_to_json(report))
     show_report(report, arguments, sys.stderr)
+
+
+def _check_record(arguments: argparse.Namespace) -> tuple[str | None, str | None]:
+    """Where the recording goes, and the id that the run's nodes agree on. Raises UsageError before anything starts."""
+    if arguments.record is None:
+        if arguments.record_id is not None:
+            raise UsageError("--record-id needs --record URL")
+        return None, None
+    from hotloop.pipeline.recordings import check_url, choose_run_id
+    from hotloop.remote.manifest import RUN_ID
+
+    run_id = choose_run_id(arguments.record_id, os.environ)
+    if run_id is not None and not RUN_ID.fullmatch(run_id):
+        raise UsageError(f"--record-id {run_id!r}: use letters, digits, '.', '_' and '-' only")
+    if not 0 <= arguments.record_wait < 1e6:
+        raise UsageError(f"--record-wait {arguments.record_wait}: give seconds from 0 on")
+    return check_url(arguments.record), run_id
+
+
+def _make_upload(url: str, run_id: str | None, folder: Path) -> RunUpload:
+    from hotloop.cli.show import emit
+    from hotloop.pipeline.recordings import RunUpload
+
+    return RunUpload(url, run_id, folder, emit)
+
+
+def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> None:
+    """Wait for what was not sent yet, until Ctrl-C or SIGTERM. The training is over: its exit code stays."""
+    import signal
+
+    from hotloop.cli.show import emit
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        try:
+            uploaded = upload.stop(within_s)
+        except KeyboardInterrupt:
+            uploaded = upload.stop(0.0)
+    except (OSError, KeyboardInterrupt) as error:
+        emit(f"what was uploaded of {folder} is not known: {error!r}; to send it: hotloop upload {folder} {url}")
+        return
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if uploaded.reason is not None:
+        where = "ANOTHER-URL" if upload.is_refused else uploaded.url
+        emit(f"{uploaded.describe()}; it is kept here, and goes on with: hotloop upload {folder.name} {where}")
+    else:
+        emit(f"{uploaded.rows_count:,} rows are at {uploaded.url}: hotloop report {uploaded.url}")
 
 
 def _remove_run_folder(folder: Path) -> None:

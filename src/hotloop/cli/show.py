@@ -108,8 +108,10 @@ def check_outputs(*paths: str | None) -> None:
     """Raises UsageError before any work is done when a file could not be written."""
     from pathlib import Path
 
+    from hotloop.core.output_file import is_special
+
     for path in paths:
-        if path is None or path == "-":
+        if path is None or path == "-" or (is_special(path) and os.access(path, os.W_OK)):
             continue
         folder = Path(path).resolve().parent
         if not folder.is_dir():
@@ -150,7 +152,7 @@ def show_report(
 ) -> None:
     """Write the files that ``--json`` and ``--html`` ask for (unless not ``files``), then the text in ``--format``.
 
-    With ``-`` as JSON file standard output gets that, and no text. ``more`` are fields of the Surface that the caller
+    With ``-`` as a file standard output gets that, and no text. ``more`` are fields of the Surface that the caller
     knows better than the stream.
     """
     from hotloop.report import render
@@ -163,7 +165,7 @@ def show_report(
         write_json(arguments.json, render("json", report, surface))
     if files and html is not None:
         write_text(html, render("html", report, surface))
-    if not arguments.quiet and arguments.json != "-":
+    if not arguments.quiet and "-" not in (arguments.json, html):
         text = render(arguments.format, report, surface)
         stream.write(text if text.endswith("\n") else text + "\n")
         stream.flush()
@@ -202,24 +204,21 @@ def note_newer_run(*names: str) -> None:
 
 def write_json(path: str, text: str) -> None:
     """Write a JSON text and a line's end; ``-`` is standard output."""
-    if path == "-":
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    else:
-        write_text(path, text + "\n")
+    write_text(path, text + "\n")
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a whole file at once: a reader never sees half of it."""
-    from pathlib import Path
+    """Write a whole file at once: a reader never sees half of it. ``-`` is standard output."""
+    from hotloop.core.output_file import open_whole
 
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+    if path == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
+        with open_whole(path) as file:
+            file.write(text.encode())
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 

@@ -39,7 +39,7 @@ class Target:
     """Fields of the request that have to be given."""
     submit: ClassVar[tuple[str, ...] | None] = None
     schema: ClassVar[str | None] = None
-    """The table in schemas/ that what ``write`` answers is checked against."""
+    """The table of core/manifest_types/ that what ``write`` answers is checked against."""
 
     def write(self, request: LaunchRequest) -> str:
         """The manifest as text. Raises UsageError where the request does not fit this kind of cluster."""

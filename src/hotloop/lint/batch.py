@@ -8,24 +8,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .files import SourceFile
+from .sbatch_options import FLAGS, SHORT
+from .surroundings import Surroundings
 
-SHORT = {
-    "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "t": "time", "p": "partition", "A": "account", "J": "job-name",
-    "o": "output", "e": "error", "G": "gpus", "q": "qos", "C": "constraint", "w": "nodelist", "x": "exclude",
-    "a": "array", "d": "dependency", "D": "chdir", "L": "licenses", "B": "extra-node-info", "b": "begin", "i": "input",
-    "M": "clusters", "m": "distribution", "F": "nodefile", "s": "oversubscribe", "H": "hold", "k": "no-kill",
-}  # fmt: skip
-FLAGS = ("s", "H", "k", "O", "Q", "W", "v", "I", "h")
 _HEREDOC = re.compile(r"<<-?\s*([\"']?)(\w+)\1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option of a ``#SBATCH`` line by its long name; ``value`` is empty for a flag."""
+    """An option of a ``#SBATCH`` line by its long name; ``value`` is empty for a flag.
+
+    ``written`` is its word. A word that belongs to no option has no name.
+    """
 
     name: str
     value: str
     line: int
+    written: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,7 @@ class Batch:
         return [one for one in self.commands if re.search(pattern, one.text)]
 
 
-def parse_batch(file: SourceFile, save_s: float | None = None) -> Batch | None:
+def parse_batch(file: SourceFile, around: Surroundings) -> Batch | None:
     """None where sbatch would read no option: a script that only writes such files."""
     lines = file.text.split("\n")
     options: list[Option] = []
@@ -94,7 +93,9 @@ def parse_batch(file: SourceFile, save_s: float | None = None) -> Batch | None:
             late.append((at, line.strip()))
     if not options and not late:
         return None
-    return Batch(options=tuple(options), late=tuple(late), commands=tuple(commands), text=file.text, save_s=save_s)
+    return Batch(
+        options=tuple(options), late=tuple(late), commands=tuple(commands), text=file.text, save_s=around.save_s
+    )
 
 
 def _list_commands(lines: Sequence[str]) -> Iterator[Command]:
@@ -152,8 +153,9 @@ def _read_options(text: str, line: int) -> Iterator[Option]:
             name, value = SHORT.get(word[1], word[1]), word[2:].removeprefix("=")
             equals = "=" if value or word[1] in FLAGS else ""
         else:
+            yield Option(name="", value="", line=line, written=word)
             continue
         if not equals and following is not None:
             value = following
             at += 1
-        yield Option(name=name, value=value, line=line)
+        yield Option(name=name, value=value, line=line, written=word)

@@ -13,6 +13,7 @@ from hotloop.core.dockerfile import Dockerfile, DockerfileError, Instruction, St
 
 from .errors import NotRead
 from .files import SourceFile
+from .surroundings import Surroundings
 
 MOST_ENTRIES = 100_000
 """Files of a folder that are counted."""
@@ -100,7 +101,7 @@ class Build:
         return None
 
 
-def parse_build(file: SourceFile, save_s: float | None = None) -> Build:
+def parse_build(file: SourceFile, around: Surroundings) -> Build:
     """Raises NotRead where no builder would take the file."""
     try:
         return Build(file.path, parse_dockerfile(file.text))

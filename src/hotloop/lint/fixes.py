@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 import difflib
-import os
 import re
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
 from hotloop.core.lint import Edit, LintFinding
+from hotloop.core.output_file import open_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +67,14 @@ def write_repairs(repairs: Iterable[Repair]) -> None:
     Raises UsageError, and leaves that file and those after it, where one changed since it was read.
     """
     for one in repairs:
-        target = Path(os.path.realpath(one.path))
-        partial = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
-            mode = stat.S_IMODE(target.stat().st_mode)
-            if target.read_bytes() != one.before:
+            if Path(one.path).read_bytes() != one.before:
                 raise UsageError(
                     f"{one.path} changed while it was checked and was left as it is; run the command again"
                 )
-            partial.write_bytes(one.after)
-            partial.chmod(mode)
-            partial.replace(target)
+            with open_whole(one.path) as file:
+                file.write(one.after)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise UsageError(f"cannot write {one.path}: {error.strerror}") from error
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from .errors import NotRead
 from .files import SourceFile
+from .surroundings import Start, Surroundings
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = Function | ast.Module
@@ -42,9 +43,13 @@ class Step:
 
 
 class Script:
-    """A parsed file, with indexes that rules share. Only what the file itself shows is known."""
+    """A parsed file, with indexes that rules share.
 
-    def __init__(self, path: str, text: str, tree: ast.Module) -> None:
+    ``start`` is the job that warns it by a signal which nothing handles, if a file beside it is one.
+    """
+
+    def __init__(self, path: str, text: str, tree: ast.Module, start: Start | None = None) -> None:
+        self.start = start
         self.path = path
         self.text = text
         self.tree = tree
@@ -296,7 +301,7 @@ TORCH_OPTIMIZERS = tuple(
 )
 
 
-def parse_script(file: SourceFile, save_s: float | None = None) -> Script | None:
+def parse_script(file: SourceFile, around: Surroundings) -> Script | None:
     """None for a file that has nothing to do with torch. Raises NotRead where Python itself could not read it."""
     if "torch" not in file.text and "signal" not in file.text:
         return None
@@ -308,8 +313,7 @@ def parse_script(file: SourceFile, save_s: float | None = None) -> Script | None
         raise NotRead(f"not Python ({error})") from None
     except (RecursionError, MemoryError):
         raise NotRead("nested too deeply to be read") from None
-    script = Script(file.path, file.text, tree)
-    return script
+    return Script(file.path, file.text, tree, around.starts.get(file.path))
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:

@@ -37,11 +37,14 @@ from hotloop.diagnose.rules.memory_pressure import FULL_RATIO
 from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_unseen_verdict, describe_verdict, first_serious
 from hotloop.export.outcome import describe_exports
+from hotloop.pipeline.recordings import locate_run
 from hotloop.prescribe import combine_savings, rank_findings, state_rule_savings
+from hotloop.remote.fetch import describe_fetch, is_store
+from hotloop.remote.outcome import describe_upload
 from hotloop.telemetry.devices import NAME as DEVICES
 from hotloop.telemetry.devices import describe_devices, read_device_use
 from hotloop.telemetry.host_load import describe_load, read_host_load
-from hotloop.trace.recording import RunRecording, find_run, read_run
+from hotloop.trace.recording import RunRecording, read_run
 from hotloop.tune.history import NAME as HISTORY
 from hotloop.tune.history import read_history
 from hotloop.tune.supervisor import CORES_FILE
@@ -71,18 +74,28 @@ def recorded_probe(run: RunRecording, training: Training, folder: Path) -> Forec
 
 
 def read_report(run: str | Path = "last", *, probe: Probe = no_probe) -> Report:
-    """The report of a recorded run: a folder, a name under ``.hotloop/``, or 'last'.
+    """The report of a recorded run: a folder, a name under ``.hotloop/``, 'last', or where its nodes uploaded it to.
 
     Raises RecordingError when there is nothing to read.
     """
-    folder = find_run(str(run), Path.cwd())
-    return report_run(read_run(folder), folder=folder, probe=probe)
+    folder = locate_run(str(run))
+    report = report_run(read_run(folder), folder=folder, probe=probe)
+    if report.next_command is None or not is_store(str(run)):
+        return report
+    # The folder of the cache is nobody's to name.
+    return replace(report, next_command=report.next_command.replace(f"report {folder.name} ", f"report {run} "))
 
 
 def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> Report:
     """Analyse, diagnose and prescribe; the largest training of the run on top, all of them in ``runs``."""
     trainings = analyze_run(run.processes)
-    health = (*describe_reading(run), *describe_devices(folder), *describe_exports(folder))
+    health = (
+        *describe_fetch(folder),
+        *describe_upload(folder),
+        *describe_reading(run),
+        *describe_devices(folder),
+        *describe_exports(folder),
+    )
     if not trainings:
         return _report_unseen(run, folder, health)
     # With several trainings nothing tells whose traces were kept.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import difflib
 import io
-import os
 import sysconfig
 import tokenize
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.errors import UsageError
+from hotloop.core.output_file import open_whole
 from hotloop.core.sources import Arguments, NoSource, Source, TorchCall, Wrapped
 from hotloop.core.techniques import Technique
 
@@ -137,14 +137,8 @@ def apply_patch(patch: Patch) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_bytes(content)
-        partial.chmod(path.stat().st_mode & 0o7777)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    with open_whole(path) as file:
+        file.write(content)
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.lint.builds import Build, list_pip_installs
 
-PINNED = re.compile(r"(?<![\w.-])torch\s*==\s*([\d.]+)")
-BASE = re.compile(r"(?:^|/)pytorch/pytorch:(\d+\.\d+(?:\.\d+)?)")
+PINNED = re.compile(r"(?<![\w.-])torch\s*==\s*([\d.]+(?:\+cu\d+)?)")
+BASE = re.compile(r"(?:^|/)pytorch/pytorch:(\d+\.\d+(?:\.\d+)?)(?:-cuda(\d+)\.(\d+))?")
 NVIDIA = re.compile(r"nvcr\.io/nvidia/pytorch:")
 
 
@@ -26,7 +26,7 @@ def torch_twice(build: Build) -> Iterator[LintFinding]:
 
     ## How to tell
     The base's tag (`pytorch/pytorch:2.1.0-...`, `nvcr.io/nvidia/pytorch:...`), or an earlier `RUN` of the same image,
-    names a torch that is not the pinned one.
+    names a torch that is not the pinned one, or one for another CUDA (`+cu117` on `-cuda11.6-`).
 
     ## What to do
     Choose the base by its version of torch, or begin with a plain CUDA runtime image; install torch once.
@@ -44,7 +44,9 @@ def _judge(build: Build, stage: Stage) -> Iterator[LintFinding]:
     lineage = build.dockerfile.lineage(stage)
     base = lineage[0].base
     named = BASE.search(base)
-    known = named.group(1) if named else "NVIDIA's own build" if NVIDIA.search(base) else None
+    known = "NVIDIA's own build" if NVIDIA.search(base) else None
+    if named:
+        known = f"{named[1]}+cu{named[2]}{named[3]}" if named[2] else named[1]
     where = "the base image"
     for one in (one for each in lineage for one in each.instructions):
         if one.name == "RUN" and re.search(r"uninstall\b[^;&|]*\btorch\b", one.script):
@@ -67,5 +69,7 @@ def _judge(build: Build, stage: Stage) -> Iterator[LintFinding]:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two versions agree as far as both are given."""
-    return all(a == b for a, b in zip(one.split("."), other.split("."), strict=False))
+    """Whether two versions agree as far as both are given: their numbers, and the CUDA they are built for."""
+    (a, _, cuda_a), (b, _, cuda_b) = one.partition("+"), other.partition("+")
+    numbers_agree = all(x == y for x, y in zip(a.split("."), b.split("."), strict=False))
+    return numbers_agree and (not cuda_a or not cuda_b or cuda_a == cuda_b)

@@ -232,7 +232,7 @@ def describe_run(report: Report, surface: Surface) -> Document:
         lead=(Paragraph(text=write((f"the baseline: {clean(report.verdict)}", "dim")), indent=0),),
         names_tool=False,
         sections=(
-            *describe_tuning(report.tune, report.breakdown),
+            *describe_tuning(report.tune, report.breakdown, report.health),
             *(replace(one, detail=Detail.FULL) for one in sections if one.detail is not Detail.BRIEF),
         ),
     )
