@@ -469,12 +469,13 @@ def explain_momentum(result: Mapping[str, Any]) -> list[str]:
     if any(not losses_of(result, name) for name in names):
         return []
     late, mended, control = (f"{above_plain(result, name):+.1%}" for name in names)
+    counted = len(losses_of(result, names[-1]))
     return [
         "Why top-k lost: what it does not send arrives in a later step, and a momentum in the optimizer makes it act "
         "later still; meanwhile the ranks collect gradients of weights that have not moved, and send too much. With "
         f"AdamW's beta1 of 0.9 it ended {late} from plain's loss, with beta1 0 {mended}. beta1 0 alone is no gain: "
-        f"plain training ended {control} with it. hotloop therefore steps with beta1 0 beside top-k. Rows that do not "
-        "name beta1 have 0.9.",
+        f"plain training ended {control} with it ({counted} of {result['seeds_count']} seeds). "
+        "hotloop therefore steps with beta1 0 beside top-k. Rows that do not name beta1 have 0.9.",
         "",
     ]
 
