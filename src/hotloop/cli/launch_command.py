@@ -158,7 +158,7 @@ def _read_request(arguments: argparse.Namespace, target: Target) -> LaunchReques
         is_whole_node=is_whole,
         cpus=arguments.cpus,
         cloud=None if arguments.spot is None else CLOUDS[arguments.spot],
-        time=_check_time(arguments.time),
+        time=arguments.time,
         image=arguments.image,
         volume=volume,
         shm=_check_size(arguments.shm),
@@ -215,16 +215,6 @@ def _name_of(words: tuple[str, ...]) -> str:
     script = next((word for word in words if word.endswith(".py")), "training")
     name = re.sub(r"[^a-z0-9]+", "-", PurePath(script).stem.lower()).strip("-")[:40].rstrip("-")
     return name if name[:1].isalpha() else f"train-{name}".rstrip("-")
-
-
-def _check_time(text: str | None) -> str | None:
-    import re
-
-    from hotloop.core.errors import UsageError
-
-    if text is not None and not re.fullmatch(r"\d+|(\d+-)?\d+:\d\d(:\d\d)?|\d+-\d+", text):
-        raise UsageError(f"--time {text}: give minutes, hours:minutes:seconds or days-hours, such as 24:00:00")
-    return text
 
 
 def _check_size(text: str | None) -> str | None:

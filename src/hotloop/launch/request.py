@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+
+from hotloop.core.save_notice import MARGIN_FACTOR, MARGIN_S, find_notice_s
 
 from .training_command import TrainingCommand
 
-MARGIN_FACTOR = 2.0
-"""A save under pressure may take longer than the measured one: other jobs that stop write to the same storage."""
-MARGIN_S = 10.0
-"""For the signal's way, and for the ranks to agree on a step (about two seconds in hotloop's Trainer)."""
 UNKNOWN_NOTICE_S = 300
 """Where nobody measured how long a save takes."""
 STOPPED_CODE = 75
@@ -126,16 +123,28 @@ class LaunchRequest:
         """Seconds before the end at which the training is asked to stop, whole ones."""
         if self.measured.save_s is None:
             return UNKNOWN_NOTICE_S
-        return ceil(MARGIN_FACTOR * (self.measured.save_s + (self.measured.step_s or 0.0)) + MARGIN_S)
+        return find_notice_s(self.measured.save_s, self.measured.step_s or 0.0)
 
     @property
     def notice_reason(self) -> str:
         save_s, step_s = self.measured.save_s, self.measured.step_s
         if save_s is None:
             return f"{UNKNOWN_NOTICE_S} s because no save was measured: give --run RUN or --save-s SECONDS"
-        step = "" if step_s is None else f" + a step of {step_s:.3g} s"
-        both = f"(a save of {save_s:.3g} s{step})" if step else f"a save of {save_s:.3g} s"
+        both = f"a save of {_draw_s(save_s)}"
+        if step_s is not None:
+            both = f"({both} + a step of {_draw_s(step_s)})"
         return f"{self.notice_s} s = {MARGIN_FACTOR:g} x {both} + {MARGIN_S:g} s for the signal to be agreed on"
+
+
+def _draw_s(seconds: float) -> str:
+    """Three digits, and never an exponent.
+
+    >>> [_draw_s(seconds) for seconds in (0.00001, 0.3, 1.25, 99.96, 3000.0)]
+    ['0.00001 s', '0.3 s', '1.25 s', '100 s', '3000 s']
+    """
+    if seconds >= 99.95:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.3g} s" if seconds >= 1e-4 or not seconds else f"{seconds:.9f}".rstrip("0") + " s"
 
 
 def find_warnings(request: LaunchRequest) -> tuple[str, ...]:

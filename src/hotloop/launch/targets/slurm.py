@@ -14,6 +14,10 @@ FIRST_PORT, PORTS = 10000, 20000
 """Below the ports that Linux gives to outgoing connections."""
 PROBE_S = 60
 """For a node to answer."""
+MOST_NOTICE_S = 65_535
+"""That sbatch accepts in --signal."""
+EARLY_S = 30
+"""Between two looks of slurmctld at its jobs' limits: the signal comes at the last look that is in time."""
 
 
 class Slurm(Target):
@@ -44,7 +48,43 @@ class Slurm(Target):
         )
 
 
+def read_time_s(text: str) -> int | None:
+    """sbatch's --time in seconds, rounded up to whole minutes as Slurm does; None for 0, no limit. Raises UsageError.
+
+    >>> [read_time_s(text) for text in ("90", "1:30", "24:00:00", "2-12", "1-0:30", "0")]
+    [5400, 120, 86400, 216000, 88200, None]
+    """
+    found = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", text)
+    if found is None:
+        raise UsageError(f"--time {text}: give minutes, hours:minutes:seconds or days-hours, such as 24:00:00")
+    days, *rest = found.groups()
+    first, second, third = (int(one or 0) for one in rest)
+    begins_with_hours = days is not None or rest[2] is not None
+    seconds = first * 3600 + second * 60 + third if begins_with_hours else first * 60 + second
+    return -(-(int(days or 0) * 86_400 + seconds) // 60) * 60 or None
+
+
+def _check_notice(request: LaunchRequest) -> None:
+    """Raises UsageError where the training would be asked to stop before it gets on, so start and stop for ever.
+
+    A start reads the checkpoint, which takes about as long as to save it, and makes a step: the notice's own formula.
+    So it needs as long before the signal as after it.
+    """
+    notice_s, why = request.notice_s, request.notice_reason
+    if notice_s > MOST_NOTICE_S:
+        raise UsageError(f"Slurm signals at most {MOST_NOTICE_S} s before the end, too late for this save: {why}")
+    time_s = None if request.time is None else read_time_s(request.time)
+    least_s = 2 * notice_s + EARLY_S
+    if time_s is not None and time_s < least_s:
+        raise UsageError(
+            f"--time {request.time} ({time_s} s): the signal to save comes {notice_s} s before the end, so every start "
+            f"would stop before the training gets on ({why}); give --time {-(-least_s // 60)} (minutes) or more, or a "
+            "shorter save by --save-s"
+        )
+
+
 def _directives(request: LaunchRequest) -> list[str]:
+    _check_notice(request)
     options: list[tuple[str, str | None]] = [
         (f"job-name={request.name}", None),
         (f"nodes={request.nodes}", None),
