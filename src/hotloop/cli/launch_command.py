@@ -85,9 +85,13 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.cli.show import check_outputs, emit, write_text
     from hotloop.core.errors import UsageError
     from hotloop.launch import TARGETS
+    from hotloop.launch.request import check_text
 
     if arguments.validate is not None:
         return _validate(arguments.validate)
+    for option, value in vars(arguments).items():
+        if isinstance(value, str):
+            check_text(f"--{option.replace('_', '-')}", value)
     check_outputs(arguments.output)
     if arguments.target is None:
         raise UsageError(f"--target is missing: give one of {', '.join(TARGETS)}")
@@ -161,8 +165,8 @@ def _read_request(arguments: argparse.Namespace, target: Target) -> LaunchReques
         time=arguments.time,
         image=arguments.image,
         volume=volume,
-        shm=_check_size(arguments.shm),
-        interface=_check_interface(arguments.interface),
+        shm=arguments.shm,
+        interface=arguments.interface,
         rdma=arguments.rdma,
         queue=arguments.queue,
         runtime=arguments.runtime or "torch-distributed",
@@ -215,26 +219,6 @@ def _name_of(words: tuple[str, ...]) -> str:
     script = next((word for word in words if word.endswith(".py")), "training")
     name = re.sub(r"[^a-z0-9]+", "-", PurePath(script).stem.lower()).strip("-")[:40].rstrip("-")
     return name if name[:1].isalpha() else f"train-{name}".rstrip("-")
-
-
-def _check_size(text: str | None) -> str | None:
-    import re
-
-    from hotloop.core.errors import UsageError
-
-    if text is not None and not re.fullmatch(r"[1-9]\d*(Mi|Gi|M|G)", text):
-        raise UsageError(f"--shm {text}: give a size such as 16Gi")
-    return text
-
-
-def _check_interface(text: str | None) -> str | None:
-    import re
-
-    from hotloop.core.errors import UsageError
-
-    if text is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", text):
-        raise UsageError(f"--interface {text}: give the name of one interface, such as eth1")
-    return text
 
 
 def _check_own(target: Target, text: str) -> None:

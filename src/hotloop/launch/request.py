@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields
 
+from hotloop.core.errors import UsageError
 from hotloop.core.save_notice import MARGIN_FACTOR, MARGIN_S, find_notice_s
 
 from .training_command import TrainingCommand
@@ -80,9 +82,30 @@ class Volume:
     path: str
 
 
+_KUBERNETES_NAME = (r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", "lower-case letters, digits, . and -")
+_SHAPES = {
+    "shm": (r"[1-9][0-9]*(Mi|Gi|M|G)", "a size such as 16Gi"),
+    "interface": (r"[A-Za-z0-9_.-]{1,15}", "the name of one interface, such as eth1"),
+    "rdma": (r"(?!nvidia\.com/gpu$)[a-z0-9.-]+/[A-Za-z0-9._-]+", "the name of a network device, such as rdma/ib"),
+    "queue": _KUBERNETES_NAME,
+    "runtime": _KUBERNETES_NAME,
+}
+"""Field -> what its text has to match, and what the user should give."""
+
+
+def check_text(option: str, text: str) -> None:
+    """Raises UsageError for what could leave its line in a script or a manifest, and for what says nothing."""
+    if not text.strip() or not text.isprintable():
+        raise UsageError(f"{option} {text!r}: give a text in one line, without control characters")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """One training on ``nodes`` alike. Without GPUs (``gpus_per_node`` 0) it trains on the CPU."""
+    """One training on ``nodes`` alike. Without GPUs (``gpus_per_node`` 0) it trains on the CPU.
+
+    Raises UsageError where a text has a line break or another control character, or has not the shape of its field.
+    The words of the command may have any: they are quoted.
+    """
 
     name: str
     command: TrainingCommand
@@ -113,6 +136,17 @@ class LaunchRequest:
     slurm_options: tuple[str, ...] = ()
     share: str | None = None
     """Of --target gpu-sharing: time-slicing or mig."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, option = getattr(self, field.name), f"--{field.name.removesuffix('s').replace('_', '-')}"
+            if isinstance(value, Volume):
+                value = (value.claim, value.path)
+            for text in (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ():
+                check_text(option, text)
+                shape, wanted = _SHAPES.get(field.name, ("", ""))
+                if shape and not re.fullmatch(shape, text):
+                    raise UsageError(f"{option} {text}: give {wanted}")
 
     @property
     def processes(self) -> int:

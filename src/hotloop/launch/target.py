@@ -54,6 +54,10 @@ class Target:
         for name in self.needs:
             if getattr(request, name) is None:
                 raise UsageError(f"--target {self.id} needs --{name.replace('_', '-')}; {NEEDED[name]}")
+        if self.suffix != ".yaml" and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", request.name):
+            raise UsageError(
+                f"--name {request.name}: use letters, digits, ., _ and -, beginning with a letter or digit"
+            )
         if self.suffix == ".yaml" and not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", request.name):
             raise UsageError(f"--name {request.name}: use lower-case letters, digits and -, beginning with a letter")
         if len(request.name) > MOST_NAME - len("-node-0-00000"):

@@ -117,7 +117,7 @@ def _directives(request: LaunchRequest) -> list[str]:
     own = {option.partition("=")[0] for option, _ in options}
     for given in request.slurm_options:
         name = given.partition("=")[0]
-        if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or "\n" in given:
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             raise UsageError(f"--slurm-option {given}: give NAME=VALUE with the long name, such as partition=gpu")
         if name in own:
             raise UsageError(f"--slurm-option {given}: the script sets {name} itself")
@@ -125,8 +125,21 @@ def _directives(request: LaunchRequest) -> list[str]:
     lines = []
     for option, why in options:
         lines += [f"# {line}" for line in (why or "").splitlines()]
-        lines.append(f"#SBATCH --{option}")
+        lines.append(f"#SBATCH --{_quote(option)}")
     return lines
+
+
+def _quote(option: str) -> str:
+    r"""As sbatch reads it, which splits a line at blanks and takes # for a comment, unless they are quoted.
+
+    >>> print(_quote("comment=#1 \"a\""), _quote("partition=gpu"))
+    comment="#1 \"a\"" partition=gpu
+    """
+    name, _, value = option.partition("=")
+    if not re.search(r"[\s\"'\\#]", value):
+        return option
+    escaped = re.sub(r'(["\\])', r"\\\1", value)
+    return f'{name}="{escaped}"'
 
 
 def _environment(request: LaunchRequest) -> list[str]:
