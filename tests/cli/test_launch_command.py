@@ -20,6 +20,8 @@ seq = 8192
 [run]
 micro_batch = 1
 global_batch = 256
+sharding = "fsdp"
+recompute = "full"
 [hardware]
 gpu = "h100-80g-sxm"
 count = {count}
@@ -53,6 +55,47 @@ def test_a_plan_gives_the_shape_of_the_nodes(tmp_path: Path, capsys: pytest.Capt
     assert (task["num_nodes"], task["resources"]["accelerators"]) == (8, "H100:8")
     plan.write_text(PLAN.format(count=4))
     assert yaml.safe_load(launch(capsys, "--target", "dstack", "--plan", str(plan), "--", "t.py")[1])["nodes"] == 1
+
+
+def test_a_plan_that_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN.format(count=64).replace("fsdp", "ddp").replace("full", "none"))
+    words = ("--target", "slurm", "--plan", str(plan), "--", "t.py")
+    code, out, err = launch(capsys, *words)
+    assert main(["plan", str(plan)]) == 0
+    told, planned = (
+        re.search(r"does not fit: ([\d.]+) GiB of ([\d.]+) GiB", text) for text in (err, capsys.readouterr().out)
+    )
+
+    assert (code, out) == (2, "")
+    assert told is not None
+    assert planned is not None
+    assert (round(float(told[1])), told[2]) == (float(planned[1]), planned[2])
+    assert f"a device; `hotloop plan {plan} --why-oom` ranks what saves memory" in err
+
+
+@pytest.mark.parametrize(
+    ("target", "more"), [("slurm", ()), ("job", ("--image", "a:1")), ("skypilot", ("--gpu", "h200"))]
+)
+def test_what_a_strategy_needs_and_cannot_do_is_said(
+    target: str, more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text('schema = "hotloop.strategy/1"\n[techniques.fsdp2]\n[techniques.fused-optimizer]\n')
+    words = ("--target", target, *SHAPE, *more, "--strategy", str(path), "--save-s", "1", "--cpus", "8", *COMMAND)
+    code, out, err = launch(capsys, *words)
+    notes = [
+        f"every node, or its container image, needs hotloop and the file {path}",
+        f"strategy {path}: fsdp2: by hotloop's Trainer or apply_strategy, not on an unmodified script",
+    ]
+
+    assert code == 0
+    assert err.splitlines() == [f"hotloop: warning: {note}" for note in notes]
+    lines = out.splitlines()
+    first = 1 if target == "slurm" else 0
+    assert lines[first : first + 2] == [f"# {note}" for note in notes]
+    path.write_text('schema = "hotloop.strategy/1"\n[techniques.fused-optimizer]\n')
+    assert "unmodified" not in launch(capsys, *words)[1]
 
 
 def test_a_whole_node_takes_all_its_cores_and_memory(capsys: pytest.CaptureFixture[str]) -> None:

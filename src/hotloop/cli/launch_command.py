@@ -98,7 +98,7 @@ def execute(arguments: argparse.Namespace) -> int:
     target = TARGETS[arguments.target]
     request = _read_request(arguments, target)
     target.check(request)
-    text = target.write(request)
+    text = target.draw(request)
     _check_own(target, text)
     for warning in target.find_warnings(request):
         emit(f"warning: {warning}")
@@ -124,8 +124,7 @@ def _read_request(arguments: argparse.Namespace, target: Target) -> LaunchReques
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     shares = target.id == "gpu-sharing"
     command = TrainingCommand(words=()) if shares else read_command(words, arguments.strategy)
-    if arguments.strategy is not None:
-        _check_strategy(arguments.strategy)
+    notes = () if arguments.strategy is None else _read_strategy(arguments.strategy)
     measured = Measured()
     if arguments.run is not None:
         from hotloop.pipeline.cluster_launch import measure_run
@@ -172,15 +171,21 @@ def _read_request(arguments: argparse.Namespace, target: Target) -> LaunchReques
         runtime=arguments.runtime or "torch-distributed",
         slurm_options=tuple(arguments.slurm_option),
         share=arguments.share,
+        notes=notes,
     )
 
 
-def _check_strategy(path: str) -> None:
-    """Refuse a strategy here that every node would refuse."""
+def _read_strategy(path: str) -> tuple[str, ...]:
+    """What the nodes need for it, and what of it they do not apply. Refuses here what every node would refuse."""
     from hotloop.apply import TECHNIQUES, check_strategy
-    from hotloop.core.strategy import load_strategy
+    from hotloop.core.strategy import describe_library_choices, load_strategy
 
-    check_strategy(load_strategy(path), TECHNIQUES, source=path)
+    strategy = check_strategy(load_strategy(path), TECHNIQUES, source=path)
+    library = [one.technique for one in strategy.choices if TECHNIQUES[one.technique].needs_library]
+    return (
+        f"every node, or its container image, needs hotloop and the file {path}",
+        *([f"strategy {path}: {describe_library_choices(library)}"] if library else []),
+    )
 
 
 def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[int, int, str | None, int | None, bool]:

@@ -89,7 +89,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--write-strategy",
         metavar="FILE",
-        help="write what was planned, or found best by --optimize, as a new strategy file for `hotloop run --strategy`",
+        help="write what was planned, or found best by --optimize, as a new strategy file; its comments say what of it "
+        "needs hotloop's Trainer or apply_strategy, and what `hotloop run --strategy` does to an unmodified script",
     )
     parser.add_argument("--params", type=float, metavar="N", help="zero: number of parameters, such as 175e9")
     parser.add_argument("--ranks", type=int, metavar="N", help="zero, module: number of data-parallel ranks (FSDP2)")

@@ -136,6 +136,8 @@ class LaunchRequest:
     slurm_options: tuple[str, ...] = ()
     share: str | None = None
     """Of --target gpu-sharing: time-slicing or mig."""
+    notes: tuple[str, ...] = ()
+    """What the user should know beforehand, and again who reads the manifest: one line each."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -183,7 +185,7 @@ def _draw_s(seconds: float) -> str:
 
 def find_warnings(request: LaunchRequest) -> tuple[str, ...]:
     """What the user should know before this is started."""
-    found = []
+    found = [*request.notes]
     if request.measured.save_s is None:
         found.append(f"the save time is unknown: {request.notice_reason}")
     cloud = request.cloud

@@ -45,6 +45,12 @@ class Target:
         """The manifest as text. Raises UsageError where the request does not fit this kind of cluster."""
         raise NotImplementedError
 
+    def draw(self, request: LaunchRequest) -> str:
+        """What ``write`` answers, under the notes of the request."""
+        text = self.write(request)
+        first = text[: text.index("\n") + 1] if text.startswith("#!") else ""
+        return "".join((first, *(f"# {note}\n" for note in request.notes), text[len(first) :]))
+
     def find_warnings(self, request: LaunchRequest) -> tuple[str, ...]:
         """What the user should know before this is started."""
         return find_warnings(request)
