@@ -198,7 +198,10 @@ def test_submit_starts_the_program_and_answers_its_exit_code(
     assert "#SBATCH --nodes=2" in (tmp_path / "train.sbatch").read_text()
     assert "running sbatch train.sbatch" in err
     (tmp_path / "train.sbatch").write_text("mine")
-    assert "train.sbatch exists and differs" in launch(capsys, "--target", "slurm", *SHAPE, "--submit", *COMMAND)[2]
+    assert (
+        "train.sbatch exists and holds something else"
+        in launch(capsys, "--target", "slurm", *SHAPE, "--submit", *COMMAND)[2]
+    )
 
 
 def test_submit_without_its_program_says_so(
@@ -224,6 +227,75 @@ def test_the_help_names_every_target(capsys: pytest.CaptureFixture[str]) -> None
 def test_an_unknown_target_is_a_usage_error() -> None:
     with pytest.raises(UsageError):
         TARGETS["none"]
+
+
+BASE = {
+    "job": ("--image", "a:1"),
+    "jobset": ("--image", "a:1"),
+    "skypilot": ("--gpu", "h200"),
+    "dstack": ("--gpu", "h200"),
+}
+OPTIONS = {
+    "gpu": "h100-80g-sxm",
+    "cpus": "4",
+    "save_s": "7",
+    "spot": "gcp",
+    "time": "2-0",
+    "slurm_option": "partition=gpu",
+    "image": "b:1",
+    "volume": "runs:/storage",
+    "shm": "8Gi",
+    "interface": "eth1",
+    "rdma": "rdma/ib",
+    "queue": "team",
+    "runtime": "own",
+    "share": "mig",
+    "name": "other",
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_option_changes_the_manifest_or_is_refused(
+    target: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--target", target, *SHAPE, *BASE.get(target, ())) if target != "gpu-sharing" else ("--target", target)
+    given = (f"--{option.replace('_', '-')}", OPTIONS[option])
+    command = () if target == "gpu-sharing" else COMMAND
+    _, plain, _ = launch(capsys, *words, *command)
+    code, out, err = launch(capsys, *words, *given, *command)
+
+    if option in TARGETS[target].takes:
+        assert "does not use" not in err
+        assert target == "gpu-sharing" or (code == 0 and out != plain)
+        return
+    assert (code, out) == (2, "")
+    users = ", ".join(one.id for one in TARGETS.values() if option in one.takes)
+    assert err == (f"hotloop: --target {target} does not use {given[0]}: leave it out, or take a target of: {users}\n")
+
+
+def test_gpu_sharing_takes_no_training(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = launch(capsys, "--target", "gpu-sharing", "--gpu", "h200", *COMMAND)
+
+    assert "does not use a training command: leave it out, or take a target of: dstack, job" in err
+
+
+def test_a_file_is_never_replaced_by_another_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "own.sbatch"
+    words = ("--target", "slurm", *SHAPE, "-o", str(own))
+    assert [launch(capsys, *words, *COMMAND)[0] for _ in range(2)] == [0, 0]
+    before = own.read_text()
+    code, _, err = launch(capsys, *words, "--cpus", "8", *COMMAND)
+
+    assert code == 2
+    assert f"{own} exists and holds something else: remove it, or give another name" in err
+    assert own.read_text() == before
+
+
+def test_variables_before_the_command_become_those_of_the_training(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = launch(capsys, "--target", "slurm", *SHAPE, "--", "A=x y", "python", "train.py")
+
+    assert """"$node" env 'A=x y' python -m torch.distributed.run train.py &""" in out
 
 
 SAVING = """

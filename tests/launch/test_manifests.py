@@ -205,7 +205,23 @@ def test_slurm_refuses_a_notice_that_sbatch_does_not_take() -> None:
         TARGETS["slurm"].write(make_request(save_s=40_000.0))
 
 
-@pytest.mark.parametrize("option", ["nodes=4", "signal=USR1@3", "Bad=1", "a=b\n#SBATCH --x"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "nodes=4",
+        "signal=USR1@3",
+        "Bad=1",
+        "a=b\n#SBATCH --x",
+        "partition",
+        "partition=",
+        "hold=",
+        "time=1",
+        "no-requeue",
+        "cpus-per-task=4",
+        "sig=USR1@3",
+        "ntasks=9",
+    ],
+)
 def test_slurm_refuses_an_option_that_it_sets_itself_or_cannot_read(option: str) -> None:
     with pytest.raises(UsageError, match="--slurm-option"):
         TARGETS["slurm"].write(make_request(slurm_options=(option,)))

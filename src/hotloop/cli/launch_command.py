@@ -82,9 +82,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.show import check_outputs, emit, write_text
+    from hotloop.cli.show import check_outputs, emit, write_new
     from hotloop.core.errors import UsageError
-    from hotloop.launch import TARGETS
+    from hotloop.launch import TARGETS, check_options
     from hotloop.launch.request import check_text
 
     if arguments.validate is not None:
@@ -96,6 +96,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.target is None:
         raise UsageError(f"--target is missing: give one of {', '.join(TARGETS)}")
     target = TARGETS[arguments.target]
+    options = sorted(set().union(*(one.takes for one in TARGETS.values())))
+    check_options(target, [name for name in options if getattr(arguments, name) not in (None, [])])
     request = _read_request(arguments, target)
     target.check(request)
     text = target.draw(request)
@@ -103,7 +105,7 @@ def execute(arguments: argparse.Namespace) -> int:
     for warning in target.find_warnings(request):
         emit(f"warning: {warning}")
     if arguments.output is not None:
-        write_text(arguments.output, text)
+        write_new(arguments.output, text)
     if arguments.submit:
         return _submit(target, text, arguments.output or f"{request.name}{target.suffix}")
     if arguments.output is None:
@@ -246,7 +248,7 @@ def _submit(target: Target, text: str, name: str) -> int:
     import subprocess
     from pathlib import Path
 
-    from hotloop.cli.show import emit, write_text
+    from hotloop.cli.show import emit, write_new
     from hotloop.core.errors import CommandNotStarted, UsageError
 
     if target.submit is None:
@@ -257,9 +259,7 @@ def _submit(target: Target, text: str, name: str) -> int:
             exit_code=127,
         )
     path = Path(name)
-    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != text:
-        raise UsageError(f"{path} exists and differs: remove it, or name another file by --output")
-    write_text(str(path), text)
+    write_new(str(path), text)
     emit(f"wrote {path}; running {' '.join((*target.submit, str(path)))}")
     return subprocess.run([*target.submit, str(path)], check=False).returncode
 

@@ -11,6 +11,10 @@ from hotloop.core.errors import UsageError
 from .request import LaunchRequest, find_warnings
 from .yaml_text import Noted, draw_yaml
 
+TRAINING_OPTIONS = frozenset(
+    {"plan", "nodes", "gpus_per_node", "cpus", "strategy", "run", "save_s", "interface", "name", "command"}
+)
+"""Options that every target uses which starts a training."""
 MASTER_PORT = 29500
 MOST_NAME = 63
 _GPU_NAMES = {
@@ -35,6 +39,8 @@ class Target:
     id: ClassVar[str]
     summary: ClassVar[str]
     suffix: ClassVar[str] = ".yaml"
+    takes: ClassVar[frozenset[str]]
+    """Options of the command line that change what ``write`` answers, or what the user is warned of."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Fields of the request that have to be given."""
     submit: ClassVar[tuple[str, ...] | None] = None

@@ -8,10 +8,17 @@ import shlex
 from hotloop.core.errors import UsageError
 from hotloop.launch.node_script import assign_script
 from hotloop.launch.request import STOPPED_CODE, LaunchRequest, find_core_warning
-from hotloop.launch.target import Target, training_environment
+from hotloop.launch.target import TRAINING_OPTIONS, Target, training_environment
 
 FIRST_PORT, PORTS = 10000, 20000
 """Below the ports that Linux gives to outgoing connections."""
+BY_OPTION = {"time": "--time", "cpus-per-task": "--cpus"}
+"""Option of sbatch -> the launcher's own, by which alone it is set. sbatch takes the beginning of a name as well."""
+VALUELESS = frozenset(
+    {"contiguous", "exclusive", "get-user-env", "hold", "ignore-pbs", "nice", "no-kill", "overcommit", "oversubscribe"}
+    | {"quiet", "reboot", "spread-job", "test-only", "use-min-nodes", "verbose", "wait"}
+)
+"""Options of sbatch that need no value: https://slurm.schedmd.com/sbatch.html"""
 PROBE_S = 60
 """For a node to answer."""
 MOST_NOTICE_S = 65_535
@@ -24,6 +31,7 @@ class Slurm(Target):
     id = "slurm"
     summary = "an sbatch script: torchrun on every node, saves and requeues itself before its time ends"
     suffix = ".sbatch"
+    takes = TRAINING_OPTIONS | {"gpu", "time", "slurm_option"}
     submit = ("sbatch",)
 
     def find_warnings(self, request: LaunchRequest) -> tuple[str, ...]:
@@ -114,13 +122,17 @@ def _directives(request: LaunchRequest) -> list[str]:
             "limits such as that of locked memory (pinned buffers) are the node's, not the login shell's",
         ),
     ]
-    own = {option.partition("=")[0] for option, _ in options}
+    own = {option.partition("=")[0] for option, _ in options} | set(BY_OPTION)
     for given in request.slurm_options:
-        name = given.partition("=")[0]
+        name, equals, value = given.partition("=")
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             raise UsageError(f"--slurm-option {given}: give NAME=VALUE with the long name, such as partition=gpu")
-        if name in own:
-            raise UsageError(f"--slurm-option {given}: the script sets {name} itself")
+        taken = next((one for one in sorted(own) if one.startswith(name.removeprefix("no-"))), None)
+        if taken is not None:
+            instead = f", by {BY_OPTION[taken]}" if taken in BY_OPTION else ""
+            raise UsageError(f"--slurm-option {given}: the script sets {taken} itself{instead}")
+        if not value and (equals or name not in VALUELESS):
+            raise UsageError(f"--slurm-option {given}: {name} needs a value, such as partition=gpu")
         options.append((given, None))
     lines = []
     for option, why in options:
