@@ -120,7 +120,7 @@ def test_the_strategy_of_the_best_option_is_written_once(
     assert written.get("activation-checkpointing") is not None
     before = out.read_text()
     assert main(["plan", workload_file, "--write-strategy", str(out)]) == 2
-    assert "planned.toml: it exists; remove it, or give another name" in capsys.readouterr().err
+    assert "planned.toml exists and holds something else: remove it, or give another name" in capsys.readouterr().err
     assert out.read_text() == before
 
 

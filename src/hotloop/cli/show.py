@@ -222,6 +222,16 @@ def write_text(path: str, text: str) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
+def write_new(path: str, text: str) -> None:
+    """Write a whole file, unless it holds this text already. Raises UsageError where it holds anything else."""
+    from pathlib import Path
+
+    target = Path(path)
+    if target.exists() and not (target.is_file() and target.read_bytes() == text.encode()):
+        raise UsageError(f"{path} exists and holds something else: remove it, or give another name")
+    write_text(path, text)
+
+
 def has_serious_fault(report: Report) -> bool:
     """True when a fault of severity high or medium was found."""
     from hotloop.core.findings import Kind, Severity

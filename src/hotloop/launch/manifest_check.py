@@ -14,6 +14,8 @@ from hotloop.core.errors import UsageError
 from hotloop.core.manifest_tables import TABLES, known_fields, read_types
 from hotloop.core.spelling import suggest_known
 
+from .training_command import LAYOUT_VARIABLES
+
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
 _DEVICE = re.compile(r"(gpu|nvidia\.com/gpu|amd\.com/gpu)")
 
@@ -157,14 +159,12 @@ def _describe(value: Any) -> str:
 
 # What a table of fields cannot say.
 
-RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
-
 
 def _check_meaning(document: Any, schema: str) -> Iterator[str]:
     if schema == "trainjob":
         trainer = _get(document, "spec", "trainer")
         for at, entry in enumerate(_rows(trainer, "env")):
-            if _get(entry, "name") in RESERVED:
+            if _get(entry, "name") in LAYOUT_VARIABLES:
                 yield f"spec.trainer.env[{at}].name: {entry['name']} is reserved, because Kubeflow sets it"
         yield from _check_devices(_get(trainer, "resourcesPerNode"), "spec.trainer.resourcesPerNode")
     if schema == "job":

@@ -34,6 +34,7 @@ MIG_PROFILES: dict[str, dict[int, tuple[str, int]]] = {
 class GpuSharing(Target):
     id = "gpu-sharing"
     summary = "how many such trainings fit on one GPU: configuration of time-slicing, or of MIG with --share mig"
+    takes = frozenset({"plan", "gpu", "run", "share", "name"})
     needs = ("gpu", "gpu_bytes")
     submit = ("kubectl", "create", "-f")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotloop.launch.pods import describe_failures, describe_layout, describe_metadata, describe_pod
+from hotloop.launch.pods import POD_OPTIONS, describe_failures, describe_layout, describe_metadata, describe_pod
 from hotloop.launch.request import LaunchRequest
 from hotloop.launch.target import MASTER_PORT, Target, draw_documents
 from hotloop.launch.yaml_text import Noted
@@ -16,6 +16,7 @@ BACKOFF_PER_NODE = 6
 class PlainJob(Target):
     id = "job"
     summary = "a Kubernetes Job (batch/v1), with a headless Service for several nodes"
+    takes = POD_OPTIONS
     needs = ("image",)
     submit = ("kubectl", "create", "-f")
     schema = "job"

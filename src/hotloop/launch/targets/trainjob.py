@@ -6,6 +6,7 @@ from typing import Any
 
 from hotloop.launch.pods import (
     CONTAINER,
+    POD_OPTIONS,
     SHELL,
     describe_metadata,
     describe_placement,
@@ -23,6 +24,7 @@ from hotloop.launch.yaml_text import Noted
 class TrainJob(Target):
     id = "trainjob"
     summary = "a Kubeflow TrainJob (trainer.kubeflow.org/v1alpha1)"
+    takes = POD_OPTIONS | {"runtime"}
     submit = ("kubectl", "create", "-f")
     schema = "trainjob"
 
