@@ -226,8 +226,10 @@ def write_new(path: str, text: str) -> None:
     """Write a whole file, unless it holds this text already. Raises UsageError where it holds anything else."""
     from pathlib import Path
 
+    from hotloop.core.output_file import is_special
+
     target = Path(path)
-    if target.exists() and not (target.is_file() and target.read_bytes() == text.encode()):
+    if not is_special(path) and target.exists() and not (target.is_file() and target.read_bytes() == text.encode()):
         raise UsageError(f"{path} exists and holds something else: remove it, or give another name")
     write_text(path, text)
 
