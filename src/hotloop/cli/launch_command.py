@@ -92,6 +92,8 @@ def execute(arguments: argparse.Namespace) -> int:
     for option, value in vars(arguments).items():
         if isinstance(value, str):
             check_text(f"--{option.replace('_', '-')}", value)
+    if arguments.output == "-":
+        arguments.output = None
     check_outputs(arguments.output)
     if arguments.target is None:
         raise UsageError(f"--target is missing: give one of {', '.join(TARGETS)}")
