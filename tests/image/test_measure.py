@@ -11,7 +11,7 @@ import pytest
 
 from hotloop.core.errors import UsageError
 from hotloop.core.image import ImageContents, ImageReport, ScenarioTimes
-from hotloop.image.measure import Measured, Request, count_saved_ns, judge, measure_image
+from hotloop.image.measure import ImageRequest, MeasuredImage, count_saved_ns, judge, measure_image
 from hotloop.image.workspace import PREFIX
 from hotloop.image.write import write_recipe
 from hotloop.report import render
@@ -33,10 +33,10 @@ def make_context(folder: Path, dockerfile: str = DOCKERFILE) -> Path:
     return context
 
 
-def measure(context: Path, builder: FakeBuilder, **more: Any) -> Measured:
+def measure(context: Path, builder: FakeBuilder, **more: Any) -> MeasuredImage:
     work = context.parent / "work"
     work.mkdir(exist_ok=True)
-    request = Request(
+    request = ImageRequest(
         context=context,
         dockerfile=context / "Dockerfile",
         builder=builder,

@@ -16,7 +16,7 @@ from hotloop.core.errors import UsageError
 from hotloop.launch import TARGETS
 from hotloop.launch.manifest_check import check_manifest, find_schema
 from hotloop.launch.node_script import NODE_SCRIPT
-from hotloop.launch.request import CLOUDS, LaunchRequest, Measured, Volume
+from hotloop.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
 
 from .build_request import make_request
 
@@ -252,7 +252,7 @@ def test_a_name_that_kubernetes_refuses_is_one_error(name: str) -> None:
 
 def make_shared(busy_ratio: float | None, peak_gib: float | None, **fields: Any) -> LaunchRequest:
     peak = None if peak_gib is None else int(peak_gib * 2**30)
-    measured = Measured(peak_bytes=peak, busy_ratio=busy_ratio)
+    measured = MeasuredRun(peak_bytes=peak, busy_ratio=busy_ratio)
     return make_request(**{"measured": measured, "gpu_bytes": int(79.1 * 2**30), **fields})
 
 

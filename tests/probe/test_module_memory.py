@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hotloop.plan.module_trace import make_request, read_tensors
-from hotloop.probe.module_memory import BadRequest
+from hotloop.probe.module_memory import BadModuleRequest
 from hotloop.probe.module_memory import trace as run_trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,7 +157,7 @@ def test_cuda_keeps_bool_masks_and_no_attention_matrix(script: Path) -> None:
     ],
 )
 def test_what_cannot_be_traced_is_one_line_with_its_place(script: Path, function: str, words: tuple[str, ...]) -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(BadModuleRequest) as caught:
         trace(script, function, "float32[64,256]")
     error = str(caught.value)
     assert "\n" not in error

@@ -9,7 +9,7 @@ from pathlib import Path
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS
 from hotloop.observe.writer import FrameWriter
 from hotloop.pipeline.recordings import count_rows
-from hotloop.remote.store import Store
+from hotloop.remote.store import RemoteStore
 from hotloop.remote.uploader import Uploader
 from hotloop.trace.recording import read_run
 
@@ -46,7 +46,7 @@ class Node:
         (self.folder / "outcome.json").write_text(json.dumps({"exit_code": 0, "signal": None}))
 
     def uploader(self, url: str, *, run_id: str | None = None, is_running: bool = True, attempts: int = 8) -> Uploader:
-        store = Store(url, attempts=attempts)
+        store = RemoteStore(url, attempts=attempts)
         return Uploader(self.folder, store, run_id=run_id, count_rows=count_rows, is_running=is_running)
 
 

@@ -20,7 +20,7 @@ MOST_DRIFT_PPM = 1_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ClockLine:
     """Difference of two clocks: ``offset_ns`` at ``middle_ns`` of the first one, which the other gains by ``drift``."""
 
     offset_ns: float
@@ -32,7 +32,7 @@ class Line:
     steps_count: int
 
 
-def fit_line(at_ns: npt.ArrayLike, difference_ns: npt.ArrayLike) -> Line | None:
+def fit_line(at_ns: npt.ArrayLike, difference_ns: npt.ArrayLike) -> ClockLine | None:
     """A line through n differences of two clocks (ns) at times of the first one (ns, ascending); None with too few.
 
     Robust: up to a quarter of the steps may have ended late on one side. The uncertainty is half of the middle half of
@@ -65,7 +65,7 @@ def fit_line(at_ns: npt.ArrayLike, difference_ns: npt.ArrayLike) -> Line | None:
     # those above it is binomial.
     low = max(0, int((count - 1) / 2 - SIGNIFICANT * np.sqrt(count) / 2))
     median_error = float(np.abs(np.sort(left)[[low, count - 1 - low]] - middle_ns).max())
-    return Line(
+    return ClockLine(
         offset_ns=base + middle_ns,
         drift=drift,
         middle_ns=float(middle),

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from hotloop.core.analysis import RankAnalysis
 from hotloop.core.hosts import HostClock
 
-from .clock_line import MOST_DRIFT_PPM, Line, fit_line
+from .clock_line import MOST_DRIFT_PPM, ClockLine, fit_line
 from .process import ProcessAnalysis
 from .segments import IntColumn
 
@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 class Clock:
     """One host's clock on the way to the reference's: the lines to be subtracted, one after another."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[ClockLine, ...]
     uncertainty_ns: float
 
     def correct(self, wall_ns: float) -> float:
@@ -114,7 +114,7 @@ def may_train_together(a: Together, b: Together) -> bool:
     return len(sizes) == 1 and len(set(ranks)) == len(ranks) and None not in ranks and len(names) <= 1
 
 
-def compare_clocks(a: _Ends, b: _Ends) -> Line | None:
+def compare_clocks(a: _Ends, b: _Ends) -> ClockLine | None:
     """How far the clock of b's host is ahead of that of a's; None without shared steps that end together.
 
     Every moment of a step's end is tried and the one with the least spread taken: which one the exchange belongs to is

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hotloop.launch.request import LaunchRequest
-    from hotloop.launch.target import Target
+    from hotloop.launch.target import LaunchTarget
 
 ORDER, SUMMARY = 12, "write what starts a training on a cluster, and start it"
 LARGEST_MANIFEST = 4 << 20
@@ -117,19 +117,19 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_request(arguments: argparse.Namespace, target: Target) -> LaunchRequest:
+def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> LaunchRequest:
     from dataclasses import replace
 
     from hotloop.cli.show import check_counts
     from hotloop.core.errors import UsageError
-    from hotloop.launch.request import CLOUDS, LaunchRequest, Measured, Volume
+    from hotloop.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
     from hotloop.launch.training_command import TrainingCommand, read_command
 
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     shares = target.id == "gpu-sharing"
     command = TrainingCommand(words=()) if shares else read_command(words, arguments.strategy)
     notes = () if arguments.strategy is None else _read_strategy(arguments.strategy)
-    measured = Measured()
+    measured = MeasuredRun()
     if arguments.run is not None:
         from hotloop.pipeline.cluster_launch import measure_run
 
@@ -230,7 +230,7 @@ def _name_of(words: tuple[str, ...]) -> str:
     return name if name[:1].isalpha() else f"train-{name}".rstrip("-")
 
 
-def _check_own(target: Target, text: str) -> None:
+def _check_own(target: LaunchTarget, text: str) -> None:
     """Every manifest is checked by the same tables as a user's own, where PyYAML is there to read it back."""
     from importlib.util import find_spec
 
@@ -244,7 +244,7 @@ def _check_own(target: Target, text: str) -> None:
         raise InvariantError(f"the manifest of {target.id} is wrong, which is a fault of hotloop: {wrong[0]}")
 
 
-def _submit(target: Target, text: str, name: str) -> int:
+def _submit(target: LaunchTarget, text: str, name: str) -> int:
     """Write it to a file and start it. Answers the program's exit code."""
     import shutil
     import subprocess

@@ -23,7 +23,7 @@ FILE_KINDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
+class LintEdit:
     """Text in place of what stands between two positions, the second exclusive.
 
     Lines and columns are 1-based, columns in characters. Equal positions insert.
@@ -50,7 +50,7 @@ class LintFinding:
     line: int
     message: str
     advice: str
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[LintEdit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 from hotloop.core.errors import UsageError
 from hotloop.core.output_file import open_whole
 
-from .recipe import Recipe
+from .recipe import BuildRecipe
 
 
-def write_recipe(before: Recipe, after: Recipe, dockerfile: Path, ignore: Path) -> tuple[Path, ...]:
+def write_recipe(before: BuildRecipe, after: BuildRecipe, dockerfile: Path, ignore: Path) -> tuple[Path, ...]:
     """The files that were changed, each written whole.
 
     Raises UsageError, and writes nothing, where one is no longer what was measured.

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from hotloop.core.catalogue import Catalogue
 from hotloop.core.errors import UsageError
 
-from .target import Target
+from .target import LaunchTarget
 
-TARGETS: Catalogue[Target] = Catalogue(Target, "hotloop.launch.targets")
+TARGETS: Catalogue[LaunchTarget] = Catalogue(LaunchTarget, "hotloop.launch.targets")
 
 
-def check_options(target: Target, given: Iterable[str]) -> None:
+def check_options(target: LaunchTarget, given: Iterable[str]) -> None:
     """Raises UsageError for an option (as of ``Target.takes``) that this target would ignore."""
     for name in given:
         if name not in target.takes:

@@ -62,7 +62,7 @@ CLOUDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredRun:
     """What a recorded run tells about the next one; None where it was not measured."""
 
     save_s: float | None = None
@@ -112,7 +112,7 @@ class LaunchRequest:
     nodes: int
     gpus_per_node: int
     processes_per_node: int
-    measured: Measured
+    measured: MeasuredRun
     gpu: str | None = None
     """A device of `hotloop plan`, or the cluster's own name of it."""
     is_whole_node: bool = False

@@ -33,7 +33,7 @@ _GPU_NAMES = {
 """Device of `hotloop plan` -> its name in SkyPilot's catalogue."""
 
 
-class Target:
+class LaunchTarget:
     """One kind of cluster. ``submit`` is the command that takes the manifest's file; None where nothing is started."""
 
     id: ClassVar[str]

@@ -15,7 +15,7 @@ _HEREDOC = re.compile(r"<<-?\s*([\"']?)(\w+)\1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class BatchOption:
     """An option of a ``#SBATCH`` line by its long name; ``value`` is empty for a flag.
 
     ``written`` is its word. A word that belongs to no option has no name.
@@ -28,7 +28,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ShellCommand:
     """A logical line of the script, continued lines joined; ``line`` is its first."""
 
     text: str
@@ -42,13 +42,13 @@ class Batch:
     ``save_s`` is how long a checkpoint takes, if that is known.
     """
 
-    options: tuple[Option, ...]
+    options: tuple[BatchOption, ...]
     late: tuple[tuple[int, str], ...]
-    commands: tuple[Command, ...]
+    commands: tuple[ShellCommand, ...]
     text: str
     save_s: float | None = None
 
-    def option(self, name: str) -> Option | None:
+    def option(self, name: str) -> BatchOption | None:
         """The option as sbatch takes it: the last one of that name."""
         return next((one for one in reversed(self.options) if one.name == name), None)
 
@@ -71,7 +71,7 @@ class Batch:
             return None
         return match.group(2).upper(), int(match.group(3) or 60), "B" in match.group(1)
 
-    def find(self, pattern: str) -> list[Command]:
+    def find(self, pattern: str) -> list[ShellCommand]:
         """Commands whose text has the pattern."""
         return [one for one in self.commands if re.search(pattern, one.text)]
 
@@ -79,7 +79,7 @@ class Batch:
 def parse_batch(file: SourceFile, around: Surroundings) -> Batch | None:
     """None where sbatch would read no option: a script that only writes such files."""
     lines = file.text.split("\n")
-    options: list[Option] = []
+    options: list[BatchOption] = []
     late: list[tuple[int, str]] = []
     commands = list(_list_commands(lines))
     first = commands[0].line if commands else len(lines) + 1
@@ -98,7 +98,7 @@ def parse_batch(file: SourceFile, around: Surroundings) -> Batch | None:
     )
 
 
-def _list_commands(lines: Sequence[str]) -> Iterator[Command]:
+def _list_commands(lines: Sequence[str]) -> Iterator[ShellCommand]:
     """Logical lines that are no comments; the bodies of heredocs and quotes belong to their command."""
     at = 0
     while at < len(lines):
@@ -126,7 +126,7 @@ def _list_commands(lines: Sequence[str]) -> Iterator[Command]:
                     text += "\n" + "\n".join(lines[at : end + 1])
                     at = end + 1
                 break
-        yield Command(text=text.replace("\\\n", " \n"), line=first + 1)
+        yield ShellCommand(text=text.replace("\\\n", " \n"), line=first + 1)
 
 
 def _is_open(text: str, quote: str) -> bool:
@@ -137,7 +137,7 @@ def _is_open(text: str, quote: str) -> bool:
     return plain.count(quote) % 2 == 1
 
 
-def _read_options(text: str, line: int) -> Iterator[Option]:
+def _read_options(text: str, line: int) -> Iterator[BatchOption]:
     try:
         words = shlex.split(text, comments=True)
     except ValueError:
@@ -153,9 +153,9 @@ def _read_options(text: str, line: int) -> Iterator[Option]:
             name, value = SHORT.get(word[1], word[1]), word[2:].removeprefix("=")
             equals = "=" if value or word[1] in FLAGS else ""
         else:
-            yield Option(name="", value="", line=line, written=word)
+            yield BatchOption(name="", value="", line=line, written=word)
             continue
         if not equals and following is not None:
             value = following
             at += 1
-        yield Option(name=name, value=value, line=line, written=word)
+        yield BatchOption(name=name, value=value, line=line, written=word)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
-from hotloop.core.lint import Edit, LintFinding
+from hotloop.core.lint import LintEdit, LintFinding
 from hotloop.core.output_file import open_whole
 
 from .files import find_encoding
@@ -82,7 +82,7 @@ def write_repairs(repairs: Iterable[Repair]) -> None:
             raise UsageError(f"cannot write {one.path}: {error.strerror}") from error
 
 
-def _locate(edit: Edit, text: str, starts: list[int], newline: str) -> tuple[int, int, str]:
+def _locate(edit: LintEdit, text: str, starts: list[int], newline: str) -> tuple[int, int, str]:
     """The edit as offsets; one behind the last line begins a line of its own."""
     new = edit.text.replace("\n", newline)
     bom = 1 if text.startswith("\ufeff") else 0

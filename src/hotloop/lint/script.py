@@ -23,7 +23,7 @@ _NOT_OPTIMIZER = re.compile(r"(?i)sched|scaler|env|prof|warmup|meter|bar|logger|
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class LoopStep:
     """What runs once per step: a loop, or a function that a loop calls. ``body`` holds its statements.
 
     ``backwards`` and ``steps`` are the calls of backward and of an optimizer's step that run inside.
@@ -42,7 +42,7 @@ class Step:
         return self.container.body
 
 
-class Script:
+class LintedScript:
     """A parsed file, with indexes that rules share.
 
     ``start`` is the job that warns it by a signal which nothing handles, if a file beside it is one.
@@ -238,13 +238,13 @@ class Script:
         return found
 
     @cached_property
-    def training(self) -> list[Step]:
+    def training(self) -> list[LoopStep]:
         """The steps of the file's trainings, each once."""
-        found: dict[ast.AST, Step] = {}
+        found: dict[ast.AST, LoopStep] = {}
         for backward in self.backwards:
             for container, loop in self._find_steps(backward):
                 if container not in found:
-                    found[container] = Step(
+                    found[container] = LoopStep(
                         container=container,
                         scope=container if isinstance(container, FUNCTIONS) else self.scope(container),
                         backwards=tuple(one for one in self.backwards if self.within(one, container)),
@@ -307,7 +307,7 @@ TORCH_OPTIMIZERS = tuple(
 )
 
 
-def parse_script(file: SourceFile, around: Surroundings) -> Script | None:
+def parse_script(file: SourceFile, around: Surroundings) -> LintedScript | None:
     """None for a file that has nothing to do with torch. Raises NotRead where Python itself could not read it."""
     if "torch" not in file.text and "signal" not in file.text:
         return None
@@ -319,7 +319,7 @@ def parse_script(file: SourceFile, around: Surroundings) -> Script | None:
         raise NotRead(f"not Python ({error})") from None
     except (RecursionError, MemoryError):
         raise NotRead("nested too deeply to be read") from None
-    return Script(file.path, file.text, tree, around.starts.get(file.path))
+    return LintedScript(file.path, file.text, tree, around.starts.get(file.path))
 
 
 def _is_behind(statement: ast.AST, loop: ast.AST) -> bool:

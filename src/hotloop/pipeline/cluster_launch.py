@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
-from hotloop.launch.request import Measured
+from hotloop.launch.request import MeasuredRun
 from hotloop.pipeline.launches import read_training
 from hotloop.plan.memory import predict_memory
 from hotloop.plan.workload_file import read_workload_file
@@ -25,7 +25,7 @@ class NodeShape:
     is_whole_node: bool = False
 
 
-def measure_run(run: str) -> Measured:
+def measure_run(run: str) -> MeasuredRun:
     """Times and memory of the run's largest training, each of the worst rank. Raises RecordingError."""
     training, _ = read_training(run)
     ranks = training.analysis.ranks
@@ -38,7 +38,7 @@ def measure_run(run: str) -> Measured:
     ]
     peaks = [rank.memory_peak_bytes for rank in ranks if rank.memory_peak_bytes is not None]
     on_device = training.analysis.accelerator
-    return Measured(
+    return MeasuredRun(
         save_s=max(saves) / 1e9 if saves else None,
         step_s=max(rank.step_mean_ns for rank in ranks) / 1e9,
         peak_bytes=max(peaks) if peaks and on_device else None,

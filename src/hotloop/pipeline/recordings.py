@@ -13,7 +13,7 @@ from hotloop.core.redact import redact_text
 from hotloop.remote.fetch import default_cache, fetch_run, is_store
 from hotloop.remote.follow import UploadProcess, process_words
 from hotloop.remote.outcome import Uploaded, count_uploaded, write_uploaded
-from hotloop.remote.store import Store, check_driver, protocol_of
+from hotloop.remote.store import RemoteStore, check_driver, protocol_of
 from hotloop.remote.uploader import PrefixTaken, Uploader, hold_folder, read_state
 from hotloop.trace.recording import find_run, read_tail
 
@@ -104,7 +104,7 @@ def upload_run(
         while True:
             try:
                 if uploader is None:
-                    store = Store(url)
+                    store = RemoteStore(url)
                     uploader = Uploader(folder, store, run_id=run_id, count_rows=count_rows, is_running=False)
                 uploader.join()
                 uploader.upload(ended=True)

@@ -39,7 +39,7 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 VALUE_ERRORS = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
 
 
-class BadRequest(Exception):
+class BadModuleRequest(Exception):
     """What the user gave cannot be traced: the text is for the user."""
 
 
@@ -53,7 +53,7 @@ def main(given: str, result: str) -> int:
     )  # torch's own, where modules are copied
     try:
         answer = trace(request)
-    except BadRequest as error:
+    except BadModuleRequest as error:
         answer = {"error": str(error)}
     Path(result).write_text(json.dumps(answer), encoding="utf-8")
     return 0
@@ -132,7 +132,7 @@ class Tracer:
         ):
             model = self.build()
             if not isinstance(model, torch.nn.Module):
-                raise BadRequest(
+                raise BadModuleRequest(
                     f"{self.request['function']}() returned {type(model).__name__}; it must return a module"
                 )
             if self.request["precision"] == "pure-bf16":
@@ -140,7 +140,7 @@ class Tracer:
             blocks = find_blocks(model)
             if block_count is not None:
                 if blocks is None or len(blocks[1]) < AT_LEAST_BLOCKS:
-                    raise BadRequest("the model has no list of four or more equal blocks to extrapolate from")
+                    raise BadModuleRequest("the model has no list of four or more equal blocks to extrapolate from")
                 del blocks[1][block_count:]
             if blocks is not None:
                 ledger.walk.blocks = name_positions(blocks[1])
@@ -191,7 +191,7 @@ class Tracer:
         name, settings = OPTIMIZERS[self.request["optimizer"]]
         trained = [one for one in model.parameters() if one.requires_grad]
         if not trained:
-            raise BadRequest("no parameter of the model requires a gradient: there is nothing to train")
+            raise BadModuleRequest("no parameter of the model requires a gradient: there is nothing to train")
         foreach = self.request["device"] == "cuda"
         optimizer = getattr(torch.optim, name)(trained, lr=1e-3, foreach=foreach, **settings)
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.request["precision"])
@@ -221,7 +221,7 @@ def find_loss(output: Any) -> tuple[torch.Tensor, str]:
         return loss, "the loss is the output's own"
     tensors = [one for one in tree_leaves(output) if isinstance(one, torch.Tensor) and one.requires_grad]
     if not tensors:
-        raise BadRequest(f"the model returned {type(output).__name__} without a tensor that requires a gradient")
+        raise BadModuleRequest(f"the model returned {type(output).__name__} without a tensor that requires a gradient")
     if tensors[0].dim() == 0:
         return tensors[0], "the loss is the first scalar of the output"
     shape = ", ".join(map(str, tensors[0].shape))
@@ -356,13 +356,13 @@ def draw_peak(peak: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def explain(function: str) -> Iterator[None]:
-    """What the user's code raises -> one BadRequest with its line."""
+    """What the user's code raises -> one BadModuleRequest with its line."""
     try:
         yield
-    except BadRequest:
+    except BadModuleRequest:
         raise
     except VALUE_ERRORS as error:
-        raise BadRequest(
+        raise BadModuleRequest(
             f"{_user_line(error)} needs the values of a tensor ({error.func}), and a plan has only shapes: compute with"
             " tensors of fixed shapes there (torch.where, a fixed capacity of each expert), or take numbers from Python"
         ) from error
@@ -370,7 +370,7 @@ def explain(function: str) -> Iterator[None]:
         what = str(error).splitlines()[0][:300] if str(error) else ""
         advice = "; leave the model on the CPU: --gpu says what it is planned for" if "cuda" in what.lower() else ""
         where = _user_line(error) or f"{function}()"
-        raise BadRequest(f"{where} raised {type(error).__name__}: {what}{advice}") from error
+        raise BadModuleRequest(f"{where} raised {type(error).__name__}: {what}{advice}") from error
 
 
 def _user_line(error: BaseException) -> str:
@@ -392,14 +392,14 @@ def load_function(file: str, function: str) -> Callable[[], Any]:
     found = getattr(module, function, None)
     if not callable(found):
         known = ", ".join(sorted(k for k, v in vars(module).items() if callable(v) and not k.startswith("_"))[:20])
-        raise BadRequest(f"{file} has no function {function!r}; it has: {known or 'none'}")
+        raise BadModuleRequest(f"{file} has no function {function!r}; it has: {known or 'none'}")
     return found  # type: ignore[no-any-return]
 
 
 def _load(path: Path, name: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise BadRequest(f"{path} is not a Python file")
+        raise BadModuleRequest(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

@@ -26,7 +26,7 @@ from hotloop.core.report import Health
 
 from .manifest import BLOCK_BYTES, MARKER, NODES, ZEROS, FileState, NodeManifest, block_name, decode_marker
 from .spool import write_json
-from .store import ATTEMPTS, Store
+from .store import ATTEMPTS, RemoteStore
 from .uploader import read_node, read_nodes, url_key
 
 NAME = "fetched.json"
@@ -62,7 +62,7 @@ def fetch_run(url: str, cache: Path, *, most_bytes: int = MOST_CACHED_BYTES, att
 
     Raises RecordingError (StoreError) with one line where there is no recording, or one that is refused.
     """
-    store = Store(url, attempts=attempts)
+    store = RemoteStore(url, attempts=attempts)
     marker = store.get(MARKER, 1 << 16, partial(decode_marker, name=f"{store.shown}/{MARKER}"))
     if marker is None:
         raise RecordingError(
@@ -100,7 +100,7 @@ def fetch_run(url: str, cache: Path, *, most_bytes: int = MOST_CACHED_BYTES, att
 
 def holds_recording(url: str) -> bool:
     """Whether nodes have uploaded a recording to a URL or a folder. Raises StoreError where nobody answers."""
-    return is_store(url) and Store(url).get(MARKER, 1 << 16, len) is not None
+    return is_store(url) and RemoteStore(url).get(MARKER, 1 << 16, len) is not None
 
 
 def describe_fetch(folder: Path) -> tuple[Health, ...]:
@@ -112,7 +112,7 @@ def describe_fetch(folder: Path) -> tuple[Health, ...]:
 class _Fetching:
     """``held``: place in the folder -> the blocks that lie there, as far as they are right."""
 
-    def __init__(self, store: Store, folder: Path, held: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(self, store: RemoteStore, folder: Path, held: Mapping[str, tuple[str, ...]]) -> None:
         self._store, self._folder, self._before = store, folder, held
         self.held: dict[str, tuple[str, ...]] = {}
         self.lines: list[str] = []

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from hotloop.core.errors import HotloopError
 from hotloop.core.frames import decode_object
 
-from .store import Store, describe_error
+from .store import RemoteStore, describe_error
 from .uploader import CountRows, PrefixTaken, Uploader, hold_folder
 
 FIRST_S, INTERVAL_S = 2.0, 15.0
@@ -89,7 +89,7 @@ class _Following:
     def _pass(self) -> None:
         ended = self._ended
         if self._uploader is None:
-            store = Store(self._request["url"], notice=lambda text: self._say({"reason": text}))
+            store = RemoteStore(self._request["url"], notice=lambda text: self._say({"reason": text}))
             self._uploader = Uploader(
                 self._folder,
                 store,

@@ -55,7 +55,7 @@ def check_driver(url: str) -> None:
         )
 
 
-class Store:
+class RemoteStore:
     """Objects below one URL, by names relative to it. Methods try several times, then raise StoreError.
 
     ``notice`` is called with every attempt's failure, in one line.

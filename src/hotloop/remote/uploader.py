@@ -44,7 +44,7 @@ from .manifest import (
     slot_name,
 )
 from .spool import describe_machine, list_files, name_node, read_blocks, read_last, read_start, write_json
-from .store import Store, StoreError
+from .store import RemoteStore, StoreError
 
 T = TypeVar("T")
 CountRows = Callable[[Path, int], "int | None"]
@@ -72,7 +72,7 @@ class Uploader:
     """
 
     def __init__(
-        self, folder: Path, store: Store, *, run_id: str | None, count_rows: CountRows, is_running: bool
+        self, folder: Path, store: RemoteStore, *, run_id: str | None, count_rows: CountRows, is_running: bool
     ) -> None:
         if run_id is not None and not RUN_ID.fullmatch(run_id):
             raise UsageError(f"the id {run_id!r} of the run: use letters, digits, '.', '_' and '-' only")
@@ -245,7 +245,7 @@ def read_state(folder: Path, shown: str) -> NodeManifest | None:
         return None
 
 
-def read_nodes(store: Store, run_id: str) -> tuple[list[NodeManifest], list[str]]:
+def read_nodes(store: RemoteStore, run_id: str) -> tuple[list[NodeManifest], list[str]]:
     """The newest good manifest of every node of a run, in the order of their names; and a line for each node that is
     left out. Raises StoreError."""
     nodes: list[NodeManifest] = []
@@ -267,7 +267,7 @@ def read_nodes(store: Store, run_id: str) -> tuple[list[NodeManifest], list[str]
     return nodes, lines
 
 
-def read_node(store: Store, name: str) -> tuple[NodeManifest | None, str]:
+def read_node(store: RemoteStore, name: str) -> tuple[NodeManifest | None, str]:
     """The newest good manifest of a node, or None and why there is none."""
     good: list[NodeManifest] = []
     line = f"node {name} has no manifest: it ended before it could send one"

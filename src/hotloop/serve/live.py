@@ -35,7 +35,7 @@ MOST_METRICS = 6
 Content = dict[str, Any]
 
 
-class Reader(Protocol):
+class LiveFolder(Protocol):
     """Reads what a recording gained since the time before."""
 
     def read(self) -> LiveRun: ...
@@ -44,7 +44,7 @@ class Reader(Protocol):
 class LiveFeeds:
     """The newest state of each run that somebody looks at; all who look share one reader."""
 
-    def __init__(self, make_reader: Callable[[Path], Reader], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, make_reader: Callable[[Path], LiveFolder], clock: Callable[[], float] = time.monotonic) -> None:
         self._make_reader = make_reader
         self._clock = clock
         self._feeds: dict[str, _Feed] = {}
@@ -72,7 +72,7 @@ class LiveFeeds:
 
 
 class _Feed:
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: LiveFolder) -> None:
         self.reader = reader
         self.lock = threading.Lock()
         self.content: Content | None = None

@@ -22,7 +22,7 @@ from hotloop.core.output_file import open_whole
 from hotloop.core.sources import Arguments, NoSource, Source, TorchCall, Wrapped
 from hotloop.core.techniques import Technique
 
-from .script import Edit, Refusal, apply_edits, overlap, parse_script
+from .script import Refusal, ScriptEdit, apply_edits, overlap, parse_script
 from .source_edits import edit_arguments, plan_arguments, plan_edits
 
 APPLIED = "applied"
@@ -169,7 +169,7 @@ def patch_source(
     if isinstance(script, Refusal):
         return text, tuple(_leave(record, script.why) for record in applied), ()
     left_out: list[LeftOut] = []
-    edits: list[Edit] = []
+    edits: list[ScriptEdit] = []
     used: list[str] = []
     wanted: dict[tuple[int, int], _Wanted] = {}
     for record in applied:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.analyze.clock_line import MOST_DRIFT_PPM, Line, fit_line
+from hotloop.analyze.clock_line import MOST_DRIFT_PPM, ClockLine, fit_line
 from hotloop.core.graph import ClockOffset, Clocks, RankCollectives
 from hotloop.core.hosts import HostClock
 
@@ -75,12 +75,12 @@ def align_instants(clocks: Clocks, place: int, at_ns: Int64s) -> Int64s:
 
 def _find_drifts(
     ranks: Sequence[RankCollectives], blocks: list[tuple[tuple[int, ...], Int64s, Int64s]]
-) -> list[Line | None]:
+) -> list[ClockLine | None]:
     """Of every rank of another host than the reference's the line of its host, where that drifts; else None.
 
     From the ends of collectives that the reference and one rank of the host share: the rank whose line is surest.
     """
-    best: dict[str, Line] = {}
+    best: dict[str, ClockLine] = {}
     for members, end, _ in blocks:
         if 0 not in members:
             continue

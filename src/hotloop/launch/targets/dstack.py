@@ -11,7 +11,7 @@ from hotloop.launch.request import LaunchRequest
 from hotloop.launch.target import (
     MASTER_PORT,
     TRAINING_OPTIONS,
-    Target,
+    LaunchTarget,
     draw_documents,
     gpu_name,
     require_gpu,
@@ -20,7 +20,7 @@ from hotloop.launch.target import (
 from hotloop.launch.yaml_text import Noted
 
 
-class Dstack(Target):
+class Dstack(LaunchTarget):
     id = "dstack"
     summary = "a dstack task"
     takes = TRAINING_OPTIONS | {"gpu", "spot", "image", "volume", "shm"}

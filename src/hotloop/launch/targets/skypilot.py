@@ -10,7 +10,7 @@ from hotloop.launch.request import STOPPED_CODE, LaunchRequest
 from hotloop.launch.target import (
     MASTER_PORT,
     TRAINING_OPTIONS,
-    Target,
+    LaunchTarget,
     draw_documents,
     gpu_name,
     require_gpu,
@@ -19,7 +19,7 @@ from hotloop.launch.target import (
 from hotloop.launch.yaml_text import Noted
 
 
-class SkyPilot(Target):
+class SkyPilot(LaunchTarget):
     id = "skypilot"
     summary = "a SkyPilot task, started as a managed job"
     takes = TRAINING_OPTIONS | {"gpu", "spot", "image", "volume"}

@@ -8,7 +8,7 @@ import shlex
 from hotloop.core.errors import UsageError
 from hotloop.launch.node_script import assign_script
 from hotloop.launch.request import STOPPED_CODE, LaunchRequest, find_core_warning
-from hotloop.launch.target import TRAINING_OPTIONS, Target, training_environment
+from hotloop.launch.target import TRAINING_OPTIONS, LaunchTarget, training_environment
 
 FIRST_PORT, PORTS = 10000, 20000
 """Below the ports that Linux gives to outgoing connections."""
@@ -27,7 +27,7 @@ EARLY_S = 30
 """Between two looks of slurmctld at its jobs' limits: the signal comes at the last look that is in time."""
 
 
-class Slurm(Target):
+class Slurm(LaunchTarget):
     id = "slurm"
     summary = "an sbatch script: torchrun on every node, saves and requeues itself before its time ends"
     suffix = ".sbatch"

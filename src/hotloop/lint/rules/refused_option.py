@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.batch import Batch, Option
+from hotloop.lint.batch import Batch, BatchOption
 from hotloop.lint.sbatch_options import LONG, OF_SRUN, RENAMED, SHORT, find_long
 
 TEMPLATE = re.compile(r"[${}<>%@\\]")
@@ -44,7 +44,7 @@ def refused_option(batch: Batch) -> Iterator[LintFinding]:
             yield LintFinding(severity=severity, line=one.line, message=message, advice=advice)
 
 
-def _judge(one: Option) -> tuple[Severity | None, str, str]:
+def _judge(one: BatchOption) -> tuple[Severity | None, str, str]:
     word, name = one.written, one.name
     if not word.startswith("-"):
         message = f"sbatch refuses {word!r}, which belongs to no option"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hotloop.core.dockerfile import Stage
+from hotloop.core.dockerfile import DockerStage
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.builds import Build, list_pip_installs
+from hotloop.lint.builds import DockerBuild, list_pip_installs
 
 PINNED = re.compile(r"(?<![\w.-])torch\s*==\s*([\d.]+(?:\+cu\d+)?)")
 BASE = re.compile(r"(?:^|/)pytorch/pytorch:(\d+\.\d+(?:\.\d+)?)(?:-cuda(\d+)\.(\d+))?")
@@ -16,7 +16,7 @@ NVIDIA = re.compile(r"nvcr\.io/nvidia/pytorch:")
 
 
 @lint_rule("torch-twice", "the image holds two installations of torch", reads="dockerfile")
-def torch_twice(build: Build) -> Iterator[LintFinding]:
+def torch_twice(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for a pinned `pip install torch==X` above a base or layer that already has another version of torch.
 
@@ -40,7 +40,7 @@ def torch_twice(build: Build) -> Iterator[LintFinding]:
         yield from _judge(build, stage)
 
 
-def _judge(build: Build, stage: Stage) -> Iterator[LintFinding]:
+def _judge(build: DockerBuild, stage: DockerStage) -> Iterator[LintFinding]:
     lineage = build.dockerfile.lineage(stage)
     base = lineage[0].base
     named = BASE.search(base)

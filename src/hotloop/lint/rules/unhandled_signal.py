@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import Script
+from hotloop.lint.script import LintedScript
 
 HANDLE_THEMSELVES = re.compile(r"(?i)lightning|submitit|composer|determined|ignite|hotloop|ray\b")
 SAVES = ("torch.save", ".save_pretrained", ".save_checkpoint", ".save_state", "torch.distributed.checkpoint.save")
 
 
 @lint_rule("unhandled-signal", "the job warns its training by a signal that nothing handles", reads="python")
-def unhandled_signal(script: Script) -> Iterator[LintFinding]:
+def unhandled_signal(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a training script that saves checkpoints and sets no signal handler, where a batch script or manifest of
     the same run starts it by its name and says that it will be warned.
