@@ -80,3 +80,20 @@ def test_the_module_is_the_command() -> None:
     assert done.stdout == f"hotloop {__version__}\n"
     done = subprocess.run([sys.executable, "-m", "hotloop", "rnu"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "hotloop: unknown command 'rnu'; did you mean 'run'?\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "true"], ["report"], ["serve"], ["lint", "."], ["tune", "true"], ["doctor"], ["rule"]]
+)
+def test_a_folder_that_was_deleted_is_one_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "hotloop: the current folder no longer exists; cd to one that does\n")
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
