@@ -116,7 +116,7 @@ def test_what_is_unknown_is_said(workload_file: str, capsys: pytest.CaptureFixtu
         ),
         (
             "usd_per_hour = 2\nspot_usd_per_hour = 0.5",
-            "spot: 0.5 USD an hour, own, as given; on-demand: 2 USD an hour, own, as given (spot is 25% of it); spot pays",
+            "spot: 0.5 USD an hour, own, as given; on-demand: 2 USD an hour, own, as given (spot is 25% of it)",
             "unknown of it",
         ),
         (
