@@ -65,9 +65,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def _suggest_option(option: str, known: Sequence[str]) -> str:
-    """As suggest_known, without the list: a subcommand has many options, and its help explains them."""
-    meant = suggest_known(option, known)
-    return meant if "did you mean" in meant else ""
+    """As suggest_known, by the words alone and without the list: a subcommand has many options, and a help."""
+    meant = suggest_known(option.lstrip("-"), [one.lstrip("-") for one in known])
+    return meant.replace("did you mean '", "did you mean '--") if "did you mean" in meant else ""
 
 
 def _terminal_columns() -> int:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from hotloop.attach.child import ChildEnd
     from hotloop.cli.live import LiveView
+    from hotloop.core.report import Report
     from hotloop.core.strategy import Strategy
     from hotloop.pipeline.exports import RunExports
     from hotloop.pipeline.recordings import RunUpload
@@ -82,7 +83,7 @@ def add_parser(subparsers: Any) -> None:
         help="record a Chrome trace per rank; PLAN is wait:warmup:active[:repeat], such as 5:2:3",
     )
     parser.add_argument(
-        "--trace-ranks", metavar="RANKS", default="all", help="ranks to trace: 0,1 or 0-3 or all (default: all)"
+        "--trace-ranks", metavar="RANKS", help="of --trace: ranks to trace, 0,1 or 0-3 or all (default: all)"
     )
     parser.add_argument(
         "--watch-numbers",
@@ -122,24 +123,24 @@ def execute(arguments: argparse.Namespace) -> int:
     check_outputs(arguments.json, arguments.html)
     check_counts(arguments, "steps_total")
     resolved = child.resolve_command(command, os.environ.get("PATH"))
+    parse_trace_ranks(arguments.trace_ranks or "all")
+    if arguments.trace_ranks is not None and arguments.trace is None:
+        raise UsageError(f"--trace-ranks {arguments.trace_ranks} needs --trace PLAN, such as --trace 5:2:3")
     if arguments.trace is not None:
-        parse_trace_ranks(arguments.trace_ranks)
         emit(f"the profiler {parse_trace_plan(arguments.trace).describe()}")
     strategy = _load_strategy(arguments.strategy) if arguments.strategy is not None else None
     record_url, run_id = _check_record(arguments)
     senders = open_targets(arguments.export, os.environ, emit=emit)
     folder, notes = create_run_folder(arguments.name, command)
-    if child.ignores_pythonpath(resolved):
-        notes.append(
-            "Python was started with -I, -E or -S, which ignores PYTHONPATH; remove the option, or install "
-            "hotloop in the environment of that Python"
-        )
+    refusal = child.refuses_agent(resolved, os.environ.get("PATH"))
+    if refusal is not None:
+        notes.append(refusal)
     write_manifest(folder, command, notes, targets=targets, steps_total=arguments.steps_total)
     options = {
         "deep": not arguments.no_deep,
         "outside": True,
         "trace": arguments.trace,
-        "trace_ranks": arguments.trace_ranks,
+        "trace_ranks": arguments.trace_ranks or "all",
         "nvtx": arguments.nvtx,
         "numbers": arguments.watch_numbers,
         "count_flops": bool({"mfu", "hfu"} & set(targets)),
@@ -320,6 +321,19 @@ def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -
     report = read_report(folder, probe=probe)
     _write_best(folder / VERDICT_FILE, verdict_to_json(report))
     show_report(report, arguments, sys.stderr)
+    _name_absent_ranks(arguments.trace_ranks, report)
+
+
+def _name_absent_ranks(asked: str | None, report: Report) -> None:
+    """Say which ranks were to be traced and are in no training; those of other nodes are."""
+    from hotloop.cli.show import emit
+    from hotloop.core.trace_plan import parse_trace_ranks
+
+    count = max((rank.world_size for one in (report.runs or (report,)) for rank in one.ranks), default=None)
+    absent = sorted(rank for rank in parse_trace_ranks(asked or "all") or () if count is not None and rank >= count)
+    if absent:
+        names = ", ".join(map(str, absent[:8])) + ", ..." * (len(absent) > 8)
+        emit(f"--trace-ranks {asked}: the training had no rank {names}: its world size is {count}")
 
 
 def _check_record(arguments: argparse.Namespace) -> tuple[str | None, str | None]:

@@ -84,7 +84,12 @@ class _Formats:
         from hotloop.report import RENDERERS
 
         fitting = (one for one in RENDERERS.values() if self._kind is None or not one.kinds or self._kind in one.kinds)
-        return {one.id: one.summary for one in fitting}
+        return {
+            one.id: f"{one.summary} (of {' and '.join(one.kinds)} only)"
+            if one.kinds and not self._kind
+            else one.summary
+            for one in fitting
+        }
 
     def __call__(self, name: str) -> str:
         if name != TERMINAL and name not in self._find():
@@ -163,12 +168,27 @@ def show_report(
     html = getattr(arguments, "html", None)
     if arguments.json == "-" or (files and arguments.json is not None):
         write_json(arguments.json, render("json", report, surface))
+    report = _drop_vain_command(report, html)
     if files and html is not None:
         write_text(html, render("html", report, surface))
     if not arguments.quiet and "-" not in (arguments.json, html):
         text = render(arguments.format, report, surface)
         stream.write(text if text.endswith("\n") else text + "\n")
         stream.flush()
+
+
+def _drop_vain_command(report: object, html: str | None) -> object:
+    """The report without a next command that draws a page which was asked for, or a run that is not here."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    from hotloop.core.report import Report
+
+    words = (report.next_command or "").split() if isinstance(report, Report) else []
+    if not isinstance(report, Report) or words[:2] != ["hotloop", "report"]:
+        return report
+    is_here = "://" in words[2] or (Path.cwd() / ".hotloop" / words[2]).is_dir()
+    return report if is_here and html is None else replace(report, next_command=None)
 
 
 def make_probe() -> Probe:

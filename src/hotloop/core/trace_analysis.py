@@ -66,6 +66,12 @@ class TraceRank:
         return self.timeline.devices[0].partition if self.timeline.devices else None
 
     @property
+    def utilization_window_ns(self) -> int:
+        """What its utilization is of: the steps that are whole on the device, else the whole trace; 0 without one."""
+        parts = [step.partition for step in self.timeline.steps if step.is_whole_on_device] or [self.partition]
+        return sum(part.window_ns for part in parts if part is not None)
+
+    @property
     def judged(self) -> DevicePartition | None:
         """The busiest device in its complete steps, over the whole trace where that is the same or no step is known."""
         steps = self.timeline.in_steps
@@ -207,7 +213,7 @@ class TraceAnalysis:
     @property
     def utilization(self) -> Utilization:
         """Mean over the ranks, by the length of their windows."""
-        windows = [0.0 if rank.judged is None else float(rank.judged.window_ns) for rank in self.ranks]
+        windows = [float(rank.utilization_window_ns) for rank in self.ranks]
         return mean_utilization([rank.timeline.utilization for rank in self.ranks], windows)
 
     @property

@@ -9,6 +9,7 @@ on a torch without CUDA: there are none.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import os
@@ -16,7 +17,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ if importlib.util.find_spec("torch") is None:
 
 import torch
 from torch._subclasses import fake_tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 STEPS = 2
 AT_LEAST_BLOCKS = 4
@@ -216,16 +217,39 @@ class Tracer:
 
 def find_loss(output: Any) -> tuple[torch.Tensor, str]:
     """What backward starts from, and how it was found."""
-    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if isinstance(loss, torch.Tensor):
-        return loss, "the loss is the output's own"
-    tensors = [one for one in tree_leaves(output) if isinstance(one, torch.Tensor) and one.requires_grad]
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor) and own.requires_grad:
+        if own.dim() == 0:
+            return own, "the loss is the output's own"
+        return own.mean(), f"the output's own loss [{_draw_shape(own)}] is no scalar: its mean stands for it"
+    tensors = [one for one in list_tensors(output) if one.requires_grad]
     if not tensors:
         raise BadModuleRequest(f"the model returned {type(output).__name__} without a tensor that requires a gradient")
-    if tensors[0].dim() == 0:
-        return tensors[0], "the loss is the first scalar of the output"
-    shape = ", ".join(map(str, tensors[0].shape))
+    scalar = next((one for one in tensors if one.dim() == 0), None)
+    if scalar is not None:
+        return scalar, "the loss is the first scalar of the output"
+    shape = _draw_shape(tensors[0])
     return tensors[0].mean(), f"the model returns no loss: the mean of its output [{shape}] stands for it"
+
+
+def _draw_shape(tensor: torch.Tensor) -> str:
+    return ", ".join(map(str, tensor.shape))
+
+
+def list_tensors(output: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a model's output in order: of tuples, lists, mappings and dataclasses, also within each other."""
+    if isinstance(output, torch.Tensor):
+        yield output
+        return
+    parts: Iterable[Any] = ()
+    if isinstance(output, Mapping):
+        parts = output.values()
+    elif isinstance(output, (tuple, list)):
+        parts = output
+    elif dataclasses.is_dataclass(output):
+        parts = [getattr(output, field.name) for field in dataclasses.fields(output)]
+    for part in parts:
+        yield from list_tensors(part)
 
 
 def _to_bf16(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,14 +10,8 @@ from itertools import pairwise
 from hotloop.core.findings import Kind, Severity, Skipped
 from hotloop.core.hosts import Attempt, HostClock
 from hotloop.core.phases import PHASES, Excluded
-from hotloop.core.report import (
-    SCHEMA,
-    Outcome,
-    RankSummary,
-    Report,
-    ScorecardRow,
-    StepSummary,
-)
+from hotloop.core.report import SCHEMA, Outcome, RankSummary, Report, ScorecardRow, StepSummary
+from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.report.document import (
     Block,
     Cell,
@@ -348,6 +342,18 @@ def _describe_sections(report: Report, surface: Surface) -> tuple[Section, ...]:
     )
 
 
+def _name_span(trace: TraceAnalysis | None) -> str:
+    """What the utilization is of: the steps without a mark in the table Steps, where a file shows any."""
+    if trace is None:
+        return "the steady steps"
+    with_device = [rank.timeline.steps for rank in trace.ranks if rank.timeline.devices]
+    shows = [any(step.is_whole_on_device for step in steps) for steps in with_device]
+    span = "the complete steps" if all(shows) else "the whole trace"
+    if any(shows) and not all(shows):
+        span = "the complete steps, of the whole trace of a rank without any"
+    return f"{span}, mean over ranks" if len(trace.ranks) > 1 else span
+
+
 def _describe_time(report: Report) -> list[Section]:
     sections = []
     step, left_out = report.step, None if report.step is None else report.step.excluded
@@ -360,11 +366,7 @@ def _describe_time(report: Report) -> list[Section]:
         sections.append(Section(title="Step", note=_describe_steps(step), blocks=note, detail=Detail.BRIEF))
     used = "" if report.utilization is None else format_utilization(report.utilization)
     if used:
-        sections.append(
-            Section(
-                title="Utilization", note=f"of the {'steady' if report.trace is None else 'complete'} steps: {used}"
-            )
-        )
+        sections.append(Section(title="Utilization", note=f"of {_name_span(report.trace)}: {used}"))
     if report.breakdown is not None:
         several = ", mean over ranks" if len(report.ranks) > 1 else ""
         sections.append(
