@@ -521,8 +521,7 @@ def _health(
             f"{anchor.index + 1}, {anchor.name}{place}, the one that steps most regularly"
         )
         found.append(Health(level="info", message=message))
-    spans = steps.columns["end_ns"] - steps.columns["start_ns"]
-    if bool((spans[~steps.is_block] != steps.step_ns[~steps.is_block]).any()):
+    if steps.unequal_rows_count:
         found.append(Health(level="warning", message="the times of some rows do not add up to their windows"))
     tail, unrest = _describe_tail(steps, rank), _describe_unrest(steps, steady, rank)
     if tail is not None:
