@@ -459,6 +459,7 @@ def _find_excluded(
         later_ns=later_ns,
         tail_ns=tail_ns,
         tail_phase=tail.phase,
+        tail_phase_ns=tail.phase_ns,
         startup_ns=None
         if first_step_ns is None
         else max(0, first_step_ns - int(steps.columns["end_ns"][0]) + steps.begin_ns),

@@ -92,6 +92,8 @@ SILENT_TEXT = "recorded no end: killed, or crashed"
 SHOWN_SILENT = 3
 SHOWN_HOSTS = 4
 """Clocks of more hosts are counted; the JSON report lists them all."""
+TOLD_RATIO = 0.1
+"""A phase of the tail that is at least so much of it is named, of two at most."""
 
 
 def format_bands(row: ScorecardRow) -> str:
@@ -128,11 +130,15 @@ def excluded_parts(left_out: Excluded) -> list[tuple[str, int]]:
     """
     first = "first step" if left_out.warmup_count == 1 else f"first {format_counted(left_out.warmup_count, 'step')}"
     later = f"{format_counted(left_out.later_count, 'profiled step')}" if left_out.later_count else "lost rows"
-    what = "" if left_out.tail_phase is None else f": {left_out.tail_phase.replace('_', ' ')}"
+    told = [
+        one for one in left_out.tail_phase_ns.items() if one[0] != "other" and one[1] >= TOLD_RATIO * left_out.tail_ns
+    ]
+    largest = sorted(told, key=lambda one: -one[1])[:2]
+    what = ", ".join(f"{name.replace('_', ' ')} {format_duration(ns)}" for name, ns in largest)
     parts = [
         (first, left_out.warmup_ns),
         (later, left_out.later_ns),
-        (f"after the last step{what}", left_out.tail_ns),
+        (f"after the last step{f' ({what})' if what else ''}", left_out.tail_ns),
     ]
     return [(name, ns) for name, ns in parts if ns]
 
