@@ -185,6 +185,8 @@ class ScorecardRow:
     good: str
     bad: str
     verdict: str
+    reason: str = ""
+    """Why nothing was measured, where that is no matter of course."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

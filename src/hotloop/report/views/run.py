@@ -97,11 +97,13 @@ TOLD_RATIO = 0.1
 
 
 def format_bands(row: ScorecardRow) -> str:
-    """The bands of a scorecard's row, as far as guides give them.
+    """The bands of a scorecard's row, as far as guides give them; instead of them why nothing was measured.
 
     >>> format_bands(ScorecardRow(name="x", measured_ratio=0.1, good="below 10%", bad="", verdict="good"))
     'good below 10%'
     """
+    if row.reason:
+        return clean(row.reason)
     return ", ".join(f"{name} {clean(band)}" for name, band in (("good", row.good), ("bad", row.bad)) if band)
 
 
