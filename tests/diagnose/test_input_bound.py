@@ -376,3 +376,18 @@ def test_a_loader_that_chooses_its_workers_is_not_said_to_have_none() -> None:
     assert "num_workers" not in one.title
     assert one.fix is None
     assert "AdaptiveLoader chooses their number" in str(one.evidence["workers"])
+
+
+def test_waiting_for_storage_is_told_on_a_busy_machine_too() -> None:
+    """The loop gets a third of a core. What the kernel counted as ready is in the CPU time, and needs no such guess."""
+
+    def judge(counts_run_queue: bool | None) -> Finding:
+        loader = make_loader(fetch_ns=10e6, fetch_cpu_ns=2.5e6, collate_ns=0.0, counts_run_queue=counts_run_queue)
+        busy: dict[str, object] = {"fields": {"cpu_ns": 5.8e6}, "idle_cores": (0.02, 2), "torch_threads": 2}
+        return found(make_analysis(input_wait=0.5, cores=2, loaders=(loader,), **busy))
+
+    assert judge(None).evidence["cause"] == "slow-getitem"
+    one = judge(True)
+    assert one.evidence["cause"] == "storage"
+    assert one.severity is Severity.HIGH
+    assert "may save nothing" not in one.title

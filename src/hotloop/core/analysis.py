@@ -44,6 +44,8 @@ class LoaderFacts:
     """Wall time per batch of reading and transforming its samples, where it runs (worker or main process)."""
     fetch_cpu_ns: float | None = None
     """Thread CPU time of the same, and time that it was ready but other programs had the cores."""
+    counts_run_queue: bool | None = None
+    """Whether the kernel told the latter, so that ``fetch_cpu_ns`` is all that fetching needs a core for."""
     collate_ns: float | None = None
     iterator_start_ns: float | None = None
     """Creating an iterator: worker start included, first batch not."""
