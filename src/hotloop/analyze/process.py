@@ -17,7 +17,7 @@ from hotloop.core.phases import PHASES, Excluded
 from hotloop.core.recording import DEVICE_TIME_FIELDS, STEP_FIELDS
 from hotloop.core.report import DevicePhase, Health, MemorySummary, Overhead, Timeline
 
-from .batch_source import find_batch_statement
+from .batch_source import find_batch_statement, mark_prefetches
 from .changes import RankSteps
 from .facts import (
     Fact,
@@ -299,7 +299,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         tokens_per_step=work.units.tokens_per_step,
         padding_ratio=work.units.padding_ratio,
         padding_to_longest_ratio=work.units.padding_to_longest_ratio,
-        lines=work.lines.by_field,
+        lines=mark_prefetches(work.lines.by_field, work.files),
         validation_ns=validation_in_gaps(work.validation, steps.weight, base),
         loaders=build_loaders(facts),
         optimizers=work.optimizers,

@@ -152,6 +152,9 @@ class Line:
     """The innermost loop around it, read from the source, is over gradients or touches a ``.grad``."""
     late_ratio: float = 0.0
     """Share of the samples that may belong to Python code just before this line instead (it held the lock until it)."""
+    makes_batch: bool | None = None
+    """Whether the loop's statement that led here makes the next step's batch: read from what it binds, and from what
+    the loss needs. False where it needs what the forward gave; None where the source does not tell."""
     beside_save: bool = False
     """It stands in the same ``if``, ``with`` or ``try`` of a loop or function as a line that was seen to save."""
     before_draws_ratio: float = 0.0
