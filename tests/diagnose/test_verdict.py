@@ -52,3 +52,10 @@ def test_a_wait_for_much_of_the_step_is_named_though_no_fix_is_sure(cost_ratio: 
     told = describe_verdict((finding,), make_analysis().lead.breakdown, make_step(20_000_000))
     assert told.startswith(start)
     assert told.endswith("no fix is sure to save much") == start.startswith("input")
+
+
+def test_a_fix_with_a_low_end_above_zero_saves_little_at_least() -> None:
+    saving = Saving(low_ratio=0.04, mid_ratio=0.23, high_ratio=0.32, basis=Basis.SIMULATED)
+    finding = replace(input_bound_report().findings[0], saving=saving, cost_ratio=0.29)
+    told = describe_verdict((finding,), make_analysis().lead.breakdown, make_step(20_000_000))
+    assert told.endswith("a fix may save much or little")

@@ -36,7 +36,8 @@ def describe_verdict(
         return _describe_excluded(step.excluded)
     likely = first_likely(findings)
     if likely is not None:
-        return f"{likely.rule}: {likely.title}; a fix may save much or nothing"
+        least = "nothing" if likely.severity is Severity.INFO else "little"
+        return f"{likely.rule}: {likely.title}; a fix may save much or {least}"
     of_steps = (one for one in findings if one.kind is Kind.FAULT and one.base == "steady")
     large = next((one for one in of_steps if (one.cost_ratio or 0.0) >= LARGE_RATIO), None)
     if large is not None:
