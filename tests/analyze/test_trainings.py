@@ -51,6 +51,24 @@ def test_two_launches_at_the_same_time_are_told_by_their_launcher():
     assert sorted([r.pid for r in t.analysis.ranks] for t in trainings) == [[100, 101], [200, 201]]
 
 
+def apart(first_pid: int, anchor_wall_s: float, restart: int) -> list[FakeRecording]:
+    """Two ranks of torchrun that never wait for each other: one begins its few steps when the other has ended."""
+    found = []
+    for rank in (0, 1):
+        rows = Rows(clock_ns=rank * 1_000_000_000)
+        for _ in range(20):
+            rows.step()
+        launch = {"anchor_wall_s": anchor_wall_s, "restart": restart, "ppid": 9, "run_id": "job"}
+        found.append(recording(rows, rank=rank, local_rank=rank, world_size=2, pid=first_pid + rank, **launch))
+    return found
+
+
+def test_ranks_that_train_one_after_the_other_are_of_one_attempt():
+    (training,) = analyze_run([*apart(100, 1000.0, 0), *apart(200, 1010.0, 1)])
+    assert [(r.rank, r.pid) for r in training.analysis.ranks] == [(0, 200), (1, 201)]
+    assert [one.ranks_count for one in training.attempts] == [2, 2]
+
+
 def test_the_newest_restart_counts_and_health_tells_of_the_earlier_ones():
     attempts = [
         *ranks_of(2, 100, 40),

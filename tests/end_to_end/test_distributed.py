@@ -52,7 +52,8 @@ def test_a_slow_rank_is_the_straggler(tmp_path: Path) -> None:
     assert [r["rank"] for r in report["ranks"]] == [0, 1]
     assert [r["steps"] for r in report["ranks"]] == [60, 60]
     assert all(r["world_size"] == 2 for r in report["ranks"])
-    first = report["findings"][0]
+    # On busy cores its saving is unsure, and a small tip may stand before it.
+    first = next(one for one in report["findings"] if one["kind"] == "fault")
     assert first["rule"] == "straggler", json.dumps(report["findings"])[:3000]
     assert first["ranks"] == [1]
     assert len(list((ran.run_folder / "processes").glob("*.hlr"))) == 2

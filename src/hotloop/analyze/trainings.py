@@ -144,7 +144,8 @@ def _belongs(process: ProcessAnalysis, group: Sequence[ProcessAnalysis], clocks:
         and may_train_together(group, (process,))
         and all(p.rank.restart == rank.restart for p in group if p.rank.host == rank.host)
         and (
-            (process.run_id is None and _kinship(process, group)[0]) or any(_overlap(p, process, clocks) for p in group)
+            (process.run_id is None and _kinship(process, group)[0])
+            or any(_overlap(p, process, clocks) or _lived_together(p, process) for p in group)
         )
     )
 
@@ -187,7 +188,11 @@ def _restarts(before: Sequence[ProcessAnalysis], after: Sequence[ProcessAnalysis
     if max(p.rank.restart for p in after) > max(p.rank.restart for p in before):
         return True
     same_launcher = not _launchers(before).isdisjoint(_launchers(after))
-    return same_launcher and None not in names and not any(_overlap(a, b, clocks) for a in before for b in after)
+    return (
+        same_launcher
+        and None not in names
+        and not any(_overlap(a, b, clocks) or _lived_together(a, b) for a in before for b in after)
+    )
 
 
 def _group_hogwild(processes: Sequence[ProcessAnalysis]) -> list[_Group]:
@@ -224,6 +229,17 @@ def _overlap(a: ProcessAnalysis, b: ProcessAnalysis, clocks: Clocks | None = Non
     if begin_a is None or begin_b is None or end_a is None or end_b is None:
         return True
     return begin_a < end_b + slack_s and begin_b < end_a + slack_s
+
+
+def _lived_together(a: ProcessAnalysis, b: ProcessAnalysis) -> bool:
+    """Whether a launcher had both at the same time: ranks that never wait for each other may train one after the other,
+    while a new attempt is started only once the processes of the one before are gone."""
+    if _launchers((a,)).isdisjoint(_launchers((b,))):
+        return False
+    start_a, end_a, start_b, end_b = a.anchor_wall_s, a.end_wall_s, b.anchor_wall_s, b.end_wall_s
+    if start_a is None or end_a is None or start_b is None or end_b is None:
+        return False
+    return start_a < end_b and start_b < end_a
 
 
 def _build_training(group: _Group, clocks: Clocks, analyze_part: AnalyzePart) -> Training:
