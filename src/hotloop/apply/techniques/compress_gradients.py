@@ -44,7 +44,7 @@ class CompressGradients(Technique):
     Lossy: gradients are rounded, or arrive later. Compare the loss. After 2,000 steps of a small language model with
     AdamW (3 seeds; limit 4.4 %, the spread of plain's seeds), `bf16`, `fp16` and `int8` were within 0.1 % of plain's
     loss. `topk` ended +1.1 % from it, with `warm_up_steps = 100` -1.3 %, and with the optimizer's own momentum
-    (`most_momentum = 0.999`) 29 % above it; beside SGD 6 % above it (1 seed). `powersgd` ended 8 % above it at once,
+    (`most_momentum = 0.999`) 29 % above it; beside SGD 7 % above SGD alone. `powersgd` ended 8 % above it at once,
     and +3.7 % with `warm_up_steps = 500`, which sends 0.177 of plain's bytes in all
     ([table](communication-quality.md)). Take `powersgd` or `topk` only if your own loss bears them. A gradient that is
     infinite or NaN on one rank arrives so on all, so a GradScaler skips the step on every rank.
