@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks pythons numerics \
-  techniques image-proof slurm-proof compile-forecast tokenize-bench compression-quality plan-accuracy plan-estimators gpu clean
+  techniques image-proof slurm-proof record-proof compile-forecast tokenize-bench compression-quality plan-accuracy plan-estimators gpu clean
 
 setup: $(VENV)/.ready
 
@@ -167,6 +167,12 @@ image-proof: setup
 	$(BIN)/python benchmarks/image_builds.py
 	$(BIN)/python benchmarks/image_builds.py --publish
 	$(BIN)/python scripts/evidence.py --write
+
+# `hotloop run --record` on two nodes, with kills, to endpoints that fail; and what it costs a training: 8 minutes.
+record-proof: setup
+	$(BIN)/python benchmarks/remote_recording.py nodes
+	$(BIN)/python benchmarks/remote_recording.py endpoints
+	$(BIN)/python benchmarks/remote_recording.py pairs
 
 # The sbatch script of `hotloop launch` on two real slurmd: trains, is preempted in every way, resumes bit by bit: 20 minutes;
 # resumable. Needs root and slurm-wlm.

@@ -140,20 +140,28 @@ def draw_rows(case: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def publish() -> None:
-    """The cases of the pass as one raw table, which names those that are missing."""
+    """The cases of the pass as one raw table, which names those that are missing.
+
+    Rows of the table so far stay where their case was not measured again, each with its commit.
+    """
     done = [case for case in CASES if (PASS / f"{case}.json").exists()]
+    before = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {"rows": [], "diffs": []}
+    kept = {name: [row for row in before[name] if row["case"] not in done] for name in ("rows", "diffs")}
     contents = {case: json.loads((PASS / f"{case}.json").read_text(encoding="utf-8")) for case in done}
     first = contents[done[0]]
+    dates = {one["date"] for one in contents.values()} | set(before["date"].split(", ") if kept["rows"] else ())
+    rows = [*kept["rows"], *(row for case, content in contents.items() for row in draw_rows(case, content))]
     table = {
-        "commit": ", ".join(sorted({one["commit"] for one in contents.values()})),
+        "commit": ", ".join(sorted({row["commit"] for row in rows})),
         "machine": first["machine"],
         "builder": first["report"]["builder"],
-        "date": ", ".join(sorted({one["date"] for one in contents.values()})),
+        "date": ", ".join(sorted(dates)),
         "n": "3 builds a row where the first took less than 60 s",
-        "missing": [case for case in CASES if case not in done],
+        "missing": [case for case in CASES if case not in {row["case"] for row in rows}],
         "base_packages": first["packages"],
-        "rows": [row for case, content in contents.items() for row in draw_rows(case, content)],
-        "diffs": [
+        "rows": rows,
+        "diffs": kept["diffs"]
+        + [
             {"case": case, "variant": variant["id"], "diff": variant["diff"]}
             for case, content in contents.items()
             for variant in content["report"]["variants"]

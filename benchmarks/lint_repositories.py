@@ -6,7 +6,8 @@ FOLDER holds a checkout ``owner+name`` of each repository of lint_repositories.t
 those that are missing. Each finding of severity high or medium was read in its source: results/lint/judged.json holds
 the verdict and one line of reason. A finding that nobody has judged is printed. Writes results/lint/counts.json. Roles:
 development (seen while the rules were written), blind and second (looked at once, before anything was mended), fresh
-(looked at once, after it), example (fetched to see a rule at work).
+(looked at once, after it), drawn (by a rule that was stated before, looked at once with three more rules), example
+(fetched to see a rule at work).
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def _korthikanti(row: Mapping[str, str]) -> tuple[float, str]:
     layers = -(-model.layers // _int(row, "pp"))
     flight = memory.in_flight(
         PlannedRun(micro_batch=1, global_batch=1, pp=_int(row, "pp"), pipeline_chunks=chunks), 10**9,
-        memory.Stage(layers, 0, True, _int(row, "pp") == 1),
+        memory.PipelineStage(layers, 0, True, _int(row, "pp") == 1),
     )  # fmt: skip
     kept = one.layer_bytes * layers * flight
     if row["metric"] == "activation_memory":

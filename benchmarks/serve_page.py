@@ -1,8 +1,9 @@
-"""What `hotloop serve` takes -> benchmarks/results/reach: serve_page.json and serve_overhead.json.
+"""What `hotloop serve` takes -> benchmarks/results/reach: serve_page.json, serve_overhead.json and serve_ranks.json.
 
 ``page``: 50 runs, two of them of 100,000 steps, are made here; a fresh server is opened in headless Chromium, which
 says when it first painted. ``overhead``: a training with and without a live page open, in turns; CPU time per step of
-its whole process.
+its whole process. ``ranks``: CPU time of what an open page asks for once a second, for thousands of ranks in one run,
+while nobody steps and while every rank steps in between.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import platform
 import random
 import resource
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -33,26 +35,33 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "report")]
 
 from chromium_page import Page, start_chromium  # noqa: E402
 
+from hotloop.core.frames import HEAD_BYTES, KIND_ROW, decode_frames, encode_frame, frame_span_bytes  # noqa: E402
 from hotloop.core.outcome_file import outcome_to_json  # noqa: E402
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, TIME_FIELDS  # noqa: E402
 from hotloop.observe.writer import FrameWriter  # noqa: E402
+from hotloop.pipeline.live import LiveReader  # noqa: E402
+from hotloop.serve.listing import Listing  # noqa: E402
+from hotloop.serve.live import LiveFeeds  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "reach"
 HOTLOOP = [sys.executable, "-m", "hotloop.cli.start"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 RUNS, STEPS, LONG_STEPS = 50, 1_000, 100_000
 PAGE_ROUNDS = 5
+RANK_ROUNDS, RANK_STEPS = 7, 30
 FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint').map((entry) => entry.startTime)[0] || 0"
 
 
-def write_run(folder: Path, steps: int, *, is_over: bool) -> None:
-    """A run of one process, as its own writer writes it; step times are drawn at random around 10 ms."""
-    (folder / "processes").mkdir(parents=True)
+def write_run(folder: Path, steps: int, *, is_over: bool, rank: int = 0, world_size: int = 1) -> Path:
+    """A run of one process, as its own writer writes it; step times are drawn at random around 10 ms. Its recording."""
+    (folder / "processes").mkdir(parents=True, exist_ok=True)
     began_s = time.time() - steps * 0.01 - 5
     manifest = {"schema": "hotloop.run/1", "command": ["python", "train.py"], "started_wall_s": began_s}
     (folder / "run.json").write_text(json.dumps(manifest))
-    writer = FrameWriter(str(folder / "processes" / f"host-{os.getpid()}-0-0.hlr"))
-    process = {"kind": "process", "t": 0, "host": platform.node(), "pid": os.getpid(), "rank": 0, "world_size": 1}
+    path = folder / "processes" / f"host-{os.getpid()}-{rank}-0.hlr"
+    writer = FrameWriter(str(path))
+    place = {"rank": rank, "world_size": world_size}
+    process = {"kind": "process", "t": 0, "host": platform.node(), "pid": os.getpid(), **place}
     writer.write_fact({**process, "anchor_wall_s": began_s, "argv": ["train.py"]})
     draw, end_ns = random.Random(steps), 0
     for index in range(steps):
@@ -71,6 +80,57 @@ def write_run(folder: Path, steps: int, *, is_over: bool) -> None:
         (folder / "outcome.json").write_text(outcome_to_json(exit_code=0, signal=None, duration_s=end_ns * 1e-9))
     else:
         writer.maintain()
+    return path
+
+
+# ---- what a page of thousands of ranks takes
+
+
+def measure_ranks(folder: Path, ranks: int) -> list[dict[str, Any]]:
+    """Refreshes of the page of one run: the first, some while nothing happens, and some after a step of every rank."""
+    run = folder / ".hotloop" / "many"
+    paths = [write_sparse(run, rank, ranks) for rank in range(ranks)]
+    data = paths[0].read_bytes()
+    newest = max(
+        (one for one in decode_frames(data, HEAD_BYTES, len(data)) if one.kind == KIND_ROW), key=lambda f: f.at
+    )
+    values = list(struct.unpack(f"<{len(STEP_FIELDS)}q", newest.payload))
+    listing, feeds = Listing(folder / ".hotloop"), LiveFeeds(LiveReader, clock=iter(range(10**6)).__next__)
+    rows: list[dict[str, Any]] = []
+    for number in range(1 + 2 * RANK_ROUNDS):
+        kind = "first" if number == 0 else "idle" if number <= RANK_ROUNDS else "every rank steps"
+        if number > RANK_ROUNDS:
+            values[FIELD["index"]] += 1
+            for name in ("start_ns", "end_ns"):
+                values[FIELD[name]] += 10_000_000
+            place = newest.at + (number - RANK_ROUNDS) * frame_span_bytes(len(newest.payload))
+            frame = encode_frame(KIND_ROW, newest.sequence + number, struct.pack(f"<{len(values)}q", *values))
+            for path in paths:
+                with path.open("r+b") as file:
+                    file.seek(place)
+                    file.write(frame)
+        began_ns = time.process_time_ns()
+        entry = listing.read_one(run.name, time.time())
+        assert entry is not None
+        content = feeds.read(run, entry)
+        took_ms = (time.process_time_ns() - began_ns) * 1e-6
+        rows.append({"refresh": kind, "cpu_ms": round(took_ms, 1), "problem": content["problem"]})
+    return rows
+
+
+def write_sparse(run: Path, rank: int, ranks: int) -> Path:
+    """A rank's recording, without the empty rest of its segment on the disk."""
+    path = write_run(run, RANK_STEPS, is_over=False, rank=rank, world_size=ranks)
+    data = path.read_bytes()
+    path.unlink()
+    used = data.rstrip(b"\0")
+    with path.open("wb") as file:
+        for at in range(0, len(used), 4096):
+            if data[at : at + 4096].strip(b"\0"):
+                file.seek(at)
+                file.write(data[at : at + 4096])
+        file.truncate(len(data))
+    return path
 
 
 @contextmanager
@@ -215,7 +275,8 @@ def watch(address: str, name: str, over: threading.Event, heard: list[str]) -> N
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=["page", "overhead"])
+    parser.add_argument("part", choices=["page", "overhead", "ranks"])
+    parser.add_argument("--ranks", type=int, default=4096)
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--blocks", type=int, default=12, help="of 500 steps each, per training")
     arguments = parser.parse_args()
@@ -236,6 +297,15 @@ def main() -> int:
             peak_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
             known = {"runs": RUNS, "steps": STEPS, "long_steps": LONG_STEPS, "long_report_child_peak_bytes": peak_bytes}
             content |= {**known, "rows": measure_page(folder)}
+        elif arguments.part == "ranks":
+            rows = measure_ranks(folder, arguments.ranks)
+            by_kind = {
+                kind: [row["cpu_ms"] for row in rows if row["refresh"] == kind]
+                for kind in dict.fromkeys(row["refresh"] for row in rows)
+            }
+            medians = {kind: statistics.median(values) for kind, values in by_kind.items()}
+            content |= {"ranks": arguments.ranks, "steps": RANK_STEPS, "median_cpu_ms": medians, "rows": rows}
+            print(medians)
         else:
             rows = measure_overhead(folder, arguments.pairs, arguments.blocks)
             medians = [[statistics.median(row[kind]) for kind in ("watched_ns", "alone_ns")] for row in rows]

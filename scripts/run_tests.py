@@ -128,6 +128,10 @@ def lacks_promtool() -> bool:
     return shutil.which("promtool") is None
 
 
+def lacks_prometheus() -> bool:
+    return shutil.which("prometheus") is None
+
+
 def lacks_two_cores() -> bool:
     return len(os.sched_getaffinity(0)) < 2
 
@@ -148,6 +152,7 @@ CONDITIONS: Mapping[str, Callable[[], bool]] = {
     "not-root": is_not_root,
     "no-compiler": lacks_compiler,
     "no-promtool": lacks_promtool,
+    "no-prometheus": lacks_prometheus,
     "one-core": lacks_two_cores,
 }
 

@@ -334,3 +334,14 @@ def test_rows_of_a_step_are_numbered_without_holes(optimizers):
     steps = steps_of(rows)
     assert (steps.last_row - steps.first_row + 1).tolist() == [optimizers] * 6
     assert steps.last_row[-1] == 6 * optimizers - 1
+
+
+def test_time_that_is_left_out_between_the_rows_of_a_step_breaks_no_law():
+    rows = Rows()
+    rows.backward()
+    rows.clock_ns += 15 * MS  # hotloop timed a piece of work of its own
+    rows.step(backwards=0)
+    rows.step()
+    assert steps_of(rows).unequal_rows_count == 0
+    rows.rows[-1][FIELD["end_ns"]] += 1
+    assert steps_of(rows).unequal_rows_count == 1

@@ -245,3 +245,14 @@ def test_a_warning_tells_of_what_is_left_out_from_a_tenth_of_the_run_on():
 def test_the_timeline_marks_the_buckets_that_are_left_out():
     (timeline,) = summarize_timelines(slow_start(10))
     assert timeline.excluded_ratio == (1.0,) * 10 + (0.0,) * 90
+
+
+def test_the_tail_is_told_by_its_phases():
+    """Before: an evaluation and the last save together were one validation."""
+    rows = Rows()
+    for _ in range(20):
+        rows.step()
+    rows.end(checkpoint_ns=130 * MS, nograd_ns=160 * MS, burst_gap_ns=0, bursts=1, bursts_eval_mode=1, other_ns=7 * MS)
+    left_out = summarize_steps(one_training(rows)).excluded
+    assert left_out.tail_phase_ns == {"checkpoint": 130 * MS, "validation": 160 * MS, "other": 7 * MS}
+    assert sum(left_out.tail_phase_ns.values()) == left_out.tail_ns == 297 * MS

@@ -96,6 +96,24 @@ def equal_after(settings: dict[str, Any]) -> dict[str, Any]:
     return {"equal_after": found, "records": records, "loss": evaluate(model)}
 
 
+def warm_up() -> dict[str, Any]:
+    """After which steps the ranks hold the same weights, and whether those of the warm-up's end are plain DDP's."""
+    model, alone = DistributedDataParallel(build()), DistributedDataParallel(build())
+    optimizer, scheduler = make_optimizer(model)
+    apply_to(model, optimizer, {**PLANS["nesterov, topk"], "warm_up_steps": 6})
+    train(alone, *make_optimizer(alone), range(6), dist.get_rank())
+    found: dict[str, Any] = {"equal_after": []}
+
+    def look(step: int) -> None:
+        if is_equal(torch.cat([one.detach().flatten() for one in model.parameters()]).view(torch.int32)):
+            found["equal_after"].append(step + 1)
+        if step + 1 == 6:
+            found["is_plain"] = torch.equal(bits(model), bits(alone))
+
+    train(model, optimizer, scheduler, range(STEPS), dist.get_rank(), look)
+    return found
+
+
 def evaluate(model: nn.Module) -> float:
     model.eval()
     with torch.no_grad():
@@ -292,6 +310,7 @@ def main(out: str) -> None:
         found = {name: equal_after(settings) for name, settings in PLANS.items()}
         for name in ("average, float32", "nesterov, float32"):
             found[name]["distance"] = distance_to_reference(PLANS[name])
+        found["warm-up"] = warm_up()
         found["mean"] = mean_between_rounds()
         found["nan"] = spread_nan()
         preparations = (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.attach.child import ATTACH_VARIABLE, SITE
+from hotloop.attach.child import ATTACH_VARIABLE, SITE, refuses_agent
 from hotloop.attach.unattached import UnattachedWatch, why_unattached
 
 
@@ -91,5 +91,36 @@ def test_nothing_is_said_once_a_process_records(tmp_path: Path) -> None:
     watch.tick()
     assert watch.reason is not None
     assert "train.py" in watch.reason
+    apart = UnattachedWatch(folder, tmp_path / "proc")
+    apart.apart = own + 4  # a process of hotloop's own
+    apart.tick()
+    assert apart.reason is None
     (folder / "one.hlr").write_text("")
     assert watch.reason is None
+
+
+@pytest.mark.parametrize(
+    ("words", "is_installed", "said"),
+    [
+        (["-u", "train.py"], False, None),
+        (["train.py", "-I"], False, None),
+        (["-m", "pkg", "-E"], False, None),
+        (["-I", "train.py"], False, "started with -I, which ignores PYTHONPATH; remove the option, or install hotloop"),
+        (["-uE", "train.py"], False, "started with -E, which ignores PYTHONPATH"),
+        (["-I", "train.py"], True, None),
+        (["-S", "train.py"], True, "started with -S, which keeps hotloop out of it; remove the option"),
+    ],
+)
+def test_a_python_that_ignores_pythonpath_needs_hotloop_installed(
+    words: list[str], is_installed: bool, said: str | None, tmp_path: Path
+) -> None:
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    site.mkdir(parents=True)
+    if is_installed:
+        (site / "hotloop_attach.pth").write_text("")
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("")
+    python.chmod(0o755)
+    reason = refuses_agent([str(python), *words], "")
+    assert (reason is None) if said is None else said in (reason or "")

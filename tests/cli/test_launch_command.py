@@ -20,6 +20,8 @@ seq = 8192
 [run]
 micro_batch = 1
 global_batch = 256
+sharding = "fsdp"
+recompute = "full"
 [hardware]
 gpu = "h100-80g-sxm"
 count = {count}
@@ -53,6 +55,47 @@ def test_a_plan_gives_the_shape_of_the_nodes(tmp_path: Path, capsys: pytest.Capt
     assert (task["num_nodes"], task["resources"]["accelerators"]) == (8, "H100:8")
     plan.write_text(PLAN.format(count=4))
     assert yaml.safe_load(launch(capsys, "--target", "dstack", "--plan", str(plan), "--", "t.py")[1])["nodes"] == 1
+
+
+def test_a_plan_that_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN.format(count=64).replace("fsdp", "ddp").replace("full", "none"))
+    words = ("--target", "slurm", "--plan", str(plan), "--", "t.py")
+    code, out, err = launch(capsys, *words)
+    assert main(["plan", str(plan)]) == 0
+    told, planned = (
+        re.search(r"does not fit: ([\d.]+) GiB of ([\d.]+) GiB", text) for text in (err, capsys.readouterr().out)
+    )
+
+    assert (code, out) == (2, "")
+    assert told is not None
+    assert planned is not None
+    assert (round(float(told[1])), told[2]) == (float(planned[1]), planned[2])
+    assert f"a device; `hotloop plan {plan} --why-oom` ranks what saves memory" in err
+
+
+@pytest.mark.parametrize(
+    ("target", "more"), [("slurm", ()), ("job", ("--image", "a:1")), ("skypilot", ("--gpu", "h200"))]
+)
+def test_what_a_strategy_needs_and_cannot_do_is_said(
+    target: str, more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text('schema = "hotloop.strategy/1"\n[techniques.fsdp2]\n[techniques.fused-optimizer]\n')
+    words = ("--target", target, *SHAPE, *more, "--strategy", str(path), "--save-s", "1", "--cpus", "8", *COMMAND)
+    code, out, err = launch(capsys, *words)
+    notes = [
+        f"every node, or its container image, needs hotloop and the file {path}",
+        f"strategy {path}: fsdp2: by hotloop's Trainer or apply_strategy, not on an unmodified script",
+    ]
+
+    assert code == 0
+    assert err.splitlines() == [f"hotloop: warning: {note}" for note in notes]
+    lines = out.splitlines()
+    first = 1 if target == "slurm" else 0
+    assert lines[first : first + 2] == [f"# {note}" for note in notes]
+    path.write_text('schema = "hotloop.strategy/1"\n[techniques.fused-optimizer]\n')
+    assert "unmodified" not in launch(capsys, *words)[1]
 
 
 def test_a_whole_node_takes_all_its_cores_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +198,10 @@ def test_submit_starts_the_program_and_answers_its_exit_code(
     assert "#SBATCH --nodes=2" in (tmp_path / "train.sbatch").read_text()
     assert "running sbatch train.sbatch" in err
     (tmp_path / "train.sbatch").write_text("mine")
-    assert "train.sbatch exists and differs" in launch(capsys, "--target", "slurm", *SHAPE, "--submit", *COMMAND)[2]
+    assert (
+        "train.sbatch exists and holds something else"
+        in launch(capsys, "--target", "slurm", *SHAPE, "--submit", *COMMAND)[2]
+    )
 
 
 def test_submit_without_its_program_says_so(
@@ -181,6 +227,75 @@ def test_the_help_names_every_target(capsys: pytest.CaptureFixture[str]) -> None
 def test_an_unknown_target_is_a_usage_error() -> None:
     with pytest.raises(UsageError):
         TARGETS["none"]
+
+
+BASE = {
+    "job": ("--image", "a:1"),
+    "jobset": ("--image", "a:1"),
+    "skypilot": ("--gpu", "h200"),
+    "dstack": ("--gpu", "h200"),
+}
+OPTIONS = {
+    "gpu": "h100-80g-sxm",
+    "cpus": "4",
+    "save_s": "7",
+    "spot": "gcp",
+    "time": "2-0",
+    "slurm_option": "partition=gpu",
+    "image": "b:1",
+    "volume": "runs:/storage",
+    "shm": "8Gi",
+    "interface": "eth1",
+    "rdma": "rdma/ib",
+    "queue": "team",
+    "runtime": "own",
+    "share": "mig",
+    "name": "other",
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_option_changes_the_manifest_or_is_refused(
+    target: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--target", target, *SHAPE, *BASE.get(target, ())) if target != "gpu-sharing" else ("--target", target)
+    given = (f"--{option.replace('_', '-')}", OPTIONS[option])
+    command = () if target == "gpu-sharing" else COMMAND
+    _, plain, _ = launch(capsys, *words, *command)
+    code, out, err = launch(capsys, *words, *given, *command)
+
+    if option in TARGETS[target].takes:
+        assert "does not use" not in err
+        assert target == "gpu-sharing" or (code == 0 and out != plain)
+        return
+    assert (code, out) == (2, "")
+    users = ", ".join(one.id for one in TARGETS.values() if option in one.takes)
+    assert err == (f"hotloop: --target {target} does not use {given[0]}: leave it out, or take a target of: {users}\n")
+
+
+def test_gpu_sharing_takes_no_training(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = launch(capsys, "--target", "gpu-sharing", "--gpu", "h200", *COMMAND)
+
+    assert "does not use a training command: leave it out, or take a target of: dstack, job" in err
+
+
+def test_a_file_is_never_replaced_by_another_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "own.sbatch"
+    words = ("--target", "slurm", *SHAPE, "-o", str(own))
+    assert [launch(capsys, *words, *COMMAND)[0] for _ in range(2)] == [0, 0]
+    before = own.read_text()
+    code, _, err = launch(capsys, *words, "--cpus", "8", *COMMAND)
+
+    assert code == 2
+    assert f"{own} exists and holds something else: remove it, or give another name" in err
+    assert own.read_text() == before
+
+
+def test_variables_before_the_command_become_those_of_the_training(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = launch(capsys, "--target", "slurm", *SHAPE, "--", "A=x y", "python", "train.py")
+
+    assert """"$node" env 'A=x y' python -m torch.distributed.run train.py &""" in out
 
 
 SAVING = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,9 @@ from hotloop.report import RENDERERS
         (("report", "--htlm", "x"), "unknown option '--htlm'; did you mean '--html'?"),
         (("check", "a", "--base-line=b"), "unknown option '--base-line'; did you mean '--baseline'?"),
         (("report", "--xyzzy"), "unknown option '--xyzzy'; see hotloop --help"),
+        (("tune", "--json", "x", "y"), "unknown option '--json'; see hotloop --help"),
+        (("run", "--trace-ranks", "0", "true"), "--trace-ranks 0 needs --trace PLAN, such as --trace 5:2:3"),
+        (("run", "--trace-ranks", "x", "true"), "--trace-ranks 'x': write ranks such as 0,1 or 0-3, or all"),
         (("report", "a", "b"), "unexpected: b; see hotloop --help"),
         (("tune", "--search", "gredy", "x"), "--search: unknown 'gredy'; did you mean 'greedy'?"),
         (("tune", "--format", "markdwn", "x"), "argument --format: unknown 'markdwn'; did you mean 'markdown'?"),
@@ -27,6 +31,7 @@ from hotloop.report import RENDERERS
             ("run", "--format", "junit", "x"),
             "argument --format: unknown 'junit'; known: html, json, markdown, terminal",
         ),
+        (("launch", "--spot"), "--spot: expected one of aws, gcp, azure; see hotloop launch --help"),
         (("diff", "a"), "the following arguments are required: B; see hotloop diff --help"),
         (("rule", "input-bond"), "unknown id 'input-bond'; did you mean 'input-bound'?"),
         (("rule", "fused-optimiser"), "unknown id 'fused-optimiser'; did you mean 'fused-optimizer'?"),
@@ -79,3 +84,20 @@ def test_the_module_is_the_command() -> None:
     assert done.stdout == f"hotloop {__version__}\n"
     done = subprocess.run([sys.executable, "-m", "hotloop", "rnu"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "hotloop: unknown command 'rnu'; did you mean 'run'?\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "true"], ["report"], ["serve"], ["lint", "."], ["tune", "true"], ["doctor"], ["rule"]]
+)
+def test_a_folder_that_was_deleted_is_one_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "hotloop: the current folder no longer exists; cd to one that does\n")
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])

@@ -56,6 +56,17 @@ def test_what_does_not_go_together_is_named(words: list[str], message: str, caps
     assert message in capsys.readouterr().err
 
 
+def test_a_trace_that_ended_is_no_benchmark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    python = tmp_path / "bare-python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    words = ["plan", "--module", "train.py:build", "--batch", "float32[2,64]", "--python", str(python)]
+    assert main(words) == 2
+    *_, why, what = capfd.readouterr().err.splitlines()
+    assert "has no torch; activate its environment" in why
+    assert what.startswith("hotloop: the trace of the module ended with exit code 1")
+
+
 def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
     request = tmp_path / "request.json"
     request.write_text("{}")

@@ -1,6 +1,6 @@
 import pytest
 
-from hotloop.core.findings import Finding, Severity
+from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.diagnose.rules.blocking_checkpoint import blocking_checkpoint
 from hotloop.diagnose.rules.logging_overhead import logging_overhead
 
@@ -113,3 +113,27 @@ def test_saves_in_the_last_third_alone_are_told_by_their_mean_interval() -> None
     assert isinstance(one, Finding)
     assert one.title == "saving a checkpoint stops the loop for 100 ms every 12 steps on average: 29% of the run"
     assert one.evidence["steps_per_checkpoint"] == 12.5
+
+
+def on_a_busy_machine(every: int, each_ns: int, steps: int = 100) -> Finding | Skipped | None:
+    """The steps are as uneven as where other programs come and go: their noise is a fifth of the step."""
+    columns = {name: values[:steps] for name, values in saves(every, each_ns).items()}
+    columns["forward_ns"] = [2_000_000 if i < steps // 2 else 20_000_000 for i in range(steps)]
+    return blocking_checkpoint.judge(make_analysis(columns=columns, steady_count=steps, step_noise_ratio=0.2))
+
+
+def test_saves_that_recur_are_judged_however_uneven_the_steps_are() -> None:
+    """Before: nothing where the step's noise exceeded the share, and a fault in the next run of the same script."""
+    one = on_a_busy_machine(4, 10_000_000)
+    assert isinstance(one, Finding)
+    assert 0.08 < (one.cost_ratio or 0.0) < 0.14
+    few = on_a_busy_machine(4, 40_000_000, steps=14)
+    assert isinstance(few, Finding)
+    assert few.evidence["checkpoints"] == 3
+
+
+def test_a_single_save_below_the_noise_is_said_to_be_not_judged() -> None:
+    one = on_a_busy_machine(100, 350_000_000)
+    assert isinstance(one, Skipped)
+    assert "12% of the steps" in one.reason
+    assert on_a_busy_machine(100, 50_000_000) is None

@@ -7,10 +7,9 @@ from hotloop.diagnose.rules.frequent_validation import frequent_validation
 from .build_analysis import make_analysis
 
 
-def validating(share_ratio: float, every: int = 10) -> Analysis:
-    return make_analysis(
-        validation=share_ratio, columns={"validations": [1 if i % every == 0 else 0 for i in range(100)]}
-    )
+def validating(share_ratio: float, every: int = 10, **rank: object) -> Analysis:
+    validations = [1 if i % every == 0 else 0 for i in range(100)]
+    return make_analysis(validation=share_ratio, **({"columns": {"validations": validations}} | rank))
 
 
 def test_validation_that_takes_a_third_is_a_fault_with_the_interval_that_would_do() -> None:
@@ -25,6 +24,14 @@ def test_validation_that_takes_a_third_is_a_fault_with_the_interval_that_would_d
     assert share_after <= 0.03
     assert one.saving is not None
     assert one.saving.mid_ratio == pytest.approx(1 / 3 * (1 - 1 / every))
+
+
+def test_validation_is_judged_however_uneven_the_steps_are() -> None:
+    """It is clocked by itself. Before: nothing, where other programs made the steps as uneven as it is long."""
+    validations = [1 if i % 10 == 0 else 0 for i in range(100)]
+    uneven = {"validations": validations, "forward_ns": [2_000_000 if i < 50 else 40_000_000 for i in range(100)]}
+    one = frequent_validation.judge(validating(0.2, columns=uneven, step_noise_ratio=0.3))
+    assert isinstance(one, Finding)
 
 
 def test_a_validation_of_a_few_percent_is_healthy() -> None:

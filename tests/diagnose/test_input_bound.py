@@ -326,7 +326,7 @@ def test_what_is_prepared_is_told_in_the_words_of_the_samples() -> None:
     assert told(leaf="transformers.models.bert.tokenization_bert_fast:__call__")["slow_tokenizer"] is None
 
 
-def costly_samples(epochs: float, **options: object) -> Analysis:
+def costly_samples(epochs: float, **changes: object) -> Analysis:
     loader = make_loader(
         fetch_ns=9e6,
         fetch_cpu_ns=9e6,
@@ -336,7 +336,8 @@ def costly_samples(epochs: float, **options: object) -> Analysis:
         batches=round(50 * epochs),
         iterators=round(epochs),
     )
-    return make_analysis(input_wait=0.46, cores=1, loaders=(loader,), **options)
+    options: dict[str, object] = {"cores": 1} | changes
+    return make_analysis(input_wait=0.46, loaders=(loader,), **options)
 
 
 @pytest.mark.parametrize(("epochs", "found_ratio"), [(2.0, 0.5), (4.0, 0.75), (10.0, 0.9)])
@@ -349,6 +350,17 @@ def test_samples_of_several_epochs_are_kept_and_the_first_epoch_wins_nothing(epo
     assert one.evidence["epochs"] == epochs
     assert one.evidence["found_in_cache_ratio"] == found_ratio
     assert one.evidence["saving_in_later_epochs_ratio"] == pytest.approx(0.75 * 0.46, abs=1e-3)
+
+
+def test_samples_of_several_epochs_are_kept_where_other_programs_hold_the_cores() -> None:
+    """Workers would find no core; what is not computed again needs none. Before: info, and "no serious fault found"."""
+    crowded: dict[str, object] = {"cores": 2, "torch_threads": 1, "fields": {"cpu_ns": 20e6}}
+    one = found(costly_samples(4.0, idle_cores=(0.02, 2), **crowded))
+    assert (one.fix, one.severity) == (Fix(technique="cache-samples"), Severity.HIGH)
+    assert one.saving is not None
+    assert one.saving.low_ratio == pytest.approx(0.5 * 0.46 * 0.75)
+    assert fix_of(found(costly_samples(4.0, idle_cores=(0.97, 2), **crowded))).technique == "loader-workers"
+    assert fix_of(found(costly_samples(1.0, idle_cores=(0.02, 2), **crowded))).technique == "loader-workers"
 
 
 def test_in_a_run_of_one_epoch_samples_are_prepared_and_the_cache_says_from_when_it_pays() -> None:
@@ -364,3 +376,18 @@ def test_a_loader_that_chooses_its_workers_is_not_said_to_have_none() -> None:
     assert "num_workers" not in one.title
     assert one.fix is None
     assert "AdaptiveLoader chooses their number" in str(one.evidence["workers"])
+
+
+def test_waiting_for_storage_is_told_on_a_busy_machine_too() -> None:
+    """The loop gets a third of a core. What the kernel counted as ready is in the CPU time, and needs no such guess."""
+
+    def judge(counts_run_queue: bool | None) -> Finding:
+        loader = make_loader(fetch_ns=10e6, fetch_cpu_ns=2.5e6, collate_ns=0.0, counts_run_queue=counts_run_queue)
+        busy: dict[str, object] = {"fields": {"cpu_ns": 5.8e6}, "idle_cores": (0.02, 2), "torch_threads": 2}
+        return found(make_analysis(input_wait=0.5, cores=2, loaders=(loader,), **busy))
+
+    assert judge(None).evidence["cause"] == "slow-getitem"
+    one = judge(True)
+    assert one.evidence["cause"] == "storage"
+    assert one.severity is Severity.HIGH
+    assert "may save nothing" not in one.title

@@ -12,7 +12,7 @@ from hotloop.analyze.memory_end import find_memory_near
 from hotloop.core.analysis import MemoryFailure
 from hotloop.core.findings import Finding, Severity, Where
 from hotloop.core.memory_snapshot import MemoryFile, OutOfMemory
-from hotloop.diagnose.memory_remedies import Situation, held_by_category, list_failures, rank_remedies
+from hotloop.diagnose.memory_remedies import MemorySituation, held_by_category, list_failures, rank_remedies
 from hotloop.diagnose.rules.memory_pressure import memory_pressure
 from hotloop.diagnose.rules.out_of_memory import describe_failures, out_of_memory
 from hotloop.prescribe import rank_findings
@@ -35,7 +35,7 @@ HELD = MemoryFailure(
 
 
 def test_bytes_follow_from_what_was_measured() -> None:
-    known = Situation(samples_count=8, recomputes=False, forward_ratio=0.3, is_low_precision=False)
+    known = MemorySituation(samples_count=8, recomputes=False, forward_ratio=0.3, is_low_precision=False)
     found = {one.fix.technique: one for one in rank_remedies(HELD, known)}
     rest = 76 - 16
     assert {name: (one.saved_bytes or 0) / GIB for name, one in found.items()} == pytest.approx(
@@ -56,7 +56,7 @@ def test_bytes_follow_from_what_was_measured() -> None:
 
 
 def test_what_is_in_place_is_not_offered_again() -> None:
-    known = Situation(samples_count=1, recomputes=True, is_low_precision=True, is_sharded=True)
+    known = MemorySituation(samples_count=1, recomputes=True, is_low_precision=True, is_sharded=True)
     names = {one.fix.technique for one in rank_remedies(HELD, known)}
     assert names == {"activation-offload", "optimizer-state-offload"}
 
@@ -125,10 +125,10 @@ def test_a_failed_allocation_of_a_snapshot_is_a_finding() -> None:
         where=where,
     )
     file = MemoryFile(source="a.pickle", kind="snapshot", out_of_memory=(failed,))
-    (found,) = describe_failures(list_failures(file), known=Situation())
+    (found,) = describe_failures(list_failures(file), known=MemorySituation())
     assert found.title == "the run ran out of cuda memory: allocating 2.0 GiB failed with 70.0 GiB in use"
     assert found.where == (where,)
     assert found.fix is not None
     assert found.fix.technique == "expandable-segments", "6 GiB lie in blocks that did not fit"
     assert found.evidence["parameter_bytes"] is None
-    assert describe_failures(list_failures(replace(file, out_of_memory=())), known=Situation()) == ()
+    assert describe_failures(list_failures(replace(file, out_of_memory=())), known=MemorySituation()) == ()

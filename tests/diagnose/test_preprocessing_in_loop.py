@@ -146,3 +146,39 @@ def test_a_gap_that_lies_on_zero_grad_alone_is_told_as_info() -> None:
 def test_samples_that_waited_for_no_lock_belong_to_their_line() -> None:
     lines = {"after_input_ns": (make_line(84, 1.0, "optimizer.zero_grad()", late_ratio=0.0),)}
     assert preprocessing_in_loop.judge(make_analysis(after_input=0.24, lines=lines)) is None
+
+
+def between_forward_and_backward(function: str, makes_batch: bool | None) -> Finding | Skipped | None:
+    place = Where(file="train.py", line=15, function=function)
+    lines = {
+        "after_forward_ns": (
+            make_line(
+                15, 0.9, "x = torch.stack(rows)", function=function, stack=(MAIN, place), makes_batch=makes_batch
+            ),
+            make_line(41, 0.1, "loss = F.cross_entropy(out, y)", makes_batch=False),
+        ),
+        "backward_ns": (make_line(40, 1.0, "loss.backward()"),),
+    }
+    no_loader = {"batches": 0, "micro_batches": 0}
+    return preprocessing_in_loop.judge(make_analysis(after_forward=0.5, cores=8, lines=lines, fields=no_loader))
+
+
+def test_a_batch_that_is_fetched_between_forward_and_backward_is_prepared_in_the_loop() -> None:
+    one = between_forward_and_backward("get_batch", makes_batch=True)
+    assert isinstance(one, Finding)
+    assert one.cost_ratio == pytest.approx(0.45)
+    assert one.severity is Severity.HIGH
+    assert one.where == (BATCHES,)
+
+
+@pytest.mark.parametrize("function", ["get_batch", "compute_batch_loss"])
+def test_what_needs_the_forward_is_no_preparation_whatever_its_name(function: str) -> None:
+    assert between_forward_and_backward(function, makes_batch=False) is None
+
+
+def test_a_batch_that_the_source_does_not_show_is_told_as_info() -> None:
+    one = between_forward_and_backward("next_batch", makes_batch=None)
+    assert isinstance(one, Finding)
+    assert one.severity is Severity.INFO
+    assert "between forward and backward in what may be making the next batch" in one.title
+    assert between_forward_and_backward("criterion", makes_batch=None) is None

@@ -39,7 +39,16 @@ def test_a_run_of_which_most_was_judged_is(warmup_ns: int | None) -> None:
 @pytest.mark.parametrize(("mid", "start"), [(0.19, "input-bound: "), (0.04, "no serious fault found")])
 def test_a_large_loss_is_named_though_its_fix_may_save_nothing(mid: float, start: str) -> None:
     saving = Saving(low_ratio=0.0, mid_ratio=mid, high_ratio=0.43, basis=Basis.RULE_OF_THUMB)
-    finding = replace(input_bound_report().findings[0], saving=saving)
+    finding = replace(input_bound_report().findings[0], saving=saving, cost_ratio=0.29)
     told = describe_verdict((finding,), make_analysis().lead.breakdown, make_step(20_000_000))
     assert told.startswith(start)
     assert told.endswith("a fix may save much or nothing") == start.startswith("input")
+
+
+@pytest.mark.parametrize(("cost_ratio", "start"), [(0.61, "input-bound: "), (0.29, "no serious fault found")])
+def test_a_wait_for_much_of_the_step_is_named_though_no_fix_is_sure(cost_ratio: float, start: str) -> None:
+    saving = Saving(low_ratio=0.0, mid_ratio=0.04, high_ratio=0.28, basis=Basis.RULE_OF_THUMB)
+    finding = replace(input_bound_report().findings[0], saving=saving, cost_ratio=cost_ratio)
+    told = describe_verdict((finding,), make_analysis().lead.breakdown, make_step(20_000_000))
+    assert told.startswith(start)
+    assert told.endswith("no fix is sure to save much") == start.startswith("input")

@@ -235,6 +235,38 @@ def test_a_teacher_that_answers_the_same_batch_again_for_metrics_is_computed_twi
     assert told["evidence"]["without_gradients"] is True
 
 
+@pytest.mark.parametrize("prefetches", [True, False])
+def test_only_the_next_batch_between_forward_and_backward_is_preparation(tmp_path: Path, prefetches: bool) -> None:
+    """nanoGPT's order. The same pause in the loss, under a name that sounds like a batch, is no preparation."""
+    ran = run_script(
+        tmp_path,
+        f"""
+        import time
+        def get_batch():
+            time.sleep({0.02 * prefetches})
+            return torch.randn(16, 32), torch.randint(0, 8, (16,))
+        def batch_loss(out, target):
+            time.sleep({0.02 * (not prefetches)})
+            return loss_of(out, target)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, y = get_batch()
+        for step in range(80):
+            out = model(x)
+            loss = batch_loss(out, y)
+            x, y = get_batch()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+    )
+    found = [one for one in ran.seen["findings"] if one["rule"] == "preprocessing-in-loop"]
+    assert [one["where"][0]["function"] for one in found] == (["get_batch"] if prefetches else [])
+    assert all(one["cost_ratio"] > 0.3 for one in found)
+    data_wait = ran.seen["scorecard"][0]
+    assert (data_wait["measured_ratio"], data_wait["verdict"]) == (None, "unknown")
+    assert data_wait["reason"] == "no DataLoader was seen in the loop"
+
+
 def test_exception_is_told(tmp_path: Path) -> None:
     ran = run_script(
         tmp_path,

@@ -238,7 +238,7 @@ def test_most_of_the_run_behind_the_last_step_is_no_clean_bill_of_health(tmp_pat
 def test_a_validation_that_ends_the_run_is_named(tmp_path: Path) -> None:
     ran = run_script(tmp_path, ENDS_IN_VALIDATION.format(seconds=1.5, end=""))
     assert ran.seen["step"]["excluded"]["tail_phase"] == "validation"
-    assert "after the last step: validation, " in " ".join(ran.stderr.split())
+    assert "after the last step (validation " in " ".join(ran.stderr.split())
     assert "what followed the last step took" in ran.seen["verdict"]
     assert ran.seen["verdict"].endswith("most of it validation")
 
@@ -249,7 +249,7 @@ def test_a_validation_in_which_a_signal_ends_the_run_is_named(tmp_path: Path) ->
     ran = run_script(tmp_path, ENDS_IN_VALIDATION.format(seconds=5, end="os.kill(os.getpid(), signal.SIGTERM)"))
     assert ran.seen["outcome"]["signal"] == "SIGTERM"
     assert 4.5e9 < ran.seen["step"]["tail_ns"] == ran.seen["step"]["excluded"]["tail_ns"]
-    assert "after the last step: validation, " in " ".join(ran.stderr.split())
+    assert "after the last step (validation " in " ".join(ran.stderr.split())
 
 
 def test_a_wait_of_training_is_not_blamed_on_the_validation_that_follows(tmp_path: Path) -> None:

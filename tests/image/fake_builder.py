@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hotloop.image.builder import Build, Builder, BuiltStep, FoundFile, Source
 from hotloop.image.context import Ignore, scan_context
-from hotloop.image.program import BuildFailed, Limits, Line
-from hotloop.image.recipe import Recipe, Step
+from hotloop.image.program import BuildFailed, Limits, ProgramLine
+from hotloop.image.recipe import BuildRecipe, BuildStep
 
 SECOND_NS = 1_000_000_000
 CACHED_NS, AROUND_NS, COPY_NS = 20_000_000, 200_000_000, 150_000_000
@@ -30,7 +30,7 @@ class FakeBuilder(Builder):
         *,
         is_absent: bool = False,
         noise_ns: Callable[[int], int] = lambda number: 0,
-        extra_files: Callable[[Recipe], Mapping[str, str]] = lambda recipe: {},
+        extra_files: Callable[[BuildRecipe], Mapping[str, str]] = lambda recipe: {},
         log: Mapping[str, Sequence[str]] | None = None,
         without: Sequence[str] = (),
     ) -> None:
@@ -42,7 +42,7 @@ class FakeBuilder(Builder):
         self.builds: list[tuple[str, bool]] = []
         self.variant = ""
         self.is_closed = False
-        self.last: Recipe | None = None
+        self.last: BuildRecipe | None = None
 
     def describe(self) -> str:
         return "fake 1.0"
@@ -59,7 +59,7 @@ class FakeBuilder(Builder):
         if is_cold:
             self.layers, self.filled = set(), set()
         context = scan_context(source.context, Ignore.read(source.dockerignore), None)
-        self.last = Recipe(
+        self.last = BuildRecipe(
             text=source.dockerfile, ignore_text=source.dockerignore, context=context, build_args=source.build_args
         )
         steps = []
@@ -75,12 +75,12 @@ class FakeBuilder(Builder):
         self.builds.append((self.variant, is_cold))
         return Build(steps=tuple(steps), wall_ns=sum(step.duration_ns for step in steps) + AROUND_NS + noise_ns)
 
-    def _hash(self, chain: str, step: Step, root: Path) -> str:
+    def _hash(self, chain: str, step: BuildStep, root: Path) -> str:
         words = [chain, step.instruction.name, step.instruction.script, str(step.instruction.flags)]
         contents = b"".join(path.encode() + (root / path).read_bytes() for path in sorted(step.reads))
         return hashlib.sha256("\0".join(words).encode() + contents).hexdigest()
 
-    def _step(self, step: Step, is_cached: bool) -> BuiltStep:
+    def _step(self, step: BuildStep, is_cached: bool) -> BuiltStep:
         script = step.instruction.script
         if step.instruction.name == "RUN":
             if "fail" in script:
@@ -91,8 +91,11 @@ class FakeBuilder(Builder):
                 cost_s, fetching_s = cost_s - fetching_s, 0.0
             if not is_cached:
                 self.filled |= step.cache_mounts
-            lines = [Line(0, "Downloading a.whl"), Line(round(fetching_s * SECOND_NS), "Installing collected packages")]
-            lines += [Line(0, text) for word, said in self.log.items() if word in script for text in said]
+            lines = [
+                ProgramLine(0, "Downloading a.whl"),
+                ProgramLine(round(fetching_s * SECOND_NS), "Installing collected packages"),
+            ]
+            lines += [ProgramLine(0, text) for word, said in self.log.items() if word in script for text in said]
             run_ns = round(cost_s * SECOND_NS)
         else:
             lines, run_ns = [], COPY_NS if step.takes_context else CACHED_NS

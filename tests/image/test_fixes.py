@@ -8,7 +8,7 @@ import pytest
 from hotloop.core.findings import Skipped
 from hotloop.image.context import Ignore, scan_context
 from hotloop.image.fixes import FIXES
-from hotloop.image.recipe import Recipe, list_rerun
+from hotloop.image.recipe import BuildRecipe, list_rerun
 
 FILES = {
     "train.py": "pass",
@@ -22,15 +22,15 @@ FILES = {
 }
 
 
-def make_recipe(folder: Path, text: str, *, ignore: str = "", ignored: frozenset[str] | None = None) -> Recipe:
+def make_recipe(folder: Path, text: str, *, ignore: str = "", ignored: frozenset[str] | None = None) -> BuildRecipe:
     for path, content in FILES.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(content)
     context = scan_context(folder, Ignore.read(ignore), ignored)
-    return Recipe(text=text, ignore_text=ignore, context=context, build_args={})
+    return BuildRecipe(text=text, ignore_text=ignore, context=context, build_args={})
 
 
-def apply(name: str, recipe: Recipe) -> str:
+def apply(name: str, recipe: BuildRecipe) -> str:
     """The changed file, or why not."""
     answer = FIXES[name].rewrite(recipe)
     return answer.reason if isinstance(answer, Skipped) else answer.recipe.text

@@ -11,7 +11,7 @@ import pytest
 
 from hotloop.core.errors import UsageError
 from hotloop.core.image import ImageContents, ImageReport, ScenarioTimes
-from hotloop.image.measure import Measured, Request, count_saved_ns, judge, measure_image
+from hotloop.image.measure import ImageRequest, MeasuredImage, count_saved_ns, judge, measure_image
 from hotloop.image.workspace import PREFIX
 from hotloop.image.write import write_recipe
 from hotloop.report import render
@@ -33,10 +33,10 @@ def make_context(folder: Path, dockerfile: str = DOCKERFILE) -> Path:
     return context
 
 
-def measure(context: Path, builder: FakeBuilder, **more: Any) -> Measured:
+def measure(context: Path, builder: FakeBuilder, **more: Any) -> MeasuredImage:
     work = context.parent / "work"
     work.mkdir(exist_ok=True)
-    request = Request(
+    request = ImageRequest(
         context=context,
         dockerfile=context / "Dockerfile",
         builder=builder,
@@ -234,7 +234,12 @@ def test_a_difference_counts_above_the_spread() -> None:
     assert count_saved_ns(make_times(5.0), make_times(4.8)) == 0
     same = ImageContents(files_count=1)
     slower = {"cold": make_times(9.0), "code": make_times(1.0)}
-    assert judge({"cold": make_times(5.0), "code": make_times(5.0)}, slower, same) == ("no-gain", "slower: cold")
+    before = {"cold": make_times(5.0), "code": make_times(5.0), "requirements": make_times(5.0)}
+    assert judge(before, slower, same) == ("no-gain", "slower: cold")
+    rarely = {"cold": make_times(5.0), "code": make_times(1.0), "requirements": make_times(6.0)}
+    assert judge(before, rarely, same) == ("no-gain", "slower: requirements edit")
+    assert judge(before, rarely, same, -(10**9)) == ("no-gain", "slower: requirements edit")
+    assert judge(before, rarely, same, 10**9) == ("proven", "slower: requirements edit")
 
 
 def test_abandoned_work_is_removed_and_live_work_is_not(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hotloop.image.builders.buildah import read_build
 from hotloop.image.contents import compare_contents
 from hotloop.image.forecast import measure_fetching
 from hotloop.image.image_tree import hash_file, walk
-from hotloop.image.program import BuildFailed, LimitReached, Limits, Line, Output, run_limited
+from hotloop.image.program import BuildFailed, LimitReached, Limits, Output, ProgramLine, run_limited
 from hotloop.image.workspace import open_workspace, remove_abandoned
 
 RECORDED = """\
@@ -42,18 +42,18 @@ def make_limits(folder: Path, seconds: float = 60.0, least_free_bytes: int = 0) 
 
 def test_steps_of_a_recorded_build() -> None:
     lines = [line.partition(" ") for line in RECORDED.splitlines()]
-    build = read_build(Output(tuple(Line(int(at) * 1_000_000, text) for at, _, text in lines), 4_600_000_000))
+    build = read_build(Output(tuple(ProgramLine(int(at) * 1_000_000, text) for at, _, text in lines), 4_600_000_000))
     steps = [(one.stage, one.position, one.is_cached, one.duration_ns // 1_000_000) for one in build.steps]
     assert steps == [(0, 0, True, 60), (0, 1, True, 70), (0, 2, False, 3980), (1, 0, True, 30), (1, 1, False, 140)]
     assert build.cached_count == 3
     assert build.around_ns == 320_000_000
-    assert build.steps[2].lines[0] == Line(650_000_000, "Collecting x")
+    assert build.steps[2].lines[0] == ProgramLine(650_000_000, "Collecting x")
 
 
 def test_what_a_filled_cache_saves_is_read_from_the_log() -> None:
     said = ["Collecting a", "  Downloading a.whl (60 MB)", "     ━━━ 60/60 MB", "Collecting b", "  Using cached b.whl"]
     said += ["Building wheels", "  Building wheel for c: started", "  Building wheel for c: finished", "Installing"]
-    lines = [Line(at * 10, text) for at, text in enumerate(said)]
+    lines = [ProgramLine(at * 10, text) for at, text in enumerate(said)]
     assert measure_fetching(lines, 1000) == (30 - 10) + (80 - 60)
 
 
@@ -165,7 +165,7 @@ PLAIN = """\
 def test_steps_of_buildkits_plain_progress() -> None:
     text = "FROM a AS wheels\nCOPY requirements.txt .\nRUN pip wheel -r requirements.txt\nFROM a\n"
     text += "COPY --from=wheels /wheels /wheels\n"
-    build = docker.read_build(Output(tuple(Line(0, line) for line in PLAIN.splitlines()), 5_000_000_000), text)
+    build = docker.read_build(Output(tuple(ProgramLine(0, line) for line in PLAIN.splitlines()), 5_000_000_000), text)
     steps = [(one.stage, one.position, one.is_cached, one.duration_ns) for one in build.steps]
     second_ns = 1_000_000_000
     assert steps == [
@@ -174,7 +174,7 @@ def test_steps_of_buildkits_plain_progress() -> None:
         (0, 2, False, 39 * second_ns // 10),
         (1, 1, False, second_ns // 5),
     ]
-    assert build.steps[2].lines == (Line(650_000_000, "Collecting x"),)
+    assert build.steps[2].lines == (ProgramLine(650_000_000, "Collecting x"),)
     assert build.around_ns == 800_000_000
 
 

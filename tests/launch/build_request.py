@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotloop.launch.request import LaunchRequest, Measured
+from hotloop.launch.request import LaunchRequest, MeasuredRun
 from hotloop.launch.training_command import read_command
 
 
@@ -15,7 +15,7 @@ def make_request(*words: str, save_s: float | None = 4.0, step_s: float | None =
         "nodes": 2,
         "gpus_per_node": 8,
         "processes_per_node": 8,
-        "measured": Measured(save_s=save_s, step_s=step_s),
+        "measured": MeasuredRun(save_s=save_s, step_s=step_s),
         "gpu": "h100-80g-sxm",
         "image": "registry/training:1",
     }

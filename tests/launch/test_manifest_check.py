@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from hotloop.core.errors import UsageError
+from hotloop.core.manifest_tables import FOLDER
 from hotloop.core.toml import parse_toml
 from hotloop.launch import TARGETS
-from hotloop.launch.manifest_check import FOLDER, check_manifest, find_schema, read_manifest
+from hotloop.launch.manifest_check import check_manifest, find_schema, read_manifest
 
 from .build_request import make_request
 

@@ -16,7 +16,7 @@ from hotloop.core.errors import UsageError
 from hotloop.launch import TARGETS
 from hotloop.launch.manifest_check import check_manifest, find_schema
 from hotloop.launch.node_script import NODE_SCRIPT
-from hotloop.launch.request import CLOUDS, LaunchRequest, Measured, Volume
+from hotloop.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
 
 from .build_request import make_request
 
@@ -170,7 +170,58 @@ def test_slurm_sets_what_is_asked_and_nothing_twice() -> None:
     assert text.count("--cpus-per-task=96") == 2, "srun does not inherit it from sbatch"
 
 
-@pytest.mark.parametrize("option", ["nodes=4", "signal=USR1@3", "Bad=1", "a=b\n#SBATCH --x"])
+@pytest.mark.parametrize(
+    ("time", "save_s", "is_enough"),
+    [
+        ("1:00:00", 3000.0, False),
+        ("1", None, False),
+        ("0:30", 1.0, True),
+        ("1", 1.0, True),  # as in benchmarks/slurm_proof.py
+        ("1", 2.5, True),
+        ("1", 3.0, False),
+        ("10:29", None, True),
+        ("10", None, False),
+        ("3:21:00", 3000.0, True),
+        ("0", 3000.0, True),
+        ("0-3:20", 3000.0, False),
+        ("1-0", 3000.0, True),
+    ],
+)
+def test_slurm_refuses_a_time_in_which_the_training_never_gets_on(
+    time: str, save_s: float | None, is_enough: bool
+) -> None:
+    request = make_request(time=time, save_s=save_s)
+    if is_enough:
+        assert f"#SBATCH --time={time}\n" in TARGETS["slurm"].write(request)
+        return
+    with pytest.raises(
+        UsageError, match=rf"--time {time} .* comes {request.notice_s} s before the end.*give --time \d"
+    ):
+        TARGETS["slurm"].write(request)
+
+
+def test_slurm_refuses_a_notice_that_sbatch_does_not_take() -> None:
+    with pytest.raises(UsageError, match="at most 65535 s before the end"):
+        TARGETS["slurm"].write(make_request(save_s=40_000.0))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "nodes=4",
+        "signal=USR1@3",
+        "Bad=1",
+        "a=b\n#SBATCH --x",
+        "partition",
+        "partition=",
+        "hold=",
+        "time=1",
+        "no-requeue",
+        "cpus-per-task=4",
+        "sig=USR1@3",
+        "ntasks=9",
+    ],
+)
 def test_slurm_refuses_an_option_that_it_sets_itself_or_cannot_read(option: str) -> None:
     with pytest.raises(UsageError, match="--slurm-option"):
         TARGETS["slurm"].write(make_request(slurm_options=(option,)))
@@ -201,7 +252,7 @@ def test_a_name_that_kubernetes_refuses_is_one_error(name: str) -> None:
 
 def make_shared(busy_ratio: float | None, peak_gib: float | None, **fields: Any) -> LaunchRequest:
     peak = None if peak_gib is None else int(peak_gib * 2**30)
-    measured = Measured(peak_bytes=peak, busy_ratio=busy_ratio)
+    measured = MeasuredRun(peak_bytes=peak, busy_ratio=busy_ratio)
     return make_request(**{"measured": measured, "gpu_bytes": int(79.1 * 2**30), **fields})
 
 

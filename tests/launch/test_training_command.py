@@ -20,6 +20,14 @@ from hotloop.launch.training_command import read_command
         ("train.py --lr 1", "torchrun train.py --lr 1"),
         ("./start.sh", "torchrun --no-python ./start.sh"),
         (
+            "CUDA_VISIBLE_DEVICES=0 A= python t.py B=1",
+            "env CUDA_VISIBLE_DEVICES=0 A= python -m torch.distributed.run t.py B=1",
+        ),
+        ("env A=1 torchrun --nnodes 2 t.py", "env A=1 torchrun t.py"),
+        ("env -u A python t.py", "torchrun --no-python env -u A python t.py"),
+        ("A=1 hotloop run -- B=2 torchrun t.py", "env A=1 B=2 hotloop run -- torchrun t.py"),
+        ("./a=b.sh", "torchrun --no-python ./a=b.sh"),
+        (
             "hotloop run --live -- torchrun --nproc-per-node 2 t.py",
             "hotloop run --live -- torchrun t.py",
         ),
@@ -44,6 +52,9 @@ def test_the_number_of_processes_is_kept() -> None:
     ("words", "message"),
     [
         ([], "no training command"),
+        (["A=1"], "no training command"),
+        (["env", "A=1"], "no training command"),
+        (["PET_NNODES=3", "python", "t.py"], "PET_NNODES=3: the launcher sets this variable itself"),
         (["accelerate", "launch", "t.py"], "accelerate starts ranks itself"),
         (["torchrun", "--nproc-per-nod", "8", "t.py"], "did you mean 'nproc-per-node'"),
         (["torchrun", "--max-restarts"], "--max-restarts needs a value"),

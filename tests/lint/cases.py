@@ -70,8 +70,12 @@ DDP = "model = nn.parallel.DistributedDataParallel(model, find_unused_parameters
 WRAPPED = ACCUMULATED.replace("criterion = ", "model = nn.parallel.DistributedDataParallel(model)\ncriterion = ")
 ASYNC = LOOP.replace("        loss =", "        x = x.to('cuda', non_blocking=True)\n        loss =")
 
+WARNED = BATCH.format(nodes=1, more="#SBATCH --signal=USR1@120\nsrun python train.py")
+"""A job that starts train.py and warns it."""
+
 CASES: dict[str, tuple[str, str]] = {
     # training scripts
+    "unhandled-signal": (SAVED, SAVED + "import signal\nsignal.signal(signal.SIGUSR1, save)\n"),
     "missing-zero-grad": (change(LOOP, "        optimizer.zero_grad()\n", ""), LOOP),
     "zeroed-micro-batches": (
         change(ACCUMULATED, "        loss.backward()", "        optimizer.zero_grad()\n        loss.backward()"),
@@ -187,7 +191,15 @@ CASES: dict[str, tuple[str, str]] = {
         BATCH.format(nodes=1, more="srun python train.py"),
         BATCH.format(nodes=1, more="export SRUN_CPUS_PER_TASK=8\nsrun python train.py"),
     ),
+    "refused-option": (
+        BATCH.format(nodes=1, more="#SBATCH --cpu-per-task=4"),
+        BATCH.format(nodes=1, more="#SBATCH --job=a -N1 -n 4 --container-image=a --tres-per-task=cpu:1 # a comment"),
+    ),
     # manifests
+    "unknown-field": (
+        "apiVersion: batch/v1\nkind: Job\nspec:\n  restartPolicy: Never\n  template: {spec: {containers: []}}\n",
+        "apiVersion: batch/v1\nkind: Job\nspec:\n  template: {spec: {containers: [], restartPolicy: Never}}\n",
+    ),
     "fractional-gpu": (
         pod(container="resources: {limits: {nvidia.com/gpu: 0.25}}"),
         pod(container="resources: {limits: {nvidia.com/gpu: 1, cpu: 0.25}}"),
@@ -236,6 +248,8 @@ CASES: dict[str, tuple[str, str]] = {
         ),
     ),
 }
+BESIDE = {"unhandled-signal": {"job.sbatch": WARNED}}
+"""Files that lie beside the text, for the rules that look at several."""
 SAVE_S = {"late-signal": 60.0}
 """How long a save takes, for the rules that need it."""
 FILES = {"python": "train.py", "dockerfile": "Dockerfile", "sbatch": "job.sbatch", "kubernetes": "job.yaml"}

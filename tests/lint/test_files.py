@@ -11,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hotloop.cli import main
 from hotloop.core.errors import UsageError
 from hotloop.core.lint import LintReport
 from hotloop.lint import lint_paths
+from hotloop.lint.fixes import make_repairs
 
 from .cases import CASES, KEPT, LOOP, pod
 
@@ -152,3 +154,34 @@ def test_a_thousand_files_take_seconds(tmp_path: Path) -> None:
     began = time.process_time()
     assert len(lint(tmp_path).findings) == 1000
     assert time.process_time() - began < 10
+
+
+def test_a_script_in_the_encoding_that_it_names_is_read_and_repaired(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_bytes(b"# -*- coding: latin-1 -*-\nname = '\xe9'\n" + CASES["missing-zero-grad"][0].encode())
+    report, read = lint_paths([str(path)], "0")
+    assert report.unread == ()
+    (repair,) = make_repairs(report.findings, read)
+    assert b"name = '\xe9'\n" in repair.after
+
+
+def test_a_named_file_that_cannot_be_read_fails_and_one_for_no_rule_does_not(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nprint 'x'\n")
+    (tmp_path / "notes.md").write_text("notes\n")
+    assert main(["lint", "-q", str(tmp_path / "train.py")]) == 2
+    assert main(["lint", "-q", str(tmp_path / "notes.md")]) == 0
+    assert main(["lint", "-q", str(tmp_path)]) == 0
+    assert main(["lint", "-q", "--exit-zero", str(tmp_path / "train.py")]) == 0
+
+
+def test_what_a_loop_does_once_is_not_done_in_each_step_and_a_place_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "from torch.utils.data import DataLoader\nimport torch\n"
+        "def train(model, data, optimizer):\n"
+        "    loader = DataLoader(data)\n"
+        "    for x in loader:\n        optimizer.zero_grad(); model(x).backward(); optimizer.step()\n"
+        "    else:\n        print('done')\n"
+        "    for x in loader:\n        optimizer.zero_grad(); model(x).backward(); optimizer.step()\n"
+    )
+    assert [(one.rule, one.line) for one in lint(path).findings] == [("workerless-loader", 4)]

@@ -70,15 +70,16 @@ def test_what_is_not_finite_is_told_while_it_happens() -> None:
     told: list[dict] = []
     watch = NumbersWatch(told.append)
     train(watch, 20, bad={3, 5})
-    bad_loss = [one["message"] for one in told if one["id"] == "bad-loss"]
+    health = [one for one in told if one["kind"] == "health"]
+    bad_loss = [one["message"] for one in health if one["id"] == "bad-loss"]
     assert bad_loss == [
         "the loss was not finite in optimizer step 3",
         "the loss was not finite in at least 2 steps, first in optimizer step 3",
     ]
-    assert any("norm of the gradients was not finite in optimizer step 3" in one["message"] for one in told)
+    assert any("norm of the gradients was not finite in optimizer step 3" in one["message"] for one in health)
     watch.finish()
     watch.finish()
-    (last,) = [one for one in told if one["id"] == "numbers"]
+    (last,) = [one for one in told if one.get("id") == "numbers"]
     assert "not finite in 2 of 20 steps" in last["message"]
 
 
@@ -87,7 +88,9 @@ def test_a_healthy_training_has_one_line(monkeypatch) -> None:
     watch = NumbersWatch(told.append)
     train(watch, 12, bad=set())
     watch.finish()
-    (line,) = told
+    first, newest, line = told
+    assert (first["name"], first["step"], newest["step"]) == ("loss", 1, 12)  # within a second: the first, the last
+    assert newest == {"kind": "metric", "name": "loss", "value": watch.loss.last[1], "step": 12, "watched": True}
     assert line["level"] == "info"
     assert "finite in all of 12 steps" in line["message"]
     assert "8 steps checked" in line["message"]
@@ -115,7 +118,7 @@ def test_a_device_that_failed_costs_only_the_last_values(monkeypatch) -> None:
 
     monkeypatch.setattr(numbers.LateValues, "finish", lost)
     watch.finish()
-    (line,) = told
+    line = told[-1]
     assert "finite in all of 4 steps" in line["message"]
     assert any("device-side assert" in failure for failure in numbers.GUARD.failures)
     numbers.GUARD.failures.clear()

@@ -256,3 +256,29 @@ def test_a_wait_for_another_loader_is_a_wait_in_rows_and_has_a_name_of_its_own_i
     row = kept.rows[-1]
     assert (row["iterator_ns"], row["input_wait_ns"]) == (7, 7 + 10)  # the step waits for 10 itself
     assert sampled_field(INPUT) == INPUT
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_training_that_ends_as_a_row_closes_tells_that_row_once(
+    recorder: Recorder, clock: FakeClock, kept: Kept, quick: bool
+) -> None:
+    """A trial stops the training there. Before: the tail told the last step again, as what followed it."""
+
+    def stop(_row: object) -> None:
+        raise SystemExit
+
+    def step() -> None:
+        recorder.enter(OPTIMIZER)
+        clock.spend(70)
+        recorder.close_step(0) if quick and recorder.started else recorder.optimizer_ended(1, 0)
+
+    step()
+    recorder.on_row = stop
+    with pytest.raises(SystemExit):
+        step()
+    recorder.on_row = None
+    clock.spend(5)
+    recorder.close_tail()
+    assert [row["optimizer_ns"] for row in kept.rows] == [70, 70, 0]
+    assert [row["other_ns"] for row in kept.rows] == [0, 0, 5]
+    assert kept.rows[2]["start_ns"] == kept.rows[1]["end_ns"]

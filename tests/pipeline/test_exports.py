@@ -38,8 +38,9 @@ def test_the_environment_asks_for_kubeflow_and_a_mistake_there_stops_nothing(tmp
 
 def test_what_was_trained_is_exported_to_the_last_step(tmp_path: Path) -> None:
     training = Training(tmp_path / "one")
+    (training.folder / "run.json").write_text('{"schema": "hotloop.run/1", "steps_total": 40}')
     senders = open_targets([f"json={tmp_path / 'one.jsonl'}"], {}, emit=print)
-    exports = RunExports(senders, partial(follow_run, training.folder, 40), interval_s=0.02)
+    exports = RunExports(senders, partial(follow_run, training.folder), interval_s=0.02)
     exports.start()
     for _ in range(40):
         training.step()
@@ -60,7 +61,7 @@ def test_a_run_that_was_over_at_once_is_exported(tmp_path: Path) -> None:
     training.step()
     training.end()
     senders = open_targets([f"json={tmp_path / 'one.jsonl'}"], {}, emit=print)
-    (exported,) = RunExports(senders, partial(follow_run, training.folder, None)).stop()
+    (exported,) = RunExports(senders, partial(follow_run, training.folder)).stop()
     assert exported.sent_count > 0
 
 
@@ -70,7 +71,7 @@ def test_endpoints_that_hang_cost_the_end_a_second(tmp_path: Path, endpoint: End
     training = Training(tmp_path / "one")
     training.step()
     senders = open_targets([f"otlp={endpoint.url}", f"otlp={endpoint.url}", "otlp=http://127.0.0.1:9"], {}, emit=print)
-    exports = RunExports(senders, partial(follow_run, training.folder, None), interval_s=0.05)
+    exports = RunExports(senders, partial(follow_run, training.folder), interval_s=0.05)
     exports.start()
     time.sleep(0.2)
     training.end()
@@ -78,3 +79,35 @@ def test_endpoints_that_hang_cost_the_end_a_second(tmp_path: Path, endpoint: End
     exported = exports.stop()
     assert time.monotonic() - before_s < END_S + 0.5
     assert all(one.lost_count > 0 and one.sent_count == 0 for one in exported)
+
+
+@pytest.mark.usefixtures("endpoint")
+@pytest.mark.parametrize(("interval_ms", "usual_s"), [("50", 60.0), ("60000", 0.05), ("x", 0.05)])
+def test_otlp_has_the_interval_that_its_variable_says(
+    tmp_path: Path,
+    endpoint: Endpoint,  # noqa: F811
+    interval_ms: str,
+    usual_s: float,
+) -> None:
+    training, lines = Training(tmp_path / "one"), tmp_path / "one.jsonl"
+    training.step()
+    opened = open_targets(
+        [f"otlp={endpoint.url}", f"json={lines}"], {"OTEL_METRIC_EXPORT_INTERVAL": interval_ms}, emit=print
+    )
+    exports = RunExports(opened, partial(follow_run, training.folder), interval_s=usual_s)
+
+    def counts() -> tuple[int, int]:
+        return len(endpoint.posted), len(lines.read_text().splitlines())
+
+    exports.start()
+    until_s = time.monotonic() + 30
+    while max(counts()) < 6 and time.monotonic() < until_s:
+        training.step()
+        time.sleep(0.02)
+    training.end()
+    exports.stop()
+    posts, written = counts()
+    first_and_last = 2
+    assert (posts > first_and_last) == (interval_ms != "60000")
+    assert (written > first_and_last) == (interval_ms != "50")
+    assert max(posts, written) >= 6

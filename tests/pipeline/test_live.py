@@ -13,8 +13,10 @@ from hotloop.core.errors import InvariantError
 from hotloop.core.live import LiveRank, LiveRun
 from hotloop.core.phases import PHASES
 from hotloop.observe.writer import FrameWriter
-from hotloop.pipeline.live import STALE_AFTER_S, LiveReader
+from hotloop.pipeline.live import CLOSE_RANKS, OTHERS_AT_A_TIME, STALE_AFTER_S, LiveReader
 from hotloop.pipeline.runs import read_report
+from hotloop.trace.recording import RecordingFile
+from hotloop.trace.tail import RecordingTail
 from tests.analyze.synthetic import MS, Rows, process_fact
 
 
@@ -184,6 +186,17 @@ def test_an_outcome_ends_the_run(training: Training) -> None:
     assert only_rank(run).is_closed
 
 
+def test_facts_behind_the_places_of_rows_to_come_are_seen(training: Training) -> None:
+    training.writer.write_fact({"kind": "metric", "t": 0, "name": "loss", "value": 0.5, "row": 0})
+    tail = RecordingTail(training.path)
+    kinds = [fact["kind"] for piece in tail.read() for fact in piece.facts]
+    assert kinds == ["process", "metric"]
+    training.step()
+    training.writer.write_fact({"kind": "metric", "t": 0, "name": "loss", "value": 0.4, "row": 1})
+    assert [(len(piece.rows), len(piece.facts)) for piece in tail.read()] == [(1, 1)]
+    assert list(tail.read()) == []
+
+
 def test_a_torn_row_is_left_out_until_it_is_whole(training: Training) -> None:
     reader = LiveReader(training.folder)
     training.step()
@@ -257,10 +270,57 @@ def test_utilisation_is_that_of_the_local_rank(tmp_path: Path) -> None:
 def test_a_total_of_steps_gives_progress_and_eta(training: Training) -> None:
     for _ in range(50):
         training.step()
-    run = LiveReader(training.folder, steps_total=200).read()
+    assert LiveReader(training.folder).read().eta_s is None
+    (training.folder / "run.json").write_text('{"schema": "hotloop.run/1", "steps_total": 200}')
+    run = LiveReader(training.folder).read()
     assert run.progress_ratio == 0.25
     assert run.eta_s == pytest.approx(150 * 0.010)
-    assert LiveReader(training.folder).read().eta_s is None
+    (training.folder / "run.json").write_text('{"schema": "hotloop.run/1", "steps_total": "many"}')
+    assert LiveReader(training.folder).read().steps_total is None
+
+
+def test_a_reading_of_many_ranks_looks_at_few_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "one"
+    ranks = [Training(folder, pid=100 + rank, rank=rank) for rank in range(CLOSE_RANKS + 3 * OTHERS_AT_A_TIME)]
+    for one in ranks:
+        one.step()
+        one.writer.maintain()
+    looked: list[Path] = []
+    read = RecordingFile.__init__
+
+    def count(self: RecordingFile, path: Path) -> None:
+        looked.append(path)
+        read(self, path)
+
+    monkeypatch.setattr(RecordingFile, "__init__", count)
+    reader = LiveReader(folder)
+    assert len(reader.read().ranks) == len(looked) == len(ranks)
+    for one in ranks:
+        one.step()
+    seen = []
+    for _ in range(4):
+        looked.clear()
+        run = reader.read()
+        seen.append(sum(rank.steps_count == 2 for rank in run.ranks))
+        assert len(looked) <= CLOSE_RANKS + 1 + OTHERS_AT_A_TIME
+        assert [rank.steps_count for rank in run.ranks[:CLOSE_RANKS]] == [2] * CLOSE_RANKS
+    assert (seen[0], seen[-1]) == (CLOSE_RANKS + OTHERS_AT_A_TIME, len(ranks))
+    for one in ranks:
+        one.end()
+    looked.clear()
+    assert all(rank.is_closed for rank in reader.read().ranks)
+    assert len(looked) == len(ranks)
+
+
+def test_a_metric_of_the_script_s_own_is_not_overwritten_by_a_watched_one(training: Training) -> None:
+    training.step()
+    reader = LiveReader(training.folder)
+    watched = {"kind": "metric", "t": 0, "name": "loss", "value": 0.5, "step": 1, "watched": True}
+    training.writer.write_fact(watched)
+    assert only_rank(reader.read()).metrics == {"loss": 0.5}
+    training.writer.write_fact({"kind": "metric", "t": 0, "name": "loss", "value": 8.0, "row": 0})
+    training.writer.write_fact(watched)
+    assert only_rank(reader.read()).metrics == {"loss": 8.0}
 
 
 def test_metrics_are_the_newest_values_and_bounded(training: Training) -> None:

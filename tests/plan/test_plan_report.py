@@ -106,6 +106,40 @@ def test_what_is_unknown_is_said(workload_file: str, capsys: pytest.CaptureFixtu
     assert "how much each slows the others is unknown" in shown
 
 
+@pytest.mark.parametrize(
+    ("hardware", "said", "unsaid"),
+    [
+        (
+            "usd_per_hour = 2\ngpu_hours_per_preemption = 20",
+            "spot: unknown; on-demand: 2 USD an hour, own, as given; give hardware.spot_usd_per_hour to learn",
+            "unknown of it",
+        ),
+        (
+            "usd_per_hour = 2\nspot_usd_per_hour = 0.5",
+            "spot: 0.5 USD an hour, own, as given; on-demand: 2 USD an hour, own, as given (spot is 25% of it)",
+            "unknown of it",
+        ),
+        (
+            "usd_per_hour = 2\nspot_usd_per_hour = 0.5\ngpu_hours_per_preemption = 0.01",
+            "preempted so often, the training never ends",
+            "cheaper than on-demand",
+        ),
+        ("usd_per_hour = 2\nspot_usd_per_hour = 2", "own, as given; spot never pays", "between two preemptions"),
+    ],
+)
+def test_the_prices_of_spot_are_named(
+    hardware: str, said: str, unsaid: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "l4.toml"
+    run = '[run]\nmicro_batch = 8\nglobal_batch = 64\nprecision = "fp32"\nsharding = "ddp"\n'
+    file.write_text(f'[model]\nname = "gpt2"\n{run}[hardware]\ngpu = "l4"\ncount = 8\n{hardware}\n')
+    assert main(["plan", str(file), "--spot"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert said in shown
+    assert unsaid not in shown
+    assert "GiB, all from one rank" in shown
+
+
 def test_the_strategy_of_the_best_option_is_written_once(
     workload_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,7 +154,7 @@ def test_the_strategy_of_the_best_option_is_written_once(
     assert written.get("activation-checkpointing") is not None
     before = out.read_text()
     assert main(["plan", workload_file, "--write-strategy", str(out)]) == 2
-    assert "planned.toml: it exists; remove it, or give another name" in capsys.readouterr().err
+    assert "planned.toml exists and holds something else: remove it, or give another name" in capsys.readouterr().err
     assert out.read_text() == before
 
 

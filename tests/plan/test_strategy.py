@@ -11,7 +11,7 @@ import pytest
 from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.core.strategy import Strategy, load_strategy
 from hotloop.core.workload import OFFLOADS, PRECISIONS, RECOMPUTES, SHARDINGS
-from hotloop.plan.strategy import draw_strategy, plan_strategy
+from hotloop.plan.strategy import LIBRARY_TECHNIQUES, draw_strategy, plan_strategy
 
 from .build_plan import DEVICE, make_workload
 
@@ -26,6 +26,10 @@ def write(tmp_path: Path, **run: Any) -> tuple[Strategy, str]:
 
 def settings(strategy: Strategy) -> dict[str, dict[str, Any]]:
     return {choice.technique: dict(choice.settings) for choice in strategy.choices}
+
+
+def test_the_plan_and_the_techniques_agree_on_what_needs_the_library() -> None:
+    assert {id for id, one in TECHNIQUES.items() if one.needs_library} == set(LIBRARY_TECHNIQUES)
 
 
 def test_every_combination_is_accepted() -> None:

@@ -137,5 +137,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     broken.write_text("[model")
     with pytest.raises(UsageError, match="is no TOML"):
         read_workload_file(str(broken))
+    broken.write_text("[model]\nlayers = 3\n")
+    with pytest.raises(UsageError, match=r"^\S+broken.toml: the table \[run\] is missing"):
+        read_workload_file(str(broken))
     with pytest.raises(UsageError, match="No such file"):
         read_workload_file(str(tmp_path / "absent.toml"))

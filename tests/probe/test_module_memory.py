@@ -4,13 +4,16 @@ import importlib
 import json
 import subprocess
 import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hotloop.plan.module_trace import make_request, read_tensors
-from hotloop.probe.module_memory import BadRequest
+from hotloop.probe.module_memory import BadModuleRequest, find_loss
 from hotloop.probe.module_memory import trace as run_trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +112,55 @@ def test_the_program_answers_in_a_process_of_its_own(script: Path) -> None:
     assert json.loads(Path("out.json").read_text(encoding="utf-8"))["params"] == 6 * (256 * 256 + 256)
 
 
+@dataclass
+class Output:
+    logits: Any = None
+    loss: Any = None
+    aux: Any = None
+
+
+class OrderedOutput(OrderedDict[str, Any]):
+    """As ModelOutput of transformers: no pytree until it is registered as one."""
+
+
+@pytest.mark.parametrize(
+    ("wrap", "note"),
+    [
+        (lambda logits, loss: (logits, loss), "first scalar"),
+        (lambda logits, loss: (loss, logits), "first scalar"),
+        (lambda logits, loss: (logits, None, (None, [loss])), "first scalar"),
+        (lambda logits, loss: {"logits": logits, "nll": loss}, "first scalar"),
+        (lambda logits, loss: OrderedOutput(logits=logits, aux=(loss,)), "first scalar"),
+        (lambda logits, loss: Output(logits=logits, aux=loss), "first scalar"),
+        (lambda logits, loss: Output(logits=logits, loss=loss.detach(), aux={"kl": loss}), "first scalar"),
+        (lambda logits, loss: OrderedOutput(logits=logits, loss=loss), "output's own"),
+        (lambda logits, loss: Output(logits=logits, loss=loss), "output's own"),
+        (lambda logits, loss: {"loss": None, "metric": loss.detach(), "nll": loss}, "first scalar"),
+    ],
+)
+def test_the_loss_is_found_wherever_the_output_has_it(wrap: Callable[..., Any], note: str) -> None:
+    import torch
+
+    logits = torch.ones(2, 3, requires_grad=True)
+    loss = logits.sum()
+    found, text = find_loss(wrap(logits, loss))
+    assert found is loss
+    assert note in text
+
+
+def test_a_mean_stands_for_a_loss_that_is_no_scalar() -> None:
+    import torch
+
+    logits = torch.ones(2, 3, requires_grad=True)
+    found, text = find_loss((logits, None))
+    assert (found.item(), found.dim()) == (1.0, 0)
+    assert text == "the model returns no loss: the mean of its output [2, 3] stands for it"
+    found, text = find_loss({"logits": logits, "loss": logits.sum(1)})
+    assert (found.item(), text) == (3.0, "the output's own loss [2] is no scalar: its mean stands for it")
+    with pytest.raises(BadModuleRequest, match="returned tuple without a tensor that requires a gradient"):
+        find_loss((logits.detach(), None))
+
+
 def test_states_are_counted_to_the_byte_and_parts_sum_to_the_peak(script: Path) -> None:
     answer = trace(script, "make_chain", "float32[64,256]")
     weights = 6 * (256 * 256 + 256) * 4
@@ -157,7 +209,7 @@ def test_cuda_keeps_bool_masks_and_no_attention_matrix(script: Path) -> None:
     ],
 )
 def test_what_cannot_be_traced_is_one_line_with_its_place(script: Path, function: str, words: tuple[str, ...]) -> None:
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(BadModuleRequest) as caught:
         trace(script, function, "float32[64,256]")
     error = str(caught.value)
     assert "\n" not in error

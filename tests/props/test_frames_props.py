@@ -15,7 +15,8 @@ from hotloop.core.errors import RecordingError
 from hotloop.core.frames import KIND_FACT, KIND_ROW, decode_frames, encode_frame
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKNOWN
 from hotloop.observe.writer import FrameWriter, merge_rows
-from hotloop.trace.recording import read_process, read_tail
+from hotloop.trace.recording import read_process
+from hotloop.trace.tail import RecordingTail
 
 PAYLOADS = st.lists(st.tuples(st.sampled_from([KIND_ROW, KIND_FACT]), st.binary(max_size=200)), max_size=20)
 
@@ -115,7 +116,7 @@ def test_damage_is_refused_or_costs_only_rows_that_are_counted(
     began = time.perf_counter()
     found, tail = None, None
     with contextlib.suppress(RecordingError):
-        found, tail = read_process(path), read_tail(path, ROWS - 10)
+        found, tail = read_process(path), list(RecordingTail(path).read())
     assert time.perf_counter() - began < 5
     if found is None or tail is None:
         return
@@ -126,6 +127,6 @@ def test_damage_is_refused_or_costs_only_rows_that_are_counted(
     # Without the closing status nobody can know how many rows followed the last good one.
     total = merged.sum() + found.lost_rows
     assert total == ROWS if found.closed else total <= ROWS
-    assert set(tail[:, FIELD["index"]]) <= set(index)
+    assert {row for piece in tail for row in piece.rows[:, FIELD["index"]]} == set(index)
     known = {"process", "gc", "memory"}
     assert {fact["kind"] for fact in found.facts} <= known

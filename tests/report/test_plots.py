@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 import report_samples as samples
 
-from hotloop.core.report import Report, report_to_json
+from hotloop.core.report import Health, Report, report_to_json
 from hotloop.core.tuning import Trial, TrialVerdict, Tuning
 from hotloop.report import render
 from hotloop.report.document import Bar, LinePlot, PlotLine
@@ -146,3 +146,10 @@ def test_curves_of_unequal_length_are_not_drawn() -> None:
     short = {**trial.quality["loss"], "candidate": [1.0]}  # type: ignore[dict-item]
     broken = replace(report.tune, trials=(replace(trial, quality={**trial.quality, "loss": short}),))
     assert "<figure" not in render("html", replace(report, tune=broken))
+
+
+@pytest.mark.parametrize("form", ["terminal", "html"])
+def test_what_disturbed_the_baseline_stands_beside_the_trials(form: str) -> None:
+    busy = Health(level="warning", message="other programs used 88% of the 2 cores' time")
+    drawn = " ".join(re.sub("<[^>]*>", " ", render(form, replace(tuned(), health=(busy,)))).split())
+    assert "the baseline: other programs used 88% of the 2 cores" in drawn

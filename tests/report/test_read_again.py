@@ -19,6 +19,7 @@ from real_traces import TRACES
 
 from hotloop.cli import main
 from hotloop.cli.report_command import read_content
+from hotloop.cli.run_command import _name_absent_ranks
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.benchmarks import BenchmarkResult
 from hotloop.core.check import Check, CheckVerdict, Judged
@@ -235,7 +236,10 @@ def test_every_kind_of_report_is_read_and_drawn_again(
     assert capsys.readouterr().out.startswith("## ")
     assert main(["report", file, "--format", "sarif"]) == (0 if kind == "check" else 2)
     if kind != "check":
-        assert capsys.readouterr().err == f"hotloop: sarif supports only reports of check, lint, not of {kind}\n"
+        assert capsys.readouterr().err == (
+            f"hotloop: sarif draws only reports of check and lint; one of {kind} can be drawn as html, json, markdown, "
+            "terminal\n"
+        )
 
 
 @pytest.mark.parametrize(
@@ -296,3 +300,33 @@ def test_a_renderer_is_one_new_file(tmp_path: Path) -> None:
     assert done.stdout == "INPUT-BOUND: 46% OF EVERY STEP WAITS FOR THE NEXT BATCH\n"
     shown = subprocess.run([*words, "--help"], capture_output=True, text=True, check=True)
     assert "shout: capitals" in " ".join(shown.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("has_run", "html", "is_shown"), [(True, (), True), (True, ("--html", "x.html"), False), (False, (), False)]
+)
+def test_the_next_command_draws_no_page_twice_and_names_no_absent_run(
+    has_run: bool,
+    html: tuple[str, ...],
+    is_shown: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = "hotloop report 2026-11-21-1 --html report.html"
+    report = replace(samples.healthy_report(), next_command=command, run_folder="/other/.hotloop/2026-11-21-1")
+    if has_run:
+        Path(".hotloop/2026-11-21-1").mkdir(parents=True)
+    Path("made.json").write_text(json.dumps(report.to_json()))
+    assert main(["report", "made.json", "--exit-zero", *html]) == 0
+    assert (f"Next: {command}" in capsys.readouterr().out) is is_shown
+
+
+def test_ranks_that_were_to_be_traced_and_are_not_there_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    report = samples.straggler_report()
+    _name_absent_ranks("0-1", report)
+    _name_absent_ranks(None, report)
+    assert capsys.readouterr().err == ""
+    _name_absent_ranks("1,7", report)
+    assert capsys.readouterr().err == ("hotloop: --trace-ranks 1,7: the training had no rank 7: its world size is 2\n")

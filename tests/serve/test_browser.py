@@ -16,7 +16,8 @@ from test_server import HOSTILE, serve
 
 from hotloop.pipeline.live import LiveReader
 from hotloop.pipeline.runs import read_report
-from hotloop.report.text import format_duration, format_share
+from hotloop.report.text import format_duration, format_number, format_share
+from hotloop.serve import listing
 from hotloop.serve.live import describe_live
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium")
@@ -28,12 +29,16 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Lin
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 step = 0
 while step < 40 or not pathlib.Path("enough").exists():
-    model(torch.ones(4, 8)).sum().backward()
+    loss = model(torch.ones(4, 8)).square().mean() + 3
+    loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     step += 1
     time.sleep(0.01)
+    while pathlib.Path("pause").exists():
+        time.sleep(0.05)
 pathlib.Path("steps").write_text(str(step))
+pathlib.Path("loss").write_text(str(loss.item()))
 """
 
 
@@ -50,12 +55,19 @@ def read_facts(page: Page) -> dict[str, str]:
     return dict(page.evaluate(f"[...document.querySelectorAll('#facts div')].map((one) => {cells})"))
 
 
-def test_a_training_is_followed_to_its_report(tmp_path: Path) -> None:
+SHOWN_LOSS = (
+    "Number([...document.querySelectorAll('#facts div')].filter((one) => one.children[0].textContent === 'loss')"
+    ".map((one) => one.querySelector('strong').textContent)[0])"
+)
+
+
+def test_a_training_is_followed_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = tmp_path / ".hotloop"
     for name in ("older", HOSTILE):
         build_run(runs, name, outcome={"exit_code": 0, "signal": None}, started_s=1e9, command=("python", HOSTILE))
     (tmp_path / "train.py").write_text(TRAINING)
-    words = ["run", "--name", "live", "--no-probe", "--no-deep", "-q", "--", sys.executable, "train.py"]
+    words = ["run", "--name", "live", "--no-probe", "--no-deep", "-q", "--watch-numbers", "--steps-total", "1000000"]
+    words += ["--", sys.executable, "train.py"]
     training = subprocess.Popen([sys.executable, "-m", "hotloop.cli.start", *words], cwd=tmp_path)
     try:
         with serve(runs) as client, start_chromium(tmp_path / "chromium") as page:
@@ -74,12 +86,15 @@ def test_a_training_is_followed_to_its_report(tmp_path: Path) -> None:
             wait_for(page, "!document.querySelector('#chart').hidden")
             assert page.evaluate("document.querySelector('#state').textContent") == "running"
             assert page.evaluate("document.documentElement.scrollWidth") <= 420
+            wait_for(page, f"{SHOWN_LOSS} && {SHOWN_LOSS} >= 3 && {SHOWN_LOSS} < 20")
+            assert read_facts(page)["remaining"] != "unknown"
+            check_stale(page, tmp_path / "pause", monkeypatch)
             (tmp_path / "enough").touch()
             assert training.wait(timeout=60) == 0
             assert wait_for(page, "document.querySelector('#state').textContent === 'completed'")
             shown = read_facts(page)
             assert shown["steps"].replace(",", "") == (tmp_path / "steps").read_text()
-            assert "loss" not in shown
+            assert shown["loss"] == format_number(float((tmp_path / "loss").read_text()))
             check_report(page, runs / "live", shown)
             assert page.evaluate("document.body.dataset.problems") is None
             page.evaluate("document.querySelector('#report a').click()")
@@ -89,6 +104,17 @@ def test_a_training_is_followed_to_its_report(tmp_path: Path) -> None:
     finally:
         (tmp_path / "enough").touch()  # its training would outlive `hotloop run`
         training.wait(timeout=60)
+
+
+def check_stale(page: Page, pause: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that stops to step is stale on its page until it steps again."""
+    with monkeypatch.context() as patched:
+        patched.setattr(listing, "STALE_AFTER_S", 1.0)
+        pause.touch()
+        wait_for(page, "/^stale: no new step for \\d+ s$/.test(document.querySelector('#state').textContent)")
+        assert page.evaluate("document.querySelector('#state').className") == "lead t-fair"
+        pause.unlink()
+        wait_for(page, "document.querySelector('#state').textContent === 'running'")
 
 
 def check_list(page: Page) -> None:

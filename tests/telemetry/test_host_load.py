@@ -64,8 +64,9 @@ def _steady_span_s(start_s: float, end_s: float) -> tuple[float, float] | None:
     rows = np.zeros((2, len(STEP_FIELDS)), dtype=np.int64)
     rows[1, FIELD["start_ns"]], rows[1, FIELD["end_ns"]] = int(start_s * 1e9), int(end_s * 1e9)
     process = SimpleNamespace(process={"pid": 7, "anchor_wall_s": 0.0}, rows=rows)
-    lead = SimpleNamespace(rank=SimpleNamespace(pid=7, warmup_count=1))
-    return steady_span_s(cast("Any", SimpleNamespace(lead=lead)), [cast("Any", process)])
+    lead = SimpleNamespace(identity=(None, 7, None, None, 0.0), rank=SimpleNamespace(warmup_count=1))
+    training = SimpleNamespace(lead=lead, processes=(lead,), hosts=())
+    return steady_span_s(cast("Any", training), [cast("Any", process)])
 
 
 def test_own_use_is_of_the_cores_that_the_training_may_use() -> None:

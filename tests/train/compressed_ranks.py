@@ -21,9 +21,10 @@ from hotloop import Checkpoints, Trainer
 from hotloop.core.strategy import Choice, Strategy
 
 METHODS: dict[str, dict[str, Any]] = {
-    "topk": {"method": "topk", "ratio": 0.05, "momentum": 0.9},
-    "powersgd": {"method": "powersgd", "rank": 2},
+    "topk": {"method": "topk", "ratio": 0.05, "warm_up_steps": 10},
+    "powersgd": {"method": "powersgd", "rank": 2, "warm_up_steps": 5},
 }
+"""The kill follows the checkpoint of step 8: before the end of the first warm-up, and after that of the second."""
 STEPS, KILLED_AT = 16, 9
 
 
@@ -58,7 +59,7 @@ def train(folder: Path, settings: dict[str, Any], kill: bool) -> dict[str, Any]:
         killer.marker.touch()
     trainer = Trainer(
         model,
-        lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
         lambda net, batch: nn.functional.mse_loss(net(batch[0]), batch[1]),
         strategy=Strategy(choices=(Choice(technique="compress-gradients", settings=settings),)),
         checkpoint=Checkpoints(folder=folder / "checkpoints", every_steps=4),

@@ -4,6 +4,7 @@ PHASES is JSON: a list of [ranks, folder, losses, key=value ...]. Ranks are fork
 """
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -39,14 +40,13 @@ class Noisy(Dataset[Any]):
 class Losses:
     """Keeps each step's loss and samples; stops itself by a signal at a step."""
 
-    def __init__(self, stop_at: int = 0, number: int = signal.SIGTERM, whole_group: bool = False) -> None:
+    def __init__(self, stop_at: int = 0, number: int = signal.SIGTERM) -> None:
         self.losses: dict[int, float] = {}
         self.samples: dict[int, list[int]] = {}
         self.validations: dict[int, float] = {}
         self.fetched: list[int] = []
         self.stop_at = stop_at
         self.number = number
-        self.whole_group = whole_group
 
     def on_step_end(self, trainer: Trainer, loss: torch.Tensor) -> None:
         step = trainer.place.step
@@ -55,10 +55,9 @@ class Losses:
         if step == self.stop_at:
             if self.number == signal.SIGKILL:
                 torch.distributed.barrier()  # all ranks are killed at the same step
-            if self.whole_group:
-                os.killpg(os.getpgrp(), self.number)
-            else:
-                os.kill(os.getpid(), self.number)
+            for worker in multiprocessing.active_children():
+                os.kill(worker.pid or 0, self.number)
+            os.kill(os.getpid(), self.number)
 
     def on_validation(self, trainer: Trainer, loss: float) -> None:
         self.validations[trainer.place.step] = loss
@@ -132,17 +131,16 @@ def make_loader(count: int = 44, batch_size: int = 4, noise: float = 0.1, **opti
 
 def main(folder: str, losses: str, *arguments: str) -> None:
     options = dict(one.split("=") for one in arguments)
-    if "group" in options:
-        os.setpgid(0, 0)
     number = signal.SIGKILL if "kill_at" in options else signal.SIGTERM
     stop_at = int(options.get("stop_at", options.get("kill_at", "0")))
-    callback = Losses(stop_at, number, whole_group="group" in options)
+    callback = Losses(stop_at, number)
     kept = Checkpoints(folder=folder, every_steps=3)
     if "technique" in options:
         settings: dict[str, Any] = {"cpu_offload": True} if "cpu_offload" in options else {}
         technique = options["technique"]
         if technique == "local-updates":
             settings = {"steps": 4} | {key: options[key] for key in ("outer", "send") if key in options}
+            settings["warm_up_steps"] = int(options.get("warm_up_steps", "0"))
             settings |= {"ratio": 0.1} if settings.get("send") == "topk" else {}
         choices = (Choice(technique=technique, settings=settings),) if technique else ()
         if "parts" in options:

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
 
 from hotloop import AdaptiveLoader, HotloopError, Preempted
-from hotloop.train.fetch_pool import FetchPool, Recipe, Task, seed_of_batch
+from hotloop.train.fetch_pool import FetchPool, LoaderRecipe, Task, seed_of_batch
 from hotloop.train.worker_control import WorkerChange
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -519,7 +519,7 @@ def test_a_worker_that_is_told_to_retire_does_not_count_while_it_ends_its_task()
             assert outcome.batch == [number]
 
     loop = Loop()
-    recipe = Recipe(dataset=Gated(), collate_fn=list, is_batched=True)
+    recipe = LoaderRecipe(dataset=Gated(), collate_fn=list, is_batched=True)
     pool = FetchPool(recipe, "thread", None, lambda batch: batch)
     try:
         pool.resize(4)

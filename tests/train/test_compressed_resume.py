@@ -47,7 +47,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_killed_training_ends_with_the_bits_of_an_uninterrupted_one(found: dict[str, Any], name: str) -> None:
     whole, killed = found["whole"][name], found["killed"][name]
-    assert whole["applied"] == killed["applied"] == ["applied"]
+    said = ["applied", "applied"] if name == "topk" else ["applied"]  # top-k takes over the optimizer's momentum
+    assert whole["applied"] == killed["applied"] == said
     assert (whole["resumed"], killed["resumed"]) == (False, True)
     assert len(whole["losses"]) == 16
     assert killed["losses"] == whole["losses"]

@@ -213,14 +213,14 @@ def test_running_statistics_are_those_of_an_uninterrupted_training(tmp_path: Pat
         assert rest[rank]["buffers"] == whole[rank]["buffers"]
 
 
-def test_a_signal_for_the_whole_group_leaves_the_workers_alive(tmp_path: Path) -> None:
-    """As torchrun and timeout send it: to the rank and to its loader workers."""
+def test_a_signal_for_every_process_leaves_the_workers_alive(tmp_path: Path) -> None:
+    """As Slurm sends it: to the rank and to each of its loader workers."""
     whole, first, rest = run_phases(
         tmp_path,
         [
             [2, "whole", "whole"],
-            [2, "cut", "a", "workers=2", "group=1", "stop_at=5"],
-            [2, "cut", "b", "workers=2", "group=1"],
+            [2, "cut", "a", "workers=2", "stop_at=5"],
+            [2, "cut", "b", "workers=2"],
         ],
     )
     for rank in (0, 1):

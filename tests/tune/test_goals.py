@@ -20,7 +20,7 @@ from hotloop.tune.goals import (
     FRONT,
     OPEN,
     UNCHANGED,
-    Point,
+    GoalPoint,
     choose_point,
     compare_memory,
     describe_cost,
@@ -173,8 +173,8 @@ def test_memory_tries_recomputation_first_and_nothing_that_cannot_act_here() -> 
 # -- pareto ------------------------------------------------------------------------------------------------------------
 
 
-def point(name: str, speed: float, memory: float, width: float = 0.01) -> Point:
-    return Point(
+def point(name: str, speed: float, memory: float, width: float = 0.01) -> GoalPoint:
+    return GoalPoint(
         id=name,
         speed=(speed, speed * (1 - width), speed * (1 + width)),
         memory=(memory, memory * (1 - width), memory * (1 + width)),

@@ -14,7 +14,7 @@ import pytest
 
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
-from hotloop.tune.supervisor import MARK
+from hotloop.tune.supervisor import MARK, Cores
 from hotloop.tune.trials import CRASH, HANG, NO_TRAINING, OK, OOM, TIMEOUT, Bench, Ran, TrialLimits, run_trial
 from hotloop.tune.workspace import plan_workspace
 
@@ -152,6 +152,21 @@ def test_nothing_is_left_when_tune_is_killed(tmp_path: Path) -> None:
     assert len(pids) == 3
     assert wait_until(lambda: not any(is_alive(pid) for pid in pids)), [pid for pid in pids if is_alive(pid)]
     assert MARK == "HOTLOOP_TRIAL"
+
+
+def test_a_process_of_hotloop_s_own_is_not_the_command_s() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; s = time.time()\nwhile time.time() < s + 60: pass"])
+    try:
+        cores = Cores()
+        cores.sample(now=True)
+        while cores.samples[-1][3] < cores.samples[0][3] + 0.2:
+            cores.sample(now=True)
+        cores.apart = child.pid
+        cores.sample(now=True)
+        assert cores.samples[-1][3] < cores.samples[0][3] + 0.2
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_what_others_used_of_the_cores_is_told_apart_from_the_trial_s_own_work(tmp_path: Path) -> None:

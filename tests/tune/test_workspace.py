@@ -3,6 +3,8 @@
 import errno
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -73,6 +75,21 @@ def test_what_a_trial_wrote_through_a_link_is_named(tmp_path: Path) -> None:
     assert written_outside(plan, since_s) == ()
     os.utime(source / "data/large.bin", (since_s + 1, since_s + 1))
     assert written_outside(plan, since_s) == ("data/large.bin",)
+
+
+def test_a_file_that_takes_our_own_output_is_not_called_overwritten(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from hotloop.tune.workspace import plan_workspace, written_outside\n"
+        "plan, since_s = plan_workspace(Path.cwd()), time.time() - 1\n"
+        "Path('other.txt').write_text('new'); print('a line', flush=True)\n"
+        "print(*written_outside(plan, since_s), file=sys.stderr)"
+    )
+    (tmp_path / "other.txt").write_text("old")
+    with (tmp_path / "out.txt").open("w") as out:
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, cwd=tmp_path, stdout=out, stderr=subprocess.PIPE, text=True, check=True)
+    assert done.stderr.split() == ["other.txt"]
 
 
 def test_our_own_folder_inside_is_left_out(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ class LiveProcess:
         self._process: Mapping[str, Any] = {}
         self._device: Mapping[str, Any] = {}
         self._metrics: dict[str, float] = {}
+        self._own_metrics: set[str] = set()
 
     def add(self, rows: IntColumn, facts: Iterable[Mapping[str, Any]]) -> None:
         """``rows`` is n x STEP_FIELDS in any order; a row that is known replaces the version with fewer rows merged."""
@@ -84,8 +85,12 @@ class LiveProcess:
             self._device = fact["device"]
         elif kind == "metric":
             name, value = read_text(fact, "name"), read_float(fact, "value")
-            if name is not None and value is not None and (name in self._metrics or len(self._metrics) < MOST_METRICS):
+            is_own = fact.get("watched") is not True
+            if name is None or value is None or not (is_own or name not in self._own_metrics):
+                return  # a loss that the script records is its own business
+            if name in self._metrics or len(self._metrics) < MOST_METRICS:
                 self._metrics[name] = value
+                self._own_metrics |= {name} if is_own else set()
 
     @property
     def end_ns(self) -> int | None:
@@ -114,8 +119,10 @@ class LiveProcess:
         phases = split_phases(steps, validation)
         phase_ns = {name: int(phases[name][window].sum()) for name in PHASES}
         window_count, window_ns = int(steps.weight[window].sum()), sum(phase_ns.values())
-        units = measure_units(steps, window, validation.is_validating) if window_count and window_ns else None
-        process, last = self._process, {name: int(self._rows[-1, at]) for name, at in FIELD.items()}
+        units = None
+        if window_count and window_ns:
+            units = measure_units(steps, window, validation.is_validating, seeks_drift=False)
+        process = self._process
 
         def rate(per_step: float | None) -> float | None:
             return None if per_step is None else per_step * window_count * 1e9 / window_ns
@@ -133,15 +140,15 @@ class LiveProcess:
             phase_ns=phase_ns,
             samples_per_s=None if units is None else rate(units.samples_per_step),
             tokens_per_s=None if units is None else rate(units.tokens_per_step),
-            rss_bytes=_known(last["rss_bytes"]),
-            device_allocated_bytes=_known(last["device_allocated_bytes"]),
-            device_reserved_bytes=_known(last["device_reserved_bytes"]),
+            rss_bytes=self._read_level("rss_bytes"),
+            device_allocated_bytes=self._read_level("device_allocated_bytes"),
+            device_reserved_bytes=self._read_level("device_reserved_bytes"),
             device_total_bytes=None,
             utilization_ratio=None,
             age_s=None,
             is_closed=is_closed,
         )
 
-
-def _known(level: int) -> int | None:
-    return level if level > 0 else None
+    def _read_level(self, name: str) -> int | None:
+        level = int(self._rows[-1, FIELD[name]])
+        return level if level > 0 else None

@@ -9,9 +9,9 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD
 
-from .process import Recording
+from .process import ProcessAnalysis, Recording
 from .summary import summarize_breakdown, summarize_memory, summarize_strategy
-from .trainings import Training, analyze_run, find_lead, find_unit_drift
+from .trainings import Training, analyze_run, find_lead, find_recording, find_unit_drift
 
 ReadOthers = Callable[[tuple[float, float] | None], float | None]
 """Unix times in s -> the share of the cores' time that other programs used between them; None where not known."""
@@ -56,18 +56,26 @@ def measure_training(
         if rank.excluded is None
         else rank.excluded.warmup_ns + round(rank.step_mean_ns * rank.steady_count),
         whole_count=rank.warmup_count + rank.steady_count,
-        whole_others_ratio=read_others_ratio(_span_s(training, recordings, 0)),
+        whole_others_ratio=read_others_ratio(_span_s(training.lead, recordings, 0)),
     )
 
 
-def steady_span_s(training: Training, recordings: Sequence[Recording]) -> tuple[float, float] | None:
-    """Unix times, in s, between which the lead process's steps were steady; None where that is not known."""
-    return _span_s(training, recordings, training.lead.rank.warmup_count)
+def steady_span_s(
+    training: Training, recordings: Sequence[Recording], host: str | None = None
+) -> tuple[float, float] | None:
+    """Unix times, in s, between which the lead process's steps were steady; None where that is not known.
+
+    They are of the clock of ``host`` where the training has several and that is one of them: what was sampled there
+    compares with no other clock.
+    """
+    seen = next((p for p in training.processes if p.identity[0] == host), training.lead)
+    process = seen if len(training.hosts) > 1 else training.lead
+    return _span_s(process, recordings, process.rank.warmup_count)
 
 
-def _span_s(training: Training, recordings: Sequence[Recording], first: int) -> tuple[float, float] | None:
+def _span_s(seen: ProcessAnalysis, recordings: Sequence[Recording], first: int) -> tuple[float, float] | None:
     """From the row of this number to the last one."""
-    process = find_lead(recordings, training)
+    process = find_recording(recordings, seen)
     anchor_s = None if process is None else process.process.get("anchor_wall_s")
     if process is None or first >= len(process.rows) or not isinstance(anchor_s, float):
         return None

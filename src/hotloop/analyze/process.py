@@ -17,7 +17,7 @@ from hotloop.core.phases import PHASES, Excluded
 from hotloop.core.recording import DEVICE_TIME_FIELDS, STEP_FIELDS
 from hotloop.core.report import DevicePhase, Health, MemorySummary, Overhead, Timeline
 
-from .batch_source import find_batch_statement
+from .batch_source import find_batch_statement, mark_prefetches
 from .changes import RankSteps
 from .facts import (
     Fact,
@@ -58,6 +58,7 @@ from .segments import (
 from .source import SourceFiles
 from .stats import FloatColumn, Slope, per_step_values, weighted_mean_std, weighted_quantiles
 from .steady import Steady, find_steady
+from .step_ends import StepEnds, find_step_ends
 from .tail import Tail, find_tail
 from .units import Units, measure_units
 from .unrest import find_unrest
@@ -124,6 +125,15 @@ class ProcessAnalysis:
     argv: tuple[str, ...]
     trained_ns: int
     """Time of all its steps."""
+    identity: tuple[Any, ...]
+    """As ``identify`` has it; the host comes first."""
+    ends: StepEnds
+    last_sign_ns: int
+    """Clock of the recording at the last row or fact that it holds."""
+    anchor_wall_s: float | None
+    """Wall clock at the zero of the recording's."""
+    run_id: str | None
+    """What the launcher calls the job on all nodes and in all attempts; None where it does not tell."""
     phase_steps: RankSteps
     """The steady steps by PHASES; their means are those of the breakdown."""
 
@@ -198,12 +208,22 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
         parent_pid=read_int(process, "ppid"),
         argv=tuple(a for a in read_items(process, "argv") if isinstance(a, str)),
         trained_ns=trained_ns,
+        identity=identify(process),
+        ends=find_step_ends(steps),
+        last_sign_ns=max([steps.end_ns, *(t for fact in facts if (t := read_count(fact, "t")) is not None)]),
+        anchor_wall_s=anchor_wall_s,
+        run_id=read_text(process, "run_id"),
         phase_steps=RankSteps(
             index=steps.first_row[base],
             weight=weight,
             parts_ns=np.stack([work.phases[name][base] for name in PHASES], axis=1),
         ),
     )
+
+
+def identify(process: Fact) -> tuple[Any, ...]:
+    """What tells a process from all others of a run: process ids, and even names, of different hosts may be equal."""
+    return tuple(process.get(key) for key in ("host", "pid", "restart", "rank", "anchor_wall_s"))
 
 
 def _read_work(recording: Recording, steps: Steps, files: SourceFiles) -> _Work:
@@ -279,7 +299,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         tokens_per_step=work.units.tokens_per_step,
         padding_ratio=work.units.padding_ratio,
         padding_to_longest_ratio=work.units.padding_to_longest_ratio,
-        lines=work.lines.by_field,
+        lines=mark_prefetches(work.lines.by_field, work.files),
         validation_ns=validation_in_gaps(work.validation, steps.weight, base),
         loaders=build_loaders(facts),
         optimizers=work.optimizers,
@@ -439,6 +459,7 @@ def _find_excluded(
         later_ns=later_ns,
         tail_ns=tail_ns,
         tail_phase=tail.phase,
+        tail_phase_ns=tail.phase_ns,
         startup_ns=None
         if first_step_ns is None
         else max(0, first_step_ns - int(steps.columns["end_ns"][0]) + steps.begin_ns),
@@ -501,8 +522,7 @@ def _health(
             f"{anchor.index + 1}, {anchor.name}{place}, the one that steps most regularly"
         )
         found.append(Health(level="info", message=message))
-    spans = steps.columns["end_ns"] - steps.columns["start_ns"]
-    if bool((spans[~steps.is_block] != steps.step_ns[~steps.is_block]).any()):
+    if steps.unequal_rows_count:
         found.append(Health(level="warning", message="the times of some rows do not add up to their windows"))
     tail, unrest = _describe_tail(steps, rank), _describe_unrest(steps, steady, rank)
     if tail is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from hotloop.core.analysis import Analysis, DdpFacts
 from hotloop.core.report import ScorecardRow
@@ -17,7 +18,7 @@ PHASE_BANDS = (("forward", 0.30, 0.40), ("backward", 0.40, 0.50), ("optimizer", 
 def build_scorecard(analysis: Analysis) -> tuple[ScorecardRow, ...]:
     """One row per band; ``measured_ratio`` is None, and the verdict unknown, where nothing was measured."""
     return (
-        _lower_is_better("data wait, share of the step", analysis.share("input_wait"), 0.10, 0.30),
+        _rate_data_wait(analysis),
         _lower_is_better(
             "host-to-device copies, share of the step",
             analysis.share("h2d") if analysis.accelerator else None,
@@ -83,6 +84,15 @@ def _mean_over_backward(analysis: Analysis, choose: Callable[[DdpFacts], float |
             continue
         ratios.append(chosen_ns * synced / rank.mean["backward_ns"])
     return sum(ratios) / len(ratios) if ratios else None
+
+
+def _rate_data_wait(analysis: Analysis) -> ScorecardRow:
+    """Unknown where no DataLoader gave a batch: the loop makes its own, and no wait tells what that takes."""
+    is_seen = analysis.share("input_wait") > 0 or any(rank.mean["batches"] > 0 for rank in analysis.ranks)
+    row = _lower_is_better(
+        "data wait, share of the step", analysis.share("input_wait") if is_seen else None, 0.10, 0.30
+    )
+    return row if is_seen else replace(row, reason="no DataLoader was seen in the loop")
 
 
 def _lower_is_better(name: str, measured_ratio: float | None, good_ratio: float, bad_ratio: float) -> ScorecardRow:

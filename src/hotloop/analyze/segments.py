@@ -81,6 +81,8 @@ class Steps:
     """Anchor steps that a GradScaler skipped."""
     broken_count: int
     """Steps left out because rows in their middle were lost."""
+    unequal_rows_count: int
+    """Single rows whose time fields do not sum to their window; between two rows, hotloop's own time may lie."""
     tail_ns: int | None
     begin_ns: int
     """When the first row began."""
@@ -109,7 +111,7 @@ def build_steps(rows: IntColumn, *, closed: bool) -> Steps:
     is_closing = _is_optimizer_row(closed_by)
     behind = slice(int(ends[-1]) + 1 if len(ends) else len(index), None)
     has_tail = bool(len(index[behind])) or closed
-    tail = {name: int(column[behind].sum()) for name, column in raw.items()}
+    tail = {name: int(column[behind].sum()) if len(column[behind]) else 0 for name, column in raw.items()}
 
     starts = np.concatenate(([0], ends[:-1] + 1)).astype(np.int64) if len(ends) else ends
     columns = {name: _merge(column, name, starts, ends) for name, column in raw.items()}
@@ -142,6 +144,7 @@ def build_steps(rows: IntColumn, *, closed: bool) -> Steps:
         optimizer_steps=_count_optimizer_steps(optimizer[is_closing], merged[is_closing]),
         skipped_count=int(((closed_by[ends] == CLOSED_BY_SCALER_SKIP) & (merged[ends] <= 1)).sum()),
         broken_count=int((~whole).sum()),
+        unequal_rows_count=_count_unequal(raw, merged),
         tail_ns=sum(tail[name] for name in TIME_FIELDS) if has_tail else None,
         begin_ns=int(raw["start_ns"][0]) if len(index) else 0,
         end_ns=int(raw["end_ns"][-1]) if len(index) else 0,
@@ -273,6 +276,11 @@ def _count_optimizer_steps(optimizer: IntColumn, merged: IntColumn) -> dict[int,
     ids, counts = np.unique(known, return_counts=True)
     scale = int(merged.sum()) / max(1, len(known))
     return {int(i): round(int(n) * scale) for i, n in zip(ids, counts, strict=True)}
+
+
+def _count_unequal(raw: Mapping[str, IntColumn], merged: IntColumn) -> int:
+    in_fields = np.sum([raw[name] for name in TIME_FIELDS], axis=0)
+    return int(((merged == 1) & (in_fields != raw["end_ns"] - raw["start_ns"])).sum())
 
 
 def _whole_steps(index: IntColumn, merged: IntColumn, starts: IntColumn, ends: IntColumn) -> BoolColumn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,6 +24,8 @@ class Tail:
     ns: int | None
     phase: str | None
     """Phase of more than half of it; None where nothing is, or what was done is in no phase."""
+    phase_ns: Mapping[str, int] = field(default_factory=dict)
+    """The phases that were seen in it; of samples, their share of ``ns``."""
 
 
 def find_tail(steps: Steps, facts: Sequence[Fact]) -> Tail:
@@ -38,7 +40,7 @@ def find_tail(steps: Steps, facts: Sequence[Fact]) -> Tail:
             part_ns = min(tail[field], phase_ns[phase])
             phase_ns[phase] -= part_ns
             phase_ns["validation"] += part_ns
-    return Tail(ns=steps.tail_ns, phase=_main_phase(phase_ns))
+    return Tail(ns=steps.tail_ns, phase=_main_phase(phase_ns), phase_ns={k: v for k, v in phase_ns.items() if v > 0})
 
 
 def _sampled_tail(steps: Steps, facts: Sequence[Fact]) -> Tail:
@@ -69,7 +71,9 @@ def _sampled_tail(steps: Steps, facts: Sequence[Fact]) -> Tail:
         phases["forward"] -= seen["nograd_ns"]
         phases["other"] -= seen["after_nograd_ns"]
         phases["validation"] += inside + waits
-    return Tail(ns=end_ns - steps.end_ns, phase=_main_phase(phases))
+    scale = (end_ns - steps.end_ns) / max(1, sum(phases.values()))
+    phase_ns = {name: round(scale * part) for name, part in phases.items() if part > 0}
+    return Tail(ns=end_ns - steps.end_ns, phase=_main_phase(phases), phase_ns=phase_ns)
 
 
 def _phases_of(fields: Mapping[str, int]) -> Counter[str]:

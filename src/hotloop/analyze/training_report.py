@@ -58,6 +58,8 @@ def restate_training(run: Run, training: Training, analysis: Analysis) -> Report
         device_phases=summarize_device_phases(training),
         memory=summarize_memory(training),
         ranks=end_alone(summarize_ranks(training), find_outcome(run, None)),
+        hosts=training.hosts,
+        attempts=training.attempts,
         health=(
             *warn_of_excluded(training),
             *(replace(health, message=redact_text(health.message)) for health in training.health),

@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hotloop.core.analysis import Analysis, RankAnalysis
+from hotloop.core.hosts import Attempt, HostClock
 from hotloop.core.report import Health
 
+from .attempts import describe_attempts, tell_late_ranks, warn_of_restarts
+from .host_clocks import Clock, align_hosts, corrected_s, describe_hosts, may_train_together, tell_hosts_apart
 from .hosts import measure_hosts
-from .process import ProcessAnalysis, Recording, analyze_process
+from .process import ProcessAnalysis, Recording, analyze_process, identify
 from .source import SourceFiles
+from .stops import AnalyzePart, analyze_part, describe_stops, leave_out_stops, warn_of_stops
 from .units import is_drift
 
 SIBLING_SLACK_S = 5.0
 """Children of one process that train within so many seconds of each other train together."""
 
 FULL_HOST_RATIO = 0.9
+
+Clocks = dict[str, Clock]
+"""By host, of those that can be compared with the first one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +35,8 @@ class Training:
     analysis: Analysis
     processes: tuple[ProcessAnalysis, ...]
     health: tuple[Health, ...]
+    hosts: tuple[HostClock, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
 
     @property
     def lead(self) -> ProcessAnalysis:
@@ -35,29 +45,55 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    processes: tuple[ProcessAnalysis, ...]
-    earlier: tuple[ProcessAnalysis, ...] = ()
-    """Processes of earlier attempts, before the launcher restarted the training."""
+    attempts: tuple[tuple[ProcessAnalysis, ...], ...]
+    """The launcher restarted the training before each but the first."""
+
+    @property
+    def processes(self) -> tuple[ProcessAnalysis, ...]:
+        return self.attempts[-1]
 
 
 def analyze_run(recordings: Sequence[Recording]) -> tuple[Training, ...]:
     """The trainings of a run, largest first; none when no process completed a step.
 
     Ranks of one launch form a training; a restart replaces what came before it; processes without a rank that train
-    at the same time (hogwild) are one training; whatever else follows or runs beside is a training of its own.
+    at the same time (hogwild) are one training; whatever else follows or runs beside is a training of its own. Wall
+    clocks of different hosts are compared only as far as the steps that they share tell how far they are apart.
     """
     files = SourceFiles()
     found = [p for recording in recordings if (p := analyze_process(recording, files)) is not None]
-    found.sort(key=lambda p: (p.begin_wall_s or 0.0, p.rank.host, p.rank.pid))
+    found = tell_hosts_apart(sorted(found, key=_began))
+    clocks = align_hosts(_group_by_host(found))
     loose, ranked = _split_hogwild(found)
-    groups = [*_supersede_restarts(_group_ranks(ranked)), *_group_hogwild(loose)]
-    trainings = [_build_training(group) for group in groups]
+    ranked.sort(key=lambda p: corrected_s(p, p.begin_wall_s, clocks) or p.begin_wall_s or 0.0)
+    groups = [*_supersede_restarts(_group_ranks(ranked, clocks), clocks), *_group_hogwild(loose)]
+    again = partial(analyze_part, {identify(one.process): one for one in recordings}, files)
+    trainings = [_build_training(group, clocks, again) for group in groups]
     return tuple(sorted(trainings, key=lambda t: -sum(p.trained_ns for p in t.processes)))
 
 
 def find_lead(recordings: Sequence[Recording], training: Training) -> Recording | None:
     """The recording of the process that leads a training; None when it is not among them."""
-    return next((one for one in recordings if one.process.get("pid") == training.lead.rank.pid), None)
+    return find_recording(recordings, training.lead)
+
+
+def find_recording(recordings: Sequence[Recording], process: ProcessAnalysis) -> Recording | None:
+    return next((one for one in recordings if identify(one.process) == process.identity), None)
+
+
+def _began(process: ProcessAnalysis) -> tuple[float, str, int]:
+    return process.begin_wall_s or 0.0, process.rank.host, process.rank.pid
+
+
+def _group_by_host(processes: Sequence[ProcessAnalysis]) -> list[tuple[ProcessAnalysis, ...]]:
+    """Ranks of one launch on each host alone, where their clocks are one."""
+    hosts = dict.fromkeys(p.rank.host for p in processes)
+    if len(hosts) < 2:
+        return []
+    alone = [[p for p in processes if p.rank.host == host and p.rank.rank is not None] for host in hosts]
+    same = {host: Clock(lines=(), uncertainty_ns=0.0) for host in hosts}
+    found = [group.processes for ranked in alone for group in _group_ranks(ranked, same)]
+    return sorted(found, key=lambda ranks: ranks[0].rank.rank or 0)
 
 
 def _split_hogwild(
@@ -83,53 +119,75 @@ def _split_hogwild(
             )
         else:
             ranked.append(process)
-    loose.sort(key=lambda p: (p.begin_wall_s or 0.0, p.rank.host, p.rank.pid))
+    loose.sort(key=_began)
     return loose, ranked
 
 
-def _group_ranks(processes: Sequence[ProcessAnalysis]) -> list[_Group]:
-    """Ranks of one launch: the same world size and restart, different ranks, at the same time or of one launcher."""
+def _group_ranks(processes: Sequence[ProcessAnalysis], clocks: Clocks) -> list[_Group]:
+    """Ranks of one launch: the same world size, different ranks, at the same time or of one launcher."""
     groups: list[list[ProcessAnalysis]] = []
     for process in processes:
-        homes = [g for g in groups if _belongs(process, g)]
+        homes = [g for g in groups if _belongs(process, g, clocks)]
         if homes:
             # Of two launches at the same time, the one with the same launcher, else with the same command.
             max(homes, key=lambda g: _kinship(process, g)).append(process)
         else:
             groups.append([process])
-    return [_Group(tuple(sorted(g, key=lambda p: p.rank.rank or 0))) for g in groups]
+    return [_Group(attempts=(tuple(sorted(g, key=lambda p: p.rank.rank or 0)),)) for g in groups]
 
 
-def _belongs(process: ProcessAnalysis, group: Sequence[ProcessAnalysis]) -> bool:
+def _belongs(process: ProcessAnalysis, group: Sequence[ProcessAnalysis], clocks: Clocks) -> bool:
+    """Launchers of several hosts count restarts each for itself: only those of one host must agree."""
     rank = process.rank
     return (
         rank.world_size > 1
-        and all(p.rank.world_size == rank.world_size and p.rank.restart == rank.restart for p in group)
-        and all(p.rank.rank != rank.rank for p in group)
-        and (_kinship(process, group)[0] or any(_overlap(p, process) for p in group))
+        and may_train_together(group, (process,))
+        and all(p.rank.restart == rank.restart for p in group if p.rank.host == rank.host)
+        and (
+            (process.run_id is None and _kinship(process, group)[0]) or any(_overlap(p, process, clocks) for p in group)
+        )
     )
 
 
-def _kinship(process: ProcessAnalysis, group: Sequence[ProcessAnalysis]) -> tuple[bool, bool]:
-    same_launcher = any(
-        p.parent_pid is not None and p.parent_pid == process.parent_pid and p.rank.host == process.rank.host
-        for p in group
+def _kinship(process: ProcessAnalysis, group: Sequence[ProcessAnalysis]) -> tuple[bool, bool, bool]:
+    """Whether a group holds processes of its launcher, of as many restarts, and of its command."""
+    return (
+        not _launchers((process,)).isdisjoint(_launchers(group)),
+        any(p.rank.restart == process.rank.restart for p in group),
+        any(p.argv == process.argv for p in group),
     )
-    return same_launcher, any(p.argv == process.argv for p in group)
 
 
-def _supersede_restarts(groups: Sequence[_Group]) -> list[_Group]:
+def _launchers(processes: Sequence[ProcessAnalysis]) -> set[tuple[str, int]]:
+    return {(p.rank.host, p.parent_pid) for p in processes if p.parent_pid is not None}
+
+
+def _supersede_restarts(groups: Sequence[_Group], clocks: Clocks) -> list[_Group]:
     """A group that was restarted takes the place of the attempt before it; the world size may have changed."""
     kept: list[_Group] = []
     for group in groups:
-        restart = group.processes[0].rank.restart
-        before = next((g for g in reversed(kept) if restart > g.processes[0].rank.restart), None) if restart else None
+        before = next((g for g in reversed(kept) if _restarts(g.processes, group.processes, clocks)), None)
         if before is None:
             kept.append(group)
             continue
         kept.remove(before)
-        kept.append(replace(group, earlier=(*before.earlier, *before.processes)))
+        kept.append(_Group(attempts=(*before.attempts, *group.attempts)))
     return kept
+
+
+def _restarts(before: Sequence[ProcessAnalysis], after: Sequence[ProcessAnalysis], clocks: Clocks) -> bool:
+    """Whether ``after`` is the next attempt of the job of ``before``.
+
+    Its restart count is higher; or a launcher of torchrun's started both, one after the other: when nodes come or go
+    it starts the ranks anew without counting.
+    """
+    names = {p.run_id for p in (*before, *after)}
+    if len(names - {None}) > 1:
+        return False
+    if max(p.rank.restart for p in after) > max(p.rank.restart for p in before):
+        return True
+    same_launcher = not _launchers(before).isdisjoint(_launchers(after))
+    return same_launcher and None not in names and not any(_overlap(a, b, clocks) for a in before for b in after)
 
 
 def _group_hogwild(processes: Sequence[ProcessAnalysis]) -> list[_Group]:
@@ -141,7 +199,7 @@ def _group_hogwild(processes: Sequence[ProcessAnalysis]) -> list[_Group]:
             groups.append([process])
         else:
             home.append(process)
-    return [_Group(tuple(g)) for g in groups]
+    return [_Group(attempts=(tuple(g),)) for g in groups]
 
 
 def _together(a: ProcessAnalysis, b: ProcessAnalysis) -> bool:
@@ -156,15 +214,23 @@ def _same_work(a: ProcessAnalysis, b: ProcessAnalysis) -> bool:
     return a.argv == b.argv or (related and a.rank.host == b.rank.host)
 
 
-def _overlap(a: ProcessAnalysis, b: ProcessAnalysis, slack_s: float = 0.0) -> bool:
-    """True when both trained within ``slack_s`` of the same time for a moment; also when the clocks are unknown."""
-    if a.begin_wall_s is None or b.begin_wall_s is None or a.end_wall_s is None or b.end_wall_s is None:
+def _overlap(a: ProcessAnalysis, b: ProcessAnalysis, clocks: Clocks | None = None, slack_s: float = 0.0) -> bool:
+    """True when both trained within ``slack_s`` of the same time for a moment; also when that cannot be told: a wall
+    clock is unknown, or they are on hosts whose clocks cannot be compared."""
+    times = [p.begin_wall_s for p in (a, b)] + [p.end_wall_s for p in (a, b)]
+    if a.rank.host != b.rank.host:
+        times = [corrected_s(p, wall_s, clocks or {}) for p, wall_s in zip((a, b, a, b), times, strict=True)]
+    begin_a, begin_b, end_a, end_b = times
+    if begin_a is None or begin_b is None or end_a is None or end_b is None:
         return True
-    return a.begin_wall_s < b.end_wall_s + slack_s and b.begin_wall_s < a.end_wall_s + slack_s
+    return begin_a < end_b + slack_s and begin_b < end_a + slack_s
 
 
-def _build_training(group: _Group) -> Training:
-    processes = _count_neighbours(group.processes)
+def _build_training(group: _Group, clocks: Clocks, analyze_part: AnalyzePart) -> Training:
+    attempts = describe_attempts(group.attempts, clocks)
+    hosts = describe_stops(group.processes, describe_hosts(group.processes, clocks))
+    whole, left_out = leave_out_stops(group.processes, hosts, analyze_part)
+    processes = _count_neighbours(whole)
     ranks = tuple(p.rank for p in processes)
     unit, units_per_step = choose_unit(processes)
     health = list(
@@ -174,14 +240,8 @@ def _build_training(group: _Group) -> Training:
             for h in p.health
         )
     )
-    if group.earlier:
-        attempts = len({p.rank.restart for p in group.earlier})
-        steps = max(p.rank.steps for p in group.earlier)
-        text = "1 earlier attempt" if attempts == 1 else f"{attempts} earlier attempts"
-        most = f"up to {steps} step{'' if steps == 1 else 's'} a process"
-        is_or_are = "is" if attempts == 1 else "are"
-        message = f"the training was restarted: {text} ({most}) {is_or_are} not included in the figures"
-        health.append(Health(level="warning", message=message))
+    health += (*warn_of_restarts(attempts), *warn_of_stops(hosts), *tell_late_ranks(group.processes, clocks))
+    health += left_out
     world_size = max(r.world_size for r in ranks)
     if ranks[0].rank is not None and len(ranks) < world_size:
         health.append(
@@ -205,6 +265,8 @@ def _build_training(group: _Group) -> Training:
         ),
         processes=processes,
         health=tuple(health),
+        hosts=hosts,
+        attempts=attempts,
     )
 
 

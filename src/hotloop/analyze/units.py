@@ -54,8 +54,9 @@ class Units:
     padding_to_longest_ratio: float | None
 
 
-def measure_units(steps: Steps, base: BoolColumn, is_validating: BoolColumn) -> Units:
-    """What the steady steps hold: exactly those that times and shares are taken of."""
+def measure_units(steps: Steps, base: BoolColumn, is_validating: BoolColumn, *, seeks_drift: bool = True) -> Units:
+    """What the steady steps hold: exactly those that times and shares are taken of. Without ``seeks_drift`` nothing is
+    said of drifts."""
     known, taken = _classify_work(steps, base, is_validating)
     samples_per_step, vary = _samples_per_step(steps, base, known, taken)
     samples = np.where(taken, steps.columns["samples"], 0)
@@ -70,10 +71,12 @@ def measure_units(steps: Steps, base: BoolColumn, is_validating: BoolColumn) -> 
     return Units(
         samples_per_step=samples_per_step,
         samples_vary=vary,
-        samples_drift=None if samples_per_step is None else _drift(samples.astype(np.float64), steps.weight, known),
+        samples_drift=_drift(samples.astype(np.float64), steps.weight, known)
+        if seeks_drift and samples_per_step is not None
+        else None,
         tokens_per_step=tokens_per_step,
         tokens_noise_ratio=noise_ratio,
-        tokens_drift=None if tokens_per_step is None else _drift(each, steps.weight, known),
+        tokens_drift=_drift(each, steps.weight, known) if seeks_drift and tokens_per_step is not None else None,
         padding_ratio=padding_ratio,
         padding_to_longest_ratio=to_longest_ratio,
     )

@@ -56,6 +56,12 @@ def find_validation(steps: Steps) -> ValidationTime:
     # A burst may be seen as both: whether its data is the same as before is not always known.
     passes = np.maximum(columns["bursts_other_loader"], rare)
     is_validating = passes > 0
+    if not is_validating.any():
+        nothing = np.zeros(len(weight), dtype=np.int64)
+        return ValidationTime(
+            from_input_wait_ns=nothing, from_h2d_ns=nothing, from_forward_ns=nothing, from_other_ns=nothing,
+            passes=passes, gap_extra_ns=dict.fromkeys(GAP_FIELDS, nothing),
+        )  # fmt: skip
     usual = ~is_validating
     if int(weight[usual].sum()) < MIN_USUAL_RATIO * int(weight.sum()):
         usual = np.zeros(len(weight), dtype=np.bool_)  # the first steps: nothing had recurred yet

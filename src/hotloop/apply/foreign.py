@@ -47,7 +47,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ForeignConfig:
     """A strategy in another library's words.
 
     ``text`` is the configuration file. ``arguments`` holds what the library takes in code: by the name of what is
@@ -90,7 +90,7 @@ class Format:
 
     id: str
     syntax: str
-    write: Callable[[Chosen, int | None, int | None], Exported]
+    write: Callable[[Chosen, int | None, int | None], ForeignConfig]
     read: Callable[[Mapping[str, Any]], Read] | None
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hotloop.apply import TECHNIQUES, check_strategy
-from hotloop.apply.foreign import Chosen, Exported, Format, Proposal, show
+from hotloop.apply.foreign import Chosen, ForeignConfig, Format, Proposal, show
 from hotloop.core.catalogue import Catalogue
 from hotloop.core.sources import Arguments
 from hotloop.core.strategy import Choice, Strategy, StrategyError
@@ -38,7 +38,7 @@ class ImportedStrategy:
 
 def export_strategy(
     strategy: Strategy, format: str, *, batch_size: int | None = None, accumulate: int | None = None
-) -> Exported:
+) -> ForeignConfig:
     """The strategy as ``accelerate``, ``deepspeed``, ``lightning``, ``torchtitan`` or ``training`` says it.
 
         >>> from hotloop.core.sources import Arguments
@@ -57,7 +57,7 @@ def export_with(
     *,
     batch_size: int | None,
     accumulate: int | None,
-) -> Exported:
+) -> ForeignConfig:
     known = set(techniques)
     asked: dict[str, dict[str, Any]] = {}
     default_of: dict[str, dict[str, Any]] = {}

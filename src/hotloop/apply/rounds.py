@@ -4,8 +4,9 @@ Local SGD (Stich, arXiv 1805.09767): after every H steps the replicas take the m
 et al., arXiv 2311.08105): the mean change of the H steps is the gradient of an outer optimizer, SGD with Nesterov
 momentum. A *worker* is one rank, or ``group`` ranks that go on averaging their gradients in every step.
 
-The first step is DDP's own: after it, the ranks compare what they hold and begin together. From then on each step of
-the model's optimizer counts, and the H-th one is followed by a *round*. After a round all ranks hold the same bits.
+The first step is DDP's own, or several are (a warm-up; post-local SGD, Lin et al., arXiv 1808.07217): after it, the
+ranks compare what they hold and begin together. From then on, every step of the model's optimizer whose number is a
+multiple of H is followed by a *round*. After a round all ranks hold the same bits.
 """
 
 from __future__ import annotations
@@ -34,12 +35,18 @@ class RoundPlan:
     """The settings of the technique ``local-updates``, which describes them."""
 
     steps: int = 10
+    warm_up_steps: int = 0
     outer: str = "average"
     outer_rate: float = 0.7
     outer_momentum: float = 0.5
     send: str = "float32"
     ratio: float = 0.01
     group: int = 1
+
+    @property
+    def first_steps(self) -> int:
+        """Steps that are DDP's own."""
+        return max(1, self.warm_up_steps)
 
     @property
     def has_anchor(self) -> bool:
@@ -109,6 +116,8 @@ class LocalRounds:
         self.is_active = False
         self.position = 0
         """Steps since the last round."""
+        self.made_steps = 0
+        """Of the training, before the ranks began. Who continues one sets it."""
         self._ddp = weakref.ref(ddp)
         self._emit = emit
         self._is_decided = False
@@ -135,7 +144,9 @@ class LocalRounds:
             if self.position >= self.plan.steps:
                 self._run_round()
         elif not self._is_decided:
-            self._decide()
+            self.made_steps += 1
+            if self.made_steps >= self.plan.first_steps:
+                self._decide()
 
     @contextlib.contextmanager
     def mean_weights(self) -> Iterator[None]:
@@ -216,17 +227,17 @@ class LocalRounds:
     # -- beginning -----------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        """After the first step: begin on all ranks or on none."""
+        """After DDP's own steps: begin on all ranks or on none."""
         self._is_decided = True
         problem = self._what_forbids()
         (_, is_bad), (least, greatest) = agree(self._model(), [int(problem is not None), self._digest()])
         if is_bad:
             self._emit(problem or "it is not possible on another rank")
         elif least != greatest:
-            self._emit("the ranks have different weights after the first step")
+            self._emit(f"the ranks have different weights after step {self.made_steps}")
         else:
             self._begin()
-            self.position = 1
+            self.position = self.made_steps % self.plan.steps
             self._emit(None)
 
     def _what_forbids(self) -> str | None:

@@ -180,24 +180,41 @@ def oom_kills(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int | None:
     return None
 
 
-def ignores_pythonpath(command: Sequence[str]) -> bool:
-    """True when the command starts Python with -I, -E or -S, so that the attach folder is not read."""
-    if not os.path.basename(command[0]).startswith("python"):
-        return False
-    for word in command[1:]:
+def refuses_agent(command: Sequence[str], search_path: str | None) -> str | None:
+    """Why the Python that the command starts cannot load the agent, and what to do; None where it can.
+
+    -I and -E ignore PYTHONPATH, so that only an installed hotloop attaches itself; -S reads neither.
+    """
+    flags: set[str] = set()
+    for word in command[1:] if os.path.basename(command[0]).startswith("python") else ():
         if not word.startswith("-") or word in ("-m", "-c"):
-            return False
-        if not word.startswith("--") and set("IES") & set(word[1:]):
-            return True
-    return False
+            break
+        flags |= set() if word.startswith("--") else set("IES") & set(word[1:])
+    if "S" in flags:
+        return "Python was started with -S, which keeps hotloop out of it; remove the option"
+    if not flags or has_attach_file(command[0], search_path):
+        return None
+    return (
+        f"Python was started with -{min(flags)}, which ignores PYTHONPATH; remove the option, or install hotloop in "
+        "the environment of that Python"
+    )
+
+
+def has_attach_file(python: str, search_path: str | None) -> bool:
+    """Whether hotloop is installed for a Python, named as on its command line: its own file attaches it then."""
+    found = shutil.which(python, path=search_path)
+    if found is None:
+        return False
+    return any(Path(found).parent.parent.glob("lib/python3*/site-packages/hotloop_attach.pth"))
 
 
 __all__ = [
     "ATTACH_VARIABLE",
     "ChildEnd",
     "attach_environment",
-    "ignores_pythonpath",
+    "has_attach_file",
     "oom_kills",
+    "refuses_agent",
     "resolve_command",
     "run_child",
 ]

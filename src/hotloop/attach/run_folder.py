@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sys
 import tempfile
 import time
@@ -62,9 +63,11 @@ def write_manifest(
     notes: Sequence[str],
     *,
     targets: Mapping[str, float] | None = None,
+    steps_total: int | None = None,
     only_new: bool = False,
 ) -> None:
-    """Write run.json whole; with ``only_new`` the one that is there stays. ``targets`` is what is to be reached."""
+    """Write run.json whole; with ``only_new`` the one that is there stays. ``targets`` is what is to be reached,
+    ``steps_total`` how many steps the training will take."""
     manifest: dict[str, Any] = {
         "schema": "hotloop.run/1",
         "hotloop": __version__,
@@ -72,9 +75,12 @@ def write_manifest(
         "started_wall_s": time.time(),
         "notes": list(notes),
         "pid": os.getpid(),
+        "host": socket.gethostname(),
     }
     if targets:
         manifest["targets"] = dict(targets)
+    if steps_total is not None:
+        manifest["steps_total"] = steps_total
     part = folder / f".run.json.{os.getpid()}.part"
     try:
         part.write_text(json.dumps(manifest))

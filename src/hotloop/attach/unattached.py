@@ -8,11 +8,10 @@ attach folder are looked for; nothing else of an environment is kept.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from .child import ATTACH_VARIABLE, SITE
+from .child import ATTACH_VARIABLE, SITE, has_attach_file
 
 MOST_LOOKS = 60
 MOST_PROCESSES = 500
@@ -36,6 +35,8 @@ class UnattachedWatch:
         self._proc = proc
         self._looks = 0
         self._found: str | None = None
+        self.apart: int | None = None
+        """A process of hotloop's own, which is not to be attached."""
 
     @property
     def reason(self) -> str | None:
@@ -51,7 +52,7 @@ class UnattachedWatch:
         own = _command_of(self._proc / str(os.getpid()))
         for pid in _descendants(self._proc, os.getpid()):
             # The newest process that says something is nearest to the one that trains.
-            if _command_of(self._proc / str(pid)) != own:  # a fork of this one waits for signals
+            if pid != self.apart and _command_of(self._proc / str(pid)) != own:  # a fork of this one waits for signals
                 self._found = why_unattached(self._proc / str(pid)) or self._found
 
     def _is_recorded(self) -> bool:
@@ -77,7 +78,7 @@ def why_unattached(process: Path) -> str | None:
     if ATTACH_VARIABLE.encode() not in values:
         return REPLACED_ENVIRONMENT.format(script=script)
     reads_folder = os.fsencode(SITE) in values.get(b"PYTHONPATH", b"").split(os.pathsep.encode())
-    if not reads_folder and not _has_attach_file(words[0], values.get(b"PATH", b"")):
+    if not reads_folder and not has_attach_file(os.fsdecode(words[0]), os.fsdecode(values.get(b"PATH", b""))):
         return REPLACED_PATH.format(script=script)
     return None
 
@@ -87,14 +88,6 @@ def _command_of(process: Path) -> bytes | None:
         return (process / "cmdline").read_bytes()
     except OSError:
         return None
-
-
-def _has_attach_file(python: bytes, search_path: bytes) -> bool:
-    """Whether hotloop is installed for a Python, named as on its command line: its own file attaches it then."""
-    found = shutil.which(os.fsdecode(python), path=os.fsdecode(search_path))
-    if found is None:
-        return False
-    return any(Path(found).parent.parent.glob("lib/python3*/site-packages/hotloop_attach.pth"))
 
 
 def _script_of(words: list[bytes]) -> str:

@@ -56,12 +56,17 @@ def run_program(request: Mapping[str, Any], python: str, source_folder: Path, ti
 
 
 def run_ranks(
-    request: Mapping[str, Any], python: str, program: Path, timeout_s: float, ranks: Sequence[Mapping[str, str]]
+    request: Mapping[str, Any],
+    python: str,
+    program: Path,
+    timeout_s: float,
+    ranks: Sequence[Mapping[str, str]],
+    what: str = "the benchmark",
 ) -> dict[str, Any]:
     """The answer of the first of several processes of a program, each with its own variables beside this process's.
 
     ``{folder}`` in a text of the request is a folder that all of them share. Raises as ``run_program`` does: one that
-    fails ends all, because the others would wait for it.
+    fails ends all, because the others would wait for it. ``what`` names the program in errors.
     """
     with tempfile.TemporaryDirectory(prefix="hotloop-bench-") as folder:
         given = Path(folder) / "in.json"
@@ -82,9 +87,9 @@ def run_ranks(
                             env={**os.environ, **variables},
                         )
                     )
-            code = _wait_all(children, timeout_s)
+            code = _wait_all(children, timeout_s, what)
         except OSError as error:
-            raise BenchmarkError(f"the benchmark could not be started with {python}: {error.strerror}") from error
+            raise BenchmarkError(f"{what} could not be started with {python}: {error.strerror}") from error
         finally:
             for child in children:
                 _end(child)
@@ -94,7 +99,7 @@ def run_ranks(
             raise UsageError(str(answer["error"]))
     if code or answers[0] is None:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise BenchmarkError(f"the benchmark ended with {how}; see its output above ({python})")
+        raise BenchmarkError(f"{what} ended with {how}; see its output above ({python})")
     return answers[0]
 
 
@@ -115,7 +120,7 @@ def _interrupts_deferred() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _wait_all(children: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> int:
+def _wait_all(children: Sequence[subprocess.Popen[bytes]], timeout_s: float, what: str) -> int:
     """0 once all have ended so, else the code of the first one that was seen to fail."""
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -124,7 +129,8 @@ def _wait_all(children: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> 
         if failed is not None or None not in codes:
             return failed or 0
         if time.monotonic() > deadline_s:
-            raise BenchmarkError(f"the benchmark was stopped after {timeout_s:.0f} s; try a larger --budget")
+            advice = "; try a larger --budget" if what == "the benchmark" else ""
+            raise BenchmarkError(f"{what} was stopped after {timeout_s:.0f} s{advice}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             children[codes.index(None)].wait(timeout=0.2)
 

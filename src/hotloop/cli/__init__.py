@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from hotloop.core.errors import CommandNotStarted, HotloopError
@@ -23,6 +24,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     if parsed.execute is None:
         parser.print_help()
+        return 2
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        print("hotloop: the current folder no longer exists; cd to one that does", file=sys.stderr)
         return 2
     try:
         code: int = parsed.execute(parsed)

@@ -66,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop import __version__
     from hotloop.cli.show import check_outputs, emit, show_report
     from hotloop.core.errors import UsageError
-    from hotloop.image.measure import Request, find_ignore, measure_image
+    from hotloop.image.measure import ImageRequest, find_ignore, measure_image
     from hotloop.image.write import write_recipe
 
     check_outputs(arguments.json, arguments.html)
@@ -78,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     context = context.resolve()
     dockerfile = Path(arguments.file).resolve() if arguments.file else context / "Dockerfile"
     work = Path(arguments.work)
-    request = Request(
+    request = ImageRequest(
         context=context,
         dockerfile=dockerfile,
         builder=_choose_builder(arguments.builder),

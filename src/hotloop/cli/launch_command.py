@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hotloop.launch.request import LaunchRequest
-    from hotloop.launch.target import Target
+    from hotloop.launch.target import LaunchTarget
 
 ORDER, SUMMARY = 12, "write what starts a training on a cluster, and start it"
 LARGEST_MANIFEST = 4 << 20
@@ -82,24 +82,32 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.show import check_outputs, emit, write_text
+    from hotloop.cli.show import check_outputs, emit, write_new
     from hotloop.core.errors import UsageError
-    from hotloop.launch import TARGETS
+    from hotloop.launch import TARGETS, check_options
+    from hotloop.launch.request import check_text
 
     if arguments.validate is not None:
         return _validate(arguments.validate)
+    for option, value in vars(arguments).items():
+        if isinstance(value, str):
+            check_text(f"--{option.replace('_', '-')}", value)
+    if arguments.output == "-":
+        arguments.output = None
     check_outputs(arguments.output)
     if arguments.target is None:
         raise UsageError(f"--target is missing: give one of {', '.join(TARGETS)}")
     target = TARGETS[arguments.target]
+    options = sorted(set().union(*(one.takes for one in TARGETS.values())))
+    check_options(target, [name for name in options if getattr(arguments, name) not in (None, [])])
     request = _read_request(arguments, target)
     target.check(request)
-    text = target.write(request)
+    text = target.draw(request)
     _check_own(target, text)
     for warning in target.find_warnings(request):
         emit(f"warning: {warning}")
     if arguments.output is not None:
-        write_text(arguments.output, text)
+        write_new(arguments.output, text)
     if arguments.submit:
         return _submit(target, text, arguments.output or f"{request.name}{target.suffix}")
     if arguments.output is None:
@@ -109,20 +117,19 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_request(arguments: argparse.Namespace, target: Target) -> LaunchRequest:
+def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> LaunchRequest:
     from dataclasses import replace
 
     from hotloop.cli.show import check_counts
     from hotloop.core.errors import UsageError
-    from hotloop.launch.request import CLOUDS, LaunchRequest, Measured, Volume
+    from hotloop.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
     from hotloop.launch.training_command import TrainingCommand, read_command
 
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     shares = target.id == "gpu-sharing"
     command = TrainingCommand(words=()) if shares else read_command(words, arguments.strategy)
-    if arguments.strategy is not None:
-        _check_strategy(arguments.strategy)
-    measured = Measured()
+    notes = () if arguments.strategy is None else _read_strategy(arguments.strategy)
+    measured = MeasuredRun()
     if arguments.run is not None:
         from hotloop.pipeline.cluster_launch import measure_run
 
@@ -158,25 +165,31 @@ def _read_request(arguments: argparse.Namespace, target: Target) -> LaunchReques
         is_whole_node=is_whole,
         cpus=arguments.cpus,
         cloud=None if arguments.spot is None else CLOUDS[arguments.spot],
-        time=_check_time(arguments.time),
+        time=arguments.time,
         image=arguments.image,
         volume=volume,
-        shm=_check_size(arguments.shm),
-        interface=_check_interface(arguments.interface),
+        shm=arguments.shm,
+        interface=arguments.interface,
         rdma=arguments.rdma,
         queue=arguments.queue,
         runtime=arguments.runtime or "torch-distributed",
         slurm_options=tuple(arguments.slurm_option),
         share=arguments.share,
+        notes=notes,
     )
 
 
-def _check_strategy(path: str) -> None:
-    """Refuse a strategy here that every node would refuse."""
+def _read_strategy(path: str) -> tuple[str, ...]:
+    """What the nodes need for it, and what of it they do not apply. Refuses here what every node would refuse."""
     from hotloop.apply import TECHNIQUES, check_strategy
-    from hotloop.core.strategy import load_strategy
+    from hotloop.core.strategy import describe_library_choices, load_strategy
 
-    check_strategy(load_strategy(path), TECHNIQUES, source=path)
+    strategy = check_strategy(load_strategy(path), TECHNIQUES, source=path)
+    library = [one.technique for one in strategy.choices if TECHNIQUES[one.technique].needs_library]
+    return (
+        f"every node, or its container image, needs hotloop and the file {path}",
+        *([f"strategy {path}: {describe_library_choices(library)}"] if library else []),
+    )
 
 
 def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[int, int, str | None, int | None, bool]:
@@ -217,37 +230,7 @@ def _name_of(words: tuple[str, ...]) -> str:
     return name if name[:1].isalpha() else f"train-{name}".rstrip("-")
 
 
-def _check_time(text: str | None) -> str | None:
-    import re
-
-    from hotloop.core.errors import UsageError
-
-    if text is not None and not re.fullmatch(r"\d+|(\d+-)?\d+:\d\d(:\d\d)?|\d+-\d+", text):
-        raise UsageError(f"--time {text}: give minutes, hours:minutes:seconds or days-hours, such as 24:00:00")
-    return text
-
-
-def _check_size(text: str | None) -> str | None:
-    import re
-
-    from hotloop.core.errors import UsageError
-
-    if text is not None and not re.fullmatch(r"[1-9]\d*(Mi|Gi|M|G)", text):
-        raise UsageError(f"--shm {text}: give a size such as 16Gi")
-    return text
-
-
-def _check_interface(text: str | None) -> str | None:
-    import re
-
-    from hotloop.core.errors import UsageError
-
-    if text is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", text):
-        raise UsageError(f"--interface {text}: give the name of one interface, such as eth1")
-    return text
-
-
-def _check_own(target: Target, text: str) -> None:
+def _check_own(target: LaunchTarget, text: str) -> None:
     """Every manifest is checked by the same tables as a user's own, where PyYAML is there to read it back."""
     from importlib.util import find_spec
 
@@ -261,13 +244,13 @@ def _check_own(target: Target, text: str) -> None:
         raise InvariantError(f"the manifest of {target.id} is wrong, which is a fault of hotloop: {wrong[0]}")
 
 
-def _submit(target: Target, text: str, name: str) -> int:
+def _submit(target: LaunchTarget, text: str, name: str) -> int:
     """Write it to a file and start it. Answers the program's exit code."""
     import shutil
     import subprocess
     from pathlib import Path
 
-    from hotloop.cli.show import emit, write_text
+    from hotloop.cli.show import emit, write_new
     from hotloop.core.errors import CommandNotStarted, UsageError
 
     if target.submit is None:
@@ -278,9 +261,7 @@ def _submit(target: Target, text: str, name: str) -> int:
             exit_code=127,
         )
     path = Path(name)
-    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != text:
-        raise UsageError(f"{path} exists and differs: remove it, or name another file by --output")
-    write_text(str(path), text)
+    write_new(str(path), text)
     emit(f"wrote {path}; running {' '.join((*target.submit, str(path)))}")
     return subprocess.run([*target.submit, str(path)], check=False).returncode
 

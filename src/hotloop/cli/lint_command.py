@@ -59,9 +59,13 @@ def execute(arguments: argparse.Namespace) -> int:
         report = replace(report, fixed_count=sum(one.count for one in repairs))
     manuals = {rule_id: rule.manual for rule_id, rule in LINT_RULES.items()}
     if arguments.sarif is not None:
+        arguments.quiet = arguments.quiet or arguments.sarif == "-"
         write_text(arguments.sarif, render("sarif", report, find_surface(sys.stdout, manuals=manuals)))
     if arguments.diff:
         sys.stdout.write("".join(one.diff() for one in repairs))
         arguments.quiet = True
     show_report(report, arguments, sys.stdout, manuals=manuals)
-    return 1 if report.has_serious and not arguments.exit_zero else 0
+    if arguments.exit_zero:
+        return 0
+    named = set(arguments.paths)
+    return 2 if any(one.failed and one.file in named for one in report.unread) else int(report.has_serious)

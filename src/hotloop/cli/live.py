@@ -1,69 +1,227 @@
-"""A growing recording -> one line on stderr while the training runs: rate, shares, what it waits for."""
+"""A run that trains -> what ``hotloop run --live`` shows on standard error: a block on a terminal, else lines.
+
+The training keeps its own standard streams. On a terminal the block takes the last rows, which are taken out of the
+part that scrolls (DECSTBM); what the training writes scrolls above it, whatever it is. Each drawing is one write that
+leaves the cursor where the training had it. A helper puts the terminal right again should this process be killed.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from types import FrameType
+from typing import TextIO
 
-from hotloop.core.errors import HotloopError
-from hotloop.core.recording import FIELD
+from hotloop.cli.live_text import Style, draw_block, draw_line
+from hotloop.core.live import LiveRun
 
-EVERY_TICKS = 2
+EVERY_S = 1.0
+LINE_EVERY_S = 20.0
+MOST_OF_TIME = 0.05
+"""Reading takes at most this share of the time: with thousands of ranks the view changes less often."""
 RECENT_S = 10.0
-"""The line tells the device's use over so long."""
-RECENT_BYTES = 1 << 18
-"""As much as 64 devices write meanwhile."""
-_LONGEST = 100
+"""The use of the cores is told over so long."""
+ROWS = 4
+"""Of the block; so many others must be left."""
+
+_CURSOR_KEPT = "\x1b7{}\x1b8"
+_RELEASE = "\x1b7\x1b[r\x1b8\x1bD\x1b[2K\x1b[J\x1b[A"
+"""All rows scroll again, and those below the cursor's are empty."""
+_GUARD = r"read -r done || printf '\0337\033[r\0338\033D\033[2K\033[J\033[A'"
+"""Does what _RELEASE says when its standard input ends without a line."""
 
 
-class LiveLine:
-    """Called about once a second by the waiting parent; rewrites its line on a terminal, prints lines elsewhere."""
+class LiveView:
+    """Follows the run from a thread of its own, which nobody waits for: ``start`` once, from the main thread, then
+    ``stop``. ``read`` answers the run as it is now; it is made in the thread, because what it imports would delay the
+    training. ``recent_cores``: the share of the cores' time that the training used of late.
+    """
 
-    def __init__(self, folder: Path, stream: TextIO, recent_cores: Callable[[], float | None] = lambda: None) -> None:
-        """``recent_cores``: the share of the cores' time that the training used of late."""
-        self._folder = folder
-        self._recent_cores = recent_cores
+    def __init__(
+        self,
+        make_read: Callable[[], Callable[[], LiveRun]],
+        stream: TextIO,
+        recent_cores: Callable[[], float | None] = lambda: None,
+        *,
+        line_every_s: float = LINE_EVERY_S,
+    ) -> None:
+        self._make_read = make_read
         self._stream = stream
-        self._ticks = 0
-        self._rows: dict[Path, Any] = {}
-        self._backward_rows: Counter[Path] = Counter()
-        self._is_terminal = stream.isatty()
+        self._recent_cores = recent_cores
+        self._line_every_s = line_every_s
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._block: _Block | None = None
 
-    def __call__(self) -> None:
-        self._ticks += 1
-        if self._ticks % (EVERY_TICKS if self._is_terminal else 10 * EVERY_TICKS):
-            return
-        try:
-            line = self._describe()
-        except HotloopError as error:
-            line = str(error)
-        if line:
-            line = f"hotloop: {line}"[:_LONGEST]
-            self._stream.write(f"\r{line:{_LONGEST}}" if self._is_terminal else f"{line}\n")
+    def start(self) -> None:
+        """Once; later calls do nothing."""
+        if self._thread is None:
+            if _can_keep_rows(self._stream):
+                self._block = _Block(self._stream.fileno(), _choose_style(self._stream))
+                self._block.watch_stops()
+            self._thread = threading.Thread(target=self._run, name="hotloop-live", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Leaves the terminal as it was, with the cursor where the training had it."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(timeout=EVERY_S)
+        if self._block is not None:
+            self._block.close()
+
+    def _run(self) -> None:
+        read = self._make_read()
+        every_s = EVERY_S if self._block is not None else self._line_every_s
+        wait_s = 0.0 if self._block is not None else every_s
+        while not self._over.wait(wait_s):
+            before_s = time.monotonic()
+            run = read()
+            took_s = time.monotonic() - before_s
+            try:
+                self._show(run)
+            except (OSError, ValueError):
+                return  # the terminal is gone, or the stream is closed
+            wait_s = max(every_s - took_s, took_s / MOST_OF_TIME)
+
+    def _show(self, run: LiveRun) -> None:
+        if self._block is not None:
+            self._block.draw(run, self._recent_cores())
+        elif run.lead is not None:
+            self._stream.write(f"hotloop: {draw_line(run, self._recent_cores())}\n")
             self._stream.flush()
 
-    def _describe(self) -> str:
-        """The rows since the last line of the process that records the lowest rank."""
-        from hotloop.analyze.recent import count_backward_rows, describe_recent
-        from hotloop.telemetry.devices import NAME, read_device_use
-        from hotloop.trace.recording import read_tail
 
-        paths = sorted((self._folder / "processes").glob("*.hlr"))
-        if not paths:
-            return ""
-        path = paths[0]
-        seen = self._rows.get(path, 0)
-        rows = read_tail(path, seen)
-        if not len(rows):
-            return ""
-        self._rows[path] = int(rows[-1, FIELD["index"]] + rows[-1, FIELD["rows_merged"]])
-        self._backward_rows[path] += count_backward_rows(rows)
-        line = describe_recent(rows, self._backward_rows[path])
-        use = read_device_use(self._folder / NAME, (time.time() - RECENT_S, time.time()), RECENT_BYTES)
-        if line and use is not None:
-            return f"{line}; GPU {use.utilization_ratio:.0%}"
-        cores = self._recent_cores()
-        return f"{line}; CPU {cores:.0%}" if line and cores is not None else line
+class _Block:
+    """The last ROWS rows of a terminal. Nothing is drawn while the command is in the background, or too few rows are
+    there."""
+
+    def __init__(self, descriptor: int, style: Style) -> None:
+        self._descriptor = descriptor
+        self._style = style
+        self._size: os.terminal_size | None = None  # for which the rows were taken; None: they are not
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._is_closed = self._is_stopped = False
+        self._lock = threading.Lock()
+
+    def watch_stops(self) -> None:
+        """Ctrl-Z gives the terminal to the shell, whole. Call it from the main thread."""
+        if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+            signal.signal(signal.SIGTSTP, self._stop)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._is_stopped = True
+        self._release()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._is_stopped = False
+
+    def draw(self, run: LiveRun, cores_ratio: float | None) -> None:
+        size = os.get_terminal_size(self._descriptor)
+        with self._lock:
+            if self._is_closed or self._is_stopped or not _is_in_foreground(self._descriptor):
+                return
+            text = "" if size == self._size else self._take_rows(size)
+            if self._size is None:
+                self._write(text)
+                return
+            lines = draw_block(run, cores_ratio, self._style, size.columns - 1)
+            rows = "".join(
+                f"\x1b[{size.lines - ROWS + number};1H\x1b[0m\x1b[2K{line}" for number, line in enumerate(lines, 1)
+            )
+            self._write(text + _CURSOR_KEPT.format("\x1b(B" + rows))
+
+    def _take_rows(self, size: os.terminal_size) -> str:
+        text = "" if self._size is None else _RELEASE
+        self._size = size if size.lines >= 2 * ROWS and size.columns > 1 and self._have_guard() else None
+        if self._size is None:
+            return text
+        top = _CURSOR_KEPT.format(f"\x1b[1;{size.lines - ROWS}r")
+        return (
+            text + "\x1bD" * ROWS + f"\x1b[{ROWS}A" + top
+        )  # ROWS empty rows below the cursor, by scrolling if need be
+
+    def _have_guard(self) -> bool:
+        """Whether the helper runs that is left when this process is killed; it is of a session of its own."""
+        if self._guard is None:
+            try:
+                self._guard = subprocess.Popen(
+                    ["/bin/sh", "-c", _GUARD],
+                    stdin=subprocess.PIPE,
+                    stdout=self._descriptor,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except OSError:
+                return False
+        return True
+
+    def _release(self) -> None:
+        has_lock = self._lock.acquire(
+            timeout=EVERY_S
+        )  # whoever holds it longer waits for a terminal that takes nothing
+        try:
+            if self._size is not None and has_lock:
+                self._size = None
+                self._write(_RELEASE)
+        except OSError:
+            return  # the terminal is gone
+        finally:
+            if has_lock:
+                self._lock.release()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._release()
+        if signal.getsignal(signal.SIGTSTP) == self._stop:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        if self._guard is not None and self._size is None:
+            self._guard.communicate(b"\n")
+            self._guard = None
+
+    def _write(self, text: str) -> None:
+        data = text.encode(self._style.encoding, "replace")
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+def _is_in_foreground(descriptor: int) -> bool:
+    try:
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:
+        return True  # not the terminal that controls us: nobody can put us into its background
+
+
+def _can_keep_rows(stream: TextIO) -> bool:
+    """Whether it is a terminal whose scrolling can be kept to some of its rows."""
+    if not stream.isatty():
+        return False
+    try:
+        import curses
+
+        curses.setupterm(fd=stream.fileno())
+        return all(curses.tigetstr(name) for name in ("csr", "sc", "rc", "ind"))
+    except (ImportError, OSError, ValueError):
+        return False
+    except curses.error:  # no TERM, or one that nobody knows
+        return False
+
+
+def _choose_style(stream: TextIO) -> Style:
+    encoding = (stream.encoding or "ascii").lower()
+    return Style(
+        has_color=not os.environ.get("NO_COLOR"),
+        has_unicode=encoding.replace("-", "").startswith("utf"),
+        encoding=encoding,
+    )
+
+
+def follow_live(folder: Path) -> Callable[[], LiveRun]:
+    """Reads the run in ``folder`` again each time."""
+    from hotloop.pipeline.live import LiveReader
+
+    return LiveReader(folder).read

@@ -57,13 +57,17 @@ class Parser(argparse.ArgumentParser):
             meant = suggest_known(word, re.findall(r"[\w.-]+", known))
             if argument == "COMMAND" and word.endswith(".py"):
                 meant = f"; to watch a training: hotloop run {word}"
+        if (bare := re.fullmatch(r"argument (\S+): expected one argument", message)) is not None:
+            choices = next((a.choices for a in self._actions if bare[1] in a.option_strings), None)
+            if choices:
+                message = f"{bare[1]}: expected one of {', '.join(map(str, choices))}"
         self.exit(2, f"hotloop: {message}{meant or f'; see {self.prog} --help'}\n")
 
 
 def _suggest_option(option: str, known: Sequence[str]) -> str:
-    """As suggest_known, without the list: a subcommand has many options, and its help explains them."""
-    meant = suggest_known(option, known)
-    return meant if "did you mean" in meant else ""
+    """As suggest_known, by the words alone and without the list: a subcommand has many options, and a help."""
+    meant = suggest_known(option.lstrip("-"), [one.lstrip("-") for one in known])
+    return meant.replace("did you mean '", "did you mean '--") if "did you mean" in meant else ""
 
 
 def _terminal_columns() -> int:

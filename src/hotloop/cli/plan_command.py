@@ -89,7 +89,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--write-strategy",
         metavar="FILE",
-        help="write what was planned, or found best by --optimize, as a new strategy file for `hotloop run --strategy`",
+        help="write what was planned, or found best by --optimize, as a new strategy file; its comments say what of it "
+        "needs hotloop's Trainer or apply_strategy, and what `hotloop run --strategy` does to an unmodified script",
     )
     parser.add_argument("--params", type=float, metavar="N", help="zero: number of parameters, such as 175e9")
     parser.add_argument("--ranks", type=int, metavar="N", help="zero, module: number of data-parallel ranks (FSDP2)")
@@ -110,7 +111,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.show import check_outputs, emit, show_report, write_text
+    from hotloop.cli.show import check_outputs, emit, show_report, write_new
     from hotloop.core.errors import UsageError
 
     check_outputs(arguments.json, arguments.html, arguments.write_strategy)
@@ -157,7 +158,7 @@ def execute(arguments: argparse.Namespace) -> int:
             seed=arguments.seed or 0,
         )
         if arguments.write_strategy is not None:
-            write_text(arguments.write_strategy, draw_planned_strategy(request, report, gpus))
+            write_new(arguments.write_strategy, draw_planned_strategy(request, report, gpus))
             emit(f"wrote {arguments.write_strategy}")
     show_report(report, arguments, sys.stdout)
     return 0
@@ -172,8 +173,6 @@ def _check_search(arguments: argparse.Namespace) -> None:
 
 
 def _check_cost(arguments: argparse.Namespace) -> None:
-    from pathlib import Path
-
     from hotloop.core.errors import UsageError
 
     if arguments.seed is not None and arguments.simulate is None:
@@ -182,8 +181,6 @@ def _check_cost(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--seed {arguments.seed}: give a whole number of 0 or more")
     if arguments.simulate is not None and not 1 <= arguments.simulate <= LARGEST_SIMULATION:
         raise UsageError(f"--simulate {arguments.simulate}: give a number of 1 to {LARGEST_SIMULATION:,}")
-    if arguments.write_strategy is not None and Path(arguments.write_strategy).exists():
-        raise UsageError(f"--write-strategy {arguments.write_strategy}: it exists; remove it, or give another name")
 
 
 def _read_tokens(tokens: float | None) -> int | None:

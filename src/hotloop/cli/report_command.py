@@ -23,14 +23,15 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "report",
         help=SUMMARY,
-        description="Show the report of a recorded run, even if it is still training or was killed. Or render a file "
-        "written by --json of run, trace, tune, diff, check, bench or doctor, even by an older hotloop.",
+        description="Show the report of a recorded run, even if it is still training or was killed. Or render the JSON "
+        "report that another command wrote (--json, or report.json of tune), even of an older hotloop.",
     )
     parser.add_argument(
         "run",
         nargs="?",
         default="last",
-        help="a run folder, its name under .hotloop/, 'last' (training), or a JSON file that --json wrote",
+        help="a run folder, its name under .hotloop/, 'last' (training), the URL of `hotloop run --record`, or a JSON "
+        "report",
     )
     add_output_options(parser, kind=None)
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found")

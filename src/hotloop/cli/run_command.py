@@ -11,14 +11,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
 
     from hotloop.attach.child import ChildEnd
-    from hotloop.cli.live import LiveLine
+    from hotloop.cli.live import LiveView
+    from hotloop.core.report import Report
     from hotloop.core.strategy import Strategy
     from hotloop.pipeline.exports import RunExports
+    from hotloop.pipeline.recordings import RunUpload
 
 
 ORDER, SUMMARY = 1, "run a training command and report what its steps wait for"
@@ -40,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--strategy", metavar="FILE", help="apply the techniques in this TOML file, without changing the source"
     )
-    parser.add_argument("--live", action="store_true", help="print rate, shares and verdict in one line while training")
+    parser.add_argument("--live", action="store_true", help="show progress, phases, use and loss while training")
     parser.add_argument(
         "--export",
         metavar="TARGET=WHERE",
@@ -53,7 +55,23 @@ def add_parser(subparsers: Any) -> None:
         "--steps-total",
         type=int,
         metavar="N",
-        help="number of steps that the training will take: gives --export progress and remaining time",
+        help="number of steps that the training will take: gives progress and remaining time",
+    )
+    parser.add_argument(
+        "--record",
+        metavar="URL",
+        help="also send the recording to a URL while training (s3://bucket/run, or a folder), the same one on every "
+        "node; hotloop report URL then shows all ranks",
+    )
+    parser.add_argument(
+        "--record-id", metavar="ID", help="id of the run, the same on all its nodes (default: that of the Slurm job)"
+    )
+    parser.add_argument(
+        "--record-wait",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long the end of the command waits for what was not sent yet (default: 30)",
     )
     parser.add_argument("--no-deep", action="store_true", help="do not record the operators of one step")
     probing = parser.add_mutually_exclusive_group()
@@ -65,7 +83,7 @@ def add_parser(subparsers: Any) -> None:
         help="record a Chrome trace per rank; PLAN is wait:warmup:active[:repeat], such as 5:2:3",
     )
     parser.add_argument(
-        "--trace-ranks", metavar="RANKS", default="all", help="ranks to trace: 0,1 or 0-3 or all (default: all)"
+        "--trace-ranks", metavar="RANKS", help="of --trace: ranks to trace, 0,1 or 0-3 or all (default: all)"
     )
     parser.add_argument(
         "--watch-numbers",
@@ -98,42 +116,46 @@ def execute(arguments: argparse.Namespace) -> int:
 
     targets = parse_targets(arguments.target)
     command = take_command(arguments, "run", "run -- python train.py")
-    if arguments.json == "-":
+    if "-" in (arguments.json, arguments.html):
         raise UsageError(
-            "run cannot write JSON to standard output, which belongs to the training; use --json report.json"
+            "run cannot write a report to standard output, which belongs to the training; use --json report.json"
         )
     check_outputs(arguments.json, arguments.html)
     check_counts(arguments, "steps_total")
     resolved = child.resolve_command(command, os.environ.get("PATH"))
+    parse_trace_ranks(arguments.trace_ranks or "all")
+    if arguments.trace_ranks is not None and arguments.trace is None:
+        raise UsageError(f"--trace-ranks {arguments.trace_ranks} needs --trace PLAN, such as --trace 5:2:3")
     if arguments.trace is not None:
-        parse_trace_ranks(arguments.trace_ranks)
         emit(f"the profiler {parse_trace_plan(arguments.trace).describe()}")
     strategy = _load_strategy(arguments.strategy) if arguments.strategy is not None else None
+    record_url, run_id = _check_record(arguments)
     senders = open_targets(arguments.export, os.environ, emit=emit)
     folder, notes = create_run_folder(arguments.name, command)
-    if child.ignores_pythonpath(resolved):
-        notes.append(
-            "Python was started with -I, -E or -S, which ignores PYTHONPATH; remove the option, or install "
-            "hotloop in the environment of that Python"
-        )
-    write_manifest(folder, command, notes, targets=targets)
+    refusal = child.refuses_agent(resolved, os.environ.get("PATH"))
+    if refusal is not None:
+        notes.append(refusal)
+    write_manifest(folder, command, notes, targets=targets, steps_total=arguments.steps_total)
     options = {
         "deep": not arguments.no_deep,
         "outside": True,
         "trace": arguments.trace,
-        "trace_ranks": arguments.trace_ranks,
+        "trace_ranks": arguments.trace_ranks or "all",
         "nvtx": arguments.nvtx,
         "numbers": arguments.watch_numbers,
         "count_flops": bool({"mfu", "hfu"} & set(targets)),
     }
     environment = prepare_environment(os.environ, folder, options, strategy)
     kills_before = child.oom_kills()
-    exports = RunExports(senders, partial(follow_run, folder, arguments.steps_total))
-    watches = _Watches(folder, environment, exports, is_live=arguments.live)
+    exports = RunExports(senders, partial(follow_run, folder))
+    upload = None if record_url is None else _make_upload(record_url, run_id, folder)
+    watches = _Watches(folder, environment, exports, upload, is_live=arguments.live)
     try:
         end = child.run_child(resolved, environment, watches.tick, on_ending=watches.prepare_report)
     except BaseException as error:
         watches.stop()
+        if upload is not None:
+            upload.kill()
         if isinstance(error, CommandNotStarted):
             _remove_run_folder(folder)
         raise
@@ -155,13 +177,23 @@ def execute(arguments: argparse.Namespace) -> int:
             f"a bug in hotloop prevented the report: {type(error).__name__}: {error}{where}; the recording is in "
             f"{folder}"
         )
+    if upload is not None:
+        _end_upload(upload, folder, arguments.record, arguments.record_wait)
     return end.shell_code
 
 
 class _Watches:
     """What looks at the training from outside while it runs, about once a second."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], exports: RunExports, *, is_live: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        exports: RunExports,
+        upload: RunUpload | None,
+        *,
+        is_live: bool,
+    ) -> None:
         from hotloop.attach.sampling import StackSampling
         from hotloop.attach.unattached import UnattachedWatch
         from hotloop.telemetry.devices import DeviceWatch
@@ -171,19 +203,30 @@ class _Watches:
         self.cores.sample()
         self.devices = DeviceWatch(folder, environment)
         self.exports = exports
+        self._upload = upload
         self.unattached = UnattachedWatch(folder / "processes")
         self._stacks = StackSampling(folder / "processes")
-        self._live = _make_live_line(folder, self.recent_cores) if is_live else None
+        self._live = self._make_view(folder) if is_live else None
         self._imports: threading.Thread | None = None
 
     def tick(self) -> None:
         self.devices.tick()
         self.exports.start()
+        if self._upload is not None:
+            self._upload.tick()
+            self.cores.apart = self.unattached.apart = self._upload.pid
         self.cores.sample()
         self.unattached.tick()
         self._stacks.tick()
         if self._live is not None:
-            self._live()
+            self._live.start()
+
+    def _make_view(self, folder: Path) -> LiveView:
+        from functools import partial
+
+        from hotloop.cli.live import LiveView, follow_live
+
+        return LiveView(partial(follow_live, folder), sys.stderr, self.recent_cores)
 
     def recent_cores(self) -> float | None:
         """Share of the time of the cores that the training used of late, 0..1."""
@@ -205,6 +248,8 @@ class _Watches:
             self._imports.start()
 
     def stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
         self.devices.stop()
         self._stacks.stop()
         if self._imports is not None:
@@ -276,6 +321,67 @@ def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -
     report = read_report(folder, probe=probe)
     _write_best(folder / VERDICT_FILE, verdict_to_json(report))
     show_report(report, arguments, sys.stderr)
+    _name_absent_ranks(arguments.trace_ranks, report)
+
+
+def _name_absent_ranks(asked: str | None, report: Report) -> None:
+    """Say which ranks were to be traced and are in no training; those of other nodes are."""
+    from hotloop.cli.show import emit
+    from hotloop.core.trace_plan import parse_trace_ranks
+
+    count = max((rank.world_size for one in (report.runs or (report,)) for rank in one.ranks), default=None)
+    absent = sorted(rank for rank in parse_trace_ranks(asked or "all") or () if count is not None and rank >= count)
+    if absent:
+        names = ", ".join(map(str, absent[:8])) + ", ..." * (len(absent) > 8)
+        emit(f"--trace-ranks {asked}: the training had no rank {names}: its world size is {count}")
+
+
+def _check_record(arguments: argparse.Namespace) -> tuple[str | None, str | None]:
+    """Where the recording goes, and the id that the run's nodes agree on. Raises UsageError before anything starts."""
+    if arguments.record is None:
+        if arguments.record_id is not None:
+            raise UsageError("--record-id needs --record URL")
+        return None, None
+    from hotloop.pipeline.recordings import check_url, choose_run_id
+    from hotloop.remote.manifest import RUN_ID
+
+    run_id = choose_run_id(arguments.record_id, os.environ)
+    if run_id is not None and not RUN_ID.fullmatch(run_id):
+        raise UsageError(f"--record-id {run_id!r}: use letters, digits, '.', '_' and '-' only")
+    if not 0 <= arguments.record_wait < 1e6:
+        raise UsageError(f"--record-wait {arguments.record_wait}: give seconds from 0 on")
+    return check_url(arguments.record), run_id
+
+
+def _make_upload(url: str, run_id: str | None, folder: Path) -> RunUpload:
+    from hotloop.cli.show import emit
+    from hotloop.pipeline.recordings import RunUpload
+
+    return RunUpload(url, run_id, folder, emit)
+
+
+def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> None:
+    """Wait for what was not sent yet, until Ctrl-C or SIGTERM. The training is over: its exit code stays."""
+    import signal
+
+    from hotloop.cli.show import emit
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        try:
+            uploaded = upload.stop(within_s)
+        except KeyboardInterrupt:
+            uploaded = upload.stop(0.0)
+    except (OSError, KeyboardInterrupt) as error:
+        emit(f"what was uploaded of {folder} is not known: {error!r}; to send it: hotloop upload {folder} {url}")
+        return
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if uploaded.reason is not None:
+        where = "ANOTHER-URL" if upload.is_refused else uploaded.url
+        emit(f"{uploaded.describe()}; it is kept here, and goes on with: hotloop upload {folder.name} {where}")
+    else:
+        emit(f"{uploaded.rows_count:,} rows are at {uploaded.url}: hotloop report {uploaded.url}")
 
 
 def _remove_run_folder(folder: Path) -> None:
@@ -294,9 +400,3 @@ def _write_best(path: Path, text: str) -> None:
         partial.replace(path)
     except OSError as error:
         emit(f"cannot write {path}: {error.strerror}")
-
-
-def _make_live_line(folder: Path, recent_cores: Callable[[], float | None]) -> LiveLine:
-    from hotloop.cli.live import LiveLine
-
-    return LiveLine(folder, sys.stderr, recent_cores)

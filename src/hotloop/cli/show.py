@@ -84,7 +84,12 @@ class _Formats:
         from hotloop.report import RENDERERS
 
         fitting = (one for one in RENDERERS.values() if self._kind is None or not one.kinds or self._kind in one.kinds)
-        return {one.id: one.summary for one in fitting}
+        return {
+            one.id: f"{one.summary} (of {' and '.join(one.kinds)} only)"
+            if one.kinds and not self._kind
+            else one.summary
+            for one in fitting
+        }
 
     def __call__(self, name: str) -> str:
         if name != TERMINAL and name not in self._find():
@@ -108,8 +113,10 @@ def check_outputs(*paths: str | None) -> None:
     """Raises UsageError before any work is done when a file could not be written."""
     from pathlib import Path
 
+    from hotloop.core.output_file import is_special
+
     for path in paths:
-        if path is None or path == "-":
+        if path is None or path == "-" or (is_special(path) and os.access(path, os.W_OK)):
             continue
         folder = Path(path).resolve().parent
         if not folder.is_dir():
@@ -150,7 +157,7 @@ def show_report(
 ) -> None:
     """Write the files that ``--json`` and ``--html`` ask for (unless not ``files``), then the text in ``--format``.
 
-    With ``-`` as JSON file standard output gets that, and no text. ``more`` are fields of the Surface that the caller
+    With ``-`` as a file standard output gets that, and no text. ``more`` are fields of the Surface that the caller
     knows better than the stream.
     """
     from hotloop.report import render
@@ -161,12 +168,27 @@ def show_report(
     html = getattr(arguments, "html", None)
     if arguments.json == "-" or (files and arguments.json is not None):
         write_json(arguments.json, render("json", report, surface))
+    report = _drop_vain_command(report, html)
     if files and html is not None:
         write_text(html, render("html", report, surface))
-    if not arguments.quiet and arguments.json != "-":
+    if not arguments.quiet and "-" not in (arguments.json, html):
         text = render(arguments.format, report, surface)
         stream.write(text if text.endswith("\n") else text + "\n")
         stream.flush()
+
+
+def _drop_vain_command(report: object, html: str | None) -> object:
+    """The report without a next command that draws a page which was asked for, or a run that is not here."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    from hotloop.core.report import Report
+
+    words = (report.next_command or "").split() if isinstance(report, Report) else []
+    if not isinstance(report, Report) or words[:2] != ["hotloop", "report"]:
+        return report
+    is_here = "://" in words[2] or (Path.cwd() / ".hotloop" / words[2]).is_dir()
+    return report if is_here and html is None else replace(report, next_command=None)
 
 
 def make_probe() -> Probe:
@@ -202,25 +224,34 @@ def note_newer_run(*names: str) -> None:
 
 def write_json(path: str, text: str) -> None:
     """Write a JSON text and a line's end; ``-`` is standard output."""
-    if path == "-":
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    else:
-        write_text(path, text + "\n")
+    write_text(path, text + "\n")
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a whole file at once: a reader never sees half of it."""
+    """Write a whole file at once: a reader never sees half of it. ``-`` is standard output."""
+    from hotloop.core.output_file import open_whole
+
+    if path == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    try:
+        with open_whole(path) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_new(path: str, text: str) -> None:
+    """Write a whole file, unless it holds this text already. Raises UsageError where it holds anything else."""
     from pathlib import Path
 
+    from hotloop.core.output_file import is_special
+
     target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    if not is_special(path) and target.exists() and not (target.is_file() and target.read_bytes() == text.encode()):
+        raise UsageError(f"{path} exists and holds something else: remove it, or give another name")
+    write_text(path, text)
 
 
 def has_serious_fault(report: Report) -> bool:

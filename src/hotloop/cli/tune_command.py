@@ -98,10 +98,9 @@ def execute(arguments: argparse.Namespace) -> int:
     is_declared = arguments.matrix is not None
     price_per_hour = check_price(arguments.price_per_hour, arguments.goal, is_declared=is_declared)
     resolved = child.resolve_command(command, os.environ.get("PATH"))
-    if child.ignores_pythonpath(resolved):
-        raise UsageError(
-            "Python was started with -I, -E or -S: hotloop cannot load itself into this training; remove the option"
-        )
+    refusal = child.refuses_agent(resolved, os.environ.get("PATH"))
+    if refusal is not None:
+        raise UsageError(refusal)
     check_search(arguments.search, arguments.goal, is_declared=is_declared)
     rows = load_matrix(arguments.matrix, resolved, check) if is_declared else ()
     if rows:

@@ -101,7 +101,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class DockerStage:
     """A FROM and what follows it. ``base`` has the defaults of global ARGs filled in; ``name`` is in lower case."""
 
     index: int
@@ -124,18 +124,18 @@ class Dockerfile:
     """``instructions`` are all of them in order, those before the first FROM too. ``comments`` maps lines to text."""
 
     instructions: tuple[Instruction, ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[DockerStage, ...]
     directives: Mapping[str, str]
     comments: Mapping[int, str]
     lines_count: int
 
-    def find_stage(self, reference: str) -> Stage | None:
+    def find_stage(self, reference: str) -> DockerStage | None:
         """The stage that ``COPY --from=`` or ``FROM`` means by a name or an index; None for an image."""
         if reference.isdecimal():
             return self.stages[int(reference)] if int(reference) < len(self.stages) else None
         return next((one for one in reversed(self.stages) if one.name == reference.lower()), None)
 
-    def lineage(self, stage: Stage) -> tuple[Stage, ...]:
+    def lineage(self, stage: DockerStage) -> tuple[DockerStage, ...]:
         """The stages of this file that ``stage`` is built on, from the lowest to itself."""
         found = [stage]
         while True:
@@ -272,7 +272,7 @@ def _split_words(text: str) -> Iterator[str]:
         yield match.group()
 
 
-def _split_stages(instructions: Sequence[Instruction]) -> tuple[Stage, ...]:
+def _split_stages(instructions: Sequence[Instruction]) -> tuple[DockerStage, ...]:
     stages: list[list[Instruction]] = []
     defaults: dict[str, str] = {}
     for one in instructions:
@@ -289,11 +289,11 @@ def _split_stages(instructions: Sequence[Instruction]) -> tuple[Stage, ...]:
     return tuple(_make_stage(index, found, defaults) for index, found in enumerate(stages))
 
 
-def _make_stage(index: int, instructions: Sequence[Instruction], defaults: Mapping[str, str]) -> Stage:
+def _make_stage(index: int, instructions: Sequence[Instruction], defaults: Mapping[str, str]) -> DockerStage:
     words = instructions[0].arguments.split()
     if not words or not (len(words) == 1 or (len(words) == 3 and words[1].lower() == "as")):
         raise DockerfileError(instructions[0].first_line, "FROM needs an image, or an image AS a name")
-    return Stage(
+    return DockerStage(
         index=index,
         base=expand_variables(words[0].strip("\"'"), defaults),
         name=words[2].lower() if len(words) == 3 else None,

@@ -94,6 +94,8 @@ class ClockOffset:
     uncertainty."""
     reason: str
     """Why ``applied_ns`` is what it is."""
+    drift_ppm: float | None = None
+    """How much faster its host's clock runs, in parts per million; None where that is not told from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,9 @@ class Clocks:
     reference: int
     offsets: tuple[ClockOffset, ...]
     base_ns: tuple[int, ...]
-    """Per rank: add it to an instant of that rank's trace to get the aligned instant."""
+    """Per rank: add it to an instant of that rank's trace to get the aligned instant, up to the drift."""
+    middle_ns: tuple[int, ...]
+    """Per rank: the aligned instant at which the drift adds nothing; 0 without a drift."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

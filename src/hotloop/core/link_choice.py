@@ -31,7 +31,8 @@ DEFAULT_BUCKET_MIB = 25
 """torch's own; its first bucket, of 1 MiB, is left out here."""
 SAFE_WAYS = ("none", "bf16", "int8")
 """The ways that may be chosen: those with which a small language model reached plain DDP's loss after 2,000 steps
-(docs/communication-quality.md). The others are forecast, and left to who watches the loss of a longer run."""
+(docs/communication-quality.md). The others are forecast, and left to who watches the loss of a longer run: they keep it
+only with another momentum or after a warm-up, if at all."""
 DEVICE_WAYS = ("none", "bf16", "local-updates")
 """On an accelerator the others' cost was never measured, so nothing is forecast of them."""
 

@@ -23,7 +23,7 @@ FILE_KINDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
+class LintEdit:
     """Text in place of what stands between two positions, the second exclusive.
 
     Lines and columns are 1-based, columns in characters. Equal positions insert.
@@ -50,15 +50,16 @@ class LintFinding:
     line: int
     message: str
     advice: str
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[LintEdit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """A file or folder that was not judged, and why."""
+    """A file or folder that was not judged, and why. ``failed``: a rule would have read it, but nobody could."""
 
     file: str
     reason: str
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .errors import InvariantError
 
@@ -86,6 +86,8 @@ class Excluded:
     """After the last step; 0 where the recording breaks off and no sample shows more."""
     tail_phase: str | None = None
     """Phase of more than half of it; None where nothing is."""
+    tail_phase_ns: Mapping[str, int] = field(default_factory=dict)
+    """The tail by the phases that were seen in it; their sum is ``tail_ns``, to a nanosecond each."""
     startup_ns: int | None
     """From the start of the process to its first step: before the run. None where not known."""
     phase_ns: Mapping[str, int]

@@ -137,6 +137,7 @@ class SpotPrediction:
     break_even_usd_per_hour: float | None
     break_even_gpu_hours: float | None
     """Between two preemptions of one device: spot is cheaper above it, at these prices; None also where it never is."""
+    on_demand_price: str = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from .applied import AppliedTechnique
 from .decode import Special, decode, decode_fields, to_plain
 from .errors import RecordingError
 from .findings import Finding, Severity, Skipped, Value
+from .hosts import Attempt, HostClock
 from .memory_snapshot import MemoryFile
 from .phases import PHASES, Breakdown, Excluded
 from .trace_analysis import TraceAnalysis, format_device, format_step_windows
@@ -184,6 +185,8 @@ class ScorecardRow:
     good: str
     bad: str
     verdict: str
+    reason: str = ""
+    """Why nothing was measured, where that is no matter of course."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +202,10 @@ class Report:
     utilization: Utilization | None = None
     memory: MemorySummary | None = None
     ranks: tuple[RankSummary, ...] = ()
+    hosts: tuple[HostClock, ...] = ()
+    """Empty where no host is known."""
+    attempts: tuple[Attempt, ...] = ()
+    """In order of time; the other figures are of the last one. Empty for files of a profiler."""
     findings: tuple[Finding, ...] = ()
     combined_saving: CombinedSaving | None = None
     forecast_history: Mapping[str, Value] = field(default_factory=lambda: {"n": 0, "median_abs_error": None})
@@ -237,7 +244,7 @@ class Report:
 _ALWAYS = (
     *("command", "environment", "outcome", "verdict", "step", "breakdown", "device", "memory", "ranks", "findings"),
     *("combined_saving", "forecast_history", "skipped", "health", "overhead", "timelines", "lines", "scorecard"),
-    *("device_phases", "strategy", "utilization"),
+    *("device_phases", "strategy", "utilization", "hosts", "attempts"),
 )
 """Fields that every report's JSON holds as they are, in their order."""
 

@@ -16,7 +16,7 @@ technique's default. The order in the file means nothing: every technique knows 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,11 @@ def chain(*strategies: Strategy, name: str | None = None) -> Strategy:
                 technique=choice.technique, settings=settings, where=where, override=override
             )
     return Strategy(choices=tuple(found.values()), name=name)
+
+
+def describe_library_choices(techniques: Iterable[str]) -> str:
+    """What a reader of the strategy has to know of techniques that need the training library."""
+    return f"{', '.join(techniques)}: by hotloop's Trainer or apply_strategy, not on an unmodified script"
 
 
 def load_strategy(path: str | Path) -> Strategy:

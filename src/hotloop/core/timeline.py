@@ -160,6 +160,11 @@ class StepWindow:
     idle: StepIdle | None = None
     """Causes of the idle time of the device window; None without one."""
 
+    @property
+    def is_whole_on_device(self) -> bool:
+        """Neither the recording nor its own last event cut it, on the host and on the device."""
+        return self.is_complete and self.partition is not None and not self.is_tail_inclusive
+
     def __post_init__(self) -> None:
         if self.idle is not None and (self.partition is None or self.idle.idle_ns != self.partition.idle_ns):
             raise InvariantError(f"the causes of idle of step {self.index} are not of its device window")
@@ -503,4 +508,4 @@ class RankTimeline:
     ratios: Ratios
     notes: tuple[TraceNote, ...]
     utilization: Utilization = NOTHING
-    """Over the complete steps; over the whole trace where it shows no steps."""
+    """Over the steps that are whole on the device; over the whole trace where it shows none."""

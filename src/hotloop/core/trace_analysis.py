@@ -9,6 +9,7 @@ from typing import Any
 from .analysis import Forecast
 from .errors import InvariantError
 from .graph import CollectiveKind, DeviceMemoryTimeline
+from .hosts import HostClock
 from .timeline import DevicePartition, IdleCauses, RankTimeline, StepIdle
 from .trace import TraceFacts
 from .utilization import Utilization, mean_utilization
@@ -63,6 +64,12 @@ class TraceRank:
     def partition(self) -> DevicePartition | None:
         """The busiest device over the whole trace; None without device work."""
         return self.timeline.devices[0].partition if self.timeline.devices else None
+
+    @property
+    def utilization_window_ns(self) -> int:
+        """What its utilization is of: the steps that are whole on the device, else the whole trace; 0 without one."""
+        parts = [step.partition for step in self.timeline.steps if step.is_whole_on_device] or [self.partition]
+        return sum(part.window_ns for part in parts if part is not None)
 
     @property
     def judged(self) -> DevicePartition | None:
@@ -194,6 +201,8 @@ class TraceAnalysis:
     """Time that the matched collectives lie apart, first start to last end."""
     collectives: tuple[CollectiveKind, ...] = ()
     """The matched collectives by kind, group and size, longest in wait and transfer first."""
+    hosts: tuple[HostClock, ...] = ()
+    """Empty with a single rank, and where a file does not name its host."""
     ranks_path: RanksPath | None = None
     """None with a single rank, or where the ranks' steps cannot be joined."""
     what_if: tuple[AskedChange, ...] = ()
@@ -204,7 +213,7 @@ class TraceAnalysis:
     @property
     def utilization(self) -> Utilization:
         """Mean over the ranks, by the length of their windows."""
-        windows = [0.0 if rank.judged is None else float(rank.judged.window_ns) for rank in self.ranks]
+        windows = [float(rank.utilization_window_ns) for rank in self.ranks]
         return mean_utilization([rank.timeline.utilization for rank in self.ranks], windows)
 
     @property

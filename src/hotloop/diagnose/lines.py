@@ -360,6 +360,26 @@ def time_of_batches_after_acting(rank: RankAnalysis) -> FieldShare:
     return _time_of(rank, "after_nograd_ns", tuple(lines))
 
 
+def time_of_prefetching(rank: RankAnalysis) -> FieldShare:
+    """The part of the time between forward and backward in which the loop's source says that the next batch is made."""
+    of_others = (LOGGING, WEIGHTS, COLLECTING, SAVING, VALIDATING)
+    lines = (one for one, kind in field_lines(rank, "after_forward_ns") if one.makes_batch and kind not in of_others)
+    return _time_of(rank, "after_forward_ns", tuple(lines))
+
+
+def time_of_unclear_batches(rank: RankAnalysis) -> FieldShare:
+    """The part of that time in functions that are named after making batches, where the source does not tell."""
+    loop = loop_places(rank)
+    lines = (
+        one
+        for one, kind in field_lines(rank, "after_forward_ns")
+        if kind == BATCH
+        and one.makes_batch is None
+        and any(_BATCH_MAKER_NAME.search(where.function) for where in _below_the_loop(one, loop))
+    )
+    return _time_of(rank, "after_forward_ns", tuple(lines))
+
+
 def _ns_per_share(rank: RankAnalysis, field_name: str, is_validation: bool) -> float:
     """What a line with every sample of a field stands for.
 

@@ -16,7 +16,7 @@ NOISE_MULTIPLE = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class MemorySituation:
     """What decides which remedies apply; None where it is not known."""
 
     growth_bytes: float | None = None
@@ -31,7 +31,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class MemoryRemedy:
     fix: Fix
     saved_bytes: float | None
     """At most; None when what it would save was not measured."""
@@ -44,14 +44,14 @@ class Remedy:
         return self.saved_bytes is None, -(self.saved_bytes or 0.0) * (1.0 - (self.time_cost_ratio or 0.0))
 
 
-def describe_situation(rank: RankAnalysis | None) -> Situation:
+def describe_situation(rank: RankAnalysis | None) -> MemorySituation:
     """Of a recorded process; ``rank`` is None where it completed no step."""
     if rank is None:
-        return Situation()
+        return MemorySituation()
     growth, loader = growth_per_step(rank), main_loader(rank)
     samples = None if not rank.samples_per_step else rank.samples_per_step / max(1.0, rank.mean["backwards"])
     low = None if rank.model_dtype is None else rank.model_dtype != "float32"
-    return Situation(
+    return MemorySituation(
         growth_bytes=None if growth is None else float(growth * rank.steps),
         samples_count=float(loader.batch_size) if loader is not None and loader.batch_size else samples,
         recomputes=bool(rank.checkpointing),
@@ -61,10 +61,10 @@ def describe_situation(rank: RankAnalysis | None) -> Situation:
     )
 
 
-def describe_traced_situation(rank: TraceRank) -> Situation:
+def describe_traced_situation(rank: TraceRank) -> MemorySituation:
     """Of a profiler's file."""
     again = rank.timeline.ratios.recompute_ratio
-    return Situation(recomputes=None if again is None else again > 0, forward_ratio=rank.share("forward"))
+    return MemorySituation(recomputes=None if again is None else again > 0, forward_ratio=rank.share("forward"))
 
 
 def growth_per_step(rank: RankAnalysis) -> int | None:
@@ -127,12 +127,12 @@ def list_failures(file: MemoryFile) -> tuple[MemoryFailure, ...]:
     return tuple(failures)
 
 
-def rank_remedies(held: MemoryFailure, known: Situation) -> list[Remedy]:
+def rank_remedies(held: MemoryFailure, known: MemorySituation) -> list[MemoryRemedy]:
     """What applies, most bytes for the least time first; in the order of preference where nothing tells them apart."""
     found = []
 
     def offer(technique: str, saved: float | None, cost: float | None = None) -> None:
-        found.append(Remedy(Fix(technique=technique), saved, cost))
+        found.append(MemoryRemedy(Fix(technique=technique), saved, cost))
 
     state, gradients, rest = held.optimizer_state_bytes, held.gradient_bytes, rest_bytes(held)
     if known.growth_bytes is not None:
@@ -161,7 +161,7 @@ def rank_remedies(held: MemoryFailure, known: Situation) -> list[Remedy]:
     return sorted(found, key=lambda remedy: remedy.worth)
 
 
-def describe_remedies(remedies: list[Remedy]) -> dict[str, Value]:
+def describe_remedies(remedies: list[MemoryRemedy]) -> dict[str, Value]:
     """As evidence of a finding, by technique, in their order."""
     return {
         "saves_at_most_bytes": {

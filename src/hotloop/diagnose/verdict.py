@@ -17,15 +17,15 @@ from hotloop.diagnose.wording import format_bytes, format_time
 _SERIOUS = (Severity.HIGH, Severity.MEDIUM)
 
 
-LARGE_OTHER_RATIO = 0.3
-"""From this share on, time outside the model is not passed over, whether or not a rule has a name for it."""
+LARGE_RATIO = 0.3
+"""From this share on, time outside the model or of a fault is not passed over, whether or not a fix is sure to win."""
 MOST_RATIO = 0.5
 
 
 def describe_verdict(
     findings: Sequence[Finding], breakdown: Breakdown, step: StepSummary, lines: Sequence[LineShare] = ()
 ) -> str:
-    """The first serious fault, else the first serious opportunity, else a likely fault, else where the time goes.
+    """The first serious fault, else the first serious opportunity, a likely or a large fault, or where the time goes.
 
     ``lines`` are the lines of every phase, largest share first.
     """
@@ -37,8 +37,12 @@ def describe_verdict(
     likely = first_likely(findings)
     if likely is not None:
         return f"{likely.rule}: {likely.title}; a fix may save much or nothing"
+    of_steps = (one for one in findings if one.kind is Kind.FAULT and one.base == "steady")
+    large = next((one for one in of_steps if (one.cost_ratio or 0.0) >= LARGE_RATIO), None)
+    if large is not None:
+        return f"{large.rule}: {large.title}; no fix is sure to save much"
     other = breakdown.share("other")
-    if other >= LARGE_OTHER_RATIO:
+    if other >= LARGE_RATIO:
         line = next((one for one in lines if one.phase == "other" and one.share_ratio >= MOST_RATIO), None)
         place = "" if line is None else f", most of it at {os.path.basename(line.file)}:{line.line}"
         return f"{other:.0%} of every step is spent outside the model{place}; no rule can tell whether it is needed"

@@ -28,9 +28,21 @@ class Exported:
 
 
 class Exporter:
-    """``offer`` never blocks; ``stop`` blocks for at most the time it is given. Everything else is the thread's."""
+    """``offer`` never blocks; ``stop`` blocks for at most the time it is given. Everything else is the thread's.
 
-    def __init__(self, name: str, sender: Sender, *, clock: Callable[[], float] = time.monotonic) -> None:
+    ``interval_s`` is how often this target wants a snapshot; None: as often as the others.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sender: Sender,
+        *,
+        interval_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.interval_s = interval_s
+        self._offered_s = float("-inf")
         self._name = name
         self._sender = sender
         self._clock = clock
@@ -44,7 +56,16 @@ class Exporter:
     def start(self) -> None:
         self._thread.start()
 
+    def close(self) -> None:
+        """Of one that was never started."""
+        self._sender.close()
+
+    def is_due(self, usual_s: float) -> bool:
+        """Whether the target's interval, or else the usual one, is over since the last offer, to a tenth of it."""
+        return self._clock() - self._offered_s >= 0.9 * (self.interval_s or usual_s)
+
     def offer(self, snapshot: Snapshot) -> None:
+        self._offered_s = self._clock()
         with self._changed:
             self._waiting.append(snapshot)
             if len(self._waiting) > MOST_WAITING:

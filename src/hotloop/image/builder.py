@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .program import Limits, Line
+from .program import Limits, ProgramLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class BuiltStep:
     text: str
     is_cached: bool
     duration_ns: int
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ProgramLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,7 @@ def translate(pattern: str) -> re.Pattern[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class BuildContext:
     """The files of a folder by their path in it, with their sizes, and its ``folders``. ``ignored`` are folders that
     git is told to ignore; None where it does not know the folder."""
 
@@ -84,7 +84,7 @@ class Context:
         return {path: size for path, size in self.files.items() if not ignore.ignores(path)}
 
 
-def scan_context(root: Path, ignore: Ignore, ignored: frozenset[str] | None) -> Context:
+def scan_context(root: Path, ignore: Ignore, ignored: frozenset[str] | None) -> BuildContext:
     """The files below ``root`` that the present .dockerignore admits."""
     files: dict[str, int] = {}
     admitted = []
@@ -102,10 +102,10 @@ def scan_context(root: Path, ignore: Ignore, ignored: frozenset[str] | None) -> 
             path = f"{prefix}{name}"
             if not ignore.ignores(path):
                 files[path] = os.lstat(os.path.join(folder, name)).st_size
-    return Context(root=root, files=dict(sorted(files.items())), folders=tuple(admitted), ignored=ignored)
+    return BuildContext(root=root, files=dict(sorted(files.items())), folders=tuple(admitted), ignored=ignored)
 
 
-def copy_context(context: Context, target: Path, least_free_bytes: int) -> None:
+def copy_context(context: BuildContext, target: Path, least_free_bytes: int) -> None:
     """A copy with the modes and times of the files. Raises UsageError where the disk has too little room."""
     needed_bytes = sum(context.files.values())
     free_bytes = shutil.disk_usage(target.parent).free

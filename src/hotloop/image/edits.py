@@ -14,7 +14,7 @@ from hotloop.core.image import EditedFile
 
 from .history import History
 from .packages import find_needs, read_requirement_files
-from .recipe import CopiedTexts, Recipe
+from .recipe import BuildRecipe, CopiedTexts
 
 REQUIREMENTS = re.compile(r"(.*/)?(requirements[\w.-]*\.(txt|in)|environment\.ya?ml|pyproject\.toml|setup\.(py|cfg))$")
 FIRST = ("train.py", "main.py", "run.py")
@@ -23,7 +23,7 @@ COMMENTED = frozenset((".py", ".sh", ".yaml", ".yml", ".toml", ".txt", ".in", ".
 
 
 def choose_edits(
-    recipe: Recipe, history: History | Skipped, code: str | None, requirements: str | None
+    recipe: BuildRecipe, history: History | Skipped, code: str | None, requirements: str | None
 ) -> dict[str, EditedFile]:
     """The files of the scenarios ``code`` and ``requirements``; one that the image does not take has no entry.
 
@@ -50,7 +50,7 @@ def choose_edits(
     return edits
 
 
-def _find_lists(recipe: Recipe, copied: set[str]) -> set[str]:
+def _find_lists(recipe: BuildRecipe, copied: set[str]) -> set[str]:
     """Files that name packages: what the installing steps read, else those whose name says so."""
     there: Mapping[str, str] = {path: source for step in recipe.steps for path, source in step.files.items()}
     texts = CopiedTexts(recipe.context, there)

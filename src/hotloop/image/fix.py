@@ -8,24 +8,24 @@ from dataclasses import dataclass
 
 from hotloop.core.findings import Skipped
 
-from .recipe import Recipe, Step
+from .recipe import BuildRecipe, BuildStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
     """The changed recipe. ``caches`` are folders of the image that the change leaves empty: they hold no content."""
 
-    recipe: Recipe
+    recipe: BuildRecipe
     caches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fix:
+class ImageFix:
     """``rewrite`` is a pure function: the changed recipe, or why the change does not apply to this one."""
 
     id: str
     title: str
-    rewrite: Callable[[Recipe], Rewrite | Skipped]
+    rewrite: Callable[[BuildRecipe], Rewrite | Skipped]
 
 
 def skip(reason: str) -> Skipped:
@@ -45,7 +45,7 @@ class Block:
         return "\n".join(self.lines)
 
 
-def split_blocks(recipe: Recipe) -> tuple[list[Block], list[str]]:
+def split_blocks(recipe: BuildRecipe) -> tuple[list[Block], list[str]]:
     """The file as one block an instruction, and what stands below the last."""
     lines = recipe.text.split("\n")
     blocks, at = [], 0
@@ -60,12 +60,12 @@ def join_blocks(blocks: Sequence[Block], below: Sequence[str]) -> str:
     return "\n".join([*(line for block in blocks for line in (*block.above, *block.lines)), *below])
 
 
-def find_block(recipe: Recipe, step: Step) -> int:
+def find_block(recipe: BuildRecipe, step: BuildStep) -> int:
     """The index of a step's block."""
     return recipe.dockerfile.instructions.index(step.instruction)
 
 
-def draw_diff(before: Recipe, after: Recipe, dockerfile: str, dockerignore: str) -> str:
+def draw_diff(before: BuildRecipe, after: BuildRecipe, dockerfile: str, dockerignore: str) -> str:
     """Both files' changes as one patch (for patch -p1), by the names given."""
     pairs = ((before.text, after.text, dockerfile), (before.ignore_text, after.ignore_text, dockerignore))
     text = ""

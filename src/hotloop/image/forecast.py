@@ -16,8 +16,8 @@ from statistics import median
 from hotloop.core.dockerfile import INSTRUCTIONS
 
 from .builder import Build, BuiltStep
-from .program import Line
-from .recipe import Recipe, Step, list_rerun
+from .program import ProgramLine
+from .recipe import BuildRecipe, BuildStep, list_rerun
 
 FILE_BYTES = 32 << 10
 """What one more file costs a COPY, as bytes of a large one. The share only weighs files against bytes."""
@@ -62,9 +62,9 @@ class Observed:
     build: Build
 
 
-def pair_steps(recipe: Recipe, build: Build) -> list[tuple[Step, BuiltStep]]:
+def pair_steps(recipe: BuildRecipe, build: Build) -> list[tuple[BuildStep, BuiltStep]]:
     """Each built step with its instruction. Steps of triggers that a base image brings have none, and are left out."""
-    pairs: list[tuple[Step, BuiltStep]] = []
+    pairs: list[tuple[BuildStep, BuiltStep]] = []
     numbers = sorted({one.stage for one in build.steps})
     stages = recipe.stages
     for number, steps in zip(numbers, stages[len(stages) - len(numbers) :], strict=False):
@@ -78,11 +78,11 @@ def pair_steps(recipe: Recipe, build: Build) -> list[tuple[Step, BuiltStep]]:
     return pairs
 
 
-def weigh(step: Step, recipe: Recipe) -> float:
+def weigh(step: BuildStep, recipe: BuildRecipe) -> float:
     return float(sum(recipe.admitted.get(path, 0) + FILE_BYTES for path in step.reads))
 
 
-def learn_costs(recipe: Recipe, builds: Sequence[Observed], copies: Sequence[tuple[float, float]]) -> Costs:
+def learn_costs(recipe: BuildRecipe, builds: Sequence[Observed], copies: Sequence[tuple[float, float]]) -> Costs:
     """``copies``: (run_ns, cached_ns) of copying one small file."""
     ran: dict[str, list[float]] = {}
     cached: dict[str, list[float]] = {}
@@ -117,7 +117,7 @@ def _median(values: Sequence[float] | None) -> float | None:
     return median(values) if values else None
 
 
-def number_keys(steps: Iterable[Step]) -> list[tuple[str, Step]]:
+def number_keys(steps: Iterable[BuildStep]) -> list[tuple[str, BuildStep]]:
     """Steps with a key each, equal texts told apart by their order."""
     seen: dict[str, int] = {}
     found = []
@@ -128,14 +128,16 @@ def number_keys(steps: Iterable[Step]) -> list[tuple[str, Step]]:
     return found
 
 
-def measure_fetching(lines: Sequence[Line], duration_ns: int) -> float:
+def measure_fetching(lines: Sequence[ProgramLine], duration_ns: int) -> float:
     """Time in which pip downloads or builds packages, from when its lines came."""
     told = [line for line in lines if line.text.strip() and not SAME_WORK.match(line.text)]
-    spans = pairwise([*told, Line(duration_ns, "")])
+    spans = pairwise([*told, ProgramLine(duration_ns, "")])
     return float(sum(after.at_ns - one.at_ns for one, after in spans if FETCHING.match(one.text)))
 
 
-def forecast_ns(changed: Recipe, before: Recipe, costs: Costs, scenario: str, edited: str | None) -> int | None:
+def forecast_ns(
+    changed: BuildRecipe, before: BuildRecipe, costs: Costs, scenario: str, edited: str | None
+) -> int | None:
     """What a build of the changed recipe should take, before it was built; None where a step's seconds are unknown."""
     rerun = list_rerun(changed, edited)
     around_ns = costs.around_ns.get(scenario)

@@ -34,7 +34,7 @@ from .fixes.install_once import canonical_name
 from .forecast import Costs, Observed, StepCost, forecast_ns, learn_costs
 from .history import History, read_history
 from .program import BuildFailed, LimitReached, Limits
-from .recipe import Recipe, list_rerun
+from .recipe import BuildRecipe, list_rerun
 from .workspace import open_workspace, remove_abandoned
 
 SHORT_S = 60.0
@@ -47,7 +47,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ImageRequest:
     """What to measure. ``edit`` and ``requirements`` are paths in the context, chosen where they are None.
     ``limit_bytes`` is what the builds may take of the disk of ``work``."""
 
@@ -66,19 +66,19 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredImage:
     """The report, and the recipe that is proven to be faster; None where nothing is."""
 
     report: ImageReport
-    before: Recipe
-    proven: Recipe | None
+    before: BuildRecipe
+    proven: BuildRecipe | None
 
 
 class NotBuildable(Exception):
     """Nothing can be built here; the text says why and what to do."""
 
 
-def measure_image(request: Request, tell: Progress) -> Measured:
+def measure_image(request: ImageRequest, tell: Progress) -> MeasuredImage:
     """Build and compare, within the limits.
 
     Raises UsageError where the Dockerfile is refused, does not build, or does not build once within the limits.
@@ -92,7 +92,7 @@ def measure_image(request: Request, tell: Progress) -> Measured:
         return run.describe_unbuilt(str(error))
 
 
-def _read_recipe(request: Request) -> tuple[Recipe, History | Skipped]:
+def _read_recipe(request: ImageRequest) -> tuple[BuildRecipe, History | Skipped]:
     try:
         text = request.dockerfile.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -103,7 +103,7 @@ def _read_recipe(request: Request) -> tuple[Recipe, History | Skipped]:
     history = read_history(request.context)
     ignored = history.ignored if isinstance(history, History) else None
     context = scan_context(request.context, Ignore.read(ignore_text), ignored)
-    recipe = Recipe(text=text, ignore_text=ignore_text, context=context, build_args=request.build_args)
+    recipe = BuildRecipe(text=text, ignore_text=ignore_text, context=context, build_args=request.build_args)
     try:
         if not recipe.stages:
             raise UsageError("it has no FROM")
@@ -119,7 +119,7 @@ def find_ignore(context: Path, dockerfile: Path) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class ImageVariant:
     """A fix's rewrite, with what was forecast of it before it was built."""
 
     id: str
@@ -134,8 +134,8 @@ class _Run:
 
     def __init__(
         self,
-        request: Request,
-        recipe: Recipe,
+        request: ImageRequest,
+        recipe: BuildRecipe,
         history: History | Skipped,
         edits: Mapping[str, EditedFile],
         tell: Progress,
@@ -156,7 +156,7 @@ class _Run:
         """Files that differ between builds of the file as it is."""
         self._number = 0
 
-    def measure(self) -> Measured:
+    def measure(self) -> MeasuredImage:
         name = self._name_builder()
         remove_abandoned(self._request.work)
         with open_workspace(self._request.work) as (folder, lock):
@@ -198,13 +198,13 @@ class _Run:
 
     def _build_all(
         self, copies: Sequence[tuple[float, float]]
-    ) -> tuple[list[Variant], list[Skipped], Recipe | None, str]:
+    ) -> tuple[list[Variant], list[Skipped], BuildRecipe | None, str]:
         baseline, observed = self._build_baseline()
         recipe = replace(self._recipe, replaced=find_replaced(observed))
         costs = learn_costs(recipe, observed, copies)
         candidates, skipped = self._forecast(recipe, costs)
         variants = [baseline]
-        proven: Recipe | None = None
+        proven: BuildRecipe | None = None
         try:
             for candidate in candidates:
                 variants.append(self._try(candidate, variants))
@@ -233,7 +233,7 @@ class _Run:
     def _build_scenarios(
         self,
         name: str,
-        recipe: Recipe,
+        recipe: BuildRecipe,
         forecasts_ns: Mapping[str, int | None],
         *,
         builds: int = BUILDS,
@@ -292,9 +292,9 @@ class _Run:
         both = {*self._files, *self._built}
         self._unstable |= {path for path in both if self._files.get(path) != self._built.get(path)}
 
-    def _forecast(self, recipe: Recipe, costs: Costs) -> tuple[list[Candidate], list[Skipped]]:
+    def _forecast(self, recipe: BuildRecipe, costs: Costs) -> tuple[list[ImageVariant], list[Skipped]]:
         """Fixes that apply, those first that should save most."""
-        found: list[Candidate] = []
+        found: list[ImageVariant] = []
         skipped: list[Skipped] = []
         for fix in FIXES.values():
             answer = fix.rewrite(recipe)
@@ -304,21 +304,21 @@ class _Run:
                 found.append(self._candidate(fix.id, fix.title, (fix.id,), answer, recipe, costs))
         return sorted(found, key=lambda one: self._forecast_total(one)), skipped
 
-    def _forecast_total(self, candidate: Candidate) -> float:
+    def _forecast_total(self, candidate: ImageVariant) -> float:
         """Seconds of all scenarios; a fix without a forecast comes last."""
         values = candidate.forecasts_ns.values()
         return sum(one if one is not None else float("inf") for one in values)
 
     def _candidate(
-        self, name: str, title: str, fixes: tuple[str, ...], answer: Rewrite, recipe: Recipe, costs: Costs
-    ) -> Candidate:
+        self, name: str, title: str, fixes: tuple[str, ...], answer: Rewrite, recipe: BuildRecipe, costs: Costs
+    ) -> ImageVariant:
         edited = {"cold": None, **{scenario: edit.path for scenario, edit in self._edits.items()}}
         forecasts_ns = {
             scenario: forecast_ns(answer.recipe, recipe, costs, scenario, path) for scenario, path in edited.items()
         }
-        return Candidate(id=name, title=title, fixes=fixes, rewrite=answer, forecasts_ns=forecasts_ns)
+        return ImageVariant(id=name, title=title, fixes=fixes, rewrite=answer, forecasts_ns=forecasts_ns)
 
-    def _try(self, candidate: Candidate, variants: list[Variant]) -> Variant:
+    def _try(self, candidate: ImageVariant, variants: list[Variant]) -> Variant:
         """Build a candidate, and the file as it is behind it: the machine may be slower than when that was built first.
         It is held against the builds right before and behind it; those behind are added to the first of ``variants``.
         """
@@ -339,24 +339,25 @@ class _Run:
             caches=candidate.rewrite.caches,
             unstable=self._unstable,
         )
-        verdict, reason = judge(near, times, contents)
+        saved_ns_a_month = self._count_month(near, times)
+        verdict, reason = judge(near, times, contents, saved_ns_a_month)
         return replace(
             _unbuilt(candidate, reason),
             verdict=verdict,
             times=times,
             contents=contents,
             needs_consent=bool(contents.left_out_count and find_left_out(self._recipe, recipe)),
-            saved_ns_a_month=self._count_month(near, times),
+            saved_ns_a_month=saved_ns_a_month,
             diff=self._draw(recipe),
         )
 
     def _combine(
-        self, recipe: Recipe, costs: Costs, candidates: Sequence[Candidate], variants: list[Variant]
-    ) -> Recipe | None:
+        self, recipe: BuildRecipe, costs: Costs, candidates: Sequence[ImageVariant], variants: list[Variant]
+    ) -> BuildRecipe | None:
         """Build the proven fixes together and answer what is to be written: only what was itself proven."""
         won = [one for one in variants if one.verdict == "proven"]
         to_write = [one for one in won if self._request.with_left_out or not one.needs_consent]
-        answer: Recipe | None = None
+        answer: BuildRecipe | None = None
         for name, wanted in ((TOGETHER, won), ("to-write", to_write)):
             fixes = tuple(one.id for one in wanted)
             same = next((one for one in variants if one.fixes == fixes), None)
@@ -371,7 +372,7 @@ class _Run:
                 answer = rewrite.recipe
         return answer or self._best_single(candidates, variants)
 
-    def _best_single(self, candidates: Sequence[Candidate], variants: Sequence[Variant]) -> Recipe | None:
+    def _best_single(self, candidates: Sequence[ImageVariant], variants: Sequence[Variant]) -> BuildRecipe | None:
         """The proven fix that may be written and saves most of its rebuilds."""
         rewrites = {one.id: one.rewrite.recipe for one in candidates}
         allowed = [
@@ -396,7 +397,7 @@ class _Run:
         ]
         return round(sum(rate * saved_ns for rate, saved_ns in parts)) if parts else None
 
-    def _draw(self, recipe: Recipe) -> str:
+    def _draw(self, recipe: BuildRecipe) -> str:
         context = self._request.context
         ignore = find_ignore(context, self._request.dockerfile)
         names = [
@@ -405,7 +406,7 @@ class _Run:
         ]
         return draw_diff(self._recipe, recipe, *names)
 
-    def describe_unbuilt(self, reason: str) -> Measured:
+    def describe_unbuilt(self, reason: str) -> MeasuredImage:
         """What the text alone tells: which steps an edit repeats. No seconds."""
         candidates, skipped = self._forecast(self._recipe, Costs(steps={}, copy=StepCost()))
         variants = [Variant(id=AS_IS, title="as it is", verdict="baseline", times=self._count_steps(self._recipe))]
@@ -414,7 +415,7 @@ class _Run:
             variants.append(replace(_unbuilt(one, ""), times=times, diff=self._draw(one.rewrite.recipe)))
         return self._describe(None, variants, skipped, None, reason=reason)
 
-    def _count_steps(self, recipe: Recipe) -> dict[str, ScenarioTimes]:
+    def _count_steps(self, recipe: BuildRecipe) -> dict[str, ScenarioTimes]:
         count = len(recipe.steps)
         edited = {"cold": None, **{scenario: edit.path for scenario, edit in self._edits.items()}}
         return {
@@ -427,11 +428,11 @@ class _Run:
         builder: str | None,
         variants: Sequence[Variant],
         skipped: Sequence[Skipped],
-        proven: Recipe | None,
+        proven: BuildRecipe | None,
         *,
         reason: str = "",
         stopped: str = "",
-    ) -> Measured:
+    ) -> MeasuredImage:
         report = ImageReport(
             tool_version=self._request.tool_version,
             dockerfile=str(self._request.dockerfile),
@@ -446,10 +447,10 @@ class _Run:
             stopped=stopped,
             next=f"hotloop image {self._request.context} --fix" if proven is not None else None,
         )
-        return Measured(report=report, before=self._recipe, proven=proven)
+        return MeasuredImage(report=report, before=self._recipe, proven=proven)
 
 
-def _unbuilt(candidate: Candidate, reason: str) -> Variant:
+def _unbuilt(candidate: ImageVariant, reason: str) -> Variant:
     return Variant(
         id=candidate.id,
         title=candidate.title,
@@ -460,7 +461,7 @@ def _unbuilt(candidate: Candidate, reason: str) -> Variant:
     )
 
 
-def combine(recipe: Recipe, fixes: Sequence[str]) -> Rewrite | None:
+def combine(recipe: BuildRecipe, fixes: Sequence[str]) -> Rewrite | None:
     """The recipe with these fixes, one behind the other; None where one no longer applies."""
     caches: tuple[str, ...] = ()
     for name in sorted(fixes):
@@ -471,7 +472,7 @@ def combine(recipe: Recipe, fixes: Sequence[str]) -> Rewrite | None:
     return Rewrite(recipe=recipe, caches=caches)
 
 
-def find_left_out(before: Recipe, after: Recipe) -> frozenset[str]:
+def find_left_out(before: BuildRecipe, after: BuildRecipe) -> frozenset[str]:
     """Paths of the image, without the leading slash, that only the recipe before copies out of the context."""
     there, kept = ({path for step in one.steps for path in step.files} for one in (before, after))
     return frozenset(path.lstrip("/") for path in there - kept)
@@ -505,13 +506,20 @@ def count_saved_ns(before: ScenarioTimes, after: ScenarioTimes) -> int:
 
 
 def judge(
-    before: Mapping[str, ScenarioTimes], after: Mapping[str, ScenarioTimes], contents: ImageContents
+    before: Mapping[str, ScenarioTimes],
+    after: Mapping[str, ScenarioTimes],
+    contents: ImageContents,
+    saved_ns_a_month: int | None = None,
 ) -> tuple[Verdict, str]:
-    """Proven is what is faster in a scenario, slower in none, and leaves the image's contents as they were."""
+    """Proven is what is faster in a scenario, slower in none, and leaves the image's contents as they were.
+
+    A scenario may be slower where the rebuilds of a month, by git's history, take less time all the same.
+    """
     if not contents.are_same:
         return "contents-differ", f"other contents in {contents.differences_count} files: {contents.differences[0]}"
     saved_ns = {scenario: count_saved_ns(before[scenario], after[scenario]) for scenario in before if scenario in after}
     slower = [SCENARIOS[scenario] for scenario, one in saved_ns.items() if one < 0]
     if not any(one > 0 for one in saved_ns.values()):
         return "no-gain", "no scenario is faster by more than repeated builds differ"
-    return ("no-gain", f"slower: {', '.join(slower)}") if slower else ("proven", "")
+    reason = f"slower: {', '.join(slower)}" if slower else ""
+    return "proven" if not slower or (saved_ns_a_month or 0) > 0 else "no-gain", reason

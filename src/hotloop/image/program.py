@@ -30,7 +30,7 @@ class LimitReached(HotloopError):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ProgramLine:
     """A line of output and when it came, in ns since the program's start."""
 
     at_ns: int
@@ -41,7 +41,7 @@ class Line:
 class Output:
     """What a program said, and how long it ran."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[ProgramLine, ...]
     wall_ns: int
 
 
@@ -110,9 +110,9 @@ def run_limited(
     return Output(tuple(lines), wall_ns)
 
 
-def _read_lines(child: subprocess.Popen[bytes], limits: Limits, began_ns: int) -> list[Line]:
+def _read_lines(child: subprocess.Popen[bytes], limits: Limits, began_ns: int) -> list[ProgramLine]:
     assert child.stdout is not None
-    found: list[Line] = []
+    found: list[ProgramLine] = []
     rest = b""
     with selectors.DefaultSelector() as ready:
         ready.register(child.stdout, selectors.EVENT_READ)
@@ -123,12 +123,12 @@ def _read_lines(child: subprocess.Popen[bytes], limits: Limits, began_ns: int) -
                     break
                 at_ns = time.perf_counter_ns() - began_ns
                 *whole, rest = (rest + data).split(b"\n")
-                found += [Line(at_ns, one.decode(errors="replace").rstrip("\r")) for one in whole]
+                found += [ProgramLine(at_ns, one.decode(errors="replace").rstrip("\r")) for one in whole]
                 del found[KEPT_LINES // 2 : -KEPT_LINES // 2]  # a build that talks without end
             limits.check_time()
             limits.check_disk()
     if rest:
-        found.append(Line(time.perf_counter_ns() - began_ns, rest.decode(errors="replace")))
+        found.append(ProgramLine(time.perf_counter_ns() - began_ns, rest.decode(errors="replace")))
     return found
 
 

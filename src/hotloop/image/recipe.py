@@ -9,20 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from hotloop.core.dockerfile import Dockerfile, Instruction, Stage, expand_variables, parse_dockerfile
+from hotloop.core.dockerfile import Dockerfile, DockerStage, Instruction, expand_variables, parse_dockerfile
 
-from .context import Context, Ignore, match_sources
+from .context import BuildContext, Ignore, match_sources
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class BuildStep:
     """One instruction of a stage, with what holds when it begins.
 
     ``files`` maps paths of the image to the paths of the context that a COPY or ADD takes there. ``reads`` are all
     context files whose change makes the builder run the step again; ``from_stages`` are stages it takes files from.
     """
 
-    stage: Stage
+    stage: DockerStage
     position: int
     instruction: Instruction
     workdir: str
@@ -53,17 +53,17 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class BuildRecipe:
     """What is built. ``replaced`` are packages that a later pip of the file installed again in another version, as the
     first build's log told; None before a build."""
 
     text: str
     ignore_text: str
-    context: Context
+    context: BuildContext
     build_args: Mapping[str, str]
     replaced: frozenset[str] | None = None
 
-    def with_texts(self, text: str | None = None, ignore_text: str | None = None) -> Recipe:
+    def with_texts(self, text: str | None = None, ignore_text: str | None = None) -> BuildRecipe:
         return replace(
             self,
             text=self.text if text is None else text,
@@ -80,7 +80,7 @@ class Recipe:
         return self.context.admit(Ignore.read(self.ignore_text))
 
     @cached_property
-    def stages(self) -> tuple[tuple[Step, ...], ...]:
+    def stages(self) -> tuple[tuple[BuildStep, ...], ...]:
         """The steps of every stage that the last one needs."""
         needed: set[int] = set()
         found = [self._read_stage(stage) for stage in self.dockerfile.stages]
@@ -93,7 +93,7 @@ class Recipe:
         return tuple(steps for index, steps in enumerate(found) if index in needed)
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[BuildStep, ...]:
         return tuple(step for stage in self.stages for step in stage)
 
     @property
@@ -117,12 +117,12 @@ class Recipe:
         ]
         return tuple(dict.fromkeys(name for name in names if name != "scratch"))
 
-    def _read_stage(self, stage: Stage) -> tuple[Step, ...]:
+    def _read_stage(self, stage: DockerStage) -> tuple[BuildStep, ...]:
         workdir, user, variables = "/", "root", dict(self.build_args)
-        found: list[Step] = []
+        found: list[BuildStep] = []
         for position, one in enumerate(stage.instructions):
             expanded = expand_variables(one.arguments, variables)
-            step = Step(
+            step = BuildStep(
                 stage=stage,
                 position=position,
                 instruction=one,
@@ -142,14 +142,14 @@ class Recipe:
                 variables |= _read_variables(one, expanded, self.build_args)
         return tuple(found)
 
-    def _find_stages(self, stage: Stage, one: Instruction) -> tuple[int, ...]:
+    def _find_stages(self, stage: DockerStage, one: Instruction) -> tuple[int, ...]:
         if one.name == "FROM":
             lineage = self.dockerfile.lineage(stage)
             return (lineage[-2].index,) if len(lineage) > 1 else ()
         stages = (self.dockerfile.find_stage(name) for name in _images_of(one))
         return tuple(one.index for one in stages if one is not None and one is not stage)
 
-    def _with_files(self, step: Step, expanded: str) -> Step:
+    def _with_files(self, step: BuildStep, expanded: str) -> BuildStep:
         one = step.instruction
         if step.takes_context and not one.heredocs:
             words = list(one.exec_form or _split(expanded))
@@ -173,7 +173,7 @@ class Recipe:
 class CopiedTexts(Mapping[str, str]):
     """Texts of copied files by their paths in the image, read when they are asked for."""
 
-    def __init__(self, context: Context, there: Mapping[str, str]) -> None:
+    def __init__(self, context: BuildContext, there: Mapping[str, str]) -> None:
         self._context, self._there = context, there
 
     def __getitem__(self, path: str) -> str:
@@ -214,14 +214,14 @@ def _read_variables(one: Instruction, expanded: str, build_args: Mapping[str, st
     }
 
 
-def list_rerun(recipe: Recipe, edited: str | None) -> frozenset[tuple[int, int]]:
+def list_rerun(recipe: BuildRecipe, edited: str | None) -> frozenset[tuple[int, int]]:
     """(stage, position) of the steps that a builder runs again after the file changed; without a file: all.
 
     A COPY from another stage is found in the cache as long as nothing that runs again there may have written what it
     takes. What a RUN writes is not known: it counts as changed, though its bytes may turn out the same.
     """
     rerun: set[tuple[int, int]] = set()
-    again: dict[int, list[Step]] = {}
+    again: dict[int, list[BuildStep]] = {}
     for steps in recipe.stages:
         is_stale = edited is None
         for step in steps:
@@ -237,7 +237,7 @@ def list_rerun(recipe: Recipe, edited: str | None) -> frozenset[tuple[int, int]]
     return frozenset(rerun)
 
 
-def _takes_changed(step: Step, again: Sequence[Step]) -> bool:
+def _takes_changed(step: BuildStep, again: Sequence[BuildStep]) -> bool:
     """Whether a step takes what one of these steps of another stage may have written."""
     one = step.instruction
     words = list(one.exec_form or _split(expand_variables(one.arguments, step.variables)))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
+from hotloop.core.output_file import open_whole
 
-from .recipe import Recipe
+from .recipe import BuildRecipe
 
 
-def write_recipe(before: Recipe, after: Recipe, dockerfile: Path, ignore: Path) -> tuple[Path, ...]:
+def write_recipe(before: BuildRecipe, after: BuildRecipe, dockerfile: Path, ignore: Path) -> tuple[Path, ...]:
     """The files that were changed, each written whole.
 
     Raises UsageError, and writes nothing, where one is no longer what was measured.
@@ -22,13 +22,9 @@ def write_recipe(before: Recipe, after: Recipe, dockerfile: Path, ignore: Path) 
             raise UsageError(f"{path} was changed during the measurement: nothing was written; measure again")
     changed = [(path, new) for path, old, new in pairs if new != old]
     for path, new in changed:
-        partial = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            partial.write_text(new, encoding="utf-8")
-            if path.exists():
-                partial.chmod(path.stat().st_mode & 0o777)
-            partial.replace(path)
+            with open_whole(path) as file:
+                file.write(new.encode())
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise UsageError(f"cannot write {path}: {error.strerror}") from error
     return tuple(path for path, _ in changed)

@@ -1,13 +1,6 @@
 """A manifest -> the fields in it that its kind does not know, lacks, or holds another kind of value in.
 
-schemas/ holds one table per kind: our own notes of the fields, with source, version and date. In a table
-``[type.NAME]`` each key is a field and its value one of
-
-    "string" "bool" "int" "int>=0" "quantity" "object" "any" "strings" (a map of strings) "a|b|c" (one of these words)
-    "/REGEX/"      a string that fits          "@NAME"  an object of that type     "[KIND]" a list of that kind
-    "{KIND}"       a map with such values      "KIND, KIND"  one of several
-
-and a trailing "!" on the key says that it is required.
+The tables of fields, and how a kind is written in them: core/manifest_tables.py.
 """
 
 from __future__ import annotations
@@ -15,20 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import UsageError
+from hotloop.core.manifest_tables import TABLES, known_fields, read_types
 from hotloop.core.spelling import suggest_known
-from hotloop.core.toml import parse_toml
 
-FOLDER = Path(__file__).with_name("schemas")
-SHARED = "kubernetes"
-"""The table whose types every Kubernetes kind may name."""
+from .training_command import LAYOUT_VARIABLES
+
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
-_KINDS = {"TrainJob": "trainjob", "JobSet": "jobset", "Job": "job", "Service": "service", "ConfigMap": "configmap"}
-_KINDS["HorizontalPodAutoscaler"] = "autoscaler"
 _DEVICE = re.compile(r"(gpu|nvidia\.com/gpu|amd\.com/gpu)")
 
 
@@ -59,9 +47,9 @@ def find_schema(document: Any) -> str:
         raise UsageError(f"a manifest is a table of fields, not {_describe(document)}")
     if "kind" in document or "apiVersion" in document:
         kind = document.get("kind")
-        if kind not in _KINDS:
-            raise UsageError(f"kind: {kind!r} is not checked{suggest_known(str(kind), _KINDS)}")
-        return _KINDS[kind]
+        if kind not in TABLES:
+            raise UsageError(f"kind: {kind!r} is not checked{suggest_known(str(kind), TABLES)}")
+        return TABLES[kind]
     if "type" in document:
         return "dstack"
     return "skypilot"
@@ -70,17 +58,8 @@ def find_schema(document: Any) -> str:
 def check_manifest(document: Any, schema: str | None = None) -> list[str]:
     """What is wrong, one line each that begins with the path of the field; empty where nothing is."""
     table = schema or find_schema(document)
-    types = _read_types(table)
+    types = read_types(table)
     return [*_check(document, "@root", "", types), *_check_meaning(document, table)]
-
-
-@cache
-def _read_types(name: str) -> Mapping[str, Mapping[str, str]]:
-    content = parse_toml((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-    types: dict[str, Mapping[str, str]] = dict(content["type"])
-    if content.get("kubernetes"):
-        types = {**_read_types(SHARED), **types}
-    return types
 
 
 def _check(value: Any, kind: str, path: str, types: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
@@ -116,7 +95,7 @@ def _check_fields(value: Any, fields: Mapping[str, str], path: str, types: Mappi
     if not isinstance(value, dict):
         yield f"{path}: {_describe(value)}; give a map" if path else f"{_describe(value)}; give a map"
         return
-    known = {name.removesuffix("!"): kind for name, kind in fields.items()}
+    known = known_fields(fields)
     dot = f"{path}." if path else ""
     for name in fields:
         if name.endswith("!") and value.get(name[:-1]) is None:
@@ -180,14 +159,12 @@ def _describe(value: Any) -> str:
 
 # What a table of fields cannot say.
 
-RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
-
 
 def _check_meaning(document: Any, schema: str) -> Iterator[str]:
     if schema == "trainjob":
         trainer = _get(document, "spec", "trainer")
         for at, entry in enumerate(_rows(trainer, "env")):
-            if _get(entry, "name") in RESERVED:
+            if _get(entry, "name") in LAYOUT_VARIABLES:
                 yield f"spec.trainer.env[{at}].name: {entry['name']} is reserved, because Kubeflow sets it"
         yield from _check_devices(_get(trainer, "resourcesPerNode"), "spec.trainer.resourcesPerNode")
     if schema == "job":

@@ -6,9 +6,10 @@ from typing import Any
 
 from .node_script import NODE_SCRIPT
 from .request import STOPPED_CODE, LaunchRequest
-from .target import MASTER_PORT, training_environment
+from .target import MASTER_PORT, TRAINING_OPTIONS, training_environment
 from .yaml_text import Noted
 
+POD_OPTIONS = TRAINING_OPTIONS | {"spot", "image", "volume", "shm", "rdma", "queue"}
 CONTAINER = "node"
 """As Kubeflow's torch runtime names it."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

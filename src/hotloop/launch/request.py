@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
+import re
+from dataclasses import dataclass, fields
+
+from hotloop.core.errors import UsageError
+from hotloop.core.save_notice import MARGIN_FACTOR, MARGIN_S, find_notice_s
 
 from .training_command import TrainingCommand
 
-MARGIN_FACTOR = 2.0
-"""A save under pressure may take longer than the measured one: other jobs that stop write to the same storage."""
-MARGIN_S = 10.0
-"""For the signal's way, and for the ranks to agree on a step (about two seconds in hotloop's Trainer)."""
 UNKNOWN_NOTICE_S = 300
 """Where nobody measured how long a save takes."""
 STOPPED_CODE = 75
@@ -63,7 +62,7 @@ CLOUDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredRun:
     """What a recorded run tells about the next one; None where it was not measured."""
 
     save_s: float | None = None
@@ -83,16 +82,37 @@ class Volume:
     path: str
 
 
+_KUBERNETES_NAME = (r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", "lower-case letters, digits, . and -")
+_SHAPES = {
+    "shm": (r"[1-9][0-9]*(Mi|Gi|M|G)", "a size such as 16Gi"),
+    "interface": (r"[A-Za-z0-9_.-]{1,15}", "the name of one interface, such as eth1"),
+    "rdma": (r"(?!nvidia\.com/gpu$)[a-z0-9.-]+/[A-Za-z0-9._-]+", "the name of a network device, such as rdma/ib"),
+    "queue": _KUBERNETES_NAME,
+    "runtime": _KUBERNETES_NAME,
+}
+"""Field -> what its text has to match, and what the user should give."""
+
+
+def check_text(option: str, text: str) -> None:
+    """Raises UsageError for what could leave its line in a script or a manifest, and for what says nothing."""
+    if not text.strip() or not text.isprintable():
+        raise UsageError(f"{option} {text!r}: give a text in one line, without control characters")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """One training on ``nodes`` alike. Without GPUs (``gpus_per_node`` 0) it trains on the CPU."""
+    """One training on ``nodes`` alike. Without GPUs (``gpus_per_node`` 0) it trains on the CPU.
+
+    Raises UsageError where a text has a line break or another control character, or has not the shape of its field.
+    The words of the command may have any: they are quoted.
+    """
 
     name: str
     command: TrainingCommand
     nodes: int
     gpus_per_node: int
     processes_per_node: int
-    measured: Measured
+    measured: MeasuredRun
     gpu: str | None = None
     """A device of `hotloop plan`, or the cluster's own name of it."""
     is_whole_node: bool = False
@@ -116,6 +136,19 @@ class LaunchRequest:
     slurm_options: tuple[str, ...] = ()
     share: str | None = None
     """Of --target gpu-sharing: time-slicing or mig."""
+    notes: tuple[str, ...] = ()
+    """What the user should know beforehand, and again who reads the manifest: one line each."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, option = getattr(self, field.name), f"--{field.name.removesuffix('s').replace('_', '-')}"
+            if isinstance(value, Volume):
+                value = (value.claim, value.path)
+            for text in (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ():
+                check_text(option, text)
+                shape, wanted = _SHAPES.get(field.name, ("", ""))
+                if shape and not re.fullmatch(shape, text):
+                    raise UsageError(f"{option} {text}: give {wanted}")
 
     @property
     def processes(self) -> int:
@@ -126,21 +159,33 @@ class LaunchRequest:
         """Seconds before the end at which the training is asked to stop, whole ones."""
         if self.measured.save_s is None:
             return UNKNOWN_NOTICE_S
-        return ceil(MARGIN_FACTOR * (self.measured.save_s + (self.measured.step_s or 0.0)) + MARGIN_S)
+        return find_notice_s(self.measured.save_s, self.measured.step_s or 0.0)
 
     @property
     def notice_reason(self) -> str:
         save_s, step_s = self.measured.save_s, self.measured.step_s
         if save_s is None:
             return f"{UNKNOWN_NOTICE_S} s because no save was measured: give --run RUN or --save-s SECONDS"
-        step = "" if step_s is None else f" + a step of {step_s:.3g} s"
-        both = f"(a save of {save_s:.3g} s{step})" if step else f"a save of {save_s:.3g} s"
+        both = f"a save of {_draw_s(save_s)}"
+        if step_s is not None:
+            both = f"({both} + a step of {_draw_s(step_s)})"
         return f"{self.notice_s} s = {MARGIN_FACTOR:g} x {both} + {MARGIN_S:g} s for the signal to be agreed on"
+
+
+def _draw_s(seconds: float) -> str:
+    """Three digits, and never an exponent.
+
+    >>> [_draw_s(seconds) for seconds in (0.00001, 0.3, 1.25, 99.96, 3000.0)]
+    ['0.00001 s', '0.3 s', '1.25 s', '100 s', '3000 s']
+    """
+    if seconds >= 99.95:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.3g} s" if seconds >= 1e-4 or not seconds else f"{seconds:.9f}".rstrip("0") + " s"
 
 
 def find_warnings(request: LaunchRequest) -> tuple[str, ...]:
     """What the user should know before this is started."""
-    found = []
+    found = [*request.notes]
     if request.measured.save_s is None:
         found.append(f"the save time is unknown: {request.notice_reason}")
     cloud = request.cloud

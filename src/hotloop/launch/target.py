@@ -11,6 +11,10 @@ from hotloop.core.errors import UsageError
 from .request import LaunchRequest, find_warnings
 from .yaml_text import Noted, draw_yaml
 
+TRAINING_OPTIONS = frozenset(
+    {"plan", "nodes", "gpus_per_node", "cpus", "strategy", "run", "save_s", "interface", "name", "command"}
+)
+"""Options that every target uses which starts a training."""
 MASTER_PORT = 29500
 MOST_NAME = 63
 _GPU_NAMES = {
@@ -29,21 +33,29 @@ _GPU_NAMES = {
 """Device of `hotloop plan` -> its name in SkyPilot's catalogue."""
 
 
-class Target:
+class LaunchTarget:
     """One kind of cluster. ``submit`` is the command that takes the manifest's file; None where nothing is started."""
 
     id: ClassVar[str]
     summary: ClassVar[str]
     suffix: ClassVar[str] = ".yaml"
+    takes: ClassVar[frozenset[str]]
+    """Options of the command line that change what ``write`` answers, or what the user is warned of."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Fields of the request that have to be given."""
     submit: ClassVar[tuple[str, ...] | None] = None
     schema: ClassVar[str | None] = None
-    """The table in schemas/ that what ``write`` answers is checked against."""
+    """The table of core/manifest_types/ that what ``write`` answers is checked against."""
 
     def write(self, request: LaunchRequest) -> str:
         """The manifest as text. Raises UsageError where the request does not fit this kind of cluster."""
         raise NotImplementedError
+
+    def draw(self, request: LaunchRequest) -> str:
+        """What ``write`` answers, under the notes of the request."""
+        text = self.write(request)
+        first = text[: text.index("\n") + 1] if text.startswith("#!") else ""
+        return "".join((first, *(f"# {note}\n" for note in request.notes), text[len(first) :]))
 
     def find_warnings(self, request: LaunchRequest) -> tuple[str, ...]:
         """What the user should know before this is started."""
@@ -54,6 +66,10 @@ class Target:
         for name in self.needs:
             if getattr(request, name) is None:
                 raise UsageError(f"--target {self.id} needs --{name.replace('_', '-')}; {NEEDED[name]}")
+        if self.suffix != ".yaml" and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", request.name):
+            raise UsageError(
+                f"--name {request.name}: use letters, digits, ., _ and -, beginning with a letter or digit"
+            )
         if self.suffix == ".yaml" and not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", request.name):
             raise UsageError(f"--name {request.name}: use lower-case letters, digits and -, beginning with a letter")
         if len(request.name) > MOST_NAME - len("-node-0-00000"):

@@ -1,7 +1,7 @@
 """The command that the user types -> what is started on each node: torchrun, without what the launcher decides itself.
 
     hotloop run --strategy fast.toml -- torchrun --nproc-per-node 8 train.py --lr 1e-3
-    python train.py            python -m package.train            torchrun --max-restarts 3 train.py
+    python train.py            python -m package.train            OMP_NUM_THREADS=4 torchrun --max-restarts 3 train.py
 
 The five options of the layout (nodes, processes of a node, rank of the node, address, port) are not written as options:
 torchrun reads them from PET_ variables, which Kubeflow sets itself and the other targets set alike.
@@ -21,6 +21,8 @@ LAYOUT = frozenset(
     {"nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port", "local-addr"}
     | {"rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf"}
 )
+LAYOUT_VARIABLES = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 KEPT = frozenset(
     {"max-restarts", "monitor-interval", "start-method", "role", "log-dir", "redirects", "tee", "numa-binding"}
     | {"local-ranks-filter", "signals-to-handle", "shutdown-timeout", "logs-specs", "event-log-handler"}
@@ -45,7 +47,11 @@ def read_command(words: Sequence[str], strategy: str | None = None) -> TrainingC
     for word in words:
         if "\0" in word or not _is_text(word):
             raise UsageError(f"the command's word {word!r} is no UTF-8 text, which a manifest cannot hold; rename it")
+    variables, words = _split_variables(words)
     prefix, rest = _split_hotloop(words)
+    if prefix:
+        more, rest = _split_variables(rest)
+        variables = (*variables, *more)
     if strategy is not None:
         if prefix:
             raise UsageError("--strategy and `hotloop run` in the command: give the strategy to one of them")
@@ -53,7 +59,19 @@ def read_command(words: Sequence[str], strategy: str | None = None) -> TrainingC
     if not rest:
         raise UsageError("no training command; end with: -- python train.py")
     command = _read_rest(list(rest))
-    return TrainingCommand(words=(*prefix, *command.words), processes_per_node=command.processes_per_node)
+    environment = ("env", *variables) if variables else ()
+    return TrainingCommand(words=(*environment, *prefix, *command.words), processes_per_node=command.processes_per_node)
+
+
+def _split_variables(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """NAME=value before the command, as in a shell, and what follows. Raises UsageError for the launcher's own."""
+    start = 1 if words and os.path.basename(words[0]) == "env" and _ASSIGNMENT.match("".join(words[1:2])) else 0
+    at = start
+    while at < len(words) and _ASSIGNMENT.match(words[at]):
+        if words[at].partition("=")[0] in LAYOUT_VARIABLES:
+            raise UsageError(f"{words[at]}: the launcher sets this variable itself; leave it out")
+        at += 1
+    return tuple(words[start:at]), tuple(words[at:])
 
 
 def _is_text(word: str) -> bool:

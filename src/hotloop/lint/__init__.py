@@ -16,19 +16,21 @@ from .errors import NotRead
 from .files import SourceFile, find_files, find_ignored
 from .manifests import parse_manifests
 from .script import parse_script
+from .surroundings import Surroundings
+from .survey import survey
 
 __all__ = ["LINT_RULES", "lint_file", "lint_paths"]
 
 LINT_RULES: Catalogue[LintRule] = Catalogue(LintRule, "hotloop.lint.rules")
 """Every rule by its id; the modules are imported when it is first read."""
 
-PARSERS: dict[str, Callable[[SourceFile, float | None], Any]] = {
+PARSERS: dict[str, Callable[[SourceFile, Surroundings], Any]] = {
     "python": parse_script,
     "dockerfile": parse_build,
     "sbatch": parse_batch,
     "kubernetes": parse_manifests,
 }
-"""A file, and the seconds that a save takes, if known -> what the rules of its kind read. None: not their business."""
+"""A file and what is known beside it -> what the rules of its kind read. None: not their business."""
 ORDER = {severity: at for at, severity in enumerate(Severity)}
 
 
@@ -40,6 +42,7 @@ def lint_paths(
     ``save_s`` is how long a checkpoint takes, where the caller knows it. Raises UsageError for an unknown path.
     """
     asked = tuple(LINT_RULES.values() if rules is None else rules)
+    around = survey(paths, save_s)
     counts = dict.fromkeys(FILE_KINDS, 0)
     findings: list[LintFinding] = []
     unread: list[Unread] = []
@@ -52,9 +55,9 @@ def lint_paths(
         if file.path in read:
             continue  # given twice
         try:
-            found, ignored_count = lint_file(file, asked, save_s)
+            found, ignored_count = lint_file(file, asked, around)
         except NotRead as error:
-            unread.append(Unread(file=file.path, reason=str(error)))
+            unread.append(Unread(file=file.path, reason=str(error), failed=True))
             continue
         counts[file.kind] += 1
         suppressed += ignored_count
@@ -73,14 +76,14 @@ def lint_paths(
     )
 
 
-def lint_file(file: SourceFile, rules: Iterable[LintRule], save_s: float | None) -> tuple[list[LintFinding], int]:
+def lint_file(file: SourceFile, rules: Iterable[LintRule], around: Surroundings) -> tuple[list[LintFinding], int]:
     """The findings of one file in order of lines, and how many its comments turn off. Raises NotRead."""
-    parsed = PARSERS[file.kind](file, save_s)
+    parsed = PARSERS[file.kind](file, around)
     if parsed is None:
         return [], 0
     found = [replace(one, file=file.path) for rule in rules if rule.reads == file.kind for one in rule.judge(parsed)]
     ignored = find_ignored(file.text)
-    kept = [one for one in found if not _is_ignored(one, ignored.get(one.line, frozenset()))]
+    kept = [one for one in dict.fromkeys(found) if not _is_ignored(one, ignored.get(one.line, frozenset()))]
     return sorted(kept, key=lambda one: (one.line, ORDER[one.severity], one.rule)), len(found) - len(kept)
 
 

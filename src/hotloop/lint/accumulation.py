@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 
-from .script import TORCH_OPTIMIZERS, Script, Step
+from .script import TORCH_OPTIMIZERS, LintedScript, LoopStep
 
 _PERIOD = re.compile(r"(?i)accum|update_freq|grad_acc|iter_size|micro|virtual|batch_multipl|subdivisions")
 
 
-def find_period(script: Script, call: ast.Call, training: Step) -> ast.expr | None:
+def find_period(script: LintedScript, call: ast.Call, training: LoopStep) -> ast.expr | None:
     """The test with ``%`` under which a call runs every few iterations of the loop; None where there is none."""
     for test in script.conditions(call, training.container):
         if isinstance(test, ast.expr) and find_divisor(test) is not None and not _is_negated(test):
@@ -29,7 +29,7 @@ def _is_negated(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq)
 
 
-def accumulates_itself(script: Script, training: Step, optimizers: set[str]) -> bool:
+def accumulates_itself(script: LintedScript, training: LoopStep, optimizers: set[str]) -> bool:
     """Whether the loop may accumulate in a way that its text does not show: several optimizers, one of another library,
     or an engine that takes the loss (``accelerator.backward(loss)``)."""
     if len(optimizers) != 1 or any(one.args for one in training.backwards):
@@ -38,7 +38,7 @@ def accumulates_itself(script: Script, training: Step, optimizers: set[str]) -> 
     return bool(script.assigned.get(name)) and not script.is_built_by(name, *TORCH_OPTIMIZERS)
 
 
-def is_cleared(script: Script, call: ast.Call, optimizers: set[str]) -> bool:
+def is_cleared(script: LintedScript, call: ast.Call, optimizers: set[str]) -> bool:
     """Whether a zero_grad is that of one of these optimizers, or of a model where there is one optimizer."""
     if not isinstance(call.func, ast.Attribute):
         return False
@@ -46,7 +46,7 @@ def is_cleared(script: Script, call: ast.Call, optimizers: set[str]) -> bool:
     return receiver in optimizers or (len(optimizers) == 1 and receiver.split(".")[-1] in ("model", "net", "module"))
 
 
-def find_accumulation(script: Script, training: Step) -> ast.expr | None:
+def find_accumulation(script: LintedScript, training: LoopStep) -> ast.expr | None:
     """How many micro-batches a step has, as the source says it; None for a loop that does not accumulate.
 
     Either the step stands under a test on that number, or the backward in a loop over its range inside the step's loop.
@@ -67,7 +67,7 @@ def find_accumulation(script: Script, training: Step) -> ast.expr | None:
     return None
 
 
-def names_accumulation(script: Script, count: ast.expr) -> bool:
+def names_accumulation(script: LintedScript, count: ast.expr) -> bool:
     """Whether an expression bears a name that people give to the number of micro-batches."""
     names = [one.id for one in ast.walk(count) if isinstance(one, ast.Name)]
     names += [one.attr for one in ast.walk(count) if isinstance(one, ast.Attribute)]

@@ -8,28 +8,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .files import SourceFile
+from .sbatch_options import FLAGS, SHORT
+from .surroundings import Surroundings
 
-SHORT = {
-    "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "t": "time", "p": "partition", "A": "account", "J": "job-name",
-    "o": "output", "e": "error", "G": "gpus", "q": "qos", "C": "constraint", "w": "nodelist", "x": "exclude",
-    "a": "array", "d": "dependency", "D": "chdir", "L": "licenses", "B": "extra-node-info", "b": "begin", "i": "input",
-    "M": "clusters", "m": "distribution", "F": "nodefile", "s": "oversubscribe", "H": "hold", "k": "no-kill",
-}  # fmt: skip
-FLAGS = ("s", "H", "k", "O", "Q", "W", "v", "I", "h")
 _HEREDOC = re.compile(r"<<-?\s*([\"']?)(\w+)\1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """An option of a ``#SBATCH`` line by its long name; ``value`` is empty for a flag."""
+class BatchOption:
+    """An option of a ``#SBATCH`` line by its long name; ``value`` is empty for a flag.
+
+    ``written`` is its word. A word that belongs to no option has no name.
+    """
 
     name: str
     value: str
     line: int
+    written: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ShellCommand:
     """A logical line of the script, continued lines joined; ``line`` is its first."""
 
     text: str
@@ -43,13 +42,13 @@ class Batch:
     ``save_s`` is how long a checkpoint takes, if that is known.
     """
 
-    options: tuple[Option, ...]
+    options: tuple[BatchOption, ...]
     late: tuple[tuple[int, str], ...]
-    commands: tuple[Command, ...]
+    commands: tuple[ShellCommand, ...]
     text: str
     save_s: float | None = None
 
-    def option(self, name: str) -> Option | None:
+    def option(self, name: str) -> BatchOption | None:
         """The option as sbatch takes it: the last one of that name."""
         return next((one for one in reversed(self.options) if one.name == name), None)
 
@@ -72,15 +71,15 @@ class Batch:
             return None
         return match.group(2).upper(), int(match.group(3) or 60), "B" in match.group(1)
 
-    def find(self, pattern: str) -> list[Command]:
+    def find(self, pattern: str) -> list[ShellCommand]:
         """Commands whose text has the pattern."""
         return [one for one in self.commands if re.search(pattern, one.text)]
 
 
-def parse_batch(file: SourceFile, save_s: float | None = None) -> Batch | None:
+def parse_batch(file: SourceFile, around: Surroundings) -> Batch | None:
     """None where sbatch would read no option: a script that only writes such files."""
     lines = file.text.split("\n")
-    options: list[Option] = []
+    options: list[BatchOption] = []
     late: list[tuple[int, str]] = []
     commands = list(_list_commands(lines))
     first = commands[0].line if commands else len(lines) + 1
@@ -94,10 +93,12 @@ def parse_batch(file: SourceFile, save_s: float | None = None) -> Batch | None:
             late.append((at, line.strip()))
     if not options and not late:
         return None
-    return Batch(options=tuple(options), late=tuple(late), commands=tuple(commands), text=file.text, save_s=save_s)
+    return Batch(
+        options=tuple(options), late=tuple(late), commands=tuple(commands), text=file.text, save_s=around.save_s
+    )
 
 
-def _list_commands(lines: Sequence[str]) -> Iterator[Command]:
+def _list_commands(lines: Sequence[str]) -> Iterator[ShellCommand]:
     """Logical lines that are no comments; the bodies of heredocs and quotes belong to their command."""
     at = 0
     while at < len(lines):
@@ -125,7 +126,7 @@ def _list_commands(lines: Sequence[str]) -> Iterator[Command]:
                     text += "\n" + "\n".join(lines[at : end + 1])
                     at = end + 1
                 break
-        yield Command(text=text.replace("\\\n", " \n"), line=first + 1)
+        yield ShellCommand(text=text.replace("\\\n", " \n"), line=first + 1)
 
 
 def _is_open(text: str, quote: str) -> bool:
@@ -136,7 +137,7 @@ def _is_open(text: str, quote: str) -> bool:
     return plain.count(quote) % 2 == 1
 
 
-def _read_options(text: str, line: int) -> Iterator[Option]:
+def _read_options(text: str, line: int) -> Iterator[BatchOption]:
     try:
         words = shlex.split(text, comments=True)
     except ValueError:
@@ -152,8 +153,9 @@ def _read_options(text: str, line: int) -> Iterator[Option]:
             name, value = SHORT.get(word[1], word[1]), word[2:].removeprefix("=")
             equals = "=" if value or word[1] in FLAGS else ""
         else:
+            yield BatchOption(name="", value="", line=line, written=word)
             continue
         if not equals and following is not None:
             value = following
             at += 1
-        yield Option(name=name, value=value, line=line)
+        yield BatchOption(name=name, value=value, line=line, written=word)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from hotloop.core.dockerfile import Dockerfile, DockerfileError, Instruction, Stage, parse_dockerfile
+from hotloop.core.dockerfile import Dockerfile, DockerfileError, DockerStage, Instruction, parse_dockerfile
 
 from .errors import NotRead
 from .files import SourceFile
+from .surroundings import Surroundings
 
 MOST_ENTRIES = 100_000
 """Files of a folder that are counted."""
@@ -26,7 +27,7 @@ PIP_INSTALL = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class BuildFiles:
     """The folder that is sent: ``ignores`` are the patterns of its .dockerignore, None without one."""
 
     folder: str
@@ -60,7 +61,7 @@ class Context:
                 yield name
 
 
-class Build:
+class DockerBuild:
     """A parsed Dockerfile with what rules ask of it."""
 
     def __init__(self, path: str, dockerfile: Dockerfile) -> None:
@@ -68,20 +69,20 @@ class Build:
         self.dockerfile = dockerfile
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[DockerStage, ...]:
         return self.dockerfile.stages
 
     @property
-    def final(self) -> Stage | None:
+    def final(self) -> DockerStage | None:
         """The stage that becomes the image where no target is named."""
         return self.stages[-1] if self.stages else None
 
-    def is_external(self, stage: Stage) -> bool:
+    def is_external(self, stage: DockerStage) -> bool:
         """Whether the stage begins with an image from elsewhere."""
         return self.dockerfile.lineage(stage) == (stage,)
 
     @cached_property
-    def context(self) -> Context | None:
+    def context(self) -> BuildFiles | None:
         """The nearest folder, from the Dockerfile's own upwards, that has all that is copied; None if none has."""
         sources = [
             source
@@ -94,16 +95,16 @@ class Build:
         folder = Path(os.path.abspath(self.path)).parent
         for candidate in (folder, folder.parent, folder.parent.parent):
             if all((candidate / source.lstrip("/")).exists() for source in sources):
-                return Context(folder=str(candidate), ignores=_read_ignores(self.path, candidate))
+                return BuildFiles(folder=str(candidate), ignores=_read_ignores(self.path, candidate))
             if (candidate / ".git").exists():
                 break
         return None
 
 
-def parse_build(file: SourceFile, save_s: float | None = None) -> Build:
+def parse_build(file: SourceFile, around: Surroundings) -> DockerBuild:
     """Raises NotRead where no builder would take the file."""
     try:
-        return Build(file.path, parse_dockerfile(file.text))
+        return DockerBuild(file.path, parse_dockerfile(file.text))
     except DockerfileError as error:
         raise NotRead(f"no Dockerfile that can be built ({error})") from None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import stat
+import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,15 +97,25 @@ def _read(path: str, *, is_named: bool) -> SourceFile | Unread | None:
             return Unread(file=path, reason=reason) if known else None
         data = Path(path).read_bytes()
     except OSError as error:
-        return Unread(file=path, reason=error.strerror or "unreadable")
+        return Unread(file=path, reason=error.strerror or "unreadable", failed=True)
     kind = "dockerfile" if is_docker else _find_kind(data, suffix)
     if kind is None:
         named = "no training script, Dockerfile, batch script of Slurm or Kubernetes manifest"
         return Unread(file=path, reason=named) if is_named else None
     try:
-        return SourceFile(path=path, kind=kind, data=data, text=data.decode("utf-8-sig"))
+        text = data.decode(find_encoding(data) if kind == "python" else "utf-8-sig")
     except UnicodeDecodeError as error:
-        return Unread(file=path, reason=f"not UTF-8 (byte {error.start})")
+        return Unread(file=path, reason=f"not UTF-8 (byte {error.start})", failed=True)
+    return SourceFile(path=path, kind=kind, data=data, text=text)
+
+
+def find_encoding(data: bytes) -> str:
+    """The encoding that the first lines of a Python file name; UTF-8 where they name none, or none that is known."""
+    try:
+        named = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+    except SyntaxError:
+        return "utf-8-sig"
+    return "utf-8-sig" if named == "utf-8" else named
 
 
 def _find_kind(data: bytes, suffix: str) -> str | None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ast
 import difflib
-import os
 import re
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
-from hotloop.core.lint import Edit, LintFinding
+from hotloop.core.lint import LintEdit, LintFinding
+from hotloop.core.output_file import open_whole
+
+from .files import find_encoding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,9 @@ def make_repairs(findings: Iterable[LintFinding], read: Mapping[str, bytes]) -> 
             by_file.setdefault(one.file, []).append(one)
     made = []
     for path, found in by_file.items():
-        text = read[path].decode("utf-8")
+        named = find_encoding(read[path]) if path.endswith(".py") else "utf-8"
+        encoding = named.removesuffix("-sig")  # a byte order mark stays in the text
+        text = read[path].decode(encoding)
         starts = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text))]
         newline = "\r\n" if "\r\n" in text else "\n"
         taken: list[tuple[int, int, str]] = []
@@ -58,7 +61,7 @@ def make_repairs(findings: Iterable[LintFinding], read: Mapping[str, bytes]) -> 
             text = text[:first] + new + text[last:]
         if path.endswith(".py") and not _is_python(text):
             continue
-        made.append(Repair(path=path, before=read[path], after=text.encode("utf-8"), count=count))
+        made.append(Repair(path=path, before=read[path], after=text.encode(encoding), count=count))
     return made
 
 
@@ -68,23 +71,18 @@ def write_repairs(repairs: Iterable[Repair]) -> None:
     Raises UsageError, and leaves that file and those after it, where one changed since it was read.
     """
     for one in repairs:
-        target = Path(os.path.realpath(one.path))
-        partial = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
-            mode = stat.S_IMODE(target.stat().st_mode)
-            if target.read_bytes() != one.before:
+            if Path(one.path).read_bytes() != one.before:
                 raise UsageError(
                     f"{one.path} changed while it was checked and was left as it is; run the command again"
                 )
-            partial.write_bytes(one.after)
-            partial.chmod(mode)
-            partial.replace(target)
+            with open_whole(one.path) as file:
+                file.write(one.after)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise UsageError(f"cannot write {one.path}: {error.strerror}") from error
 
 
-def _locate(edit: Edit, text: str, starts: list[int], newline: str) -> tuple[int, int, str]:
+def _locate(edit: LintEdit, text: str, starts: list[int], newline: str) -> tuple[int, int, str]:
     """The edit as offsets; one behind the last line begins a line of its own."""
     new = edit.text.replace("\n", newline)
     bom = 1 if text.startswith("\ufeff") else 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from .errors import NotRead
 from .files import SourceFile
+from .surroundings import Surroundings
 
 NO_YAML = "YAML is read by an optional package: pip install 'hotloop[interop]'"
 MOST_NESTED = 100
@@ -112,7 +113,7 @@ class Manifests:
                 yield Pod(kind=one["kind"].text or "", spec=spec, owner=one)
 
 
-def parse_manifests(file: SourceFile, save_s: float | None = None) -> Manifests | None:
+def parse_manifests(file: SourceFile, around: Surroundings) -> Manifests | None:
     """None for YAML that holds no Kubernetes object. Raises NotRead for a template, broken YAML, or without PyYAML."""
     try:
         import yaml
@@ -132,7 +133,7 @@ def parse_manifests(file: SourceFile, save_s: float | None = None) -> Manifests 
         raise NotRead("nested too deeply to be read") from None
     objects = [item for one in documents for item in (one["items"].elements if one["kind"].text == "List" else [one])]
     found = tuple(one for one in objects if one["kind"].text and one["apiVersion"].text)
-    return Manifests(objects=found, save_s=save_s) if found else None
+    return Manifests(objects=found, save_s=around.save_s) if found else None
 
 
 def _nesting(text: str) -> int:

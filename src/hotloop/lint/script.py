@@ -10,6 +10,7 @@ from functools import cached_property
 
 from .errors import NotRead
 from .files import SourceFile
+from .surroundings import Start, Surroundings
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = Function | ast.Module
@@ -22,7 +23,7 @@ _NOT_OPTIMIZER = re.compile(r"(?i)sched|scaler|env|prof|warmup|meter|bar|logger|
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class LoopStep:
     """What runs once per step: a loop, or a function that a loop calls. ``body`` holds its statements.
 
     ``backwards`` and ``steps`` are the calls of backward and of an optimizer's step that run inside.
@@ -41,10 +42,14 @@ class Step:
         return self.container.body
 
 
-class Script:
-    """A parsed file, with indexes that rules share. Only what the file itself shows is known."""
+class LintedScript:
+    """A parsed file, with indexes that rules share.
 
-    def __init__(self, path: str, text: str, tree: ast.Module) -> None:
+    ``start`` is the job that warns it by a signal which nothing handles, if a file beside it is one.
+    """
+
+    def __init__(self, path: str, text: str, tree: ast.Module, start: Start | None = None) -> None:
+        self.start = start
         self.path = path
         self.text = text
         self.tree = tree
@@ -95,11 +100,13 @@ class Script:
 
     def within(self, node: ast.AST, container: ast.AST) -> bool:
         """Whether a node's code runs as part of the container, and not in a function that is defined there."""
+        inner = node
         for one in self.parents(node):
             if one is container:
-                return True
+                return not _is_behind(inner, one)
             if isinstance(one, (*SCOPES, ast.Lambda, ast.ClassDef)):
                 return False
+            inner = one
         return False
 
     def conditions(self, node: ast.AST, container: ast.AST) -> list[ast.AST]:
@@ -221,19 +228,23 @@ class Script:
         for one in self.parents(node):
             if isinstance(one, (*SCOPES, ast.Lambda, ast.ClassDef)):
                 break
-            if isinstance(one, LOOPS) and not (isinstance(one, FORS) and inner is one.iter):
+            if (
+                isinstance(one, LOOPS)
+                and not (isinstance(one, FORS) and inner is one.iter)
+                and not _is_behind(inner, one)
+            ):
                 found.append(one)
             inner = one
         return found
 
     @cached_property
-    def training(self) -> list[Step]:
+    def training(self) -> list[LoopStep]:
         """The steps of the file's trainings, each once."""
-        found: dict[ast.AST, Step] = {}
+        found: dict[ast.AST, LoopStep] = {}
         for backward in self.backwards:
             for container, loop in self._find_steps(backward):
                 if container not in found:
-                    found[container] = Step(
+                    found[container] = LoopStep(
                         container=container,
                         scope=container if isinstance(container, FUNCTIONS) else self.scope(container),
                         backwards=tuple(one for one in self.backwards if self.within(one, container)),
@@ -296,7 +307,7 @@ TORCH_OPTIMIZERS = tuple(
 )
 
 
-def parse_script(file: SourceFile, save_s: float | None = None) -> Script | None:
+def parse_script(file: SourceFile, around: Surroundings) -> LintedScript | None:
     """None for a file that has nothing to do with torch. Raises NotRead where Python itself could not read it."""
     if "torch" not in file.text and "signal" not in file.text:
         return None
@@ -308,8 +319,12 @@ def parse_script(file: SourceFile, save_s: float | None = None) -> Script | None
         raise NotRead(f"not Python ({error})") from None
     except (RecursionError, MemoryError):
         raise NotRead("nested too deeply to be read") from None
-    script = Script(file.path, file.text, tree)
-    return script
+    return LintedScript(file.path, file.text, tree, around.starts.get(file.path))
+
+
+def _is_behind(statement: ast.AST, loop: ast.AST) -> bool:
+    """Whether it stands in the ``else`` of the loop, which runs once, after it."""
+    return isinstance(loop, LOOPS) and statement in loop.orelse
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:

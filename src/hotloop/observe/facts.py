@@ -59,6 +59,7 @@ def process_facts(anchor_wall_s: float, restart: int, affinity_cores: int | None
         "world_size": world_size or 1,
         "local_world_size": local_world_size,
         "restart": restart,
+        "run_id": _run_id(),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "executable": sys.executable,
@@ -74,6 +75,12 @@ def process_facts(anchor_wall_s: float, restart: int, affinity_cores: int | None
         "memory_total_bytes": memory_limit_bytes(),
         "environment": {k: redact_text(v[:1000]) for k, v in os.environ.items() if ENVIRONMENT.match(k)},
     }
+
+
+def _run_id() -> str | None:
+    """What torchrun calls the job on all of its nodes and in all of its attempts; None with another launcher."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID")
+    return None if name is None else redact_text(name[:200])
 
 
 def _is_main_process() -> bool:
@@ -224,9 +231,23 @@ def optimizer_facts(optimizer: Any, index: int, where: Place | None, steps: int)
         "device": parameters[0].device.type if parameters else None,
         "dtype": str(parameters[0].dtype).removeprefix("torch.") if parameters else None,
         "steps": steps,
+        "state_steps": _state_steps(optimizer),
         "settings": {k: v for k, v in first.items() if k in _OPTIMIZER_SETTINGS and isinstance(v, (bool, int, float))},
         "numels": sorted(([n, c] for n, c in numels.items()), reverse=True)[:64],
     }
+
+
+def _state_steps(optimizer: Any) -> int | None:
+    """Steps that the optimizer's own state counts, those of a loaded checkpoint included; None where it counts none.
+
+    A count on a device is left alone: reading it would wait for the device.
+    """
+    for state in optimizer.state.values():
+        step = state.get("step") if isinstance(state, dict) else None
+        if isinstance(step, torch.Tensor):
+            return int(step.item()) if step.device.type == "cpu" and step.numel() == 1 else None
+        return step if isinstance(step, int) else None
+    return None
 
 
 _SHARDING_CLASSES = ("FSDPModule", "FullyShardedDataParallel")

@@ -20,6 +20,7 @@ from .guard import GUARD, guarded
 from .loader_state import LoaderState
 from .places import Place
 from .recorder import AFTER_INPUT, AFTER_NOGRAD, Recorder
+from .thread_time import counts_run_queue
 from .workers import FetchTotals, WorkerTable
 
 BATCHES = FIELD["batches"]
@@ -127,6 +128,7 @@ class Loaders:
                     "fetch_cpu_ns": total.fetch_cpu_ns if known else None,
                     "collate_ns": total.collate_ns if known else None,
                     "fetch_batches": total.batches,
+                    "counts_run_queue": counts_run_queue(),
                     "draws": state.draws,
                 }
             )

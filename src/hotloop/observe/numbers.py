@@ -7,6 +7,7 @@ work that made them and are looked at when an event says that they have arrived;
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,8 @@ HELD_ROWS = 3
 """Until an optimizer is seen every backward closes a row: that many belong to the first step, if one comes."""
 MOST_BATCHES = 16
 """On their way at once: the ones after that are left out and counted."""
+TELL_S = 1.0
+"""The loss is told to those who watch the training no more often."""
 _SKIPPED = -1.0
 """In place of a norm whose step a GradScaler left out: norms are never negative."""
 
@@ -111,6 +114,7 @@ class NumbersWatch:
         self._steps = 0
         self._held_rows = 0
         self._finished = False
+        self._told_s = -math.inf
         self.losses = LossWatch()
         self.gradients = GradientWatch(lambda: self._steps)
         self.loss, self.norm = Trend(), Trend()
@@ -143,6 +147,8 @@ class NumbersWatch:
             self._late_norms.finish()
         except Exception as error:  # a device that has failed: what arrived before is told all the same
             GUARD.record("reading the last numbers", error)
+        if self.loss.last is not None:
+            self._tell_loss(*self.loss.last)
         rank = current_rank()
         if rank in (None, 0):
             self._record_health("info", "numbers", self._describe())
@@ -151,6 +157,12 @@ class NumbersWatch:
         self.loss.add(step, value)
         if not math.isfinite(value):
             self._warn("the loss", "steps", self.loss, "bad-loss")
+        elif time.monotonic() - self._told_s >= TELL_S:
+            self._tell_loss(step, value)
+
+    def _tell_loss(self, step: int, value: float) -> None:
+        self._told_s = time.monotonic()
+        self._record({"kind": "metric", "name": "loss", "value": value, "step": step, "watched": True})
 
     def _norm_arrived(self, step: int, value: float) -> None:
         if value == _SKIPPED:

@@ -384,11 +384,13 @@ class Recorder:
         emit = self._emit
         if emit is not None:
             emit(row)
-        if rows >= self.due and self.on_row is not None:
-            self.on_row(row)
-            end_ns = self.last_ns - self.anchor_ns
-        row[_ALL] = self._template
-        row[START] = end_ns
+        try:
+            if rows >= self.due and self.on_row is not None:
+                self.on_row(row)
+                end_ns = self.last_ns - self.anchor_ns
+        finally:  # it may end the training here, and the tail must not tell this row again
+            row[_ALL] = self._template
+            row[START] = end_ns
 
     def step_skipped(self, index: int) -> None:
         """GradScaler found inf or NaN and did not call the optimizer: a step all the same."""
@@ -428,10 +430,12 @@ class Recorder:
             self._start()
         if self._emit is not None:
             self._emit(row)
-        if rows >= self.due and self.on_row is not None:
-            self.on_row(row)
-        row[:] = self._template
-        row[START] = self.last_ns - self.anchor_ns
+        try:
+            if rows >= self.due and self.on_row is not None:
+                self.on_row(row)
+        finally:  # as in close_step
+            row[:] = self._template
+            row[START] = self.last_ns - self.anchor_ns
 
     def leave_out(self) -> None:
         """The time since the row ended is ours: it belongs to no row. To be called from ``on_row`` only.

@@ -28,6 +28,12 @@ def busy_ns() -> int:
     return time.thread_time_ns() + run_delay_ns()
 
 
+def counts_run_queue() -> bool:
+    """Whether the kernel tells the time on the run queue, so that ``busy_ns`` holds the wait for a core too."""
+    run_delay_ns()
+    return _opened.descriptor is not None
+
+
 def run_delay_ns() -> int:
     """Time that the calling thread was ready but had no core, in ns; 0 where the kernel does not tell."""
     if _opened.pid != os.getpid():

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
-from hotloop.launch.request import Measured
+from hotloop.launch.request import MeasuredRun
 from hotloop.pipeline.launches import read_training
+from hotloop.plan.memory import predict_memory
 from hotloop.plan.workload_file import read_workload_file
 from hotloop.telemetry.devices import measure_busy_ratio
 from hotloop.trace.recording import find_run
+
+GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,7 @@ class NodeShape:
     is_whole_node: bool = False
 
 
-def measure_run(run: str) -> Measured:
+def measure_run(run: str) -> MeasuredRun:
     """Times and memory of the run's largest training, each of the worst rank. Raises RecordingError."""
     training, _ = read_training(run)
     ranks = training.analysis.ranks
@@ -35,7 +38,7 @@ def measure_run(run: str) -> Measured:
     ]
     peaks = [rank.memory_peak_bytes for rank in ranks if rank.memory_peak_bytes is not None]
     on_device = training.analysis.accelerator
-    return Measured(
+    return MeasuredRun(
         save_s=max(saves) / 1e9 if saves else None,
         step_s=max(rank.step_mean_ns for rank in ranks) / 1e9,
         peak_bytes=max(peaks) if peaks and on_device else None,
@@ -44,8 +47,18 @@ def measure_run(run: str) -> Measured:
 
 
 def shape_of_plan(path: str) -> NodeShape:
-    """The nodes that a workload file plans. Raises UsageError where its devices do not fill them evenly."""
+    """The nodes that a workload file plans.
+
+    Raises UsageError where the training does not fit into its devices, or these do not fill nodes evenly.
+    """
     request = read_workload_file(path)
+    memory = predict_memory(request.workload, request.hardware)
+    if not memory.fits:
+        raise UsageError(
+            f"{path} does not fit: {memory.peak_bytes / GIB:.1f} GiB of {memory.capacity_bytes / GIB:.1f} GiB a device;"
+            f" `hotloop plan {path} --why-oom` ranks what saves memory. If it was seen to fit, give --nodes and "
+            "--gpus-per-node in place of --plan"
+        )
     count, each = request.workload.gpus, request.hardware.gpus_per_node
     if count > each and count % each:
         raise UsageError(

@@ -14,9 +14,11 @@ from hotloop.analyze.timeline.compare_traces import compare_traces, reduce_for_d
 from hotloop.core.check import Check, Launch
 from hotloop.core.comparison import Comparison
 from hotloop.core.errors import UsageError
+from hotloop.pipeline.recordings import locate_run
 from hotloop.pipeline.runs import measure_recorded, read_targets
+from hotloop.remote.fetch import holds_recording
 from hotloop.trace.inputs import find_recorded, is_remote, map_traces
-from hotloop.trace.recording import find_run, read_run
+from hotloop.trace.recording import read_run
 
 
 def check_runs(runs: Sequence[str], baselines: Sequence[str], limits: CheckLimits) -> tuple[Check, tuple[Launch, ...]]:
@@ -31,19 +33,20 @@ def check_runs(runs: Sequence[str], baselines: Sequence[str], limits: CheckLimit
 def _read_side(name: str) -> Baseline:
     if Path(name).is_file():
         return read_baseline(name, Path(name))
-    folder = find_run(name, Path.cwd())
+    folder = locate_run(name)
     run = read_run(folder)
     launch, command = describe_launch(run, folder, measure_recorded, read_targets(run))
     return Baseline(name=name, launches=(launch,), command=command)
 
 
 def compare(before: str, after: str, *, workers: int = 1, cache_folder: Path | None = None) -> Comparison:
-    """Compare two sides: files or folders of a profiler, or recorded runs (a folder, a name under .hotloop, 'last').
+    """Compare two sides: files or folders of a profiler, or recorded runs (a folder, a name under .hotloop, 'last', or
+    where the nodes of a run uploaded it to).
 
     Raises UsageError for a trace against a run, RecordingError (TraceError) when a side cannot be read.
     """
     names = before, after
-    first, second = (find_recorded(name, Path.cwd()) for name in names)
+    first, second = (locate_run(name) if holds_recording(name) else find_recorded(name, Path.cwd()) for name in names)
     if first is not None and second is not None:
         run = read_run(first)
         other = run if first.resolve() == second.resolve() else read_run(second)

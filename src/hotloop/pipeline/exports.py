@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.export import TARGETS
 from hotloop.export.exporter import Exported, Exporter
-from hotloop.export.points import make_snapshot
-from hotloop.export.target import Sender
+from hotloop.export.points import MOST_RANKS, make_snapshot
+from hotloop.export.target import Target
 
 if TYPE_CHECKING:
     from .live import LiveReader
@@ -27,44 +27,53 @@ END_S = 1.0
 
 def open_targets(
     wishes: Sequence[str], variables: Mapping[str, str], *, emit: Callable[[str], None]
-) -> dict[str, Sender]:
+) -> dict[str, Exporter]:
     """The targets of ``TARGET=WHERE`` and those that the environment asks for, opened, by name.
 
     Raises UsageError for a target that is not known, or cannot be opened; the others are closed then. Where only the
     environment asks for one, the training goes on without it, and ``emit`` is told why.
     """
-    opened: dict[str, Sender] = {}
+    opened: dict[str, Exporter] = {}
+
+    def open_one(name: str, target: Target, where: str) -> None:
+        opened[name] = Exporter(name, target.open(where, variables), interval_s=target.read_interval_s(variables))
+
     try:
         for wish in wishes:
             target, _, where = wish.partition("=")
             if target not in TARGETS:
                 raise UsageError(f"--export {target}: no such target; known: {', '.join(TARGETS)}")
             name = target if target not in opened else f"{target} {len(opened) + 1}"
-            opened[name] = TARGETS[target].open(where, variables)
+            open_one(name, TARGETS[target], where)
     except HotloopError:
-        for sender in opened.values():
-            sender.close()
+        for exporter in opened.values():
+            exporter.close()
         raise
     named = {wish.partition("=")[0] for wish in wishes}
     for target, one in TARGETS.items():
         if target not in named and one.is_asked(variables):
             try:
-                opened[target] = one.open("", variables)
+                open_one(target, one, "")
             except UsageError as error:
                 emit(f"not exported: {error}")
     return opened
 
 
 class RunExports:
-    """Reads the run every INTERVAL_S and offers what it read to every target. Nothing here blocks the caller but
-    ``stop``, and that for END_S at most."""
+    """Reads the run every INTERVAL_S, or more often where a target wants that, and offers what it read to every target
+    whose time has come. Nothing here blocks the caller but ``stop``, and that for END_S at most."""
 
     def __init__(
-        self, senders: Mapping[str, Sender], make_reader: Callable[[], LiveReader], *, interval_s: float = INTERVAL_S
+        self,
+        exporters: Mapping[str, Exporter],
+        make_reader: Callable[[], LiveReader],
+        *,
+        interval_s: float = INTERVAL_S,
     ) -> None:
-        self._exporters = tuple(Exporter(name, sender) for name, sender in senders.items())
+        self._exporters = tuple(exporters.values())
         self._make_reader = make_reader
         self._interval_s = interval_s
+        self._read_s = min([interval_s, *(one.interval_s for one in self._exporters if one.interval_s is not None)])
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -88,22 +97,23 @@ class RunExports:
 
     def _run(self) -> None:
         reader = self._make_reader()
-        wait_s = min(FIRST_S, self._interval_s)
+        wait_s = min(FIRST_S, self._read_s)
         while not self._over.wait(wait_s):
-            wait_s = max(self._interval_s, self._offer(reader) / MOST_OF_TIME)
-        self._offer(reader)
+            wait_s = max(self._read_s, self._offer(reader) / MOST_OF_TIME)
+        self._offer(reader, is_last=True)
 
-    def _offer(self, reader: LiveReader) -> float:
+    def _offer(self, reader: LiveReader, *, is_last: bool = False) -> float:
         """How many seconds it took."""
         before_s = time.monotonic()
         snapshot = make_snapshot(reader.read(), time.time())
         for exporter in self._exporters:
-            exporter.offer(snapshot)
+            if is_last or exporter.is_due(self._interval_s):
+                exporter.offer(snapshot)
         return time.monotonic() - before_s
 
 
-def follow_run(folder: Path, steps_total: int | None) -> LiveReader:
+def follow_run(folder: Path) -> LiveReader:
     """The reader of a run's exports. It is made in their thread: what it imports would delay the training."""
     from .live import LiveReader
 
-    return LiveReader(folder, steps_total=steps_total)
+    return LiveReader(folder, close_count=MOST_RANKS)

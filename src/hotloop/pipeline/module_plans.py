@@ -44,7 +44,7 @@ def make_module_plan(
         ranks=ranks,
         extrapolate=extrapolate,
     )
-    trace = read_trace(run_ranks(request, python, PROGRAM, TIMEOUT_S, ({},)))
+    trace = read_trace(run_ranks(request, python, PROGRAM, TIMEOUT_S, ({},), what="the trace of the module"))
     memory = predict_module_memory(trace, hardware, precision, ranks)
     peak = find_peak(trace, hardware, precision, ranks)
     return PlanReport(

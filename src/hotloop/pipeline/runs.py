@@ -37,11 +37,14 @@ from hotloop.diagnose.rules.memory_pressure import FULL_RATIO
 from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_unseen_verdict, describe_verdict, first_serious
 from hotloop.export.outcome import describe_exports
+from hotloop.pipeline.recordings import locate_run
 from hotloop.prescribe import combine_savings, rank_findings, state_rule_savings
+from hotloop.remote.fetch import describe_fetch, is_store
+from hotloop.remote.outcome import describe_upload
 from hotloop.telemetry.devices import NAME as DEVICES
 from hotloop.telemetry.devices import describe_devices, read_device_use
 from hotloop.telemetry.host_load import describe_load, read_host_load
-from hotloop.trace.recording import RunRecording, find_run, read_run
+from hotloop.trace.recording import RunRecording, read_run
 from hotloop.tune.history import NAME as HISTORY
 from hotloop.tune.history import read_history
 from hotloop.tune.supervisor import CORES_FILE
@@ -71,25 +74,35 @@ def recorded_probe(run: RunRecording, training: Training, folder: Path) -> Forec
 
 
 def read_report(run: str | Path = "last", *, probe: Probe = no_probe) -> Report:
-    """The report of a recorded run: a folder, a name under ``.hotloop/``, or 'last'.
+    """The report of a recorded run: a folder, a name under ``.hotloop/``, 'last', or where its nodes uploaded it to.
 
     Raises RecordingError when there is nothing to read.
     """
-    folder = find_run(str(run), Path.cwd())
-    return report_run(read_run(folder), folder=folder, probe=probe)
+    folder = locate_run(str(run))
+    report = report_run(read_run(folder), folder=folder, probe=probe)
+    if report.next_command is None or not is_store(str(run)):
+        return report
+    # The folder of the cache is nobody's to name.
+    return replace(report, next_command=report.next_command.replace(f"report {folder.name} ", f"report {run} "))
 
 
 def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> Report:
     """Analyse, diagnose and prescribe; the largest training of the run on top, all of them in ``runs``."""
     trainings = analyze_run(run.processes)
-    health = (*describe_reading(run), *describe_devices(folder), *describe_exports(folder))
+    health = (
+        *describe_fetch(folder),
+        *describe_upload(folder),
+        *describe_reading(run),
+        *describe_devices(folder),
+        *describe_exports(folder),
+    )
     if not trainings:
         return _report_unseen(run, folder, health)
     # With several trainings nothing tells whose traces were kept.
     traced, notes = read_kept_traces(folder / "traces") if len(trainings) == 1 else (None, ())
     reports = []
     for training in trainings:
-        load = read_host_load(folder / CORES_FILE, steady_span_s(training, run.processes))
+        load = read_host_load(folder / CORES_FILE, steady_span_s(training, run.processes, _started_on(run)))
         seen = (*health, *describe_load(load), *notes)
         reports.append(_report_training(run, training, folder, probe(run, training, folder), traced, seen))
     return replace(reports[0], runs=tuple(reports) if len(reports) > 1 else ())
@@ -145,6 +158,12 @@ def measure_recorded(run: RunRecording, training: Training, folder: Path) -> Uti
     return measure_use(run, training, folder=folder, traced=read_kept_traces(folder / "traces")[0])
 
 
+def _started_on(run: RunRecording) -> str | None:
+    """The host of `hotloop run`, which sampled its cores and devices."""
+    host = (run.manifest or {}).get("host")
+    return host if isinstance(host, str) else None
+
+
 def read_targets(run: RunRecording) -> dict[str, float]:
     """What the user wants reached at least, as ``hotloop run --target`` recorded it."""
     recorded = (run.manifest or {}).get("targets")
@@ -154,7 +173,7 @@ def read_targets(run: RunRecording) -> dict[str, float]:
 
 def measure_use(run: RunRecording, training: Training, *, folder: Path, traced: Report | None) -> Utilization:
     """What the steady steps used of the hardware; ``traced`` is the report of the traces that the run kept."""
-    span_s = steady_span_s(training, run.processes)
+    span_s = steady_span_s(training, run.processes, _started_on(run))
     use, load = read_device_use(folder / DEVICES, span_s), read_host_load(folder / CORES_FILE, span_s)
     lead = find_lead(run.processes, training)
     sampled = Sampled(

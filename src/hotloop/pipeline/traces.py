@@ -30,7 +30,7 @@ from hotloop.core.stragglers import StragglerReport
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose import RULES, find_problems_in_trace
-from hotloop.diagnose.memory_remedies import Situation, list_failures
+from hotloop.diagnose.memory_remedies import MemorySituation, list_failures
 from hotloop.diagnose.rules.low_utilization import link_causes
 from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_memory_verdict, describe_trace_verdict, first_serious
@@ -100,7 +100,7 @@ def report_trace_analysis(
 def report_memory_files(paths: Sequence[Path], command: tuple[str, ...] = ()) -> Report:
     """What memory snapshots and timelines say. Raises RecordingError in one line for a file that is none of the two."""
     read = [read_memory_file(path, list_categories) for path in paths]
-    found = [one for file, _ in read for one in describe_failures(list_failures(file), known=Situation())]
+    found = [one for file, _ in read for one in describe_failures(list_failures(file), known=MemorySituation())]
     findings = fill_fixes((sign(one, "out-of-memory") for one in found), ACTS)
     return Report(
         tool_version=__version__,

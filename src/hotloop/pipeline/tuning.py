@@ -20,7 +20,7 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
 from hotloop.telemetry.host_load import read_others_ratio
 from hotloop.trace.recording import move_places, read_run
-from hotloop.tune.attempt import OBSERVED, Attempt, Search, observe_baseline, run_attempt, stop_early
+from hotloop.tune.attempt import OBSERVED, Search, TuningAttempt, observe_baseline, run_attempt, stop_early
 from hotloop.tune.budget import PATCH_RATIO, Budget
 from hotloop.tune.grid import Configuration
 from hotloop.tune.matrix import begin_with_first, try_rows
@@ -87,7 +87,7 @@ def tune_command(
                 process_s=ran.duration_s,
                 price_per_hour=request.price_per_hour,
             )
-            attempt = Attempt(
+            attempt = TuningAttempt(
                 study=study,
                 campaign=progress.campaign,
                 observed=observed,

@@ -179,7 +179,7 @@ def logits_token_bytes(model: DecoderShape, run: PlannedRun) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PipelineStage:
     """One pipeline rank: its layers, and whether it embeds or computes the loss."""
 
     dense_layers: int
@@ -192,19 +192,22 @@ class Stage:
         return self.dense_layers + self.expert_layers
 
 
-def heavy_stages(workload: Workload) -> list[Stage]:
+def heavy_stages(workload: Workload) -> list[PipelineStage]:
     """The first and the last stage, one of which needs most; a stage has ceil(layers / pp) layers."""
     model, pp = workload.model, workload.run.pp
     count = -(-model.layers // pp)
     dense = model.layers - model.expert_layers
     if pp == 1:
-        return [Stage(dense, model.expert_layers, True, True)]
+        return [PipelineStage(dense, model.expert_layers, True, True)]
     first = min(dense, count)
     last_experts = min(model.expert_layers, count)
-    return [Stage(first, count - first, True, False), Stage(count - last_experts, last_experts, False, True)]
+    return [
+        PipelineStage(first, count - first, True, False),
+        PipelineStage(count - last_experts, last_experts, False, True),
+    ]
 
 
-def in_flight(run: PlannedRun, micro_batches: int, stage: Stage) -> float:
+def in_flight(run: PlannedRun, micro_batches: int, stage: PipelineStage) -> float:
     """Micro-batches whose activations a stage holds at once: min(pp, micro-batches) on the first, 1 on the last stage.
 
     1F1B; interleaved over v chunks the first holds pp + (pp - 1) / v (arXiv:2205.05198, section 4.2.3).
@@ -231,7 +234,7 @@ class StageParams:
         return self.dense + self.experts
 
 
-def stage_params(workload: Workload, stage: Stage) -> StageParams:
+def stage_params(workload: Workload, stage: PipelineStage) -> StageParams:
     model, run = workload.model, workload.run
     norms = model.norm_params
     expert_rest = model.expert_layer_params - model.expert_params - norms
@@ -268,7 +271,7 @@ def predict_memory(workload: Workload, hardware: Hardware) -> MemoryPrediction:
     )
 
 
-def predict_stage(workload: Workload, hardware: Hardware, stage: Stage) -> MemoryPrediction:
+def predict_stage(workload: Workload, hardware: Hardware, stage: PipelineStage) -> MemoryPrediction:
     model, run = workload.model, workload.run
     params = stage_params(workload, stage)
     states = _states(workload, hardware, params)
@@ -309,7 +312,7 @@ def predict_stage(workload: Workload, hardware: Hardware, stage: Stage) -> Memor
     )
 
 
-def _kinds(stage: Stage) -> tuple[tuple[bool, int], tuple[bool, int]]:
+def _kinds(stage: PipelineStage) -> tuple[tuple[bool, int], tuple[bool, int]]:
     return (False, stage.dense_layers), (True, stage.expert_layers)
 
 

@@ -14,7 +14,7 @@ from .efficiency import Efficiency
 from .hardware_files import read_hardware
 from .memory import predict_memory
 from .scaling import scaling_curve
-from .search import GPU_LIMIT, Option, search
+from .search import GPU_LIMIT, PlanOption, search
 from .sharing import predict_sharing
 from .workload_file import PlanRequest
 
@@ -103,7 +103,7 @@ def choose_best(request: PlanRequest, found: PlannedSearch, gpus: Sequence[str])
     return replace(request, workload=workload, hardware=devices[best.device])
 
 
-def _describe_option(option: Option) -> PlannedOption:
+def _describe_option(option: PlanOption) -> PlannedOption:
     run, step = option.workload.run, option.step
     names = (
         "micro_batch",

@@ -22,7 +22,7 @@ Memory = Callable[[Workload, Hardware], MemoryPrediction]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class PlanOption:
     """One way to run, and what it is predicted to need."""
 
     workload: Workload
@@ -40,8 +40,8 @@ class Option:
 class SearchResult:
     """What a search found, best first."""
 
-    options: tuple[Option, ...]
-    front: tuple[Option, ...]
+    options: tuple[PlanOption, ...]
+    front: tuple[PlanOption, ...]
     """No other is both quicker and cheaper; quickest first. Empty where no price is known."""
     tried: int
     """Configurations whose memory was predicted or known not to fit."""
@@ -74,7 +74,7 @@ def search(
     if not counts or counts[0] < 1 or counts[-1] > GPU_LIMIT:
         raise UsageError(f"GPU counts {', '.join(map(str, counts)) or 'none'}: give counts of 1 to {GPU_LIMIT}")
     total = workload.tokens_per_step if tokens is None else tokens
-    found: list[Option] = []
+    found: list[PlanOption] = []
     tried = 0
     for device in hardware:
         constants = read_efficiency(device) if efficiency is None else efficiency
@@ -96,7 +96,7 @@ def search(
                         # So many devices are interrupted too often to train at all.
                         continue
                     if hours is None or cost.hours <= hours:
-                        found.append(Option(workload=planned, hardware=device, memory=needed, step=step, cost=cost))
+                        found.append(PlanOption(workload=planned, hardware=device, memory=needed, step=step, cost=cost))
     if not found:
         by = "" if hours is None else f" within {hours:g} hours"
         raise UsageError(
@@ -106,23 +106,23 @@ def search(
     return SearchResult(options=tuple(found[:keep]), front=_front(found), tried=tried, fitting=len(found))
 
 
-def _by_time(option: Option) -> tuple[float, ...]:
+def _by_time(option: PlanOption) -> tuple[float, ...]:
     return (option.hours, option.memory.peak_bytes)
 
 
-def _by_cost(option: Option) -> tuple[float, ...]:
+def _by_cost(option: PlanOption) -> tuple[float, ...]:
     usd = option.cost.usd
     return (float("inf") if usd is None else usd, option.cost.gpu_hours, option.hours)
 
 
-def _by_memory(option: Option) -> tuple[float, ...]:
+def _by_memory(option: PlanOption) -> tuple[float, ...]:
     return (option.memory.peak_bytes, option.hours)
 
 
-_KEYS: dict[str, Callable[[Option], tuple[float, ...]]] = {"time": _by_time, "cost": _by_cost, "memory": _by_memory}
+_KEYS: dict[str, Callable[[PlanOption], tuple[float, ...]]] = {"time": _by_time, "cost": _by_cost, "memory": _by_memory}
 
 
-def _front(options: Sequence[Option]) -> tuple[Option, ...]:
+def _front(options: Sequence[PlanOption]) -> tuple[PlanOption, ...]:
     least, kept = float("inf"), []
     for option in sorted(options, key=lambda one: (one.hours, _by_cost(one))):
         if option.cost.usd is not None and option.cost.usd < least:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 from hotloop.core.errors import UsageError
-from hotloop.core.hardware import Hardware
+from hotloop.core.hardware import Hardware, Price
 from hotloop.core.prediction import SpotPrediction, StepPrediction
 from hotloop.core.workload import Workload
 
@@ -48,7 +48,8 @@ def predict_spot(
             break_even = 0.0  # it never ends
     return SpotPrediction(
         gpu_hours_per_preemption=failures.gpu_hours_per_preemption,
-        price="unknown" if spot is None else f"{spot.usd_per_hour:g} USD an hour, {spot.provider}, {spot.day}",
+        price=_draw_price(spot),
+        on_demand_price=_draw_price(on_demand),
         price_ratio=price_ratio,
         hours=None if cost is None else cost.hours,
         usd=None if cost is None else cost.usd,
@@ -62,6 +63,10 @@ def predict_spot(
         if price_ratio is None
         else _least_gpu_hours(failures, workload.gpus, checkpoint_s, price_ratio),
     )
+
+
+def _draw_price(price: Price | None) -> str:
+    return "unknown" if price is None else f"{price.usd_per_hour:g} USD an hour, {price.provider}, {price.day}"
 
 
 def _least_gpu_hours(failures: Failures, gpus: int, checkpoint_s: float, price_ratio: float) -> float | None:

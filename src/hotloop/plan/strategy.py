@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotloop.core.findings import Value
 from hotloop.core.hardware import Hardware
-from hotloop.core.strategy import Choice, Strategy, strategy_to_toml
+from hotloop.core.strategy import Choice, Strategy, describe_library_choices, strategy_to_toml
 from hotloop.core.workload import PlannedRun, Workload
 
 LARGEST_ACCUMULATION = 65_536
@@ -38,7 +38,7 @@ def plan_strategy(workload: Workload, hardware: Hardware) -> tuple[Strategy, tup
         comments += add(workload, hardware, chosen)
     library = [name for name in LIBRARY_TECHNIQUES if name in chosen]
     if library:
-        comments.append(f"{', '.join(library)}: by hotloop's Trainer or apply_strategy, not on an unmodified script")
+        comments.append(describe_library_choices(library))
     choices = tuple(Choice(technique=name, settings=settings) for name, settings in chosen.items())
     return Strategy(choices=choices, name="planned"), tuple(comments)
 

@@ -78,7 +78,10 @@ def read_workload_file(path: str) -> PlanRequest:
         tables = parse_toml(text)
     except ValueError as error:
         raise UsageError(f"{path} is no TOML: {error}") from error
-    return parse_workload(tables, name=Path(path).stem)
+    try:
+        return parse_workload(tables, name=Path(path).stem)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
 
 
 def parse_workload(tables: Mapping[str, Any], name: str) -> PlanRequest:

@@ -36,7 +36,7 @@ HOST_BYTES = 256
 TIMEOUT_S = 120.0
 
 
-class CommGroup:
+class LinkGroup:
     """The process group, what tensors live on, and a way to agree."""
 
     def __init__(self, backend: str, device: torch.device) -> None:
@@ -111,7 +111,7 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
         timeout=timedelta(seconds=request.get("timeout_s") or TIMEOUT_S),
     )
     try:
-        ranks = CommGroup(backend, device)
+        ranks = LinkGroup(backend, device)
         answer: dict[str, Any] = {"hosts": list_hosts(ranks), **time_collectives(ranks, request)}
         answer |= time_pairs(ranks, request["budget_s"] * PAIRS_RATIO, answer["cells"])
         answer["gradients"] = time_gradients(ranks, request.get("buckets") or (), request["budget_s"] * PAIRS_RATIO)
@@ -141,7 +141,7 @@ def choose_backend(given: str | None, local_rank: int, local_size: int) -> tuple
     return "nccl", torch.device("cuda", local_rank)
 
 
-def list_hosts(ranks: CommGroup) -> list[str]:
+def list_hosts(ranks: LinkGroup) -> list[str]:
     """Host of every rank."""
     name = socket.gethostname().encode()[:HOST_BYTES]
     found = ranks.gather([float(byte) for byte in name.ljust(HOST_BYTES, b"\0")])
@@ -151,7 +151,7 @@ def list_hosts(ranks: CommGroup) -> list[str]:
 # ---- collectives
 
 
-def time_collectives(ranks: CommGroup, request: Mapping[str, Any]) -> dict[str, Any]:
+def time_collectives(ranks: LinkGroup, request: Mapping[str, Any]) -> dict[str, Any]:
     """Times by collective and size, and what was left out: too long for the budget, or not of this backend."""
     budget_ns = request["budget_s"] * 1e9
     cells: list[dict[str, Any]] = []
@@ -196,7 +196,7 @@ def forecast_time(timed: Sequence[tuple[int, float]], size_bytes: int) -> float:
     return ns_b + max(0.0, ns_b - ns_a) / (bytes_b - bytes_a) * (size_bytes - bytes_b)
 
 
-def make_call(name: str, size_bytes: int, ranks: CommGroup) -> Callable[[], object]:
+def make_call(name: str, size_bytes: int, ranks: LinkGroup) -> Callable[[], object]:
     """A collective of float32 elements whose message has about so many bytes (a multiple of the ranks)."""
     part = max(1, size_bytes // 4 // ranks.size)
     whole, own = ranks.zeros("whole", part * ranks.size), ranks.zeros("own", part)
@@ -216,7 +216,7 @@ def make_call(name: str, size_bytes: int, ranks: CommGroup) -> Callable[[], obje
 # ---- pairs
 
 
-def time_pairs(ranks: CommGroup, budget_s: float, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def time_pairs(ranks: LinkGroup, budget_s: float, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One way between every two ranks, one pair at a time: ns of a small message and of a large one."""
     order = pair_order(ranks.size)
     calls = 2 * PAIR_PASSES * (1 + LARGE_ROUNDS)
@@ -269,7 +269,7 @@ def pair_order(size: int) -> list[tuple[int, int]]:
     return found
 
 
-def time_pair(ranks: CommGroup, first: int, second: int, size_bytes: int, rounds: int) -> float:
+def time_pair(ranks: LinkGroup, first: int, second: int, size_bytes: int, rounds: int) -> float:
     """ns of one way: half of there and back, the least of so many rounds after one to connect; the others wait."""
     data = torch.zeros(max(1, size_bytes // 4), device=ranks.device)
 
@@ -288,7 +288,7 @@ def time_pair(ranks: CommGroup, first: int, second: int, size_bytes: int, rounds
 # ---- gradients
 
 
-def time_gradients(ranks: CommGroup, bucket_sizes: Sequence[int], budget_s: float) -> dict[str, Any] | None:
+def time_gradients(ranks: LinkGroup, bucket_sizes: Sequence[int], budget_s: float) -> dict[str, Any] | None:
     """All-reducing buckets of these sizes as DDP does, all under way at once, with nothing else to do."""
     if not bucket_sizes:
         return None

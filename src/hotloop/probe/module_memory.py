@@ -9,6 +9,7 @@ on a torch without CUDA: there are none.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import os
@@ -16,7 +17,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ if importlib.util.find_spec("torch") is None:
 
 import torch
 from torch._subclasses import fake_tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 STEPS = 2
 AT_LEAST_BLOCKS = 4
@@ -39,7 +40,7 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 VALUE_ERRORS = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
 
 
-class BadRequest(Exception):
+class BadModuleRequest(Exception):
     """What the user gave cannot be traced: the text is for the user."""
 
 
@@ -53,7 +54,7 @@ def main(given: str, result: str) -> int:
     )  # torch's own, where modules are copied
     try:
         answer = trace(request)
-    except BadRequest as error:
+    except BadModuleRequest as error:
         answer = {"error": str(error)}
     Path(result).write_text(json.dumps(answer), encoding="utf-8")
     return 0
@@ -132,7 +133,7 @@ class Tracer:
         ):
             model = self.build()
             if not isinstance(model, torch.nn.Module):
-                raise BadRequest(
+                raise BadModuleRequest(
                     f"{self.request['function']}() returned {type(model).__name__}; it must return a module"
                 )
             if self.request["precision"] == "pure-bf16":
@@ -140,7 +141,7 @@ class Tracer:
             blocks = find_blocks(model)
             if block_count is not None:
                 if blocks is None or len(blocks[1]) < AT_LEAST_BLOCKS:
-                    raise BadRequest("the model has no list of four or more equal blocks to extrapolate from")
+                    raise BadModuleRequest("the model has no list of four or more equal blocks to extrapolate from")
                 del blocks[1][block_count:]
             if blocks is not None:
                 ledger.walk.blocks = name_positions(blocks[1])
@@ -191,7 +192,7 @@ class Tracer:
         name, settings = OPTIMIZERS[self.request["optimizer"]]
         trained = [one for one in model.parameters() if one.requires_grad]
         if not trained:
-            raise BadRequest("no parameter of the model requires a gradient: there is nothing to train")
+            raise BadModuleRequest("no parameter of the model requires a gradient: there is nothing to train")
         foreach = self.request["device"] == "cuda"
         optimizer = getattr(torch.optim, name)(trained, lr=1e-3, foreach=foreach, **settings)
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.request["precision"])
@@ -216,16 +217,39 @@ class Tracer:
 
 def find_loss(output: Any) -> tuple[torch.Tensor, str]:
     """What backward starts from, and how it was found."""
-    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if isinstance(loss, torch.Tensor):
-        return loss, "the loss is the output's own"
-    tensors = [one for one in tree_leaves(output) if isinstance(one, torch.Tensor) and one.requires_grad]
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor) and own.requires_grad:
+        if own.dim() == 0:
+            return own, "the loss is the output's own"
+        return own.mean(), f"the output's own loss [{_draw_shape(own)}] is no scalar: its mean stands for it"
+    tensors = [one for one in list_tensors(output) if one.requires_grad]
     if not tensors:
-        raise BadRequest(f"the model returned {type(output).__name__} without a tensor that requires a gradient")
-    if tensors[0].dim() == 0:
-        return tensors[0], "the loss is the first scalar of the output"
-    shape = ", ".join(map(str, tensors[0].shape))
+        raise BadModuleRequest(f"the model returned {type(output).__name__} without a tensor that requires a gradient")
+    scalar = next((one for one in tensors if one.dim() == 0), None)
+    if scalar is not None:
+        return scalar, "the loss is the first scalar of the output"
+    shape = _draw_shape(tensors[0])
     return tensors[0].mean(), f"the model returns no loss: the mean of its output [{shape}] stands for it"
+
+
+def _draw_shape(tensor: torch.Tensor) -> str:
+    return ", ".join(map(str, tensor.shape))
+
+
+def list_tensors(output: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a model's output in order: of tuples, lists, mappings and dataclasses, also within each other."""
+    if isinstance(output, torch.Tensor):
+        yield output
+        return
+    parts: Iterable[Any] = ()
+    if isinstance(output, Mapping):
+        parts = output.values()
+    elif isinstance(output, (tuple, list)):
+        parts = output
+    elif dataclasses.is_dataclass(output):
+        parts = [getattr(output, field.name) for field in dataclasses.fields(output)]
+    for part in parts:
+        yield from list_tensors(part)
 
 
 def _to_bf16(tensor: torch.Tensor) -> torch.Tensor:
@@ -356,13 +380,13 @@ def draw_peak(peak: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def explain(function: str) -> Iterator[None]:
-    """What the user's code raises -> one BadRequest with its line."""
+    """What the user's code raises -> one BadModuleRequest with its line."""
     try:
         yield
-    except BadRequest:
+    except BadModuleRequest:
         raise
     except VALUE_ERRORS as error:
-        raise BadRequest(
+        raise BadModuleRequest(
             f"{_user_line(error)} needs the values of a tensor ({error.func}), and a plan has only shapes: compute with"
             " tensors of fixed shapes there (torch.where, a fixed capacity of each expert), or take numbers from Python"
         ) from error
@@ -370,7 +394,7 @@ def explain(function: str) -> Iterator[None]:
         what = str(error).splitlines()[0][:300] if str(error) else ""
         advice = "; leave the model on the CPU: --gpu says what it is planned for" if "cuda" in what.lower() else ""
         where = _user_line(error) or f"{function}()"
-        raise BadRequest(f"{where} raised {type(error).__name__}: {what}{advice}") from error
+        raise BadModuleRequest(f"{where} raised {type(error).__name__}: {what}{advice}") from error
 
 
 def _user_line(error: BaseException) -> str:
@@ -392,14 +416,14 @@ def load_function(file: str, function: str) -> Callable[[], Any]:
     found = getattr(module, function, None)
     if not callable(found):
         known = ", ".join(sorted(k for k, v in vars(module).items() if callable(v) and not k.startswith("_"))[:20])
-        raise BadRequest(f"{file} has no function {function!r}; it has: {known or 'none'}")
+        raise BadModuleRequest(f"{file} has no function {function!r}; it has: {known or 'none'}")
     return found  # type: ignore[no-any-return]
 
 
 def _load(path: Path, name: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise BadRequest(f"{path} is not a Python file")
+        raise BadModuleRequest(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

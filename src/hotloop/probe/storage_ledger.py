@@ -29,7 +29,7 @@ TORCH, OWN = str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).paren
 AT_MOST_LARGEST = 12
 
 
-class Place(NamedTuple):
+class StoragePlace(NamedTuple):
     """Where in the model an operator stands."""
 
     class_name: str
@@ -55,12 +55,12 @@ class Storage:
     """``category`` is settled by how long it lives: temporary until something says more."""
 
     size_bytes: int
-    place: Place
+    place: StoragePlace
     moment: Moment
     category: str = "temporaries"
 
 
-class Event(NamedTuple):
+class StorageEvent(NamedTuple):
     """A storage that came (bytes above 0) or went, or work space that an operator holds while it runs (None)."""
 
     storage: Storage | None
@@ -70,7 +70,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Peak:
+class StoragePeak:
     """What was held at the moment that needs most."""
 
     total_bytes: int
@@ -119,13 +119,13 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, round_bytes: int, workspaces: Mapping[str, Workspace], kept: Mapping[str, Kept]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.round_bytes, self.workspaces, self.kept = round_bytes, workspaces, kept
-        self.events: list[Event] = []
+        self.events: list[StorageEvent] = []
         self.live: dict[int, tuple[weakref.ref[Any], int, Storage]] = {}
         self.step, self.phase = 0, "build"
         self.walk = Walk()
-        self._by_node: dict[int, Place] = {}
-        self._last = Place("", "before", "")
-        self._sum: Event | None = None
+        self._by_node: dict[int, StoragePlace] = {}
+        self._last = StoragePlace("", "before", "")
+        self._sum: StorageEvent | None = None
         self._hooks: list[Any] = []
 
     def __enter__(self) -> StorageLedger:
@@ -161,7 +161,7 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._sum = self.events.pop()
         if op in self.workspaces:
             size_bytes = self._round(self.workspaces[op](args))
-            self.events += [Event(None, size_bytes, moment, op), Event(None, -size_bytes, moment, op)]
+            self.events += [StorageEvent(None, size_bytes, moment, op), StorageEvent(None, -size_bytes, moment, op)]
         return output
 
     def mark(self, tensors: Any, category: str) -> int:
@@ -188,10 +188,10 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Tensors that no operator made here, such as those of a batch."""
         for tensor in tree_leaves(tensors):
             if isinstance(tensor, torch.Tensor):
-                self._hold(tensor, Place("", "before", ""), Moment(self.step, self.phase, "before"), "")
+                self._hold(tensor, StoragePlace("", "before", ""), Moment(self.step, self.phase, "before"), "")
         return self.mark(tensors, category)
 
-    def peaks(self, least_step: int = 0) -> dict[Moment, Peak]:
+    def peaks(self, least_step: int = 0) -> dict[Moment, StoragePeak]:
         """The peak of every moment from this step on."""
         self._write_sum()
         highest: dict[Moment, tuple[int, int]] = {}
@@ -211,7 +211,7 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 found[wanted[index]] = _describe(event, held, workspace)
         return found
 
-    def _find_place(self) -> Place:
+    def _find_place(self) -> StoragePlace:
         if not torch.is_grad_enabled():
             node = torch._C._current_autograd_node()
             known = self._by_node.get(node._sequence_nr()) if node is not None else None
@@ -219,13 +219,15 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return known
             if self.phase == "backward" and not self.walk.stack:
                 return self._last
-        place = Place(*self.walk.here, _find_line())
+        place = StoragePlace(*self.walk.here, _find_line())
         if torch.is_grad_enabled():
             # The node of an operator is made just before the operator runs.
             self._by_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, place)
         return place
 
-    def _hold(self, tensor: torch.Tensor, place: Place, moment: Moment, op: str, true_bytes: int | None = None) -> None:
+    def _hold(
+        self, tensor: torch.Tensor, place: StoragePlace, moment: Moment, op: str, true_bytes: int | None = None
+    ) -> None:
         try:
             untyped = tensor.untyped_storage()
         except NotImplementedError:  # a sparse tensor: its parts are tensors of their own
@@ -239,13 +241,13 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         size_bytes = self._round(stated_bytes if true_bytes is None else true_bytes)
         storage = Storage(size_bytes, place, moment, held[2].category if held is not None else "temporaries")
         self.live[key] = weakref.ref(untyped, lambda _: self._release(key)), stated_bytes, storage
-        self.events.append(Event(storage, size_bytes, moment, op))
+        self.events.append(StorageEvent(storage, size_bytes, moment, op))
 
     def _release(self, key: int) -> None:
         held = self.live.pop(key, None)
         if held is not None:
             moment = Moment(self.step, self.phase, self._last.position)
-            self.events.append(Event(held[2], -held[2].size_bytes, moment, ""))
+            self.events.append(StorageEvent(held[2], -held[2].size_bytes, moment, ""))
             if self._sum is not None and self._sum.change_bytes == held[2].size_bytes:
                 self._write_sum()
 
@@ -266,7 +268,7 @@ def _identity(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _describe(event: Event, held: set[Storage], workspace_bytes: int) -> Peak:
+def _describe(event: StorageEvent, held: set[Storage], workspace_bytes: int) -> StoragePeak:
     by_category: Counter[str] = Counter({"workspace": workspace_bytes} if workspace_bytes else {})
     by_class: Counter[str] = Counter()
     block_by_class: Counter[str] = Counter()
@@ -277,7 +279,9 @@ def _describe(event: Event, held: set[Storage], workspace_bytes: int) -> Peak:
         if storage.category == "activations" and storage.place.position == "first":
             block_by_class[storage.place.class_name] += storage.size_bytes
     largest = sorted(held, key=lambda storage: -storage.size_bytes)[:AT_MOST_LARGEST]
-    return Peak(sum(by_category.values()), event.moment, event.op, by_category, by_class, block_by_class, largest)
+    return StoragePeak(
+        sum(by_category.values()), event.moment, event.op, by_category, by_class, block_by_class, largest
+    )
 
 
 def _find_line() -> str:

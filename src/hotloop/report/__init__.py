@@ -33,7 +33,9 @@ def render(format_id: str, report: object, surface: Surface | None = None, **kno
     if view is None:
         raise InvariantError(f"no view renders a {type(report).__name__}")
     if renderer.kinds and view.id not in renderer.kinds:
-        raise UsageError(f"{format_id} supports only reports of {', '.join(renderer.kinds)}, not of {view.id}")
+        fitting = ", ".join(one.id for one in RENDERERS.values() if not one.kinds or view.id in one.kinds)
+        only = " and ".join(renderer.kinds)
+        raise UsageError(f"{format_id} draws only reports of {only}; one of {view.id} can be drawn as {fitting}")
     document = view.describe(report, replace(surface, top=max(surface.top, renderer.least_rows)))
     return renderer.draw(document, surface)
 

@@ -143,7 +143,7 @@ class Cell:
 class Table:
     """Cells, the header apart. Columns in ``left`` are words, the others numbers.
 
-    ``optional`` are columns that a narrow drawer leaves out without a word, with how much each matters.
+    ``optional`` are columns that a narrow drawer leaves out first, with how much each matters.
     """
 
     header: tuple[str, ...]

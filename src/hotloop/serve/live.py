@@ -35,7 +35,7 @@ MOST_METRICS = 6
 Content = dict[str, Any]
 
 
-class Reader(Protocol):
+class LiveFolder(Protocol):
     """Reads what a recording gained since the time before."""
 
     def read(self) -> LiveRun: ...
@@ -44,7 +44,7 @@ class Reader(Protocol):
 class LiveFeeds:
     """The newest state of each run that somebody looks at; all who look share one reader."""
 
-    def __init__(self, make_reader: Callable[[Path], Reader], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, make_reader: Callable[[Path], LiveFolder], clock: Callable[[], float] = time.monotonic) -> None:
         self._make_reader = make_reader
         self._clock = clock
         self._feeds: dict[str, _Feed] = {}
@@ -72,7 +72,7 @@ class LiveFeeds:
 
 
 class _Feed:
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: LiveFolder) -> None:
         self.reader = reader
         self.lock = threading.Lock()
         self.content: Content | None = None
@@ -113,7 +113,7 @@ def describe_live(run: LiveRun) -> Content:
     facts = [
         ("step time", format_duration(step_ns), f"mean of the last {format_count(lead.window_count)}"),
         ("steps", format_count(lead.steps_count), total),
-        ("rate", *_describe_rate(run)),
+        ("rate", *describe_rate(run)),
         ("memory", *_describe_memory(lead)),
         ("device utilization", format_percent(lead.utilization_ratio), ""),
         ("remaining", *((UNKNOWN, "") if run.eta_s is None else (format_duration(run.eta_s * 1e9), "at this rate"))),
@@ -128,7 +128,7 @@ def describe_live(run: LiveRun) -> Content:
     }
 
 
-def _describe_rate(run: LiveRun) -> tuple[str, str]:
+def describe_rate(run: LiveRun) -> tuple[str, str]:
     """What all ranks together do in a second, in the largest unit that each of them counts."""
     for noun, rates in (
         ("tokens", [rank.tokens_per_s for rank in run.ranks]),

@@ -22,7 +22,7 @@ from . import pages
 from .access import TOKEN_FIELD, Gate
 from .drawing import DrawnPages, stamp_files
 from .listing import Listing, RunEntry, find_links, make_gone
-from .live import LiveFeeds, Reader
+from .live import LiveFeeds, LiveFolder
 
 ADDRESS = "127.0.0.1"
 MOST_CONNECTIONS = 64
@@ -60,7 +60,7 @@ class PageServer(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = MOST_CONNECTIONS
 
-    def __init__(self, runs: Path, port: int, make_reader: Callable[[Path], Reader]) -> None:
+    def __init__(self, runs: Path, port: int, make_reader: Callable[[Path], LiveFolder]) -> None:
         self.listing = Listing(runs)
         self.gate = Gate()
         self.drawn = DrawnPages()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.core.errors import UsageError
+from hotloop.core.output_file import open_whole
 from hotloop.core.trace import DEVICE_WORK, Category, DeviceFacts, MemoryEvents, Trace, TraceFacts
 from hotloop.core.trace_results import Slice, TraceExcerpt, Track
 
@@ -99,20 +99,16 @@ def write_chrome(
     ``links`` are rows of calls and of the device work that they launched, drawn as arrows. The file appears whole or
     not at all. Raises UsageError when it cannot be written.
     """
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with partial.open("wb") as file:
+        with open_whole(target) as file:
             if target.name.lower().endswith(".gz"):
                 # Without name and time the same trace gives the same file.
                 with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
                     _write_parts(packed, _format_file(trace, rows, tracks, links, about))
             else:
                 _write_parts(file, _format_file(trace, rows, tracks, links, about))
-        partial.replace(target)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _write_parts(file: Any, parts: Iterator[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -163,7 +163,7 @@ def read_process(path: Path) -> ProcessRecording:
     """One process's file. Raises RecordingError when it is foreign, too new, damaged at its head, or unreadable."""
     with RecordingFile(path) as file:
         collected = RowsAndFacts(file.header)
-        for frame in decode_frames(file.head, RESERVE_OFFSET, HEAD_BYTES):
+        for frame in file.read_reserve():
             collected.add(frame)
         for data, start in file.read_segments(0):
             for frame in decode_frames(data, start, len(data)):
@@ -242,9 +242,9 @@ class RecordingFile:
         except OSError as error:
             raise RecordingError(f"cannot read {path}: {error.strerror}") from None
         try:
-            self.head = self.read(0, HEAD_BYTES)
-            self.header: FileHeader = decode_header(self.head, str(path))
-            self.status: Status = decode_status(self.head)
+            head = self.read(0, RESERVE_OFFSET)
+            self.header: FileHeader = decode_header(head, str(path))
+            self.status: Status = decode_status(head)
             stat = os.fstat(self._file.fileno())
             self.identity = (stat.st_dev, stat.st_ino)
             self.size_bytes = min(stat.st_size, _MAX_FILE_BYTES)
@@ -272,6 +272,11 @@ class RecordingFile:
             return b"".join(parts)
         except OSError as error:
             raise RecordingError(f"cannot read {self._path}: {error.strerror}") from None
+
+    def read_reserve(self) -> Iterator[Frame]:
+        """The frames at the end of the head: last words of the process."""
+        data = self.read(RESERVE_OFFSET, HEAD_BYTES - RESERVE_OFFSET)
+        return decode_frames(data, 0, len(data))
 
     def read_segments(self, first: int) -> Iterator[tuple[bytes, int]]:
         """Every segment from ``first`` on, and where its frames begin; ends where only a hole follows."""
@@ -339,10 +344,14 @@ class RowsAndFacts:
         """Sorted by index, columns by name: what the file lacks is UNKNOWN, what we do not know is left out."""
         payloads = b"".join(payload for _, (_, payload) in sorted(self._rows.items()))
         raw = np.frombuffer(payloads, dtype="<i8").reshape(-1, len(self._header.fields))
-        rows: Rows = np.full((len(raw), len(STEP_FIELDS)), UNKNOWN, dtype=np.int64)
-        for column, name in enumerate(self._header.fields):
-            if name in FIELD:
-                rows[:, FIELD[name]] = raw[:, column]
+        rows: Rows
+        if self._header.fields == STEP_FIELDS:
+            rows = raw.astype(np.int64)
+        else:
+            rows = np.full((len(raw), len(STEP_FIELDS)), UNKNOWN, dtype=np.int64)
+            for column, name in enumerate(self._header.fields):
+                if name in FIELD:
+                    rows[:, FIELD[name]] = raw[:, column]
         if "rows_merged" not in self._header.fields:
             rows[:, FIELD["rows_merged"]] = 1
         index, merged = rows[:, FIELD["index"]], rows[:, FIELD["rows_merged"]]
@@ -385,14 +394,15 @@ def _never_began(path: Path) -> bool:
         raise RecordingError(f"cannot read {path}: {error.strerror}") from None
 
 
-def list_recordings(folder: Path, health: list[str]) -> list[Path]:
-    """The recordings of a run; those still on a node's own disk are followed when that is this machine."""
+def list_recordings(folder: Path, health: list[str], *, known: Container[str] = ()) -> list[Path]:
+    """The recordings of a run; those still on a node's own disk are followed when that is this machine. Names that are
+    ``known`` are left out."""
     if not folder.is_dir():
         return []
     names = sorted(os.listdir(folder))
     paths = []
     for name in names:
-        if not name.endswith(FILE_SUFFIX):
+        if not name.endswith(FILE_SUFFIX) or name in known:
             continue
         if (folder / name).is_fifo():  # reading it would wait for ever
             health.append(f"{name} is a pipe, not a recording, and was left out")

@@ -19,7 +19,7 @@ from hotloop.core.frames import (
 
 from .recording import EMPTY_SEGMENTS, RecordingFile, Rows, RowsAndFacts
 
-_PIECE_BYTES = 128 << 10
+_FIRST_BYTES, _PIECE_BYTES = 48 << 10, 128 << 10  # the first holds the places of all rows that were taken ahead
 _NEWEST_PLACES = 4
 
 
@@ -47,9 +47,8 @@ class RecordingTail:
     def _forget(self) -> None:
         self._identity: tuple[int, int] | None = None
         self._resume = HEAD_BYTES  # where the last row lies: everything before it is settled, but for the places below
-        self._places: dict[
-            int, int
-        ] = {}  # offset -> index of the newest rows: a block has two, and one may lie far back
+        # Offset -> index and version of the newest rows: a block has two places, and one may lie far back.
+        self._places: dict[int, tuple[int, int]] = {}
         self._fact_sequence = -1
 
     def read(self) -> Iterator[TailPiece]:
@@ -60,52 +59,67 @@ class RecordingTail:
                 self._identity = file.identity
             newest_fact = self._fact_sequence
             for frames in self._read_frames(file):
-                collected = RowsAndFacts(file.header)
+                collected, found = RowsAndFacts(file.header), False
                 for at, frame in frames:
                     if frame.kind == KIND_ROW:
+                        if self._places.get(at, (0, -1))[1] == frame.sequence:
+                            continue
                         index = collected.add_row(frame)
                         if index is not None:
-                            self._note_row(at, index)
+                            self._note_row(at, index, frame.sequence)
+                            found = True
                     elif frame.sequence > self._fact_sequence:
                         newest_fact = max(newest_fact, frame.sequence)
                         collected.add(frame)
-                yield TailPiece(rows=collected.take_rows(), facts=collected.take_facts())
+                        found = True
+                if found:
+                    yield TailPiece(rows=collected.take_rows(), facts=collected.take_facts())
             self._fact_sequence = newest_fact
             self.is_closed = file.status.closed
 
-    def _note_row(self, at: int, index: int) -> None:
+    def _note_row(self, at: int, index: int, version: int) -> None:
         self._resume = max(self._resume, at)
-        self._places[at] = index
+        self._places[at] = index, version
         if len(self._places) > _NEWEST_PLACES:
-            del self._places[min(self._places, key=lambda place: (self._places[place], place))]
+            del self._places[min(self._places, key=lambda place: (self._places[place][0], place))]
 
     def _read_frames(self, file: RecordingFile) -> Iterator[list[tuple[int, Frame]]]:
-        """Lists of (offset, frame): the head's reserve, the places behind us that may be rewritten, then the rest."""
-        yield _decode(file.head, 0, RESERVE_OFFSET)
+        """Lists of (offset, frame): the last words, the places behind us that may be rewritten, then the rest."""
+        if file.status.closed:
+            yield [(RESERVE_OFFSET + frame.at, frame) for frame in file.read_reserve()]
         row_bytes = frame_span_bytes(8 * len(file.header.fields))
         behind = sorted(place for place in self._places if place < self._resume)
-        yield [one for place in behind for one in _decode(file.read(place, row_bytes), place, 0)]
+        yield [one for place in behind for one in _decode(file.read(place, row_bytes), place)]
         number, start = divmod(self._resume, file.header.segment_bytes)
         empty = 0
         while number < file.segment_count and empty <= EMPTY_SEGMENTS:
             start = max(start, SEGMENT_HEADER_BYTES if number else HEAD_BYTES)
             at = number * file.header.segment_bytes + start
-            data = _read_used(file, at, file.header.segment_bytes - start)
-            yield _decode(data, at, 0)
+            is_begun = start > SEGMENT_HEADER_BYTES or not _is_hole(file.read(at - start, SEGMENT_HEADER_BYTES))
+            data = _read_used(file, at, file.header.segment_bytes - start) if is_begun else b""
+            yield _decode(data, at)
             number, start, empty = number + 1, 0, 0 if data else empty + 1
 
 
-def _decode(data: bytes, offset: int, start: int) -> list[tuple[int, Frame]]:
-    return [(offset + frame.at, frame) for frame in decode_frames(data, start, len(data))]
+def _decode(data: bytes, offset: int) -> list[tuple[int, Frame]]:
+    return [(offset + frame.at, frame) for frame in decode_frames(data, 0, len(data))]
 
 
 def _read_used(file: RecordingFile, at: int, length: int) -> bytes:
-    """Up to the first piece that nothing was written to: places are taken one after another."""
+    """Up to the first long piece that nothing was written to: places are taken one after another, some rows ahead."""
     parts: list[bytes] = []
     while length > 0:
-        part = file.read(at, min(length, _PIECE_BYTES))
-        if not part.strip(b"\0"):
+        part = file.read(at, min(length, _PIECE_BYTES if parts else _FIRST_BYTES))
+        if parts and _is_hole(part):
             break
         parts.append(part)
         at, length = at + len(part), length - len(part)
-    return b"".join(parts)
+        if not part:
+            break
+    data = b"".join(parts)
+    return b"" if _is_hole(data) else data
+
+
+def _is_hole(data: bytes) -> bool:
+    """Whether nothing was written there; comparing whole buffers is what an idle rank's reading costs least with."""
+    return data == bytes(len(data))

@@ -21,7 +21,16 @@ from hotloop.core.errors import UsageError
 from hotloop.core.host_memory import read_free_bytes, read_private_bytes
 from hotloop.core.strategy import Strategy
 from hotloop.core.worker_model import MOST_WORKERS_COUNT
-from hotloop.train.fetch_pool import FetchPool, MadeBatch, Making, Recipe, Task, make_outcome, seed_of_batch, seeded
+from hotloop.train.fetch_pool import (
+    FetchPool,
+    LoaderRecipe,
+    MadeBatch,
+    Making,
+    Task,
+    make_outcome,
+    seed_of_batch,
+    seeded,
+)
 from hotloop.train.loader import can_pin
 from hotloop.train.random_state import decode_state, encode_state, read_generators, restore_generators
 from hotloop.train.worker_control import WorkerChange, WorkerControl
@@ -180,7 +189,7 @@ class AdaptiveLoader(DataLoader[Any]):
         return live.current
 
     def _make_pool(self) -> FetchPool:
-        recipe = Recipe(
+        recipe = LoaderRecipe(
             dataset=self.dataset,
             collate_fn=self.collate_fn,
             is_batched=self._auto_collation,

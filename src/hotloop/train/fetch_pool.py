@@ -47,7 +47,7 @@ _parent_ends: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class LoaderRecipe:
     """How batches are made. ``is_batched``: a task's indices are those of a batch, else the index of one sample."""
 
     dataset: Any
@@ -99,7 +99,7 @@ class MadeBatch:
 class Making:
     """Makes batches in one thread, and knows which sample it is at."""
 
-    def __init__(self, recipe: Recipe, place: Any = None) -> None:
+    def __init__(self, recipe: LoaderRecipe, place: Any = None) -> None:
         self._recipe = recipe
         self._place = place
         """A shared number, batch << _PLACE_BITS | place, so that the parent can tell at which sample a worker died."""
@@ -211,7 +211,7 @@ class FetchPool:
     loader that uses it, so that this can be collected, which closes the pool.
     """
 
-    def __init__(self, recipe: Recipe, kind: str, context: Any, finish: Callable[[Any], Any]) -> None:
+    def __init__(self, recipe: LoaderRecipe, kind: str, context: Any, finish: Callable[[Any], Any]) -> None:
         self.recipe = recipe
         self.kind = kind
         self.lock = threading.RLock()
@@ -484,7 +484,7 @@ def _with_cost(made: tuple[Any, MakeCost]) -> tuple[Any, None, MakeCost]:
 # -- in a worker process -----------------------------------------------------------------------------------------------
 
 
-def serve_tasks(pipe: Connection, inherited: list[Connection], recipe: Recipe, number: int, place: Any) -> None:
+def serve_tasks(pipe: Connection, inherited: list[Connection], recipe: LoaderRecipe, number: int, place: Any) -> None:
     """A worker process: tasks of (number, seed, indices) in, pickled outcomes out, until None or the parent's end."""
     parent = os.getppid()
     for one in inherited:

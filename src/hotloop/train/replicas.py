@@ -47,7 +47,10 @@ class Replicas:
     def restore(self, checkpoint: Checkpoint, world_size: int) -> None:
         """After the common state was loaded: this rank's own. Without ``local-updates``, and from a checkpoint without
         it, training continues from the common state. Raises CheckpointError on another number of ranks."""
-        if self._rounds is None or not checkpoint.state.get("has_replicas"):
+        if self._rounds is None:
+            return
+        if not checkpoint.state.get("has_replicas"):
+            self._rounds.made_steps = checkpoint.step  # the warm-up goes on, on any number of ranks
             return
         if checkpoint.world_size != world_size:
             raise CheckpointError(

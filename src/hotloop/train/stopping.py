@@ -6,11 +6,15 @@ check and read at the next, so nobody waits for it; checks are about a second ap
 
 from __future__ import annotations
 
+import functools
+import multiprocessing.sharedctypes
+import multiprocessing.util
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
+from ctypes import c_bool
 from types import FrameType
 from typing import Any
 
@@ -26,22 +30,39 @@ _MOST_STEPS = 1000
 def keep_from_signals(loader: DataLoader[Any]) -> None:
     """Let the loader's future workers outlive a signal that asks this process to stop after its step.
 
-    torchrun signals the whole process group of a rank, and a worker that ends at once is an error in the rank before it
-    has saved. So workers get a group of their own. They end with the rank all the same: torch's workers watch for that.
+    torchrun signals the whole process group of a rank, and Slurm every process of the job when it queues the job again;
+    a worker that ends at once is an error in the rank before it has saved. So workers get a group of their own and stay
+    until the rank exits or is gone.
     """
-    if not isinstance(loader.worker_init_fn, _InOwnGroup):
-        loader.worker_init_fn = _InOwnGroup(loader.worker_init_fn)
+    if not isinstance(loader.worker_init_fn, _UntilTheRankEnds):
+        loader.worker_init_fn = _UntilTheRankEnds(loader.worker_init_fn, _exit_flag())
 
 
-class _InOwnGroup:
+@functools.cache
+def _exit_flag() -> Any:
+    """Shared with the workers: whether this process exits. Set before multiprocessing terminates its children."""
+    flag = multiprocessing.sharedctypes.RawValue(c_bool, False)
+    multiprocessing.util.Finalize(None, setattr, (flag, "value", True), exitpriority=100)
+    return flag
+
+
+class _UntilTheRankEnds:
     """A worker_init_fn around the script's own; a class, so that workers started by spawn can be given it."""
 
-    def __init__(self, inner: Callable[[int], None] | None) -> None:
+    def __init__(self, inner: Callable[[int], None] | None, exits: Any) -> None:
         self._inner = inner
+        self._exits = exits
 
     def __call__(self, worker_id: int) -> None:
         os.setpgid(0, 0)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        rank = os.getppid()
+
+        def end(*_: object) -> None:
+            if self._exits.value or os.getppid() != rank:
+                os._exit(0)
+
+        signal.signal(signal.SIGTERM, end)
         if self._inner is not None:
             self._inner(worker_id)
 

@@ -30,7 +30,7 @@ OBSERVED = "baseline-observed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class TuningAttempt:
     """What a look at the baseline leaves for those who run trials."""
 
     study: Study
@@ -42,18 +42,18 @@ class Attempt:
     """Another form of the request -> how its processes are started."""
 
 
-Search = Callable[[Attempt], None]
+Search = Callable[[TuningAttempt], None]
 """Chooses candidates and runs them in the attempt's campaign."""
 
 
-def try_findings(attempt: Attempt) -> None:
+def try_findings(attempt: TuningAttempt) -> None:
     """The fixes of the findings; under the goals memory and pareto also what saves memory."""
     candidates = _choose_candidates(attempt)
     attempt.campaign.emit(_describe_plan(candidates, attempt.study.limits.steps))
     tune_candidates(attempt.campaign, candidates, [attempt.observed])
 
 
-def try_suggestions(attempt: Attempt) -> None:
+def try_suggestions(attempt: TuningAttempt) -> None:
     """The same candidates, in combinations that Optuna suggests."""
     why = f"not tried: its cost is paid once per start, which needs --search greedy; or {ADVICE}"
     candidates = tuple(
@@ -80,7 +80,7 @@ def observe_baseline(bench: Bench, baseline: Strategy, budget: Budget, progress:
     return ran, ran.measured
 
 
-def run_attempt(attempt: Attempt, search: Search, request: Request, progress: Progress) -> None:
+def run_attempt(attempt: TuningAttempt, search: Search, request: Request, progress: Progress) -> None:
     """The search; and where its budget keeps time for that, what its outcome is worth as a change of the source."""
     campaign = attempt.campaign
     keeps_time = campaign.budget.kept_ratio > 0
@@ -151,7 +151,7 @@ def _name_files(patch: Patch, request: Request) -> tuple[str, ...]:
     return tuple(change.path.relative_to(root).as_posix() for change in patch.files)
 
 
-def _choose_candidates(attempt: Attempt) -> tuple[Candidate, ...]:
+def _choose_candidates(attempt: TuningAttempt) -> tuple[Candidate, ...]:
     campaign = attempt.campaign
     candidates = find_candidates(
         attempt.report.findings, attempt.techniques, campaign.check, attempt.study.bench.plan.source

@@ -34,7 +34,7 @@ PACE = "machine speed (reference workload between steps)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class GoalPoint:
     """A candidate's speed-up and memory saving, both ratios above 1 where it is better, with bounds that hold together.
 
     ``is_adoptable`` is False where its numbers could not be judged: it is shown, and never chosen.
@@ -51,7 +51,7 @@ class Point:
 class Standing:
     """``by`` names what dominates a dominated point, or may dominate one that is open."""
 
-    point: Point
+    point: GoalPoint
     standing: str
     by: str = ""
 
@@ -222,13 +222,13 @@ def word_verdict(goal: str, verdict: TrialVerdict) -> TrialVerdict:
 # -- pareto ------------------------------------------------------------------------------------------------------------
 
 
-def rank_points(points: Sequence[Point]) -> tuple[Standing, ...]:
+def rank_points(points: Sequence[GoalPoint]) -> tuple[Standing, ...]:
     """Where each point stands among all and the unchanged command (which is a point without error: it is the measure).
 
     A point is dominated when another is better in one ratio beyond both intervals, and in the other one at worst 2 %
     below. Where only the estimates say so, it is open: more pairs could tell.
     """
-    everything = [Point(id=UNCHANGED, speed=(1.0, 1.0, 1.0), memory=(1.0, 1.0, 1.0)), *points]
+    everything = [GoalPoint(id=UNCHANGED, speed=(1.0, 1.0, 1.0), memory=(1.0, 1.0, 1.0)), *points]
     found = []
     for point in everything:
         others = [other for other in everything if other is not point]
@@ -243,7 +243,7 @@ def rank_points(points: Sequence[Point]) -> tuple[Standing, ...]:
     return tuple(found)
 
 
-def _is_surely_better(a: Point, b: Point) -> bool:
+def _is_surely_better(a: GoalPoint, b: GoalPoint) -> bool:
     """``a`` over ``b``: better in one beyond the intervals, and no worse in the other."""
     better = [mine[1] > theirs[2] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
     no_worse = [mine[1] >= NO_WORSE_RATIO * theirs[2] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
@@ -252,7 +252,7 @@ def _is_surely_better(a: Point, b: Point) -> bool:
     return any(better) and all(no_worse) and gain
 
 
-def _looks_better(a: Point, b: Point) -> bool:
+def _looks_better(a: GoalPoint, b: GoalPoint) -> bool:
     """By the estimates alone; differences too small to matter make nothing better."""
     enough = 1.0 + statistics.SMALLEST_EFFECT_RATIO
     better = [mine[0] >= enough * theirs[0] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]

@@ -14,7 +14,7 @@ from pathlib import Path
 from hotloop.core.errors import UsageError
 from hotloop.core.strategy import Strategy
 
-from .attempt import Attempt
+from .attempt import TuningAttempt
 from .declared import declare_candidates, measure_declared, price_ratios
 from .goals import COST
 from .grid import PRESET, Configuration, change_command, load_grid, make_preset
@@ -92,7 +92,7 @@ def begin_with_first(rows: Sequence[Configuration], request: Request, progress: 
     )
 
 
-def try_rows(rows: tuple[Configuration, ...], request: Request, progress: Progress, attempt: Attempt) -> None:
+def try_rows(rows: tuple[Configuration, ...], request: Request, progress: Progress, attempt: TuningAttempt) -> None:
     """Measure the other configurations against the first one. Raises TuneError where that one does not apply."""
     campaign, study, first = attempt.campaign, attempt.study, rows[0]
     if attempt.observed.form:
@@ -135,7 +135,7 @@ def _run_row(
     return study.run(key, bench, row.strategy, number, is_reference=row.name == first)
 
 
-def _not_applied(row: Configuration, attempt: Attempt) -> str:
+def _not_applied(row: Configuration, attempt: TuningAttempt) -> str:
     for choice in row.strategy.choices:
         records = [one for one in attempt.observed.applied if one.technique == choice.technique]
         if not any(one.is_applied for one in records):

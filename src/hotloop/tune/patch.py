@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import difflib
 import io
-import os
 import sysconfig
 import tokenize
 from collections.abc import Mapping, Sequence
@@ -19,10 +18,11 @@ from pathlib import Path
 
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.errors import UsageError
+from hotloop.core.output_file import open_whole
 from hotloop.core.sources import Arguments, NoSource, Source, TorchCall, Wrapped
 from hotloop.core.techniques import Technique
 
-from .script import Edit, Refusal, apply_edits, overlap, parse_script
+from .script import Refusal, ScriptEdit, apply_edits, overlap, parse_script
 from .source_edits import edit_arguments, plan_arguments, plan_edits
 
 APPLIED = "applied"
@@ -137,14 +137,8 @@ def apply_patch(patch: Patch) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_bytes(content)
-        partial.chmod(path.stat().st_mode & 0o7777)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    with open_whole(path) as file:
+        file.write(content)
 
 
 @dataclass(slots=True)
@@ -175,7 +169,7 @@ def patch_source(
     if isinstance(script, Refusal):
         return text, tuple(_leave(record, script.why) for record in applied), ()
     left_out: list[LeftOut] = []
-    edits: list[Edit] = []
+    edits: list[ScriptEdit] = []
     used: list[str] = []
     wanted: dict[tuple[int, int], _Wanted] = {}
     for record in applied:

@@ -17,7 +17,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class ScriptEdit:
     """``text`` in place of what stands from ``start`` to ``end``, offsets in the script's text."""
 
     start: int
@@ -125,7 +125,7 @@ def parse_script(text: str) -> Script | Refusal:
     return Script(text, tree, tokens)
 
 
-def insert_after(script: Script, statement: ast.stmt, text: str, *, blank: bool = False) -> list[Edit] | Refusal:
+def insert_after(script: Script, statement: ast.stmt, text: str, *, blank: bool = False) -> list[ScriptEdit] | Refusal:
     """A line of its own after a statement, which must be the last on its line."""
     if not stands_alone(script, statement):
         return Refusal(f"line {statement.lineno} contains more than one statement")
@@ -134,9 +134,9 @@ def insert_after(script: Script, statement: ast.stmt, text: str, *, blank: bool 
     line = statement.end_lineno or statement.lineno
     space = script.newline if blank else ""
     if line == len(script.lines):  # the file ends without a line break
-        return [Edit(len(script.text), len(script.text), f"{script.newline}{space}{indent}{text}")]
+        return [ScriptEdit(len(script.text), len(script.text), f"{script.newline}{space}{indent}{text}")]
     start = script.starts[line]
-    return [Edit(start, start, f"{space}{indent}{text}{script.newline}")]
+    return [ScriptEdit(start, start, f"{space}{indent}{text}{script.newline}")]
 
 
 def stands_alone(script: Script, statement: ast.stmt) -> bool:
@@ -147,7 +147,7 @@ def stands_alone(script: Script, statement: ast.stmt) -> bool:
     return not head.strip() and (not tail.strip() or tail.lstrip().startswith("#"))
 
 
-def overlap(planned: Sequence[Edit], edits: Sequence[Edit]) -> bool:
+def overlap(planned: Sequence[ScriptEdit], edits: Sequence[ScriptEdit]) -> bool:
     """Whether a change of the one lies inside a change of the other; insertions at the same place do not."""
     for one in planned:
         for other in edits:
@@ -159,7 +159,7 @@ def overlap(planned: Sequence[Edit], edits: Sequence[Edit]) -> bool:
     return False
 
 
-def apply_edits(text: str, edits: Sequence[Edit]) -> str:
+def apply_edits(text: str, edits: Sequence[ScriptEdit]) -> str:
     parts, at = [], 0
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
         parts += [text[at : edit.start], edit.text]

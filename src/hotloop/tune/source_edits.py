@@ -19,7 +19,7 @@ from hotloop.core.sources import (
     Wrapped,
 )
 
-from .script import Edit, Refusal, Script, insert_after, stands_alone
+from .script import Refusal, Script, ScriptEdit, insert_after, stands_alone
 from .tensor_use import BUILTINS, MOVES, Use, doubt_of, find_other_use, read_use
 
 NO_FORM = "it cannot be written in the source; it remains in the strategy file"
@@ -86,7 +86,7 @@ def _find_call(script: Script, record: AppliedTechnique) -> ast.Call | Refusal:
     return found[0]
 
 
-def edit_arguments(script: Script, call: ast.Call, arguments: Mapping[str, str]) -> list[Edit] | Refusal:
+def edit_arguments(script: Script, call: ast.Call, arguments: Mapping[str, str]) -> list[ScriptEdit] | Refusal:
     """The call with these arguments, each in place of the one of its name."""
     edits = []
     missing = dict(arguments)
@@ -95,7 +95,7 @@ def edit_arguments(script: Script, call: ast.Call, arguments: Mapping[str, str])
             start, end = script.span(keyword.value)
             value = missing.pop(keyword.arg)
             if script.text[start:end] != value:
-                edits.append(Edit(start, end, value))
+                edits.append(ScriptEdit(start, end, value))
     if not missing:
         return edits
     end = script.span(call)[1] - 1
@@ -113,10 +113,10 @@ def edit_arguments(script: Script, call: ast.Call, arguments: Mapping[str, str])
     after = script.offset(last.end)
     closing_line = call.end_lineno or call.lineno
     if last.string == "(":
-        return [*edits, Edit(after, after, ", ".join(added))]
+        return [*edits, ScriptEdit(after, after, ", ".join(added))]
     if last.end[0] == closing_line or not (call.args or call.keywords):
         lead = " " if last.string == "," else ", "
-        return [*edits, Edit(after, after, lead + ", ".join(added))]
+        return [*edits, ScriptEdit(after, after, lead + ", ".join(added))]
     # The closing bracket has a line of its own: each argument gets one, too.
     first = min(
         [*(node for node in call.args), *(keyword.value for keyword in call.keywords)], key=lambda node: node.lineno
@@ -124,12 +124,12 @@ def edit_arguments(script: Script, call: ast.Call, arguments: Mapping[str, str])
     row = script.lines[first.lineno - 1] if first.lineno > call.lineno else script.lines[last.start[0] - 1]
     indent = row[: len(row) - len(row.lstrip())]
     if last.string != ",":
-        edits.append(Edit(after, after, ","))
+        edits.append(ScriptEdit(after, after, ","))
     start = script.starts[closing_line - 1]
-    return [*edits, Edit(start, start, "".join(f"{indent}{one},{script.newline}" for one in added))]
+    return [*edits, ScriptEdit(start, start, "".join(f"{indent}{one},{script.newline}" for one in added))]
 
 
-def plan_edits(script: Script, record: AppliedTechnique, source: Source) -> list[Edit] | Refusal:
+def plan_edits(script: Script, record: AppliedTechnique, source: Source) -> list[ScriptEdit] | Refusal:
     """The edits for every form but arguments, which several records may want of one call."""
     if isinstance(source, NoSource | Arguments):
         return Refusal(getattr(source, "why", "") or NO_FORM)
@@ -146,7 +146,7 @@ def plan_edits(script: Script, record: AppliedTechnique, source: Source) -> list
     return _plan_literal(script, record, source)
 
 
-def _plan_torch_call(script: Script, record: AppliedTechnique, source: TorchCall) -> list[Edit] | Refusal:
+def _plan_torch_call(script: Script, record: AppliedTechnique, source: TorchCall) -> list[ScriptEdit] | Refusal:
     """A call on torch after the imports; where the script's own call was overridden, that call with another value."""
     function = source.function
     line = record.where.line if record.explicit and record.where is not None else None
@@ -161,7 +161,7 @@ def _plan_torch_call(script: Script, record: AppliedTechnique, source: TorchCall
     if line is not None:
         if len(calls) != 1 or len(calls[0].args) != 1 or isinstance(calls[0].args[0], ast.Starred):
             return Refusal(f"line {line} contains no call of {function} with one argument")
-        return [Edit(*script.span(calls[0].args[0]), text)]
+        return [ScriptEdit(*script.span(calls[0].args[0]), text)]
     last = _find_last_import(script)
     if isinstance(last, Refusal):
         return last
@@ -183,14 +183,14 @@ def _find_last_import(script: Script) -> ast.stmt | Refusal:
     return last
 
 
-def _plan_wrapped(script: Script, record: AppliedTechnique, source: Wrapped) -> list[Edit] | Refusal:
+def _plan_wrapped(script: Script, record: AppliedTechnique, source: Wrapped) -> list[ScriptEdit] | Refusal:
     """The call that builds the object inside one of hotloop's, which changes it and returns it."""
     call = _find_call(script, record)
     if isinstance(call, Refusal):
         return call
     start, end = script.span(call)
     given = [f", {name}={_literal(record.settings[name])}" for name in source.names if record.settings.get(name)]
-    edits = [Edit(start, start, f"hotloop.{source.function}("), Edit(end, end, "".join(given) + ")")]
+    edits = [ScriptEdit(start, start, f"hotloop.{source.function}("), ScriptEdit(end, end, "".join(given) + ")")]
     if script.imports("hotloop"):
         return edits
     if any(isinstance(node, ast.Name) and node.id == "hotloop" for node in ast.walk(script.tree)):
@@ -202,7 +202,7 @@ def _plan_wrapped(script: Script, record: AppliedTechnique, source: Wrapped) -> 
     return added if isinstance(added, Refusal) else [*edits, *added]
 
 
-def _plan_compile(script: Script, record: AppliedTechnique, source: ModelCompile) -> list[Edit] | Refusal:
+def _plan_compile(script: Script, record: AppliedTechnique, source: ModelCompile) -> list[ScriptEdit] | Refusal:
     """``model.compile()`` after the last assignment of the one name that was called and built as this class."""
     found = _find_forward(script, record)
     if isinstance(found, Refusal):
@@ -272,7 +272,7 @@ def _inherits_forward(script: Script, value: ast.expr, target: str | None) -> bo
     )
 
 
-def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext) -> list[Edit] | Refusal:
+def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext) -> list[ScriptEdit] | Refusal:
     """The model's call at the line inside the context, what it answers in float32."""
     if record.values.get(source.value) is None:
         return Refusal(f"{source.value} was not recorded")
@@ -300,12 +300,12 @@ def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext
             odd = find_other_use(script, call, one)
             if odd is not None:
                 return Refusal(odd)
-        lines = [Edit(script.starts[at], script.starts[at], unit) for at in range(statement.lineno - 1, end_line)]
+        lines = [ScriptEdit(script.starts[at], script.starts[at], unit) for at in range(statement.lineno - 1, end_line)]
         statement_text = ", ".join(names) + " = " + ", ".join(f"{name}.float()" for name in names)
         tail = insert_after(script, statement, statement_text)
         if isinstance(tail, Refusal):
             return tail
-        return [Edit(begin, begin, head + unit), *lines[1:], *tail]
+        return [ScriptEdit(begin, begin, head + unit), *lines[1:], *tail]
     before = _find_evaluated_before(statement, call)
     if before is not None:
         return Refusal(f"{before} is evaluated before the model is called: the line is not a simple statement")
@@ -320,7 +320,7 @@ def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext
         return Refusal("the call of the model spans several lines inside a larger statement")
     start, end = script.span(call)
     hoisted = f"{head}{indent}{unit}{name} = {script.text[start:end]}{script.newline}"
-    return [Edit(begin, begin, hoisted), Edit(start, end, f"{name}.float()")]
+    return [ScriptEdit(begin, begin, hoisted), ScriptEdit(start, end, f"{name}.float()")]
 
 
 def _find_forward(script: Script, record: AppliedTechnique) -> tuple[ast.Call, ast.stmt] | Refusal:
@@ -400,7 +400,7 @@ def _spans_string(script: Script, statement: ast.stmt) -> bool:
     )
 
 
-def _plan_literal(script: Script, record: AppliedTechnique, source: OtherLiteral) -> list[Edit] | Refusal:
+def _plan_literal(script: Script, record: AppliedTechnique, source: OtherLiteral) -> list[ScriptEdit] | Refusal:
     assert record.where is not None
     calls = [
         node
@@ -412,5 +412,5 @@ def _plan_literal(script: Script, record: AppliedTechnique, source: OtherLiteral
     for keyword in calls[0].keywords:
         value = keyword.value
         if keyword.arg == source.argument and isinstance(value, ast.Constant) and value.value is source.before:
-            return [Edit(*script.span(value), str(source.after))]
+            return [ScriptEdit(*script.span(value), str(source.after))]
     return Refusal(f"it does not contain {source.argument}={source.before}")

@@ -107,6 +107,8 @@ class Cores:
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, float, float, float, float]] = []
+        self.apart: int | None = None
+        """A process of hotloop's own, which is not the command's."""
         self._every_s = _SAMPLE_S
         self._tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
         self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -134,6 +136,8 @@ class Cores:
         found = mine.children_user + mine.children_system
         left = _children(os.getpid())
         for pid in left:  # grows while it is walked
+            if pid == self.apart:
+                continue
             try:
                 words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:

@@ -654,7 +654,7 @@ def rank_arms(campaign: Campaign) -> tuple[goals.Standing, ...]:
         speed, memory = (_triple(compare_arm(campaign, arm, goal)) for goal in (goals.SPEED, goals.MEMORY))
         if speed is not None and memory is not None:
             adoptable = not why_not_adopted(campaign, arm)
-            points.append(goals.Point(id=arm.candidate.id, speed=speed, memory=memory, is_adoptable=adoptable))
+            points.append(goals.GoalPoint(id=arm.candidate.id, speed=speed, memory=memory, is_adoptable=adoptable))
     return goals.rank_points(points)
 
 

@@ -321,18 +321,28 @@ def _neighbours(source: Path) -> list[Path]:
 
 
 def written_outside(plan: WorkspacePlan, since_wall_s: float) -> tuple[str, ...]:
-    """Files of the user's own folder that were changed after a moment: a trial wrote past its working copy."""
+    """Files of the user's own folder that were changed after a moment: a trial wrote past its working copy.
+
+    Not those that this process's own output is sent to.
+    """
     found = []
     for entry in plan.entries:
         if entry.act == "folder":
             continue
         try:
-            changed_s = (plan.source / entry.path).stat().st_mtime
+            status = (plan.source / entry.path).stat()
         except OSError:
             continue
-        if changed_s >= since_wall_s:
+        if status.st_mtime >= since_wall_s and not any(_is_open_as(number, status) for number in (1, 2)):
             found.append(entry.path)
     return tuple(found[:20])
+
+
+def _is_open_as(descriptor: int, status: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), status)
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

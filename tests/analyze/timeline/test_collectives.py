@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import random
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.classes import classify_work
+from hotloop.analyze.timeline.clocks import describe_hosts
 from hotloop.analyze.timeline.collective_report import (
     compare_ranks,
     compute_waits_by_row,
@@ -178,6 +181,50 @@ def test_another_hosts_clock_is_moved_back() -> None:
     assert [r.wait_ns for r in moved.ranks] == [r.wait_ns for r in straight.ranks]
     assert moved.clocks.offsets[1].applied_ns == 5000 * US
     assert moved.doubtful_count == 0
+
+
+def test_hosts_are_told_with_the_offset_that_is_applied() -> None:
+    """Two ranks on each of two hosts; without common collectives, nothing is told of the other host's clock."""
+    spans = [*TWO, *TWO]
+    ranks = [rank(r, spans[r], host="aabb"[r], ahead_us=5000 * (r > 1)) for r in range(4)]
+    a, b = describe_hosts(compare_ranks(ranks).clocks)
+    assert (a.name, a.ranks, a.offset_ns, a.uncertainty_ns, a.basis) == ("a", (0, 1), 0, 0, "the reference")
+    assert (b.name, b.ranks, b.drift_ppm) == ("b", (2, 3), None)
+    assert b.offset_ns == pytest.approx(5000 * US, abs=b.uncertainty_ns)
+    assert b.basis.startswith("ends of ")
+    nameless = compare_ranks([rank(0, TWO[0], host="a"), rank(1, TWO[1])])
+    assert describe_hosts(nameless.clocks) == ()
+
+
+def test_another_hosts_drift_is_taken_out() -> None:
+    """A minute of collectives, every 100 ms; the other clock is 5 ms ahead at first, and 50 ppm faster."""
+    draw = random.Random(0)
+    starts = [100_000 * i for i in range(600)]
+    late = [[t + draw.randrange(0, 400) for t in starts] for _ in range(2)]
+    ends = [max(pair) + 100 for pair in zip(*late, strict=True)]
+    straight = compare_ranks([rank(r, many(late, ends)[r], host="a") for r in range(2)])
+    moved = compare_ranks(
+        [
+            rank(0, many(late, ends)[0], host="a"),
+            drifting(rank(1, many(late, ends)[1], host="b", ahead_us=5000), 50e-6),
+        ]
+    )
+    assert straight is not None
+    assert moved is not None
+    assert moved.doubtful_count == 0
+    for one, other in zip(moved.ranks, straight.ranks, strict=True):
+        assert one.wait_ns == pytest.approx(other.wait_ns, rel=0.02)
+    _, b = describe_hosts(moved.clocks)
+    assert b.drift_ppm == pytest.approx(50.0, abs=1.0)
+    middle_ns = ((ends[0] + ends[-1]) / 2 - late[1][0]) * US
+    assert b.offset_ns == pytest.approx(5_000_000 + 50e-6 * middle_ns, abs=(b.uncertainty_ns or 0) + US)
+
+
+def drifting(one: RankCollectives, drift: float) -> RankCollectives:
+    """The same collectives by a clock that runs faster."""
+    zero = int(one.start_ns[0])
+    times = {name: getattr(one, name) for name in ("start_ns", "end_ns")}
+    return replace(one, **{name: t + np.rint((t - zero) * drift).astype(np.int64) for name, t in times.items()})
 
 
 def test_one_host_has_one_clock() -> None:

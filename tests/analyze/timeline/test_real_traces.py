@@ -204,8 +204,10 @@ def sweep_sm_activity(trace: PlainTrace, windows: list[tuple[int, int]], device:
 def test_utilization_is_what_a_plain_sweep_finds(name: str, rank: str, file: str) -> None:
     timeline = reduce(file)
     used, device = timeline.utilization, timeline.devices[0]
-    complete = [s for s in timeline.steps if s.is_complete and s.partition is not None]
-    if timeline.step_source == "whole trace" or not complete:
+    complete = [s for s in timeline.steps if s.is_whole_on_device]
+    if timeline.step_source == "whole trace":
+        assert not complete
+    if not complete:
         windows = [(device.start_ns, device.end_ns)]
         assert used.busy_ratio == device.partition.busy_ratio
     else:
@@ -224,6 +226,17 @@ def test_utilization_is_what_a_plain_sweep_finds(name: str, rank: str, file: str
     exact = json.loads((TRACES / "expected" / f"{name}.json").read_text())["exact"][rank]
     rounding = 2e-3 / exact["span_us"]  # as for the durations themselves: 2 ns of the span
     assert device.partition.busy_ratio == pytest.approx(exact["busy_us"] / exact["span_us"], abs=max(rounding, 1e-8))
+
+
+def test_utilization_is_that_of_the_complete_rows_of_the_table_of_steps() -> None:
+    """Steps 5 to 9 of 6: the last one ends with its last event, so the idle time that follows it was not recorded."""
+    timeline = reduce(find("resnet50_workers_0"))
+    parts = [s.partition for s in timeline.steps[:5] if s.partition is not None]
+    assert [s.is_whole_on_device for s in timeline.steps] == [True] * 5 + [False]
+    assert timeline.utilization.busy_ratio == pytest.approx(
+        sum(p.busy_ratio * p.window_ns for p in parts) / sum(p.window_ns for p in parts), abs=1e-12
+    )
+    assert 0.55 < (timeline.utilization.busy_ratio or 0) < 0.58
 
 
 def test_kernels_of_operators_that_are_not_counted_make_mfu_unknown() -> None:

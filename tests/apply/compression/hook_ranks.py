@@ -13,7 +13,15 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hotloop import CompressedDDP, HotloopError
-from hotloop.apply.compression import CastHook, GradientHook, Int8Hook, LowRankHook, TopKHook, register
+from hotloop.apply.compression import (
+    CastHook,
+    GradientHook,
+    Int8Hook,
+    LowRankHook,
+    TopKHook,
+    WarmUpHook,
+    register,
+)
 
 HOOKS = {
     "bf16": lambda: CastHook(torch.bfloat16),
@@ -22,6 +30,8 @@ HOOKS = {
     "topk": lambda: TopKHook(0.05),
     "topk_momentum": lambda: TopKHook(0.05, momentum=0.9),
     "powersgd": lambda: LowRankHook(2),
+    "topk_warm": lambda: WarmUpHook(TopKHook(0.05), 4),
+    "powersgd_warm": lambda: WarmUpHook(LowRankHook(2), 9),
 }
 
 
@@ -91,9 +101,9 @@ def resume(name: str) -> dict[str, Any]:
     second_hook.load_state_dict(kept["hook"])
     again = second_hook.state_dict()
     same_state = all(
-        torch.equal(kept["hook"][part][key], piece)
+        torch.equal(kept["hook"].get("later", kept["hook"])[part][key], piece)
         for part in ("unsent", "right")
-        for key, piece in again.get(part, {}).items()
+        for key, piece in again.get("later", again).get(part, {}).items()
     )
     train(second, range(6, 12))
     return {"same_state": same_state, "same_weights": torch.equal(weights(whole), weights(second))}
@@ -112,6 +122,17 @@ def poison(name: str) -> dict[str, Any]:
     model.zero_grad()
     loss = train(model, range(4, 8))
     return {"arrived": any(seen), "finite_after": bool(torch.isfinite(weights(model)).all()), "loss": loss}
+
+
+def warm_up(name: str, steps: int) -> dict[str, Any]:
+    """A training that begins late is bf16's until then, under accumulation too, and another one from then on."""
+    late, short = wrap(HOOKS[name]()), wrap(CastHook())
+    found = {}
+    for when, part in (("equal_until", range(steps)), ("equal_afterwards", range(steps, steps + 1))):
+        for model in (late, short):
+            train(model, part, accumulate=2)
+        found[when] = torch.equal(weights(late), weights(short))
+    return found
 
 
 def wrap_in_one_line() -> dict[str, Any]:
@@ -152,6 +173,7 @@ def main(out: str) -> None:
         one["resume"] = resume(name) if make().state_dict() else None
         found[name] = one
     found["one line"] = wrap_in_one_line()
+    found["warm-up"] = {"topk": warm_up("topk_warm", 4), "powersgd": warm_up("powersgd_warm", 9)}
     if dist.get_rank() == 0:
         Path(out).write_text(json.dumps(found))
     dist.destroy_process_group()

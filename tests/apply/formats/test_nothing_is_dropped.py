@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hotloop.apply import TECHNIQUES
-from hotloop.apply.foreign import Chosen, Exported, Format
+from hotloop.apply.foreign import Chosen, ForeignConfig, Format
 from hotloop.apply.interop import FORMATS, export_with, import_with
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.techniques import Setting, Technique
@@ -44,7 +44,7 @@ def dropped(format: Format, techniques: Mapping[str, Technique]) -> list[str]:
     for beside in BESIDE:
         others = () if beside is None else (Choice(technique=beside),)
 
-        def export(*choices: Choice, others: tuple[Choice, ...] = others) -> Exported:
+        def export(*choices: Choice, others: tuple[Choice, ...] = others) -> ForeignConfig:
             strategy = Strategy(choices=(*others, *choices))
             return export_with(strategy, format, techniques, batch_size=8, accumulate=None)
 
@@ -67,11 +67,11 @@ def dropped(format: Format, techniques: Mapping[str, Technique]) -> list[str]:
     return found
 
 
-def said(exported: Exported) -> tuple[str, Any]:
+def said(exported: ForeignConfig) -> tuple[str, Any]:
     return exported.text, exported.arguments
 
 
-def named(exported: Exported, technique: str, key: str = "") -> bool:
+def named(exported: ForeignConfig, technique: str, key: str = "") -> bool:
     return any(one.startswith((f"{technique}:", f"{technique}.")) and key in one for one in exported.warnings)
 
 
@@ -81,11 +81,11 @@ def test_every_setting_of_every_technique_is_written_or_told(name: str) -> None:
 
 
 def test_a_setting_that_is_dropped_is_found() -> None:
-    def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exported:
+    def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> ForeignConfig:
         settings = chosen.take("gc-freeze")
         if settings is not None:
             settings.clear()
-        return Exported(format="forgetful", text="freeze" if settings is not None else "")
+        return ForeignConfig(format="forgetful", text="freeze" if settings is not None else "")
 
     forgetful = Format(id="forgetful", syntax="json", write=write, read=None)
     found = dropped(forgetful, {one: TECHNIQUES[one] for one in ("gc-freeze", "keep-heap", "fsdp2", "compile-model")})

@@ -42,6 +42,10 @@ def test_a_round_is_what_torch_itself_computes(found: dict[str, Any], name: str)
     assert found[name]["distance"] <= 1e-6
 
 
+def test_a_warm_up_is_plain_ddp_and_rounds_stay_at_multiples(found: dict[str, Any]) -> None:
+    assert found["warm-up"] == {"equal_after": [1, 2, 3, 4, 5, 6, 8, 12], "is_plain": True}
+
+
 def test_the_mean_can_be_seen_between_rounds(found: dict[str, Any]) -> None:
     assert found["mean"] == dict.fromkeys(("differs_before", "equal_inside", "is_mean", "own_afterwards"), True)
 
@@ -56,7 +60,7 @@ def test_a_weight_that_is_not_a_number_shows_on_all_ranks_after_the_round(found:
         ("with_scaler", "a GradScaler skips a step on one rank alone; train in bf16, which needs none"),
         ("with_half_weights", "the parameters are torch.bfloat16, not torch.float32 alone"),
         ("with_hook", "DDP has a communication hook"),
-        ("with_other_weights", "the ranks have different weights after the first step"),
+        ("with_other_weights", "the ranks have different weights after step 1"),
         (
             "with_shared_optimizer",
             "ZeroRedundancyOptimizer shares its work over the ranks and needs the same gradients on all of them",
@@ -89,6 +93,7 @@ def test_what_contradicts_it_is_not_chosen_beside_it(other: str) -> None:
         ("compress-gradients", {"ratio": 0.1}, r'compress-gradients.ratio needs method = "topk": bf16 does not use it'),
         ("compress-gradients", {"method": "int8", "momentum": 0.5}, r'momentum needs method = "topk": int8'),
         ("compress-gradients", {"method": "topk", "rank": 4}, r'rank needs method = "powersgd": topk'),
+        ("compress-gradients", {"warm_up_steps": 9}, r'warm_up_steps needs method = "topk" or "powersgd": bf16'),
         ("local-updates", {"ratio": 0.1}, r'local-updates.ratio needs send = "topk": float32 does not use it'),
         ("local-updates", {"outer_rate": 0.7}, r'outer_rate needs outer = "nesterov": average'),
         ("local-updates", {"send": "topk", "outer_momentum": 0.9}, r'outer_momentum needs outer = "nesterov": average'),

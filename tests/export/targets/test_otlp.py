@@ -10,6 +10,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from hotloop.core.errors import UsageError
 from hotloop.export.target import SendFailed
+from hotloop.export.targets import otlp
 from hotloop.export.targets.otlp import build_request, open_otlp
 from tests.export.conftest import Endpoint, answer_with
 from tests.export.live_runs import make_device, make_rank, make_run, snapshot_of
@@ -74,6 +75,19 @@ def test_the_metrics_endpoint_is_taken_as_it_is_and_an_option_goes_first(endpoin
     open_otlp("", variables).send(WHOLE)
     open_otlp(endpoint.url, variables).send(WHOLE)
     assert endpoint.paths == ["/exactly", "/v1/metrics"]
+
+
+def test_empty_variables_are_none_and_those_of_metrics_go_first(endpoint: Endpoint, monkeypatch: Any) -> None:
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(otlp, "Poster", lambda url, **settings: made.update(url=url, **settings))
+    shared = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3000", "OTEL_EXPORTER_OTLP_CERTIFICATE": "all.pem"}
+    open_otlp("", {**shared, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "", "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT": "0"})
+    assert made == {"url": "http://localhost:4318/v1/metrics", "cafile": "all.pem", "timeout_s": 3.0}
+    metrics = {"OTEL_EXPORTER_OTLP_METRICS_TIMEOUT": "250", "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE": "metrics.pem"}
+    open_otlp("", {**shared, **metrics})
+    assert (made["cafile"], made["timeout_s"]) == ("metrics.pem", 0.25)
+    open_otlp("", {"OTEL_EXPORTER_OTLP_TIMEOUT": "60000"})
+    assert (made["cafile"], made["timeout_s"]) == (None, 5.0)
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,20 @@
 
 Nobody leaves a synchronising collective before the last one has come, and all leave within its last transfer, so the
 median difference of the ends of two ranks is the difference of their clocks. Ranks of one host share a clock: there
-the difference is measured and shown, but never applied.
+the difference is measured and shown, but never applied. Over a long recording the clocks of two hosts also drift apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.analyze.clock_line import MOST_DRIFT_PPM, ClockLine, fit_line
 from hotloop.core.graph import ClockOffset, Clocks, RankCollectives
+from hotloop.core.hosts import HostClock
 
 from .intervals import Int64s
 
@@ -42,8 +45,57 @@ def align_clocks(
         place, value = found
         measured[place] = value
     offsets = _decide(ranks, measured)
+    lines = _find_drifts(ranks, blocks)
+    offsets = tuple(
+        one
+        if line is None
+        else replace(
+            one,
+            applied_ns=round(line.offset_ns),
+            uncertainty_ns=round(line.uncertainty_ns) + ranks[place].time_unit_ns,
+            drift_ppm=line.drift * 1e6,
+            reason=f"{one.reason}, with its drift",
+        )
+        for place, (one, line) in enumerate(zip(offsets, lines, strict=True))
+    )
     base = tuple(one.base_ns - offset.applied_ns for one, offset in zip(ranks, offsets, strict=True))
-    return Clocks(reference=0, offsets=offsets, base_ns=base)
+    middles = tuple(0 if line is None else round(line.middle_ns) for line in lines)
+    return Clocks(reference=0, offsets=offsets, base_ns=base, middle_ns=middles)
+
+
+def align_instants(clocks: Clocks, place: int, at_ns: Int64s) -> Int64s:
+    """Instants of the trace of the rank at that place, on the aligned clock."""
+    aligned: Int64s = at_ns + clocks.base_ns[place]
+    drift_ppm = clocks.offsets[place].drift_ppm
+    if drift_ppm is None:
+        return aligned
+    drifted: Int64s = aligned - np.rint((aligned - clocks.middle_ns[place]) * (drift_ppm * 1e-6)).astype(np.int64)
+    return drifted
+
+
+def _find_drifts(
+    ranks: Sequence[RankCollectives], blocks: list[tuple[tuple[int, ...], Int64s, Int64s]]
+) -> list[ClockLine | None]:
+    """Of every rank of another host than the reference's the line of its host, where that drifts; else None.
+
+    From the ends of collectives that the reference and one rank of the host share: the rank whose line is surest.
+    """
+    best: dict[str, ClockLine] = {}
+    for members, end, _ in blocks:
+        if 0 not in members:
+            continue
+        reference = np.sort(end[:, members.index(0)])
+        order = np.argsort(end[:, members.index(0)], kind="stable")
+        for column, member in enumerate(members):
+            host = ranks[member].host
+            if host is None or host == ranks[0].host:
+                continue
+            line = fit_line(reference - reference[0], end[order, column] - reference)
+            if line is None or not 0 < abs(line.drift) * 1e6 <= MOST_DRIFT_PPM:
+                continue
+            if host not in best or line.uncertainty_ns < best[host].uncertainty_ns:
+                best[host] = replace(line, middle_ns=line.middle_ns + int(reference[0]))
+    return [best.get(one.host or "") for one in ranks]
 
 
 def _gather_blocks(
@@ -134,3 +186,30 @@ def _decide(ranks: Sequence[RankCollectives], measured: list[tuple[int, int, int
             )
         )
     return tuple(offsets)
+
+
+def describe_hosts(clocks: Clocks) -> tuple[HostClock, ...]:
+    """The hosts in the order of their ranks, against the reference's; none where a file does not name its host."""
+    by_host: dict[str, list[ClockOffset]] = {}
+    for one in clocks.offsets:
+        if one.host is None:
+            return ()
+        by_host.setdefault(one.host, []).append(one)
+    reference = clocks.offsets[clocks.reference].host
+    return tuple(_describe_host(host, ranks, is_reference=host == reference) for host, ranks in by_host.items())
+
+
+def _describe_host(host: str, ranks: Sequence[ClockOffset], *, is_reference: bool) -> HostClock:
+    names = tuple(one.rank for one in ranks if one.rank is not None)
+    if is_reference:
+        return HostClock(name=host, ranks=names, offset_ns=0, drift_ppm=None, uncertainty_ns=0, basis="the reference")
+    known = sorted(one.uncertainty_ns for one in ranks if one.uncertainty_ns is not None)
+    count = min((one.collectives_count for one in ranks if one.uncertainty_ns is not None), default=0)
+    return HostClock(
+        name=host,
+        ranks=names,
+        offset_ns=ranks[0].applied_ns if known else None,
+        drift_ppm=ranks[0].drift_ppm,
+        uncertainty_ns=known[len(known) // 2] if known else None,
+        basis=f"ends of {count} collectives that both share" if known else "no common collectives",
+    )

@@ -32,7 +32,7 @@ from hotloop.core.link_fit import COLLECTIVES, bus_factor
 from hotloop.core.trace import TraceNote
 from hotloop.core.trace_analysis import RankWait
 
-from .clocks import align_clocks
+from .clocks import align_clocks, align_instants
 from .collectives import MAX_COLLECTIVES, OP
 from .intervals import Int64s
 from .nesting import NONE
@@ -273,8 +273,11 @@ def _are_synchronising(ranks: Sequence[RankCollectives], matches: Matches) -> ND
 
 
 def _aligned(ranks: Sequence[RankCollectives], matches: Matches, clocks: Clocks) -> tuple[Int64s, Int64s]:
-    base = np.array(clocks.base_ns, dtype=np.int64)[matches.rank]
-    return _column(ranks, matches, "start_ns") + base, _column(ranks, matches, "end_ns") + base
+    start, end = _column(ranks, matches, "start_ns"), _column(ranks, matches, "end_ns")
+    for place in range(len(ranks)):
+        mine = matches.rank == place
+        start[mine], end[mine] = (align_instants(clocks, place, one[mine]) for one in (start, end))
+    return start, end
 
 
 def _latest(matches: Matches, start: Int64s, end: Int64s) -> tuple[Int64s, Int64s, Int64s]:

@@ -29,6 +29,7 @@ from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import RankOnPath, RanksPath, StepPath
 
 from .classes import Classes
+from .clocks import align_instants
 from .collective_report import SYNCHRONISING, match_collectives
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
 from .intervals import Int64s
@@ -422,7 +423,8 @@ def join_paths(
     """
     if not segments:
         return None
-    base = clocks.base_ns
+    # Drift within one step is left out: what is on the path adds up to its length.
+    base = [int(align_instants(clocks, r, np.array([one.end_ns]))[0]) - one.end_ns for r, one in enumerate(segments)]
     matches = match_collectives(ranks)
     entry_of = {
         (r, a): i for r, a, i in zip(matches.rank.tolist(), matches.at.tolist(), matches.of_entry.tolist(), strict=True)

@@ -14,6 +14,7 @@ from hotloop.core.trace_analysis import AskedChange, TraceAnalysis, TraceRank
 from hotloop.core.trace_results import ReducedTraces
 
 from .anatomy import find_host_phases
+from .clocks import describe_hosts
 from .collective_report import compare_ranks, compute_waits_by_row, list_rank_waits
 from .collectives import collect_collectives
 from .critical_path import cut_middle_step, summarize_path, summarize_ranks_path
@@ -121,6 +122,7 @@ def join_ranks(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceAnalysis, tupl
         transfer_ns=together.transfer_ns,
         span_ns=together.span_ns,
         collectives=together.kinds,
+        hosts=describe_hosts(together.clocks),
         ranks_path=summarize_ranks_path(collectives, segments, together.clocks, recorded),
         what_if=answers,
     )

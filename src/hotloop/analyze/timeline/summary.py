@@ -142,5 +142,6 @@ def restate_trace(analysis: TraceAnalysis) -> Report:
         device=summarize_trace_device(analysis),
         utilization=analysis.utilization,
         ranks=summarize_trace_ranks(analysis),
+        hosts=analysis.hosts,
         trace=analysis,
     )

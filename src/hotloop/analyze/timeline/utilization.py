@@ -41,7 +41,7 @@ def measure_utilization(
     seen: DeviceSteps | None,
     calls: LeafCalls | None,
 ) -> Utilization:
-    """Over the windows of the complete steps; over the whole trace where it shows no steps."""
+    """Over the device windows of the whole steps (StepWindow.is_whole_on_device); over the whole trace without any."""
     if cover is None or seen is None:
         return Utilization(unknown=dict.fromkeys(_FIELDS, NO_DEVICE))
     start_ns, end_ns, chosen = _windows(links, steps, cover, seen)
@@ -68,7 +68,7 @@ def measure_utilization(
     name = next((one.name for one in trace.facts.devices if one.index == cover.device), None)
     peaks = find_peaks(name)
     peak = None if peaks is None else peaks.of(types)
-    count = max(1, len(parts)) if chosen is not None else 1
+    count = max(1, len(parts) if chosen is not None else len(steps))
     step_s = window_ns * 1e-9 / count
     model_flops = (hardware_flops - again_flops) / count
     if peak is None:
@@ -108,7 +108,8 @@ def _windows(
 ) -> tuple[Int64s, Int64s, NDArray[np.bool_] | None]:
     """Device windows, and which steps they are of; of the whole trace None."""
     chosen = seen.has_window & steps.is_complete
-    if steps.source != "whole trace" and chosen.any():
+    chosen[np.flatnonzero(seen.has_window)[-1:]] = False  # it ends with its last event: its closing idle time is unseen
+    if chosen.any():
         return seen.start_ns[chosen], seen.end_ns[chosen], chosen
     start, end = links.start_ns[cover.work].min(), links.end_ns[cover.work].max()
     return np.array([start], dtype=np.int64), np.array([end], dtype=np.int64), None

@@ -6,7 +6,7 @@ What a rank does not send it keeps (error feedback) and adds to its next gradien
 """
 
 from .blocks import Int8Hook
-from .hooks import CastHook, GradientHook, TopKHook
+from .hooks import CastHook, GradientHook, TopKHook, WarmUpHook
 from .low_rank import LowRankHook
 from .methods import METHODS, hooks_of, make_hook, register
 
@@ -17,6 +17,7 @@ __all__ = [
     "Int8Hook",
     "LowRankHook",
     "TopKHook",
+    "WarmUpHook",
     "hooks_of",
     "make_hook",
     "register",

@@ -40,6 +40,11 @@ class GradientHook:
         future is not."""
 
     @property
+    def is_late(self) -> bool:
+        """Whether what was sent last holds elements of earlier steps' gradients."""
+        return False
+
+    @property
     def world_size(self) -> int:
         return dist.get_world_size(self.group)
 
@@ -94,6 +99,48 @@ class CastHook(GradientHook):
         return after(self.work, lambda: buffer.copy_(short))
 
 
+class WarmUpHook(GradientHook):
+    """Another hook that begins late: the first ``steps`` exchanges are bf16's, which keeps nothing.
+
+    Ranks exchange alike, so all of them begin with the same one; a checkpoint holds how many were made.
+    """
+
+    def __init__(self, later: GradientHook, steps: int) -> None:
+        super().__init__()
+        self.later, self.steps = later, steps
+        self._first = CastHook(torch.bfloat16)
+        self._active: GradientHook = self._first
+        self._count = 0
+
+    @property
+    def is_late(self) -> bool:
+        return self._active.is_late
+
+    def describe(self) -> str:
+        return f"{self.later.describe()}; the first {self.steps} exchanges in bf16"
+
+    def send(self, bucket: Bucket) -> Any:
+        self._active = self._first if self._count < self.steps else self.later
+        self._active.names, self._active.group = self.names, self.group
+        self._count += bucket.is_last()
+        sent = self._active.send(bucket)
+        self.work = self._active.work
+        return sent
+
+    def kept_state(self) -> dict[str, Any]:
+        self.later.names = self.names
+        return {"count": self._count, "later": self.later.state_dict()}
+
+    def load_kept_state(self, state: Mapping[str, Any]) -> None:
+        self.later.names = self.names
+        self.later.load_state_dict(state["later"])
+        self._count = int(state["count"])
+
+    def forget(self) -> None:
+        self.later.forget()
+        self._count = 0
+
+
 class TopKHook(GradientHook):
     """The largest elements of each parameter's gradient, with their indices; the rest is kept for later steps.
 
@@ -114,6 +161,10 @@ class TopKHook(GradientHook):
         self.ratio, self.momentum = ratio, momentum
         self._unsent, self._velocity = Residuals(), Residuals()
         self._step = 0
+
+    @property
+    def is_late(self) -> bool:
+        return True
 
     def describe(self) -> str:
         return f"{self.ratio:.3g} of the elements with their indices, the rest is kept"

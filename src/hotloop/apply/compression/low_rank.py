@@ -34,6 +34,10 @@ class LowRankHook(GradientHook):
         """By id of the parameter: the right factor of the last step, [m, rank], where this one begins."""
         self._waiting: list[_LowRankBucket] = []
 
+    @property
+    def is_late(self) -> bool:
+        return True
+
     def describe(self) -> str:
         return f"matrices as two of rank {self.rank}, the rest is kept"
 

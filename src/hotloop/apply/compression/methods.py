@@ -9,7 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from .blocks import Int8Hook
-from .hooks import CastHook, GradientHook, TopKHook
+from .hooks import CastHook, GradientHook, TopKHook, WarmUpHook
 from .low_rank import LowRankHook
 
 _MAKERS: Mapping[str, Callable[..., GradientHook]] = {
@@ -22,11 +22,16 @@ _MAKERS: Mapping[str, Callable[..., GradientHook]] = {
 METHODS = tuple(_MAKERS)
 
 
-def make_hook(method: str, *, ratio: float = 0.01, momentum: float = 0.0, rank: int = 4) -> GradientHook:
-    """The hook of that name, one of METHODS. Raises ValueError for another."""
+def make_hook(
+    method: str, *, ratio: float = 0.01, momentum: float = 0.0, rank: int = 4, warm_up_steps: int = 0
+) -> GradientHook:
+    """The hook of that name, one of METHODS, after so many exchanges in bf16. Raises ValueError for any other."""
     if method not in _MAKERS:
         raise ValueError(f"method is {method!r}: choose one of {', '.join(METHODS)}")
-    return _MAKERS[method](ratio=ratio, momentum=momentum, rank=rank)
+    if warm_up_steps < 0:
+        raise ValueError(f"warm_up_steps is {warm_up_steps}: choose 0 or more")
+    hook = _MAKERS[method](ratio=ratio, momentum=momentum, rank=rank)
+    return WarmUpHook(hook, warm_up_steps) if warm_up_steps > 0 else hook
 
 
 def register(model: Any, hook: GradientHook) -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hotloop.apply.method_settings import why_unread
+from hotloop.apply.method_settings import COMPRESSION_NEEDS, why_unread
 from hotloop.core.errors import UsageError
 
 from .hooks import GradientHook
@@ -21,10 +21,11 @@ class CompressedDDP(DistributedDataParallel):
 
         model = hotloop.CompressedDDP(model, method="topk", ratio=0.01)
 
-    ``method``: bf16, fp16, int8, topk (``ratio`` 0.01, ``momentum`` 0) or powersgd (``rank`` 4). Every other argument
-    is DistributedDataParallel's. ``model.compression`` says what was done; on one rank nothing is sent, and no hook is
-    registered. A checkpoint needs ``compression_state()`` of each rank beside the model's state to resume bit for bit;
-    hotloop's Trainer keeps it by itself.
+    ``method``: bf16, fp16, int8, topk (``ratio`` 0.01, ``momentum`` 0) or powersgd (``rank`` 4); the last two may begin
+    after ``warm_up_steps`` in bf16. Beside topk, use Adam with ``betas=(0, 0.999)``, or SGD without momentum and its
+    momentum here. Every other argument is DistributedDataParallel's. ``model.compression`` says what was done; on one
+    rank nothing is sent, and no hook is registered. A checkpoint needs ``compression_state()`` of each rank beside the
+    model's state to resume bit for bit; hotloop's Trainer keeps it by itself.
 
     Raises UsageError for an unknown method, settings that are impossible or of another method, gradients other than
     float32, and where torch.distributed is not initialised.
@@ -38,15 +39,16 @@ class CompressedDDP(DistributedDataParallel):
         ratio: float | None = None,
         momentum: float | None = None,
         rank: int | None = None,
+        warm_up_steps: int | None = None,
         **arguments: Any,
     ) -> None:
-        named = {"ratio": ratio, "momentum": momentum, "rank": rank}
+        named = {"ratio": ratio, "momentum": momentum, "rank": rank, "warm_up_steps": warm_up_steps}
         given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
         try:
             hook = make_hook(method, **given)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        unread = why_unread(method, given)
+        unread = why_unread(COMPRESSION_NEEDS, {"method": method}, given)
         if unread is not None:
             raise UsageError(unread)
         dtypes = {str(one.dtype) for one in module.parameters() if one.requires_grad}

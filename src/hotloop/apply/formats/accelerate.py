@@ -7,7 +7,7 @@ from typing import Any
 
 from hotloop.apply.foreign import (
     Chosen,
-    Exported,
+    ForeignConfig,
     Format,
     Proposal,
     Read,
@@ -30,7 +30,7 @@ COMPILE = {
 FSDP = {"reshard_after_forward": "fsdp_reshard_after_forward", "cpu_offload": "fsdp_offload_params"}
 
 
-def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exported:
+def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> ForeignConfig:
     content: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "NO"}
     arguments = take_code_arguments(chosen)
     accelerator: dict[str, Any] = {}
@@ -69,7 +69,7 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
     if batch_size is not None:
         arguments.setdefault("DataLoader", {})["batch_size"] = batch_size
     arguments["Accelerator"] = accelerator
-    return Exported(format="accelerate", text=to_yaml(content), arguments=arguments, warnings=tuple(warnings))
+    return ForeignConfig(format="accelerate", text=to_yaml(content), arguments=arguments, warnings=tuple(warnings))
 
 
 def read(content: Mapping[str, Any]) -> Read:

@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.apply.foreign import Chosen, Exported, Format, Proposal, Read, leave_out, positive, table
+from hotloop.apply.foreign import Chosen, ForeignConfig, Format, Proposal, Read, leave_out, positive, table
 from hotloop.apply.foreign import take_code_arguments as take_code
 
 AUTOCAST = {"bf16-autocast": "bfloat16", "fp16-autocast": "float16"}
 
 
-def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exported:
+def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> ForeignConfig:
     content: dict[str, Any] = {}
     warnings = []
     if batch_size is not None:
@@ -44,7 +44,7 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
         content["zero_optimization"] = {"stage": 1}
     arguments = take_code(chosen)
     text = json.dumps(content, indent=2) + "\n"
-    return Exported(format="deepspeed", text=text, arguments=arguments, warnings=tuple(warnings))
+    return ForeignConfig(format="deepspeed", text=text, arguments=arguments, warnings=tuple(warnings))
 
 
 def read(content: Mapping[str, Any]) -> Read:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hotloop.apply.foreign import (
     Chosen,
-    Exported,
+    ForeignConfig,
     Format,
     Proposal,
     Read,
@@ -25,7 +25,7 @@ WHOLE = "bf16-true"
 OTHER_NAMES = {"bf16": "bf16-autocast", "16": "fp16-autocast", "16-mixed": "fp16-autocast"}
 
 
-def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exported:
+def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> ForeignConfig:
     arguments = take_code_arguments(chosen)
     trainer: dict[str, Any] = {}
     warnings = []
@@ -61,7 +61,7 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
         arguments.setdefault("DataLoader", {})["batch_size"] = batch_size
     arguments["Trainer"] = trainer
     text = json.dumps(trainer, indent=2) + "\n"
-    return Exported(format="lightning", text=text, arguments=arguments, warnings=tuple(warnings))
+    return ForeignConfig(format="lightning", text=text, arguments=arguments, warnings=tuple(warnings))
 
 
 def read(content: Mapping[str, Any]) -> Read:

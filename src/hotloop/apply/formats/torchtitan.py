@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hotloop.apply.foreign import Chosen, Exported, Format, is_plain_bf16, take_code_arguments
+from hotloop.apply.foreign import Chosen, ForeignConfig, Format, is_plain_bf16, take_code_arguments
 
 DTYPES = ("bfloat16", "float32")
 
 
-def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exported:
+def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> ForeignConfig:
     """torchtitan's own defaults are choices too (bfloat16, selective recomputation, a fused optimizer): every section
     that a technique speaks of is written out, so that what the strategy does not choose is off."""
     autocast = chosen.take("bf16-autocast") is not None
@@ -88,7 +88,7 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
         for name, keys in sections.items()
         if keys
     )
-    return Exported(format="torchtitan", text=text, arguments=code, warnings=tuple(warnings))
+    return ForeignConfig(format="torchtitan", text=text, arguments=code, warnings=tuple(warnings))
 
 
 FORMAT = Format(id="torchtitan", syntax="toml", write=write, read=None)

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.apply.foreign import Chosen, Exported, Format, Proposal, Read, leave_out, positive, show, table, to_yaml
+from hotloop.apply.foreign import (
+    Chosen,
+    ForeignConfig,
+    Format,
+    Proposal,
+    Read,
+    leave_out,
+    positive,
+    show,
+    table,
+    to_yaml,
+)
 
 DTYPES = {
     "bf16": "bf16-autocast",
@@ -16,7 +27,7 @@ DTYPES = {
 FULL = (None, "fp32", "float32")
 
 
-def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exported:
+def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> ForeignConfig:
     block: dict[str, Any] = {"dtype": "float32"}
     for dtype in ("bfloat16", "float16"):
         if chosen.take(DTYPES[dtype]) is not None:
@@ -28,7 +39,7 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> Exp
     if "num_workers" in chosen.look("loader-workers"):
         settings = chosen.take("loader-workers") or {}
         block |= {key: settings.pop(key) for key in ("num_workers", "prefetch_factor") if key in settings}
-    return Exported(format="training", text=to_yaml({"training": block}))
+    return ForeignConfig(format="training", text=to_yaml({"training": block}))
 
 
 def read(content: Mapping[str, Any]) -> Read:

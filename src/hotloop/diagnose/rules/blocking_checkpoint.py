@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Fix, saving_of_removal
+from hotloop.core.findings import Finding, Fix, Skipped, saving_of_removal
 from hotloop.core.rules import rule
 from hotloop.diagnose.aftermath import aftermath_ns
-from hotloop.diagnose.checkpoints import saving_rank
+from hotloop.diagnose.checkpoints import most_saving_rank, saving_rank
 from hotloop.diagnose.lines import SAVING, places, time_between_phases
 from hotloop.diagnose.measured import known_count
 from hotloop.diagnose.thresholds import recurs_unevenly, steps_between
 from hotloop.diagnose.wording import format_interval, format_share, format_time
 
+UNJUDGED_RATIO = 0.10
+"""From this share of the steps on, saves that are too few or too uneven to be judged are told as such."""
+
 
 @rule("blocking-checkpoint", "the training loop waits while a checkpoint is written")
-def blocking_checkpoint(analysis: Analysis) -> Finding | None:
+def blocking_checkpoint(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
     Measures the time that training steps spend in `torch.save` and similar functions.
 
@@ -25,9 +28,10 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
     ranks, the others wait for the one that saves.
 
     ## How to tell
-    The phase `checkpoint` takes a material part of the run. The finding reports how long a save takes and how often it
-    happens. The cost includes slower computation after a save (colder caches, pages returned to the system, disk writes
-    that continue), compared with steps far from one.
+    The phase `checkpoint` takes a material part of the run. Each save is timed by itself, so saves that recur are
+    judged by their own spread, however uneven the steps between them are; of a single save, the steps' noise decides.
+    The finding reports how long a save takes and how often it happens. The cost includes slower computation after a
+    save (colder caches, pages returned to the system, disk writes that continue), compared with steps far from one.
 
     ## What to do
     Save asynchronously: copy the state to pinned or shared memory inside the step, and write it from a thread or a
@@ -41,7 +45,13 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | None:
     """
     rank = saving_rank(analysis)
     if rank is None:
-        return None
+        share = most_saving_rank(analysis).breakdown.share("checkpoint")
+        if share < UNJUDGED_RATIO:
+            return None
+        return Skipped(
+            reason=f"saving took {format_share(share)} of the steps, but with so few or so uneven saves their noise is "
+            "as large; record more steps"
+        )
     written_ratio = min(1.0, rank.breakdown.share("checkpoint"))
     beside = time_between_phases(rank, SAVING)
     stopped_ns = float(rank.breakdown.mean_ns("checkpoint")) + beside.mean_ns

@@ -9,7 +9,7 @@ from hotloop.core.findings import Basis, Finding, Fix, Skipped, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import VALIDATING, places_in_loop, time_between_phases
 from hotloop.diagnose.measured import known_count
-from hotloop.diagnose.thresholds import recurs_unevenly, steps_between, threshold_ratio
+from hotloop.diagnose.thresholds import recurs_unevenly, steps_between
 from hotloop.diagnose.wording import format_interval, format_share, format_time
 
 FLOOR_RATIO = 0.10
@@ -48,7 +48,7 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     in_phase_ns, beside = rank.breakdown.mean_ns("validation"), time_between_phases(rank, VALIDATING)
     mean_ns = in_phase_ns + beside.mean_ns
     cost_ratio = min(1.0, rank.breakdown.share("validation") + beside.mean_ns / max(1.0, rank.step_mean_ns))
-    if cost_ratio < threshold_ratio(rank, floor_ratio=FLOOR_RATIO, judged_fields=("nograd_ns", "burst_input_ns")):
+    if cost_ratio < FLOOR_RATIO:
         return None
     per_step = known_count(rank, "validations")
     seen = per_step * rank.steady_count

@@ -230,14 +230,14 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
     lacks_cores = (cores.all - cores.own) * compute_ns < 0.5 * work.cpu_ns
     draws = draws_random(rank, loader)
     same = before_draws_ratio(rank) if draws else 1.0
-    saving, fix = _forecast(rank, loader, work, overlap, cost_ratio, cause, lacks_cores, draws, same)
+    # Workers that wait for storage need no core of their own.
+    none_free = not waits_for_storage(work) and (cores.all - cores.busy) * compute_ns < 0.5 * work.cpu_ns
+    saving, fix = _forecast(rank, loader, work, overlap, cost_ratio, cause, lacks_cores, none_free, draws, same)
     title = f"{who} waits {format_time(wait_ns)} ({format_share(cost_ratio)}) for the next batch"
     if restarts_ns > 0:
         title += f", plus {format_share(restarts_ns / rank.step_mean_ns)} for restarting workers"
     title += ": " + _describe_cause(cause, loader, work, compute_ns, batches)
-    # Workers that wait for storage need no core of their own.
-    needs_core = not waits_for_storage(work)
-    if fix.technique == "loader-workers" and needs_core and (cores.all - cores.busy) * compute_ns < 0.5 * work.cpu_ns:
+    if fix.technique == "loader-workers" and none_free:
         alone = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores.all, busy=cores.own)
         saving = _without_a_free_core(saving, rank, alone, cost_ratio)
         if not _has_fewer_workers(fix, loader):
@@ -387,6 +387,7 @@ def _forecast(
     cost_ratio: float,
     cause: str,
     lacks_cores: bool,
+    none_free: bool,
     draws: bool | None,
     same: float | None,
 ) -> tuple[Saving, Fix]:
@@ -409,14 +410,16 @@ def _forecast(
                 },
             ),
         )
-    if mid < 0.4 * cost_ratio and lacks_cores and not _is_prepared(rank, work):
+    may_keep = draws is False and cause != "slow-collate" and (_epochs(loader) or 0.0) >= LEAST_EPOCHS
+    has_to_shrink = (mid < 0.4 * cost_ratio and lacks_cores) or (none_free and may_keep)
+    if has_to_shrink and not _is_prepared(rank, work):
         # No free core would do the work beside the computation: it has to become less. What is left of a sample that
         # was prepared ahead is a copy; augmentation at random cannot be prepared.
         fix = Fix(technique="precompute-samples", numerics=Numerics.EXACT if draws is False else None)
         if not same:  # not known which part of a sample comes before its random part
             return saving_within(cost_ratio, low, max(low, 0.4 * cost_ratio), cost_ratio, Basis.RULE_OF_THUMB), fix
         sure, likely = (max(low, part * same * cost_ratio) for part in (PREPARED_LOW_RATIO, PREPARED_MID_RATIO))
-        if draws is False and cause != "slow-collate" and (_epochs(loader) or 0.0) >= LEAST_EPOCHS:
+        if may_keep:
             found = _found_ratio(rank, loader) * _fetch_ratio(loader)
             kept = saving_within(cost_ratio, found * sure, found * likely, found * cost_ratio, Basis.SIMULATED)
             return kept, Fix(technique="cache-samples")

@@ -8,7 +8,7 @@ from hotloop.core.analysis import Analysis, MemoryFailure, RankAnalysis
 from hotloop.core.findings import Finding, Severity, Value
 from hotloop.core.rules import rule
 from hotloop.diagnose.memory_remedies import (
-    Situation,
+    MemorySituation,
     describe_held,
     describe_remedies,
     describe_situation,
@@ -51,7 +51,7 @@ def out_of_memory(analysis: Analysis) -> tuple[Finding, ...]:
 
 
 def describe_failures(
-    failures: Sequence[MemoryFailure], analysis: Analysis | None = None, known: Situation | None = None
+    failures: Sequence[MemoryFailure], analysis: Analysis | None = None, known: MemorySituation | None = None
 ) -> tuple[Finding, ...]:
     """One finding for all of them, of the process that held most; ``analysis`` is None when no step was completed.
 
@@ -101,7 +101,7 @@ def _describe_near(analysis: Analysis) -> Finding | None:
     )
 
 
-def _when(rank: RankAnalysis | None, known: Situation | None) -> str:
+def _when(rank: RankAnalysis | None, known: MemorySituation | None) -> str:
     if rank is not None:
         return f" after {rank.steps:,} step{'s' * (rank.steps != 1)}"
     return "" if known is not None else " before completing its first step"

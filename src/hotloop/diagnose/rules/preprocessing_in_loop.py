@@ -21,6 +21,8 @@ from hotloop.diagnose.lines import (
     time_of_batches_after_acting,
     time_of_kinds,
     time_of_other_kinds,
+    time_of_prefetching,
+    time_of_unclear_batches,
 )
 from hotloop.diagnose.loading import (
     PREPARED_MID_RATIO,
@@ -39,6 +41,9 @@ HIDDEN_NS = 1_000_000
 """A gap behind bookkeeping that is at least so long is worth a line, although nobody can say what fills it."""
 GAPS_WITHOUT_LOADER = ("other_ns", "after_backward_ns")
 """Where a loop without a DataLoader makes its batch: before the first forward, or between two micro-batches."""
+BEFORE_BACKWARD = "after_forward_ns"
+"""Between forward and backward, where a loop may fetch its next batch. The loss is computed there too, so only lines
+whose statement makes the next step's batch count."""
 AFTER_ACTING = "after_nograd_ns"
 """And after a forward without gradients, where a replay buffer is read once an agent has acted."""
 
@@ -47,7 +52,8 @@ AFTER_ACTING = "after_nograd_ns"
 def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
     Measures the Python work between the arrival of a batch and its forward pass: tokenising, padding, augmenting,
-    converting. In a loop without a DataLoader (`get_batch()`), measures the lines that make the batch.
+    converting. In a loop without a DataLoader (`get_batch()`), measures the lines that make the batch, wherever in the
+    step they are: before the forward, after the backward, or between the two, for the next step.
 
     ## Why it costs
     Nothing trains while this code runs in the loop body. In DataLoader workers, the same code would prepare the next
@@ -55,7 +61,9 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
 
     ## How to tell
     The gap between the last batch and the forward is a substantial part of the step, and stack samples there show your
-    own lines (listed in the finding), which neither log nor handle weights.
+    own lines (listed in the finding), which neither log nor handle weights. The loss and metrics are computed between
+    forward and backward, too. A line there counts only if the loop's source shows that its statement makes what the
+    next forward reads, from nothing that this one gave.
 
     ## What to do
     Move these lines into the data set's `__getitem__` or into `collate_fn` and give the DataLoader workers, or prepare
@@ -67,7 +75,9 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     Work that needs the model (hard-example mining, self-play) cannot move into a worker. Augmentation that runs on the
     accelerator on purpose belongs in the loop. A forward written as plain functions, without any module call, looks
     like a gap and is not judged. If all samples of the gap lie on `optimizer.zero_grad()` or the like, they may hide a
-    few milliseconds of Python code before that line: the severity is info, and the low forecast is zero.
+    few milliseconds of Python code before that line: the severity is info, and the low forecast is zero. The same holds
+    if a function that is called like `next_batch` runs between forward and backward and the source does not show what
+    it gives to whom (an attribute, a queue).
     """
     rank = max(analysis.ranks, key=lambda one: _gap_ns(one) / max(1.0, one.step_mean_ns))
     if known_count(rank, "forwards") <= 0:
@@ -75,10 +85,14 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
             reason="no module was called in a step, so preparing a batch cannot be distinguished from computing with "
             "it",
         )
-    threshold = threshold_ratio(rank, floor_ratio=FLOOR_RATIO, judged_fields=("after_input_ns", "other_ns"))
+    threshold = threshold_ratio(
+        rank, floor_ratio=FLOOR_RATIO, judged_fields=("after_input_ns", "other_ns", BEFORE_BACKWARD)
+    )
     if rank.step_mean_ns <= 0 or _gap_ns(rank) / rank.step_mean_ns < threshold:
         return None
-    if not any(rank.lines.get(name) for name in ("after_input_ns", *GAPS_WITHOUT_LOADER, AFTER_ACTING)):
+    if not any(
+        rank.lines.get(name) for name in ("after_input_ns", *GAPS_WITHOUT_LOADER, BEFORE_BACKWARD, AFTER_ACTING)
+    ):
         return Skipped(
             reason=f"{format_share(_gap_ns(rank) / rank.step_mean_ns)} of the step passes between batch and forward, "
             "but there are too few stack samples to show in which lines",
@@ -86,7 +100,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     work = _preparation(rank)
     cost_ratio = min(1.0, work.mean_ns / rank.step_mean_ns)
     if cost_ratio < threshold or not work.lines:
-        return _hidden_behind_bookkeeping(analysis, rank)
+        return _hidden_behind_bookkeeping(rank) if _has_loader(rank) else _unclear_batches(rank)
     line = work.lines[0]
     return Finding(
         title=f"preparing the batch in the loop body takes {format_time(work.mean_ns)} ({format_share(cost_ratio)}) of "
@@ -109,7 +123,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     )
 
 
-def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Finding | None:
+def _hidden_behind_bookkeeping(rank: RankAnalysis) -> Finding | None:
     """A gap whose samples all lie on a line such as ``optimizer.zero_grad()``, taken inside the training.
 
     That sampler is a thread and waits for the interpreter's lock: Python code that holds it for less than its switch
@@ -117,17 +131,36 @@ def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Findin
     (``late_ratio`` is the share of such samples). Where longer code lost the lock, such samples were counted there
     already. So the time may belong to what stands before the line, or to the line itself: at most info.
     """
-    if not _has_loader(rank):
-        return None
     found = time_of_kinds(rank, "after_input_ns", BOOKKEEPING)
     cost_ratio = min(1.0, found.mean_ns / rank.step_mean_ns)
     if cost_ratio < HIDDEN_RATIO or found.mean_ns < HIDDEN_NS or not found.lines or not found.lines[0].late_ratio:
         return None
     line = found.lines[0]
     what = _describe_line(line.where.function, line.text)
+    title = (
+        f"{format_time(found.mean_ns)} ({format_share(cost_ratio)}) of every step passes between batch and "
+        f"forward, in Python code before {what} or in that line: stack samples cannot tell which"
+    )
+    return _in_doubt(rank, found, cost_ratio, title, has_loader=True)
+
+
+def _unclear_batches(rank: RankAnalysis) -> Finding | None:
+    """Functions between forward and backward that look like making a batch, where the source shows no more: info."""
+    found = time_of_unclear_batches(rank)
+    cost_ratio = min(1.0, found.mean_ns / rank.step_mean_ns)
+    if cost_ratio < HIDDEN_RATIO or found.mean_ns < HIDDEN_NS:
+        return None
+    line = found.lines[0]
+    title = (
+        f"{format_time(found.mean_ns)} ({format_share(cost_ratio)}) of every step passes between forward and backward "
+        f"in what may be making the next batch: {_describe_line(line.where.function, line.text)}"
+    )
+    return _in_doubt(rank, found, cost_ratio, title, has_loader=False)
+
+
+def _in_doubt(rank: RankAnalysis, found: FieldShare, cost_ratio: float, title: str, *, has_loader: bool) -> Finding:
     return Finding(
-        title=f"{format_time(found.mean_ns)} ({format_share(cost_ratio)}) of every step passes between batch and "
-        f"forward, in Python code before {what} or in that line: stack samples cannot tell which",
+        title=title,
         phase="other",
         cost_ns=round(found.mean_ns),
         time_ns={"other": round(found.mean_ns)},
@@ -135,8 +168,8 @@ def _hidden_behind_bookkeeping(analysis: Analysis, rank: RankAnalysis) -> Findin
         saving=saving_within(cost_ratio, 0.0, cost_ratio / 2, cost_ratio, Basis.RULE_OF_THUMB),
         evidence={
             "samples": found.samples_count,
-            "late_ratio": round(line.late_ratio, 2),
-            "has_loader": True,
+            "late_ratio": round(found.lines[0].late_ratio, 2),
+            "has_loader": has_loader,
             "cores": rank.cores,
         },
         where=places(found.lines),
@@ -150,7 +183,7 @@ def _has_loader(rank: RankAnalysis) -> bool:
 
 def _gap_ns(rank: RankAnalysis) -> float:
     """The time in which preparation can hide, per step."""
-    names = ("after_input_ns",) if _has_loader(rank) else (*GAPS_WITHOUT_LOADER, AFTER_ACTING)
+    names = ("after_input_ns",) if _has_loader(rank) else (*GAPS_WITHOUT_LOADER, BEFORE_BACKWARD, AFTER_ACTING)
     return sum(own_ns(rank, name) for name in names)
 
 
@@ -160,7 +193,7 @@ def _preparation(rank: RankAnalysis) -> FieldShare:
         others = (LOGGING, WEIGHTS, COLLECTING, BOOKKEEPING, SAVING, VALIDATING)
         return time_of_other_kinds(rank, "after_input_ns", *others)
     parts = [time_of_kinds(rank, name, BATCH) for name in GAPS_WITHOUT_LOADER]
-    return add_shares(*parts, time_of_batches_after_acting(rank))
+    return add_shares(*parts, time_of_prefetching(rank), time_of_batches_after_acting(rank))
 
 
 def _forecast(rank: RankAnalysis, work: FieldShare, cost_ratio: float) -> Saving:

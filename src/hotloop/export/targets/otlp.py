@@ -17,7 +17,9 @@ from hotloop.export.target import Sender, SendFailed, Target
 
 ENDPOINT, METRICS_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 HEADERS, METRICS_HEADERS = "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"
-CERTIFICATE, TIMEOUT = "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_TIMEOUT"
+CERTIFICATES = ("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE")
+TIMEOUTS = ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 SERVICE_NAME, RESOURCE_ATTRIBUTES = "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"
 DEFAULT_ENDPOINT = "http://localhost:4318"
 CUMULATIVE = 2
@@ -80,18 +82,30 @@ def open_otlp(where: str, variables: Mapping[str, str]) -> Sender:
     """``where`` is a base URL, as OTEL_EXPORTER_OTLP_ENDPOINT, and goes before the variables."""
     if where:
         url, source = _join(where), "what stands behind --export otlp="
-    elif METRICS_ENDPOINT in variables:
+    elif variables.get(METRICS_ENDPOINT):  # empty is as if it were not there
         url, source = variables[METRICS_ENDPOINT], METRICS_ENDPOINT
     else:
         url, source = _join(variables.get(ENDPOINT) or DEFAULT_ENDPOINT), ENDPOINT
-    cafile = variables.get(CERTIFICATE)
-    timeout_ms = variables.get(TIMEOUT, "")
-    timeout_s = min(int(timeout_ms) / 1000, TIMEOUT_S) if timeout_ms.isdecimal() and int(timeout_ms) else TIMEOUT_S
+    cafile = next((variables[name] for name in CERTIFICATES if variables.get(name)), None)
+    timeout_s = min(
+        TIMEOUT_S, next((s for name in TIMEOUTS if (s := _read_ms(variables, name)) is not None), TIMEOUT_S)
+    )
     headers = {name.lower(): value for key in (HEADERS, METRICS_HEADERS) for name, value in _read_pairs(variables, key)}
     resource = {"host.name": socket.gethostname(), **dict(_read_pairs(variables, RESOURCE_ATTRIBUTES))}
     service = variables.get(SERVICE_NAME) or resource.get("service.name") or "hotloop"
     poster = Poster(check_url(url, source), cafile=cafile, timeout_s=timeout_s)
     return _Collector(poster, headers, {**resource, "service.name": service})
+
+
+def read_interval_s(variables: Mapping[str, str]) -> float | None:
+    """OTEL_METRIC_EXPORT_INTERVAL. Without it the default of hotloop counts, not the minute of OpenTelemetry's SDKs."""
+    return _read_ms(variables, INTERVAL)
+
+
+def _read_ms(variables: Mapping[str, str], name: str) -> float | None:
+    """Milliseconds as seconds; what is no positive whole number is as if it were not there."""
+    text = variables.get(name, "").strip()
+    return int(text) / 1000 if text.isdecimal() and 0 < int(text) < 1 << 40 else None
 
 
 def _join(base: str) -> str:
@@ -114,4 +128,5 @@ TARGET = Target(
     summary="OpenTelemetry: OTLP over HTTP as JSON; OTEL_* variables count",
     where="URL (default: OTEL_EXPORTER_OTLP_ENDPOINT)",
     open=open_otlp,
+    read_interval_s=read_interval_s,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import threading
@@ -13,6 +12,7 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 
 from hotloop.core.errors import UsageError
+from hotloop.core.output_file import open_whole
 from hotloop.export.points import METRICS, Point, Snapshot
 from hotloop.export.target import Sender, SendFailed, Target
 
@@ -63,10 +63,9 @@ class _TextFile:
         self._path = path
 
     def send(self, snapshot: Snapshot) -> None:
-        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")  # the collector reads *.prom
         try:
-            partial.write_text(draw_text(snapshot), encoding="utf-8")
-            partial.replace(self._path)
+            with open_whole(self._path) as file:
+                file.write(draw_text(snapshot).encode())
         except OSError as error:
             raise SendFailed(error.strerror or type(error).__name__, may_retry=True) from None
 

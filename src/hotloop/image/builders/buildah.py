@@ -14,7 +14,7 @@ from pathlib import Path
 from hotloop.core.errors import UsageError
 from hotloop.image import image_tree
 from hotloop.image.builder import Build, Builder, BuiltStep, FoundFile, Source
-from hotloop.image.program import BuildFailed, Limits, Line, Output, run_limited
+from hotloop.image.program import BuildFailed, Limits, Output, ProgramLine, run_limited
 from hotloop.image.workspace import remove_tree
 
 TAG = "localhost/hotloop-image:built"
@@ -158,5 +158,5 @@ def _read_steps(output: Output) -> Iterator[BuiltStep]:
             text=text,
             is_cached=text.upper().startswith("FROM ") or any(line.text.startswith(CACHED) for line in inside),
             duration_ns=end_ns - began_ns,
-            lines=tuple(Line(line.at_ns - began_ns, line.text) for line in inside),
+            lines=tuple(ProgramLine(line.at_ns - began_ns, line.text) for line in inside),
         )

@@ -18,7 +18,7 @@ from hotloop.core.dockerfile import parse_dockerfile
 from hotloop.core.errors import UsageError
 from hotloop.image.builder import Build, Builder, BuiltStep, FoundFile, Source
 from hotloop.image.image_tree import hash_file
-from hotloop.image.program import Limits, Line, Output, run_limited
+from hotloop.image.program import Limits, Output, ProgramLine, run_limited
 
 STEP = re.compile(r"#(\d+) \[(?:(\S+) +)?(\d+)/\d+\] (.*)")
 END = re.compile(r"#(\d+) (?:DONE ([\d.]+)s|CACHED)$")
@@ -127,7 +127,7 @@ def read_build(output: Output, dockerfile: str) -> Build:
     numbers = {stage.name: stage.index for stage in stages if stage.name}
     begun: dict[str, tuple[int, int, str]] = {}
     ended: dict[str, tuple[bool, int]] = {}
-    said: dict[str, list[Line]] = {}
+    said: dict[str, list[ProgramLine]] = {}
     for line in output.lines:
         if step := STEP.fullmatch(line.text):
             name = step[2] or ""
@@ -137,7 +137,7 @@ def read_build(output: Output, dockerfile: str) -> Build:
         elif end := END.fullmatch(line.text):
             ended[end[1]] = (end[2] is None, round(float(end[2] or 0.0) * 1e9))
         elif words := SAID.fullmatch(line.text):
-            said.setdefault(words[1], []).append(Line(round(float(words[2]) * 1e9), words[3]))
+            said.setdefault(words[1], []).append(ProgramLine(round(float(words[2]) * 1e9), words[3]))
     steps = [
         BuiltStep(
             stage=stage,

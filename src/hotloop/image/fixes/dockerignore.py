@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hotloop.core.findings import Skipped
-from hotloop.image.fix import Fix, Rewrite, skip
-from hotloop.image.recipe import Recipe
+from hotloop.image.fix import ImageFix, Rewrite, skip
+from hotloop.image.recipe import BuildRecipe
 
 # fmt: off
 KNOWN = frozenset((
@@ -16,7 +16,7 @@ KNOWN = frozenset((
 ALWAYS = frozenset((".git", ".hg", "__pycache__"))
 
 
-def rewrite(recipe: Recipe) -> Rewrite | Skipped:
+def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
     """Ignores folders that a COPY takes although git ignores them; none whose name the Dockerfile mentions."""
     copied = {path for step in recipe.steps if step.takes_context for path in step.reads}
     folders = {
@@ -36,6 +36,6 @@ def rewrite(recipe: Recipe) -> Rewrite | Skipped:
     return Rewrite(recipe=recipe.with_texts(ignore_text=text + "".join(f"/{name}\n" for name in sorted(found))))
 
 
-FIX = Fix(
+FIX = ImageFix(
     id="dockerignore", title="leave folders that git ignores, and its history, out of the context", rewrite=rewrite
 )

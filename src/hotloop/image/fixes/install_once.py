@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from hotloop.core.findings import Skipped
-from hotloop.image.fix import Fix, Rewrite, find_block, join_blocks, skip, split_blocks
+from hotloop.image.fix import ImageFix, Rewrite, find_block, join_blocks, skip, split_blocks
 from hotloop.image.packages import VALUES, read_pip, split_commands
-from hotloop.image.recipe import Recipe
+from hotloop.image.recipe import BuildRecipe
 
 
-def rewrite(recipe: Recipe) -> Rewrite | Skipped:
+def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
     """Removes each RUN whose pip installs by name only packages that a later step of the build replaced."""
     if recipe.replaced is None:
         return skip("known only once the file was built")
@@ -52,4 +52,4 @@ def canonical_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-FIX = Fix(id="install-once", title="drop an installation that a later one replaces", rewrite=rewrite)
+FIX = ImageFix(id="install-once", title="drop an installation that a later one replaces", rewrite=rewrite)

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotloop.core.findings import Skipped
-from hotloop.image.fix import Block, Fix, Rewrite, find_block, join_blocks, skip, split_blocks
+from hotloop.image.fix import Block, ImageFix, Rewrite, find_block, join_blocks, skip, split_blocks
 from hotloop.image.packages import find_needs, read_requirement_files
-from hotloop.image.recipe import CopiedTexts, Recipe, Step
+from hotloop.image.recipe import BuildRecipe, BuildStep, CopiedTexts
 
 
-def rewrite(recipe: Recipe) -> Rewrite | Skipped:
+def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
     """In each stage, moves the copies of code behind the steps that only install packages, and copies before these what
     they read: requirements files, local packages. Nothing moves across any other RUN."""
     reasons = []
@@ -38,11 +38,11 @@ class Need:
     reads: frozenset[str]
 
 
-def _move_code(recipe: Recipe, steps: Sequence[Step]) -> Recipe | str:
+def _move_code(recipe: BuildRecipe, steps: Sequence[BuildStep]) -> BuildRecipe | str:
     """The recipe with the code copied later in this stage, or why not; empty where nothing is to be moved."""
-    copies: list[Step] = []
+    copies: list[BuildStep] = []
     needs: list[Need] = []
-    last: Step | None = None
+    last: BuildStep | None = None
     for step in steps:
         if step.takes_context:
             copies.append(step)
@@ -71,7 +71,7 @@ def _move_code(recipe: Recipe, steps: Sequence[Step]) -> Recipe | str:
     return recipe.with_texts(text=_place(recipe, moving, last, early))
 
 
-def _find_needs(recipe: Recipe, step: Step, copies: Sequence[Step]) -> list[Need] | None:
+def _find_needs(recipe: BuildRecipe, step: BuildStep, copies: Sequence[BuildStep]) -> list[Need] | None:
     """What a RUN needs of the copied files; None where it may need any of them."""
     paths = find_needs(step.instruction.script, step.workdir)
     if paths is None or step.instruction.heredocs:
@@ -93,7 +93,7 @@ def _find_needs(recipe: Recipe, step: Step, copies: Sequence[Step]) -> list[Need
     return found
 
 
-def _place(recipe: Recipe, moving: Sequence[Step], last: Step, early: Sequence[Need]) -> str:
+def _place(recipe: BuildRecipe, moving: Sequence[BuildStep], last: BuildStep, early: Sequence[Need]) -> str:
     blocks, below = split_blocks(recipe)
     places = [find_block(recipe, step) for step in moving]
     after = find_block(recipe, last)
@@ -116,4 +116,4 @@ def _draw_copy(flags: Sequence[str], sources: Sequence[str], target: str) -> str
     return " ".join(["COPY", *flags, *(words if is_plain else [json.dumps(words)])])
 
 
-FIX = Fix(id="packages-first", title="install packages before the code is copied", rewrite=rewrite)
+FIX = ImageFix(id="packages-first", title="install packages before the code is copied", rewrite=rewrite)

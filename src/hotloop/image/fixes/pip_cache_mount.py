@@ -6,14 +6,14 @@ import re
 from dataclasses import replace
 
 from hotloop.core.findings import Skipped
-from hotloop.image.fix import Fix, Rewrite, find_block, join_blocks, skip, split_blocks
+from hotloop.image.fix import ImageFix, Rewrite, find_block, join_blocks, skip, split_blocks
 from hotloop.image.packages import read_pip, split_commands
-from hotloop.image.recipe import Recipe, Step
+from hotloop.image.recipe import BuildRecipe, BuildStep
 
 TARGET = "/root/.cache/pip"
 
 
-def rewrite(recipe: Recipe) -> Rewrite | Skipped:
+def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
     """Gives each RUN with ``pip install`` a cache mount, and takes ``--no-cache-dir`` away, which would defeat it."""
     blocks, below = split_blocks(recipe)
     reason = "no RUN installs with pip"
@@ -35,12 +35,12 @@ def rewrite(recipe: Recipe) -> Rewrite | Skipped:
     return Rewrite(recipe=recipe.with_texts(text=join_blocks(blocks, below)), caches=(TARGET,))
 
 
-def _uses_pip(step: Step) -> bool:
+def _uses_pip(step: BuildStep) -> bool:
     commands = split_commands(step.instruction.script) or []
     return any(read_pip(words) is not None and words[:2] != ["uv", "pip"] for words in commands)
 
 
-def _refuse(step: Step) -> str | None:
+def _refuse(step: BuildStep) -> str | None:
     line = f"line {step.instruction.first_line}"
     if TARGET in step.cache_mounts or "PIP_CACHE_DIR" in step.variables:
         return f"{line} has a cache of its own"
@@ -53,4 +53,4 @@ def _refuse(step: Step) -> str | None:
     return None
 
 
-FIX = Fix(id="pip-cache-mount", title="keep pip's downloads and built wheels in a cache mount", rewrite=rewrite)
+FIX = ImageFix(id="pip-cache-mount", title="keep pip's downloads and built wheels in a cache mount", rewrite=rewrite)

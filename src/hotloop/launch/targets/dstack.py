@@ -8,13 +8,22 @@ from typing import Any
 from hotloop.core.errors import UsageError
 from hotloop.launch.node_script import assign_script
 from hotloop.launch.request import LaunchRequest
-from hotloop.launch.target import MASTER_PORT, Target, draw_documents, gpu_name, require_gpu, training_environment
+from hotloop.launch.target import (
+    MASTER_PORT,
+    TRAINING_OPTIONS,
+    LaunchTarget,
+    draw_documents,
+    gpu_name,
+    require_gpu,
+    training_environment,
+)
 from hotloop.launch.yaml_text import Noted
 
 
-class Dstack(Target):
+class Dstack(LaunchTarget):
     id = "dstack"
     summary = "a dstack task"
+    takes = TRAINING_OPTIONS | {"gpu", "spot", "image", "volume", "shm"}
     submit = ("dstack", "apply", "--yes", "-f")
     schema = "dstack"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.launch.request import LaunchRequest
-from hotloop.launch.target import Target, draw_documents
+from hotloop.launch.target import LaunchTarget, draw_documents
 from hotloop.launch.yaml_text import Noted, draw_yaml
 
 MEMORY_MARGIN = 1.1
@@ -31,9 +31,10 @@ MIG_PROFILES: dict[str, dict[int, tuple[str, int]]] = {
 """Instances on one GPU -> profile and its memory (GB): https://docs.nvidia.com/datacenter/tesla/mig-user-guide/."""
 
 
-class GpuSharing(Target):
+class GpuSharing(LaunchTarget):
     id = "gpu-sharing"
     summary = "how many such trainings fit on one GPU: configuration of time-slicing, or of MIG with --share mig"
+    takes = frozenset({"plan", "gpu", "run", "share", "name"})
     needs = ("gpu", "gpu_bytes")
     submit = ("kubectl", "create", "-f")
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotloop.launch.pods import describe_failures, describe_layout, describe_metadata, describe_pod
+from hotloop.launch.pods import POD_OPTIONS, describe_failures, describe_layout, describe_metadata, describe_pod
 from hotloop.launch.request import LaunchRequest
-from hotloop.launch.target import MASTER_PORT, Target, draw_documents
+from hotloop.launch.target import MASTER_PORT, LaunchTarget, draw_documents
 from hotloop.launch.yaml_text import Noted
 
 BACKOFF_PER_NODE = 6
 """As many failures as Kubernetes allows a job of one pod by default."""
 
 
-class PlainJob(Target):
+class PlainJob(LaunchTarget):
     id = "job"
     summary = "a Kubernetes Job (batch/v1), with a headless Service for several nodes"
+    takes = POD_OPTIONS
     needs = ("image",)
     submit = ("kubectl", "create", "-f")
     schema = "job"

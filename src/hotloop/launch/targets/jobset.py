@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from hotloop.launch.pods import describe_failures, describe_layout, describe_metadata, describe_pod
+from hotloop.launch.pods import POD_OPTIONS, describe_failures, describe_layout, describe_metadata, describe_pod
 from hotloop.launch.request import LaunchRequest
-from hotloop.launch.target import Target, draw_documents
+from hotloop.launch.target import LaunchTarget, draw_documents
 from hotloop.launch.yaml_text import Noted
 
 MOST_RESTARTS = 6
 
 
-class JobSet(Target):
+class JobSet(LaunchTarget):
     id = "jobset"
     summary = "a JobSet (jobset.x-k8s.io/v1alpha2): all nodes restart together"
+    takes = POD_OPTIONS
     needs = ("image",)
     submit = ("kubectl", "create", "-f")
     schema = "jobset"

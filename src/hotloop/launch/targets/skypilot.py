@@ -7,13 +7,22 @@ from typing import Any
 
 from hotloop.launch.node_script import assign_script
 from hotloop.launch.request import STOPPED_CODE, LaunchRequest
-from hotloop.launch.target import MASTER_PORT, Target, draw_documents, gpu_name, require_gpu, training_environment
+from hotloop.launch.target import (
+    MASTER_PORT,
+    TRAINING_OPTIONS,
+    LaunchTarget,
+    draw_documents,
+    gpu_name,
+    require_gpu,
+    training_environment,
+)
 from hotloop.launch.yaml_text import Noted
 
 
-class SkyPilot(Target):
+class SkyPilot(LaunchTarget):
     id = "skypilot"
     summary = "a SkyPilot task, started as a managed job"
+    takes = TRAINING_OPTIONS | {"gpu", "spot", "image", "volume"}
     submit = ("sky", "jobs", "launch", "--yes")
     schema = "skypilot"
 

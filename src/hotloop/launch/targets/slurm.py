@@ -8,18 +8,30 @@ import shlex
 from hotloop.core.errors import UsageError
 from hotloop.launch.node_script import assign_script
 from hotloop.launch.request import STOPPED_CODE, LaunchRequest, find_core_warning
-from hotloop.launch.target import Target, training_environment
+from hotloop.launch.target import TRAINING_OPTIONS, LaunchTarget, training_environment
 
 FIRST_PORT, PORTS = 10000, 20000
 """Below the ports that Linux gives to outgoing connections."""
+BY_OPTION = {"time": "--time", "cpus-per-task": "--cpus"}
+"""Option of sbatch -> the launcher's own, by which alone it is set. sbatch takes the beginning of a name as well."""
+VALUELESS = frozenset(
+    {"contiguous", "exclusive", "get-user-env", "hold", "ignore-pbs", "nice", "no-kill", "overcommit", "oversubscribe"}
+    | {"quiet", "reboot", "spread-job", "test-only", "use-min-nodes", "verbose", "wait"}
+)
+"""Options of sbatch that need no value: https://slurm.schedmd.com/sbatch.html"""
 PROBE_S = 60
 """For a node to answer."""
+MOST_NOTICE_S = 65_535
+"""That sbatch accepts in --signal."""
+EARLY_S = 30
+"""Between two looks of slurmctld at its jobs' limits: the signal comes at the last look that is in time."""
 
 
-class Slurm(Target):
+class Slurm(LaunchTarget):
     id = "slurm"
     summary = "an sbatch script: torchrun on every node, saves and requeues itself before its time ends"
     suffix = ".sbatch"
+    takes = TRAINING_OPTIONS | {"gpu", "time", "slurm_option"}
     submit = ("sbatch",)
 
     def find_warnings(self, request: LaunchRequest) -> tuple[str, ...]:
@@ -44,7 +56,43 @@ class Slurm(Target):
         )
 
 
+def read_time_s(text: str) -> int | None:
+    """sbatch's --time in seconds, rounded up to whole minutes as Slurm does; None for 0, no limit. Raises UsageError.
+
+    >>> [read_time_s(text) for text in ("90", "1:30", "24:00:00", "2-12", "1-0:30", "0")]
+    [5400, 120, 86400, 216000, 88200, None]
+    """
+    found = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", text)
+    if found is None:
+        raise UsageError(f"--time {text}: give minutes, hours:minutes:seconds or days-hours, such as 24:00:00")
+    days, *rest = found.groups()
+    first, second, third = (int(one or 0) for one in rest)
+    begins_with_hours = days is not None or rest[2] is not None
+    seconds = first * 3600 + second * 60 + third if begins_with_hours else first * 60 + second
+    return -(-(int(days or 0) * 86_400 + seconds) // 60) * 60 or None
+
+
+def _check_notice(request: LaunchRequest) -> None:
+    """Raises UsageError where the training would be asked to stop before it gets on, so start and stop for ever.
+
+    A start reads the checkpoint, which takes about as long as to save it, and makes a step: the notice's own formula.
+    So it needs as long before the signal as after it.
+    """
+    notice_s, why = request.notice_s, request.notice_reason
+    if notice_s > MOST_NOTICE_S:
+        raise UsageError(f"Slurm signals at most {MOST_NOTICE_S} s before the end, too late for this save: {why}")
+    time_s = None if request.time is None else read_time_s(request.time)
+    least_s = 2 * notice_s + EARLY_S
+    if time_s is not None and time_s < least_s:
+        raise UsageError(
+            f"--time {request.time} ({time_s} s): the signal to save comes {notice_s} s before the end, so every start "
+            f"would stop before the training gets on ({why}); give --time {-(-least_s // 60)} (minutes) or more, or a "
+            "shorter save by --save-s"
+        )
+
+
 def _directives(request: LaunchRequest) -> list[str]:
+    _check_notice(request)
     options: list[tuple[str, str | None]] = [
         (f"job-name={request.name}", None),
         (f"nodes={request.nodes}", None),
@@ -74,19 +122,36 @@ def _directives(request: LaunchRequest) -> list[str]:
             "limits such as that of locked memory (pinned buffers) are the node's, not the login shell's",
         ),
     ]
-    own = {option.partition("=")[0] for option, _ in options}
+    own = {option.partition("=")[0] for option, _ in options} | set(BY_OPTION)
     for given in request.slurm_options:
-        name = given.partition("=")[0]
-        if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or "\n" in given:
+        name, equals, value = given.partition("=")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             raise UsageError(f"--slurm-option {given}: give NAME=VALUE with the long name, such as partition=gpu")
-        if name in own:
-            raise UsageError(f"--slurm-option {given}: the script sets {name} itself")
+        taken = next((one for one in sorted(own) if one.startswith(name.removeprefix("no-"))), None)
+        if taken is not None:
+            instead = f", by {BY_OPTION[taken]}" if taken in BY_OPTION else ""
+            raise UsageError(f"--slurm-option {given}: the script sets {taken} itself{instead}")
+        if not value and (equals or name not in VALUELESS):
+            raise UsageError(f"--slurm-option {given}: {name} needs a value, such as partition=gpu")
         options.append((given, None))
     lines = []
     for option, why in options:
         lines += [f"# {line}" for line in (why or "").splitlines()]
-        lines.append(f"#SBATCH --{option}")
+        lines.append(f"#SBATCH --{_quote(option)}")
     return lines
+
+
+def _quote(option: str) -> str:
+    r"""As sbatch reads it, which splits a line at blanks and takes # for a comment, unless they are quoted.
+
+    >>> print(_quote("comment=#1 \"a\""), _quote("partition=gpu"))
+    comment="#1 \"a\"" partition=gpu
+    """
+    name, _, value = option.partition("=")
+    if not re.search(r"[\s\"'\\#]", value):
+        return option
+    escaped = re.sub(r'(["\\])', r"\\\1", value)
+    return f'{name}="{escaped}"'
 
 
 def _environment(request: LaunchRequest) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hotloop.launch.pods import (
     CONTAINER,
+    POD_OPTIONS,
     SHELL,
     describe_metadata,
     describe_placement,
@@ -16,13 +17,14 @@ from hotloop.launch.pods import (
     list_environment,
 )
 from hotloop.launch.request import LaunchRequest
-from hotloop.launch.target import Target, draw_documents
+from hotloop.launch.target import LaunchTarget, draw_documents
 from hotloop.launch.yaml_text import Noted
 
 
-class TrainJob(Target):
+class TrainJob(LaunchTarget):
     id = "trainjob"
     summary = "a Kubeflow TrainJob (trainer.kubeflow.org/v1alpha1)"
+    takes = POD_OPTIONS | {"runtime"}
     submit = ("kubectl", "create", "-f")
     schema = "trainjob"
 

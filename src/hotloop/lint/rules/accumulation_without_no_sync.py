@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.lint.accumulation import find_accumulation
-from hotloop.lint.script import Script
+from hotloop.lint.script import LintedScript
 
 
 @lint_rule("accumulation-without-no-sync", "DDP exchanges gradients for each micro-batch of a step", reads="python")
-def accumulation_without_no_sync(script: Script) -> Iterator[LintFinding]:
+def accumulation_without_no_sync(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for gradient accumulation under DistributedDataParallel in a file that never uses `no_sync`.
 

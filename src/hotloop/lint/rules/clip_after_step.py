@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import Script
+from hotloop.lint.script import LintedScript
 
 CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm", "torch.nn.utils.clip_grad_value_")
 
 
 @lint_rule("clip-after-step", "gradients are clipped when the optimizer has used them already", reads="python")
-def clip_after_step(script: Script) -> Iterator[LintFinding]:
+def clip_after_step(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a clipping of gradients between the optimizer's step and the next backward.
 
@@ -44,7 +44,7 @@ def clip_after_step(script: Script) -> Iterator[LintFinding]:
             )
 
 
-def _block(script: Script, call: ast.Call) -> ast.AST:
+def _block(script: LintedScript, call: ast.Call) -> ast.AST:
     """What holds the statement of a call."""
     statement = next(one for one in script.parents(call) if isinstance(one, ast.stmt))
     return next(iter(script.parents(statement)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import Script
+from hotloop.lint.script import LintedScript
 
 CLIPS = (
     "torch.nn.utils.clip_grad_norm_",
@@ -18,7 +18,7 @@ CLIPS = (
 @lint_rule(
     "clipped-scaled-gradients", "gradients are clipped before the GradScaler's factor is taken out", reads="python"
 )
-def clipped_scaled_gradients(script: Script) -> Iterator[LintFinding]:
+def clipped_scaled_gradients(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a training loop with a GradScaler that clips gradients without `scaler.unscale_(optimizer)` before it.
 

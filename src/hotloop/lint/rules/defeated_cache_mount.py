@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hotloop.core.dockerfile import Instruction, Stage
+from hotloop.core.dockerfile import DockerStage, Instruction
 from hotloop.core.findings import Severity
-from hotloop.core.lint import Edit, LintFinding, lint_rule
-from hotloop.lint.builds import Build, list_pip_installs
+from hotloop.core.lint import LintEdit, LintFinding, lint_rule
+from hotloop.lint.builds import DockerBuild, list_pip_installs
 
 
 @lint_rule("defeated-cache-mount", "a cache is mounted for an installer that is told not to use it", reads="dockerfile")
-def defeated_cache_mount(build: Build) -> Iterator[LintFinding]:
+def defeated_cache_mount(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for a `RUN` with a cache mount for pip whose command says `--no-cache-dir`, or whose stage sets
     `PIP_NO_CACHE_DIR`.
@@ -43,11 +43,11 @@ def defeated_cache_mount(build: Build) -> Iterator[LintFinding]:
                 yield _describe(one, text, "unset it for this stage", ())
 
 
-def _describe(one: Instruction, message: str, advice: str, edits: tuple[Edit, ...]) -> LintFinding:
+def _describe(one: Instruction, message: str, advice: str, edits: tuple[LintEdit, ...]) -> LintFinding:
     return LintFinding(severity=Severity.LOW, line=one.first_line, message=message, advice=advice, edits=edits)
 
 
-def _find_variable(build: Build, stage: Stage, before: Instruction) -> int | None:
+def _find_variable(build: DockerBuild, stage: DockerStage, before: Instruction) -> int | None:
     for one in (one for each in build.dockerfile.lineage(stage) for one in each.instructions):
         if one.name == "ENV" and one.first_line < before.first_line:
             set_to = re.search(r"PIP_NO_CACHE_DIR[= ]\"?(\w+)", one.arguments)
@@ -56,9 +56,9 @@ def _find_variable(build: Build, stage: Stage, before: Instruction) -> int | Non
     return None
 
 
-def _remove(one: Instruction) -> tuple[Edit, ...]:
+def _remove(one: Instruction) -> tuple[LintEdit, ...]:
     return tuple(
-        Edit(
+        LintEdit(
             first_line=number,
             first_column=match.start() + 1,
             last_line=number,

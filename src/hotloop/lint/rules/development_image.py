@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.builds import Build
+from hotloop.lint.builds import DockerBuild
 
 COMPILES = re.compile(
     r"(?i)nvcc|deepspeed|flash[-_]?attn|apex|setup\.py|--no-build-isolation|CUDA_HOME|ninja|make\b|cutlass|triton"
@@ -15,7 +15,7 @@ COMPILES = re.compile(
 
 
 @lint_rule("development-image", "the image that runs holds CUDA's compilers and headers", reads="dockerfile")
-def development_image(build: Build) -> Iterator[LintFinding]:
+def development_image(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for a last stage on a `-devel` image of CUDA or PyTorch.
 

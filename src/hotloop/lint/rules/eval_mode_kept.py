@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import FUNCTIONS, Loop, Script, Step
+from hotloop.lint.script import FUNCTIONS, LintedScript, Loop, LoopStep
 
 MATTERS = re.compile(r"(?i)dropout|batch_?norm|torchvision|timm|transformers|resnet")
 
 
 @lint_rule("eval-mode-kept", "after the first validation the model trains in eval mode", reads="python")
-def eval_mode_kept(script: Script) -> Iterator[LintFinding]:
+def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for `model.eval()` inside the loop over epochs or steps, of the model that is trained there, in a file that
     never calls `train()`.
@@ -54,7 +54,7 @@ def eval_mode_kept(script: Script) -> Iterator[LintFinding]:
                 return
 
 
-def _list_trained(script: Script) -> set[str]:
+def _list_trained(script: LintedScript) -> set[str]:
     """Names whose parameters an optimizer of this file has."""
     return {
         name.removesuffix(".parameters")
@@ -67,7 +67,7 @@ def _list_trained(script: Script) -> set[str]:
     }
 
 
-def _runs_in(script: Script, call: ast.Call, outer: Loop, training: Step) -> bool:
+def _runs_in(script: LintedScript, call: ast.Call, outer: Loop, training: LoopStep) -> bool:
     """Whether the eval runs in the loop, behind its training, or in a function that the loop calls."""
     if script.within(call, outer):
         return call.lineno > training.backwards[-1].lineno

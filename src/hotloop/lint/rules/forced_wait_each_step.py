@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import Script
+from hotloop.lint.script import LintedScript
 
 COSTS = {
     "torch.cuda.empty_cache": "gives cached memory back, which waits for the device and makes the next step ask again",
@@ -20,7 +20,7 @@ COSTS = {
     "the loop empties the cache, collects garbage or synchronises in every step",
     reads="python",
 )
-def forced_wait_each_step(script: Script) -> Iterator[LintFinding]:
+def forced_wait_each_step(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for `torch.cuda.empty_cache()`, `torch.cuda.synchronize()` and `gc.collect()` in the body of a training loop,
     outside of any test.

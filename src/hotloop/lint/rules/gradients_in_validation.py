@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import FORS, FUNCTIONS, Script
+from hotloop.lint.script import FORS, FUNCTIONS, LintedScript
 
 WITHOUT = re.compile(r"no_grad|inference_mode|set_grad_enabled|requires_grad|volatile")
 
 
 @lint_rule("gradients-in-validation", "a validation builds a graph that nothing uses", reads="python")
-def gradients_in_validation(script: Script) -> Iterator[LintFinding]:
+def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a loop over a loader, after `model.eval()`, that calls the model outside of `torch.no_grad()`.
 

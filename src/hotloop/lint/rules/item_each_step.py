@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import Script
+from hotloop.lint.script import LintedScript
 
 READS = ("item", "tolist", "cpu", "numpy")
 
 
 @lint_rule("item-each-step", "the loop reads a value back from the device in every step", reads="python")
-def item_each_step(script: Script) -> Iterator[LintFinding]:
+def item_each_step(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for `.item()`, `.cpu()`, `.tolist()` and `float()` of the loss in the body of a training loop, outside of any
     test.
@@ -40,7 +40,7 @@ def item_each_step(script: Script) -> Iterator[LintFinding]:
                 break  # one place a loop: the rest is found by reading on
 
 
-def _receiver(script: Script, backward: ast.Call) -> str:
+def _receiver(script: LintedScript, backward: ast.Call) -> str:
     value = backward.func.value if isinstance(backward.func, ast.Attribute) else backward
     if backward.args and isinstance(backward.args[0], (ast.Name, ast.Attribute)):
         value = backward.args[0]  # accelerator.backward(loss)
@@ -49,7 +49,7 @@ def _receiver(script: Script, backward: ast.Call) -> str:
     return script.name(value) if isinstance(value, (ast.Name, ast.Attribute)) else ""
 
 
-def _reads_one_of(script: Script, call: ast.Call, name: str, losses: set[str]) -> bool:
+def _reads_one_of(script: LintedScript, call: ast.Call, name: str, losses: set[str]) -> bool:
     if name in ("float", "int") and len(call.args) == 1:
         return script.name(call.args[0]) in losses
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in READS:
@@ -62,7 +62,7 @@ def _reads_one_of(script: Script, call: ast.Call, name: str, losses: set[str]) -
     return script.name(value) in losses
 
 
-def _describe(script: Script, call: ast.Call) -> LintFinding:
+def _describe(script: LintedScript, call: ast.Call) -> LintFinding:
     return LintFinding(
         severity=Severity.LOW,
         line=call.lineno,

@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
-from hotloop.core.lint import Edit, LintFinding, lint_rule
-from hotloop.lint.script import Script, Step
+from hotloop.core.lint import LintEdit, LintFinding, lint_rule
+from hotloop.lint.script import LintedScript, LoopStep
 
 
 @lint_rule("kept-graph", "a sum of losses keeps a piece of the graph of every step", reads="python")
-def kept_graph(script: Script) -> Iterator[LintFinding]:
+def kept_graph(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for `total += loss` in a training loop, where `loss` goes backward in the same loop and `total` never does.
 
@@ -41,14 +41,14 @@ def kept_graph(script: Script) -> Iterator[LintFinding]:
                 message=f"{script.source(node.target)} keeps the graph of each {name}: memory grows with every step",
                 advice=f"add {name}.detach()",
                 edits=(
-                    Edit(
+                    LintEdit(
                         first_line=end[0], first_column=end[1], last_line=end[0], last_column=end[1], text=".detach()"
                     ),
                 ),
             )
 
 
-def _added_loss(script: Script, node: ast.AST, training: Step) -> str | None:
+def _added_loss(script: LintedScript, node: ast.AST, training: LoopStep) -> str | None:
     if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add) or not isinstance(node.value, ast.Name):
         return None
     name, total = node.value.id, script.name(node.target) if isinstance(node.target, (ast.Name, ast.Attribute)) else ""
@@ -64,11 +64,11 @@ def _added_loss(script: Script, node: ast.AST, training: Step) -> str | None:
     return None if any(first < value.lineno < last for value in rebound) else name
 
 
-def _names(script: Script, call: ast.Call) -> set[str]:
+def _names(script: LintedScript, call: ast.Call) -> set[str]:
     return {script.name(one) for one in ast.walk(call) if isinstance(one, (ast.Name, ast.Attribute))}
 
 
-def _column(script: Script, line: int | None, offset: int | None) -> int:
+def _column(script: LintedScript, line: int | None, offset: int | None) -> int:
     """1-based column in characters of an offset in bytes."""
     text = script.lines[(line or 1) - 1]
     return len(text.encode()[: offset or 0].decode("utf-8", "replace")) + 1

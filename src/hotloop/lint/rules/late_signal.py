@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.core.save_notice import find_notice_s
 from hotloop.lint.batch import Batch
 
 
@@ -21,7 +22,7 @@ def late_signal(batch: Batch) -> Iterator[LintFinding]:
     The warning comes fewer seconds before the limit than the save takes; Slurm may be up to 60 s late or early.
 
     ## What to do
-    Ask for the signal at least a save and a minute before the end.
+    Ask for the signal two saves and 10 s before the end, as `hotloop launch` does.
 
     ## When it is wrong
     If the save that `--save-seconds` states is not the one that the handler makes.
@@ -33,5 +34,5 @@ def late_signal(batch: Batch) -> Iterator[LintFinding]:
             severity=Severity.MEDIUM,
             line=option.line,
             message=f"the signal comes {signal[1]} s before the end, and a save takes {batch.save_s:g} s",
-            advice=f"--signal={signal[0]}@{round(batch.save_s) + 60}",
+            advice=f"--signal={signal[0]}@{find_notice_s(batch.save_s)}",
         )

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import FORS, LOOPS, Script
+from hotloop.lint.script import FORS, LOOPS, LintedScript
 
 
 @lint_rule("loader-per-step", "a DataLoader or its iterator is built again in every step", reads="python")
-def loader_per_step(script: Script) -> Iterator[LintFinding]:
+def loader_per_step(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for `DataLoader(...)` or `next(iter(loader))` in the body of the training loop, outside of any test.
 
@@ -48,7 +48,7 @@ def loader_per_step(script: Script) -> Iterator[LintFinding]:
             )
 
 
-def _drawn_from(script: Script, call: ast.Call) -> str | None:
+def _drawn_from(script: LintedScript, call: ast.Call) -> str | None:
     """The loader of ``next(iter(loader))``, where the file builds it."""
     inner = call.args[0] if call.args else None
     if not isinstance(inner, ast.Call) or script.name(inner.func) != "iter" or len(inner.args) != 1:
@@ -57,7 +57,7 @@ def _drawn_from(script: Script, call: ast.Call) -> str | None:
     return name if script.is_built_anywhere_by(name, "DataLoader", ".DataLoader") else None
 
 
-def _is_gone_through(script: Script, call: ast.Call, container: ast.AST) -> bool:
+def _is_gone_through(script: LintedScript, call: ast.Call, container: ast.AST) -> bool:
     """Whether a loop or comprehension inside the container takes its batches from the loader that is built here."""
     names = {name for name, values in script.assigned.items() if call in values}
     for node in ast.walk(container):

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
-from hotloop.core.lint import Edit, LintFinding, lint_rule
-from hotloop.lint.script import TORCH_OPTIMIZERS, Script, Step
+from hotloop.core.lint import LintEdit, LintFinding, lint_rule
+from hotloop.lint.script import TORCH_OPTIMIZERS, LintedScript, LoopStep
 
 CLEARED = re.compile(
     r"zero_grad|\.grad\s*=\s*None|grad(\.data)?\.(zero_|fill_)|clear_grad|set_to_none|grad\.detach_\(\)"
@@ -16,7 +16,7 @@ CLEARED = re.compile(
 
 
 @lint_rule("missing-zero-grad", "gradients are never cleared between steps", reads="python")
-def missing_zero_grad(script: Script) -> Iterator[LintFinding]:
+def missing_zero_grad(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a training loop that calls `backward()` and the `step()` of a `torch.optim` optimizer, while nothing in
     the loop clears the gradients.
@@ -56,7 +56,7 @@ def missing_zero_grad(script: Script) -> Iterator[LintFinding]:
             break
 
 
-def _clears_only_before(script: Script, training: Step, clears: list[int]) -> bool:
+def _clears_only_before(script: LintedScript, training: LoopStep, clears: list[int]) -> bool:
     """Whether each line that clears is a zero_grad of the same function, in front of the loop that steps."""
     if training.container is not training.loop:
         return False
@@ -71,7 +71,7 @@ def _clears_only_before(script: Script, training: Step, clears: list[int]) -> bo
     )
 
 
-def _add_clear(script: Script, training: Step, step: ast.Call, name: str) -> tuple[Edit, ...]:
+def _add_clear(script: LintedScript, training: LoopStep, step: ast.Call, name: str) -> tuple[LintEdit, ...]:
     """A line behind the step, where the step is a line of its own that runs each time."""
     line = script.lines[step.lineno - 1]
     statement = next(iter(script.parents(step)))
@@ -80,4 +80,4 @@ def _add_clear(script: Script, training: Step, step: ast.Call, name: str) -> tup
         return ()
     indent = line[: len(line) - len(line.lstrip())]
     at = step.lineno + 1
-    return (Edit(first_line=at, first_column=1, last_line=at, last_column=1, text=f"{indent}{name}.zero_grad()\n"),)
+    return (LintEdit(first_line=at, first_column=1, last_line=at, last_column=1, text=f"{indent}{name}.zero_grad()\n"),)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import Script
+from hotloop.lint.script import LintedScript
 
 
 @lint_rule("print-each-step", "the training loop prints in every step", reads="python")
-def print_each_step(script: Script) -> Iterator[LintFinding]:
+def print_each_step(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for `print` in the body of a training loop that steps an optimizer, outside of any test.
 

@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
-from hotloop.core.lint import Edit, LintFinding, lint_rule
-from hotloop.lint.script import Script, Step, constant, keyword
+from hotloop.core.lint import LintEdit, LintFinding, lint_rule
+from hotloop.lint.script import LintedScript, LoopStep, constant, keyword
 
 NOT_TRAINING = re.compile(r"(?i)val|test|eval|dev|infer|predict")
 OTHERS_DO_IT = ("lightning", "accelerate", "ignite", "horovod", "composer", "RepeatAugSampler")
 
 
 @lint_rule("sampler-without-set-epoch", "a DistributedSampler draws the same order in every epoch", reads="python")
-def sampler_without_set_epoch(script: Script) -> Iterator[LintFinding]:
+def sampler_without_set_epoch(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a shuffling `DistributedSampler` in a training over several epochs, without any call of `set_epoch`.
 
@@ -53,13 +53,13 @@ def sampler_without_set_epoch(script: Script) -> Iterator[LintFinding]:
             break
 
 
-def _is_sampler(script: Script, call: ast.Call) -> bool:
+def _is_sampler(script: LintedScript, call: ast.Call) -> bool:
     is_one = script.name(call.func).split(".")[-1] == "DistributedSampler"
     data = script.name(call.args[0]) if call.args else ""
     return is_one and constant(keyword(call, "shuffle")) is not False and not NOT_TRAINING.search(data)
 
 
-def _find_epochs(script: Script, training: Step, sampler: str) -> ast.For | None:
+def _find_epochs(script: LintedScript, training: LoopStep, sampler: str) -> ast.For | None:
     """The loop over epochs around a training loop whose loader takes this sampler."""
     source = script.loop_source(training.loop)
     if source is None:
@@ -79,11 +79,11 @@ def _find_epochs(script: Script, training: Step, sampler: str) -> ast.For | None
     return next((one for one in around if isinstance(one, ast.For) and _counts(script, one)), None)
 
 
-def _uses(script: Script, given: ast.expr, sampler: str) -> bool:
+def _uses(script: LintedScript, given: ast.expr, sampler: str) -> bool:
     return any(script.name(one) == sampler for one in ast.walk(given) if isinstance(one, (ast.Name, ast.Attribute)))
 
 
-def _counts(script: Script, loop: ast.For) -> bool:
+def _counts(script: LintedScript, loop: ast.For) -> bool:
     """Whether a loop counts epochs: over a range that is not known to be one."""
     value = script.unwrap(loop.iter)
     is_range = isinstance(value, ast.Call) and script.name(value.func).split(".")[-1] in ("range", "trange")
@@ -91,7 +91,7 @@ def _counts(script: Script, loop: ast.For) -> bool:
     return is_range and not single
 
 
-def _add_set_epoch(script: Script, name: str, values: list[ast.expr], epochs: ast.For) -> tuple[Edit, ...]:
+def _add_set_epoch(script: LintedScript, name: str, values: list[ast.expr], epochs: ast.For) -> tuple[LintEdit, ...]:
     """A line at the begin of the epoch, where the names are bound there for certain."""
     sampler = values[0]
     if len(values) != 1 or "." in name or not isinstance(epochs.target, ast.Name) or epochs.target.id == "_":
@@ -109,4 +109,4 @@ def _add_set_epoch(script: Script, name: str, values: list[ast.expr], epochs: as
         return ()
     text = f"{indent}{name}.set_epoch({epochs.target.id})\n"
     line = first.lineno
-    return (Edit(first_line=line, first_column=1, last_line=line, last_column=1, text=text),)
+    return (LintEdit(first_line=line, first_column=1, last_line=line, last_column=1, text=text),)

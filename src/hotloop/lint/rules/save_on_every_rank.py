@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import FUNCTIONS, Script
+from hotloop.lint.script import FUNCTIONS, LintedScript
 
 RANK = re.compile(
     r"(?i)rank|world|main|master|primary|is_first|zero|leader|chief|root|writer|logger|log_dir|gpu|device|shard|worker|writes?\b"
@@ -21,7 +21,7 @@ MAY_SAVE_APART = re.compile(
 
 
 @lint_rule("save-on-every-rank", "all ranks write the same checkpoint file", reads="python")
-def save_on_every_rank(script: Script) -> Iterator[LintFinding]:
+def save_on_every_rank(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a `torch.save` in the loop of a distributed training that no test of the rank guards, to a path that does
     not name the rank.
@@ -55,7 +55,7 @@ def save_on_every_rank(script: Script) -> Iterator[LintFinding]:
         )
 
 
-def _names_rank(script: Script, path: ast.expr) -> bool:
+def _names_rank(script: LintedScript, path: ast.expr) -> bool:
     """Whether the path, or what its names were assigned, mentions a rank."""
     texts = [ast.get_source_segment(script.text, path) or ""]
     for one in ast.walk(path):
@@ -65,7 +65,7 @@ def _names_rank(script: Script, path: ast.expr) -> bool:
     return any(re.search(r"(?i)rank|local|getpid|hostname|uuid|buffer|BytesIO", text) for text in texts)
 
 
-def _is_reached_unguarded(script: Script, node: ast.AST, depth: int) -> bool:
+def _is_reached_unguarded(script: LintedScript, node: ast.AST, depth: int) -> bool:
     """Whether some way to the node, through callers of this file, passes no test that may be one of the rank."""
     scope = script.scope(node)
     if any(isinstance(test, ast.expr) and _asks_rank(script, test) for test in script.conditions(node, scope)):
@@ -84,7 +84,7 @@ def _is_reached_unguarded(script: Script, node: ast.AST, depth: int) -> bool:
     return depth < 3 and any(_is_reached_unguarded(script, call, depth + 1) for call in script.callers(scope))
 
 
-def _asks_rank(script: Script, test: ast.expr) -> bool:
+def _asks_rank(script: LintedScript, test: ast.expr) -> bool:
     """Whether a test, or what its names were assigned, may be one of the rank."""
     texts = [ast.get_source_segment(script.text, test) or ""]
     for one in ast.walk(test):
@@ -94,7 +94,7 @@ def _asks_rank(script: Script, test: ast.expr) -> bool:
     return any(RANK.search(text) for text in texts)
 
 
-def _is_in_training(script: Script, call: ast.Call) -> bool:
+def _is_in_training(script: LintedScript, call: ast.Call) -> bool:
     """Whether the save is in a function that trains, or is called from one."""
     scopes = {id(step.scope) for step in script.training} | {id(script.scope(step.loop)) for step in script.training}
     scopes |= {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.builds import Build
+from hotloop.lint.builds import DockerBuild
 
 COMPOUND = re.compile(r"&&|\|\||;|\|")
 TRAINS = re.compile(r"(?i)train|torchrun|accelerate\s+launch|deepspeed|torch\.distributed|finetune|pretrain")
@@ -16,7 +16,7 @@ TRAINS = re.compile(r"(?i)train|torchrun|accelerate\s+launch|deepspeed|torch\.di
 @lint_rule(
     "shell-as-first-process", "a shell that passes no signals on is the container's first process", reads="dockerfile"
 )
-def shell_as_first_process(build: Build) -> Iterator[LintFinding]:
+def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for a training that an image starts by several shell commands in `CMD` or `ENTRYPOINT`, without `exec`.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.core.save_notice import find_notice_s
 from hotloop.lint.manifests import Field, Manifests
 
 
@@ -51,5 +52,5 @@ def short_grace(manifests: Manifests) -> Iterator[LintFinding]:
                 severity=Severity.MEDIUM,
                 line=grace.line if grace else pod.spec["containers"].line,
                 message=f"killed {grace_s:g} s after the eviction, but {' and '.join(parts)}",
-                advice=f"terminationGracePeriodSeconds: {round(hook_s + save_s) + 30}",
+                advice=f"terminationGracePeriodSeconds: {round(hook_s) + (find_notice_s(save_s) if save_s else 30)}",
             )

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.builds import Build, copies_everything, installs
+from hotloop.lint.builds import DockerBuild, copies_everything, installs
 
 
 @lint_rule("source-before-install", "every edit of the source installs all packages again", reads="dockerfile")
-def source_before_install(build: Build) -> Iterator[LintFinding]:
+def source_before_install(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for `COPY . ...` in front of an instruction that installs packages.
 

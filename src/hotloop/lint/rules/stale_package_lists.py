@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.builds import Build
+from hotloop.lint.builds import DockerBuild
 
 UPDATE = re.compile(r"\bapt(-get)?\s+(-\S+\s+)*update\b")
 INSTALL = re.compile(r"\bapt(-get)?\s+(-\S+\s+)*(install|upgrade|dist-upgrade|build-dep)\b")
 
 
 @lint_rule("stale-package-lists", "apt-get update and install stand in different layers", reads="dockerfile")
-def stale_package_lists(build: Build) -> Iterator[LintFinding]:
+def stale_package_lists(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for `apt-get update` in a `RUN` of its own, with `apt-get install` in a later one.
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hotloop.core.dockerfile import Stage
+from hotloop.core.dockerfile import DockerStage
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.builds import Build, list_pip_installs
+from hotloop.lint.builds import DockerBuild, list_pip_installs
 
-PINNED = re.compile(r"(?<![\w.-])torch\s*==\s*([\d.]+)")
-BASE = re.compile(r"(?:^|/)pytorch/pytorch:(\d+\.\d+(?:\.\d+)?)")
+PINNED = re.compile(r"(?<![\w.-])torch\s*==\s*([\d.]+(?:\+cu\d+)?)")
+BASE = re.compile(r"(?:^|/)pytorch/pytorch:(\d+\.\d+(?:\.\d+)?)(?:-cuda(\d+)\.(\d+))?")
 NVIDIA = re.compile(r"nvcr\.io/nvidia/pytorch:")
 
 
 @lint_rule("torch-twice", "the image holds two installations of torch", reads="dockerfile")
-def torch_twice(build: Build) -> Iterator[LintFinding]:
+def torch_twice(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for a pinned `pip install torch==X` above a base or layer that already has another version of torch.
 
@@ -26,7 +26,7 @@ def torch_twice(build: Build) -> Iterator[LintFinding]:
 
     ## How to tell
     The base's tag (`pytorch/pytorch:2.1.0-...`, `nvcr.io/nvidia/pytorch:...`), or an earlier `RUN` of the same image,
-    names a torch that is not the pinned one.
+    names a torch that is not the pinned one, or one for another CUDA (`+cu117` on `-cuda11.6-`).
 
     ## What to do
     Choose the base by its version of torch, or begin with a plain CUDA runtime image; install torch once.
@@ -40,11 +40,13 @@ def torch_twice(build: Build) -> Iterator[LintFinding]:
         yield from _judge(build, stage)
 
 
-def _judge(build: Build, stage: Stage) -> Iterator[LintFinding]:
+def _judge(build: DockerBuild, stage: DockerStage) -> Iterator[LintFinding]:
     lineage = build.dockerfile.lineage(stage)
     base = lineage[0].base
     named = BASE.search(base)
-    known = named.group(1) if named else "NVIDIA's own build" if NVIDIA.search(base) else None
+    known = "NVIDIA's own build" if NVIDIA.search(base) else None
+    if named:
+        known = f"{named[1]}+cu{named[2]}{named[3]}" if named[2] else named[1]
     where = "the base image"
     for one in (one for each in lineage for one in each.instructions):
         if one.name == "RUN" and re.search(r"uninstall\b[^;&|]*\btorch\b", one.script):
@@ -67,5 +69,7 @@ def _judge(build: Build, stage: Stage) -> Iterator[LintFinding]:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two versions agree as far as both are given."""
-    return all(a == b for a, b in zip(one.split("."), other.split("."), strict=False))
+    """Whether two versions agree as far as both are given: their numbers, and the CUDA they are built for."""
+    (a, _, cuda_a), (b, _, cuda_b) = one.partition("+"), other.partition("+")
+    numbers_agree = all(x == y for x, y in zip(a.split("."), b.split("."), strict=False))
+    return numbers_agree and (not cuda_a or not cuda_b or cuda_a == cuda_b)

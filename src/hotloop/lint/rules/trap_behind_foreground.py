@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
@@ -20,7 +19,7 @@ def trap_behind_foreground(batch: Batch) -> Iterator[LintFinding]:
     until the job is killed.
 
     ## How to tell
-    The script traps the signal of `--signal=B:...`, and starts srun, torchrun or Python without `&` and `wait`.
+    The script traps the signal of `--signal=B:...`, and then starts srun, torchrun or Python without `&` and `wait`.
 
     ## What to do
     Start the training with `&`, keep its process id, pass the signal on in the trap (`kill -USR1 "$pid"`), and `wait`.
@@ -29,9 +28,12 @@ def trap_behind_foreground(batch: Batch) -> Iterator[LintFinding]:
     If the trap only submits the job again after the training ended by itself.
     """
     signal = batch.signal
-    if signal is None or not signal[2] or re.search(r"\bwait\b", "\n".join(one.text for one in batch.commands)):
+    if signal is None or not signal[2]:
         return
+    waits = [one.line for one in batch.find(r"\bwait\b")]
     for trap in batch.find(rf"(^|[;\s])trap\s.*\b(SIG)?{signal[0]}\b")[:1]:
+        if any(line >= trap.line for line in waits):
+            continue  # what waits before it, does so in the function that the trap calls
         starts = batch.find(r"^\s*(time\s+)?(srun|torchrun|python3?|mpirun|bash)\s")
         foreground = [one for one in starts if not one.text.rstrip().endswith("&") and one.line > trap.line]
         if foreground:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.builds import Build, list_pip_installs
+from hotloop.lint.builds import DockerBuild, list_pip_installs
 
 LARGE = re.compile(r"(?<![\w-])(torch|tensorflow|vllm|deepspeed)(?![\w-])|-r\s|--requirement|-e\s|\s\.(\[|\s|$)")
 
 
 @lint_rule("uncached-install", "each new layer downloads its packages again", reads="dockerfile")
-def uncached_install(build: Build) -> Iterator[LintFinding]:
+def uncached_install(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for `pip install` of torch or of a whole list of packages without a cache mount.
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import Script
+from hotloop.lint.script import LintedScript
 
 NEVER = ("signal.SIGKILL", "signal.SIGSTOP", "signal.Signals.SIGKILL", "signal.Signals.SIGSTOP")
 
 
 @lint_rule("uncatchable-signal", "a handler is set for a signal that cannot be caught", reads="python")
-def uncatchable_signal(script: Script) -> Iterator[LintFinding]:
+def uncatchable_signal(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for `signal.signal` with SIGKILL or SIGSTOP.
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.lint.accumulation import accumulates_itself, find_period, is_cleared
-from hotloop.lint.script import Script
+from hotloop.lint.script import LintedScript
 
 
 @lint_rule(
     "uncleared-steps", "the optimizer steps for each micro-batch on gradients that are cleared every N", reads="python"
 )
-def uncleared_steps(script: Script) -> Iterator[LintFinding]:
+def uncleared_steps(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a loop whose optimizer steps each time, while `zero_grad()` stands under a test such as `i % N == 0`.
 

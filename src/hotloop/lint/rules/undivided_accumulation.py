@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.lint.accumulation import find_accumulation
-from hotloop.lint.script import Script, constant, keyword
+from hotloop.lint.script import LintedScript, constant, keyword
 
 DIVIDES_ITSELF = ("accelerate", "deepspeed", "lightning", "colossalai", "fairscale", "transformers.Trainer")
 
@@ -16,7 +16,7 @@ DIVIDES_ITSELF = ("accelerate", "deepspeed", "lightning", "colossalai", "fairsca
 @lint_rule(
     "undivided-accumulation", "the mean losses of several micro-batches are added up, not averaged", reads="python"
 )
-def undivided_accumulation(script: Script) -> Iterator[LintFinding]:
+def undivided_accumulation(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for gradient accumulation over N micro-batches whose loss, a mean, is never divided by N.
 
@@ -51,7 +51,7 @@ def undivided_accumulation(script: Script) -> Iterator[LintFinding]:
         )
 
 
-def _is_scaled(script: Script, count: ast.expr) -> bool:
+def _is_scaled(script: LintedScript, count: ast.expr) -> bool:
     """Whether a name in ``count`` takes part in any product or quotient."""
     names = {one.id for one in ast.walk(count) if isinstance(one, ast.Name)}
     names |= {one.attr for one in ast.walk(count) if isinstance(one, ast.Attribute)}
@@ -67,7 +67,7 @@ def _is_scaled(script: Script, count: ast.expr) -> bool:
     return False
 
 
-def _is_mean(script: Script, backward: ast.Call) -> bool:
+def _is_mean(script: LintedScript, backward: ast.Call) -> bool:
     """Whether what goes backward is, as far as the file shows, the mean loss of torch.nn."""
     value = backward.func.value if isinstance(backward.func, ast.Attribute) else backward
     if isinstance(value, ast.Call) and script.name(value.func).endswith(".scale") and value.args:
@@ -78,7 +78,7 @@ def _is_mean(script: Script, backward: ast.Call) -> bool:
     return _makes_mean(script, value)
 
 
-def _makes_mean(script: Script, value: ast.expr) -> bool:
+def _makes_mean(script: LintedScript, value: ast.expr) -> bool:
     if not isinstance(value, ast.Call):
         return False
     name = script.name(value.func)

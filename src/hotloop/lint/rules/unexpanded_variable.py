@@ -29,7 +29,7 @@ def unexpanded_variable(batch: Batch) -> Iterator[LintFinding]:
     If another program fills in the variables before the file is submitted.
     """
     for one in batch.options:
-        if re.search(r"\$\{?[A-Za-z_]\w*", one.value):
+        if one.name and re.search(r"\$\{?[A-Za-z_]\w*", one.value):
             yield LintFinding(
                 severity=Severity.MEDIUM,
                 line=one.line,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.builds import Build, copies_everything
+from hotloop.lint.builds import DockerBuild, copies_everything
 
 LARGE_BYTES = 1 << 30
 
@@ -16,7 +16,7 @@ LARGE_BYTES = 1 << 30
     "the whole folder is sent to the builder and copied, .git and data included",
     reads="dockerfile",
 )
-def unfiltered_context(build: Build) -> Iterator[LintFinding]:
+def unfiltered_context(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for `COPY . ...` where the context has no `.dockerignore`, and measures what is sent.
 

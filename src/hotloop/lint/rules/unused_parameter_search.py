@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import Script, constant, keyword
+from hotloop.lint.script import LintedScript, constant, keyword
 
 
 @lint_rule("unused-parameter-search", "DDP looks for unused parameters in every step", reads="python")
-def unused_parameter_search(script: Script) -> Iterator[LintFinding]:
+def unused_parameter_search(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a model wrapped by `DistributedDataParallel(..., find_unused_parameters=True)`.
 

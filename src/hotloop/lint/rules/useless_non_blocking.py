@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import FORS, Script, constant, has_unpacked, keyword
+from hotloop.lint.script import FORS, LintedScript, constant, has_unpacked, keyword
 
 
 @lint_rule(
     "useless-non-blocking", "batches are copied with non_blocking=True from memory that is not pinned", reads="python"
 )
-def useless_non_blocking(script: Script) -> Iterator[LintFinding]:
+def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a loop that copies batches with `non_blocking=True` while its DataLoader has no `pin_memory`.
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.script import Script, constant, has_unpacked, keyword
+from hotloop.lint.script import LintedScript, constant, has_unpacked, keyword
 
 IN_MEMORY = re.compile(r"TensorDataset|Replay|Rollout")
 
 
 @lint_rule("workerless-loader", "a training's DataLoader has no workers", reads="python")
-def workerless_loader(script: Script) -> Iterator[LintFinding]:
+def workerless_loader(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for the DataLoader of a training loop that has `num_workers=0`, which is also the default.
 

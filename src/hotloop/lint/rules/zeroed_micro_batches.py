@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.lint.accumulation import accumulates_itself, find_period, is_cleared
-from hotloop.lint.script import Script
+from hotloop.lint.script import LintedScript
 
 
 @lint_rule(
     "zeroed-micro-batches", "accumulated gradients are cleared before the step that should use them", reads="python"
 )
-def zeroed_micro_batches(script: Script) -> Iterator[LintFinding]:
+def zeroed_micro_batches(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a loop whose optimizer steps every N micro-batches, while `zero_grad()` runs for each of them.
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hotloop.core.check import Check, CheckVerdict, Judged
-from hotloop.core.lint import Edit, LintFinding, LintReport
+from hotloop.core.lint import LintEdit, LintFinding, LintReport
 from hotloop.report.document import Document
 from hotloop.report.judged import manual_of, relative_path, sentence_of, title_of
 from hotloop.report.manual import split_manual
@@ -91,7 +91,7 @@ def _lint_result(index: int, one: LintFinding, surface: Surface) -> dict[str, An
     return result
 
 
-def _replacement(edit: Edit) -> dict[str, Any]:
+def _replacement(edit: LintEdit) -> dict[str, Any]:
     region = {
         "startLine": edit.first_line,
         "startColumn": edit.first_column,

@@ -289,6 +289,7 @@ def _draw_table(page: Page, table: Table) -> None:
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     room = page.width - len(INDENT) if table.shrinks else sum(widths) + 2 * len(widths)
     kept = _choose_columns(table, widths, room)
+    missing = [rows[0][i] for i in range(len(widths)) if i not in kept]
     rows, tones = [[row[i] for i in kept] for row in rows], [[row[i] for i in kept] for row in tones]
     widths = [widths[i] for i in kept]
     left = {at for at, i in enumerate(kept) if i in table.left}
@@ -307,8 +308,9 @@ def _draw_table(page: Page, table: Table) -> None:
         page.add(*parts)
         for part in more:
             page.add(Span(f"{INDENT}  {part}"))
-    if header and rows[0][shown:]:
-        note = f"more columns in a wider terminal and on the HTML page: {', '.join(rows[0][shown:])}"
+    missing += rows[0][shown:]
+    if header and missing:
+        note = f"more columns in a wider terminal and on the HTML page: {', '.join(missing)}"
         page.paragraph(Span(note, "dim"), head=INDENT)
 
 

@@ -244,7 +244,11 @@ def _describe_interruptions(cost: CostPrediction) -> tuple[Block, ...]:
     if held.stall_s is not None and cost.stall_per_step_ns is not None:
         share = f"{format_duration(cost.stall_per_step_ns)} a step"
         stall = f", stops training for {format_duration(held.stall_s * 1e9)} ({share})"
-    writers = f"{format_bytes(held.rank_bytes)} from each of {format_counted(held.ranks, 'rank')}"
+    writers = (
+        "all from one rank"
+        if held.ranks == 1
+        else f"{format_bytes(held.rank_bytes)} from each of {format_count(held.ranks)} ranks"
+    )
     return (
         _paragraph(
             f"an interruption every {format_duration(cost.mtbf_s * 1e9)}; {format_percent(cost.waste_ratio)} of the "
@@ -277,20 +281,21 @@ def _describe_spot(spot: SpotPrediction) -> tuple[Block, ...]:
         lines.append(
             f"{format_number(spot.hours)} h · {money} · {format_percent(spot.waste_ratio)} of the time trains nothing"
         )
-    if spot.break_even_ratio is not None:
+    if spot.break_even_ratio:  # 0 where it never ends
         usd = spot.break_even_usd_per_hour
-        at = "" if usd is None else f", {usd:.2f} USD an hour"
-        lines.append(
-            f"cheaper than on-demand below {format_percent(spot.break_even_ratio)} of its price{at}; its price is "
-            f"{format_percent(spot.price_ratio)} of it"
-        )
-    if spot.price_ratio is None:
-        lines.append("give hardware.usd_per_hour and hardware.spot_usd_per_hour: one of them is unknown")
+        at = "" if usd is None else f", {format_number(usd)} USD an hour"
+        lines.append(f"cheaper than on-demand below {format_percent(spot.break_even_ratio)} of its price{at}")
+    prices = {"hardware.spot_usd_per_hour": spot.price, "hardware.usd_per_hour": spot.on_demand_price}
+    missing = [key for key, price in prices.items() if price == "unknown"]
+    at = f"spot: {clean(spot.price)}; on-demand: {clean(spot.on_demand_price)}"
+    if missing:
+        lines.append(f"{at}; give {' and '.join(missing)} to learn when spot pays")
     elif spot.break_even_gpu_hours is None:
-        lines.append("at these prices it never pays")
+        lines.append(f"{at}; spot never pays")
     else:
+        share = "" if spot.price_ratio is None else f" (spot is {format_percent(spot.price_ratio)} of it)"
         lines.append(
-            f"at these prices it pays where a device runs for more than {format_number(spot.break_even_gpu_hours)} "
+            f"{at}{share}; spot pays where a device runs for more than {format_number(spot.break_even_gpu_hours)} "
             "hours between two preemptions"
         )
     return tuple(_paragraph(line) for line in lines)

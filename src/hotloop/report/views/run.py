@@ -5,10 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from hotloop.core.findings import Kind, Severity, Skipped
+from hotloop.core.hosts import Attempt, HostClock
 from hotloop.core.phases import PHASES, Excluded
 from hotloop.core.report import SCHEMA, Outcome, RankSummary, Report, ScorecardRow, StepSummary
+from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.report.document import (
     Block,
     Cell,
@@ -87,14 +90,20 @@ OUTCOME_TEXT = {
 
 SILENT_TEXT = "recorded no end: killed, or crashed"
 SHOWN_SILENT = 3
+SHOWN_HOSTS = 4
+"""Clocks of more hosts are counted; the JSON report lists them all."""
+TOLD_RATIO = 0.1
+"""A phase of the tail that is at least so much of it is named, of two at most."""
 
 
 def format_bands(row: ScorecardRow) -> str:
-    """The bands of a scorecard's row, as far as guides give them.
+    """The bands of a scorecard's row, as far as guides give them; instead of them why nothing was measured.
 
     >>> format_bands(ScorecardRow(name="x", measured_ratio=0.1, good="below 10%", bad="", verdict="good"))
     'good below 10%'
     """
+    if row.reason:
+        return clean(row.reason)
     return ", ".join(f"{name} {clean(band)}" for name, band in (("good", row.good), ("bad", row.bad)) if band)
 
 
@@ -123,11 +132,15 @@ def excluded_parts(left_out: Excluded) -> list[tuple[str, int]]:
     """
     first = "first step" if left_out.warmup_count == 1 else f"first {format_counted(left_out.warmup_count, 'step')}"
     later = f"{format_counted(left_out.later_count, 'profiled step')}" if left_out.later_count else "lost rows"
-    what = "" if left_out.tail_phase is None else f": {left_out.tail_phase.replace('_', ' ')}"
+    told = [
+        one for one in left_out.tail_phase_ns.items() if one[0] != "other" and one[1] >= TOLD_RATIO * left_out.tail_ns
+    ]
+    largest = sorted(told, key=lambda one: -one[1])[:2]
+    what = ", ".join(f"{name.replace('_', ' ')} {format_duration(ns)}" for name, ns in largest)
     parts = [
         (first, left_out.warmup_ns),
         (later, left_out.later_ns),
-        (f"after the last step{what}", left_out.tail_ns),
+        (f"after the last step{f' ({what})' if what else ''}", left_out.tail_ns),
     ]
     return [(name, ns) for name, ns in parts if ns]
 
@@ -152,6 +165,50 @@ def describe_excluded(left_out: Excluded | None) -> str | None:
     return f"left out: {parts[0]} of the run{most if left_out.count else ''}" + "".join(
         f"; {part}" for part in parts[1:]
     )
+
+
+def describe_restarts(attempts: Sequence[Attempt]) -> str | None:
+    """What the attempts before the last one took of the run; None without any.
+
+    >>> first = Attempt(restart=0, world_size=2, ranks_count=2, hosts=("a",), steps=40, first_step=0,
+    ...     trained_ns=4_000_000_000)
+    >>> describe_restarts((first, replace(first, first_step=30, gap_ns=9_000_000_000, repeated_steps=10,
+    ...     repeated_ns=1_000_000_000)))
+    'left out: attempt 1, 40 steps of 2 ranks, 4.00 s; 9.00 s to attempt 2, which made 10 steps again, 1.00 s'
+    """
+    if len(attempts) < 2:
+        return None
+    parts = []
+    for number, (one, then) in enumerate(pairwise(attempts), 1):
+        made = f"{format_counted(one.steps, 'step')} of {format_counted(one.world_size, 'rank')}"
+        parts.append(f"attempt {number}, {made}, {format_duration(one.trained_ns)}")
+        gap = UNKNOWN if then.gap_ns is None else format_duration(then.gap_ns)
+        again = f", which made {format_counted(then.repeated_steps, 'step')} again" if then.repeated_steps else ""
+        lost = f", {format_duration(then.repeated_ns)}" if again and then.repeated_ns is not None else ""
+        parts.append(f"{gap} to attempt {number + 1}{again}{lost}")
+    return f"left out: {'; '.join(parts)}"
+
+
+def describe_clocks(hosts: Sequence[HostClock]) -> str | None:
+    """How far the hosts' clocks are apart; None with fewer than two hosts.
+
+    >>> host = HostClock(name="a", ranks=(0,), offset_ns=0, drift_ppm=None, uncertainty_ns=0, basis="the reference")
+    >>> describe_clocks((host, replace(host, name="b", offset_ns=3 * 10**9, drift_ppm=50.1, uncertainty_ns=80_000,
+    ...     basis="ends of 90 steps that both share")))
+    "clocks against a's: b +3.000000 s ± 80.0 µs, drift +50.1 ppm (ends of 90 steps that both share)"
+    """
+    if len(hosts) < 2:
+        return None
+    parts = []
+    for one in hosts[1:]:
+        if one.offset_ns is None or one.uncertainty_ns is None:
+            parts.append(f"{clean(one.name)} unknown: {clean(one.basis)}")
+            continue
+        drift = "" if one.drift_ppm is None else f", drift {one.drift_ppm:+.3g} ppm"
+        near = format_duration(one.uncertainty_ns)
+        parts.append(f"{clean(one.name)} {one.offset_ns * 1e-9:+.6f} s ± {near}{drift} ({clean(one.basis)})")
+    shown = parts[:SHOWN_HOSTS] + ([f"{len(parts) - SHOWN_HOSTS} more"] if len(parts) > SHOWN_HOSTS else [])
+    return f"clocks against {clean(hosts[0].name)}'s: {'; '.join(shown)}"
 
 
 def format_outcome(outcome: Outcome) -> str:
@@ -232,7 +289,7 @@ def describe_run(report: Report, surface: Surface) -> Document:
         lead=(Paragraph(text=write((f"the baseline: {clean(report.verdict)}", "dim")), indent=0),),
         names_tool=False,
         sections=(
-            *describe_tuning(report.tune, report.breakdown),
+            *describe_tuning(report.tune, report.breakdown, report.health),
             *(replace(one, detail=Detail.FULL) for one in sections if one.detail is not Detail.BRIEF),
         ),
     )
@@ -293,6 +350,18 @@ def _describe_sections(report: Report, surface: Surface) -> tuple[Section, ...]:
     )
 
 
+def _name_span(trace: TraceAnalysis | None) -> str:
+    """What the utilization is of: the steps without a mark in the table Steps, where a file shows any."""
+    if trace is None:
+        return "the steady steps"
+    with_device = [rank.timeline.steps for rank in trace.ranks if rank.timeline.devices]
+    shows = [any(step.is_whole_on_device for step in steps) for steps in with_device]
+    span = "the complete steps" if all(shows) else "the whole trace"
+    if any(shows) and not all(shows):
+        span = "the complete steps, of the whole trace of a rank without any"
+    return f"{span}, mean over ranks" if len(trace.ranks) > 1 else span
+
+
 def _describe_time(report: Report) -> list[Section]:
     sections = []
     step, left_out = report.step, None if report.step is None else report.step.excluded
@@ -300,16 +369,12 @@ def _describe_time(report: Report) -> list[Section]:
     if facts:
         sections.append(Section(title="Key figures", blocks=(Facts(items=tuple(facts)),), detail=Detail.FULL))
     if step is not None:
-        excluded = describe_excluded(left_out)
-        note = () if excluded is None else (Paragraph(text=write((excluded, "dim"))),)
+        excluded = (describe_excluded(left_out), describe_restarts(report.attempts))
+        note = tuple(Paragraph(text=write((one, "dim"))) for one in excluded if one is not None)
         sections.append(Section(title="Step", note=_describe_steps(step), blocks=note, detail=Detail.BRIEF))
     used = "" if report.utilization is None else format_utilization(report.utilization)
     if used:
-        sections.append(
-            Section(
-                title="Utilization", note=f"of the {'steady' if report.trace is None else 'complete'} steps: {used}"
-            )
-        )
+        sections.append(Section(title="Utilization", note=f"of {_name_span(report.trace)}: {used}"))
     if report.breakdown is not None:
         several = ", mean over ranks" if len(report.ranks) > 1 else ""
         sections.append(
@@ -473,6 +538,9 @@ def _describe_ranks(report: Report) -> list[Section]:
             ended = SILENT_TEXT if is_silent else known
             label = f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
             blocks.append(Paragraph(text=write(f"{label}: {ended}{lost}"), detail=Detail.BRIEF))
+    clocks = describe_clocks(report.hosts)
+    if clocks is not None:
+        blocks.append(Paragraph(text=write((clocks, "dim"))))
     blocks.append(_heat_table(report.ranks, named))
     return [Section(title="Ranks", note="share of each rank's own steps", blocks=tuple(blocks))]
 

@@ -44,11 +44,11 @@ def describe_trace(report: Report, top: int) -> tuple[Section, ...]:
 
 
 def _describe_span(line: RankTimeline, whose: str) -> str:
-    """Says that a table counts more than the complete steps, where the rules judge those alone."""
+    """Says that a table counts more than the steps, where the rules judge those alone."""
     if line.in_steps is None:
         return whose
     inside = f"{t.format_share(line.in_steps.idle.idle_ns / max(1, line.in_steps.partition.window_ns))}"
-    text = f"whole trace; in the {t.format_counted(line.in_steps.steps_count, 'complete step')} it idles {inside}"
+    text = f"whole trace; in the {t.format_counted(line.in_steps.steps_count, 'step')} it idles {inside}"
     return _join(text, whose)
 
 

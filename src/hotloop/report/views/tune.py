@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from hotloop.core.findings import Value
 from hotloop.core.phases import PHASES, Breakdown
+from hotloop.core.report import Health
 from hotloop.core.tuning import PatchCheck, Trial, TrialVerdict, Tuning
 from hotloop.report.document import (
     Bar,
@@ -58,8 +59,9 @@ SERIES_NOTE = (
 _RATE = {"token": "tokens_per_s", "sample": "samples_per_s", "step": "steps_per_s"}
 
 
-def describe_tuning(tuning: Tuning, before: Breakdown | None) -> tuple[Section, ...]:
-    """The trials, what was measured of each, and how far to trust that. ``before`` is the baseline's breakdown."""
+def describe_tuning(tuning: Tuning, before: Breakdown | None, health: Sequence[Health] = ()) -> tuple[Section, ...]:
+    """The trials, what was measured of each, and how far to trust that. ``before`` is the baseline's breakdown, and
+    ``health`` what its report has to say of itself: a busy machine, above all."""
     against = "baseline" if tuning.reference is None else clean(tuning.reference.id)
     blocks: list[Block] = []
     unit = work_unit(tuning)
@@ -81,7 +83,8 @@ def describe_tuning(tuning: Tuning, before: Breakdown | None) -> tuple[Section, 
     plots = [plot for trial in tuning.trials for plot in _list_series(trial)]
     if plots:
         sections.append(_full("Loss and gradient norm", SERIES_NOTE, tuple(plots)))
-    notes = tuple(Paragraph(text=write(clean(note))) for note in describe_notes(tuning))
+    doubts = [f"the baseline: {one.message}" for one in health if one.level in ("warning", "error")]
+    notes = tuple(Paragraph(text=write(clean(note))) for note in (*doubts, *describe_notes(tuning)))
     trust = "How far to trust this"
     return (*sections, *((Section(title=trust, blocks=notes, group=GROUP),) if notes else ()))
 

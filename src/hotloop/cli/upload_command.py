@@ -1,0 +1,63 @@
+"""hotloop upload: send a run that was recorded here to a URL, or what `hotloop run --record` could not send."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+ORDER, SUMMARY = 3, "send a recorded run to a URL, from where reports of all nodes are read"
+
+
+def add_parser(subparsers: Any) -> None:
+    import argparse
+
+    parser = subparsers.add_parser(
+        "upload",
+        help=SUMMARY,
+        description="Send a run that was recorded here to a URL, or the rest of one that `hotloop run --record` could "
+        "not send in time. Only what has not arrived yet is sent; interrupted, the same command goes on. Exits with 1 "
+        "if not everything arrived.",
+    )
+    parser.add_argument(
+        "run", nargs="?", default="last", help="a run folder, its name under .hotloop/, or 'last' (training)"
+    )
+    parser.add_argument("url", nargs="?", metavar="URL", help="s3://bucket/run, any other URL of fsspec, or a folder")
+    parser.add_argument("--record-id", metavar="ID", help="id of the run, the same on all its nodes")
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="how long to try again after failures (default: 300)",
+    )
+    # What `hotloop run --record` starts beside a training.
+    parser.add_argument("--follow", action="store_true", help=argparse.SUPPRESS)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    import os
+
+    from hotloop.cli.show import emit
+    from hotloop.core.errors import UsageError
+    from hotloop.pipeline.recordings import choose_run_id, count_rows, upload_run
+    from hotloop.remote.follow import serve_standard_input
+
+    if arguments.follow:
+        return serve_standard_input(count_rows)
+    if arguments.url is None:
+        raise UsageError("upload needs a run and a URL; run: hotloop upload last s3://bucket/run")
+    folder, uploaded = upload_run(
+        arguments.run,
+        arguments.url,
+        run_id=choose_run_id(arguments.record_id, os.environ),
+        within_s=arguments.wait,
+        emit=emit,
+    )
+    if uploaded.reason is not None:
+        emit(f"{uploaded.describe()}; it is kept in {folder}")
+        return 1
+    emit(f"{uploaded.rows_count:,} rows of {folder.name} are at {uploaded.url}: hotloop report {uploaded.url}")
+    return 0

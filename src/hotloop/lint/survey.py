@@ -1,0 +1,101 @@
+"""Files of one run -> which training scripts are warned by a signal that no Python file of the run handles."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from .batch import parse_batch
+from .errors import NotRead
+from .files import SourceFile, find_files
+from .manifests import Pod, parse_manifests
+from .surroundings import Start, Surroundings
+
+_HANDLES = re.compile(r"\bSIG(TERM|USR|INT|HUP|CONT)|signal\.signal\b|add_signal_handler")
+_PREEMPTED = re.compile(r"terminationGracePeriodSeconds|(?i:spot|preemptible)")
+_RUN = re.compile(r"(?:^|[\s=\"'])([\w./-]+\.py)\b|\s-m\s+([\w.]+\.[\w.]+)")
+DEFAULT_GRACE_S = 30
+SPOT = re.compile(r"(?i)spot|preemptible")
+
+
+def survey(paths: Sequence[str], save_s: float | None) -> Surroundings:
+    """Reads the files once. Where any Python file handles a signal, or catches one, no script is judged."""
+    scripts: list[str] = []
+    started: list[tuple[str, Start]] = []
+    known = Surroundings(save_s=save_s)
+    for file in find_files(paths):
+        if not isinstance(file, SourceFile):
+            continue
+        if file.kind == "python":
+            if _HANDLES.search(file.text):
+                return known
+            scripts.append(file.path)
+            continue
+        try:
+            if file.kind == "sbatch":
+                started += _read_batch(file, known)
+            elif file.kind == "kubernetes" and _PREEMPTED.search(file.text):
+                started += _read_manifests(file, known)
+        except NotRead:
+            continue  # reported by the run itself
+    starts: dict[str, Start] = {}
+    for written, start in started:
+        path = _find_script(written, start.file, scripts)
+        if path is not None:
+            starts.setdefault(path, start)
+    return Surroundings(save_s=save_s, starts=starts)
+
+
+def _read_batch(file: SourceFile, known: Surroundings) -> Iterator[tuple[str, Start]]:
+    batch = parse_batch(file, known)
+    signal, option = (batch.signal, batch.option("signal")) if batch else (None, None)
+    if batch is None or signal is None or option is None or signal[2] or signal[0] in ("KILL", "9"):
+        return
+    when = f"{signal[1]} s before the time limit"
+    start = Start(file=file.path, line=option.line, signal=signal[0], when=when, is_asked=True)
+    for command in batch.find(r"(^|[\s;&(])srun\s"):
+        yield from ((script, start) for script in _list_scripts(command.text))
+
+
+def _read_manifests(file: SourceFile, known: Surroundings) -> Iterator[tuple[str, Start]]:
+    manifests = parse_manifests(file, known)
+    for pod in manifests.pods if manifests else ():
+        line = _find_warning(pod)
+        for container in pod.containers if line is not None else ():
+            words = " ".join(one.text or "" for key in ("command", "args") for one in container[key].elements)
+            if line is not None and not container["lifecycle.preStop"]:
+                start = Start(file=file.path, line=line, signal="TERM", when="before the eviction", is_asked=False)
+                yield from ((script, start) for script in _list_scripts(f" {words}"))
+
+
+def _find_warning(pod: Pod) -> int | None:
+    """The line that says that the pod is evicted: a grace period above the default, or spot nodes."""
+    grace = pod.spec["terminationGracePeriodSeconds"]
+    if (grace.number or 0) > DEFAULT_GRACE_S:
+        return grace.line
+    for key, value in pod.spec["nodeSelector"].items:
+        if SPOT.search(f"{key} {value.text}"):
+            return value.line
+    for one in pod.spec["tolerations"].elements:
+        if SPOT.search(f"{one['key'].text} {one['value'].text}"):
+            return one.line
+    return None
+
+
+def _list_scripts(text: str) -> list[str]:
+    return [found[1] or f"{found[2].replace('.', '/')}.py" for found in _RUN.finditer(text)]
+
+
+def _find_script(written: str, job: str, scripts: Sequence[str]) -> str | None:
+    """The one file that a job means: beside it, else the only one of that ending.
+
+    Of an absolute path, whose begin is a folder of the node or image, the longest ending that some file has.
+    """
+    parts = os.path.normpath(written).lstrip("/").split("/")
+    tails = ["/".join(parts[at:]) for at in range(len(parts) if written.startswith("/") else 1)]
+    found = next(
+        (same for tail in tails if (same := [path for path in scripts if f"/{path}".endswith(f"/{tail}")])), []
+    )
+    beside = os.path.normpath(os.path.join(os.path.dirname(job), tails[0]))
+    return beside if beside in found else found[0] if len(found) == 1 else None

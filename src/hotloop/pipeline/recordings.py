@@ -1,0 +1,125 @@
+"""A run on this disk or behind a URL -> its folder here; and a run folder -> a URL, while it is recorded or later."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hotloop.core.errors import HotloopError, RecordingError, UsageError
+from hotloop.core.recording import FIELD
+from hotloop.core.redact import redact_text
+from hotloop.remote.fetch import default_cache, fetch_run, is_store
+from hotloop.remote.follow import UploadProcess, process_words
+from hotloop.remote.outcome import Uploaded, count_uploaded, write_uploaded
+from hotloop.remote.store import RemoteStore, check_driver, protocol_of
+from hotloop.remote.uploader import PrefixTaken, Uploader, hold_folder, read_state
+from hotloop.trace.recording import find_run, read_tail
+
+RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+_ID_VARIABLES = ("SLURM_JOB_ID",)
+"""What tells runs apart and is the same on all nodes of one."""
+
+
+def locate_run(name: str) -> Path:
+    """The folder of a run: as ``find_run`` finds it, or fetched from where its nodes uploaded it to.
+
+    Raises RecordingError.
+    """
+    return fetch_run(name, default_cache(os.environ)) if is_store(name) else find_run(name, Path.cwd())
+
+
+def count_rows(path: Path, after_row: int) -> int | None:
+    """Rows in a recording, lost ones before the last included; ``after_row`` are known. None where it has none yet."""
+    try:
+        rows = read_tail(path, after_row)
+    except RecordingError:
+        return None
+    return int(rows[-1, FIELD["index"]] + rows[-1, FIELD["rows_merged"]]) if len(rows) else after_row
+
+
+def choose_run_id(given: str | None, variables: Mapping[str, str]) -> str | None:
+    """What all nodes of this run agree on: the id that was given, the scheduler's, or None."""
+    if given is not None:
+        return given
+    return next((f"job-{variables[name]}" for name in _ID_VARIABLES if variables.get(name)), None)
+
+
+def check_url(url: str) -> str:
+    """The URL as nodes use it. Raises UsageError where nothing can be sent there from here."""
+    if protocol_of(url) == "memory":
+        raise UsageError(f"{url}: what is in the memory of one process ends with it; give file://... or a folder")
+    check_driver(url)
+    return url if "://" in url else os.path.abspath(url)
+
+
+class RunUpload:
+    """``hotloop run --record``: a process beside the training, and the count of what did not arrive."""
+
+    def __init__(self, url: str, run_id: str | None, folder: Path, emit: Callable[[str], None]) -> None:
+        self._url, self._folder = url, folder
+        self._shown = redact_text(url.rstrip("/"))
+        self._process = UploadProcess(
+            process_words(), {"url": url, "run_id": run_id, "folder": str(folder.resolve())}, emit
+        )
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the URL is another run's."""
+        return self._process.is_refused
+
+    def tick(self) -> None:
+        self._process.tick()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def stop(self, within_s: float) -> Uploaded:
+        """Wait until everything has arrived, at most so long, and count what has not; upload.json says it, too."""
+        try:
+            self._process.stop(within_s)
+        finally:
+            arrived = read_state(self._folder, self._shown)
+            uploaded = count_uploaded(self._folder, self._shown, arrived, count_rows, self._process.reason)
+            write_uploaded(self._folder, uploaded)
+        return uploaded
+
+
+def upload_run(
+    name: str, url: str, *, run_id: str | None, within_s: float, emit: Callable[[str], None] = lambda _: None
+) -> tuple[Path, Uploaded]:
+    """Send what of a run on this disk has not arrived yet, and try for ``within_s`` at most.
+
+    Raises UsageError (PrefixTaken) where the URL is another run's, RecordingError where there is no such run.
+    """
+    folder, url = find_run(name, Path.cwd()), check_url(url)
+    until_s, wait_s, reason = time.monotonic() + within_s, RETRY_S, None
+    with hold_folder(folder):
+        uploader = None
+        while True:
+            try:
+                if uploader is None:
+                    store = RemoteStore(url)
+                    uploader = Uploader(folder, store, run_id=run_id, count_rows=count_rows, is_running=False)
+                uploader.join()
+                uploader.upload(ended=True)
+                reason = None
+                break
+            except PrefixTaken:
+                raise
+            except HotloopError as error:
+                reason = str(error)
+            if time.monotonic() + wait_s > until_s:
+                break
+            emit(f"{reason}; trying again")
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+        shown = redact_text(url.rstrip("/"))
+        uploaded = count_uploaded(folder, shown, read_state(folder, shown), count_rows, reason)
+        write_uploaded(folder, uploaded)
+    return folder, uploaded

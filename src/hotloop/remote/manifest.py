@@ -1,0 +1,192 @@
+"""What belongs to a node's recording in the store: files, sizes, rows, and the blocks by the checksum of their content.
+
+Manifests come from a store that anybody may have written to: nothing that they say is trusted before it was checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hotloop.core.errors import RecordingError
+from hotloop.core.frames import HEAD_BYTES, decode_object
+
+SCHEMA = "hotloop.node/1"
+MARKER_SCHEMA = "hotloop.remote/1"
+MARKER = "recording.json"
+"""Says which run lies under a URL."""
+NODES = "nodes"
+SLOTS = ("manifest-0.json", "manifest-1.json")
+"""Written in turn, so a kill during one leaves the other. The one with the larger generation counts."""
+
+BLOCK_BYTES = HEAD_BYTES
+"""What is compared and sent at a time. The head of a recording, which changes all the time, is a block of its own."""
+ZEROS = ""
+"""In the place of the checksum of a block of zeros, which is not sent: the space that a writer takes in advance."""
+MAX_MANIFEST_BYTES = 64 << 20
+MAX_FILE_BYTES = 2 << 30
+MAX_FILES = 100_000
+
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,80}")
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,80}")
+_CHECKSUM = re.compile(r"[0-9a-f]{64}")
+_FILE_NAME = re.compile(
+    r"processes/[A-Za-z0-9][A-Za-z0-9_.@+-]{0,200}\.(?:hlr|samples)"
+    r"|traces/[A-Za-z0-9][A-Za-z0-9_.@+-]{0,200}\.json(?:\.gz)?"
+    r"|(?:run|outcome|cores|probe|verdict|exports)\.json|devices\.jsonl"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileState:
+    """A file as it was sent. ``rows_count`` is None for what is no recording; a file may have grown by a few rows
+    while it was read, so it is the least that arrived."""
+
+    size_bytes: int
+    rows_count: int | None
+    blocks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeManifest:
+    """One node of a run. ``machine`` tells machines (and containers) apart, ``pid`` is its ``hotloop run``'s.
+
+    ``updated_wall_s`` is when it was last known to record: of one that has ended, when its last file was written.
+    """
+
+    run_id: str
+    node: str
+    machine: str
+    pid: int
+    began_wall_s: float
+    generation: int = 0
+    updated_wall_s: float = 0.0
+    ended: bool = False
+    files: Mapping[str, FileState] = field(default_factory=dict)
+
+    @property
+    def checksums(self) -> frozenset[str]:
+        """Of all blocks that were sent."""
+        return frozenset(block for file in self.files.values() for block in file.blocks) - {ZEROS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """The run that a URL belongs to. ``is_named``: its id was given, so other nodes have to give it too."""
+
+    run_id: str
+    began_wall_s: float
+    is_named: bool
+
+
+def is_recorded_name(name: str) -> bool:
+    """Whether a file of this name is part of a recording. Pointers (.where) and accesses (.access) name other places
+    of a machine and are never taken from a store."""
+    return _FILE_NAME.fullmatch(name) is not None
+
+
+def block_name(node: str, checksum: str) -> str:
+    return f"{NODES}/{node}/blocks/{checksum}"
+
+
+def slot_name(node: str, generation: int) -> str:
+    return f"{NODES}/{node}/{SLOTS[generation % len(SLOTS)]}"
+
+
+def encode_manifest(manifest: NodeManifest) -> bytes:
+    text = json.dumps(asdict(manifest), separators=(",", ":"), sort_keys=True)
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    return f'{{"schema":"{SCHEMA}","sha256":"{checksum}","node":{text}}}'.encode()
+
+
+def decode_manifest(data: bytes, name: str) -> NodeManifest:
+    """Raises RecordingError for anything that ``encode_manifest`` would not write; ``name`` stands in its text."""
+    whole = _read_schema(data, SCHEMA, name)
+    given = whole.get("node")
+    text = json.dumps(given, separators=(",", ":"), sort_keys=True)
+    if not isinstance(given, dict) or hashlib.sha256(text.encode()).hexdigest() != whole.get("sha256"):
+        raise RecordingError(f"{name} is damaged: its checksum is wrong")
+    files = given.get("files")
+    if not isinstance(files, dict) or len(files) > MAX_FILES:
+        raise RecordingError(f"{name} is refused: it lists no files, or more than {MAX_FILES:,}")
+    try:
+        return NodeManifest(
+            run_id=_checked(given["run_id"], RUN_ID),
+            node=_checked(given["node"], NODE_NAME),
+            machine=str(given["machine"])[:64],
+            pid=_count(given["pid"], 1 << 32),
+            began_wall_s=_seconds(given["began_wall_s"]),
+            generation=_count(given["generation"], 1 << 53),
+            updated_wall_s=_seconds(given["updated_wall_s"]),
+            ended=given["ended"] is True,
+            files={_file_name(one): _read_file(state) for one, state in files.items()},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordingError(f"{name} is refused: {str(error)[:160]}") from None
+
+
+def encode_marker(marker: Marker) -> bytes:
+    return json.dumps({"schema": MARKER_SCHEMA, **asdict(marker)}).encode()
+
+
+def decode_marker(data: bytes, name: str) -> Marker:
+    given = _read_schema(data, MARKER_SCHEMA, name)
+    try:
+        return Marker(
+            run_id=_checked(given["run_id"], RUN_ID),
+            began_wall_s=_seconds(given["began_wall_s"]),
+            is_named=given["is_named"] is True,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordingError(f"{name} is refused: {str(error)[:160]}") from None
+
+
+def _read_schema(data: bytes, schema: str, name: str) -> dict[str, Any]:
+    content = decode_object(data)
+    if content is None:
+        raise RecordingError(f"{name} is damaged: it contains no JSON object")
+    if content.get("schema") != schema:
+        raise RecordingError(
+            f"{name} has the schema {str(content.get('schema'))[:40]!r}; this version reads {schema}: upgrade hotloop"
+        )
+    return content
+
+
+def _file_name(name: str) -> str:
+    if not is_recorded_name(name):
+        raise ValueError(f"it names {name[:80]!r}, which is no file of a recording")
+    return name
+
+
+def _read_file(given: Any) -> FileState:
+    size_bytes, rows, blocks = _count(given["size_bytes"], MAX_FILE_BYTES), given["rows_count"], given["blocks"]
+    if not isinstance(blocks, list) or len(blocks) != math.ceil(size_bytes / BLOCK_BYTES):
+        raise ValueError(f"a file of {size_bytes:,} bytes has not {len(blocks):,} blocks")
+    return FileState(
+        size_bytes=size_bytes,
+        rows_count=None if rows is None else _count(rows, 1 << 60),
+        blocks=tuple(block if block == ZEROS else _checked(block, _CHECKSUM) for block in blocks),
+    )
+
+
+def _count(value: Any, most: int) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:40]} is no whole number from 0 to {most:,}")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < 1e11:
+        raise ValueError(f"{str(value)[:40]} is no time in seconds since 1970")
+    return float(value)
+
+
+def _checked(value: Any, pattern: re.Pattern[str]) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ValueError(f"{str(value)[:40]!r} is no name that hotloop gives")
+    return value
