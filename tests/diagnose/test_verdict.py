@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.core.findings import Basis, Saving
+from hotloop.core.findings import Basis, Kind, Saving
 from hotloop.core.phases import Excluded
 from hotloop.diagnose.verdict import describe_verdict
 from tests.diagnose.build_analysis import make_analysis, make_excluded
@@ -59,3 +59,13 @@ def test_a_fix_with_a_low_end_above_zero_saves_little_at_least() -> None:
     finding = replace(input_bound_report().findings[0], saving=saving, cost_ratio=0.29)
     told = describe_verdict((finding,), make_analysis().lead.breakdown, make_step(20_000_000))
     assert told.endswith("a fix may save much or little")
+
+
+@pytest.mark.parametrize(("other", "start"), [(0.45, "45% of every step is spent outside"), (0.1, "full-precision: ")])
+def test_a_tip_is_not_the_headline_where_much_of_the_step_lies_outside_the_model(other: float, start: str) -> None:
+    saving = Saving(low_ratio=0.2, mid_ratio=0.21, high_ratio=0.3, basis=Basis.MEASURED)
+    tip = replace(
+        input_bound_report().findings[0], rule="full-precision", kind=Kind.OPPORTUNITY, saving=saving, cost_ratio=0.3
+    )
+    analysis = make_analysis(other=other)
+    assert describe_verdict((tip,), analysis.lead.breakdown, make_step(20_000_000)).startswith(start)

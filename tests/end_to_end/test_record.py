@@ -30,7 +30,7 @@ for step in range({steps}):
     optimizer.step()
     time.sleep(0.01)
 """
-FOLLOW = (*HOTLOOP, "upload", "--follow")
+FOLLOW = (*HOTLOOP, "upload", "--follow", "RUN", "URL")
 
 
 def find_uploader(parent: int) -> int | None:
@@ -63,7 +63,7 @@ def test_a_killed_uploader_costs_neither_the_training_nor_a_row(tmp_path: Path) 
     ran.stderr.close()
     assert ran.returncode == 0
     assert killed
-    assert said.splitlines()[-1].endswith(f"rows are at {tmp_path}/store: hotloop report {tmp_path}/store")
+    assert said.splitlines()[-1].endswith(f"rows are there: hotloop report {tmp_path}/store")
     folder = fetch_run(f"{tmp_path}/store", tmp_path / "cache")
     (here,) = (path for path in (tmp_path / ".hotloop").iterdir() if path.is_dir())
     assert count_ranks(folder) == count_ranks(here)

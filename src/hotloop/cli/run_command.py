@@ -362,6 +362,7 @@ def _make_upload(url: str, run_id: str | None, folder: Path) -> RunUpload:
 
 def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> None:
     """Wait for what was not sent yet, until Ctrl-C or SIGTERM. The training is over: its exit code stays."""
+    import shlex
     import signal
 
     from hotloop.cli.show import emit
@@ -381,7 +382,7 @@ def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> N
         where = "ANOTHER-URL" if upload.is_refused else uploaded.url
         emit(f"{uploaded.describe()}; it is kept here, and goes on with: hotloop upload {folder.name} {where}")
     else:
-        emit(f"{uploaded.rows_count:,} rows are at {uploaded.url}: hotloop report {uploaded.url}")
+        emit(f"{uploaded.rows_count:,} rows are there: hotloop report {shlex.quote(uploaded.url)}")
 
 
 def _remove_run_folder(folder: Path) -> None:

@@ -20,10 +20,8 @@ def add_parser(subparsers: Any) -> None:
         "not send in time. Only what has not arrived yet is sent; interrupted, the same command goes on. Exits with 1 "
         "if not everything arrived.",
     )
-    parser.add_argument(
-        "run", nargs="?", default="last", help="a run folder, its name under .hotloop/, or 'last' (training)"
-    )
-    parser.add_argument("url", nargs="?", metavar="URL", help="s3://bucket/run, any other URL of fsspec, or a folder")
+    parser.add_argument("run", metavar="RUN", help="a run folder, its name under .hotloop/, or 'last' (training)")
+    parser.add_argument("url", metavar="URL", help="s3://bucket/run, any other URL of fsspec, or a folder")
     parser.add_argument("--record-id", metavar="ID", help="id of the run, the same on all its nodes")
     parser.add_argument(
         "--wait",
@@ -39,6 +37,7 @@ def add_parser(subparsers: Any) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     import os
+    import shlex
 
     from hotloop.cli.show import emit
     from hotloop.core.errors import UsageError
@@ -47,8 +46,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
     if arguments.follow:
         return serve_standard_input(count_rows)
-    if arguments.url is None:
-        raise UsageError("upload needs a run and a URL; run: hotloop upload last s3://bucket/run")
+    if not 0 <= arguments.wait < 1e6:
+        raise UsageError(f"--wait {arguments.wait}: give seconds from 0 on")
     folder, uploaded = upload_run(
         arguments.run,
         arguments.url,
@@ -59,5 +58,5 @@ def execute(arguments: argparse.Namespace) -> int:
     if uploaded.reason is not None:
         emit(f"{uploaded.describe()}; it is kept in {folder}")
         return 1
-    emit(f"{uploaded.rows_count:,} rows of {folder.name} are at {uploaded.url}: hotloop report {uploaded.url}")
+    emit(f"{uploaded.rows_count:,} rows of {folder.name} are there: hotloop report {shlex.quote(uploaded.url)}")
     return 0

@@ -25,12 +25,13 @@ MOST_RATIO = 0.5
 def describe_verdict(
     findings: Sequence[Finding], breakdown: Breakdown, step: StepSummary, lines: Sequence[LineShare] = ()
 ) -> str:
-    """The first serious fault, else the first serious opportunity, a likely or a large fault, or where the time goes.
+    """The first serious fault, else the first serious opportunity (unless much of the step lies outside the model), a
+    likely or a large fault, or where the time goes.
 
     ``lines`` are the lines of every phase, largest share first.
     """
-    serious = first_serious(findings)
-    if serious is not None:
+    serious, other = first_serious(findings), breakdown.share("other")
+    if serious is not None and (serious.kind is Kind.FAULT or other < LARGE_RATIO):
         return f"{serious.rule}: {serious.title}"
     if step.excluded is not None and step.excluded.ratio >= MOST_RATIO:
         return _describe_excluded(step.excluded)
@@ -42,7 +43,6 @@ def describe_verdict(
     large = next((one for one in of_steps if (one.cost_ratio or 0.0) >= LARGE_RATIO), None)
     if large is not None:
         return f"{large.rule}: {large.title}; no fix is sure to save much"
-    other = breakdown.share("other")
     if other >= LARGE_RATIO:
         line = next((one for one in lines if one.phase == "other" and one.share_ratio >= MOST_RATIO), None)
         place = "" if line is None else f", most of it at {os.path.basename(line.file)}:{line.line}"

@@ -202,6 +202,4 @@ def find_core_warning(request: LaunchRequest) -> str | None:
     """Slurm gives a task one core unless it is asked for more; all ranks of a node are one task here."""
     if request.cpus is not None or request.is_whole_node:
         return None
-    return (
-        f"Slurm gives a task one core: add --cpus N, the cores that {request.processes_per_node} ranks of a node share"
-    )
+    return "Slurm gives a task one core: add --cpus N, the cores that all ranks of a node share"

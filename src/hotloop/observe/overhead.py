@@ -14,10 +14,10 @@ from .loader_state import LoaderState
 from .recorder import FORWARD, Recorder
 from .session import Session
 
-IN_PLACE_RATIO = 2.3
-"""What hooks cost between torch's operators over what ``hook_costs_ns`` says: 38.1 us a step (95 % interval 30.0 to
-43.6, 200 pairs of blocks with and without) over 16.7 us, on a 3-layer MLP (2026-11-23, 2 cores of an AMD EPYC, torch
-2.13.0 CPU; docs/overhead.md). It was 3.7 in a pass whose steps took twice as long. Other loops may differ."""
+IN_PLACE_RATIO = 2.1
+"""What hooks cost between torch's operators over what ``hook_costs_ns`` says: 35.1 us a step (95 % interval 31.9 to
+40.6, 200 pairs of blocks with and without) over 16.4 us, on a 3-layer MLP (2026-11-24, 2 cores of an Intel Xeon, torch
+2.13.0 CPU; docs/overhead.md). It was 2.3 and 3.7 in passes before. Other loops may differ: 3.7 with 201 modules."""
 
 METHOD = (
     "Hook calls × median cost of an empty call (cold cache), measured in the training process, "

@@ -48,6 +48,10 @@ def choose_run_id(given: str | None, variables: Mapping[str, str]) -> str | None
 
 def check_url(url: str) -> str:
     """The URL as nodes use it. Raises UsageError where nothing can be sent there from here."""
+    if not url.strip():
+        raise UsageError("the URL is empty (an unset variable?); give a URL such as s3://bucket/run, or a folder")
+    if not url.isprintable():
+        raise UsageError(f"{url!r}: a URL or folder without line breaks and control characters is needed")
     if protocol_of(url) == "memory":
         raise UsageError(f"{url}: what is in the memory of one process ends with it; give file://... or a folder")
     check_driver(url)
