@@ -338,3 +338,9 @@ def test_a_recorded_run_tells_how_long_a_save_takes(
     code, _, err = launch(capsys, "--target", "gpu-sharing", "--gpu", "h200", "--run", "last")
     assert code == 2
     assert "needs a run that measured device memory" in err
+
+
+def test_a_misspelt_option_of_sbatch_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["launch", "--target", "slurm", *SHAPE, "--slurm-option", "partion=gpu", "--", "t.py"]
+    assert main(words) == 0
+    assert "sbatch has no option 'partion' by its manual; did you mean 'partition'?" in capsys.readouterr().err

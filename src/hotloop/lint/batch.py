@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hotloop.core.sbatch_options import FLAGS, SHORT
+
 from .files import SourceFile
-from .sbatch_options import FLAGS, SHORT
 from .surroundings import Surroundings
 
 _HEREDOC = re.compile(r"<<-?\s*([\"']?)(\w+)\1")

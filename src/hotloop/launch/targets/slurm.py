@@ -6,6 +6,8 @@ import re
 import shlex
 
 from hotloop.core.errors import UsageError
+from hotloop.core.sbatch_options import LONG, find_long
+from hotloop.core.spelling import suggest_known
 from hotloop.launch.node_script import assign_script
 from hotloop.launch.request import STOPPED_CODE, LaunchRequest, find_core_warning
 from hotloop.launch.target import TRAINING_OPTIONS, LaunchTarget, training_environment
@@ -36,7 +38,13 @@ class Slurm(LaunchTarget):
 
     def find_warnings(self, request: LaunchRequest) -> tuple[str, ...]:
         cores = find_core_warning(request)
-        return (*super().find_warnings(request), *(() if cores is None else (cores,)))
+        names = [given.partition("=")[0] for given in request.slurm_options]
+        unknown = [
+            f"sbatch has no option {name!r} by its manual{suggest_known(name, sorted(LONG)).partition('; known')[0]}"
+            for name in names
+            if not find_long(name)
+        ]
+        return (*super().find_warnings(request), *unknown, *(() if cores is None else (cores,)))
 
     def write(self, request: LaunchRequest) -> str:
         return "\n".join(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.core.sbatch_options import LONG, OF_SRUN, RENAMED, SHORT, find_long
 from hotloop.lint.batch import Batch, BatchOption
-from hotloop.lint.sbatch_options import LONG, OF_SRUN, RENAMED, SHORT, find_long
 
 TEMPLATE = re.compile(r"[${}<>%@\\]")
 OF_PLUGINS = ("container-", "no-container-")
