@@ -202,7 +202,7 @@ def tell_hosts_apart(processes: Sequence[ProcessAnalysis]) -> list[ProcessAnalys
             key = p.rank.world_size, p.rank.restart, p.rank.local_rank, p.rank.rank
             launchers.setdefault((p.rank.host, p.parent_pid), set()).add(key)
     numbers: dict[tuple[str, int | None], int] = {}
-    for (host, launcher), own in launchers.items():
+    for (host, launcher), own in sorted(launchers.items(), key=lambda one: min(rank or 0 for *_, rank in one[1])):
         others = [rest for (name, other), rest in launchers.items() if name == host and other != launcher]
         if any(a[:3] == b[:3] and a[3] != b[3] for rest in others for a in own for b in rest):
             numbers[host, launcher] = 1 + sum(name == host for name, _ in numbers)
