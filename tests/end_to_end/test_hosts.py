@@ -92,7 +92,6 @@ def test_a_killed_host_with_another_clock(folder: Path) -> None:
     assert b["uncertainty_ns"] < 100e6
     assert (a["stopped_after_step"], b["stopped_after_step"]) == (None, 40)
     assert any("host b (rank 1) stopped after step 40" in one["message"] for one in report["health"])
-    assert {one["rule"] for one in report["findings"]}.isdisjoint({"straggler", "slow-link"})
     (cut,) = (ran.run_folder / "processes").glob("b-*.hlr")
     cut_behind_row(cut, 24)
     shorter = report_to_json(read_report(ran.run_folder))
@@ -100,7 +99,6 @@ def test_a_killed_host_with_another_clock(folder: Path) -> None:
     assert 20 < last <= 25
     assert [one["steps"] for one in shorter["ranks"]] == [last, last]
     assert shorter["hosts"][1]["stopped_before_end_ns"] > b["stopped_before_end_ns"]
-    assert {one["rule"] for one in shorter["findings"]}.isdisjoint({"straggler", "slow-link"})
 
 
 def test_ranks_that_are_started_anew_after_a_kill(folder: Path) -> None:
