@@ -240,12 +240,13 @@ def optimizer_facts(optimizer: Any, index: int, where: Place | None, steps: int)
 def _state_steps(optimizer: Any) -> int | None:
     """Steps that the optimizer's own state counts, those of a loaded checkpoint included; None where it counts none.
 
-    A count on a device is left alone: reading it would wait for the device.
+    A count on a device is left alone, where reading it would wait, and a tensor's subclass, where it may communicate.
     """
     for state in optimizer.state.values():
         step = state.get("step") if isinstance(state, dict) else None
         if isinstance(step, torch.Tensor):
-            return int(step.item()) if step.device.type == "cpu" and step.numel() == 1 else None
+            is_plain = type(step) is torch.Tensor and step.device.type == "cpu" and step.numel() == 1
+            return int(step.item()) if is_plain else None
         return step if isinstance(step, int) else None
     return None
 

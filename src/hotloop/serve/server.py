@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import resources
 from pathlib import Path
 from socket import socket
 from typing import Any
 from urllib.parse import parse_qs, unquote_to_bytes
 
+from hotloop.core.bounded_threads import BoundedThreads
 from hotloop.core.errors import RecordingError, UsageError
 
 from . import pages
@@ -50,14 +51,13 @@ HEADERS = {
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 
-class PageServer(ThreadingHTTPServer):
+class PageServer(BoundedThreads, HTTPServer):
     """Serves the runs in a folder on a port of this machine (0: a free one) until ``close``.
 
     Raises UsageError where the port cannot be had.
     """
 
-    daemon_threads = True
-    block_on_close = False
+    most_threads = MOST_CONNECTIONS
     request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, runs: Path, port: int, make_reader: Callable[[Path], LiveFolder]) -> None:
@@ -67,7 +67,6 @@ class PageServer(ThreadingHTTPServer):
         self.feeds = LiveFeeds(make_reader)
         self.over = threading.Event()
         self.streams = threading.BoundedSemaphore(MOST_STREAMS)
-        self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self.assets = {name: (kind, _read_assets(*parts)) for name, kind, parts in ASSETS}
         try:
             super().__init__((ADDRESS, port), Handler)
@@ -86,19 +85,6 @@ class PageServer(ThreadingHTTPServer):
         self.over.set()
         self.drawn.stop()
         self.server_close()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own, if there are not too many."""
-        if self._connections.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._connections.release()
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
         """A browser that went away is no news."""

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import ThreadingTCPServer
+from socketserver import TCPServer
 from typing import Any
 
+from hotloop.core.bounded_threads import BoundedThreads
 from hotloop.core.errors import UsageError
 from hotloop.core.output_file import open_whole
 from hotloop.export.points import METRICS, Point, Snapshot
@@ -97,30 +98,16 @@ class _Page:
         self._server.server_close()
 
 
-class _Server(ThreadingTCPServer):
-    daemon_threads = True
-    block_on_close = False
+class _Server(BoundedThreads, TCPServer):
+    most_threads = MOST_SCRAPES
     allow_reuse_address = True
     request_queue_size = 32
 
     def __init__(self, address: tuple[str, int], get: Any) -> None:
         self.get_text = get
-        self._room = threading.BoundedSemaphore(MOST_SCRAPES)
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is no trouble of the training's terminal."""
