@@ -18,6 +18,7 @@ import gc
 import json
 import os
 import platform
+import shutil
 import socket
 import statistics
 import subprocess
@@ -54,33 +55,7 @@ SPEED = 600
 """Seconds of the simulated hour for each second that it takes."""
 INTERVAL_S, HOUR_S = 5.0, 3600
 
-TRAINING = """
-import json, resource, sys, time
-import torch
-torch.manual_seed(0)
-torch.set_num_threads(1)
-model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-x, y = torch.randn(16, 32), torch.randint(0, 8, (16,))
-loss_of = torch.nn.CrossEntropyLoss()
-def train(steps):
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss_of(model(x), y).backward()
-        optimizer.step()
-steps, block = int(sys.argv[2]), int(sys.argv[3])
-train(1000)
-blocks = []
-before, wall = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-for _ in range(steps // block):
-    start = time.thread_time_ns()
-    train(block)
-    blocks.append((time.thread_time_ns() - start) / block)
-after = resource.getrusage(resource.RUSAGE_SELF)
-cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-result = {"process_cpu_s": cpu_s, "wall_s": time.perf_counter() - wall, "block_ns": sorted(blocks)[len(blocks) // 2]}
-json.dump(result, open(sys.argv[1], "w"))
-"""
+TRAINING = ROOT / "benchmarks" / "pair_training.py"
 
 
 def make_run(steps_count: int) -> LiveRun:
@@ -234,7 +209,7 @@ def measure_pair(folder: Path, number: int, *, together: bool) -> dict[str, Any]
 
 
 def _train(folder: Path, *, is_on: bool, more: Sequence[str] = ()) -> dict[str, Any]:
-    (folder / "train.py").write_text(TRAINING)
+    shutil.copy(TRAINING, folder / "train.py")
     (folder / "token").write_text("t")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("HOTLOOP_", "PYTHON", "OTEL_"))}
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT / "src")}
@@ -252,7 +227,7 @@ def _train(folder: Path, *, is_on: bool, more: Sequence[str] = ()) -> dict[str, 
         environment |= dead
     command = [sys.executable, "-m", "hotloop.cli.start", "run", "--name", "one", "--no-probe", "-q", *options, *more]
     command += ["--", sys.executable]
-    command += ["train.py", "out.json", str(STEPS), str(BLOCK_STEPS)]
+    command += ["train.py", "out.json", str(STEPS), str(BLOCK_STEPS), "thread_time_ns"]
     subprocess.run(command, cwd=folder, env=environment, check=True, timeout=120, stderr=subprocess.DEVNULL)
     measured: dict[str, Any] = json.loads((folder / "out.json").read_text())
     return {key: round(value, 6) for key, value in measured.items()}

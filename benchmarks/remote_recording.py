@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import signal
 import socket
 import statistics
@@ -63,34 +64,8 @@ for step in range(int(sys.argv[1])):
 dist.destroy_process_group()
 """
 
-PAIR_TRAINING = """
-import json, resource, sys, time
-import torch
-torch.manual_seed(0)
-torch.set_num_threads(1)
-model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-x, y = torch.randn(16, 32), torch.randint(0, 8, (16,))
-loss_of = torch.nn.CrossEntropyLoss()
-def train(steps):
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss_of(model(x), y).backward()
-        optimizer.step()
-steps, block = int(sys.argv[1]), int(sys.argv[2])
-train(1000)
-blocks = []
-before, wall = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-for _ in range(steps // block):
-    start = time.perf_counter_ns()
-    train(block)
-    blocks.append((time.perf_counter_ns() - start) / block)
-after = resource.getrusage(resource.RUSAGE_SELF)
-cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-wall_s = time.perf_counter() - wall
-result = {"process_cpu_s": cpu_s, "wall_s": wall_s, "block_ns": sorted(blocks)[len(blocks) // 2]}
-json.dump(result, open("out.json", "w"))
-"""
+CLOCK = "perf_counter_ns"
+PAIR_TRAINING = ROOT / "benchmarks" / "pair_training.py"
 
 
 def clean_environment(**changes: str) -> dict[str, str]:
@@ -249,9 +224,9 @@ def measure_endpoints() -> list[dict[str, Any]]:
     for name, url in urls.items():
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            (folder / "train.py").write_text(PAIR_TRAINING)
+            shutil.copy(PAIR_TRAINING, folder / "train.py")
             words = [*HOTLOOP, "run", "--no-probe", "-q", "--record", "s3://runs/run", "--record-wait", "2"]
-            command = [*words, "--", sys.executable, "train.py", "10000", "100"]
+            command = [*words, "--", sys.executable, "train.py", "out.json", "10000", "100", CLOCK]
             environment = clean_environment(**settings_for(url))
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
             now_s = time.time()
@@ -280,11 +255,11 @@ def measure_pair(folder: Path, number: int) -> dict[str, Any]:
 
 def _train(folder: Path, mode: str) -> dict[str, Any]:
     folder.mkdir()
-    (folder / "train.py").write_text(PAIR_TRAINING)
+    shutil.copy(PAIR_TRAINING, folder / "train.py")
     record = {"none": [], "dead": ["--record", "s3://runs/run"], "folder": ["--record", "store"]}[mode]
     environment = clean_environment(**settings_for(f"http://127.0.0.1:{free_port()}"))
     words = [*HOTLOOP, "run", "--no-probe", "--no-deep", "-q", *record, *(["--record-wait", "2"] if record else [])]
-    command = [*words, "--", sys.executable, "train.py", str(PAIR_STEPS), str(BLOCK_STEPS)]
+    command = [*words, "--", sys.executable, "train.py", "out.json", str(PAIR_STEPS), str(BLOCK_STEPS), CLOCK]
     subprocess.run(command, cwd=folder, env=environment, check=True, timeout=120, stderr=subprocess.DEVNULL)
     measured: dict[str, Any] = json.loads((folder / "out.json").read_text())
     return {key: round(value, 6) for key, value in measured.items()}
