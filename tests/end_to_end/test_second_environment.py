@@ -42,5 +42,6 @@ def test_everything_works_where_hotloop_is_not_installed(tmp_path: Path) -> None
     first = ran.seen["findings"][0]
     assert first["rule"] == "input-bound"
     assert Path(first["where"][0]["file"]).name == "train.py"
-    told = [h for h in ran.seen["health"] if h["level"] != "info" and "other programs" not in h["message"]]
-    assert not told
+    # What the machine's pace did to the steps is told as well: of the recording itself nothing failed.
+    failures = ("failed", "not observed", "no longer recorded", "lost", "do not add up")
+    assert not [h for h in ran.seen["health"] if any(one in h["message"] for one in failures)]
