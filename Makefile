@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks pythons numerics \
+.PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won under-load treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks pythons numerics \
   techniques image-proof slurm-proof record-proof compile-forecast tokenize-bench compression-quality plan-accuracy plan-estimators gpu clean
 
 setup: $(VENV)/.ready
@@ -85,6 +85,10 @@ zoo: setup
 # What forecasts told and what the fixes won, two scripts a mechanism, on a quiet machine: docs/told_won.md.
 told-won: setup
 	$(BIN)/python benchmarks/told_won.py $(if $(LIMIT),--limit $(LIMIT))
+
+# What busy cores do to forecasts and to what fixes win, on a machine that is quiet but for the load: docs/under_load.md.
+under-load: setup $(VENV)-frameworks/.ready
+	$(BIN)/python benchmarks/under_load.py $(if $(LIMIT),--limit $(LIMIT))
 
 # Scripts that nobody has seen, once each: `make fresh SET=folder SCRIPTS_PYTHON=.venv-frameworks/bin/python`, docs/fresh.md.
 fresh: setup

@@ -44,6 +44,7 @@ import told_won  # noqa: E402
 import treat  # noqa: E402
 import tune_aa  # noqa: E402
 import tune_zoo  # noqa: E402
+import under_load  # noqa: E402
 
 RAW = Path("benchmarks/results")
 LEDGER = Path("docs/evidence.toml")
@@ -382,6 +383,9 @@ DRAWN = {
         lambda raw: sorted((raw / "link_choice").glob("*.json")),
     ),
     "docs/plan-accuracy.md": Drawn(plan_accuracy.draw_page, _one("plan/time.json")),
+    "docs/under_load.md": Drawn(
+        lambda root: under_load.draw_page(treat.read_tables(root / RAW / "under_load")), _all("under_load")
+    ),
     "docs/told_won.md": Drawn(
         lambda root: told_won.draw_page(treat.read_tables(root / RAW / "told_won")), _all("told_won")
     ),
