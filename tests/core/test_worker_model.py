@@ -9,7 +9,6 @@ from hotloop.core.worker_model import (
     LoadingWork,
     best_overlap,
     forecast_batch_ns,
-    forecast_pass_ns,
     most_workers,
 )
 
@@ -48,13 +47,6 @@ def test_cores_that_share_what_they_compute_with_give_less() -> None:
     cost = BatchCost(fetch_ns=40e6, fetch_cpu_ns=40e6, collate_ns=0.0, crowding_ratio=1.5)
     assert forecast_batch_ns(cost, 1, 2) == 40e6
     assert forecast_batch_ns(cost, 2, 2) == pytest.approx(30e6)
-
-
-def test_a_short_pass_is_the_start_of_its_workers() -> None:
-    cost = BatchCost(fetch_ns=1e6, fetch_cpu_ns=1e6, collate_ns=0.0, start_ns=50e6)
-    assert forecast_pass_ns(cost, 0, 4, 10) == pytest.approx(10e6)
-    assert forecast_pass_ns(cost, 4, 4, 10) == pytest.approx(200e6 + 1e6 + 2.5e6)
-    assert forecast_pass_ns(cost, 4, 4, 10_000) < forecast_pass_ns(cost, 0, 4, 10_000)
 
 
 def test_memory_bounds_the_workers() -> None:

@@ -115,12 +115,6 @@ def forecast_batch_ns(cost: BatchCost, workers: int, cores: float) -> float:
     return max(share_ns, (cpu_ns + cost.receive_ns) / max(1.0, cores), cost.receive_ns)
 
 
-def forecast_pass_ns(cost: BatchCost, workers: int, cores: float, batches_count: int) -> float:
-    """A whole pass: workers are started one after the other, the first batch is waited for, the others follow."""
-    first_ns = workers * cost.start_ns + (cost.work.wall_ns if workers else 0.0)
-    return first_ns + batches_count * forecast_batch_ns(cost, workers, cores)
-
-
 def simulate_workers(
     *, compute_ns: float, work: LoadingWork, batches: float, cores: float, busy: float, workers: int
 ) -> Overlap:

@@ -77,10 +77,6 @@ class DockerBuild:
         """The stage that becomes the image where no target is named."""
         return self.stages[-1] if self.stages else None
 
-    def is_external(self, stage: DockerStage) -> bool:
-        """Whether the stage begins with an image from elsewhere."""
-        return self.dockerfile.lineage(stage) == (stage,)
-
     @cached_property
     def context(self) -> BuildFiles | None:
         """The nearest folder, from the Dockerfile's own upwards, that has all that is copied; None if none has."""
