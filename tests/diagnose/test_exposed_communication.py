@@ -1,8 +1,9 @@
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Severity, Skipped
+from hotloop.core.findings import Basis, Finding, Severity, Skipped, Where
 from hotloop.diagnose.rules.exposed_communication import judge_exposed_communication
+from hotloop.diagnose.rules.python_gradient_loop import python_gradient_loop
 from tests.diagnose.build_analysis import make_analysis, make_line
 from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
 
@@ -193,3 +194,43 @@ def test_the_script_s_own_collectives_beside_compressed_gradients_stay_its_own()
     assert found.fix.technique == "overlap-own-collectives"
     assert found.evidence["own_collectives_ratio"] == pytest.approx(0.24)
     assert found.evidence["gradient_exchange_ratio"] == pytest.approx(0.06)
+
+
+def averaging(function: str = "average_gradients", ddp: dict[str, object] | None = None, **rank: object) -> Analysis:
+    """Two ranks whose loop calls a function that averages by hand: 30 % of the step in collectives, 20 % around."""
+    loop = Where(file="train.py", line=90, function="main")
+    stack = (loop, Where(file="train.py", line=12, function=function))
+    lines = {
+        "backward_ns": (make_line(90, 1.0, "loss.backward()", stack=(loop,)),),
+        "communication_ns": (make_line(11, 1.0, "dist.all_gather(parts, p.grad)", function=function, stack=stack),),
+        "after_backward_ns": (make_line(12, 1.0, "p.grad = stack.mean(0)", function=function, stack=stack),),
+    }
+    model = {"model_parameters": 250_000, "fields": {"collectives": 100}}
+    return two(ddp, communication=0.3, after_backward=0.2, lines=lines, **model, **rank)
+
+
+def test_loops_in_a_function_that_averages_by_hand_go_with_its_collectives() -> None:
+    found, loop = judge_exposed_communication.judge(averaging()), python_gradient_loop.judge(averaging())
+    assert loop is None
+    assert isinstance(found, Finding)
+    assert found.saving is not None
+    assert found.cost_ratio == pytest.approx(0.5)
+    # Of 6 ms in collectives, 0.06 ms of latency and 1 ms of bytes stay; of the loops nothing.
+    assert found.saving.mid_ratio == pytest.approx(0.3 * (1 - 1.06 / 6) + 0.2, rel=0.02)
+    assert found.time_ns["other"] == pytest.approx(4e6, rel=0.01)
+    assert "30% of the step" in found.title
+    assert "20%" in found.title
+
+
+def test_a_loop_that_clips_stays_one_although_it_needs_the_other_ranks_norms() -> None:
+    analysis = averaging("clip_gradients")
+    found, loop = judge_exposed_communication.judge(analysis), python_gradient_loop.judge(analysis)
+    assert isinstance(found, Finding)
+    assert found.cost_ratio == pytest.approx(0.3)
+    assert isinstance(loop, Finding)
+    assert loop.cost_ratio == pytest.approx(0.2)
+
+
+def test_loops_around_collectives_stay_loops_where_ddp_does_most_of_the_exchange() -> None:
+    analysis = averaging(ddp={"comm_ns": 9e6, "overlap_ns": 0.0}, backward=0.45)
+    assert isinstance(python_gradient_loop.judge(analysis), Finding)

@@ -349,7 +349,7 @@ def test_samples_of_several_epochs_are_kept_and_the_first_epoch_wins_nothing(epo
     assert one.saving.high_ratio == pytest.approx(0.46 * found_ratio)
     assert one.evidence["epochs"] == epochs
     assert one.evidence["found_in_cache_ratio"] == found_ratio
-    assert one.evidence["saving_in_later_epochs_ratio"] == pytest.approx(0.75 * 0.46, abs=1e-3)
+    assert one.evidence["saving_in_later_epochs_ratio"] == pytest.approx(0.9 * 0.46, abs=1e-3)
 
 
 def test_samples_of_several_epochs_are_kept_where_other_programs_hold_the_cores() -> None:

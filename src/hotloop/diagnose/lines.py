@@ -24,6 +24,8 @@ BOOKKEEPING = "bookkeeping"
 SAVING = "saving"
 """What is done around a save for its sake: fsync, renaming, gathering the state. The checkpoint's, whatever it looks
 like."""
+EXCHANGING = "exchanging"
+"""What a function that calls collectives does to tensors around them: the exchange's, as DDP would do it instead."""
 VALIDATING = "validating"
 """What the functions that validate do between their forwards and behind them. The validation's, whatever it looks like.
 """
@@ -61,6 +63,7 @@ _STATE_WALK = re.compile(r"\bstate_dict\(\).*\b(items|values)\(\)|\b(items|value
 _WEIGHTS_NAME = re.compile(
     r"(clip|grad|decay|(^|_)ema(_|$)|polyak|weight_?norm|average_(model|weights|param))", re.IGNORECASE
 )
+_PURPOSE_NAME = re.compile(r"clip|decay|(^|_)(ema|norm|normali[sz]e)(_|$)", re.IGNORECASE)
 _COLLECTING_TEXT = re.compile(r"\bgc\.collect\(|\bgc_collect\(|\bmalloc_trim\b")
 _BATCH_TEXT = re.compile(
     r"\b(np|numpy|random|rng)\.|\b(stack|from_numpy|as_tensor|tensor|tensors|pad|pad_sequence|collate\w*|tokeni[sz]e\w*"
@@ -170,7 +173,7 @@ def field_lines(rank: RankAnalysis, field_name: str) -> tuple[tuple[Line, str], 
     A helper function's unclear lines take its clear ones' kind. What belongs to a save or to a validation comes first.
     """
     savers, validators = saving_functions(rank), validating_functions(rank)
-    loop = loop_places(rank)
+    loop, exchangers = loop_places(rank), exchanging_functions(rank)
     owned = []
     for line, kind in _lines_by_look(rank, field_name):
         below = {(where.file, where.function) for where in _below_the_loop(line, loop)}
@@ -179,6 +182,8 @@ def field_lines(rank: RankAnalysis, field_name: str) -> tuple[tuple[Line, str], 
             kind = SAVING
         elif field_name in GAP_FIELDS and below & validators:
             kind = VALIDATING
+        elif kind in (WEIGHTS, IN_PLACE, UNKNOWN) and below & exchangers:
+            kind = EXCHANGING
         owned.append((line, kind))
     return tuple(owned)
 
@@ -253,6 +258,18 @@ def validating_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
 
     models = {place for place in called_for("nograd_ns") if place[1] in _MODEL_FUNCTIONS}
     return frozenset(called_for("nograd_ns") - models - called_for("forward_ns", "backward_ns", "optimizer_ns")) - loop
+
+
+def exchanging_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
+    """File and name of the functions that the loop calls for collectives of its own; not those named after another
+    purpose that needs one (the norm of all ranks' gradients, for clipping)."""
+    loop = loop_places(rank)
+    return frozenset(
+        (where.file, where.function)
+        for line in rank.lines.get("communication_ns", ())
+        for where in _below_the_loop(line, loop)
+        if not _PURPOSE_NAME.search(where.function)
+    )
 
 
 def time_between_phases(rank: RankAnalysis, *kinds: str) -> FieldShare:

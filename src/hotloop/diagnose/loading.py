@@ -18,12 +18,12 @@ LEAST_CORE_RATIO = 0.1
 LEAST_COMPUTE_RATIO = 0.1
 """Guard, no factor: a step that does little but load shows too little of its computation to tell what cores that got.
 Seen at 2 %: a fetch that slept, with 3.7 ms of CPU time in 68.6 ms, was taken for 37 ms of computing."""
-PREPARED_LOW_RATIO, PREPARED_MID_RATIO = 0.5, 0.75
+PREPARED_LOW_RATIO, PREPARED_MID_RATIO = 0.5, 0.9
 """Part of the time that makes samples which is won by preparing them ahead of the training; the copy stays.
 
-Of three such forecasts in the known set (leaf_cnn, reviews_gru, birdsong; benchmarks/results/zoo/55f64a285295.jsonl,
-2026-11-22) 0.73, 1.09 and 0.85 of it was won by the fastest runs and 0.67, 1.13 and 0.87 by medians: all lie above the
-low part, and the middle one is too low in two of three.
+Of six such forecasts in the known set 0.73, 1.09, 0.85, 0.53, 1.11 and 1.02 of it was won by the fastest runs: mean
+0.89, all above the low part (leaf_cnn, reviews_gru, birdsong in benchmarks/results/zoo/55f64a285295.jsonl;
+keyword_spotter, molnet and ppm-folder in benchmarks/results/fresh, whose twins make the same samples with less Python).
 """
 COMPUTE_FIELDS = (
     "forward_ns",

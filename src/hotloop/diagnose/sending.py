@@ -9,7 +9,8 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Value
 from hotloop.core.link_choice import Exchange, WayChoice, choose_bucket_bytes, choose_way
 from hotloop.core.link_fit import LinkFit
-from hotloop.diagnose.comm import Link, bucket_bytes, bucket_latency_ns, extra_syncs, sync_count
+from hotloop.diagnose.comm import Link, bucket_bytes, bucket_latency_ns, exposure_by_cause, extra_syncs, sync_count
+from hotloop.diagnose.lines import EXCHANGING, NOTHING, FieldShare, time_between_phases
 
 SENDERS = ("compress-gradients", "local-updates")
 """The techniques whose ways of sending are forecast."""
@@ -37,6 +38,21 @@ def sender_ns(rank: RankAnalysis, explicit_ns: float) -> float:
     lines = rank.lines.get("communication_ns", ())
     own_ratio = sum(line.share_ratio for line in lines if COLLECTIVE_CALL.search(line.text))
     return max(0.0, 1.0 - own_ratio) * explicit_ns
+
+
+def loops_around_collectives(analysis: Analysis) -> FieldShare:
+    """What the training does to its tensors around collectives of its own, per step, and DDP would do in their place.
+
+    Nothing where most of the exchange is DDP's, an applied technique's, or that of sharded weights.
+    """
+    rank = analysis.lead
+    exposure = exposure_by_cause(analysis) if len(analysis.ranks) > 1 else None
+    if exposure is None or rank.model_is_sharded is True:
+        return NOTHING
+    sent_ns = sender_ns(rank, exposure.explicit_ns)
+    if exposure.explicit_ns - sent_ns < exposure.rest_ns + sent_ns:
+        return NOTHING
+    return time_between_phases(rank, EXCHANGING)
 
 
 def read_exchange(analysis: Analysis) -> Exchange | None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hotloop.core.analysis import Analysis, DdpFacts, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Numerics, Saving, Skipped, saving_of_removal, saving_within
+from hotloop.core.findings import (
+    REMOVED_LOW_RATIO,
+    Basis,
+    Finding,
+    Fix,
+    Numerics,
+    Saving,
+    Skipped,
+    saving_of_removal,
+    saving_within,
+)
 from hotloop.core.link_choice import WayChoice
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
@@ -18,9 +28,17 @@ from hotloop.diagnose.comm import (
     is_distributed,
     shares_its_cores,
 )
+from hotloop.diagnose.lines import FieldShare
 from hotloop.diagnose.measured import known_count, known_places, line_places
 from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, saving_from
-from hotloop.diagnose.sending import applied_sender, bucket_cap_mib, choose_sending, saved_ratio, sender_ns
+from hotloop.diagnose.sending import (
+    applied_sender,
+    bucket_cap_mib,
+    choose_sending,
+    loops_around_collectives,
+    saved_ratio,
+    sender_ns,
+)
 from hotloop.diagnose.thresholds import is_material
 from hotloop.diagnose.wording import format_share
 
@@ -97,8 +115,8 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
 
     ## How to tell
     DDP's own statistics give communication and overlap per backward; the difference is exposed. Collectives that the
-    training code calls itself are timed at the call. The rule takes the minimum over the ranks, because the others also
-    wait for that one.
+    training code calls itself are timed at the call; loops that copy tensors for them, in the functions that call them,
+    count with them. The rule takes the minimum over the ranks, because the others also wait for that one.
 
     ## What to do
     Your own collectives: let DistributedDataParallel average gradients (it overlaps them with backward), send one flat
@@ -124,31 +142,41 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         if rank.ddp is None:
             return None
         return Skipped(reason="DDP reported no communication statistics")
+    loops = loops_around_collectives(analysis)
     cost_ns = exposure.explicit_ns + exposure.rest_ns
-    cost_ratio = min(1.0, cost_ns / analysis.step_ns)
+    exchange_ratio = min(1.0, cost_ns / analysis.step_ns)
+    cost_ratio = min(1.0, exchange_ratio + loops.mean_ns / analysis.step_ns)
     if not is_material(analysis, cost_ratio, own_fields=("backward_ns", "communication_ns")):
         return None
     sender = applied_sender(rank)
     own_ns = exposure.explicit_ns - sender_ns(rank, exposure.explicit_ns)
     own_ratio = min(1.0, own_ns / analysis.step_ns)
-    rest_ratio = cost_ratio - own_ratio
+    rest_ratio = exchange_ratio - own_ratio
     mostly_own = own_ratio >= rest_ratio
     mostly_called = 2 * exposure.explicit_ns >= cost_ns
-    saving, fix = _forecast(analysis, cost_ratio, own_ratio)
+    saving, fix = _forecast(analysis, exchange_ratio, own_ratio)
+    if loops.mean_ns > 0:
+        saving = _add_loops(saving, cost_ratio - exchange_ratio, loops)
     choice = None if mostly_own or sender is not None or fix != FIX_TRAINING else _choose(analysis)
     if choice is not None:
         fix = Fix(technique=str(choice.picked.technique), settings=choice.picked.settings)
         saving = saving_of_removal(cost_ratio, saved_ratio(analysis, choice, exposure.rest_ns))
     return Finding(
-        title=f"{cost_ratio:.0%} of the step is communication between ranks that no computation hides"
+        title=f"{exchange_ratio:.0%} of the step is communication between ranks that no computation hides"
+        + (f", and {format_share(cost_ratio - exchange_ratio)} the loops around it" if loops.mean_ns > 0 else "")
         + ("" if sender is None or mostly_own else f", mostly the exchange of {sender}"),
         phase="communication" if mostly_called else "backward",
-        cost_ns=round(cost_ns),
-        time_ns={"communication": round(exposure.explicit_ns), "backward": round(exposure.rest_ns)},
+        cost_ns=round(cost_ns + loops.mean_ns),
+        time_ns={
+            "communication": round(exposure.explicit_ns),
+            "backward": round(exposure.rest_ns),
+            "other": round(loops.mean_ns),
+        },
         cost_ratio=cost_ratio,
         saving=saving,
         evidence={
             "own_collectives_ratio": round(own_ratio, 4),
+            "loops_around_them_ratio": round(cost_ratio - exchange_ratio, 4),
             "gradient_exchange_ratio": round(rest_ratio, 4),
             **({} if sender is None else {"exchanged_by": sender}),
             "collectives_per_step": round(known_count(rank, "collectives"), 2),
@@ -160,6 +188,17 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         else known_places(rank.ddp.where if rank.ddp else None),
         fix=fix,
         ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),
+    )
+
+
+def _add_loops(saving: Saving, loops_ratio: float, loops: FieldShare) -> Saving:
+    """The saving with what goes together with the training's own collectives: the loops that copy for them."""
+    surely = REMOVED_LOW_RATIO * loops.low_ns / loops.mean_ns
+    return replace(
+        saving,
+        low_ratio=saving.low_ratio + surely * loops_ratio,
+        mid_ratio=saving.mid_ratio + loops_ratio,
+        high_ratio=saving.high_ratio + loops_ratio,
     )
 
 

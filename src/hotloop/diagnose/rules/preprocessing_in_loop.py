@@ -10,6 +10,7 @@ from hotloop.diagnose.lines import (
     BATCH,
     BOOKKEEPING,
     COLLECTING,
+    EXCHANGING,
     LOGGING,
     SAVING,
     VALIDATING,
@@ -190,7 +191,7 @@ def _gap_ns(rank: RankAnalysis) -> float:
 def _preparation(rank: RankAnalysis) -> FieldShare:
     """Between a batch and its forward all that is not plainly something else; without a loader, batch-like lines."""
     if _has_loader(rank):
-        others = (LOGGING, WEIGHTS, COLLECTING, BOOKKEEPING, SAVING, VALIDATING)
+        others = (LOGGING, WEIGHTS, COLLECTING, BOOKKEEPING, SAVING, VALIDATING, EXCHANGING)
         return time_of_other_kinds(rank, "after_input_ns", *others)
     parts = [time_of_kinds(rank, name, BATCH) for name in GAPS_WITHOUT_LOADER]
     return add_shares(*parts, time_of_prefetching(rank), time_of_batches_after_acting(rank))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.lines import IN_PLACE, WEIGHTS, add_shares, own_ns, places, time_of_kinds
+from hotloop.diagnose.lines import EXCHANGING, IN_PLACE, NOTHING, WEIGHTS, add_shares, own_ns, places, time_of_kinds
+from hotloop.diagnose.sending import loops_around_collectives
 from hotloop.diagnose.thresholds import threshold_ratio
 from hotloop.diagnose.wording import format_share, format_time, shorten_code
 
@@ -53,7 +54,9 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
             reason=f"too few stack samples to explain {format_share(gaps_ns / lead.step_mean_ns)} of the step, "
             "around the optimizer",
         )
-    part = add_shares(*(time_of_kinds(lead, name, WEIGHTS, IN_PLACE) for name in GAPS))
+    # What exposed-communication counts with the collectives is not told twice.
+    kinds = (WEIGHTS, IN_PLACE, *((EXCHANGING,) if loops_around_collectives(analysis) is NOTHING else ()))
+    part = add_shares(*(time_of_kinds(lead, name, *kinds) for name in GAPS))
     cost_ratio = min(1.0, part.mean_ns / lead.step_mean_ns)
     if cost_ratio < threshold or not part.lines:
         return None
