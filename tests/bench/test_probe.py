@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hotloop.bench.probe import ProbeError, make_forecasts, make_request, run_probe
+from hotloop.core.analysis import Forecast
 from hotloop.core.findings import Basis
 from hotloop.core.step_times import StepTimes
 
@@ -89,7 +90,7 @@ def test_buckets_are_probed_only_when_all_ranks_share_a_host() -> None:
     local = make_request([PROCESS | {"world_size": 2, "local_world_size": 2}, DDP], STEP)
     spread = make_request([PROCESS | {"world_size": 4, "local_world_size": 2}, DDP], STEP)
     assert local is not None
-    assert local["ddp"] == {"bucket_sizes": [1000, 1000], "ranks": 2}
+    assert local["ddp"] == {"bucket_sizes": [1000, 1000], "ranks": 2, "backward_ns": STEP.backward_ns}
     assert spread is None
 
 
@@ -308,10 +309,24 @@ def test_clipping_by_hand_is_compared_with_foreach() -> None:
     assert make_forecasts({}, times, STEP)["foreach-clipping"].saving_mid_ratio == pytest.approx(0.1)
 
 
-def test_larger_buckets_win_no_more_than_what_is_exposed() -> None:
-    step = StepTimes(step_ns=10e6, forward_ns=2e6, backward_ns=6e6, optimizer_ns=1e6, input_ns=0.0, exposed_comm_ns=1e6)
-    times = {"present_ns": 9e6, "large_ns": 1e6, "buckets": 40, "large_buckets": 1, "ranks": 2}
-    assert make_forecasts({}, {"buckets": times}, step)["ddp-buckets"].saving_mid_ratio == pytest.approx(0.1)
+BUCKETS = {"present_ns": 9e6, "large_ns": 6e6, "compute_ns": 5e6, "buckets": 40, "large_buckets": 1, "ranks": 2}
+
+
+def forecast_buckets(exposed_ns: float) -> Forecast:
+    step = replace(STEP, step_ns=20e6, exposed_comm_ns=exposed_ns)
+    return make_forecasts({}, {"buckets": BUCKETS}, step)["ddp-buckets"]
+
+
+def test_larger_buckets_win_what_the_probe_saw_them_win_beside_a_backward() -> None:
+    forecast = forecast_buckets(5e6)
+    assert forecast.saving_mid_ratio == pytest.approx(3 / 20)
+    assert forecast.basis is Basis.MEASURED
+
+
+def test_larger_buckets_win_less_where_the_run_hides_more_than_the_probe() -> None:
+    forecast = forecast_buckets(1e6)
+    assert forecast.saving_mid_ratio == pytest.approx(3 / 20 / 4)
+    assert forecast.basis is not Basis.MEASURED
 
 
 CHAIN = [

@@ -146,7 +146,12 @@ def make_request(
     ddp = newest.get("ddp")
     world = int(process.get("world_size") or 1)
     if ddp is not None and ddp.get("bucket_sizes") and 1 < world == local_ranks:
-        request["ddp"] = {"bucket_sizes": list(ddp["bucket_sizes"]), "ranks": min(world, 4)}
+        computing_ns = max(0.0, step.backward_ns - (step.exposed_comm_ns or 0.0)) / step.micro_batches
+        request["ddp"] = {
+            "bucket_sizes": list(ddp["bucket_sizes"]),
+            "ranks": min(world, 4),
+            "backward_ns": round(computing_ns),
+        }
     return request if any(key in request for key in ("ops", "optimizer", "ddp")) else None
 
 
@@ -594,24 +599,26 @@ def _forecast_clipping(optimizer: Mapping[str, Any], step: StepTimes) -> Forecas
 
 
 def _forecast_buckets(buckets: Mapping[str, Any], step: StepTimes) -> Forecast | None:
-    """Default buckets in place of the present ones; no more than what backward does not hide."""
+    """Default buckets in place of the present ones, both in a backward that computes meanwhile."""
     if step.exposed_comm_ns is None:
         return None
-    won_ns = max(0.0, float(buckets["present_ns"]) - float(buckets["large_ns"])) * max(1.0, step.micro_batches)
-    # What backward hides is in the probe's time and not in the run's: only a longer exchange in the run is in doubt.
-    present_ns = float(buckets["present_ns"]) * max(1.0, step.micro_batches)
-    basis, doubt = basis_of_probe("the exchange", max(step.exposed_comm_ns, present_ns), present_ns)
-    exposed = _clamp(step.exposed_comm_ns / step.step_ns)
-    mid = _clamp(won_ns / step.step_ns, exposed)
+    present_ns, large_ns = float(buckets["present_ns"]), float(buckets["large_ns"])
+    exposed_ns = max(0.0, present_ns - float(buckets["compute_ns"]))
+    basis, doubt = basis_of_probe("the exchange", step.exposed_comm_ns / step.micro_batches, exposed_ns)
+    # Where backward hides more in the run than in the probe, as much less is won.
+    hidden = min(1.0, step.exposed_comm_ns / step.micro_batches / max(exposed_ns, 1.0))
+    won = hidden * max(0.0, present_ns - large_ns) * step.micro_batches / step.step_ns
+    mid = _clamp(won)
     return Forecast(
         technique="ddp-buckets",
         saving_low_ratio=BUCKETS_LOW_RATIO * mid,
         saving_mid_ratio=mid,
-        saving_high_ratio=max(mid, _clamp(BUCKETS_HIGH_RATIO * won_ns / step.step_ns, exposed)),
+        saving_high_ratio=_clamp(BUCKETS_HIGH_RATIO * won),
         settings={"bucket_cap_mb": 25},
         evidence={
             "present_ns": buckets["present_ns"],
             "default_ns": buckets["large_ns"],
+            "computing_ns": buckets["compute_ns"],
             "buckets": buckets["buckets"],
             "default_buckets": buckets["large_buckets"],
             "ranks": buckets["ranks"],

@@ -30,10 +30,12 @@ class RecordedOptimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedBuckets:
-    """The gradient buckets of DistributedDataParallel, in bytes, and how many ranks of one host exchange them."""
+    """The gradient buckets of DistributedDataParallel, in bytes, how many ranks of one host exchange them, and what
+    backward computes meanwhile, in ns."""
 
     bucket_sizes: Sequence[int]
     ranks: int
+    backward_ns: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ class ProbeRequest:
                 fused=optimizer.get("fused"),
                 settings=optimizer.get("settings") or {},
             ),
-            ddp=None if not ddp else RecordedBuckets(bucket_sizes=ddp["bucket_sizes"], ranks=int(ddp["ranks"])),
+            ddp=None if not ddp else RecordedBuckets(**ddp),
         )
 
 

@@ -1,4 +1,8 @@
-"""All-reduces of the present DDP buckets and of default ones between processes of this host."""
+"""Backwards that send the present DDP buckets, and default ones, between processes of this host.
+
+A bucket is sent while backward computes on, as DDP does it: where ranks fill the cores, each small all-reduce waits for
+a core that computes, which an exchange on idle cores does not show.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,17 +25,27 @@ from hotloop.probe.request import Part, ProbeRequest, RecordedBuckets
 
 PROGRAM = Path(__file__).resolve().parents[1] / "opportunities.py"
 LEAST_TIMEOUT_S = 20.0
+MOST_BACKWARD_NS = 200_000_000
+"""A longer backward is cut to this: what buckets win of it is won at its end."""
+MOST_ARM_NS = 2_000_000_000
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 9
+FIRST_BYTES, DEFAULT_BYTES = 1 << 20, 25 << 20
+"""DDP's default buckets: a small first one, so that sending begins early."""
+WIDTH = 128
+"""Of the square matrices whose product stands for a piece of backward: some tens of microseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketTimes:
-    """ns of exchanging all gradients, in ``buckets`` present ones and in ``large_buckets`` of 25 MiB."""
+    """ns of a backward that sends all gradients in ``buckets`` present ones, and in ``large_buckets`` default ones;
+    ``compute_ns`` is the same computation without sending."""
 
     buckets: int
     large_buckets: int
     ranks: int
     present_ns: int
     large_ns: int
+    compute_ns: int
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -40,7 +54,7 @@ class BucketTimes:
 def time_buckets(ddp: RecordedBuckets, timeout_s: float) -> BucketTimes:
     """Rank 0's times of both. Raises NotReplayable when a process fails, subprocess.TimeoutExpired."""
     with tempfile.TemporaryDirectory() as folder:
-        plan = {"sizes": list(ddp.bucket_sizes), "ranks": ddp.ranks, "store": os.path.join(folder, "store")}
+        plan = asdict(ddp) | {"store": os.path.join(folder, "store")}
         environment = {"GLOO_SOCKET_IFNAME": "lo"} | os.environ | {"OMP_NUM_THREADS": "1"}
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
             environment.pop(name, None)
@@ -71,22 +85,32 @@ def run_buckets(plan: Mapping[str, Any]) -> BucketTimes:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{plan['store']}", rank=plan["rank"], world_size=plan["ranks"])
-    sizes = [max(1, size // 4) for size in plan["sizes"]]
-    total = sum(sizes)
-    cap = 25 * (1 << 20) // 4
-    large = [min(cap, total - begin) for begin in range(0, total, cap)]
+    sizes = [max(1, size // 4) for size in plan["bucket_sizes"]]
+    large = split_as_default(sum(sizes), 4)
+    matrix, product = torch.ones(WIDTH, WIDTH), torch.empty(WIDTH, WIDTH)
+    backward_ns = min(float(plan["backward_ns"]), MOST_BACKWARD_NS)
+    pieces = round(backward_ns / _time_pieces(matrix, product, 64) * 64)
 
-    def reduce_all(tensors: list[torch.Tensor]) -> None:
-        for work in [dist.all_reduce(one, async_op=True) for one in tensors]:
+    def run_backward(tensors: Sequence[torch.Tensor], total: int) -> None:
+        sent, done, works = 0, 0, []
+        for one in tensors:
+            sent += one.numel()
+            due = pieces * sent // total
+            _compute(matrix, product, due - done)
+            done = due
+            works.append(dist.all_reduce(one, async_op=True))
+        _compute(matrix, product, pieces - done)
+        for work in works:
             work.wait()
 
-    arms = {name: [torch.zeros(n) for n in parts] for name, parts in (("present", sizes), ("large", large))}
+    arms = {name: [torch.zeros(n) for n in parts] for name, parts in (("present", sizes), ("large", large), ("none", []))}
     times: dict[str, list[float]] = {name: [] for name in arms}
-    for turn in range(9):
+    rounds = max(FEWEST_ROUNDS, min(MOST_ROUNDS, round(MOST_ARM_NS / max(1.0, backward_ns))))
+    for turn in range(rounds):
         for name, tensors in arms.items():
             dist.barrier()
             begin_ns = time.perf_counter_ns()
-            reduce_all(tensors)
+            run_backward(tensors, sum(sizes))
             taken = time.perf_counter_ns() - begin_ns
             if turn:
                 times[name].append(taken)
@@ -97,7 +121,36 @@ def run_buckets(plan: Mapping[str, Any]) -> BucketTimes:
         ranks=int(plan["ranks"]),
         present_ns=round(middle(times["present"])),
         large_ns=round(middle(times["large"])),
+        compute_ns=round(middle(times["none"])),
     )
+
+
+def split_as_default(count: int, item_bytes: int) -> list[int]:
+    """How many items DDP's default buckets hold of so many; a model that fits into the first has one.
+
+    >>> split_as_default(8_000_000, 4)
+    [262144, 6553600, 1184256]
+    >>> split_as_default(1000, 4)
+    [1000]
+    """
+    first, cap = FIRST_BYTES // item_bytes, DEFAULT_BYTES // item_bytes
+    rest = max(0, count - first)
+    return [min(first, count), *(min(cap, rest - begin) for begin in range(0, rest, cap))]
+
+
+def _compute(matrix: torch.Tensor, product: torch.Tensor, pieces: int) -> None:
+    for _ in range(pieces):
+        torch.mm(matrix, matrix, out=product)
+
+
+def _time_pieces(matrix: torch.Tensor, product: torch.Tensor, pieces: int) -> float:
+    """ns of so many pieces, the middle of some rounds."""
+    times = []
+    for _ in range(MOST_ROUNDS):
+        begin_ns = time.perf_counter_ns()
+        _compute(matrix, product, pieces)
+        times.append(float(time.perf_counter_ns() - begin_ns))
+    return max(1.0, middle(times))
 
 
 def _measure(request: ProbeRequest, budget_s: float) -> BucketTimes | None:
