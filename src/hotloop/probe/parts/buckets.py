@@ -103,7 +103,9 @@ def run_buckets(plan: Mapping[str, Any]) -> BucketTimes:
         for work in works:
             work.wait()
 
-    arms = {name: [torch.zeros(n) for n in parts] for name, parts in (("present", sizes), ("large", large), ("none", []))}
+    arms = {
+        name: [torch.zeros(n) for n in parts] for name, parts in (("present", sizes), ("large", large), ("none", []))
+    }
     times: dict[str, list[float]] = {name: [] for name in arms}
     rounds = max(FEWEST_ROUNDS, min(MOST_ROUNDS, round(MOST_ARM_NS / max(1.0, backward_ns))))
     for turn in range(rounds):
