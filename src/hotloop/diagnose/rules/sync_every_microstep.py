@@ -87,13 +87,15 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
 
 def _judge_sharded(analysis: Analysis) -> Finding | None:
     """The same under FSDP2. Whether only gradients wait for the last micro-batch, or weights stay whole too, is the
-    user's choice: the low end is the first, the high end the second."""
+    user's choice: the low end is the first, the middle the second. Trainings whose twins do both won 1.7 and 1.1 times
+    what their collectives took (fsdp2-accumulate and fsdp_gpt in benchmarks/results/fresh): copies in and out of the
+    exchanged blocks go with them, and count in forward and backward."""
     rank, syncs = analysis.lead, sync_count(analysis.lead)
     cost_ns = sharded_extra_ns(analysis)
     cost_ratio = min(1.0, cost_ns / analysis.step_ns)
     if cost_ratio < MATERIAL_RATIO:
         return None
-    low, mid = REMOVED_LOW_RATIO * SPREAD_RATIO, (1 + SPREAD_RATIO) / 2
+    low_ratio = REMOVED_LOW_RATIO * SPREAD_RATIO * cost_ratio
     return Finding(
         title=f"FSDP2 reduce-scatters gradients {syncs:.2g} times per step; once is enough if unsharded gradients fit "
         "in memory",
@@ -101,7 +103,7 @@ def _judge_sharded(analysis: Analysis) -> Finding | None:
         cost_ns=round(cost_ns),
         time_ns={"communication": round(cost_ns)},
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, low * cost_ratio, mid * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
+        saving=saving_within(cost_ratio, low_ratio, cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
         evidence={
             "backwards_per_step": round(known_count(rank, "backwards"), 2),
             "synchronised_per_step": round(syncs, 2),
