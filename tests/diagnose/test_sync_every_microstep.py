@@ -58,6 +58,13 @@ def test_one_backward_per_step_is_no_finding() -> None:
     assert judge_sync_every_microstep.judge(two(make_ddp(), {})) is None
 
 
+def test_a_model_of_five_ddp_modules_exchanges_once_per_backward() -> None:
+    parts = {"backwards": 1, "synced_backwards": 5}
+    assert judge_sync_every_microstep.judge(two(make_ddp(), parts)) is None
+    accumulated = {"backwards": 4, "micro_batches": 4, "synced_backwards": 20}
+    assert isinstance(judge_sync_every_microstep.judge(two(make_ddp(), accumulated)), Finding)
+
+
 def test_two_optimizers_with_a_backward_each_are_no_finding() -> None:
     pair = (make_optimizer(steps=110), make_optimizer(index=1, steps=110))
     each = {"backwards": 2, "micro_batches": 1, "synced_backwards": 2}
